@@ -24,7 +24,7 @@ help:
 	@echo "make fuzz   throw random systems, damaged files and unusual calls at finelu (MINUTES=10), on all cores"
 	@echo "make test-interop   run the tests with JAX, PyAMG, scikit-fem and PyTorch (TORCH_INDEX=url)"
 	@echo "make test-petsc   run the tests that need PETSc or MPI, on 1, 2 and 4 processes (PETSC_WHEELS=folder, PETSC=required)"
-	@echo "make lint   check style (ruff), types (mypy), the floors of imports and the words"
+	@echo "make lint   check style (ruff), types (mypy), the floors of imports, the words and the constants"
 	@echo "make cuda   compile every CUDA kernel for every type it is used with"
 	@echo "make kernels  compile them to the machine code that a wheel carries (KERNELS='--arch sm_90')"
 	@echo "make wheel  make it, and a wheel with it, in dist"
@@ -73,7 +73,8 @@ test-minimum: pyproject.toml
 # Of the processes that tests start, too. The kernels are not counted: Numba or NVRTC runs them.
 coverage: $(VENV)/.stamp-report $(VENV)/.stamp-test
 	@mkdir -p build
-	$(BIN)/coverage run -m pytest -q -n $(WORKERS) -m "not slow"
+	$(BIN)/coverage erase
+	$(KERNELS_KEPT) $(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
@@ -111,6 +112,7 @@ lint: $(VENV)/.stamp-lint
 	$(BIN)/mypy
 	$(BIN)/python tools/floors.py
 	$(BIN)/python tools/words.py
+	$(BIN)/python tools/constants.py
 
 format: $(VENV)/.stamp-lint
 	$(BIN)/ruff format .

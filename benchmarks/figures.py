@@ -236,7 +236,7 @@ def tables() -> dict[tuple[Path, str], str]:
 
 
 def replaced(text: str, name: str, body: str) -> str:
-    """The text with the table of this name between its marks; FileError where there are none."""
+    """The text with the table of this name between its marks; FileError if there are none."""
     begin = BEGIN.format(name)
     pattern = re.compile(re.escape(begin) + r"\n.*?" + re.escape(END), re.DOTALL)
     if not pattern.search(text):

@@ -91,7 +91,7 @@ class Blocks:
 
 
 def volumes(nodes):
-    """Of the cells between nodes (2, I + 1, J + 1); below 0 where i and j are left-handed."""
+    """The volumes of the cells between nodes (2, I + 1, J + 1); below 0 if i and j are left-handed."""
     a, b = nodes[:, 1:, 1:] - nodes[:, :-1, :-1], nodes[:, :-1, 1:] - nodes[:, 1:, :-1]
     return (a[0] * b[1] - a[1] * b[0]) / 2
 
@@ -370,7 +370,7 @@ class BodyFlow:
         return [b.gradient(pair) for b, pair in zip(self.blocks, lines, strict=True)]
 
     def vorticity(self, q):
-        """Of the cells, block by block; collective over the processes."""
+        """The vorticity of the cells, block by block; collective over the processes."""
         return [g[1] - g[2] for g in self._gradients(self._lines(self.parts(q), DEPTH))]
 
     def residual(self, q, order=2, at=None):
@@ -442,7 +442,7 @@ class BodyFlow:
         return left, right
 
     def force(self, q):
-        """Of the flow on the walls, (2,), a NumPy array; collective over the processes."""
+        """The force of the flow on the walls, (2,), a NumPy array; collective over the processes."""
         total = self.xp.zeros(2)
         for block, part in zip(self.blocks, self.parts(q), strict=True):
             for end in block.ends:
@@ -564,7 +564,7 @@ def gathered(flow, q):
 
 
 def bubble(blocks, state):
-    """Length of the recirculation behind a cylinder, in diameters; 0 where there is none. On an O-grid from angle 0."""
+    """Length of the recirculation behind a cylinder, in diameters; 0 if there is none. On an O-grid from angle 0."""
     names = list(blocks.nodes)
     sides = []
     for name, (first, second) in ((names[0], (0, 1)), (names[-1], (-1, -2))):
@@ -680,7 +680,7 @@ def disturb(flow, q):
 
 
 def coefficients(flow, q):
-    """Of drag and lift, along the free stream and across it."""
+    """The coefficients of drag and lift, along the free stream and across it."""
     (x, y), (a, b) = flow.force(q), flow.stream
     return 2 * (x * a + y * b), 2 * (y * a - x * b)
 

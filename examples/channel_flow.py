@@ -451,7 +451,7 @@ class Flow:
         return new, held
 
     def root_mean_squares(self, R, q):
-        """Of the residual of each unknown, over the cells; that of omega over its value."""
+        """The root mean square over the cells of the residual of each unknown; that of omega relative to its value."""
         squares = self.xp.stack([((R[r] / q[r] if r == OMEGA else R[r]) ** 2).mean() for r in range(self.n)])
         return tuple(math.sqrt(v) for v in to_host(squares).tolist())
 
@@ -603,7 +603,7 @@ def channel_system(shape, n=6, *, steps=3, re=None, cfl=50.0, xp=np):
 
     The flow starts from a disturbed profile and is still far from steady; see `channel`. No axis is periodic. The rows
     of omega are divided by omega, those of k by its largest value.
-    shape : (I, J, K) cells.  n : 4 or 6.  re : as of `channel`; 1000 for n = 4, 395 for n = 6.  xp : numpy or cupy.
+    shape : (I, J, K) cells.  n : 4 or 6.  re : as in `channel`; 1000 for n = 4, 395 for n = 6.  xp : numpy or cupy.
     Memory: the blocks, 56 I J K n^2 bytes, those of the factors, a seventh, and up to 80 arrays of one unknown.
     """
     re = re or (395.0 if n == 6 else 1000.0)

@@ -2,7 +2,7 @@
 
     python examples/fem.py --refine 6
 
-Quadratic triangles. scikit-fem assembles and removes the boundary; what is left is a scipy.sparse matrix, which finelu
+Quadratic triangles. scikit-fem assembles and removes the boundary; the rest is a scipy.sparse matrix, which finelu
 takes as it is. Needs `pip install scikit-fem`.
 """
 

@@ -2,14 +2,13 @@
 
 A flow has n unknowns a cell, p first, then the velocity; xp, numpy or cupy; beta; and the methods
 
-    residual(q), rates(q)                as of channel_flow.Flow, of a state q (n, ...) of all cells of this process
-    new_blocks(), jacobian(q, blocks)    memory for the blocks of dR/dq, and those blocks
-    diagonals(blocks), matrix(blocks)    (cells, their diagonal blocks), and the matrix of the blocks
-    scale_rows(q, blocks)                where they differ in size: the list of (row of a cell, size), divided by it
-    limited(q, new)                      what is left of a new state that is too far from q, and the values held
-    summed(value)                        over all processes, of a NumPy array
-    root_mean_squares(R, q)              of the residual of each unknown, over all cells of all processes
-    exchanging                           seconds that the processes have exchanged values for
+    residual(q), rates(q)                as in channel_flow.Flow, for a state q (n, ...) of all cells of this process
+    new_blocks(), jacobian(q, blocks)    memory for the blocks of dR/dq, and those blocks diagonals(blocks),
+    matrix(blocks)    (cells, their diagonal blocks), and the matrix of the blocks scale_rows(q, blocks)
+    where they differ in size: the list of (row of a cell, size), divided by it limited(q, new)                      the
+    new state, limited to be near q, and the number of limited values summed(value)                        over all
+    processes, of a NumPy array root_mean_squares(R, q)              of the residual of each unknown, over all cells of
+    all processes exchanging                           seconds that the processes have exchanged values for
 """
 
 from __future__ import annotations
@@ -204,7 +203,7 @@ class PseudoTime:
     def steady(self, q, *, tolerance=1e-6, steps=500, past=None, keep=False, watch: Callable = lambda step: None):
         """Pseudo steps until the levels of the residual have each fallen to `tolerance` of their largest.
 
-        keep : as of `step`, from the second one on. Returns q and the list of steps. Diverged where `steps` of them do
+        keep : as in `step`, from the second one on. Returns q and the list of steps. Diverged where `steps` of them do
         not reach it.
         """
         done: list[Step] = []

@@ -19,9 +19,9 @@ from finelu.errors import DeviceError
 from finelu.kernels import reference
 from finelu.matrix import CSR, as_csr
 
-# Of a test that takes `backend`: where there is a GPU only.
+# For a test that takes `backend`: it runs only on a GPU.
 ON_GPU = pytest.mark.parametrize("backend", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
-# Of a test about what finelu does without other direct solvers.
+# For a test of finelu without other direct solvers.
 EMBEDDED = pytest.mark.parametrize("direct_solvers", ["embedded"], indirect=True)
 DTYPES = ("float32", "float64", "complex64", "complex128")
 EXAMPLES = int(os.environ.get("FINELU_EXAMPLES", 20))  # of random patterns a test; `make test-all` takes many more
@@ -132,6 +132,15 @@ def documented(page, what):
     found = re.findall(rf"^```python {{\.{what}}}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert found
     return found
+
+
+def method_in_one_file():
+    """The method of docs/extend.md, without what is done with it there."""
+    text = (Path(__file__).resolve().parents[1] / "docs" / "extend.md").read_text()
+    (code,) = re.findall(
+        r"^```python\n(import finelu as fl\nfrom finelu.krylov import register\n.*?)\n\n\n# ", text, re.M | re.S
+    )
+    return code
 
 
 def run_at_once(work, count=6):

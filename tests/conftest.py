@@ -225,10 +225,19 @@ def looks(monkeypatch):
 @pytest.fixture
 def own_recipes(monkeypatch):
     """Registers recipes that are gone after the test."""
-    from finelu.preconditioners import registry
+    from finelu.preconditioners import RECIPES, register
 
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    return registry.register
+    monkeypatch.setattr(RECIPES, "registered", dict(RECIPES.registered))
+    return register
+
+
+@pytest.fixture
+def own_methods(monkeypatch):
+    """Registers Krylov methods that are gone after the test."""
+    from finelu.krylov import METHODS, register
+
+    monkeypatch.setattr(METHODS, "registered", dict(METHODS.registered))
+    return register
 
 
 @pytest.fixture
@@ -243,9 +252,9 @@ def small_blocks(monkeypatch):
 @pytest.fixture
 def look_every(monkeypatch):
     """look_every(k): a Krylov method looks at its progress at every k-th iteration, as on a GPU."""
-    from finelu.krylov import progress
+    from finelu.krylov import ahead
 
-    return lambda interval: monkeypatch.setitem(progress.LOOK_EVERY, "numpy", interval)
+    return lambda interval: monkeypatch.setitem(ahead.LOOK_EVERY, "numpy", interval)
 
 
 @pytest.fixture(params=[1, 4])
@@ -281,8 +290,8 @@ def direct_solvers(request, monkeypatch):
     of AS_INSTALLED also what a user of those has, and in the tests of a solver that one."""
     embedded = getattr(request, "param", "embedded") == "embedded"
     if embedded and request.path.name not in ("test_interop_direct.py", "test_interop_libraries.py"):
-        monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)
-        monkeypatch.setattr("finelu.preconditioners.pardiso.mkl", lambda: None)
+        monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", lambda: None)
+        monkeypatch.setattr("finelu.preconditioners.direct.pardiso.mkl", lambda: None)
     if (embedded or without_gpu()) and request.path.name != "test_cudss.py":
         none = cudss.Library(None, "cuDSS is left out of this test")
         monkeypatch.setattr("finelu.kernels.cuda.runtime.cudss.library", lambda: none)

@@ -1,4 +1,4 @@
-"""NumPy in the place of CuPy, and SciPy in that of cupyx.scipy: every step of a measurement on a GPU but the device."""
+"""NumPy instead of CuPy, and SciPy instead of cupyx.scipy: every step of a measurement on a GPU but the device."""
 
 import time
 from types import ModuleType, SimpleNamespace

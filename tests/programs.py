@@ -17,7 +17,7 @@ SERVER.set_forkserver_preload(["pytest", "numba", "scipy.sparse.linalg", "scipy.
 
 
 def forked(program, *words, redirection="", **environment):
-    """(status, stdout, stderr) of program() in a child, as of a new Python with these words and this environment.
+    """(status, stdout, stderr) of program() in a child, like a new Python with these words and this environment.
 
     redirection : as a shell's, of the three streams: "> /dev/full", ">&- 2>&- <&-".  What ends a Python, as the
     functions of atexit, is not done.

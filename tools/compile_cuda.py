@@ -171,7 +171,7 @@ def version_of(compiler: str) -> str:
 
 
 def digest(compiler: str, stem: str, instances: Sequence[str], architecture: str, includes: Sequence[str]) -> str:
-    """Of all that decides whether a file compiles: this program, the compiler, the file, its instances, all headers."""
+    """A digest of all that decides whether a file compiles: program, compiler, file, instances, all headers."""
     paths = [Path(folder) for folder in includes]
     files = [Path(__file__), *(path / f"{stem}.cu" for path in paths if (path / f"{stem}.cu").exists())]
     files += sorted(header for path in paths for header in path.rglob("*.cuh"))

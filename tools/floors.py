@@ -5,7 +5,7 @@ docs/pictures/floors.svg is up to date; --write: draws it)
 
 A package, here, is a module or package that the table names; a file belongs to the longest name that fits it. A package
 imports only from floors below its own, except for the lines "- `a` imports `b`: why" of the page. In a package of
-kernels, where a file is a family, a family imports another only if kernels/catalogue.py says why. No modules import
+kernels, where a file is a family, a family imports another only if kernels/catalogue.py names it. No modules import
 each other in a circle.
 """
 
@@ -47,10 +47,11 @@ def floors() -> dict[str, int]:
 
 @cache
 def allowed() -> frozenset[tuple[str, str]]:
-    """The pairs of modules of which the page, or the catalogue of kernels, says why the first imports the second."""
+    """The pairs of modules of which the page, or the catalogue of kernels, says that the first imports the second."""
     pairs = set(re.findall(r"^- `([\w.]+)` imports `([\w.]+)`: ", PAGE.read_text(), re.MULTILINE))
-    for name, family in runpy.run_path(str(PACKAGE / "kernels" / "catalogue.py"))["FAMILIES"].items():
-        pairs |= {(f"kernels.{form}.{name}", f"kernels.{form}.{other}") for form, other in family.uses}
+    for form, families in runpy.run_path(str(PACKAGE / "kernels" / "catalogue.py"))["USES"].items():
+        for name, others in families.items():
+            pairs |= {(f"kernels.{form}.{name}", f"kernels.{form}.{other}") for other in others.split()}
     return frozenset(pairs)
 
 
@@ -110,7 +111,7 @@ def violations() -> list[str]:
             if there != package and floors()[there] >= floors()[package]:
                 lines.append(f"{name} (floor {floors()[package]}) imports {other} (floor {floors()[there]})")
             elif there == package and package in FAMILIES and package not in (name, other):
-                lines.append(f"{name} imports {other}, and the catalogue does not say why")
+                lines.append(f"{name} imports {other}, which the catalogue does not name")
     return lines + [f"in a circle: {' -> '.join(circle)}" for circle in circles()]
 
 

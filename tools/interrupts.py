@@ -24,7 +24,7 @@ import numpy as np
 import finelu as fl
 from finelu.device import namespace, synchronize, to_host
 from finelu.errors import FineluError
-from finelu.preconditioners import cudss
+from finelu.preconditioners.direct import cudss
 
 RECIPES = {
     "ilu0": fl.ILU0(),

@@ -246,7 +246,7 @@ def settle(side: Any, inputs: Any) -> None:
 
 
 def measure_one(run: Run, problem: Problem, inputs: Inputs, threads: int) -> None:
-    """All works of all sides on one matrix, each checked by a solve with what it has made."""
+    """All works of all sides on one matrix, each checked by a solve with its result."""
     made: list[tuple[Any, tuple[str, ...]]] = []
     seconds: dict[tuple[str, str, str], list[float]] = {}
     errors: dict[tuple[str, str, str], float] = {}

@@ -100,7 +100,7 @@ class CuSparse:
 
 
 def measure_one(run: Run, problem: Problem, inputs: Inputs) -> None:
-    """All works of all sides on one matrix, each checked by a solve with what it has made."""
+    """All works of all sides on one matrix, each checked by a solve with its result."""
     import cupy
     import cupyx.scipy.sparse as csp
 

@@ -3,7 +3,7 @@
 `python -m benchmarks.claims.memory` factors each matrix by each recipe in a process of its own, after a small system
 has compiled its kernels, and reads from the system how far the resident memory rose above what it was before (`peak`),
 and what stays with the factors (`kept`). Allocations of 64 KiB and more are given back to the system at once, so that
-none hides in what was there. A itself does not count. Linux only.
+no request is hidden by memory that was free before. A itself does not count. Linux only.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def measure(run: Run, problem: Problem, gpu: bool) -> None:
                 "solved": error <= 2 * RTOL,
                 "seconds": seconds,
                 "levels": [(level["n"], level.get("steps", 0)) for level in report.levels],
-                **{name: report[name] for name in ("fill", "probe", "drop_tol", "kind")},
+                **{name: report[name] for name in ("fill", "trial_residual", "drop_tol", "kind")},
             }
             run.records.append(record)
     if gpu:

@@ -16,7 +16,7 @@ other. A run of a call is the median of as many repeats as fit into 50 ms, 20 at
 old runs over that of the new ones. A call that misses 0.93 gets five further runs, twice at most, and all runs count.
 Two checks of it: "by CPU time", the same of the processor's time of all threads, which a busy machine disturbs less;
 "by minima", the least run of old over that of new. Where a side gives something else (status, iterations, entries,
-numbers) the table says what; on the CPU the claim does not hold then, but for a `solve`
+numbers) the table says what; on the CPU the claim does not hold then, except for a `solve`
 that converges on both sides: its choices heed the clock.
 
 On a GPU solves, updates and searches are timed as in the loop of a Krylov method, where launches overlap with work,
@@ -220,7 +220,7 @@ def measure(trees: Sequence[Tree], part: str, case: str, path: str, runs: int, l
 
 
 def matrix(name: str) -> sp.csr_matrix:
-    """A gallery problem, or a real matrix of the folder; ParameterError where there is none."""
+    """A gallery problem, or a real matrix of the folder; ParameterError if there is none."""
     path = files(matrix_folder()).get(name)
     return sp.csr_matrix(finelu.read_matrix(path) if path else finelu.gallery.problem(name))
 

@@ -90,10 +90,11 @@ SLOW_MS = 2000.0
 
 
 def sweep_cost(A: Any, copied: float) -> dict[str, float]:
-    """Of a sweep of ParILU on the GPU: ms, and how many times what its bytes take at `copied` GB/s.
+    """The ms of a sweep of ParILU on the GPU, and their ratio to the time of its bytes at `copied` GB/s.
 
-    It has to read the values of A and of F, their pattern once, and to write F; of SWEEPS in a row, from copies of F
-    that are used in turn, so that what the cache holds is none of theirs.
+    A sweep reads the values of A and of F, their pattern once, and writes F. Timed are SWEEPS sweeps in a row, on
+    copies
+    of F that are used in turn, so that the cache holds none of their data.
     """
     import cupy
 

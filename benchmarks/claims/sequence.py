@@ -27,7 +27,7 @@ from benchmarks.harness.clock import Budget, synchronized
 from benchmarks.harness.options import add_options, command
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
 from benchmarks.harness.table import cell, mean, table
-from finelu.preconditioners import cudss
+from finelu.preconditioners.direct import cudss
 
 RTOL, SEED, STEPS, CHANGE, LONGEST = 1e-8, 0, 20, 0.01, 20.0
 WARM = 4

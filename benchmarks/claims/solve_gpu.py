@@ -32,7 +32,7 @@ from benchmarks.harness.suite import GALLERY, Problem, files, matrix_folder, nam
 from benchmarks.harness.table import cell, mean, table
 from benchmarks.peers import PeerError, cupy_spilu
 from benchmarks.peers.solvers import scipy_splu
-from finelu.preconditioners import cudss
+from finelu.preconditioners.direct import cudss
 
 RTOL, SEED, LONGEST, SMALLEST, LARGE = 1e-8, 0, 20.0, 5000, 100_000
 TWICE = 2 * RTOL  # what ||b - A x|| may be, formed with other roundings

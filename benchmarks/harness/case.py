@@ -145,8 +145,8 @@ def loaded(run: Run, budget: Budget, chosen: Iterable[Problem]) -> Iterator[tupl
 def over_suite(run: Run, options: argparse.Namespace, budget: Budget, measure_one: Callable[[Case], None]) -> bool:
     """Call measure_one on each matrix that `options` names and that has an ILU(0), saving `run` after each.
 
-    What is left out is written down with the reason. False if the run had to end, because measure_one raised (a GPU
-    that answers no more) or the user interrupted it.
+    A matrix that is left out is recorded with the reason. False if the run had to end, because measure_one raised (a
+    GPU that answers no more) or the user interrupted it.
     """
     try:
         for problem in suite(options.matrix_folder, names_of(options.matrices), quick=options.quick):

@@ -77,7 +77,7 @@ class Record:
 
 @dataclass
 class Run:
-    """Everything one run measured: the records, facts of each matrix, what failed and what was left out."""
+    """The result of one run: the records, facts of each matrix, failures, and cases that were left out."""
 
     bench: str
     machine: dict[str, Any]
@@ -163,13 +163,13 @@ class Run:
         m = self.machine
         lines = [f"# {self.bench}, {m['name']}, {self.date}", ""]
         if "commit" not in m:
-            lines.append(f"- commit: not recorded; finelu {m.get('finelu', '')} as of {self.date}")
+            lines.append(f"- commit: not recorded; finelu {m.get('finelu', '')} at {self.date}")
         lines += [f"- {key}: {value}" for key, value in m.items() if value not in (None, "")]
         lines += [f"- {key}: {value}" for key, value in self.options.items()]
         return "\n".join(lines) + "\n"
 
     def footing(self) -> str:
-        """What was left out and what failed."""
+        """The cases that were left out, and the failures."""
         text = ""
         if self.left_out:
             text += "\n## Left out\n\n" + table(("matrix", "why"), self.left_out.items())

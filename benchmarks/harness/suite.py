@@ -59,7 +59,7 @@ class Problem:
         return sp.csr_matrix(finelu.read_matrix(self.path) if self.path else finelu.gallery.problem(self.name))
 
     def load(self) -> sp.csr_matrix:
-        """The matrix, CSR with sorted rows, float64; LeftOut if ILU(0) cannot exist for want of a diagonal."""
+        """The matrix, CSR with sorted rows, float64; LeftOut if ILU(0) cannot exist without a diagonal."""
         S = sp.csr_matrix(self.read(), dtype=np.float64)
         missing = np.flatnonzero(S.diagonal() == 0)
         if missing.size:

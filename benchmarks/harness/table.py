@@ -35,6 +35,6 @@ def smallest(values: Iterable[float | None]) -> float | None:
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The geometric mean of what is there."""
+    """The geometric mean of the values that are not None."""
     present = [v for v in values if v]
     return geometric_mean(present) if present else None

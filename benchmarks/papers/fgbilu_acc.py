@@ -18,7 +18,7 @@ BLOCK, MOST_BLOCKS = 256, 2**20
 
 
 def _launch(function: str, dtype: Any, items: int, arguments: tuple) -> None:
-    """A kernel over `items`; nothing where there are none (n = 1)."""
+    """A kernel over `items`; nothing if there are none (n = 1)."""
     if items:
         kernel(SOURCE, function, dtype)((min(-(-items // BLOCK), MOST_BLOCKS),), (BLOCK,), arguments)
 
@@ -33,7 +33,7 @@ def planes(plan: StencilPlan, backward: bool = False) -> Iterator[tuple[int, Any
 def block_ilu_factor_acc(blocks: Any, d: Any) -> Any:
     """The same as finelu's block_ilu_factor without pivoting, in 3 n + 2 launches a hyperplane: Algorithm 4.
 
-    Returns the first bad cell as a device array, which holds -1 where there is none.
+    Returns the first bad cell as a device array, which holds -1 if there is none.
     Workspace: 3 n^2 values for each cell of the widest hyperplane.
     """
     plan = plan_of(blocks)

@@ -157,7 +157,7 @@ def scalar_mkl(run: Run, name: str, S: sp.csr_matrix, b: np.ndarray, threads: in
     LU = sp.csr_matrix((peer.lu, S.indices, S.indptr), shape=S.shape)
     L = mkl.TriangularSolve(sp.tril(LU, -1, format="csr"), lower=True, unit=True)
     U = mkl.TriangularSolve(sp.triu(LU, format="csr"), lower=False, unit=False)
-    y, x = np.zeros_like(b), np.zeros_like(b)  # zeros: MKL multiplies what is there by 0
+    y, x = np.zeros_like(b), np.zeros_like(b)  # zeros: MKL multiplies the old values by 0
     solve = patient_cpu_time(lambda i: U.solve(L.solve(b, y), x))
     error = reference.error("solve", x)
     L.close()

@@ -171,7 +171,7 @@ def sequential_solve(blocks, d, b, x):
 
 @compiled
 def sequential_lu_solve(blocks, d, b, x):
-    """The same with d of sequential_lu_factor: two substitutions in the place of a product with an inverse."""
+    """The same with d of sequential_lu_factor: two substitutions instead of a product with an inverse."""
     _, I, J, K, n, _ = blocks.shape
     z = np.empty(n, x.dtype)
     for i in range(I):

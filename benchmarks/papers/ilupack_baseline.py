@@ -27,7 +27,7 @@ class Parts:
 
     low_memory : F and G are parts of A and are applied by equation (11); else D_B U_F and L_G, by (6) to (8).
     levels : L (strictly lower, unit) and U of B; D, the inverse of D_B, where U is unit, else None and U is D_B U_B;
-        F, G; rows, columns, row_scale, column_scale; n_B.  last : the inverse of what is left, dense.
+        F, G; rows, columns, row_scale, column_scale; n_B.  last : the inverse of the rest, dense.
     """
 
     def __init__(self, factors):
@@ -67,7 +67,7 @@ class Baseline:
 
     def _level(self, part, SpSV, here) -> SimpleNamespace:
         xp, n_B, n = self.xp, part.n_B, part.rows.size
-        r, (t, f, h, s) = xp.zeros(n), (xp.zeros(n_B) for _ in range(4))  # zeros: 0 times what was there is 0
+        r, (t, f, h, s) = xp.zeros(n), (xp.zeros(n_B) for _ in range(4))  # zeros: 0 times the old values is 0
         d = t if part.D is None else xp.zeros(n_B)
         for matrix in (part.L, part.U, part.F, part.G):
             matrix.sum_duplicates()

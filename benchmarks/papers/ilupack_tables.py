@@ -19,7 +19,7 @@ TABLE_2 = {  # n and nnz, which counts one triangle of a symmetric matrix
     "ship_003": (121728, 4103881),
     "thermomech_dK": (204316, 2846228),
 }
-# Seconds of SpMV, application of M^-1, MGSO, other, total. Table 3, CPU (an i7-6700; "other" is what is left of the
+# Seconds of SpMV, application of M^-1, MGSO, other, total. Table 3, CPU (an i7-6700; "other" is the rest of the
 # total); Tables 4 and 5, the baseline and the paper's own, with a TITAN X (Maxwell) and a GTX 1080 Ti (Pascal).
 ITERATIONS = {
     "apache2": 5,

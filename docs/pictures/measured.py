@@ -22,7 +22,7 @@ WRONG = 1e-6  # the error of factors or a backward error from which on a result 
 
 
 def records(name, **wanted):
-    """Of the one result file that begins with `name` and an ISO date behind the machine."""
+    """The records of the one result file that begins with `name` and has an ISO date behind the machine."""
     run = read(RESULTS / f"{name}{ENDING}")
     found = [r for r in run["records"] if all(r[key] == value for key, value in wanted.items())]
     assert found, (name, wanted)

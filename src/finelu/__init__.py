@@ -23,7 +23,7 @@ with open(__file__ + "i", encoding="utf-8") as _stub:
             _SOURCES[_name] = _module
 
 _MODULES = [name for name, module in _SOURCES.items() if module == "finelu"]
-# Of the modules only gallery: `from finelu import *` must not define an `io`.
+# gallery is the only module in it: `from finelu import *` must not define an `io`.
 __all__ = ["__version__", "gallery", *(name for name in _SOURCES if name not in _MODULES)]
 
 

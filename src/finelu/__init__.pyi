@@ -33,6 +33,7 @@ from finelu.errors import ZeroPivot as ZeroPivot
 from finelu.factors import Factors as Factors
 from finelu.interop.scipy import spilu as spilu
 from finelu.io import read_matrix as read_matrix
+from finelu.krylov import Method as Method
 from finelu.krylov import bicg as bicg
 from finelu.krylov import bicgstab as bicgstab
 from finelu.krylov import cg as cg

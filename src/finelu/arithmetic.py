@@ -1,5 +1,5 @@
-"""The public doors: overflow, underflow and division by zero are never an exception or a warning behind them, and a
-keyword that a function does not have is answered with the one that was meant."""
+"""The public functions: inside of them overflow, underflow and division by zero are never an exception or a warning,
+and the error for an unknown keyword suggests the most similar one."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ R = TypeVar("R")
 def ignore_fp_errors(function: Callable[P, R]) -> Callable[P, R]:
     """`function` within np.errstate(all="ignore"), whatever the caller's is.
 
-    For the public doors: `solve`, the Krylov methods, `factor`, `update`, and `solve` of factors. What NumPy computes
-    behind them may leave the range of numbers, be it a norm, a product with A or a scaled pivot, and each result is
-    judged by its value: by a Status, a ZeroPivot, a MatrixError that names the row. The caller's errstate is about the
-    caller's arithmetic; were it heeded, np.errstate(all="raise") would turn an underflow that means nothing into an
-    exception, and a warning made an error would do so, too. The compiled kernels know no errstate, so this also makes
-    one behaviour of two. The doors have it, not each expression, since every expression behind them may be met by
-    numbers as small or large as A holds. A function that the caller gives (a LinearOperator, a callback, a watch) is
-    called within it. Cost: less than a microsecond.
+    For the public functions: `solve`, the Krylov methods, `factor`, `update`, and `solve` of factors. Inside of them a
+    norm, a product with A or a scaled pivot may leave the range of numbers, and each result is tested by its value: by
+    a
+    Status, a ZeroPivot, a MatrixError that names the row. The caller's errstate is for the caller's arithmetic. Inside
+    of finelu, np.errstate(all="raise") would turn a harmless underflow into an exception, and so would a warning that
+    is
+    made an error. The compiled kernels ignore errstate, so that CPU kernels and NumPy behave alike. Whole functions
+    have
+    it, not single expressions, since numbers as small or large as those of A may occur in every expression. A function
+    of the caller (a LinearOperator, a callback, a watch) is called within it. Cost: less than a microsecond.
     Raises UnknownParameter, which is a TypeError, for a keyword that `function` does not have, and DecompositionError
-    in place of a LinAlgError that finelu's own calls of LAPACK or cuSOLVER have met.
+    instead of a LinAlgError from finelu's own calls of LAPACK or cuSOLVER.
     """
 
     @wraps(function)
@@ -49,7 +51,7 @@ def ignore_fp_errors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _is_of_finelu(error: BaseException) -> bool:
-    """Whether finelu called what raised the error, not a function of the caller's."""
+    """Whether finelu's own code raised the error, not a function of the caller."""
     names = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
     names = [name for name in names if name.partition(".")[0] not in ("numpy", "scipy", "cupy")]
     return names[-1].partition(".")[0] == "finelu"

@@ -1,9 +1,10 @@
-"""The time that a call may take: whoever sets it says so here, and whatever takes long asks.
+"""The time limit of a call: set here, and tested by all long work.
 
-`with limited(end)` sets a limit for the calling thread, and for what finelu's own threads do for it. Python code calls
-`check` between steps, which raises OutOfTime once the time is over. A compiled kernel is given the array `halt()`,
-looks at its number each row or so, and returns early where that is no longer 0; whoever called it calls `check` then.
-What cannot be ended, as calls of LAPACK, is called by `finelu.foreign.leavable`.
+`with limited(end)` sets a limit for the calling thread, and for the work of finelu's threads for it. Python code calls
+`check` between steps, which raises OutOfTime once the time is over. A compiled kernel gets the array `halt()`, reads
+its
+number about once per row, and returns early if it is no longer 0; its caller then calls `check`. Calls that cannot be
+ended, such as those of LAPACK, are made by `finelu.foreign.leavable`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import numpy as np
 
 from finelu.errors import NoThread, OutOfTime
 
-LONGEST = 1e6  # s that a thread waits for the end of the time: a later one is not set
-NEVER = np.zeros(1, np.int64)  # what kernels look at where there is no limit; never written
+LONGEST = 1e6  # s that a thread waits for the end of the time; a later end is no limit
+NEVER = np.zeros(1, np.int64)  # the number that kernels read without a limit; never written
 UNLIMITED: AbstractContextManager[None] = nullcontext()
 
 
@@ -34,12 +35,12 @@ _here = _Here()
 
 
 class Watchdog:
-    """The thread of this process that sets the numbers which kernels look at, when their time is over.
+    """The thread of this process that sets the numbers which kernels read, when their time is over.
 
-    It begins with the first limit that a kernel asks for. There is no lock that an exception out of a signal could
-    leave taken: who adds a limit and the thread agree by `_wakes`, the time until which the thread sleeps. While the
-    thread looks through the limits that is Inf, so that who adds one meanwhile wakes it. Were there ever two threads,
-    each would do what is to be done.
+    It begins with the first limit for a kernel. There is no lock that an exception from a signal could leave taken:
+    `_wakes` is the time until which the thread sleeps, and a caller that adds an earlier limit wakes it. While the
+    thread goes through the limits `_wakes` is Inf, so that a caller that adds one meanwhile wakes it, too. Two such
+    threads would do no harm.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class Watchdog:
         self._wakes, self._begun = math.inf, False
 
     def watch(self, end: float, halt: Any) -> None:
-        """Set halt[0] at `end`. Raises NoThread where the system has none left."""
+        """Set halt[0] at `end`. Raises NoThread if the system cannot start a thread."""
         if not self._begun:
             try:
                 threading.Thread(target=self._run, name="finelu_deadline", daemon=True).start()
@@ -81,7 +82,7 @@ _watchdog = Watchdog()
 
 
 def _after_fork() -> None:
-    """The thread is not in a forked process: each limit there asks for another, at the next look at it."""
+    """A forked process does not have the thread: each limit starts another one at its next use."""
     global _watchdog
     _watchdog = Watchdog()
 
@@ -91,12 +92,12 @@ if hasattr(os, "register_at_fork"):
 
 
 class Limit:
-    """The end of the time, of `perf_counter`, and the number that kernels look at, which is 1 from then on."""
+    """The end of the time, of `perf_counter`, and the number that kernels read, which is 1 from then on."""
 
     def __init__(self, end: float):
         self.end = end
         self._halt = np.zeros(1, np.int64)
-        self._watchdog: Watchdog | None = None  # that knows of it
+        self._watchdog: Watchdog | None = None  # the one that watches this limit
 
     def remaining(self) -> float:
         return 0.0 if self._halt[0] else max(self.end - perf_counter(), 0.0)
@@ -105,7 +106,7 @@ class Limit:
         return self.remaining() == 0
 
     def halt(self) -> Any:
-        """(1,) int64, with a thread that sets it in time, from the first call on."""
+        """(1,) int64; from the first call on a thread sets it in time."""
         if self._watchdog is not _watchdog and not self._halt[0]:
             if self.end <= perf_counter():
                 self.expire()
@@ -119,7 +120,7 @@ class Limit:
         self._halt[0] = 1
 
     def close(self) -> None:
-        """No thread waits for the end any more."""
+        """Let no thread wait for the end any longer."""
         if self._watchdog is not None:
             self._watchdog.forget(self._halt)
 
@@ -131,7 +132,7 @@ def current() -> Limit | None:
 
 
 class _Under:
-    """`with` it, the calling thread has a limit, or none; that is closed at the end if it is its own."""
+    """A context in which the calling thread has a limit, or none; it is closed at the end if it was made here."""
 
     def __init__(self, limit: Limit | None, *, own: bool):
         self._limit, self._own = limit, own
@@ -148,17 +149,17 @@ class _Under:
 
 
 def under(limit: Limit | None) -> AbstractContextManager[None]:
-    """`with` it, the calling thread works for who has this limit."""
+    """A context in which the calling thread has this limit."""
     return _Under(limit, own=False)
 
 
 def limited(end: float) -> AbstractContextManager[None]:
-    """`with` it, what is called ends by `end`, of `perf_counter`, or by the limit outside if that is earlier."""
+    """A context in which calls end by `end`, of `perf_counter`, or by an outer limit if that is earlier."""
     if end == math.inf or end - perf_counter() > LONGEST:
         return UNLIMITED
     outside = current()
     if outside is not None and outside.end <= end:
-        return UNLIMITED  # but for the one outside
+        return UNLIMITED  # except for an outer limit
     return _Under(Limit(end), own=True)
 
 
@@ -170,14 +171,14 @@ def remaining() -> float:
 
 
 def check() -> None:
-    """Raise OutOfTime where the time is over."""
+    """Raise OutOfTime if the time is over."""
     found = _here.limit
     if found is not None and (limit := found()) is not None and limit.over():
         raise OutOfTime
 
 
 def halt() -> Any:
-    """(1,) int64 : what a kernel looks at; no longer 0 once the time is over."""
+    """(1,) int64 : the number that kernels read; no longer 0 once the time is over."""
     found = _here.limit
     limit = None if found is None else found()
     return NEVER if limit is None else limit.halt()

@@ -18,7 +18,7 @@ from finelu.errors import DeviceError
 
 Array = Any  # a NumPy or a CuPy array; CuPy has no published types
 Sparse = Any  # a matrix or an array of scipy.sparse or cupyx.scipy.sparse
-Dtype = Any  # what numpy.dtype takes
+Dtype = Any  # anything that numpy.dtype takes
 
 
 def on_gpu(array: object) -> bool:
@@ -42,7 +42,7 @@ def to_host(array: Any) -> Any:
 
 
 def copied(array: Array) -> Array:
-    """A C-contiguous copy, on the device of the array: on a GPU by the driver, where CuPy would compile a kernel."""
+    """A C-contiguous copy, on the device of the array: on a GPU by the driver, since CuPy would compile a kernel."""
     if not on_gpu(array):
         return array.copy(order="C")
     cupy = import_module("cupy")
@@ -53,7 +53,7 @@ def copied(array: Array) -> Array:
 
 
 def require_gpu() -> ModuleType:
-    """cupy, if a GPU can be used; else a DeviceError that says what is missing."""
+    """cupy, if a GPU can be used; else a DeviceError that names the missing part."""
     try:
         cupy = import_module("cupy")
     except ImportError as error:
@@ -73,7 +73,7 @@ def require_gpu() -> ModuleType:
 
 
 def same_gpu(a: Array, b: Array) -> None:
-    """A DeviceError if a and b are arrays of different GPUs, or not of the one that is current."""
+    """A DeviceError if a and b are arrays of different GPUs, or not of the current one."""
     if on_gpu(a):
         current = namespace(a).cuda.runtime.getDevice()
         ours, theirs = a.data.device_id, b.data.device_id
@@ -91,7 +91,7 @@ def synchronize(array: object) -> None:
 
 
 def free_memory(array: object) -> int:
-    """Bytes that are free where `array` lives; on the host, within the limit of a container (cgroup)."""
+    """Free bytes on the device of `array`; on the host, within the limit of a container (cgroup)."""
     if on_gpu(array):
         cupy = import_module("cupy")
         return int(cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes())
@@ -99,14 +99,14 @@ def free_memory(array: object) -> int:
 
 
 def require_room(what: str, needed: int, array: object, advice: str) -> None:
-    """A MemoryError that names what is about to be asked for, if it is more than is free where `array` lives."""
+    """Raise a MemoryError that names the request, if it exceeds the free memory on the device of `array`."""
     free = free_memory(array)
     if needed > free:
         raise MemoryError(f"{what} take {needed / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB are free; {advice}.")
 
 
 def _machine_memory() -> int:
-    try:  # what the kernel would give, its caches included
+    try:  # the memory that the kernel would give, its caches included
         with open("/proc/meminfo") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):  # no Linux
@@ -117,7 +117,7 @@ def _machine_memory() -> int:
         return 2**48
 
 
-# folder, limit, used, and what of it is a cache of files: control groups of both versions
+# folder, limit, used memory, and its part that is a cache of files: control groups of both versions
 CONTAINERS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -145,15 +145,15 @@ def sparse_module(array: object) -> ModuleType:
 
 
 def as_any_other(v: Any) -> Any:
-    """v, or where v is a read-only array of NumPy (of JAX, say, or of a file), the same memory without that flag.
+    """v; if v is a read-only array of NumPy (for example from JAX or a file), the same memory without that flag.
 
-    Numba compiles a kernel anew for read-only arguments, though no kernel of finelu writes to what a caller gives.
+    Numba would compile each kernel anew for read-only arguments, and no kernel of finelu writes to a caller's array.
     """
     return v if not isinstance(v, np.ndarray) or v.flags.writeable else np.asarray(_Memory(v))
 
 
 class _Memory:
-    """The memory of an array, which it keeps alive."""
+    """The memory of an array, which is kept alive."""
 
     def __init__(self, v: np.ndarray[Any, Any]):
         self._owner = v

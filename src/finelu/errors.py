@@ -1,4 +1,4 @@
-"""The exceptions of finelu. Each text says what came, where, and what to do about it."""
+"""The exceptions of finelu. Each text has the value, its place, and the remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ MOST = 3  # names that are suggested
 def meant(word: object, known: Iterable[object]) -> str:
     """For the end of a message: " Did you mean 'rcm'?", or "".
 
-    Of `known`: what begins with `word`, or means the same, or the one spelt most like it, from its first letter on.
+    Suggested are those of `known` that begin with `word` or have its meaning, or the one with the most similar spelling
+    and the same first letter.
     """
     from difflib import get_close_matches
 
@@ -31,19 +32,19 @@ def meant(word: object, known: Iterable[object]) -> str:
 
 
 def plain(name: str) -> str:
-    """`name` in small letters, without "_" and "-": what is compared where spelling is to matter less."""
+    """`name` in small letters, without "_" and "-", for comparisons that ignore these differences."""
     return name.lower().replace("_", "").replace("-", "")
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """ "1 row" or "3 rows", as the count asks; `many` where the plural is not `one` with an "s"."""
+    """ "1 row" or "3 rows", by the count; `many` if the plural is not `one` with an "s"."""
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 class FineluError(Exception):
-    """Base of everything that finelu raises on purpose; the CLI prints it as one line and ends with exit status 2.
+    """Base of all exceptions that finelu raises on purpose; the CLI prints them as one line and ends with status 2.
 
-    Can be pickled and copied, whatever the arguments of its class: workers send their exceptions so.
+    They can be pickled and copied, whatever the arguments of their class: workers send their exceptions in this way.
     """
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -64,7 +65,7 @@ class MatrixError(FineluError, ValueError):
 class StructurallySingular(MatrixError):
     """No permutation of the rows brings an entry other than zero to every place of the diagonal.
 
-    rows : those that are left over.  row : the first of them.  count : how many they are.
+    rows : the rows without a partner.  row : the first of them.  count : their number.
     """
 
     MOST = 8  # rows that are named
@@ -88,17 +89,17 @@ class FileError(FineluError, ValueError):
 
 
 class DeviceError(FineluError, RuntimeError):
-    """Something that needs a GPU where there is none, or arrays that live on different devices."""
+    """A GPU is needed and missing, or arrays are on different devices."""
 
 
 class ParameterError(FineluError, ValueError):
-    """A parameter value that has no meaning, or that the device at hand does not offer."""
+    """A parameter value that has no meaning, or that the device does not offer."""
 
 
 class UnknownParameter(ParameterError, TypeError):
-    """A keyword that a function or a recipe does not have. A TypeError, too, as Python raises it.
+    """A keyword that a function or a recipe does not have. Also a TypeError, as Python raises it.
 
-    what : the function or class.  name : the keyword.  known : those that it has.
+    what : the function or class.  name : the keyword.  known : the existing keywords.
     """
 
     def __init__(self, what: str, name: str, known: Iterable[str]):
@@ -106,7 +107,7 @@ class UnknownParameter(ParameterError, TypeError):
 
 
 class WrongType(FineluError, TypeError):
-    """An object that was used as something else than it is."""
+    """An object of the wrong type for its use."""
 
 
 class DecompositionError(SingularMatrix):
@@ -149,9 +150,9 @@ class UnstableFactors(FineluError, ArithmeticError):
 
 
 class TooManyEntries(MemoryError, FineluError):
-    """Factors that would have more entries than they may.
+    """Factors that would have more entries than allowed.
 
-    most : how many they may have.
+    most : the allowed number.
     """
 
     def __init__(self, most: int, recipe: object = None, advice: str = ""):
@@ -168,14 +169,14 @@ class NoFactors(FineluError, RuntimeError):
 
 
 class NoThread(FineluError, RuntimeError):
-    """The system has no thread left that is needed for what was asked."""
+    """The system cannot start a thread that the call needs."""
 
     def __init__(self, what: str, error: object):
         super().__init__(f"no thread can be started to {what} ({error}); raise the limit of threads of this process.")
 
 
 class OutOfTime(FineluError, TimeoutError):
-    """The time limit of a call was reached before what it asked for was there; see finelu.deadline."""
+    """The time limit of a call was reached before its result; see finelu.deadline."""
 
     def __init__(self) -> None:
         super().__init__("the time limit was reached")
@@ -185,9 +186,9 @@ class OutOfTime(FineluError, TimeoutError):
 
 
 class NotConverged(FineluError, ArithmeticError):
-    """A solve whose answer is used for more than itself, such as gradients, did not converge.
+    """A solve on whose result others depend, such as gradients, did not converge.
 
-    solution : the `Solution` it ended with.
+    solution : the last `Solution`.
     """
 
     def __init__(self, what: str, solution: Any, rtol: float):

@@ -1,5 +1,5 @@
-"""Libraries that are not finelu's: how they are found, whatever else the process has loaded, and called so that a call
-can be left."""
+"""External libraries: found independently of other libraries in the process, and called so that a call can be
+abandoned."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ from finelu import deadline
 from finelu.errors import OutOfTime
 from finelu.threads import AT_EXIT
 
-# SciPy's own, even where a program has put others, finelu's perhaps, into scipy.sparse.linalg.
+# SciPy's own functions, even if a program has put others, perhaps finelu's, into scipy.sparse.linalg.
 splu, spilu = linsolve.splu, linsolve.spilu
 
 LOOK = 0.05  # s between two looks at the deadline
-FASTEST = 1e11  # flops a second that no core does: what would take longer than the time left even so is not begun
-MOST_LEFT = 4  # calls that go on at a time though no caller waits, each with its memory and its share of the cores
-_lock = threading.RLock()  # what is imported may call a library
+FASTEST = 1e11  # flops a second, more than any core: a call that would still exceed the remaining time is not begun
+MOST_LEFT = 4  # abandoned calls that may go on at a time, each with its memory and its share of the cores
+_lock = threading.RLock()  # an import may call a library
 _owners: list[Owner] = []  # all that have threads
 _idle: list[Owner] = []
 
 
 def with_own_symbols(package: str) -> ModuleType:
-    """Import a package whose extension modules are to call the functions that they bring, and not others of these names
-    that a library has which was loaded for the whole process (RTLD_GLOBAL), perhaps of another version.
+    """Import a package such that its extension modules call their own functions, not those of the same name in a
+    library, perhaps of another version, that was loaded for the whole process (RTLD_GLOBAL).
 
-    The first import in a process counts. Other systems than Linux bind symbols so anyway. While this imports, it sets
-    what dlopen is given for the whole process (RTLD_NOW, RTLD_LOCAL, RTLD_DEEPBIND), so that this holds for extension
-    modules, too, that another thread imports meanwhile. Functions that LD_PRELOAD puts in the place of others, as
-    allocators and sanitizers do, are not called by a package so bound: where that is set, it is
-    bound as others are.
+    The first import in a process counts. Systems other than Linux bind symbols in this way anyway. During the import
+    the flags of dlopen are set for the whole process (RTLD_NOW, RTLD_LOCAL, RTLD_DEEPBIND), and so also hold for
+    extension modules that another thread imports meanwhile. A package bound in this way ignores functions that
+    LD_PRELOAD replaces, such as allocators and sanitizers: if LD_PRELOAD is set, the package is bound as usual.
     """
     if package in sys.modules or not hasattr(os, "RTLD_DEEPBIND") or os.environ.get("LD_PRELOAD"):
         return import_module(package)
@@ -58,16 +57,16 @@ def with_own_symbols(package: str) -> ModuleType:
 
 
 def require_time(flops: float) -> None:
-    """Raises OutOfTime where this work cannot end in the time that is left, however fast the machine is."""
+    """Raise OutOfTime if this work cannot end in the remaining time, however fast the machine is."""
     if flops > FASTEST * deadline.remaining():
         raise OutOfTime
 
 
 class Owner:
-    """A thread that makes, uses and drops what no other thread may; it does one call after the other.
+    """A thread that creates, uses and deletes objects which no other thread may use; it runs one call after the other.
 
-    Unlike a pool, it takes calls from where an object is finalized, which may be within any other.
-    left : a call goes on that no other thread waits for, and none is to begin here before it is over.
+    Unlike a pool, it also takes calls from a finalizer, which may run inside of any other call.
+    left : an abandoned call goes on, for which no thread waits; no other call may begin here before it is over.
     """
 
     def __init__(self) -> None:
@@ -81,17 +80,17 @@ class Owner:
 
     @property
     def usable(self) -> bool:
-        """Whether a call may begin here: it is of this process, and no call goes on that was left."""
+        """Whether a call may begin here: the thread belongs to this process, and no abandoned call goes on."""
         return self._process == os.getpid() and not self.left and self._thread.is_alive()
 
     def box(self) -> list[Any]:
-        """What the thread makes goes in here, to be dropped by it: at the latest when the process ends."""
+        """A list for the objects of the thread, which deletes them: at the latest when the process ends."""
         new: list[Any] = []
         self._alive[id(new)] = new
         return new
 
     def drop(self, box: list[Any]) -> None:
-        """For a finalizer."""
+        """Delete the objects in a box; for a finalizer."""
         if self._process == os.getpid():
             self.begin(self._drop, box)
 
@@ -105,9 +104,9 @@ class Owner:
         return future
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """function(*args), which can neither be interrupted nor ended: it is left to itself at a Ctrl-C, and when the
-        time of the caller is over, or taken back, if it has not begun. It must let other threads run, and write to
-        nothing that the caller has back. It waits while MOST_LEFT calls go on that were left."""
+        """function(*args), which can be neither interrupted nor ended: at a Ctrl-C, or when the caller's time is over,
+        it is abandoned, or cancelled if it has not begun. It must release Python's lock, and must not write to arrays
+        that the caller has back. It waits while MOST_LEFT abandoned calls go on."""
         deadline.check()
         while sum(owner.left for owner in _owners) >= MOST_LEFT:
             sleep(min(LOOK, deadline.remaining()))
@@ -125,7 +124,7 @@ class Owner:
         except BaseException:
             if not future.cancel() and not future.done():
                 self.left = True
-                future.add_done_callback(self._is_over)  # at once, if it is so meanwhile
+                future.add_done_callback(self._is_over)  # called at once if the call is over
             raise
 
     def _is_over(self, _: Future[Any]) -> None:
@@ -148,8 +147,8 @@ class Owner:
             box.clear()
 
     def end(self, limit: float) -> None:
-        """Before the process ends: the thread drops what it has made, and is no more; one that is in a call at `limit`
-        (of `monotonic`) stands still from then on, as all that it works on goes."""
+        """Before the process ends: delete the thread's objects and end it. A thread that is still in a call at `limit`
+        (of `monotonic`) is stopped, since its data are about to be freed."""
         self._calls.put(None)
         self._thread.join(max(limit - monotonic(), 0.0))
         if self._thread.is_alive():
@@ -167,19 +166,19 @@ def lent() -> Iterator[Owner]:
     try:
         yield owner
     finally:
-        _idle.append(owner)  # to be had again once it is usable
+        _idle.append(owner)  # reused once it is usable
 
 
 def heard() -> bool:
-    """Whether the calling thread has something to hear while a library works: a Ctrl-C, or the end of its time."""
+    """Whether the calling thread may be stopped while a library works: by a Ctrl-C, or by the end of its time."""
     return deadline.current() is not None or threading.current_thread() is threading.main_thread()
 
 
 def leavable(function: Callable[..., Any], *args: Any, freed: Any = None) -> Any:
-    """function(*args), by `Owner.call` where the calling thread has something to hear, else at once.
+    """function(*args): by `Owner.call` if the calling thread may be stopped, else directly.
 
-    freed : a `weakref.finalize` that gives back what the function works on; after a call that was left, its thread does
-    so. Cost: 0.1 ms.
+    freed : a `weakref.finalize` that frees the data of the function; after an abandoned call its thread runs it.
+    Cost: 0.1 ms.
     """
     if not heard():
         return function(*args)
@@ -193,8 +192,8 @@ def leavable(function: Callable[..., Any], *args: Any, freed: Any = None) -> Any
 
 
 def _keep_what_belongs_to_this_thread() -> None:
-    """SuperLU, as SciPy has it, keeps its memory by what belongs to a thread, and Python takes that away when a process
-    ends, even from a thread that is at work."""
+    """SciPy's SuperLU keeps its memory in data of the thread, which Python deletes at the end of a process, even for a
+    thread that is at work. This keeps them."""
     with suppress(AttributeError):
         of_thread, keep = ctypes.pythonapi.PyThreadState_GetDict, ctypes.pythonapi.Py_IncRef
         of_thread.restype, keep.argtypes, keep.restype = ctypes.c_void_p, [ctypes.c_void_p], None
@@ -202,7 +201,7 @@ def _keep_what_belongs_to_this_thread() -> None:
 
 
 def _stop(thread: threading.Thread) -> None:
-    """Let a thread stand still in a handler for a signal that has no other use; else nothing is done."""
+    """Stop a thread in a handler for a signal, if that has no other use; otherwise do nothing."""
     with suppress(AttributeError, OSError, ValueError):
         libc, number = ctypes.CDLL(None), signal.SIGRTMAX - 1
         if thread.ident is not None and signal.getsignal(number) is signal.SIG_DFL:
@@ -227,7 +226,7 @@ def _after_fork() -> None:
     _owners = []
 
 
-_of_parent: list[Owner] = []  # in a forked child, which has none of their threads, what they have made stays for good
+_of_parent: list[Owner] = []  # in a forked child, which does not have their threads, their objects are never freed
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

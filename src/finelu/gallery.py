@@ -157,7 +157,8 @@ def anisotropic_triangles(
         36, 171, 741 (ANI3), 3081, 12561 (ANI5), 50721, 203841 (ANI7): 36 + 135 (m - 1) + 50 (m - 1)(m - 2) with
         m = 2^(level - 1).
     unit_diagonal : scale symmetrically so that the diagonal is 1, as fixed-point factorizations want.
-    rcm : reverse Cuthill-McKee order, as in the paper; otherwise coarse nodes come first.
+    rcm : reverse Cuthill-McKee order, as in the paper, in which NumPy's argsort decides between nodes of equal degree;
+        otherwise coarse nodes come first.
     Symmetric positive definite, not an M-matrix. Source: Chow, Anzt, Dongarra, ParILUT, SISC 40(4), 2018, section 4.1.
     The paper does not print its mesh. Ours has as many inner nodes, edges and triangles (36, 135, 100), hence exactly
     its rows, but other coordinates: the entries differ, and their number (no zeros are stored) does by about 1%.
@@ -257,10 +258,10 @@ def _elastic_cube(poisson_ratio: float) -> Array:
 def ecology2_like(nx: int = 1000, ny: int = 1000) -> sp.csr_matrix:
     """Like ecology2 (McRae, SuiteSparse): 999,999 rows and 4,995,991 entries at the default size.
 
-    Currents between the cells of a landscape, an nx x ny grid with conductance 10 between neighbours, the middle cell
-    being held at 0 and left out: exactly the published counts, and ecology1's range of values (-10 to 40). Which cell
-    is held, and whether the true conductances vary, is not known to us. Symmetric positive definite, row sums 0
-    except next to the held cell.
+    Currents between the cells of a landscape, an nx x ny grid with conductance 10 between neighbours. The middle cell
+    is held at 0 and left out, which gives exactly the published counts, and ecology1's range of values (-10 to 40). The
+    held cell and the conductances of the original are not known to us. Symmetric positive definite, row sums 0 except
+    next to the held cell.
     """
     _positive(nx=nx, ny=ny)
     n = nx * ny
@@ -359,8 +360,8 @@ def random_dominant(
 ) -> sp.csr_matrix:
     """A random strictly diagonally dominant matrix: a_ii = 1 + sum of |a_ij|, so every ILU(0) of it exists.
 
-    density : how many places are drawn, as a share of n^2, 0 to 1 (some fall together, so a little fewer are filled).
-    Off-diagonal values are uniform in (-1, 1), real and imaginary part each, summed where places fall together.
+    density : number of places that are drawn, as a part of n^2, 0 to 1 (some coincide, so a little fewer are filled).
+    Off-diagonal values are uniform in (-1, 1), real and imaginary part each; values at one place are summed.
     dtype : float32, float64, complex64 or complex128. hermitian : A = A^H, positive definite.
     Source: Meijerink and van der Vorst 1977; Manteuffel 1980 (H-matrices have an incomplete factorization).
     """

@@ -1,4 +1,4 @@
-"""Orderings, and permutations kept apart from the values of a matrix so that new ones can follow the same way."""
+"""Orderings, and permutations that are kept apart from the values of a matrix, so that new values can be permuted."""
 
 from __future__ import annotations
 
@@ -21,28 +21,31 @@ from finelu.matrix import CSR, as_csr, without_zeros
 from finelu.matrix.traits import dense_row
 from finelu.threads import each
 
-METIS_WORK = 1e4  # flops of the complete L U for each entry of the graph, from which on METIS takes less time than they
-METIS_SECONDS = 1.5e-6  # that METIS takes for an entry of the graph
+METIS_WORK = 1e4  # flops of the complete L U per entry of the graph from which on METIS takes less time than they do
+METIS_SECONDS = 1.5e-6  # time of METIS per entry of the graph
 SEED = 1  # of METIS: the same order in every run
-# Parts of an elimination tree: of all work the lowest at most, and those above them; their rows, at least; entries of a
-# row beyond which an incomplete factorization takes no longer for it.
+# Parts of an elimination tree: the most work of a lowest part and of those above, as parts of all work; the least rows
+# of a part; entries of a row beyond which an incomplete factorization takes no longer for it.
 SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
-# Cuts by level sets: rows from which on they are tried; the longest row, over the mean, up to which; rows of a region,
-# at least; how often at most; of all rows, a path of separators at most; rows of a separator that cost as much as one
-# that a half has too many; of a region, the smaller half at least.
+# Cuts by level sets: the least rows for which they are tried; the largest ratio of the longest row to the mean one; the
+# least rows of a region; the most cuts; the most rows of a path of separators, as a part of all; the rows of a
+# separator that cost as much as one row too many in a half; the least part of a region in its smaller half.
 MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.12, 0.25, 0.4
-# Products of an elimination, for each entry of A and of all, beyond which dense rows go last; what that is to leave.
+# Dense rows go last if the products of an elimination exceed this per entry of A, and this in all; the part of the
+# products that the new order may leave.
 COSTLY, LEAST_COSTLY, CHEAPER = 32, 2**20, 0.5
-LONG_GRAPH = 50_000  # entries from which on an ordering by another library can be left, which takes 0.1 ms
+LONG_GRAPH = 50_000  # entries from which on an ordering by another library can be abandoned, which costs 0.1 ms
 
 
 @dataclass(frozen=True, eq=False)
 class Permutation:
     """P A P^T, whose row i is row order[i] of A; on the device of A.
 
-    order, inverse (n,) : order[inverse[i]] = i.  pattern : of P A P^T.  places (nnz,) : the value of its place p is
-    A.data[places[p]].  mirrored (nnz,), of the lower triangle of a Hermitian matrix : whether that value comes from the
-    other side of the diagonal, so that its conjugate is meant; else None.
+    order, inverse (n,) : order[inverse[i]] = i.
+    pattern : of P A P^T.
+    places (nnz,) : value p of P A P^T is A.data[places[p]].
+    mirrored (nnz,), for the lower triangle of a Hermitian matrix : whether value p comes from the other side of the
+        diagonal, so that its conjugate is taken; else None.
     """
 
     order: Any
@@ -52,7 +55,7 @@ class Permutation:
     mirrored: Any
 
     def matrix(self, A: CSR) -> CSR:
-        """P A P^T for an A with the pattern that was permuted. Cost: one pass over the entries."""
+        """P A P^T for an A with the permuted pattern. Cost: one pass over the entries."""
         data = A.data[self.places]
         if self.mirrored is not None and data.dtype.kind == "c":
             data = namespace(data).where(self.mirrored, data.conj(), data)
@@ -72,10 +75,11 @@ def minimum_degree(A: Any) -> np.ndarray:
     """A multiple minimum degree order (n,) of A + A^T, which keeps the fill of factors low: row order[i] comes i-th.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts. The order is on the host.
-    Raises ParameterError where A + A^T has more entries than SuperLU's 32-bit indices count.
-    Cost: that of a minimum degree ordering; nearly linear where rows are short, far more with rows as long as A.
-    Source: J. W. H. Liu: Modification of the minimum-degree algorithm by multiple elimination, 1985, as SciPy's SuperLU
-    has it, with the postorder of its elimination tree on top.
+    Raises ParameterError if A + A^T has more entries than SuperLU's 32-bit indices can count.
+    Cost: that of a minimum degree ordering; nearly linear for short rows, far more with rows as long as A.
+    Source: J. W. H. Liu: Modification of the minimum-degree algorithm by multiple elimination, 1985, in SciPy's
+    SuperLU,
+    followed by a postorder of the elimination tree.
     """
     return _minimum_degree(_graph(as_csr(A, diagonal=False)))
 
@@ -86,7 +90,7 @@ def _minimum_degree(S: Any) -> np.ndarray:
         raise ParameterError(
             f"ordering='mmd': A + A^T has {S.nnz} entries; SuperLU takes up to {INT32_LIMIT}. Use 'nd' or 'rcm'."
         )
-    by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # the same as by rows
+    by_columns = (S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32))  # S is symmetric
     # All entries off the diagonal are dropped at once, and columns are eliminated one by one: the least work that
     # SuperLU can do in addition to the ordering.
     factors = spilu(
@@ -99,7 +103,7 @@ def _minimum_degree(S: Any) -> np.ndarray:
         relax=1,
         drop_rule="basic",
     )
-    return np.argsort(factors.perm_c)  # perm_c says where a column goes
+    return np.argsort(factors.perm_c)  # column j goes to perm_c[j]
 
 
 def amd(A: Any) -> np.ndarray:
@@ -114,7 +118,7 @@ def amd(A: Any) -> np.ndarray:
 
 
 def _amd(S: Any, halt: Any = None) -> np.ndarray:
-    """halt (1,) : set by another thread to end it; then the order means nothing."""
+    """`amd` of the graph S.  halt (1,) : set by another thread to end it; the order is then meaningless."""
     return _minimum_degree_of(S.indptr, S.indices, halt)
 
 
@@ -129,12 +133,13 @@ def _minimum_degree_of(indptr: Any, indices: Any, halt: Any = None) -> np.ndarra
 
 
 def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
-    """(A's own order (n,), but with dense rows last that an elimination would fill in for; how many they are).
+    """(A's own order (n,), but with dense rows that would fill in last; the number of these rows).
 
-    A : with a full diagonal.  On the host; None where nothing is to be moved, as for nearly all A. A row moves where
-    more than 10 sqrt(n) entries lie behind its diagonal entry, and as many below, if A's own order makes more than a
-    million products l_ik u_kj, and 32 for each entry of A, before any fill, and the new order leaves half at most.
-    Cost: a look at the lengths of the rows; a few passes over the entries where some are so long.
+    A : with a full diagonal.
+    The order is on the host; None if no row moves, as for nearly all A. A row moves if it has more than 10 sqrt(n)
+    entries behind the diagonal, and as many below it in its column. Rows move only if A's own order makes more than a
+    million products l_ik u_kj, and more than 32 for each entry of A, before any fill, and the new order at most half.
+    Cost: a pass over the row pointers; if some rows are this long, a few passes over the entries.
     """
     dense = dense_row(A.n)
     if A.longest[2] <= dense:
@@ -153,7 +158,7 @@ def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
 def products(A: CSR) -> float:
     """The products l_ik u_kj that elimination of A makes before any fill, with dense rows last.
 
-    It is the sum over the entries below the diagonal of the lengths of the rows of U that they meet.
+    It is the sum over the entries (i, k) below the diagonal of the length of row k of U.
     Cost: a few passes over the entries.
     """
     rows, columns = _places(A)
@@ -175,8 +180,8 @@ def _reordered(rows: Any, columns: Any, order: Any) -> tuple[Any, Any]:
 
 
 def _neighbours(rows: Any, columns: Any, n: int) -> tuple[Any, Any]:
-    """Entries below the diagonal of each column, and behind that of each row; their products are what elimination of
-    an unknown takes, before any fill."""
+    """Entries below the diagonal of each column, and behind the diagonal of each row; the products of the two numbers
+    are the work of eliminating each unknown, before any fill."""
     below = columns < rows
     return np.bincount(columns[below], minlength=n), np.bincount(rows[columns > rows], minlength=n)
 
@@ -185,7 +190,7 @@ def nested_dissection(A: Any) -> np.ndarray:
     """A nested dissection order (n,) of A + A^T, which keeps fill low, by METIS: row order[i] comes i-th. On the host.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts. The same order in every run.
-    Raises ParameterError where pymetis is not installed. Cost: O(nnz log n), about.
+    Raises ParameterError if pymetis is not installed. Cost: about O(nnz log n).
     Source: G. Karypis, V. Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, 1998.
     """
     return _nested_dissection(_metis("ordering='nd'"), _graph(as_csr(A, diagonal=False)))
@@ -200,7 +205,8 @@ def _nested_dissection(metis: Any, S: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Fill:
-    """What a complete L U takes. nnz : entries of L and U, a unit diagonal not counted.  flops : to compute them."""
+    """Size and work of a complete L U. nnz : entries of L and U, a unit diagonal not counted.  flops : to compute
+    them."""
 
     nnz: int
     flops: float
@@ -211,7 +217,7 @@ def complete_fill(A: Any, order: Any = None) -> Fill:
 
     A : as `as_csr` takes it, without need of a diagonal; only the pattern of A + A^T counts, without stored zeros.
     order : (n,), None for A's own.
-    A bound where A's pattern is not symmetric; pivots from elsewhere may fill in more. Cost: nearly O(nnz).
+    An upper bound if A's pattern is not symmetric; pivots off the diagonal may fill in more. Cost: nearly O(nnz).
     Raises ParameterError for an order that is no permutation of the rows.
     """
     S = _graph(without_zeros(as_csr(A, diagonal=False)))
@@ -225,9 +231,9 @@ def _complete_fill(S: Any, order: Any) -> Fill:
 
 
 def _postordered(S: Any, order: Any) -> tuple[np.ndarray, Fill]:
-    """An order with the same fill, whose columns lie by the subtrees that they belong to, and that fill.
+    """An order with the same fill, in which the columns of each subtree are neighbours, and that fill.
 
-    Neighbours then have nearly the same rows, which a factorization by supernodes works on together.
+    Neighbouring columns then have nearly the same rows, so that a factorization by supernodes can combine them.
     """
     deadline.check()
     _, post, count = _tree(S, order)
@@ -248,15 +254,15 @@ def _tree(S: Any, order: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def by_subtrees(A: Any, ordering: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """An order with little fill whose rows lie by parts, and the parts, which are the nodes of a forest.
+    """An order with little fill whose rows are grouped by parts, and the parts, which are the nodes of a forest.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.  ordering : one of `ORDERS`.
-    Returns order (n,), starts (p + 1,) and above (p,), the part next above each one, of a larger number, or -1: what
-    elimination does to a row of a part changes rows of that part and of those above it alone. The same for any number
-    of threads. Parts are subtrees of the elimination tree of the ordering, of 2000 rows or so at least and a 64th of
-    the work at most, and what lies above them, which is cut once more, at an 8th. From 100,000 rows on `amd` orders
-    what lies between separators, on all threads, where rows are of about one length, as those of a mesh, and small sets
-    separate them: parts are the regions, and the separators. Cost: that of the ordering, and nearly O(nnz).
+    Returns order (n,), starts (p + 1,) and above (p,): the number of the next part above, which is larger, or -1. The
+    elimination of a row changes only rows of its own part and of the parts above it. The result is the same for any
+    number of threads. Parts are subtrees of the elimination tree of the ordering, with at least about 2000 rows and at
+    most a 64th of the work. The rest above them is cut once more, at an 8th of the work. From 100,000 rows on, if rows
+    have about one length, as those of a mesh, and small sets separate them, the parts are the regions between
+    separators, which `amd` orders on all threads, and the separators. Cost: that of the ordering, and nearly O(nnz).
     """
     A = as_csr(A, diagonal=False)
     S, n = _graph(A), A.n
@@ -281,7 +287,7 @@ def by_subtrees(A: Any, ordering: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """As `by_subtrees`, by level sets that halve what lies between those before; None where these are not small.
+    """As `by_subtrees`, by level sets that repeatedly halve the regions between separators; None if they are not small.
 
     A. George, J. W. H. Liu: An automatic nested dissection algorithm for irregular finite element problems, 1978.
     """
@@ -290,7 +296,7 @@ def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     label, level, queue = np.zeros(n, np.int64), np.empty(n, np.int64), np.empty(n, S.indices.dtype)
     regions: list[Any] = [np.arange(n)]
     separators: list[list[Any]] = []
-    longest = 0  # of the paths from the top to a region: rows that are not factored at the same time as others
+    longest = 0  # rows on the longest path from the top to a region: these are not factored at the same time as others
     for _ in range(cuts):
         deadline.check()
         starts = np.cumsum([0, *(rows.size for rows in regions)])
@@ -322,7 +328,7 @@ def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
 
 
 def _halved(S: Any, rows: Any, label: Any, level: Any, queue: Any) -> tuple[Any, Any, Any]:
-    """(one half, what separates them, the other half) of rows of one label, each ascending."""
+    """(one half, the separator, the other half) of the rows of one label, each ascending."""
     if rows.size == 0:
         return rows, rows, rows
     sets = kernels_for(S.indices).graph.level_sets
@@ -341,9 +347,9 @@ def with_little_fill(A: Any, ordering: str = "auto", job: OrderingJob | None = N
     """The order (n,) for a complete L U of A, in a postorder of its elimination tree, and the fill of that.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts, without stored zeros.
-    ordering : one of `ORDERS`; "auto" is `amd`, and where the factorization is expected to take longer than METIS
-    does, the better of that and `nested_dissection`, if pymetis is installed.  job : what has been started of "auto"
-    for this A. Cost: those of the orderings.
+    ordering : one of `ORDERS`; "auto" is `amd`, or, if the factorization is expected to take longer than METIS and
+        pymetis is installed, the better of that and `nested_dissection`.
+    job : the OrderingJob of "auto" for this A, if one was started. Cost: those of the orderings.
     """
     A = without_zeros(as_csr(A, diagonal=False))
     if ordering != "auto":
@@ -357,12 +363,12 @@ def with_little_fill(A: Any, ordering: str = "auto", job: OrderingJob | None = N
 
 
 def _metis_for(S: Any, fill: Fill) -> Any:
-    """METIS, where it is installed, takes less time than a factorization with that fill, and has that time."""
+    """METIS, if it is installed, takes less time than a factorization with that fill, and has that time; else None."""
     return _installed("pymetis") if fill.flops > METIS_WORK * S.nnz and _metis_in_time(S) else None
 
 
 def _metis_in_time(S: Any) -> bool:
-    """Whether METIS may begin with this graph: it can neither be ended nor left, as it lets no other thread run."""
+    """Whether METIS may begin with this graph: it can neither be ended nor abandoned, since it blocks other threads."""
     return bool(METIS_SECONDS * S.nnz <= deadline.remaining())
 
 
@@ -374,11 +380,11 @@ class OrderingJob:
 
     @staticmethod
     def possible() -> bool:
-        """Whether there is another thread, and the kernel need not be compiled first."""
+        """Whether a second thread is available, and the kernel is compiled."""
         return threads.get_num_threads() > 1 and kernels_for(np.empty(0)).minimum_degree.is_compiled()
 
     def __init__(self, A: CSR, *, aside: bool = True):
-        """A : on the host.  aside : by another thread; else the calling one does it now."""
+        """A : on the host.  aside : True starts it in another thread; False does it now."""
         self._A, self._halt, self._process = A, np.zeros(1, np.int64), os.getpid()
         self._task = threads.begin(_begin, A, self._halt) if aside else self._here()
 
@@ -387,11 +393,11 @@ class OrderingJob:
 
     @property
     def over(self) -> bool:
-        """Whether `found` has no need to wait."""
+        """Whether `found` returns without waiting."""
         return self._task.done() or self._process != os.getpid()
 
     def found(self) -> tuple[Any, np.ndarray, Fill]:
-        """(graph of A, order, fill); what no thread has started yet is done here."""
+        """(graph of A, order, fill); computed here if no thread has started it."""
         if self._task.cancel() or not (self._task.done() or self._process == os.getpid()):  # a fork has no thread
             self._task = self._here()
         found: tuple[Any, np.ndarray, Fill] = self._task.result()
@@ -410,7 +416,7 @@ class OrderingJob:
         return bool(fill.flops > METIS_WORK * S.nnz)
 
     def end(self) -> None:
-        """No thread is at work on it any more."""
+        """Stop the thread, and wait for it."""
         self._halt[0] = 1
         running = self._process == os.getpid() and not self._task.cancel()
         while running:
@@ -429,14 +435,14 @@ def _begin(A: CSR, halt: Any = None) -> Any:
 
 
 def parts(A: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """An order (n,) by parts that no entry of A + A^T couples, the rows that separate them last; and their starts.
+    """An order (n,) by parts that no entry of A + A^T couples, with the rows that separate them last; and their starts.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.
     Returns order (n,) and starts (count + 1,): part k is order[starts[k]:starts[k + 1]], the separator
     order[starts[count]:], each in A's order; on the host, the same in every run. The parts have about the same number
-    of rows; some are empty where A is too small, or too full, to be cut so often.
-    Raises ParameterError for a count that is not from 1 to n, or where pymetis is not installed.
-    Cost: O(nnz log count), about, for the bisections by METIS. Each separator is a smallest set of rows that touches
+    of rows; some are empty if A is too small, or too full, for this number of parts.
+    Raises ParameterError for a count that is not from 1 to n, or if pymetis is not installed.
+    Cost: about O(nnz log count), for the bisections by METIS. Each separator is a smallest set of rows that touches
     all entries between the halves (Koenig's theorem, by a maximum matching of their ends).
     """
     A = as_csr(A, diagonal=False)
@@ -452,10 +458,10 @@ ORDERINGS = (None, *ORDERS)
 
 
 def permutation(A: CSR, ordering: str | None, *, hermitian: bool = False) -> Permutation | None:
-    """The symmetric permutation that `ordering` makes of A: one of `ORDERINGS`, None for none.
+    """The symmetric permutation of A by `ordering`, one of `ORDERINGS`; None for None.
 
-    hermitian : A is the lower triangle, with the diagonal, of a Hermitian matrix, and so will be P A P^T.
-    The pattern is permuted on the host, whose result moves to the device of A. Cost: O(nnz), and the ordering's.
+    hermitian : A is the lower triangle, with the diagonal, of a Hermitian matrix, and so is the result for P A P^T.
+    The pattern is permuted on the host and moved to the device of A. Cost: O(nnz), and that of the ordering.
     """
     validation.choice("ordering", ordering, ORDERINGS)
     return None if ordering is None else permuted(A, ORDERS[ordering](A), hermitian=hermitian)
@@ -481,7 +487,7 @@ def permuted(A: CSR, order: Any, *, hermitian: bool = False) -> Permutation:
 
 
 def hermitian_pattern(A: CSR) -> CSR:
-    """A + A^T of a lower triangle A: the whole pattern, with values that mean nothing. On the host."""
+    """A + A^T of a lower triangle A: the whole pattern, with meaningless values. On the host."""
     S = _ones(A)
     return as_csr((S + S.T).tocsr())
 

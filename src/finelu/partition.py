@@ -16,21 +16,22 @@ from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR
 
 METHODS = ("auto", "aggregate", "geometric", "natural", "metis")
-ROUNDS = 3  # of proposals, before pairs are contracted
-LEAST_MATCHED = 50  # one vertex in that many has to find a partner, or matching ends
+ROUNDS = 3  # rounds of proposals before pairs are contracted
+LEAST_MATCHED = 50  # matching ends unless one vertex in this many finds a partner
 FEW = 8_000  # vertices, and a 16th of the entries, up to which the host is faster than launches on a GPU
-ALIKE = 4.0  # the couplings of a grid's directions, the largest in units of the smallest, where "auto" takes bricks
-TOLERATED = 1.3  # rows of a brick in units of `size`, at most
+ALIKE = 4.0  # the largest ratio of the couplings of a grid's directions with which "auto" takes bricks
+TOLERATED = 1.3  # the most rows of a brick in units of `size`
 WINDOWS, WINDOW, LONGEST = (0.5, 0.382, 0.618, 0.236, 0.764), 64, 27  # where rows are looked at first; of a stencil
-METIS_TOTAL = 2**30  # of the weights that METIS is given, as it adds up 32-bit integers
+METIS_TOTAL = 2**30  # sum of the weights for METIS, which adds up 32-bit integers
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Every row in one part. parts (n,) int32, on the device of A: the part of each row.
+    """A partition of the rows.
 
-    count : parts are 0, ..., count - 1, none of them empty, in the order of their first rows.
-    method : the one that was used, never "auto".
+    parts (n,) int32, on the device of A : the part of each row.
+    count : the parts are 0, ..., count - 1, none of them empty, in the order of their first rows.
+    method : the method that was used, never "auto".
     """
 
     parts: Any
@@ -42,8 +43,8 @@ class Partition:
 class Grid:
     """A grid whose node (i, j, k) is row i + nx (j + ny k), neighbours at most one step apart in each direction.
 
-    shape : nx, ny, nz; 1 where there is no such direction.
-    couplings : the mean of |a_ij| / |a_ii|, at most 1 each, over the entries that go along x, y, z; 0 for none.
+    shape : nx, ny, nz; 1 for a missing direction.
+    couplings : the mean of |a_ij| / |a_ii|, at most 1 each, over the entries along x, y, z; 0 for none.
     """
 
     shape: tuple[int, int, int]
@@ -61,15 +62,14 @@ def partition(A: CSR, size: int, method: str = "auto") -> Partition:
 
     A : a checked CSR, without need of a diagonal.
     method : how rows are put together.
-        "aggregate": the pairs with the largest couplings, then pairs of pairs, and so on, up to `size` rows; what is
-        small after that joins a neighbour, up to 1.25 size, and what cannot is packed together, up to `size`.
-        "geometric": bricks of the grid that the pattern shows, of equal sides, up to 1.3 size.
-        "natural": consecutive rows, up to `size`.
-        "metis": METIS, k-way, on the host, by the same couplings; mostly up to about 1.03 size, none guaranteed.
-        "auto": "geometric" for a grid with couplings alike in all directions, else "aggregate".
-    The same parts in every run, for any number of threads, on the CPU and on a GPU.
-    Raises ParameterError for a size below 1, and where METIS is wanted and not installed; MatrixError where
-    a grid is wanted and not found. Cost: that of a few passes over the entries, 10 or so for "aggregate".
+        "aggregate": the pairs with the largest couplings, then pairs of pairs, and so on, up to `size` rows; small
+        aggregates that remain join a neighbour, up to 1.25 size, or else are packed together, up to `size`.
+        "geometric": bricks of the grid that the pattern shows, of equal sides, up to 1.3 size. "natural": consecutive
+        rows, up to `size`. "metis": METIS, k-way, on the host, by the same couplings; mostly up to about 1.03 size,
+        without guarantee. "auto": "geometric" for a grid with couplings alike in all directions, else "aggregate". The
+        same parts in every run, for any number of threads, on the CPU and on a GPU.
+    Raises ParameterError for a size below 1, and for "metis" if METIS is not installed; MatrixError for "geometric" if
+    A has no grid. Cost: a few passes over the entries, about 10 for "aggregate".
     """
     size = min(validation.count("size", size, 1), INT32_LIMIT)
     validation.choice("method", method, METHODS)
@@ -93,10 +93,10 @@ def partition(A: CSR, size: int, method: str = "auto") -> Partition:
 
 
 def grid_of(A: CSR) -> Grid | None:
-    """The grid in natural order of which A stores couplings between neighbours only; None if there is none.
+    """The grid in natural order such that A couples only neighbours; None if there is none.
 
-    A chain counts as a grid of one direction. Rows may have fewer entries than the stencil has. Cost: one pass over the
-    entries, or a look at some hundred rows where these do not fit.
+    A chain counts as a grid of one direction. Rows may have fewer entries than the stencil. Cost: one pass over the
+    entries, or a test of some hundred rows if these do not fit.
     """
     indptr, indices, diag = _indices(A)
     kernels, sums = kernels_for(A.data).partition, np.empty(6, np.int64)
@@ -140,7 +140,7 @@ def _guesses(indptr: Any, indices: Any) -> list[tuple[int, int]]:
 
 
 def _at(v: Any, ranges: list[tuple[int, int]]) -> Any:
-    """What v holds in these ranges, one after the other, on the host."""
+    """The values of v in these ranges, one after the other, on the host."""
     if not on_gpu(v):
         return np.concatenate([v[begin:end] for begin, end in ranges])
     places = namespace(v).asarray(np.concatenate([np.arange(begin, end, dtype=np.int64) for begin, end in ranges]))
@@ -159,7 +159,7 @@ def _parts_of_bricks(A: CSR, shape: Any, cuts: Any) -> Any:
 
 
 def _cuts(shape: tuple[int, int, int], size: int) -> list[int]:
-    """How many bricks there are along each direction."""
+    """The number of bricks along each direction."""
     cuts, rest = [1, 1, 1], float(size)
     for left, k in zip((3, 2, 1), sorted(range(3), key=lambda k: shape[k]), strict=True):
         side = max(rest ** (1 / left), 1.0)
@@ -208,12 +208,12 @@ def _aggregated(A: CSR, size: int) -> Partition:
 
 
 def _own(n: int, like: Any) -> Any:
-    """Every vertex for itself, (n,) int32."""
+    """(n,) int32: each vertex is its own part."""
     return kernels_for(like).indices.progression(n, 0, 1, np.int32, like)
 
 
 def _host_is_faster(graph: Graph) -> bool:
-    """Whether it is for these few vertices: not where its kernels have never been compiled."""
+    """Whether the host is faster for these few vertices; False if its kernels were never compiled."""
     return int(graph[1][-1]) <= 16 * FEW and kernels_for(np.empty(0)).partition.is_compiled()
 
 
@@ -226,7 +226,7 @@ def _on_host(graph: Graph) -> Graph:
 
 
 def _without_gaps(graph: Graph) -> Graph:
-    """The graph with its lists one after the other: those of a contracted one lie apart."""
+    """The graph with its lists one after the other; a contracted graph has gaps between them."""
     begin, end, neighbours, weights, sizes = graph
     kernels = kernels_for(sizes)
     pointers, total = kernels.indices.pointers(kernels.indices.lengths(begin, end))
@@ -236,7 +236,7 @@ def _without_gaps(graph: Graph) -> Graph:
 
 
 def _graph(A: CSR) -> tuple[Graph, bool]:
-    """The couplings of A, and whether the two entries of a pair agree; else each pair is there once for each entry."""
+    """The couplings of A, and whether the two entries of each pair agree; otherwise a pair is listed once per entry."""
     xp, kernels = namespace(A.data), kernels_for(A.data).partition
     indptr, indices, diag = _indices(A)
     weights, sizes = xp.empty(A.nnz, np.int64), kernels_for(A.data).indices.progression(A.n, 1, 0, np.int32, A.data)
@@ -249,7 +249,7 @@ def _graph(A: CSR) -> tuple[Graph, bool]:
 
 
 def _contracted(graph: Graph, wish: Any, most: int) -> tuple[Graph, Any]:
-    """The graph of the pairs that `wish` makes, and the coarse vertex of each vertex."""
+    """The graph of the pairs in `wish`, and the coarse vertex of each vertex."""
     xp, n, entries = namespace(wish), wish.size, graph[2].size
     owner, sizes = xp.empty(n, np.int32), xp.empty(n, np.int32)
     begin, end = xp.empty(n, np.int64), xp.empty(n, np.int64)
@@ -259,7 +259,7 @@ def _contracted(graph: Graph, wish: Any, most: int) -> tuple[Graph, Any]:
 
 
 def _indices(A: CSR) -> tuple[Any, Any, Any]:
-    """indptr, indices, diag with the index types of the kernels; no copies of `indices` as a rule."""
+    """indptr, indices, diag with the index types of the kernels; usually without a copy of `indices`."""
     shifted = kernels_for(A.data).indices.shifted
     return shifted(A.indptr, 0, np.int64), shifted(A.indices, 0, np.int32), shifted(A.diag, 0, np.int64)
 
@@ -283,7 +283,7 @@ def _by_metis(A: CSR, size: int) -> Partition:
     entries = int(starts[-1])
     if entries > np.iinfo(index).max:
         raise ParameterError(f"A + A^T has {entries} entries, more than the {index} indices of this METIS count.")
-    places = np.arange(entries) + np.repeat(begin - starts[:-1], end - begin)  # lists may lie apart
+    places = np.arange(entries) + np.repeat(begin - starts[:-1], end - begin)  # there may be gaps between the lists
     weights = weights[places]
     share = min(1.0, METIS_TOTAL / max(float(weights.sum(dtype=np.float64)), 1.0))
     scaled = np.maximum(weights * share, 1.0).astype(index)

@@ -1,4 +1,5 @@
-"""What the processes of an MPI communicator do together: agree on results, raise the exception of one on all, end."""
+"""Collective operations of the processes of an MPI communicator: agree on results, raise one's exception on all,
+end."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from finelu import threads
 from finelu.errors import FineluError, MatrixError
 
 PATIENCE = 5.0  # seconds for the other processes to meet an error, too
-PASSED_ON = 0.2  # seconds in which a launcher passes on what a process wrote; it may drop that of one that aborts
-DEFECT = 70  # exit status where the processes cannot go on together: EX_SOFTWARE
+PASSED_ON = 0.2  # seconds for a launcher to pass on the output of a process, which it may drop if the process aborts
+DEFECT = 70  # exit status if the processes cannot go on together: EX_SOFTWARE
 
 Result = TypeVar("Result")
 
 _together = False
-_kept: Any = None  # what a communicator keeps its private one by
-_belongings: Any = None  # the key under which a private one has what was made for it
+_kept: Any = None  # the key under which a communicator has its private one
+_belongings: Any = None  # the key under which a private one has the objects made for it
 _share: int | None = None  # threads that `share_cores` has set
 
 
@@ -51,7 +52,7 @@ def agreed(comm: Any, work: Callable[[], Result], *, named: bool = False) -> Res
 
 
 def _sendable(error: Exception) -> Exception:
-    """The exception, or where it cannot be pickled and made again its kind and text: other processes wait for it."""
+    """The exception, or, if it cannot be pickled and made again, its kind and text: other processes wait for it."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -76,8 +77,8 @@ def met_by_all(comm: Any) -> bool:
 
 
 def private(comm: Any) -> Any:
-    """The same processes by a communicator of finelu's own, on which no message of the program travels; one for each
-    that is given. Collective at its first call."""
+    """A communicator of finelu's own for the same processes, which the program does not use; one for each `comm`.
+    Collective at its first call."""
     global _kept
     from mpi4py import MPI
 
@@ -91,8 +92,8 @@ def private(comm: Any) -> Any:
 
 
 def kept_for(comm: Any) -> dict[Any, Any]:
-    """What was made for a communicator of finelu's own: kept, and closed where it has a `close`, as the communicator is
-    freed or MPI ended by the program. At the end of Python itself nothing is closed."""
+    """Objects kept for a communicator of finelu's own; those with a `close` are closed when the communicator is freed
+    or the program ends MPI. At the end of Python itself nothing is closed."""
     global _belongings
     from mpi4py import MPI
 
@@ -110,7 +111,7 @@ def _closed(kept: dict[Any, Any]) -> None:
             thing.close()
 
 
-# Arrays travel as bytes, their dtypes as tags: MPI itself does not tell one kind of number from another.
+# Arrays are sent as bytes, their dtypes as tags: MPI itself does not distinguish kinds of numbers.
 
 
 def send(comm: Any, array: Any, rank: int) -> Any:
@@ -128,7 +129,7 @@ def receive(comm: Any, array: Any, rank: int) -> Any:
 
 
 def received(request: Any, array: Any) -> None:
-    """Wait for an array; a MatrixError where it is not of the size and dtype of the one that it is received into."""
+    """Wait for an array; a MatrixError if it does not have the size and dtype of `array`, which receives it."""
     from mpi4py import MPI
 
     status = MPI.Status()
@@ -149,7 +150,7 @@ def kind_of(array: Any) -> tuple[int, int]:
 
 
 def of_one_kind(rank: int, given: tuple[int, ...], array: Any) -> None:
-    """A MatrixError where what a process sends is not of the kind of this array."""
+    """A MatrixError if a process sends an array of another kind than this one."""
     if given != kind_of(array):
         what = f"{given[0]} bytes" if given[0] != array.nbytes else "numbers of another dtype"
         raise MatrixError(
@@ -164,7 +165,7 @@ def share_cores(comm: Any) -> None:
     global _share
     from mpi4py import MPI
 
-    here = comm.Split_type(MPI.COMM_TYPE_SHARED)  # on all, whatever they decide by themselves
+    here = comm.Split_type(MPI.COMM_TYPE_SHARED)  # collective, whatever each process decides
     size = here.size
     here.Free()
     if not threads.bound() and (not threads.chosen() or threads.get_num_threads() == _share):
@@ -173,7 +174,7 @@ def share_cores(comm: Any) -> None:
 
 
 def end_together() -> None:
-    """From now on an exception that nothing catches on this process ends all of MPI's, once its message is printed: the
+    """From now on an uncaught exception on this process ends all processes of MPI, once its message is printed: the
     others would wait for this one for ever."""
     global _together
     from mpi4py import MPI
@@ -195,7 +196,7 @@ def end_together() -> None:
 
 @cache
 def takes_device_buffers() -> bool:
-    """Whether the MPI of this process sends from, and receives into, the memory of a GPU: what it says of itself."""
+    """Whether the MPI of this process reports that it sends from, and receives into, the memory of a GPU."""
     import ctypes
 
     from mpi4py import MPI

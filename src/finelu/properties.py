@@ -1,4 +1,4 @@
-"""What `finelu inspect` and the reports tell of a matrix: symmetry, diagonal, dominance, bandwidth, blocks, levels."""
+"""Properties in `finelu inspect` and the reports: symmetry, diagonal, dominance, bandwidth, blocks, levels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finelu.triangular import levels, triangle
 
 @dataclass(frozen=True, kw_only=True)
 class Properties:
-    """What `finelu inspect` shows; see `properties` for the meaning of each field."""
+    """The properties that `finelu inspect` prints; `properties` explains each field."""
 
     n: int
     nnz: int
@@ -38,13 +38,15 @@ class Properties:
 
 @ignore_fp_errors
 def properties(A: Any) -> Properties:
-    """Everything `finelu inspect` tells about A, a square matrix in any form that `as_csr` takes.
+    """The properties of A, a square matrix in any form that `as_csr` takes.
 
-    row_*: stored entries a row. pattern_symmetric: (i, j) is stored wherever (j, i) is. hermitian, asymmetry,
-    block_size: see `is_hermitian`, `asymmetry` and `block_size` in finelu.matrix.traits. dominant_rows: the part of the
-    rows with |a_ii| >= sum over j != i of |a_ij|, up to a rounding an entry. bandwidth: max |i - j|. levels_lower,
-    levels_upper: steps that a level-scheduled solve with the strictly lower and upper part takes. Cost: a few passes
-    over the entries, and a search in row j for each entry (i, j), on the host.
+    row_* : stored entries of a row.
+    pattern_symmetric : (i, j) is stored wherever (j, i) is.
+    hermitian, asymmetry, block_size : see `is_hermitian`, `asymmetry` and `block_size` in finelu.matrix.traits.
+    dominant_rows : the part of the rows with |a_ii| >= sum over j != i of |a_ij|, up to one rounding per entry.
+    bandwidth : max |i - j|.
+    levels_lower, levels_upper : steps of a level-scheduled solve with the strictly lower and upper part.
+    Cost: a few passes over the entries, and a search in row j for each entry (i, j), on the host.
     """
     A = as_csr(A, diagonal=False)
     S = to_host(A.tosparse())
@@ -77,7 +79,7 @@ def properties(A: Any) -> Properties:
 
 
 def dominance(A: CSR) -> np.ndarray:
-    """|a_ii| / sum over j != i of |a_ij|, (n,) float64 on the host; inf where the row has no other entry.
+    """|a_ii| / sum over j != i of |a_ij|, (n,) float64 on the host; inf if the row has no other entry.
 
     Cost: one pass over the entries. A row of zeros has 0.
     """
@@ -91,7 +93,7 @@ def dominance(A: CSR) -> np.ndarray:
 
 
 def level_sizes(A: CSR) -> tuple[np.ndarray, np.ndarray]:
-    """How many rows each level set of A's lower and of its upper triangle holds, on the host: (levels,) each.
+    """The number of rows in each level set of A's lower and of its upper triangle, on the host: (levels,) each.
 
     Cost: one pass over the entries a triangle.
     """
@@ -101,7 +103,7 @@ def level_sizes(A: CSR) -> tuple[np.ndarray, np.ndarray]:
 
 
 def density(S: Any, bins: int) -> np.ndarray:
-    """How many entries of S fall into each of (m, m) equal squares, m = min(n, bins); S (n, n) scipy.sparse, CSR.
+    """The number of entries of S in each of (m, m) equal squares, m = min(n, bins); S (n, n) scipy.sparse, CSR.
 
     Cost: one pass over the entries.
     """

@@ -1,4 +1,4 @@
-"""What a solve returns: `Solution`, and `Status`, whose text says what to try next."""
+"""The result of a solve: `Solution`, and `Status`, whose text says what to try next."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Status(Enum):
     )
     SINGULAR = (
         "A is singular, and no x was found that solves A x = b, since b is outside of its range. Remove the dependent "
-        "equations, fix what they leave free (a pressure, a rigid motion), or solve the least squares problem"
+        "equations, fix the unknowns that they leave free (a pressure, a rigid motion), or solve the least squares "
+        "problem"
     )
     NUMERICALLY_SINGULAR = (
         "A is singular to working precision, that is as near to a singular matrix as the rounding of its entries, and "
@@ -65,9 +66,12 @@ class Status(Enum):
 class Attempt:
     """One recipe with one method, as `finelu.solve` tried it.
 
-    method : "" where there were no factors.  why : the reason it was tried.  outcome : how it ended.
-    setup_seconds : of the factors, 0 where they were there.  seconds : of the iterations.
-    residual : ||b - A x|| / ||b|| of the x that it left; what `criterion` says of it, where that is more.
+    method : the Krylov method, "" if there were no factors.
+    why : the reason for the attempt.
+    outcome : how the attempt ended.
+    setup_seconds : time of the factorization, 0 if the factors existed.
+    seconds : time of the iterations.
+    residual : ||b - A x|| / ||b|| of the last x; the measure of `criterion` if that is larger.
     """
 
     recipe: str
@@ -82,15 +86,16 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Certificate:
-    """How good an x is, as `finelu.solve(..., certify=True)` has found: of many columns, the largest of each figure.
+    """Errors of x, from `finelu.solve(..., certify=True)`; with several columns, the largest of each figure.
 
-    Norms are those of the largest element and sum of a row; complex numbers count as |real| + |imaginary|.
-    normwise : ||b - A x|| / (||A|| ||x|| + ||b||): x solves exactly a system that differs from A x = b by that.
-    componentwise : max |b - A x|_i / (|A| |x| + |b|)_i, likewise with each entry by itself.
-    condition : ||A|| ||A^-1||, estimated from below; Inf where a solve that this takes did not end.
-    error : a bound of max |x - A^-1 b| / max |x|, as far as the estimate holds; Inf likewise.
-    least_residual : what ||b - A x||_2 / ||b||_2 of the solution itself may be, rounded to this precision: an rtol far
-        below it cannot be reached.
+    Norms are infinity norms; complex numbers count as |real| + |imaginary|.
+    normwise : ||b - A x|| / (||A|| ||x|| + ||b||), the normwise backward error: x exactly solves a system that differs
+        from A x = b by this relative change.
+    componentwise : max |b - A x|_i / (|A| |x| + |b|)_i, the relative change if each entry changes separately.
+    condition : ||A|| ||A^-1||, estimated from below; Inf if a solve of the estimate did not end.
+    error : a bound on max |x - A^-1 b| / max |x|, as far as the estimate holds; Inf if there is none.
+    least_residual : ||b - A x||_2 / ||b||_2 that the exact solution may have once rounded to this precision: an rtol
+        far below it cannot be reached.
     """
 
     normwise: float
@@ -115,7 +120,7 @@ class Certificate:
 
 
 class NoArray:
-    """What is no array but has one as x: where it is used as one, the error says so."""
+    """An object that is not an array but has one as x: an error says so if it is used as an array."""
 
     def _refuse(self, *_: object, **__: object) -> Any:
         raise WrongType(f"a {type(self).__name__} is no array; use solution.x, as in x = finelu.solve(A, b).x")
@@ -136,23 +141,25 @@ class NoArray:
 class Solution(NoArray):
     """The outcome of a Krylov solve; `x, info = solution` unpacks as SciPy's solvers return it.
 
-    x : (n,), or (n, 1) where b is, on the device of b: the converged iterate, or else the best one known; never NaN.
-    status : Status.  iterations : of the recurrence: one product with A each, two in bicgstab.
+    x : (n,), or (n, 1) if b is, on the device of b: the converged iterate, or else the best one known; never NaN.
+    status : a Status, why the solve ended.
+    iterations : of the recurrence; each takes one product with A, two in bicgstab.
     residual_norm : ||b - A x||_2 of exactly this x, computed anew, never the recurrence's.
-    history : (iterations + 1,) residual norms on the host: true ones where a cycle begins, the recurrence's in between,
-        that of x at the end; of `finelu.solve`, those of all attempts one after the other, each of which begins at the
-        best x so far and ends with the true norm of what it has found.
-    method : the function's name.  recipe : repr of the recipe that made M, else the type of M, "" without one.
-    timings : seconds; "solve" is the whole call; of `finelu.solve`, "compile" is the part of it, 0 in later calls, that
-        went into compiling kernels at their first use, or into loading compiled ones.
-    seen, attempts : of `finelu.solve`: what it found A to be, and what it tried; `explain()` tells it in words.
-    bool(solution) is `converged`. It is no array, and says so where it is used as one: x is.
-    recurrence : as history, but with the recurrence's norms wherever there are any: what a method that
-        never computes b - A x anew would have reported.
-    row_residual : what `criterion` asked besides the norm of b - A x: where rows of A differ much in size,
-        ||D (b - A x)|| / ||D b|| with D the reciprocals of the sums of |A| over its rows; with "backward" the
-        componentwise backward error; else None.
+    history : (iterations + 1,) residual norms on the host: true ones at the beginning of each cycle, the recurrence's
+        in
+        between, and that of x at the end. With `finelu.solve` those of all attempts one after the other; each attempt
+        begins at the best x so far and ends with the true norm of its x.
+    recurrence : as history, but with the recurrence's norm in every iteration that has one: the history that a method
+        without true residuals would report.
+    method : the name of the function.
+    recipe : repr of the recipe that made M, else the type of M, "" without M.
+    timings : seconds; "solve" is the whole call. With `finelu.solve`, "compile" is its part for compiling kernels at
+        their first use, or loading compiled ones; 0 in later calls.
+    seen, attempts : of `finelu.solve`: properties of A, and the attempts; `explain()` puts them in words.
+    row_residual : the second measure of `criterion`: ||D (b - A x)|| / ||D b||, where D has the reciprocals of the row
+        sums of |A|, if rows of A differ much in size; with "backward" the componentwise backward error; else None.
     certificate : of `finelu.solve(..., certify=True)`.
+    bool(solution) is `converged`. A Solution is not an array, and an error says so if it is used as one; x is.
     """
 
     x: Any
@@ -191,7 +198,7 @@ class Solution(NoArray):
 
     @property
     def parts_from_recurrence(self) -> bool:
-        """Whether a true residual norm was ever more than twice what the recurrence had given, or less than half."""
+        """Whether a true residual norm was ever more than twice, or less than half, the recurrence's norm."""
         if self.recurrence is None:
             return False
         with np.errstate(all="ignore"):
@@ -199,7 +206,7 @@ class Solution(NoArray):
             return bool(np.any((true > 2 * recurrence) | (true < recurrence / 2)))
 
     def explain(self) -> str:
-        """What was seen, what was tried and why, and how it ended, line by line."""
+        """The properties of A, each attempt with its reason, and how it ended, line by line."""
         lines = [f"Seen: {sentence}" for sentence in self.seen]
         number = 1
         for _, group in groupby(self.attempts, lambda a: (a.recipe, a.method, a.why, a.outcome)):
@@ -233,8 +240,8 @@ class Solution(NoArray):
 
 
 def _in_words(number: int, alike: list[Attempt]) -> str:
-    """A line for attempts that differ in their figures alone, the first of which has this number: one, or those of
-    several right-hand sides."""
+    """A line for one attempt, or for those of several right-hand sides that differ only in their figures. number : of
+    the first."""
     a, k = alike[0], len(alike)
     with_what = f"{a.method} with {a.recipe}" if a.method else a.recipe
     setup, seconds = sum(b.setup_seconds for b in alike), sum(b.seconds for b in alike)

@@ -19,18 +19,18 @@ from finelu.validation import count
 
 TOLERANCE = 2.0**-44  # of a dual variable, relative to the largest logarithm: a few roundings of long sums
 ROUNDINGS = 1000  # magnitudes of an assembled matrix count as symmetric up to this many roundings of the largest
-SWEEPS = 20
-BALANCED = 1 / 16  # equilibration ends once no norm is further from 1 than this power of two
+SWEEPS = 20  # over rows and columns, at most
+BALANCED = 1 / 16  # equilibration ends once |log2| of every norm is at most this
 
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """A matching of rows with columns, and the scaling that comes with it; all on the host.
+    """A matching of rows with columns, and the scaling that belongs to it; all on the host.
 
     columns (n,) : columns[i] is matched to row i, so that A[:, columns] has the matched entries on its diagonal.
-    row_scale, column_scale (n,), in the real dtype of A : |row_scale_i a_ij column_scale_j| <= 1, = 1 where matched.
-    order (n,), first (n,), of a symmetric matching; else None : an order of the rows in which two that are matched to
-        each other are neighbours; first[p] says that order[p] and order[p + 1] are.
+    row_scale, column_scale (n,), in the real dtype of A : |row_scale_i a_ij column_scale_j| <= 1, and = 1 for matched
+        entries. order (n,), first (n,), of a symmetric matching; else None : an order of the rows in which two rows
+        that are matched to each other are neighbours; first[p] is True if order[p] and order[p + 1] are such a pair.
     """
 
     columns: np.ndarray
@@ -44,22 +44,24 @@ class Matching:
 def matching(A: Any, *, symmetric: bool = False, power_of_two: bool = False) -> Matching:
     """The matching of rows with columns whose entries have the largest product, and the scaling to 1 of those entries.
 
-    A : (n, n), as `as_csr` takes it, without need of a diagonal; stored zeros are no entries. Magnitudes may have any
-        size that is a number: all sums are of logarithms.
-    symmetric : |A| is symmetric. One scale for both sides, the geometric mean of the two, for which the same holds; and
-        the cycles of the matching are cut into pairs of rows, with one single row in each odd cycle, the one with
-        the largest scaled diagonal entry.
-    power_of_two : round all factors down to powers of two, so that scaling rounds nothing. Matched entries then have
+    A : (n, n), as `as_csr` takes it, without need of a diagonal; stored zeros are no entries. Magnitudes may be as
+        large
+        or small as the dtype allows: all sums are of logarithms.
+    symmetric : |A| is symmetric. Both sides get one scale, the geometric mean of the two, for which the same holds. The
+        cycles of the matching are cut into pairs of rows. Each odd cycle leaves one single row, the one with the
+        largest scaled diagonal entry.
+    power_of_two : round all factors down to powers of two, so that scaling is exact. Matched entries then have
         magnitudes above 1/4 instead of 1.
-    The factors, which are determined up to one number for each connected part of A, are centred around 1. Those whose
+    The factors are determined up to one number for each connected part of A, and are centred around 1. Factors whose
     exponent does not fit the dtype of A are clipped to its smallest or largest normal power of two, and others lowered
-    so that no scaled entry exceeds 1; the matched entries there are then smaller than 1.
-    Where it runs through entries that are rounding of their row and column (at most 1000 roundings of the largest entry
-    of each, once A is equilibrated), and there is one without such entries, that is taken. What is scaled is A all the
-    same: no entry exceeds 1, and where rounding would have, the matched entry of its row and column may be smaller.
+    so that no scaled entry exceeds 1; the matched entries are then smaller than 1.
+    An entry is rounding if it is at most 1000 roundings of the largest entry of its row and of its column, once A is
+    equilibrated. If the best matching contains such entries, and another matching does not, the other one is taken. All
+    entries of A are scaled to at most 1 even then, which may make matched entries in rows and columns with rounding
+    smaller than 1.
     "= 1" and "<= 1" hold to the rounding of the dtype and of logarithms, about 1e-13 times the largest |log2 |a_ij||.
-    Raises StructurallySingular, naming a row, if there is no such matching; MatrixError for symmetric=True where |A|
-    is not symmetric. Cost: O(n nnz log n) at worst, a few passes over the entries as a rule; deterministic.
+    Raises StructurallySingular, naming a row, if there is no such matching; MatrixError for symmetric=True if |A| is
+    not symmetric. Cost: O(n nnz log n) at worst, usually a few passes over the entries; deterministic.
     Source: I. S. Duff, J. Koster: On algorithms for permuting large entries to the diagonal of a sparse matrix, 2001;
     M. Olschowka, A. Neumaier: A new pivoting strategy for Gaussian elimination, 1996 (the scaling);
     I. S. Duff, S. Pralet: Strategies for scaling and pivoting for sparse symmetric indefinite problems, 2005 (pairs).
@@ -73,7 +75,7 @@ def matching(A: Any, *, symmetric: bool = False, power_of_two: bool = False) -> 
     deadline.check()
     sound = _sound(A.n, rows, indices, logs, columns, np.finfo(dtype).eps)
     if sound is not None:
-        with suppress(StructurallySingular):  # there is none without them
+        with suppress(StructurallySingular):  # every matching contains such entries
             columns, v = _matched(A.n, rows[sound], indices[sound], -logs[sound])
     u = -_largest(logs + v[indices], rows, A.n)
     v = -_largest(logs + u[rows], indices, A.n)
@@ -96,7 +98,7 @@ def matching(A: Any, *, symmetric: bool = False, power_of_two: bool = False) -> 
 def dual_exponents(A: Any, *, symmetric: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Whole u, v (n,) such that 2^(u_i + v_j) |a_ij| is at most 1, and above 1/8 in the matching of largest product.
 
-    As `matching`, but of all entries, rounding or not, and of any size: no power of two that scales is asked for.
+    As `matching`, but over all entries, also those that are rounding, and without clipping of the exponents.
     """
     A = as_csr(A, diagonal=False)
     rows, indices, logs = _logarithms(A)
@@ -112,9 +114,9 @@ def dual_exponents(A: Any, *, symmetric: bool = False) -> tuple[np.ndarray, np.n
 
 
 def _sound(n: int, rows: Any, indices: Any, logs: Any, columns: Any, eps: float) -> Any:
-    """Which entries are more than rounding of their row and column; None where all matched ones are.
+    """A mask of the entries that are more than rounding of their row and column; None if all matched ones are.
 
-    Rounding: at most ROUNDINGS eps times the largest of the row, and of the column, once both are about 1.
+    Rounding: at most ROUNDINGS eps times the largest entry of the row, and of the column, once both are about 1.
     """
     limit = np.log2(ROUNDINGS * eps)
 
@@ -130,7 +132,7 @@ def _sound(n: int, rows: Any, indices: Any, logs: Any, columns: Any, eps: float)
 
 
 def require_matching(A: Any) -> None:
-    """Raise StructurallySingular, naming a row, if A has no matching, whatever the sizes. Cost: as `matching`."""
+    """Raise StructurallySingular, naming a row, if no matching of A exists. Cost: as `matching`."""
     A = as_csr(A, diagonal=False)
     rows, indices, logs = _logarithms(A)
     _matched(A.n, rows, indices, np.zeros_like(logs))
@@ -150,12 +152,12 @@ def equilibrate(A: Any, *, symmetric: bool = False, sweeps: int = SWEEPS) -> tup
     """Powers of two row_scale (n,), column_scale (n,) that bring the largest magnitude of each row and column near 1.
 
     A : (n, n), as `as_csr` takes it, without need of a diagonal. The largest magnitude of each row and column of the
-        scaled matrix is from 0.45 to 2.2 (0 of a row or column of zeros, whose scale is 1) once the iteration has
-        ended, which takes a sweep for each halving of log2 |a_ij|.
+        scaled matrix is from 0.45 to 2.2 once the iteration has ended, which takes one sweep for each halving of log2
+        |a_ij|. A row or column of zeros has the scale 1.
     symmetric : one scale for both sides, for the larger of the norms of row i and column i.
-    sweeps : the most sweeps; fewer where they suffice.
-    Factors in the real dtype of A, clipped to its smallest and largest normal power of two. Sums are of logarithms, so
-    magnitudes may have any size. Raises ParameterError for sweeps < 1. Cost: O(nnz) a sweep; on the host.
+    sweeps : the most sweeps; it ends earlier if the matrix is equilibrated. Factors in the real dtype of A, clipped to
+    its smallest and largest normal power of two. All sums are of logarithms, so magnitudes may have any size. Raises
+    ParameterError for sweeps < 1. Cost: O(nnz) a sweep; on the host.
     Source: D. Ruiz: A scaling algorithm to equilibrate both rows and columns norms in matrices, 2001.
     """
     sweeps = count("sweeps", sweeps, 1)
@@ -197,7 +199,7 @@ def _balanced(n: int, rows: Any, indices: Any, logs: Any, symmetric: bool, sweep
 
 
 def times_power(data: Any, exponents: Any) -> Any:
-    """data times 2^exponents, whatever the size of each of the two; where data is."""
+    """data times 2^exponents, for factors of any size; on the device of data."""
     xp = namespace(data)
     if data.dtype.kind != "c":
         return xp.ldexp(data, exponents)
@@ -213,12 +215,12 @@ def _logarithms(A: Any) -> tuple[Any, Any, Any]:
     if data.dtype.kind != "c":
         return rows, indices, np.log2(abs(data.astype(np.float64)))
     parts = np.sort(abs(np.stack([data.real, data.imag]).astype(np.float64)), axis=0)
-    with np.errstate(under="ignore"):  # the magnitude itself may be no number where its parts are
+    with np.errstate(under="ignore"):  # the magnitude may leave the range of numbers although its parts do not
         return rows, indices, np.log2(parts[1]) + np.log2(1 + (parts[0] / parts[1]) ** 2) / 2
 
 
 def _symmetrized(n: int, rows: Any, indices: Any, logs: Any, eps: float) -> tuple[Any, Any, Any]:
-    """The larger of |a_ij| and |a_ji| for both, or a MatrixError where they are not the same but for rounding."""
+    """The larger of |a_ij| and |a_ji| for both, or a MatrixError if they differ by more than rounding."""
     largest, least = logs.max(initial=0.0), logs.min(initial=0.0)
     S = sp.csr_matrix((np.exp2(logs - largest), (rows, indices)), shape=(n, n))
     difference = abs(S - S.T).tocoo()
@@ -227,7 +229,7 @@ def _symmetrized(n: int, rows: Any, indices: Any, logs: Any, eps: float) -> tupl
         raise MatrixError(
             f"symmetric=True, but the entries ({i}, {j}) and ({j}, {i}) of A differ in magnitude; leave symmetric out."
         )
-    S = sp.csr_matrix((logs - least + 1, (rows, indices)), shape=(n, n))  # positive: what is not stored is less
+    S = sp.csr_matrix((logs - least + 1, (rows, indices)), shape=(n, n))  # positive: more than a missing entry's 0
     both = sp.coo_matrix(S.maximum(S.T.tocsr()).tocsr())
     return both.row.astype(np.int64), both.col.astype(np.int64), both.data + (least - 1)
 
@@ -237,14 +239,14 @@ def _pointers(rows: Any, n: int) -> Any:
 
 
 def _largest(x: Any, index: Any, n: int) -> Any:
-    """The largest x of each index (n,), -inf where there is none."""
+    """The largest x of each index (n,), -inf for an index without x."""
     largest = np.full(n, -np.inf)
     np.maximum.at(largest, index, x)
     return largest
 
 
 def _centre(u: Any, v: Any, columns: Any, rows: Any, indices: Any) -> Any:
-    """What to add to u, and take from v, so that in each connected part the two reach equally far from 0."""
+    """The number to add to u, and subtract from v, so that in each connected part both reach equally far from 0."""
     matched, part = np.empty_like(columns), np.empty_like(columns)
     matched[columns] = np.arange(columns.size)
     count = kernels_for(columns).matching.connected_parts(rows, matched[indices], part)
@@ -259,7 +261,7 @@ def _range(dtype: Any) -> tuple[Any, Any]:
 
 
 def _clipped(u: Any, rows: Any, indices: Any, logs: Any, dtype: Any, whole: bool) -> tuple[Any, Any]:
-    """u and v within the exponents of dtype, whole if asked, with logs + u + v <= 0; v is as large as that lets."""
+    """u and v within the exponents of dtype, whole if asked, with logs + u + v <= 0; v is as large as that allows."""
     low, high = _range(dtype)
     down = np.floor if whole else np.asarray
     u = np.clip(down(u), low, high)
@@ -276,5 +278,5 @@ def _clipped_symmetric(s: Any, rows: Any, indices: Any, logs: Any, dtype: Any, w
     down = np.floor if whole else np.asarray
     s = np.clip(down(s), low, high)
     excess = _largest(logs + s[rows] + s[indices], rows, s.size)
-    # Only clipping leaves more than rounding. Every row on both sides gives way, down to the smallest factor.
+    # Only clipping leaves more than rounding. The factors of all rows on both sides are lowered, to the smallest one.
     return np.where(excess > TOLERANCE * max(1.0, abs(logs).max()), np.maximum(down(s - excess), low), s)

@@ -1,4 +1,4 @@
-"""The k-th smallest of many numbers, and the threshold that parts the k of smallest magnitude from the others."""
+"""The k-th smallest of many numbers, and the threshold below which lie the k numbers of smallest magnitude."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 def kth_smallest(values: Any, k: int, exact: bool = True, *, method: str = "auto") -> Any:
-    """The k-th smallest of `values`, compared as they are (-2 is less than 1); k = 1 is the smallest.
+    """The k-th smallest of `values`, compared with their signs (-2 is less than 1); k = 1 is the smallest.
 
     values : (n,) float32 or float64, on the host or the GPU.  k : 1 to n.
     exact : if not, a number close to it (the end of a bucket on the GPU, the median of the results in 64 parts on the
@@ -37,14 +37,14 @@ def kth_smallest(values: Any, k: int, exact: bool = True, *, method: str = "auto
 
 
 def threshold(values: Any, k: int, exact: bool = True, *, method: str = "auto") -> Any:
-    """t such that k of `values` are less than t in magnitude: dropping whatever is less than t drops k of them.
+    """t such that k of `values` are less than t in magnitude: dropping all values less than t drops k of them.
 
-    That is the (k + 1)-th smallest magnitude; Inf for k = n. Where several have magnitude t, fewer than k are less.
+    That is the (k + 1)-th smallest magnitude; Inf for k = n. If several have magnitude t, fewer than k are less.
 
     values : (n,) float32, float64, complex64 or complex128, on the host or the GPU.  k : 0 to n.
-    exact : if not, the number dropped may differ from k: on the GPU by n / 800 on average, seldom by n / 200: it ends
-        after one level of sampleselect with the splitter whose rank is nearest (ParILUT on GPUs, 2019); on the CPU from
-        100,000 values on by what the median of the thresholds of 64 parts is off (ParILUT, 2018).
+    exact : False: the number dropped may differ from k. The GPU ends after one level of sampleselect with the splitter
+        whose rank is nearest (ParILUT on GPUs, 2019), off by n / 800 on average, seldom by n / 200. The CPU takes, from
+        100,000 values on, the median of the thresholds of 64 parts (ParILUT, 2018).
     method : "sampleselect" or, if exact, "quickselect"; "auto" is sampleselect.
     Returns a NumPy scalar, real, of the precision of `values`; waits for the GPU.
     Raises MatrixError (a ValueError) naming the first NaN, and ParameterError (one too) for a k out of range.
@@ -59,7 +59,7 @@ def threshold(values: Any, k: int, exact: bool = True, *, method: str = "auto") 
 
 
 def _numbers(values: Any) -> Any:
-    """`values` as a contiguous one-dimensional array of one of DTYPES, where they are."""
+    """`values` as a contiguous one-dimensional array of one of DTYPES, on their device."""
     if not on_gpu(values):
         values = as_any_other(np.asarray(values))
     if values.ndim != 1:

@@ -1,4 +1,4 @@
-"""Where the `finelu` command begins: from here on, Ctrl-C prints one line and ends with status 130, in imports too."""
+"""The start of the `finelu` command: from here on Ctrl-C prints one line and ends with status 130, also in imports."""
 
 import os
 import signal

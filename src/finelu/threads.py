@@ -1,4 +1,4 @@
-"""The threads of the CPU kernels: how many there are, and how a kernel is run by several of them."""
+"""The threads of the CPU kernels: their number, and how several of them run a kernel."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from weakref import ref
 from finelu import deadline
 from finelu.errors import ParameterError
 
-MOST_THREADS = 2**15  # more than any one machine runs; what is beyond is a slip of the pen
-PAUSES = 20e-6, 1e-3  # s between two looks whether a task is over: the first, and the longest
+MOST_THREADS = 2**15  # more than any one machine runs; a larger number is a typing error
+PAUSES = 20e-6, 1e-3  # s between two checks whether a task is over: the first pause, and the longest
 AT_EXIT = 1.0  # s that a process waits at its end for threads that are still at work
 
 _lock = threading.Lock()
 _pool: _Pool | None = None
 _wanted: int | None = None
-_begun: list[ref[Task]] = []  # by `begin`, some of them over; never changed in place, as others read it meanwhile
+_begun: list[ref[Task]] = []  # tasks of `begin`, some of them over; never changed in place, as others read it meanwhile
 _limited = 0  # callers that have BLAS on one thread
-_limit: Any = None  # what gives it its threads back
+_limit: Any = None  # the object that gives BLAS its threads back
 
 
 _importing = threading.RLock()
 
 
 def _renew_import_lock() -> None:
-    """In a child, where no other thread is that might hold it."""
+    """Renew the lock of imports in a child process, where no other thread can hold it."""
     global _importing
     _importing = threading.RLock()
 
@@ -51,7 +51,7 @@ def import_numba() -> None:
 
 
 def available_cores() -> int:
-    """The number of cores that this process may run on; in a container no more than its share of their time."""
+    """The number of cores that this process may run on; in a container at most its share of their time."""
     return max(1, min(_bound_cores(), math.ceil(min(_quota(), MOST_THREADS))))
 
 
@@ -72,7 +72,7 @@ QUOTAS = (("/sys/fs/cgroup/cpu.max",), ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "
 def _quota() -> float:
     """How many cores' time the container of this process gets; inf without a limit.
 
-    More threads than that are stopped together for most of each period, and those that wait for them wait as long.
+    More threads than that are stopped together for most of each period, and threads that wait for them wait as long.
     """
     for files in QUOTAS:
         try:
@@ -87,8 +87,8 @@ def _quota() -> float:
 def set_num_threads(threads: int) -> None:
     """Let later calls use up to `threads` threads, the calling one counted; results do not depend on it.
 
-    Without it: the environment variable FINELU_NUM_THREADS, else the number of cores of this process. A plan that is
-    made later is made for this number; an earlier one keeps its schedule and runs it on the threads there are.
+    The default is the environment variable FINELU_NUM_THREADS, else the number of cores of this process. Later plans
+    are made for this number; an earlier plan keeps its schedule and runs it on up to `threads` threads.
     Raises ParameterError for anything but an integer from 1 to 32768.
     """
     global _pool, _wanted
@@ -98,7 +98,7 @@ def set_num_threads(threads: int) -> None:
         idle, _pool = _pool, None
         _wanted = int(threads)
     if idle is not None:
-        idle.end()  # what it has been asked for, it still does
+        idle.end()  # its queued tasks are still done
 
 
 def chosen() -> bool:
@@ -124,10 +124,10 @@ def _from_environment() -> int:
 def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
     """kernel(*args) on the calling thread, joined by up to min(threads, get_num_threads()) - 1 others.
 
-    The kernel shares its work out by itself and returns once all of it is done (cpu/runtime/items.py). A helper that
-    did not start in time is cancelled; one that comes late finds nothing to do, and one that is only just leaving
-    writes nothing more, so neither is waited for: both hold references to `args`. If an exception tears the calling
-    thread away, the helpers are waited for first, so that no thread writes to an array that its owner has back.
+    The kernel distributes its work itself and returns once all of it is done (cpu/runtime/items.py). A helper thread
+    that did not start in time is cancelled. One that starts late finds nothing to do, and one that is about to return
+    writes nothing more. Neither is waited for; both hold references to `args`. If an exception ends the call, the
+    helpers are waited for first, so that no thread writes to an array that its owner has back.
     """
     if threads == 1:
         kernel(*args)
@@ -142,10 +142,11 @@ def run(kernel: Callable[..., Any], threads: int, *args: Any) -> None:
 
 
 def each(items: int, make: Callable[..., Any], begin: Callable[[], Any] | None = None) -> list[Any]:
-    """[make(t) for t in range(items)], shared out among the threads; with `begin`, make(t, begin()), once a thread.
+    """[make(t) for t in range(items)], shared among the threads.
 
-    make : Python code, most of which is spent in kernels that let other threads run. Where it raises, the rest is made
-    all the same, and then the first failure is raised.
+    make : Python code that spends most of its time in kernels without Python's lock. If it raises, the other items are
+        made all the same, and then the first failure is raised.
+    begin : called once per thread; its result is then the second argument of make.
     """
     if items == 0:
         return []
@@ -155,7 +156,7 @@ def each(items: int, make: Callable[..., Any], begin: Callable[[], Any] | None =
 
     def work() -> None:
         own: tuple[Any, ...] | None = () if begin is None else None
-        for t in numbers:  # each is given to one thread
+        for t in numbers:  # each number goes to one thread
             try:
                 if own is None and begin is not None:
                     own = (begin(),)
@@ -163,7 +164,7 @@ def each(items: int, make: Callable[..., Any], begin: Callable[[], Any] | None =
             except Exception as failure:
                 failures.append(failure)
             except BaseException:
-                for _ in numbers:  # nothing more is begun
+                for _ in numbers:  # no further item is begun
                     pass
                 raise
             finally:
@@ -181,8 +182,8 @@ def each(items: int, make: Callable[..., Any], begin: Callable[[], Any] | None =
 
 
 class _Team:
-    """The helpers of a call. The calling thread calls the first, each helper up to two more: a call takes a thread as
-    long as a small kernel."""
+    """The helpers of a call. The calling thread starts the first helper, and each helper up to two more, since to start
+    one takes as long as a small kernel."""
 
     def __init__(self, kernel: Callable[..., Any], args: tuple[Any, ...], wanted: int):
         self._kernel, self._args, self._wanted = kernel, args, wanted
@@ -191,7 +192,7 @@ class _Team:
         self.over = False  # all work is done
 
     def call(self) -> None:
-        """Call one more helper, if one is wanted still."""
+        """Start one more helper, if one is still wanted."""
         with self._lock:
             if self._wanted and not self.over:
                 self._wanted -= 1
@@ -206,7 +207,7 @@ class _Team:
             self._kernel(*self._args)
 
     def end(self) -> None:
-        """No helper comes any more. Unless all work is done, those that have come are waited for."""
+        """No further helper joins. Unless all work is done, those that have joined are waited for."""
         while True:
             try:
                 with self._lock:
@@ -223,25 +224,25 @@ class _Team:
 
 
 class Task:
-    """What a thread is asked for. Who takes it, that thread or who cancels it, is settled by one operation on a
-    dictionary: there is no lock that an exception out of a signal could leave taken."""
+    """A call for a thread. One operation on a dictionary decides whether a thread takes it or it is cancelled: there is
+    no lock that an exception from a signal could leave taken."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...] = ()):
         self._work: Any = function, args
-        self._limit = deadline.current()  # of who asks
+        self._limit = deadline.current()  # of the caller
         self._taken: dict[str, bool] = {}  # "by a thread", once that is settled
         self._over, self._result = False, None
         self._error: BaseException | None = None
 
     @classmethod
     def over_with(cls, result: Any) -> Task:
-        """One that is over."""
+        """A task that is already over."""
         task = cls(lambda: result)
         task.run()
         return task
 
     def run(self) -> None:
-        """Do it, unless it was cancelled; for one thread."""
+        """Run the function, unless the task was cancelled; called by one thread."""
         if self._taken.setdefault("by a thread", True):
             (function, args), self._work = self._work, None
             try:
@@ -253,18 +254,18 @@ class Task:
             self._over = True
 
     def cancel(self) -> bool:
-        """Whether no thread has begun it; then none will."""
+        """Cancel the task; False if a thread has begun it."""
         cancelled = not self._taken.setdefault("by a thread", False)
         if cancelled:
             self._work = None
         return cancelled
 
     def done(self) -> bool:
-        """Whether it is over, or cancelled."""
+        """Whether the task is over, or cancelled."""
         return self._over or not self._taken.get("by a thread", True)
 
     def wait(self, *, limited: bool = False) -> None:
-        """Until it is over; with `limited` OutOfTime is raised where the time of the caller is over before."""
+        """Wait until it is over; with `limited`, raises OutOfTime if the caller's time is over before."""
         pause, longest = PAUSES
         while not self.done():
             if limited:
@@ -273,8 +274,8 @@ class Task:
             pause = min(2 * pause, longest)
 
     def result(self) -> Any:
-        """Of a task that is not cancelled, once it is over. Raises what it raised; OutOfTime, while the task goes on,
-        where the time of the caller is over before."""
+        """Wait for the result of a task that is not cancelled. Raises the exception of the function; OutOfTime, while
+        the task goes on, if the caller's time is over before."""
         self.wait(limited=True)
         if self._error is not None:
             raise self._error
@@ -298,7 +299,7 @@ class _Pool:
         return task
 
     def end(self) -> None:
-        """Its threads do what they have been asked for, and are no more."""
+        """Finish the queued tasks, then stop the threads."""
         for _ in self._threads:
             self._tasks.put(None)
 
@@ -315,7 +316,7 @@ def _work(tasks: SimpleQueue[Task | None]) -> None:
 
 
 def begin(function: Callable[..., Any], *args: Any) -> Task:
-    """function(*args), begun on another thread while the calling one goes on, whose kernels do without that one."""
+    """Begin function(*args) on another thread; meanwhile kernels of the calling thread use one thread less."""
     global _begun
     task = Task(function, args)
     with _lock:
@@ -329,7 +330,7 @@ def _goes_on(begun: ref[Task]) -> bool:
 
 
 def aside() -> int:
-    """How many threads are taken now by what was begun."""
+    """The number of threads that tasks of `begin` occupy now."""
     return sum(map(_goes_on, _begun))
 
 
@@ -344,7 +345,7 @@ def _submit(task: Task) -> Task:
 
 @cache
 def _end_at_exit() -> None:
-    """Leave no thread inside of a kernel while the process is taken down: before what was imported meanwhile ends."""
+    """Leave no thread inside of a kernel while the process ends: called before modules imported later are shut down."""
 
     def end() -> None:
         if _pool is not None:
@@ -358,8 +359,8 @@ def _end_at_exit() -> None:
 def one_blas_thread() -> Iterator[None]:
     """Let BLAS use the calling thread only, for libraries that call it for small blocks.
 
-    Its other threads would gain nothing there, and wait for more for tens of milliseconds, in which they take the cores
-    from the kernels that come next.
+    More BLAS threads would gain nothing for these, and afterwards spin for tens of milliseconds, which takes the cores
+    from the next kernels.
     """
     global _limited, _limit
     counted = False
@@ -385,7 +386,7 @@ def _blas() -> Any:
 
 
 def _after_fork() -> None:
-    """A child has none of its parent's threads: it makes its own pool when it needs one."""
+    """A child process has none of its parent's threads: it makes its own pool when it needs one."""
     global _lock, _pool, _begun, _limited, _limit
     _lock, _pool, _begun, _limited = threading.Lock(), None, [], 0
     if _limit is not None:

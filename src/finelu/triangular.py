@@ -1,9 +1,9 @@
-"""Sparse triangular solves: analysed once, solved as often as wanted, refreshed with new values.
+"""Sparse triangular solves: analysed once, solved as often as wanted, updated with new values.
 
 Methods on the GPU: `sync_free` (Dufrechou & Ezzatti 2018), `level_packed` (ILUPACK on GPUs, 2019, section 4.2),
 `one_block` (level order in the shared memory of one multiprocessor), `jacobi`, `isai`; on the CPU: `sequential`,
-`levels`, `jacobi`, `isai`. `auto` looks at the level sets and takes the exact method that was fastest on such
-systems when measured; on the CPU it begins with `sequential`, and looks once its solves have taken as long as that.
+`levels`, `jacobi`, `isai`. `auto` takes the exact method that was measured to be fastest for such level sets. On the
+CPU it begins with `sequential`, and computes the level sets once its solves have taken as long as that does.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ DEFAULT_SWEEPS = {"jacobi": 10, "isai": 1}
 
 
 def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
-    """The strict lower (or upper) triangle of A and its diagonal, as trans says ("N", "T", "H").
+    """The strict lower (or upper) triangle of A and its diagonal, for trans "N", or transposed for "T" and "H".
 
-    N needs no work but the count of entries; T and H bring the entries into the order of columns, on A's device.
+    N only counts entries; T and H sort the entries by columns, on A's device.
     Raises MatrixError if `unit` is false and A misses diagonal entries.
     """
     xp, kernels = namespace(A.data), kernels_for(A.data)
@@ -81,15 +81,18 @@ def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
 class TriangularSolver:
     """Solve T x = b, T^T x = b or T^H x = b for the lower or upper triangle T of a sparse matrix.
 
-    A : anything that `as_csr` takes; only the wanted triangle is looked at (L and U may share one matrix).
-    lower, unit : which triangle, and whether its diagonal is taken as ones (then none need be stored).
-    trans : "N", "T" or "H".  method : see the module; "auto" decides.
-    sweeps : of `jacobi` (default 10) and `isai` (default 1, each further one a correction); an error elsewhere.
-    check : raise ZeroPivot here and in `update` for a zero diagonal; False leaves that to the caller, without waiting.
-    Cost: the analysis once (a level analysis for levels, level_packed, one_block and auto, on the CPU with the 20th
-    solve, or later where its kernels have never been compiled), then O(nnz) a solve. A CSR of finelu is kept as it is,
-    of any other matrix a copy on the CPU.
-    Attributes: method (the one in use), levels (their number; None if it was not found out yet), n, dtype.
+    A : anything that `as_csr` takes; only the wanted triangle is read (L and U may share one matrix).
+    lower : True for the lower triangle, False for the upper one.
+    unit : whether its diagonal counts as ones (then none need be stored).
+    trans : "N", "T" or "H".
+    method : a name in the docstring of the module, or "auto".
+    sweeps : of `jacobi` (default 10) and `isai` (default 1, each further one a correction); an error for other methods.
+    check : True raises ZeroPivot here and in `update` for a zero diagonal entry; False leaves this to the caller, and
+        does not wait for a GPU.
+    Cost: the analysis once, then O(nnz) a solve. levels, level_packed, one_block and auto analyse the levels; auto on
+    the CPU does so with the 20th solve, or later if the kernels of the analysis were never compiled. A CSR of finelu is
+    kept without a copy, any other matrix on the CPU is copied.
+    Attributes: method (the one in use), levels (their number; None before the analysis), n, dtype.
     """
 
     @ignore_fp_errors
@@ -112,7 +115,7 @@ class TriangularSolver:
                 "divides by it. Store it, or pass unit=True for a diagonal of ones."
             )
         if given is not A and not on_gpu(A.data):
-            A = A.copy()  # what the caller does to the arrays of `given` changes no solve
+            A = A.copy()  # so that later changes of the arrays of `given` do not change a solve
         kernels = kernels_for(A.data)
         if trans not in ("N", "T", "H"):
             raise ParameterError(f"trans={trans!r}; one of N, T, H is needed.")
@@ -145,12 +148,12 @@ class TriangularSolver:
 
     @property
     def plan(self) -> Any:
-        """What solves: of the kernels, with the values of the last update."""
+        """The plan of the kernels, with the values of the last update."""
         return self._plan
 
     @property
     def method(self) -> str:
-        """The one in use; "auto" may go over to another on the CPU after some solves."""
+        """The method in use; "auto" may change to another on the CPU after some solves."""
         chosen: str = self._plan.method
         return chosen
 
@@ -208,7 +211,8 @@ class TriangularSolver:
         return self.apply(b, out)
 
     def apply(self, b: Any, out: Any = None) -> Any:
-        """`solve` for callers that are `ignore_fp_errors` themselves and have looked at b's device, shape and dtype."""
+        """`solve` without its checks: for callers with `ignore_fp_errors` that have checked b's device, shape and
+        dtype."""
         return solve_in_turn((self,), b, out)
 
     def __repr__(self) -> str:
@@ -217,8 +221,10 @@ class TriangularSolver:
 
 
 def solve_in_turn(solvers: Sequence[TriangularSolver], b: Any, out: Any = None) -> Any:
-    """What each solver makes of what the one before has made, beginning with b (n,) or (n, k), as `apply`; between them
-    nothing waits. b, if there is no solver. out : C-contiguous and of their dtype; it may be b if there are several."""
+    """Apply one solver after the other, as `apply`, beginning with b (n,) or (n, k), without waiting between them.
+
+    Returns b if there is no solver. out : C-contiguous and of their dtype; it may be b if there are several solvers.
+    """
     for solver in solvers:
         if not solver._valid:
             raise NoFactors(solver)

@@ -1,7 +1,7 @@
-"""Parameters: is it a number, an integer, one of the names that are offered? Each question has one function.
+"""Checks of parameters: a number, an integer, one of the offered names. Each check has one function.
 
-`of` is the recipe that a parameter belongs to; without it the parameter is an argument of a function, and its value is
-named. NumPy's scalars are numbers; True and False are none.
+`of` is the recipe that a parameter belongs to; without it the parameter is an argument of a function, and the message
+has its value. NumPy's scalars are numbers; True and False are not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def number(
     """`value` as a float from low (above low, if open_low) to high; else a ParameterError.
 
     It may be a real number of Python or of NumPy; for a function also a Decimal, a Fraction or an array without
-    dimensions: recipes keep what they are given, and compute with it.  infinite : whether Inf is allowed, too.
+    dimensions (recipes keep the object itself, and compute with it).  infinite : whether Inf is allowed, too.
     """
     given = value
     if of is None and isinstance(value, np.ndarray) and value.ndim == 0:
@@ -43,7 +43,7 @@ def number(
         raise _refused(of, name, given, _interval(low, high, open_low, infinite) if of is not None else "a number")
     try:
         result = float(value)
-    except (OverflowError, ValueError):  # of a signaling NaN the latter
+    except (OverflowError, ValueError):  # a ValueError for a signaling NaN
         result = math.nan
     if not ((low < result or (result == low and not open_low)) and result <= high and (infinite or result < math.inf)):
         shorter = result if math.isfinite(result) else given
@@ -69,7 +69,7 @@ def count(name: str, value: Any, least: int = 0, most: int | None = None, *, of:
 
 
 def choice(name: str, value: Any, offered: Iterable[str | bool | None], *, of: Any = None) -> None:
-    """A ParameterError, with the name that may have been meant, unless `value` is one of those that are offered."""
+    """A ParameterError, with the most similar name, unless `value` is one of the offered ones."""
     offered = tuple(offered)
     plain = bool(value) if isinstance(value, np.bool_) else value
     if any(plain is one or (isinstance(one, str) and isinstance(plain, str) and plain == one) for one in offered):
@@ -90,7 +90,7 @@ def flag(name: str, value: Any, *, optional: bool = False, of: Any = None) -> No
 
 
 def shown(value: Any, most: int = 60) -> str:
-    """`value` for a message of one line, cut where it is longer than `most`."""
+    """`value` for a message of one line, cut to `most` characters."""
     try:
         text = str(value) if isinstance(value, int | float | np.number) else repr(value)
     except ValueError:  # an int of more digits than Python writes

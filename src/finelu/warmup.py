@@ -29,12 +29,12 @@ SETTINGS = {"block_size": 4, "dense_size": 20}  # of the recipes with such a par
 def warmup(
     dtypes: Sequence[str] = DTYPES[:1], tell: Callable[[str, int, int], Any] = lambda *_: None
 ) -> dict[str, Any]:
-    """Use once, for each dtype, what `solve`, the recipes and the Krylov methods compile at their first use.
+    """Run once, for each dtype, the kernels that `solve`, the recipes and the Krylov methods compile at first use.
 
     dtypes : of "float64", "float32", "complex128", "complex64".  tell(what, done, of) is called before each piece.
-    Returns seconds, compile_seconds (the part that went into compiling kernels or loading them from the disk) and
-    folder, where the kernels are kept, or None where one could not be kept: then every process compiles it anew.
-    Indices are int32, as they are up to 2^31 entries. Cost: one to some minutes a dtype, on one core.
+    Returns seconds, compile_seconds (the part for compiling kernels or loading them from the disk) and folder, where
+    the kernels are kept, or None if one could not be kept: then every process compiles it anew. Indices are int32, as
+    they are up to 2^31 entries. Cost: one to some minutes a dtype, on one core.
     """
     start = perf_counter()
     work = [piece for dtype in dtypes for piece in _pieces(np.dtype(dtype))]
@@ -46,7 +46,7 @@ def warmup(
 
 
 def kernel_folder() -> str | None:
-    """Where compiled kernels are kept; None where no folder can be written."""
+    """The folder of compiled kernels; None if no folder can be written."""
     from finelu.kernels.cpu import vectors
 
     kernel: Any = vectors.length
@@ -54,7 +54,7 @@ def kernel_folder() -> str | None:
 
 
 def _pieces(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What is run, and its name."""
+    """The pieces of work, each with its name."""
     symmetric, general = _of(gallery.poisson7(SIZE), dtype), _of(gallery.convection_diffusion(SIZE), dtype)
     saddle = _of(gallery.stokes(SIZE), dtype)
     b = np.ones(symmetric.n, dtype)
@@ -65,8 +65,8 @@ def _pieces(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"{recipe.name}, {dtype}", partial(_factor, recipe, matrices, b)
     yield f"orderings, {dtype}", partial(_order, symmetric, general)
     yield f"long vectors, {dtype}", partial(_shared, dtype)
-    for name in krylov.METHODS:
-        yield f"{name}, {dtype}", partial(getattr(krylov, name), symmetric, b, maxiter=60, rtol=1e-3)
+    for method in krylov.OWN:
+        yield f"{method.name}, {dtype}", partial(method.solve, symmetric, b, maxiter=60, rtol=1e-3)
 
 
 def _of(A: Any, dtype: np.dtype[Any]) -> CSR:
@@ -94,7 +94,7 @@ def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> Non
         for trans in "NT":
             F.solve(b, trans)
         F.solve(np.ones((b.size, 2), b.dtype))
-    for A in matrices:  # what "auto" goes over to after some solves and updates
+    for A in matrices:  # the kernels that "auto" changes to after some solves and updates
         S = A.tosparse().copy()
         later = {name: "levels" for name in ("variant", "triangular") if name in {field.name for field in fields(kind)}}
         if later:

@@ -307,7 +307,7 @@ def other_numbers_on_gpu():
 
 
 def kept():
-    """What is kept for a communicator is closed once, as it is freed."""
+    """Objects kept for a communicator are closed once, when it is freed."""
     closed = []
     given = COMM.Dup()
     own = private(given)

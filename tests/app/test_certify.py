@@ -93,7 +93,7 @@ REAL = ["west0479", "bcsstk16", "lns_131", "plat362", "cryg2500", "mcca", "ng_ma
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize("kind", ["range", "random"])
 def test_real_systems_end_converged_singular_or_at_the_limit_of_the_precision(name, kind):
-    """Of all, at length: benchmarks/claims/certified.py."""
+    """For all systems see benchmarks/claims/certified.py."""
     A = real_matrix(name)
     b = A @ np.ones(A.shape[0]) if kind == "range" else np.random.default_rng(0).standard_normal(A.shape[0])
     solution = fl.solve(A, b, certify=True)

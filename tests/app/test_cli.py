@@ -20,7 +20,7 @@ import scipy.io
 import scipy.sparse as sp
 
 import finelu
-from finelu import krylov, report
+from finelu import report
 from finelu.auto import cost, ladder
 from finelu.cli import main
 from finelu.cli.progress import Progress
@@ -177,8 +177,8 @@ def test_every_method_by_its_name(capsys, method, recipe):
 
 
 def test_the_methods_that_restart_are_those_with_a_restart():
-    restarted = {name for name in METHODS if "restart" in signature(getattr(krylov, name)).parameters}
-    assert set(krylov.RESTARTED) == restarted
+    for kind in METHODS.values():
+        assert kind.restarts == ("restart" in signature(kind.solve).parameters)
 
 
 def test_the_word_about_compiling_is_no_part_of_the_json(capsys, monkeypatch):
@@ -650,8 +650,7 @@ def test_an_interrupt_leaves_no_file_and_is_one_line(capsys, monkeypatch, tmp_pa
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("finelu.krylov.cg", interrupted)
-    monkeypatch.setattr("finelu.krylov.iterate", interrupted)
+    monkeypatch.setattr(METHODS["cg"], "iterate", interrupted)
     status, out, err = run(capsys, "solve", LARGER, "--recipe", recipe, "-o", tmp_path / "x.npy")
     assert (status, out, err) == (130, "", "finelu: interrupted\n")
     assert os.listdir(tmp_path) == []
@@ -675,10 +674,10 @@ def test_the_program_ends_with_the_status_and_without_a_traceback():
 # Ctrl-C once the iteration has begun
 INTERRUPTED = """
 import os, signal, sys, threading
-from finelu import krylov
 from finelu.cli import main
+from finelu.krylov import METHODS
 
-plain = krylov.gmres
+plain = METHODS["gmres"].iterate
 
 
 def gmres(*arguments, **options):
@@ -686,7 +685,7 @@ def gmres(*arguments, **options):
     return plain(*arguments, **options)
 
 
-krylov.gmres = gmres
+METHODS["gmres"].iterate = gmres
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -74,7 +74,7 @@ def run_json(capsys, *arguments):
 
 
 class Forked:
-    """In the place of `subprocess.Popen` in compare/measure.py: a child that need not import what this process has."""
+    """Replaces `subprocess.Popen` in compare/measure.py: a child that need not repeat the imports of this process."""
 
     def __init__(self, command, pass_fds, **_):
         assert command[-1].endswith(f"serve({pass_fds[0]})")
@@ -328,7 +328,7 @@ def test_scipys_rows_are_judged_as_ours_are():
     A = sp.csr_matrix(np.array([[0.1 + 0.2, -0.1, -0.2], [-0.1, 0.1 + 0.1, -0.1], [-0.2, -0.1, 0.2 + 0.1]]))
     b = np.array([1.0, 0.0, 0.0])
     x = sp.linalg.splu(A.tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}).solve(b)
-    assert np.isfinite(x).all()  # there are factors, of a matrix that is singular but for rounding
+    assert np.isfinite(x).all()  # there are factors, of a matrix that is singular up to rounding
     result = compare(A, b, budget=120, device="cpu", recipes=["splu", "spilu", "solve"])
     assert result.measurements and not any(m.solved for m in result.measurements)
     assert all(m.residual > 0.1 for m in result.measurements if m.residual is not None)
@@ -386,7 +386,7 @@ def test_dominance_is_diagonal_over_the_rest():
 
 
 class Clock:
-    """In the place of `time` in compare/measure.py: its clock goes as the tests say."""
+    """Replaces `time` in compare/measure.py: the tests set its clock."""
 
     def __init__(self, monkeypatch, now=lambda: 0.0):
         self.ahead, self.plain = 0.0, now
@@ -439,7 +439,7 @@ def test_shares_are_of_what_is_left_and_end_with_the_budget(monkeypatch):
     clock, asked = Clock(monkeypatch), []
 
     class Instead:
-        """In the place of the process: each candidate takes three times what it should."""
+        """Replaces the process: each candidate takes three times its share."""
 
         def __init__(self, _):
             self.ended, self.compiled = False, 0.0
@@ -680,7 +680,7 @@ def test_ctrl_c_leaves_the_table_and_the_page_of_what_was_done(tmp_path, as_json
         assert err == "" and found["interrupted"] is True
         assert rows == {"none": "converged", "sparse_lu": "interrupted"}
     else:
-        assert err == "finelu: interrupted; what was measured before is shown\n"
+        assert err == "finelu: interrupted; the earlier measurements are shown\n"
         assert "none" in out and "SparseLU()" in out and "interrupted" in out
     assert sorted(os.listdir(tmp_path)) == ["page.html", "second"]
     assert {"none", "SparseLU()"} <= set(parsed(page.read_text()).row_heads)

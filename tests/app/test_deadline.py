@@ -15,7 +15,7 @@ from finelu import deadline, gallery, threads
 from finelu.auto import choose
 from finelu.errors import FineluError, NoThread, OutOfTime, TooManyEntries
 from finelu.kernels import cpu, reference
-from finelu.preconditioners import direct
+from finelu.preconditioners.direct import analysis
 from finelu.result import Status
 
 FAR = 1e6  # s
@@ -184,8 +184,8 @@ def test_a_kernel_of_a_factorization_ends_early_where_the_time_is_over(halted):
     assert cpu.threshold.ilut_crout(A, tau, tau, math.inf, 2**40).rows == 0
     assert cpu.threshold.ict(S, tau, math.inf, 2**40).rows == 0
     out = np.full(A.nnz, np.nan)
-    for analysis, kernel in (("ilu0_analysis", "ilu0"), ("milu0_analysis", "milu0")):
-        plan = getattr(cpu.elimination, analysis)(A)
+    for plan_of, kernel in (("ilu0_analysis", "ilu0"), ("milu0_analysis", "milu0")):
+        plan = getattr(cpu.elimination, plan_of)(A)
         getattr(cpu.elimination, kernel)(plan, A.data, *((1.0,) if kernel == "milu0" else ()), out)
         assert np.isnan(out).all(), kernel
     refused = np.array([0, 40])
@@ -220,7 +220,7 @@ def test_factors_of_a_level_have_no_more_entries_than_they_may(symmetric):
     room = np.full(24, 24)
 
     def level(form, most, most_left):
-        """The entries of the factors, and of what is left."""
+        """The entries of the factors, and of the rest."""
         if symmetric:
             kernels, pairs = form.crout_symmetric, np.zeros(24, np.uint8)
             F = kernels.crout_symmetric(A, pairs, [0, 18], 0.0, math.inf, 0.0, room, False, most=most)
@@ -247,7 +247,7 @@ def test_factors_of_a_level_have_no_more_entries_than_they_may(symmetric):
 def test_what_a_schur_complement_may_have_is_judged_by_what_is_kept(wave, monkeypatch):
     from finelu.kernels.cpu.runtime import schur
 
-    m = 120  # but for its first row and column, which are large, all is small, and dropped
+    m = 120  # all entries are small, and dropped, except those of the first row and column
     D = 1e-3 * (0.5 + np.random.default_rng(0).random((m, m)))
     D = D + D.T
     D[0], D[:, 0] = 1, 1
@@ -286,7 +286,7 @@ def test_what_a_schur_complement_may_have_is_judged_by_what_is_kept(wave, monkey
 
 
 def test_multilevel_factors_without_limits_of_the_callers_have_a_bound_of_their_own(monkeypatch):
-    from finelu.preconditioners.multilevel import recipe
+    from finelu.preconditioners.multilevel import factors as recipe
 
     A = random_matrix(300, 6)
     monkeypatch.setattr(recipe, "FEW_ENTRIES", 0)
@@ -323,7 +323,7 @@ def systems():
 @pytest.mark.parametrize("name", systems())
 @pytest.mark.parametrize("asked", ["auto", "multilevel", "ilut"])
 def test_wherever_the_time_is_over_solve_returns_the_best_x(name, asked, looks, monkeypatch):
-    for module, names in ((choose, ("SMALL", "LIGHT")), (direct, ("QUICK",))):  # so that all rungs are climbed
+    for module, names in ((choose, ("SMALL", "LIGHT")), (analysis, ("QUICK",))):  # so that all rungs are climbed
         for limit in names:
             monkeypatch.setattr(module, limit, 0)
     A, b = systems()[name]

@@ -105,6 +105,7 @@ def test_a_method_that_was_asked_for_is_the_one(method):
     system = System(as_csr(POISSON), Options(method=method))
     assert np.linalg.norm(np.ones(N) - POISSON @ system.solve(np.ones(N))) <= 1e-8
     assert system._solved["N"][1] == method
+    assert Options(method=getattr(fl, method)) == Options(method=method)
 
 
 def test_single_precision_stays_single():
@@ -130,7 +131,10 @@ def test_cg_is_for_recipes_that_keep_a_matrix_definite():
     assert System(as_csr(PROBLEMS["convection"]), Options(recipe=fl.Jacobi()))._methods == ("gmres",)
 
 
-@pytest.mark.parametrize(("options", "match"), [({"maxiter": 5}, "maxiter needs"), ({"method": fl.cg}, "a function")])
+OTHER = {"method": lambda A, b, **options: fl.cg(A, b, **options)}
+
+
+@pytest.mark.parametrize(("options", "match"), [({"maxiter": 5}, "maxiter needs"), (OTHER, "a function")])
 def test_what_needs_a_recipe_is_refused_without(options, match):
     with pytest.raises(ParameterError, match=match) as error:
         Options(**options)

@@ -23,9 +23,9 @@ from finelu.compare import held_bytes
 from finelu.errors import FineluError, MatrixError, NoFactors, ParameterError, SingularMatrix, StructurallySingular
 from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
-from finelu.preconditioners import pardiso
-from finelu.preconditioners.direct import analysed
-from finelu.preconditioners.pardiso import mkl
+from finelu.preconditioners.direct import pardiso
+from finelu.preconditioners.direct.analysis import analysed
+from finelu.preconditioners.direct.pardiso import mkl
 from finelu.threads import available_cores
 from tests.checks import DTYPES, PATTERNS, assert_close, dominant_matrices, one_line, perturbed
 
@@ -63,11 +63,11 @@ def solves_in(F, op, trans):
 def only_what_is_tested(request, monkeypatch):
     """PARDISO would take what the tests of the others are about."""
     if "pardiso" not in request.node.name:
-        monkeypatch.setattr("finelu.preconditioners.pardiso.mkl", lambda: None)
+        monkeypatch.setattr("finelu.preconditioners.direct.pardiso.mkl", lambda: None)
 
 
 def network(n=600, seed=0):
-    """An unsymmetric pattern with blocks, some gaps on the diagonal, and little fill, as of a circuit."""
+    """An unsymmetric pattern with blocks, some gaps on the diagonal, and little fill, as in a circuit."""
     rng = np.random.default_rng(seed)
     ring = sp.coo_matrix((rng.standard_normal(n), (np.arange(n), (np.arange(n) + 1) % n)), shape=(n, n))
     chords = sp.random(n, n, 1.0 / n, random_state=rng)
@@ -145,7 +145,7 @@ def test_singular_matrices_are_named():
     with pytest.raises(SingularMatrix):
         F.update(sp.csr_matrix((np.array([1.0, 0.0, 1.0]), np.arange(3), np.arange(4)), shape=(3, 3)))
     del F, error
-    gc.collect()  # nbklu must not be asked to free what it has not made
+    gc.collect()  # nbklu must not be asked to free objects that it has not made
 
 
 @klu
@@ -220,7 +220,7 @@ def test_no_room_for_an_analysis_leaves_the_direct_solve_out(monkeypatch):
 
 
 def test_without_nbklu_it_is_named_and_auto_does_without(monkeypatch):
-    monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)
+    monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", lambda: None)
     A = network()
     with pytest.raises(ParameterError) as error:
         fl.SparseLU(backend="klu").factor(A)
@@ -249,7 +249,7 @@ def test_feral_solves_symmetric_systems_in_every_direction(A, dtype, trans):
     A = A.astype(dtype)
     F = fl.SparseLU(backend="feral").factor(A)
     assert F.report.backend == "feral" and F.report.expected_nnz == with_little_fill(A, "amd")[1].nnz
-    assert A.shape[0] <= F.nnz <= F.report.expected_nnz * 2 and F.report.probe < 1e4 * np.finfo(dtype).eps
+    assert A.shape[0] <= F.nnz <= F.report.expected_nnz * 2 and F.report.trial_residual < 1e4 * np.finfo(dtype).eps
     solves_in(F, A, trans)
 
 
@@ -323,11 +323,11 @@ print(abs(A @ F.solve(np.ones(1000)) - 1).max() < 1e-10)
 def test_an_interrupt_of_feral_is_one(tmp_path):
     text = """
 import finelu as fl, os, signal, threading
-from finelu.preconditioners import complete
+from finelu.preconditioners.direct import feral
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 fl.SparseLU(backend="feral").factor(fl.gallery.poisson7(6))
-own = complete.LDL._factored
-complete.LDL._factored = lambda self, box: os.kill(os.getpid(), signal.SIGINT) or own(self, box)
+own = feral.LDL._factored
+feral.LDL._factored = lambda self, box: os.kill(os.getpid(), signal.SIGINT) or own(self, box)
 try:
     fl.SparseLU(backend="feral").factor(fl.gallery.poisson7(16))
 except KeyboardInterrupt:
@@ -384,7 +384,7 @@ def test_what_feral_cannot_take_is_named():
 
 
 def test_without_feral_it_is_named_and_auto_does_without(monkeypatch):
-    monkeypatch.setattr("finelu.preconditioners.complete.feral", lambda: None)
+    monkeypatch.setattr("finelu.preconditioners.direct.feral.feral", lambda: None)
     A = gallery.poisson7(20)
     with pytest.raises(ParameterError, match="pip install 'finelu\\[direct\\]'") as error:
         fl.SparseLU(backend="feral").factor(A)
@@ -412,7 +412,11 @@ def test_pardiso_solves_in_every_dtype_and_direction(A, symmetric, dtype, trans)
         A = skew(A) if symmetric else sp.csr_matrix(A * 1j + sp.triu(A, 1))
     A = A.astype(dtype)
     F = fl.SparseLU(backend="pardiso").factor(A)
-    assert F.report.backend == "pardiso" and F.report.warning is None and F.report.probe < 1e3 * np.finfo(dtype).eps
+    assert (
+        F.report.backend == "pardiso"
+        and F.report.warning is None
+        and F.report.trial_residual < 1e3 * np.finfo(dtype).eps
+    )
     with_both = fl.SparseLU(backend="superlu").factor(A).nnz
     assert F.nnz < 0.8 * with_both if symmetric else F.nnz > 0.8 * with_both
     solves_in(F, {"N": A, "T": A.T, "H": A.conj().T}[trans], trans)
@@ -431,7 +435,7 @@ def test_pardiso_with_every_ordering_and_new_values(A, ordering, symmetric):
 
 @blocks
 def test_auto_takes_pardiso_where_much_work_is_counted(monkeypatch):
-    monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)
+    monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", lambda: None)
     light, heavy, wind = gallery.poisson5(50), gallery.poisson7(20), gallery.convection_diffusion(20)
     assert [fl.SparseLU().factor(A).report.backend for A in (light, heavy, wind)] == ["superlu", "pardiso", "pardiso"]
     for recipe in (fl.SparseLU(ordering="mmd"), fl.SparseLU(matching=True), fl.SparseLU(shift=1e-9)):
@@ -458,7 +462,7 @@ def test_factors_of_pardiso_follow_what_values_are():
 
 @blocks
 def test_pivots_that_pardiso_replaces_are_reported_or_left_to_superlu():
-    """Rows that are equal but for rounding: no exchange inside of a block helps."""
+    """Rows that are equal up to rounding: no exchange inside of a block helps."""
     A = sp.csr_matrix(np.array([[1.0, 1, 0], [1, 1 - 4e-16, 0], [0, 0, 3]]))
     F = fl.SparseLU(backend="pardiso").factor(A)
     assert "replaced 1 pivots; backend='superlu'" in F.report.warning
@@ -480,7 +484,7 @@ def begun(monkeypatch):
         return made
 
     monkeypatch.setattr(pardiso._Called, "_begun", noted)
-    monkeypatch.setattr("finelu.preconditioners.complete.nbklu", lambda: None)  # which would be asked before
+    monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", lambda: None)  # which would be asked before
     return seen
 
 
@@ -576,7 +580,7 @@ def test_what_pardiso_cannot_take_is_named():
 
 
 def test_without_pypardiso_it_is_named(monkeypatch):
-    monkeypatch.setattr("finelu.preconditioners.pardiso.mkl", lambda: None)
+    monkeypatch.setattr("finelu.preconditioners.direct.pardiso.mkl", lambda: None)
     with pytest.raises(ParameterError, match="pip install 'finelu\\[mkl\\]'") as error:
         fl.SparseLU(backend="pardiso").factor(gallery.poisson7(6))
     one_line(error)

@@ -25,7 +25,7 @@ import finelu as fl
 from finelu.kernels import compiling
 from finelu.kernels.cpu.runtime import jit as cache
 
-# In the place of Numba's own folders: those that a package that is read-only, and no home, leave
+# Replaces Numba's own folders: those of a read-only package without a home folder
 NOWHERE = """
 import sys
 from numba.core.caching import InTreeCacheLocator, UserWideCacheLocator
@@ -46,7 +46,7 @@ start = New
 
 
 def forked(path, *words, **environment):
-    """(status, stdout, stderr) of a program in a child of this process: without what it takes to import finelu."""
+    """(status, stdout, stderr) of a program in a child of this process, which saves the time to import finelu."""
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=_run_there, args=(theirs, path, words, environment))
     child.start()

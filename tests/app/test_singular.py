@@ -32,7 +32,7 @@ def neumann(*shape):
 
 
 def cells(m, spread):
-    """A Laplacian with random coefficients: row sums are 0 but for rounding."""
+    """A Laplacian with random coefficients: row sums are 0 up to rounding."""
     weights = sp.triu(abs(neumann(m, m)), 1).tocoo()
     values = 10 ** np.random.default_rng(0).uniform(-spread, spread, weights.nnz)
     W = sp.coo_matrix((values, (weights.row, weights.col)), weights.shape)
@@ -269,7 +269,7 @@ def test_a_matrix_a_rounding_from_singular_is_solved_where_x_can_be_held():
 
 
 def with_a_weak_spring(n, weight):
-    """A regular matrix whose row sums are 0 but for one of `weight`; A x = e_0 for x = -1 / weight."""
+    """A regular matrix whose row sums are 0 except for one of `weight`; A x = e_0 for x = -1 / weight."""
     A = sp.block_diag([neumann(n), weight]).tolil()
     A[0, n] = A[n, 0] = -weight
     return A.tocsr()
@@ -288,7 +288,7 @@ def test_a_matrix_less_than_twice_the_precision_from_singular_is_not_called_so(n
 
 @pytest.mark.parametrize("phase", [1, -1, 1j])
 def test_null_vectors_of_units_that_factors_find(phase):
-    """A large A of which v = (1, phase, phase^2, ...) is a null vector without rounding, or but for a weak spring."""
+    """A large A with the null vector v = (1, phase, phase^2, ...), exactly or up to a weak spring."""
     n, U = 300, sp.diags(np.array([1.0, phase, phase * phase, phase**3])[np.arange(300) % 4])
     A, b = (U @ neumann(n) @ U.conj().T).tocsr(), random(n)
     assert solve(A, b).status is Status.SINGULAR

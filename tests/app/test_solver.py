@@ -433,9 +433,9 @@ def test_the_time_limit_ends_the_iteration(everywhere):
 def test_the_memory_limit(hopeful):
     b = values(N, "float64")
     solution = solve(POISSON, b, memory_limit=100)
-    assert solution.status is Status.OUT_OF_MEMORY and "may not find room" in solution.explain()
+    assert solution.status is Status.OUT_OF_MEMORY and "may not fit in memory" in solution.explain()
     solution = solve(POISSON, b, memory_limit=20 * POISSON.nnz, rtol=0)  # enough for factors of A's own pattern
-    assert [a.recipe for a in solution.attempts] == ["MILU0()"] and "may not find room" in solution.explain()
+    assert [a.recipe for a in solution.attempts] == ["MILU0()"] and "may not fit in memory" in solution.explain()
     assert solve(gallery.poisson5(5), np.ones(25), memory_limit=16).status is Status.OUT_OF_MEMORY
 
 
@@ -688,7 +688,7 @@ def test_a_change_has_to_fit_the_time(everywhere):
 
 
 def test_direct_factors_that_find_no_room_are_not_begun():
-    with pytest.raises(MemoryError, match="there is room for"):
+    with pytest.raises(MemoryError, match="the memory holds"):
         ladder.SparseLUFactors(SparseLU(ordering="mmd"), finelu.as_csr(POISSON), most=POISSON.nnz)
 
 

@@ -9,15 +9,18 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 from checks import PATTERNS
 from conftest import real_matrix
-from contract_cases import EVERY_METHOD, EVERY_METHOD_AND_SYSTEM
+from contract_cases import EVERY_METHOD, EVERY_METHOD_AND_SYSTEM, registered_methods
 from hypothesis import given
 from hypothesis import strategies as st
-from krylov_cases import DTYPES, METHODS, kind_for, name, operator, residual, system
+from krylov_cases import DTYPES, kind_for, name, operator, residual, system
 
+import finelu
 from finelu.errors import MatrixError, ParameterError
-from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, sqmr
+from finelu.krylov import bicg, bicgstab, cg, gmres, minres, sqmr
 from finelu.matrix import as_csr
 from finelu.result import Status
+
+METHODS = list(registered_methods().values())
 
 # The true residual
 
@@ -87,7 +90,7 @@ def test_diagonally_dominant_systems_are_solved(n, density, seed, method, comple
     rng = np.random.default_rng(seed)
     mask = rng.random((n, n)) < density
     B = mask * rng.uniform(-0.3, 1, (n, n)) + (1j * mask * rng.random((n, n)) if complex_values else 0)
-    if method in (cg, minres, sqmr):
+    if method.method.needs != "any":
         B = B + B.conj().T
     A = B + np.diag(np.abs(B).sum(axis=1) + 1)
     b = rng.standard_normal(n)
@@ -136,6 +139,67 @@ def test_two_runs_give_the_same_bits(backend, method):
     np.testing.assert_array_equal(one.history, other.history)
 
 
+# The facts of a method
+
+
+@EVERY_METHOD
+def test_an_iteration_takes_the_products_that_the_method_states(method):
+    A, b = system(kind_for(method))
+    done = []
+
+    def counted(product):
+        return lambda v: (done.append(1), product(v))[1]
+
+    adjoint = {"rmatvec": counted(lambda v: A.conj().T @ v)} if method.method.adjoint else {}
+    op = spla.LinearOperator(A.shape, matvec=counted(lambda v: A @ v), dtype=A.dtype, **adjoint)
+    counts = []
+    for maxiter in (5, 9):
+        done.clear()
+        assert method(op, b, rtol=1e-14, maxiter=maxiter).iterations == maxiter
+        counts.append(len(done))
+    assert counts[1] - counts[0] == 4 * method.method.products
+
+
+@EVERY_METHOD
+def test_only_a_method_that_says_so_needs_products_with_the_adjoint(method):
+    A, b = system("spd")
+    op = spla.LinearOperator(A.shape, matvec=lambda v: A @ v, dtype=A.dtype)
+    if not method.method.adjoint:
+        assert method(op, b).converged
+        return
+    with pytest.raises(MatrixError, match="A has no rmatvec"):
+        method(op, b)
+
+
+@EVERY_METHOD
+def test_the_residual_of_a_method_that_minimizes_never_grows(method):
+    A, b = system(kind_for(method))
+    norms = method(A, b, rtol=1e-10).recurrence
+    grows = bool((norms[1:] > norms[:-1] * (1 + 1e-12)).any())
+    assert not (grows and method.method.minimizes)
+
+
+@EVERY_METHOD
+def test_a_method_that_restarts_takes_the_length_of_its_cycles(method):
+    A, b = system(kind_for(method))
+    if not method.method.restarts:
+        with pytest.raises(ParameterError, match="unexpected keyword argument 'restart'"):
+            method(A, b, restart=3)
+        return
+    assert method(A, b, restart=3, rtol=1e-9).iterations > method(A, b, restart=60, rtol=1e-9).iterations
+
+
+@EVERY_METHOD
+def test_solve_refuses_a_matrix_that_is_not_what_the_method_needs(method, own_methods):
+    own_methods(method.method)
+    A, b = system("general")
+    solution = finelu.solve(A, b, method=method.__name__)
+    if method.method.needs == "any":
+        assert solution.converged and solution.method == method.__name__
+    else:
+        assert solution.status is Status.NOT_SYMMETRIC and "needs A = A^H" in solution.explain()
+
+
 # b, x0, maxiter, callback and watch
 
 
@@ -176,7 +240,7 @@ def test_x0_is_where_the_iteration_starts_and_is_never_written(method, every):
 @EVERY_METHOD
 def test_maxiter_counts_products_and_ends_with_the_best_iterate(method, every):
     A, b = system(kind_for(method))
-    for maxiter in (0, 1, 7, 30):
+    for maxiter in (0, 1, 7, 20):
         x, info = solution = method(A, b, rtol=1e-14, maxiter=maxiter)
         assert solution.status is Status.MAX_ITERATIONS and solution.iterations == maxiter
         assert info == max(maxiter, 1)
@@ -189,7 +253,7 @@ def test_maxiter_counts_products_and_ends_with_the_best_iterate(method, every):
 def test_the_callback_sees_each_iterate_once(method, every):
     A, b = system(kind_for(method))
     seen = []
-    options = {"restart": 7} if method in (gmres, fgmres) else {}
+    options = {"restart": 7} if method.method.restarts else {}
     solution = method(A, b, rtol=1e-9, callback=lambda x: seen.append(x.copy()), **options)
     assert solution.converged
     assert len(seen) == (-(-solution.iterations // 7) if options else solution.iterations)
@@ -203,7 +267,7 @@ def test_callback_and_watch_see_and_stop_the_solve(method):
     seen = []
     assert method(A, b, watch=lambda k, size: seen.append((k, size))).converged
     assert [k for k, _ in seen] == list(range(len(seen)))
-    restart = {"restart": 1} if method in (gmres, fgmres) else {}
+    restart = {"restart": 1} if method.method.restarts else {}
 
     def stop_iteration(*_):
         raise StopIteration

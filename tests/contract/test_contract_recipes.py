@@ -12,6 +12,7 @@ from contract_cases import EVERY_RECIPE, EVERY_RECIPE_AND_MATRIX, LINES, line, m
 
 import finelu as fl
 from finelu import DeviceError, MatrixError, ParameterError, gallery
+from finelu.device import on_gpu
 from finelu.errors import FineluError, NoFactors, ZeroPivot
 
 DIRECTIONS = ("N", "T", "H")
@@ -86,6 +87,17 @@ def test_a_complex_right_hand_side_of_real_factors_is_two_real_ones(backend, nam
 
 
 # A right-hand side
+
+
+@EVERY_RECIPE_AND_MATRIX
+def test_what_krylov_methods_take_unseen_is_well_formed(backend, name, case):
+    F, r = made(name).factor(backend.move(case.A)), backend.move(case.b.astype(case.A.dtype))
+    if not F.well_formed:
+        pytest.skip(f"{type(F).__name__} says so itself: its results are looked at")
+    for trans in DIRECTIONS:
+        z = F.apply(r, trans)
+        assert z.shape == r.shape and z.dtype == r.dtype and on_gpu(z) == on_gpu(r) and z.flags.c_contiguous
+        assert not backend.xp.shares_memory(z, r)
 
 
 @EVERY_RECIPE

@@ -45,7 +45,7 @@ def judged(seed: int) -> Verdict:
 
 
 def outcome(case: systems.Case) -> Verdict:
-    """Of a call, without what `judge.judged` does to the whole process."""
+    """The outcome of a call, without the changes of `judge.judged` to the whole process."""
     verdict = Verdict()
     try:
         result = answer(case)

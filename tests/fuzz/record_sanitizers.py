@@ -60,8 +60,8 @@ BEGIN = re.compile(r"^========= (?! |COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK S
 
 @dataclass
 class Outcome:
-    """Of one part with one tool: its status, None where it did not end; what it printed besides reports; the number of
-    reports by kernel, and the first of each; kernels launched."""
+    """The outcome of one part with one tool: its status, None if it did not end; its output besides reports; the number
+    of reports by kernel, and the first of each; kernels launched."""
 
     part: str
     status: int | None = None
@@ -143,7 +143,7 @@ def run(part: str, tool: str, by_swap: bool, end: float, names: dict[str, str]) 
     command = [sys.executable, str(Path(__file__).with_name("sanitize.py")), part, *(["--by-swap"] if by_swap else [])]
     if tool:
         limits = ["--error-exitcode", str(FOUND), "--print-limit", str(MOST)]
-        if tool == "memcheck":  # what CUDA returns to a call is CuPy's to raise; that an event is not there yet is none
+        if tool == "memcheck":  # CuPy raises errors of CUDA's calls; an event that is not recorded yet is no error
             limits += ["--report-api-errors", "no"]
         command = ["compute-sanitizer", "--tool", tool, *limits, *command]
     start = perf_counter()

@@ -220,7 +220,7 @@ def low_rank(rng: Random, n: int) -> sp.csr_matrix:
 
 
 def laplacian(rng: Random, n: int) -> sp.csr_matrix:
-    """Of a weighted graph: singular but for the rounding of its diagonal."""
+    """The Laplacian of a weighted graph: singular up to the rounding of its diagonal."""
     W = (rng.integers(1, 10, (n, n)) / 10, rng.integers(1, 10, (n, n)) / 1.0, rng.random((n, n)))[int(rng.integers(3))]
     W = np.triu(W * (rng.random((n, n)) < 0.5), 1)
     W = W + W.T
@@ -484,7 +484,7 @@ def zero(rng: Random, A: Any) -> Any:
 
 
 def consistent(rng: Random, A: Any) -> Any:
-    """Of integers x: exactly in the range where A holds integers."""
+    """A x for integers x: exactly in the range of A if A holds integers."""
     return finite(A.astype(A.dtype if A.dtype.itemsize >= 8 else float) @ rng.integers(-4, 5, A.shape[0]), A.dtype.name)
 
 
@@ -564,7 +564,7 @@ def formatted(rng: Random, A: sp.csr_matrix, form: str) -> Any:
     if form == "read_only":
         for array in (C.data, C.indices, C.indptr):
             array.flags.writeable = False
-    if form == "long_arrays":  # longer than what they hold
+    if form == "long_arrays":  # longer than the pattern
         C.data, C.indices = np.r_[C.data, C.data[:1] * 0 + 7], np.r_[C.indices, C.indices[:1]]
     return C
 

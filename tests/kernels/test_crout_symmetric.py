@@ -199,7 +199,7 @@ def test_a_positive_definite_matrix_has_positive_pivots(problem):
     for drop_tol in (0.0, 1e-2):
         F = factored(A, None, None, drop_tol, INF, 0.0, hermitian=True)
         assert (F.d > 0).all() and not F.deferred.any()
-    for n_off in (A.n // 2, 0):  # and so has what is left of it
+    for n_off in (A.n // 2, 0):  # and so has the rest of it
         F = factored(A, None, np.array([0, n_off]), hermitian=True)
         S = cpu_crout.schur_complement_symmetric(A, F, 0.0, True)
         rest = factored(CSR(S.indptr.astype(A.indices.dtype), S.indices, S.data, None), hermitian=True)

@@ -23,7 +23,7 @@ def norms(A):
 
 
 def thresholds(A, drop_tol):
-    """Of each row, moved by a part in 10^4, so that no entry lies on one."""
+    """The threshold of each row, moved by a part in 10^4, so that no entry lies on one."""
     return drop_tol * norms(A) * np.random.default_rng(A.n).uniform(1, 1.0001, A.n)
 
 

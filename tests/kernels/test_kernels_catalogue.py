@@ -6,24 +6,13 @@ import subprocess
 import sys
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 
 import pytest
+from families import KERNELS, module_of, public, tree
 
-import finelu.kernels
-from finelu.kernels.catalogue import FAMILIES, FORMS
+from finelu.kernels.catalogue import BUILDING_BLOCKS, FAMILIES, FORMS, MISSING, RELATED, USES
 
-KERNELS = Path(finelu.kernels.__file__).parent
 MODULES = sorted(f"{path.parent.name}.{path.stem}" for form in FORMS for path in (KERNELS / form).glob("[!_]*.py"))
-
-
-@cache
-def tree(path):
-    return ast.parse(path.read_text())
-
-
-def module_of(form, family):
-    return KERNELS / form / f"{family}.py"
 
 
 def arguments(node):
@@ -42,18 +31,6 @@ def methods(node):
     return {name: names for name, names in found.items() if not name.startswith("_")}
 
 
-def public(form, family):
-    """name -> its definition, or None where it is imported and listed in __all__."""
-    path = module_of(form, family)
-    if not path.exists():
-        return {}
-    body = tree(path).body
-    lists = [n.value for n in body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
-    found = dict.fromkeys(name for names in lists for name in ast.literal_eval(names))
-    kinds = ast.FunctionDef, ast.ClassDef
-    return found | {n.name: n for n in body if isinstance(n, kinds) and not n.name.startswith("_")}
-
-
 def imported(path):
     """The modules of finelu that a module imports, as "cpu.levels", "cpu.runtime.jit", "monitor"."""
     found = set()
@@ -69,32 +46,47 @@ def test_every_module_is_a_family_and_the_other_way_round():
     assert there == set(FAMILIES)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_what_a_family_has(family):
-    entry = FAMILIES[family]
-    assert entry.purpose.endswith(".")
+@cache
+def called_from_outside():
+    """ "family.name" of all that the rest of finelu calls by way of `kernels_for`."""
+    paths = [p for p in KERNELS.parent.rglob("*.py") if not any((KERNELS / form) in p.parents for form in FORMS)]
+    return {f"{a}.{b}" for path in paths for a, b in re.findall(r"\.(\w+)\.(\w+)", path.read_text()) if a in FAMILIES}
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_kernel_has_all_forms_unless_the_catalogue_says_why(family):
+    forms = {form: set(public(form, family)) for form in FORMS}
+    assert all(ast.get_docstring(tree(module_of(form, family))) for form in FORMS if forms[form])
+    missing = {form: set(MISSING.get((form, family), ("", ""))[0].split()) for form in FORMS}
+    names = set().union(*forms.values())
+    shared = {name for name in names if sum(name in there for there in forms.values()) > 1}
+    kernels = shared | {name for name in names if f"{family}.{name}" in called_from_outside()}
+    kernels -= set(BUILDING_BLOCKS.get(family, "").split())
     for form in FORMS:
-        helpers = entry.helpers.get(form, "").split()
-        expected = {name for name, kernel in entry.kernels.items() if form not in kernel.missing} | set(helpers)
-        assert set(public(form, family)) == expected, form
-        if form != "cuda" and expected:
+        assert kernels - forms[form] == missing[form], form
+        if form != "cuda" and forms[form]:
             module = import_module(f"finelu.kernels.{form}.{family}")
-            assert all(callable(getattr(module, name)) for name in expected)
-    for kernel in entry.kernels.values():
-        assert all(kernel.missing.values()) and set(kernel.missing) < set(FORMS)
-        assert not kernel.arguments or kernel.relation
+            assert all(callable(getattr(module, name)) for name in forms[form])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+def test_what_the_catalogue_says_is_of_families_and_forms_that_there_are():
+    assert all(form in FORMS and family in FAMILIES and why for (form, family), (_, why) in MISSING.items())
+    assert all(set(arguments) <= set(FORMS) and relation for arguments, relation in RELATED.values())
+    named = [key.split(".") for key in RELATED]
+    named += [(family, name) for family, names in BUILDING_BLOCKS.items() for name in names.split()]
+    assert all(any(name in public(form, family) for form in FORMS) for family, name in named)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_the_forms_of_a_kernel_take_the_same_arguments_unless_the_catalogue_says_how_they_relate(family):
-    for name, kernel in FAMILIES[family].kernels.items():
-        nodes = {form: public(form, family).get(name) for form in FORMS}
-        nodes = {form: node for form, node in nodes.items() if node is not None}
+    forms = {form: public(form, family) for form in FORMS}
+    for name in set().union(*forms.values()) - set(BUILDING_BLOCKS.get(family, "").split()):
+        nodes = {form: there[name] for form, there in forms.items() if there.get(name) is not None}
         if not nodes:
             continue
-        first = next(iter(nodes))
+        first, others = next(iter(nodes)), RELATED.get(f"{family}.{name}", ({}, ""))[0]
         for form, node in nodes.items():
-            expected = kernel.arguments[form].split() if form in kernel.arguments else arguments(nodes[first])
+            expected = others[form].split() if form in others else arguments(nodes[first])
             assert arguments(node) == expected, (name, form)
             assert methods(node) == methods(nodes[first]), (name, form)
 
@@ -109,9 +101,7 @@ def test_imports_run_downwards_and_sideways_only_where_the_catalogue_says_why():
             assert not {name for name in found if name.split(".")[0] in others}, path
             sideways = {name.split(".")[1] for name in found if name.startswith(f"{form}.") and ".runtime" not in name}
             family = families.get(path)
-            uses = FAMILIES[family].uses if family else {}
-            assert sideways == {other for where, other in uses if where == form}, path
-            assert all(uses.values())
+            assert sideways == set(USES[form].get(family, "").split()), path
 
 
 def test_nothing_imports_in_a_circle():

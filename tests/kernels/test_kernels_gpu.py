@@ -97,7 +97,7 @@ def run_ic0(cuda, L: CSR, variant):
 
 
 def row_of(length, dtype="float64"):
-    """Tridiagonal, but for one row of `length` entries near the end and one near the beginning; Hermitian."""
+    """Tridiagonal, except for one row of `length` entries near the end and one near the beginning; Hermitian."""
     n = length + 40
     A = sp.diags([np.full(n - 1, -1.0), np.full(n, 6.0), np.full(n - 1, -1.0)], [-1, 0, 1], format="lil")
     far = np.linspace(0, n - 4, max(length - 3, 0)).astype(int)
@@ -543,7 +543,7 @@ def test_several_threads_at_once(cupy):
     shared = ILU0().factor(on_gpu(A))
     wanted = [shared.solve(on_device(R[:, k])).get() for k in range(4)]
     transposed = [shared.solve(on_device(R[:, k]), trans="T").get() for k in range(4)]
-    fresh = ILU0().factor(on_gpu(A))  # whose analyses of the transpose are made by whoever comes first
+    fresh = ILU0().factor(on_gpu(A))  # whose analyses of the transpose are made by the first thread that needs them
     own = ILU0().factor(on_gpu(B)).solve(on_device(R[:, 0])).get()
     cupy.cuda.Device().synchronize()
 

@@ -84,7 +84,7 @@ def check_pairs(A, M):
             k = M.columns[k]
         assert alone[cycle].sum() == len(cycle) % 2
     heads = M.order[np.concatenate([[True], ~M.first[:-1]])]
-    assert (np.diff(heads) > 0).all()  # A's order, but for the partners
+    assert (np.diff(heads) > 0).all()  # A's order, except for the partners
 
 
 @PATTERNS

@@ -18,7 +18,7 @@ METHODS = ("cg", "minres", "sqmr", "gmres", "fgmres", "bicgstab", "bicg")
 
 
 def laplacian(m, end):
-    """Of one dimension; `end` is the first and the last diagonal entry."""
+    """The Laplacian of one dimension; `end` is the first and the last diagonal entry."""
     return sp.diags([-np.ones(m - 1), np.r_[end, 2 * np.ones(m - 2), end], -np.ones(m - 1)], [-1, 0, 1])
 
 

@@ -251,7 +251,7 @@ def test_a_norm_shows_what_is_not_finite(backend, dtype, at, bad):
 @pytest.mark.parametrize("bad", [None, NAN, INF, -INF])
 @pytest.mark.parametrize("at", [0, 77, 299])
 def test_what_is_not_finite_is_found(backend, dtype, bad, at):
-    """Its first place; and the norm of a vector that holds it is none."""
+    """Its first place; and the norm of a vector that holds it is not finite."""
     x = np.linspace(1, 2, 300).astype(dtype)
     if bad is not None:
         x[at] = x[299] = complex(1, bad) if x.dtype.kind == "c" else bad

@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from krylov_cases import kind_for, name, system
+from krylov_cases import kind_for, name, stranger, system
 from stencil_cases import random_blocks
 
 from finelu import (
@@ -23,12 +23,14 @@ from finelu import (
     gallery,
 )
 from finelu.kernels import kernels_for
-from finelu.krylov import bicgstab, cg, fgmres, gmres, progress
+from finelu.krylov import bicgstab, cg, fgmres, gmres
+from finelu.krylov.cg import CG
+from finelu.krylov.loop import Loop
 from finelu.krylov.operators import as_operator
 from finelu.krylov.system import System
 from finelu.result import Status
 
-RECORDED = (cg, bicgstab, gmres, fgmres)
+RECORDED = (cg, bicgstab, gmres, fgmres, stranger().solve)
 RECIPES = (
     *(None, Jacobi(), BlockJacobi(block_size=4), IC0(), ILU0(), ILU0(triangular="jacobi"), ILU0(triangular="isai")),
     *(ParILU(ordering="rcm"), MultilevelILU(), Schwarz(size=60), Schwarz(size=60, overlap=1)),
@@ -61,7 +63,7 @@ def test_on_the_cpu_nothing_is_recorded():
     A, b = system("spd")
     assert not any(as_operator(op, "M", b, b.dtype).capturable for op in (A, ILU0().factor(A), lambda r: r))
     step = lambda: None  # noqa: E731
-    run = progress.Progress("cg", System.checked(A, b), rtol=0.1, atol=0, maxiter=9, callback=None, watch=None)
+    run = Loop(CG, System.checked(A, b), rtol=0.1, atol=0, maxiter=9, callback=None, watch=None)
     assert run.repeated(step) is step
 
 

@@ -1,7 +1,9 @@
 """Richardson's iteration; and what all methods share: one name, one door."""
 
+import pickle
 import sys
 from importlib import import_module
+from inspect import isfunction
 
 import numpy as np
 import pytest
@@ -37,8 +39,8 @@ FORMS = {
 def test_a_method_is_a_function_that_hides_the_module_of_its_name(method):
     function = getattr(finelu.krylov, method)
     module = import_module(f"finelu.krylov.{method}")
-    assert function is getattr(module, method) is getattr(finelu, method)
-    assert callable(function) and module is not function and callable(module.iterate)
+    assert function is getattr(module, method) is getattr(finelu, method) is function.method.solve
+    assert isfunction(function) and function.__name__ == method and pickle.loads(pickle.dumps(function)) is function
 
 
 @pytest.mark.parametrize("method", METHODS, ids=name)

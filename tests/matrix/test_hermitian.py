@@ -1,4 +1,4 @@
-"""Recipes that factor one triangle: what they take for Hermitian, and what they say of any other A."""
+"""Recipes that factor one triangle: matrices that count as Hermitian, and the errors for any other A."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_one_triangle_alone_is_reported_with_how_to_complete_it(backend, recipe,
     with pytest.raises(MatrixError) as error:
         recipe.factor(backend.move(A))
     text = one_line(error)
-    assert f"stores its {side} triangle alone" in text
+    assert f"stores only its {side} triangle" in text
     completed = eval(text.rsplit(": ", 1)[1].rstrip("."), {"A": A, "scipy": __import__("scipy")})
     assert abs(completed - whole).max() == 0
 
@@ -111,7 +111,7 @@ def test_a_row_of_another_size_hides_no_asymmetry(backend, recipe, large):
 def test_relative_errors_of_the_entries_are_taken(backend, recipe):
     A = sp.csr_matrix(gallery.tridiagonal(50))
     A.data *= 1 + 1e-12 * np.random.default_rng(3).uniform(-1, 1, A.nnz)
-    assert "Hermitian but for" in recipe.factor(backend.move(A)).report["warning"]
+    assert "Hermitian up to" in recipe.factor(backend.move(A)).report["warning"]
 
 
 @HERMITIAN

@@ -30,7 +30,7 @@ from finelu.errors import (
     StructurallySingular,
 )
 from finelu.kernels.cuda.runtime import cudss as runtime
-from finelu.preconditioners import cudss
+from finelu.preconditioners.direct import cudss
 
 NAMES = {number: name for name, number in runtime.TYPES.items()}
 KINDS = ("general", "symmetric", "hermitian", "positive definite")
@@ -207,7 +207,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(runtime, "free_idle_memory", lambda: device.update(freed=device["freed"] + 1))
     monkeypatch.setattr(runtime, "_at", lambda array: array.ctypes.data)
     monkeypatch.setattr(runtime, "jit_folder", lambda: None)
-    for place in ("finelu.preconditioners.cudss.on_gpu", "finelu.preconditioners.direct.on_gpu"):
+    for place in ("finelu.preconditioners.direct.cudss.on_gpu", "finelu.preconditioners.direct.recipe.on_gpu"):
         monkeypatch.setattr(place, lambda array: True)
     yield library
     gc.collect()  # solvers that an exception still holds are closed by this library
@@ -323,7 +323,7 @@ def test_gaps_of_the_diagonal(where, kind):
     for trans in "NT":
         x = where.fetch(F.solve(where.move(b), trans))
         assert np.linalg.norm(transposed(A, trans) @ x - b) <= 1e-8 * np.linalg.norm(b)
-    assert np.isfinite(x).all() and F.report.probe <= 1e-8
+    assert np.isfinite(x).all() and F.report.trial_residual <= 1e-8
 
 
 def test_stored_zeros_are_no_entries(where):
@@ -505,7 +505,7 @@ def test_factors_that_are_a_little_off_are_refined(fake, dtype, trans):
     fake.off = {1: 1e-7}
     A = of_kind("general", dtype)
     F = SparseLU(backend="cudss").factor(A)
-    assert F.report.refinements in (1, 2) and F.report.plans == 1 and F.report.probe < 1e-12
+    assert F.report.refinements in (1, 2) and F.report.plans == 1 and F.report.trial_residual < 1e-12
     for b in (np.ones(210, dtype), np.ones((210, 2), dtype)):
         assert close(transposed(A, trans), F.solve(b, trans), b)
 
@@ -533,7 +533,7 @@ def test_factors_that_stay_off_are_left_to_superlu_or_said_to_be(fake):
     fake.off = dict.fromkeys(range(9), 30.0)
     A, b = of_kind("general"), np.ones(210)
     F = SparseLU(backend="cudss").factor(A)
-    assert "unstable" in F.report.warning and F.report.probe > 1e-8
+    assert "unstable" in F.report.warning and F.report.trial_residual > 1e-8
     assert np.isfinite(F.solve(b)).all()
     F = SparseLU().factor(A)
     assert F.report.backend == "superlu" and "unstable" in F.report.reason and close(A, F.solve(b), b)
@@ -649,7 +649,7 @@ def test_many_threads_may_solve(fake):
     assert all(close(A, found[k], B[:, k]) for k in range(16))
 
 
-# where there is none
+# if there is none
 
 
 @pytest.mark.parametrize("recipe", [{"ordering": "rcm"}, {"ordering": "colamd"}, {"ordering": "mmd"}])

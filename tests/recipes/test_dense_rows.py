@@ -14,7 +14,7 @@ from finelu.kernels import kernels_for, reference
 from finelu.matrix import as_csr, lower_triangle
 from finelu.matrix.traits import traits
 from finelu.ordering import dense_last, products
-from finelu.preconditioners.direct import needs_matching
+from finelu.preconditioners.direct.analysis import needs_matching
 from finelu.preconditioners.iluk import pattern_of
 
 MANY = 400_000  # rows of which all pairs would take minutes

@@ -13,7 +13,7 @@ from finelu.errors import MatrixError, NoFactors, ParameterError, SingularMatrix
 from finelu.kernels import cpu, reference
 from finelu.kernels.cpu import inspection as mirror
 from finelu.ordering import complete_fill, with_little_fill
-from finelu.preconditioners import direct
+from finelu.preconditioners.direct import analysis, factors
 from finelu.scaling import by_largest
 
 ORDERINGS = ("auto", "mmd", "rcm", None, "colamd")
@@ -63,8 +63,8 @@ def test_every_ordering_with_and_without_matching(ordering, matching, trans):
 @pytest.mark.parametrize("trans", ["N", "T"])
 def test_a_missing_diagonal_is_matched_but_where_exchanges_take_less_time(monkeypatch, trans):
     A, b = zero_diagonal(), values(40, "float64")
-    for most, matched in ((direct.MODERATE, False), (0, True)):
-        monkeypatch.setattr(direct, "MODERATE", most)
+    for most, matched in ((analysis.MODERATE, False), (0, True)):
+        monkeypatch.setattr(analysis, "MODERATE", most)
         for stored in (A, A + sp.diags(np.zeros(40))):
             F = SparseLU().factor(stored)
             assert F.report["matched"] is matched
@@ -382,7 +382,7 @@ def test_superlu_works_on_few_columns_at_once_where_an_entry_takes_little_work(m
 def test_factors_stay_whole_where_others_cannot_be_made(trans, monkeypatch):
     A, b = in_dtype(gallery.poisson5(6), "complex64"), values(36, "complex64")
     expected = SparseLU(backend="superlu").factor(A).solve(b, trans)
-    compute, made = direct.SparseLUFactors._compute, []
+    compute, made = factors.SparseLUFactors._compute, []
 
     def fails_again(factors, S):
         made.append(S.dtype)
@@ -390,8 +390,8 @@ def test_factors_stay_whole_where_others_cannot_be_made(trans, monkeypatch):
             raise SingularMatrix("another scale")
         compute(factors, S)
 
-    monkeypatch.setattr(direct.SparseLUFactors, "_compute", fails_again)
-    monkeypatch.setattr(direct, "ENOUGH", 0.0)
+    monkeypatch.setattr(factors.SparseLUFactors, "_compute", fails_again)
+    monkeypatch.setattr(factors, "ENOUGH", 0.0)
     F = SparseLU(backend="superlu").factor(A)
     assert made[0] == np.complex64 and np.complex128 in made[1:]  # a scaled A is wider
     x = F.solve(b, trans)

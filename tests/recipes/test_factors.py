@@ -198,7 +198,7 @@ def test_several_threads_solve_with_the_same_factors(recipe, inner, threads):
     R = values((n, 6), "float64")
     F = recipe.factor(A)
     wanted = {trans: [F.solve(R[:, k], trans=trans) for k in range(6)] for trans in ("N", "T")}
-    fresh = recipe.factor(A)  # whose analyses of the transpose are made by whoever comes first
+    fresh = recipe.factor(A)  # whose analyses of the transpose are made by the first thread that needs them
 
     def work(k):
         return [fresh.solve(R[:, k], trans=trans) for trans in ("T", "N", "T", "N")]

@@ -19,6 +19,7 @@ from checks import (
 from conftest import real_matrix
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse.csgraph import breadth_first_order
 
 import finelu as fl
 from finelu import IC0, ICT, ILUT, ParameterError, ZeroPivot, gallery
@@ -185,7 +186,7 @@ def test_the_kernel_stops_at_the_most_entries_it_may_store():
 
 
 def test_a_smaller_threshold_gives_more_entries_and_fewer_iterations():
-    A = gallery.anisotropic_triangles(3)
+    A = gallery.elasticity(4, 3, 3)
     made = [ICT(drop_tol=drop_tol).factor(A) for drop_tol in (0.1, 0.01, 1e-3, 1e-5)]
     entries, needed = [F.nnz for F in made], [iterations(A, F) for F in made]
     assert entries == sorted(entries) and len(set(entries)) == 4
@@ -211,12 +212,14 @@ def test_the_wanted_number_of_entries_counts_both_factors(name):
 
 
 def test_a_search_goes_on_beyond_breakdowns():
-    A = gallery.anisotropic_triangles(3)
+    A = gallery.anisotropic_triangles(3, rcm=False)  # with rcm the order depends on how NumPy sorts equal numbers
+    order = breadth_first_order(A, 0, return_predecessors=False)
+    A = A[order][:, order]
     with pytest.raises(ZeroPivot):
-        ICT(drop_tol=0.0215).factor(A)
-    F = ICT(nnz=A.nnz, drop_tol=0.0215).factor(A)
+        ICT(drop_tol=0.07).factor(A)
+    F = ICT(nnz=A.nnz, drop_tol=0.07).factor(A)
     assert F.report["factorizations"] > 1 and A.nnz - 1 <= F.report["nnz"] <= A.nnz
-    assert F.report["drop_tol"] < 0.0215 and "warning" not in F.report
+    assert F.report["drop_tol"] < 0.07 and "warning" not in F.report
 
 
 def test_a_search_that_finds_no_factors_says_which_pivot_failed():

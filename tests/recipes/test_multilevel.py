@@ -14,7 +14,7 @@ import finelu as fl
 from finelu import ILU0, MatrixError, MultilevelILU, ParameterError, ZeroPivot, gallery, ordering
 from finelu.device import to_host
 from finelu.errors import FineluError, NoFactors, StructurallySingular
-from finelu.factors.base import probing
+from finelu.factors.base import trial_vector
 from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel.dense import magnitude_of_inverse
 from finelu.preconditioners.multilevel.level import inverse_of, magnitude_of
@@ -58,7 +58,7 @@ def condition(M, inverse):
 
 
 def backward_error(A, x, b):
-    """Of x, in units of the rounding of A's dtype."""
+    """The backward error of x, in units of the rounding of A's dtype."""
     size = abs(A).sum(axis=1).max() * abs(x).max() + abs(b).max()
     return abs(A @ x - b).max() / size / np.finfo(A.dtype).eps
 
@@ -443,7 +443,9 @@ def test_the_magnitude_is_hermitian_positive_definite(backend, kind, dtype, low_
     for trans, want in (("T", M.T), ("H", M.conj().T)):
         assert_close(applied(backend, F, trans), want, 1e4, abs(M).max())
     G = MultilevelILU(low_memory=low_memory, **options).factor(backend.move(A))
-    assert F.report.probe == G.report.probe and len(F.report.levels) == len(G.report.levels)  # of M with D
+    assert F.report.trial_residual == G.report.trial_residual and len(F.report.levels) == len(
+        G.report.levels
+    )  # of M with D
     assert F.nnz >= G.nnz
 
 
@@ -583,7 +585,7 @@ def test_the_parts_of_an_order_hold_for_entries_that_are_zero_at_first(monkeypat
     first = later.copy()
     first.data[np.asarray(abs(later - A)[later.nonzero()]).ravel() > 0] = 0  # stored all the same
     first.data[0] = 4.0
-    first[0, 1] *= 1 + 1e-15  # symmetric but for rounding
+    first[0, 1] *= 1 + 1e-15  # symmetric up to rounding
     assert first.nnz == later.nnz
     F = MultilevelILU(symmetric=None).factor(first)
     assert len(F._first.above) > 4
@@ -787,7 +789,7 @@ def test_a_nearly_singular_matrix_is_factored_and_the_report_tells():
 
 
 def laplacian(dtype):
-    """Of a graph with weights: its rows sum to 0, but for rounding."""
+    """The Laplacian of a graph with weights: its rows sum to 0, up to rounding."""
     A = gallery.poisson5(9, 8)
     W = sp.triu(A, 1)
     W.data = 1 + np.random.default_rng(3).random(W.nnz)
@@ -869,7 +871,7 @@ def test_what_is_left_is_inverted_in_a_scale_in_which_rounding_is_no_pivot(backe
 
 
 def test_what_is_mirrored_makes_no_matching(backend):
-    """An A without a matching, whose transpose it equals but for entries that are rounding."""
+    """An A without a matching, whose transpose it equals except for entries that are rounding."""
     A = sp.csr_matrix(np.array([[0, 0, 1e-28, 0], [0, 0, 0, 1e-249], [0, 0, 1e-11, 1e-172], [0, 0, 1e-38, 0]]))
     for matching in (True, False):
         with pytest.raises(StructurallySingular, match="rows 2, 3"):
@@ -943,8 +945,8 @@ def test_any_pattern_in_any_scale_has_a_finite_inverse_or_a_clear_error(scaled, 
     b, size = values(N.shape[0], N.dtype), np.linalg.cond(N)
     # an entry that is no more than rounding in A may be large in N: then A counts as symmetric, and N is not
     if drop_tol > 0 or not (r is c or F.report["kind"] == "general"):
-        # M is not A, and parts of M^-1 may be beyond the range of numbers: finite is what the factors were probed with
-        assert np.isfinite(F.solve(A @ probing(as_csr(A, diagonal=False)))).all()
+        # M is not A, and parts of M^-1 may be beyond the range of numbers: finite is what the factors were tried with
+        assert np.isfinite(F.solve(A @ trial_vector(as_csr(A, diagonal=False)))).all()
         return
     for trans, M, into, out in (("N", N, r, c), ("T", N.T, c, r), ("H", N.conj().T, c, r)):
         z = F.solve(into * b, trans=trans)

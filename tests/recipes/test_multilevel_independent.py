@@ -15,8 +15,8 @@ from finelu import MultilevelILU, ParameterError, gallery
 from finelu.device import to_host
 from finelu.errors import FineluError
 from finelu.kernels.reference import independent as specification
-from finelu.preconditioners.multilevel import independent
-from finelu.preconditioners.multilevel import recipe as recipes
+from finelu.preconditioners.multilevel import factors as recipes
+from finelu.preconditioners.multilevel import independent, settings
 
 NEVER = float("inf")
 EXACT = {"drop_tol": 0.0, "condest": NEVER, "fill": NEVER}
@@ -43,7 +43,8 @@ def device(request, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "finelu.kernels.cpu.independent", specification)
     monkeypatch.setattr(cpu, "independent", specification, raising=False)
-    monkeypatch.setattr(recipes, "on_gpu", lambda array: True)
+    for module in (recipes, settings):
+        monkeypatch.setattr(module, "on_gpu", lambda array: True)
     return Specified()
 
 

@@ -33,6 +33,7 @@ from finelu.preconditioners import parilut
 BOTH = pytest.mark.parametrize("Recipe", [ParILUT, ParICT])
 EITHER = pytest.mark.parametrize("sweep", ["exact", "synchronous"])
 ANI = gallery.anisotropic_triangles(3)  # 741 rows, of unit diagonal
+MESH = gallery.anisotropic_triangles(3, rcm=False)  # the same in an order that does not depend on how NumPy sorts
 SPREAD = {
     ParILUT: ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "arrow:70", "random_dominant:60,0.08,3"),
     ParICT: ("poisson7:5,4,3", "arrow:70", "anisotropic_triangles:1"),
@@ -123,7 +124,7 @@ def test_the_residual_norms_are_those_of_the_factors(backend, Recipe, sweep, dty
         assert all(abs(norms[k] / want[k] - 1) > 1e-6 for k in (1, 2))
         assert norms[1] == made[2].report["residual_norms"][1]
         norms, want = norms[::3], want[::3]
-    rtol = 1e-3 if dtype == "complex64" else 1e-9  # of what is left where larger numbers cancel
+    rtol = 1e-3 if dtype == "complex64" else 1e-9  # of the rest where larger numbers cancel
     np.testing.assert_allclose(norms, want, rtol=rtol)
     assert made[3].report["steps"] == 3 and made[3].report["stopped"] == "all steps done"
     L, U = fetched(backend, made[3])
@@ -694,8 +695,8 @@ def test_refused_updates_are_counted_and_named_with_their_row(backend, options):
 
 
 def test_where_the_residual_grows_the_factors_before_that_are_taken(backend):
-    start = ILUT(drop_tol=0.02).factor(backend.move(ANI))
-    F = ParILUT(sweep="synchronous", steps=12, start=start).factor(backend.move(ANI))
+    start = ILUT(drop_tol=0.05).factor(backend.move(MESH))
+    F = ParILUT(sweep="synchronous", steps=12, start=start).factor(backend.move(MESH))
     norms = F.report["residual_norms"]
     assert "the residual grew" in F.report["stopped"] and F.report["steps"] == len(norms) - 1 < 12
     assert norms[-1] > 1.5 * norms[0] == 1.5 * min(norms)
@@ -703,15 +704,15 @@ def test_where_the_residual_grows_the_factors_before_that_are_taken(backend):
 
 
 def test_steps_that_end_early_leave_a_yardstick_for_updates(backend):
-    start = ILUT(drop_tol=0.02).factor(backend.move(ANI))
+    start = ILUT(drop_tol=0.05).factor(backend.move(MESH))
     for options in ({"steps": 12, "stagnation": 0.2}, {"steps": 12, "start": start}):
-        F = ParILUT(sweep="synchronous", update_sweeps=0, **options).factor(backend.move(ANI))
+        F = ParILUT(sweep="synchronous", update_sweeps=0, **options).factor(backend.move(MESH))
         assert F.report["stopped"] != "all steps done"
         first = F.report["pattern_residual"]
         L, U = fetched(backend, F)
-        apart = sp.csr_matrix(ANI - L @ U).multiply(abs(L) + abs(U) > 0)
-        np.testing.assert_allclose(first, sp.linalg.norm(apart) / sp.linalg.norm(ANI), rtol=1e-6, atol=1e-15)
-        B = ANI.copy()
+        apart = sp.csr_matrix(MESH - L @ U).multiply(abs(L) + abs(U) > 0)
+        np.testing.assert_allclose(first, sp.linalg.norm(apart) / sp.linalg.norm(MESH), rtol=1e-6, atol=1e-15)
+        B = MESH.copy()
         B.data[np.repeat(np.arange(B.shape[0]), np.diff(B.indptr)) != B.indices] *= -1
         F.update(backend.move(B))
         assert F.report["pattern_residual"] != first

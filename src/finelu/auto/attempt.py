@@ -86,7 +86,7 @@ class Iterations:
             iterations, recurrence = len(history) - 1, history
         for method in self.methods if size > target and monitor.status is None else ():
             goes_on, corrected = True, False
-            while goes_on:  # once, unless rows differ in size, so that one norm does not lead to what is asked
+            while goes_on:  # once, unless rows differ in size, so that one norm does not meet the criterion
                 most = min(self.most - iterations, REFINEMENTS**2 if self.complete else MAXITER)
                 if most <= 0:
                     break
@@ -136,7 +136,7 @@ class Iterations:
             maxiter=most,
             callback=None if callback is None else lambda correction: callback(x + correction),
             watch=monitor,
-            **({"restart": restart} if method in krylov.RESTARTED else {}),
+            restart=restart,
         )
 
     def _refine(self, rhs: RightHandSide, r: Any, monitor: SwitchMonitor) -> tuple[Any, Any, float, Any]:

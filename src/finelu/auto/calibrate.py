@@ -15,7 +15,8 @@ from finelu.auto.rates import SHIPPED, SHIPPED_ON_GPU, GpuRates, Rates
 from finelu.device import namespace, require_gpu, synchronize
 from finelu.matrix import CSR, as_csr
 from finelu.ordering import with_little_fill
-from finelu.preconditioners import IC0, ILU0, ILUT, MultilevelILU, ParILUT, SparseLU, complete, cudss, pardiso
+from finelu.preconditioners import IC0, ILU0, ILUT, MultilevelILU, ParILUT, SparseLU
+from finelu.preconditioners.direct import cudss, feral, klu, pardiso
 
 RUNS = 3  # of which the fastest counts
 STEPS = 30  # of a method
@@ -39,7 +40,7 @@ def calibrate(tell: Callable[[str, int, int], Any] = lambda *_: None) -> Rates:
 
 
 def calibrate_gpu(tell: Callable[[str, int, int], Any] = lambda *_: None) -> GpuRates:
-    """Measure the rates of the GPU in use; as `calibrate`. Raises DeviceError where there is none.
+    """Measure the rates of the GPU in use; as `calibrate`. Raises DeviceError if there is none.
 
     The threshold rung keeps its form and gets one factor; without cuDSS the shipped rates of its rung are kept. Cost: a
     few seconds.
@@ -100,7 +101,7 @@ def _iterations() -> dict[str, float]:
 def _of_a_step(method: str, A: CSR, recipe: Any) -> float:
     """Seconds of an iteration."""
     b, F = _right_hand_side(A), recipe.factor(A)
-    function: Any = getattr(krylov, method)
+    function = krylov.METHODS[method].solve
     taken = function(A, b, M=F, rtol=1 / PATIENCE**2, maxiter=STEPS).iterations
     seconds = _seconds(lambda: function(A, b, M=F, rtol=1 / PATIENCE**2, maxiter=STEPS).x)
     return seconds / max(int(taken), 1)
@@ -136,8 +137,8 @@ def _superlu() -> dict[str, float]:
 def _libraries() -> dict[str, float]:
     found: dict[str, float] = {}
     libraries = (
-        ("klu", complete.nbklu, "poisson5:60"),
-        ("feral", complete.feral, "poisson7:20"),
+        ("klu", klu.nbklu, "poisson5:60"),
+        ("feral", feral.feral, "poisson7:20"),
         ("pardiso", pardiso.mkl, "poisson7:20"),
     )
     for library, package, name in libraries:
@@ -204,7 +205,7 @@ def _right_hand_side(A: CSR) -> Any:
 
 
 def _seconds(function: Callable[[], Any]) -> float:
-    """Of the fastest of some runs, after one that may compile, until the array that it returns is there."""
+    """Seconds of the fastest of some runs, until its array is computed, after one run that may compile."""
     taken = []
     for _ in range(1 + RUNS):
         start = perf_counter()

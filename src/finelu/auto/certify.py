@@ -1,4 +1,4 @@
-"""What is known of an x: its backward errors, the condition of its system, and how far it may be from the solution."""
+"""Certificates of an x: its backward errors, the condition of its system, and a bound on its error."""
 
 from __future__ import annotations
 

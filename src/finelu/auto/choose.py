@@ -1,6 +1,6 @@
 """Which recipe and which Krylov method fit a matrix: two tables, and `choose`, which reads them.
 
-`RUNGS` holds the recipes that `solve` may try, `METHODS` the methods that fit a recipe. Whoever needs a recipe or a
+`RUNGS` holds the recipes that `solve` may try, `FITTING` the methods that fit a recipe. Whoever needs a recipe or a
 method for a matrix asks here: `solve`, `Sequence`, `finelu solve --recipe`, `compare` and the gradients of interop.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from finelu import krylov
-from finelu.errors import ParameterError, meant
-from finelu.matrix.traits import MatrixTraits
+from finelu.krylov.method import METHODS, NEEDS
+from finelu.matrix import CSR
+from finelu.matrix.traits import MatrixTraits, asymmetry_of
 from finelu.preconditioners import (
     IC0,
     ICT,
@@ -24,13 +24,11 @@ from finelu.preconditioners import (
     ParILUT,
     Schwarz,
     SparseLU,
-    complete,
-    cudss,
     recipe_of,
 )
-from finelu.preconditioners.direct import COLAMD, SHORT, is_quick
+from finelu.preconditioners.direct import cudss, klu
+from finelu.preconditioners.direct.analysis import COLAMD, SHORT, is_quick
 from finelu.preconditioners.recipe import Recipe
-from finelu.validation import shown
 
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
 LIGHT = 5000  # entries up to which it does, of the systems that are factored without a count
@@ -107,7 +105,7 @@ def _elliptic(A: MatrixTraits) -> bool:
     return A.n >= SUBDOMAINS and A.coupled >= (COUPLED if A.definite else NEARLY_COUPLED)
 
 
-# Of each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs.
+# The first row of each rung whose rule holds is tried. The rungs are tried in the order of their costs.
 RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     (
         "cheap",
@@ -135,7 +133,7 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
 # The methods of the first row whose rule holds for A, the recipe, and whether that recipe alone is to be tried.
 # cg: factors that are Hermitian because A is (those of ILU0, MILU0, ILUK) have positive pivots where A is an M-matrix;
 # where one is negative, cg finds out, and gmres goes on.
-METHODS: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]], ...] = (
+FITTING: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]], ...] = (
     (lambda A, M, alone: isinstance(M, MultilevelILU) and M.definite and not A.definite, ("minres", "gmres")),
     (lambda A, M, alone: isinstance(M, MultilevelILU) and M.definite, ("cg", "gmres")),
     (lambda A, M, alone: isinstance(M, SparseLU | MultilevelILU), ("gmres",)),  # which then takes few iterations
@@ -177,7 +175,7 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     by_columns, reason = recipes[0].ordering == COLAMD, found["direct"].reason
     sparse = traits.mean_row <= SHORT and (not traits.dense or is_quick(traits))  # few fill in little
     permuted = not traits.diagonal.usable and sparse
-    if (by_columns or permuted) and complete.nbklu() is not None:
+    if (by_columns or permuted) and klu.nbklu() is not None:
         recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
     quick = is_quick(traits) and not (by_columns or permuted)
     is_small = traits.n <= SMALL or (traits.nnz <= LIGHT and quick)
@@ -195,7 +193,7 @@ def methods(traits: MatrixTraits, recipe: Recipe | None, method: str = "auto", *
     """
     if method != "auto":
         return (method,)
-    return next(found for holds, found in METHODS if holds(traits, recipe, alone))
+    return next(found for holds, found in FITTING if holds(traits, recipe, alone))
 
 
 def choose(traits: MatrixTraits, recipe: Recipe | str | None = "auto", method: str = "auto") -> Choice:
@@ -210,20 +208,19 @@ def choose(traits: MatrixTraits, recipe: Recipe | str | None = "auto", method: s
     return Choice(first.recipes[0], methods(traits, first.recipes[0], method, alone=False), first.reason)
 
 
+def unfit(method: str, A: CSR, kind: str) -> str:
+    """What A lacks of the symmetry that a method needs, in words; "" where it has it.
+
+    kind : as of `MatrixTraits`.
+    """
+    needs = METHODS[method].needs
+    differing = NEEDS[needs] and asymmetry_of(A, kind, transposed=needs == "symmetric")
+    return differing and f"{method} needs {NEEDS[needs]}, but {differing}"
+
+
 def recipe_asked(recipe: Any) -> Any:
     """The recipe that is meant, None for no preconditioner, or "auto": of a recipe, its class, or a name of either."""
     if recipe is None or isinstance(recipe, Recipe) or (isinstance(recipe, str) and recipe == "auto"):
         return recipe
     found = recipe_of(recipe, "auto", "none")
     return None if found == "none" else found
-
-
-def method_asked(method: Any) -> str:
-    """The name of the method that is meant: "auto", a name in letters of any size, or the function itself."""
-    name = method.__name__ if any(method is getattr(krylov, known) for known in krylov.METHODS) else method
-    if isinstance(name, str) and name.lower() in ("auto", *krylov.METHODS):
-        return name.lower()
-    raise ParameterError(
-        f"there is no method {shown(method)}; one of auto, {', '.join(krylov.METHODS)} is needed."
-        + meant(method, krylov.METHODS)
-    )

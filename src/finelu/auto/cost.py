@@ -17,24 +17,25 @@ from finelu.deadline import limited
 from finelu.device import free_memory
 from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
 from finelu.kernels import kernels_for
+from finelu.krylov import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import COSTLY, Fill, OrderingJob, products
 from finelu.preconditioners import Schwarz
-from finelu.preconditioners.complete import is_mirrored
-from finelu.preconditioners.direct import (
+from finelu.preconditioners.direct import SparseLU
+from finelu.preconditioners.direct.analysis import (
     COLAMD,
     QUICK,
     SHORT,
     Analysis,
-    SparseLU,
     analysed,
     light_by_klu,
     may_be_by_blocks,
     needs_matching,
 )
+from finelu.preconditioners.direct.library import is_mirrored
+from finelu.preconditioners.multilevel.factors import AT_ONCE, LOOSE
 from finelu.preconditioners.multilevel.order import definite_scale
-from finelu.preconditioners.multilevel.recipe import AT_ONCE, LOOSE
 from finelu.scaling import require_matching
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
@@ -60,7 +61,8 @@ class Costs:
     `count_fill` has made it.  analysis_seconds : on an idle machine, that it takes to order A and to count what the
     direct solve would take.  job : the same analysis, running in a second thread.
     short : rows are so short that factors with columns ordered alone stay sparse.
-    fill : of the direct solve, where it is counted; counted : whether no count is to come.  no_room : for an analysis.
+    fill : of the direct solve, where it is counted; counted : whether no count is to come.
+    too_large : A is, for an analysis of the direct solve.
     by_columns : whether the direct solve orders columns alone, so that its fill cannot be counted.
     quick : whether it is not counted because it takes less time than that.
     """
@@ -77,7 +79,7 @@ class Costs:
         self._analysed_for: SparseLU | None = None  # the recipe whose analysis that is
         self.fill: Fill | None = None
         self.counted = (self.by_columns and traits.diagonal.usable) or self.quick
-        self.no_room = False
+        self.too_large = False
         self.job: OrderingJob | None = None
         self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
 
@@ -143,7 +145,7 @@ class Costs:
         return self.pace * seconds
 
     def count_fill(self) -> None:
-        """Order A as the direct solve will, and count what it takes; nothing, where the time is over before."""
+        """Order A as the direct solve will, and count its fill and work; nothing, if the time is over before."""
         recipes: Any = () if self.counted else self.rungs["direct"].recipes
         self.counted = True
         for recipe in recipes:  # the last one also takes a matching that is not complete
@@ -163,7 +165,7 @@ class Costs:
             except OutOfTime:
                 return
             except MemoryError:
-                self.no_room = True
+                self.too_large = True
                 return
 
     def known(self, recipe: SparseLU) -> Analysis | None:
@@ -178,7 +180,7 @@ class Costs:
     def seconds(self, rung: str) -> float:
         """Seconds that a rung is expected to take, its iterations included; Inf where its factors do not fit."""
         n, nnz = self.traits.n, self.traits.nnz
-        if not self.fits(self.room(rung)) or (rung == "direct" and self.no_room):
+        if not self.fits(self.bytes_of(rung)) or (rung == "direct" and self.too_large):
             return math.inf
         if rung == "cudss":  # which counts in its plan
             return current_on_gpu().cudss_overhead + current_on_gpu().cudss_row * n
@@ -217,7 +219,8 @@ class Costs:
     def of_iteration(self, method: str) -> float:
         """Seconds of an iteration with factors of A's own pattern, where A is."""
         rates = current_on_gpu() if self.traits.gpu else RATES
-        step: float = getattr(rates, method, rates.gmres)
+        kind = METHODS.registered.get(method)  # none for refinement
+        step = rates.gmres if kind is None or kind.restarts else rates.cg if kind.products == 1 else rates.bicgstab
         return rates.overhead + step * self.traits.nnz
 
     def keep_pace(self, measured: float, expected: float) -> None:
@@ -238,7 +241,7 @@ class Costs:
         part = 0.5 if library is not None and library.symmetric else 1.0  # of L and U that is made
         return row * self.traits.n + part * (entry * fill.nnz + flop * fill.flops)
 
-    def room(self, rung: str) -> float:
+    def bytes_of(self, rung: str) -> float:
         """Bytes that the factors of a rung may take: counted for the direct solve, where that is possible, else what
         the `fill` of the recipe allows."""
         n, nnz = self.traits.n, self.traits.nnz
@@ -251,14 +254,14 @@ class Costs:
             return self.entry * (min(COLUMN_FILL * nnz, n**2) if self.short else n**2)
         return self.entry * (nnz if self.fill is None else self.fill.nnz)
 
-    def fits(self, room: float) -> bool:
+    def fits(self, size: float) -> bool:
         """Whether that many bytes are free; asking takes longer than a small solve, so it is asked for many only."""
-        return (self.limit is None and room <= ALWAYS_FREE) or room <= self.memory
+        return (self.limit is None and size <= ALWAYS_FREE) or size <= self.memory
 
     @property
     def most(self) -> float:
         """Entries that the factors of the direct solve may have; Inf where those that are expected fit."""
-        return math.inf if self.fits(self.room("direct")) else self.most_entries
+        return math.inf if self.fits(self.bytes_of("direct")) else self.most_entries
 
     @property
     def most_entries(self) -> float:

@@ -48,8 +48,8 @@ def image(A: CSR, v: Any) -> tuple[Any, Any]:
 
 def sums_are_exact(A: CSR) -> bool:
     """Whether sums of entries of a row of A, added up in twice the precision of float64, are 0 only where they are so
-    without any rounding: all partial sums, and those of what they have rounded, are then multiples of the last place
-    of the smallest entry that this precision holds."""
+    without any rounding: all partial sums, and those of their rounding errors, are then multiples of the last place of
+    the smallest entry that this precision holds."""
     entries = abs(A.data.view(A.data.real.dtype))
     if not bool(entries.all()):
         entries = entries[entries > 0]
@@ -61,7 +61,7 @@ def sums_are_exact(A: CSR) -> bool:
 
 def takes_to_zero(A: CSR, v: Any) -> bool | None:
     """Whether A takes a multiple of v (n,) to 0 without any rounding; None where that is not one of 0, 1, -1, i and -i
-    but for the rounding of v: others cannot be held, as a rule."""
+    up to the rounding of v: others cannot be held, as a rule."""
     xp = namespace(v)
     v = v / v[abs(v).argmax()]
     units = (xp.rint(v.real) + (1j * xp.rint(v.imag) if v.dtype.kind == "c" else 0)).astype(v.dtype)

@@ -104,7 +104,7 @@ def _refined(A: CSR, F: Any, v: Any, trans: str, sizes: Any, eps: float) -> Null
 
 def _step(F: Any, rest: Any, magnitudes: Any, trans: str) -> Any:
     """F^-1 of `rest` without the parts of it that lead out of the range of a singular A, of which nearly singular F
-    make a large vector, whose rounding is as large as what is wanted.
+    make a large vector, whose rounding is as large as the wanted component.
 
     Each part, along a left null vector u, is taken out as a multiple of the magnitudes of the rows, so that what is
     left of A v in the end is the least that there can be, compared with these.

@@ -18,7 +18,7 @@ import numpy as np
 
 from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide
 from finelu.auto.certify import certificate
-from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, methods, rungs
+from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, methods, rungs, unfit
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
@@ -31,10 +31,11 @@ from finelu.kernels.compiling import compile_clock
 from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
 from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
-from finelu.matrix.traits import MatrixTraits, asymmetry_of, traits
+from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
-from finelu.preconditioners import MILU0, SparseLU, cudss
-from finelu.preconditioners.direct import SparseLUFactors
+from finelu.preconditioners import MILU0, SparseLU
+from finelu.preconditioners.direct import cudss
+from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.result import Attempt, Certificate, Solution, Status
 
@@ -43,7 +44,7 @@ OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # 
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
-WITHOUT_PIVOT = "A may be definite but for a null vector, and factors that keep A's row sums would have no last pivot"
+WITHOUT_PIVOT = "A may be semidefinite with a null vector, and factors that keep A's row sums would have no last pivot"
 NESTED = 2  # times that a part of b outside of A's range is taken away: what A's pattern leads to, and what factors do
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
 LONGER = 10.0  # times by which these may take longer than the cheap rung is expected to
@@ -112,10 +113,10 @@ class Ladder:
             return "direct"
         if self.wanted < EXACT and (rung := self._complete(left)):
             return rung
-        if "cheap" in left and costs.fits(costs.room("cheap")):
+        if "cheap" in left and costs.fits(costs.bytes_of("cheap")):
             return "cheap"
         left = compared(left)
-        if "direct" in left and costs.fits(costs.room("direct")):
+        if "direct" in left and costs.fits(costs.bytes_of("direct")):
             costs.count_fill()
         seconds = {rung: costs.seconds(rung) for rung in left}
         doubt = {"threshold": DOUBT if "cheap" in self.broken else 1.0}
@@ -126,9 +127,9 @@ class Ladder:
         """The rung of complete factors, if it is left, fits, and is not expected to take much longer than incomplete
         ones: for tolerances that an incomplete factorization may reach, or not, by chance."""
         rung, costs = next((rung for rung in COMPLETE if rung in compared(left)), None), self.costs
-        if rung == "direct" and costs.fits(costs.room(rung)):
+        if rung == "direct" and costs.fits(costs.bytes_of(rung)):
             costs.count_fill()
-        if rung is None or not costs.fits(costs.room(rung)):
+        if rung is None or not costs.fits(costs.bytes_of(rung)):
             return None
         seconds, cheap = costs.seconds(rung), costs.seconds("cheap") if "cheap" in left else math.inf
         return rung if seconds < math.inf and seconds <= LONGER * cheap and costs.in_time(seconds, rung) else None
@@ -160,9 +161,9 @@ class Ladder:
                 length = rhs.residual.norm
                 if size <= rhs.target:
                     return replace(self.nothing(b, Status.CONVERGED, length), x=rhs.x)
-        if differing := self._unfit_for_method():
-            unfit = self.nothing(b, Status.NOT_SYMMETRIC, length)
-            return replace(unfit, x=rhs.x, method=self.method, seen=(*unfit.seen, differing))
+        if self.method != "auto" and (differing := unfit(self.method, self.A, self.traits.kind)):
+            found = self.nothing(b, Status.NOT_SYMMETRIC, length)
+            return replace(found, x=rhs.x, method=self.method, seen=(*found.seen, differing))
         if self.most == 0:
             return replace(self.nothing(b, Status.MAX_ITERATIONS, length), x=rhs.x)
         left = [rung] if rung else [name for name in self.rungs if name not in self.broken]
@@ -184,7 +185,7 @@ class Ladder:
 
     def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:
         """Try the rungs that are left, until one solves or there is a reason to stop; takes out what it tries, and
-        returns the last, None if that is not what led to the evidence. rung, why : as of `solve`."""
+        returns the last, None if that is not what led to the evidence. rung, why : as in `solve`."""
         try:
             rung = rung or self.preferred or self.next_rung(left)
             why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
@@ -263,7 +264,7 @@ class Ladder:
         return self._combined(rhs, evidence, inner, replace(inner, x=x, status=status, seen=seen))
 
     def _combined(self, rhs: RightHandSide, evidence: Evidence, inner: Solution, found: Solution) -> Solution:
-        """What was found, with the attempts that came before, and norms that are those of b, not of its part."""
+        """The solution with the earlier attempts, and with norms that are those of b, not of its part."""
         within, outside = norm(rhs.b - evidence.outside), norm(evidence.outside)
         history, recurrence = (np.hypot(norms, outside)[1:] for norms in (inner.history, inner.recurrence))
         history = np.append(rhs.history, history)
@@ -410,7 +411,7 @@ class Ladder:
             if status not in LIMITS or of_attempt:
                 self.solvability.look_at_structure()
             for rung in left if status is not Status.MAX_ITERATIONS else ():
-                why = "the time left is too short for it" if rung in in_memory else "its factors may not find room"
+                why = "the time left is too short for it" if rung in in_memory else "its factors may not fit in memory"
                 seen += (f"{self._name(rung)} was left out: {why}",)
         if self.solvability.structure and (status not in LIMITS or of_attempt):
             status = Status.SINGULAR
@@ -446,7 +447,7 @@ class Ladder:
         )
 
     def certificate(self, b: Any, x: Any) -> Certificate:
-        """What is known of an x that this ladder has found for b."""
+        """The certificate of an x that this ladder has found for b."""
         made = [
             rung for rung in (self.preferred, *COMPLETE, *self.factors) if rung is not None and rung in self.factors
         ]
@@ -458,14 +459,6 @@ class Ladder:
         """x = 0, and nothing tried."""
         x, history = namespace(b).zeros_like(b), np.array([size])
         return Solution(x, status, 0, size, history, recurrence=history, seen=self.traits.sentences())
-
-    def _unfit_for_method(self) -> str:
-        """What A lacks of the symmetry that the method that was asked for needs, in words; "" where it has it."""
-        needed = {"cg": "A = A^H", "minres": "A = A^H", "sqmr": "A = A^H or A = A^T"}.get(self.method, "")
-        if not needed:
-            return ""
-        differing = asymmetry_of(self.A, self.traits.kind, transposed=self.method == "sqmr")
-        return differing and f"{self.method} needs {needed}, but {differing}"
 
     # a rung
 
@@ -536,6 +529,6 @@ class Ladder:
 
 
 def compared(rungs: list[str]) -> list[str]:
-    """Of the rungs that are left, those that are compared: the fill of the direct one is counted on the host, which
-    takes longer than cuDSS as a whole, as long as that is left."""
+    """The remaining rungs that are compared: all, but not the direct one as long as cuDSS is left, since to count its
+    fill on the host takes longer than cuDSS as a whole."""
     return [rung for rung in rungs if rung != "direct" or "cudss" not in rungs]

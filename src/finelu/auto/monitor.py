@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from finelu.auto.cost import Costs
-from finelu.krylov import CYCLE, RESTARTED
+from finelu.krylov import CYCLE, METHODS
 from finelu.result import Status
 
 CAUTION = 3.0  # how many times longer than the alternative an iteration that has just begun must be expected to take
@@ -54,7 +54,7 @@ class SwitchMonitor:
         self.watch, self.norm_callback = watch, norm_callback
         self.first: float | None = None
         self.smallest = math.inf
-        self.restarted = method in RESTARTED
+        self.restarted = method != "refinement" and METHODS.registered[method].restarts
         self.seen = 0, math.inf  # the iteration of the last look at what cycles take away, and the smallest then
         self.began, self.start = 0, 0.0  # the first iteration, and when it was over: it may include compiling kernels
         self.next = 0.0  # seconds of the iteration before the next comparison

@@ -109,8 +109,7 @@ def orthonormal(V: Any) -> Any:
 class Evidence:
     """exact : A is singular as it is stored, of which det A = 0, A v = 0 without any rounding or, where A is large
     and v not one of units, A v = 0 to twice the precision, is the sign; else it is so to the rounding of its entries
-    only.  text : what was found.
-    outside (n,) : the part of b outside of A's range, as far as it is known.
+    only.  text : the finding in words. outside (n,) : the part of b outside of A's range, as far as it is known.
     null : the span of vectors v with A v = 0, as far as it is known.
     """
 
@@ -125,7 +124,7 @@ class Constants:
     """Null vectors that the pattern of A leads to.
 
     adjoint : A^H; None where left was not looked for.  right, left : the span of vectors v with A v = 0, and of u with
-    u^H A = 0; None where there are none. Both to the rounding of the sums in the rows, and columns, of A.
+    u^H A = 0; None if there are none. Both to the rounding of the sums in the rows, and columns, of A.
     """
 
     A: CSR
@@ -168,7 +167,7 @@ class Constants:
         return exact or bool(exactly_singular(self.A))
 
     def _hides(self, outside: Any, b: Any, rtol: float) -> bool:
-        """Whether c v, v a null vector but for rounding, is so long where A c v has the length of `outside`, the part
+        """Whether c v, v a null vector up to rounding, is so long where A c v has the length of `outside`, the part
         of b that nothing else reaches, that the rounding of its terms is far above the tolerance."""
         if self.right is None or not norm(v := self.right.part(outside)) > 0:
             return False
@@ -178,7 +177,7 @@ class Constants:
 
 
 def constant(A: CSR) -> Pieces | None:
-    """The constant vector, if A takes it to 0 but for the rounding of the sums in its rows."""
+    """The constant vector, if A takes it to 0 up to the rounding of the sums in its rows."""
     xp = namespace(A.data)
     one = xp.ones(A.n, A.dtype)
     vanishes = not bool(product_twice(A, one).any())

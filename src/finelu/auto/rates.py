@@ -1,7 +1,7 @@
 """The seconds that `solve` expects its rungs to take: those that `finelu calibrate` has measured here, or shipped ones.
 
-What was measured is kept in the user's cache, one file for each kind of processor and of GPU, so that a home that
-several machines share keeps them apart. `FINELU_RATES` names another folder.
+Measured rates are kept in the user's cache, one file for each kind of processor and of GPU, so that a home that several
+machines share keeps them apart. `FINELU_RATES` names another folder.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def kept_in(rates: Rates | GpuRates = SHIPPED) -> Path:
 
 
 def gpu() -> str:
-    """The name of the GPU in use. Raises DeviceError where there is none."""
+    """The name of the GPU in use. Raises DeviceError if there is none."""
     runtime = require_gpu().cuda.runtime
     name: bytes = runtime.getDeviceProperties(runtime.getDevice())["name"]
     return name.decode(errors="replace")

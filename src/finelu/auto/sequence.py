@@ -13,7 +13,7 @@ import numpy as np
 from finelu import krylov
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.attempt import MAXITER
-from finelu.auto.choose import method_asked, recipe_asked
+from finelu.auto.choose import recipe_asked
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
@@ -23,6 +23,7 @@ from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock
+from finelu.krylov import method_name
 from finelu.krylov.criterion import Criterion, criterion_asked, diminished, power_for, times_power
 from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual
@@ -31,7 +32,8 @@ from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.matrix.traits import traits
 from finelu.matrix.vectors import as_dtype
 from finelu.ordering import OrderingJob
-from finelu.preconditioners import SparseLU, cudss
+from finelu.preconditioners import SparseLU
+from finelu.preconditioners.direct import cudss
 from finelu.result import Solution, Status
 from finelu.validation import number
 
@@ -82,7 +84,7 @@ class Sequence:
         criterion: str = "auto",
     ):
         self.criterion = criterion_asked(criterion)
-        self.rtol, self.recipe, self.method = number("rtol", rtol), recipe_asked(recipe), method_asked(method)
+        self.rtol, self.recipe, self.method = number("rtol", rtol), recipe_asked(recipe), method_name(method, "auto")
         self.decisions: list[str] = []
         self._A: Any = A
         self._past: list[Any] = []  # solutions, the last first; none of before a step that failed
@@ -94,7 +96,7 @@ class Sequence:
         self._reuse_costs = ReuseCosts()
         self._spent = self._taken = 0.0  # seconds of all steps, and of the last, without compiling
         self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
-        self._count: OrderingJob | None = None  # of what they take
+        self._count: OrderingJob | None = None  # counts their fill
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
         self._precise = self.rtol  # 0 once single precision was not enough: see `precise`
         self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
@@ -302,15 +304,14 @@ class Sequence:
             return bool(began) and perf_counter() - began[0][1] > patience
 
         too_long.looks_at_claims = True  # type: ignore[attr-defined]  # the residual of x is formed below
-        options: dict[str, Any] = {"restart": krylov.CYCLE} if self._method in krylov.RESTARTED else {}
         M, history, recurrence, goes_on, iterations = as_operator(self._F, "M", b, b.dtype), [least], [least], True, 0
         while goes_on:  # once, unless rows of A differ much in size
             before, (rest, tolerance) = least, (r, target)
             if least > target:
                 rest, tolerance = residual.correction(x, r, least, target)
-            system, options["atol"] = System(product, rest, M), tolerance
+            system, most = System(product, rest, M), MAXITER - iterations
             solution = krylov.iterate(
-                self._method, system, rtol=0.0, maxiter=MAXITER - iterations, watch=too_long, **options
+                self._method, system, rtol=0.0, atol=tolerance, maxiter=most, watch=too_long, restart=krylov.CYCLE
             )
             iterations += solution.iterations
             x = kernels_for(b).vectors.added(x, solution.x)

@@ -109,7 +109,7 @@ def limit_in_words(A: CSR, residual: Criterion, F: Any, b: Any, x: Any, size: fl
     precision, eps = "double" if b.real.dtype == np.float64 else "single", float(np.finfo(b.dtype).eps)
     roundings = size / residual.rounding(b, x)
     known = condition(A, F, x)
-    near = ", so that A may be singular but for rounding" if UNRESOLVED < known * eps < math.inf else ""
+    near = ", so that A may be singular up to rounding" if UNRESOLVED < known * eps < math.inf else ""
     reachable = 2 * size / norm(b)
     cures = [f"ask for rtol >= {reachable:.0e}"] if reachable < SENSIBLE else []
     cures += ["rescale the unknowns and equations", *([] if precision == "double" else ["pass A and b in float64"])]

@@ -1,4 +1,4 @@
-"""What is known of null vectors of A and of its structure, and what that says of a right-hand side."""
+"""Known null vectors and the structure of A, and their consequences for a right-hand side."""
 
 from __future__ import annotations
 
@@ -99,12 +99,13 @@ class Solvability:
     # in words
 
     def not_unique(self, factors: Any) -> str:
-        """What is known of null vectors of A, which make x one of many; "" if nothing.  factors : that solved."""
+        """The known null vectors of A, which make x one of many, in words; "" if none is known.  factors : that
+        solved."""
         if self.constants is not None and (right := self.constants.right) is not None:
             if right.exact:
                 return f"A is singular (A v = 0 for {right}): x is not unique, as x + c v solves A x = b, too"
             return (
-                f"A is singular to working precision (A v = 0 but for rounding, for {right}): x is not unique in this "
+                f"A is singular to working precision (A v = 0 up to rounding, for {right}): x is not unique in this "
                 "precision, as x + c v solves A x = b about as well"
             )
         if self.structure:

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
-from finelu.auto.choose import method_asked, recipe_asked, sooner_on_host
+from finelu.auto.choose import recipe_asked, sooner_on_host
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.compiling import compile_clock, quietly
+from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
 from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
 from finelu.matrix.traits import MatrixTraits, traits
@@ -40,7 +41,7 @@ def solve(
     maxiter: int | None = None,
     device: str | None = None,
     recipe: Any = "auto",
-    method: str | Callable[..., Solution] = "auto",
+    method: str | Callable[..., Solution] | type[Method] = "auto",
     time_limit: float | None = None,
     memory_limit: float | None = None,
     callback: Callable[[Any], object] | None = None,
@@ -61,7 +62,7 @@ def solve(
     device : "cpu" or "cuda" works there, wherever A is. None works where A is, except for systems on a GPU that the CPU
         solves sooner (docs/solve.md lists them; `explain()` says so). x is returned where b was.
     recipe : "auto", or a recipe, its class or its name: then no other is tried.
-    method : "auto" or the name of a method.
+    method : "auto", or a Krylov method: its name, its function or its class.
     time_limit : seconds for everything. At the limit set-up and iterations end early, and x is the best so far; only
         the compilation of kernels at their first use is not interrupted.
     memory_limit : bytes for the factors, estimated before they are made; None: 80% of the free memory of the machine,
@@ -96,7 +97,7 @@ def solve(
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     flag("certify", certify)
-    chosen, method = recipe_asked(recipe), method_asked(method)
+    chosen, method = recipe_asked(recipe), method_name(method, "auto")
     with compile_clock() as compiling, quietly(not verbose):
         A, home = as_csr(A, diagonal=False), on_gpu(b)
         if device is not None:

@@ -1,4 +1,4 @@
-"""What several commands share: arguments and options, exit statuses, the matrix, the right-hand side, the outputs."""
+"""Shared by several commands: arguments and options, exit statuses, the matrix, the right-hand side, the outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from finelu.matrix import CSR
 
 CONVERGED, NOT_CONVERGED, BAD_INPUT, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 70, 130  # exit statuses
-SEED = 0  # of the right-hand side that is made where none is given
+SEED = 0  # of the default right-hand side
 
 Matrix = Annotated[str, typer.Argument(metavar="A", help="matrix file, or gallery:NAME:ARGS (gallery:poisson7:60)")]
 RightHandSide = Annotated[str | None, typer.Option("-b", "--rhs", help="right-hand side file; random if not given")]
@@ -38,11 +38,11 @@ def duration(option: str, text: str) -> float:
 def set_threads(threads: int | None) -> None:
     if threads is not None:
         finelu.set_num_threads(threads)
-    finelu.get_num_threads()  # raises for a wrong FINELU_NUM_THREADS, whether a kernel asks for it or not
+    finelu.get_num_threads()  # raises for a wrong FINELU_NUM_THREADS, even if no kernel needs the number
 
 
 def load(matrix: str) -> CSR:
-    """The matrix of a file, or of the gallery; its diagonal may have gaps, which the recipe is to judge."""
+    """The matrix of a file, or of the gallery; its diagonal may have gaps, which the recipe checks."""
     from finelu.matrix import as_csr
 
     if matrix.startswith("gallery:"):
@@ -71,7 +71,7 @@ def right_hand_side(path: str | None, A: CSR) -> tuple[NDArray[Any], str, float]
 def check_outputs(
     *inputs: str | None, output: str | None = None, plot: str | None = None, page: str | None = None
 ) -> None:
-    """Raise, before any work is done, where a file cannot be written, or is an input or another output, too."""
+    """Raise, before any work is done, if a file cannot be written, or is an input or another output, too."""
     if output is not None:
         from finelu.io import check_writable
 

@@ -1,4 +1,4 @@
-"""`finelu calibrate`: measure what the rungs of `solve` take on this machine."""
+"""`finelu calibrate`: measure the rates of this machine for the expected times of `solve`."""
 
 from __future__ import annotations
 

@@ -43,10 +43,13 @@ def compare(
             help="only these: {names}, none, solve, spilu, splu; solve is fl.solve, spilu and splu are SciPy's",
         ),
     ] = None,
+    method: Annotated[
+        str, typer.Option(help="the only Krylov method: {names}; auto takes those that fit the matrix and the recipe")
+    ] = "auto",
     threads: Threads = None,
     as_json: Json = False,
 ) -> int:
-    """Measure every recipe that applies on this system, and say which to take for one solve and for many."""
+    """Measure every recipe that applies to this system, and recommend one for a single solve and one for many."""
     seconds = duration("--budget", budget)
     names = None if recipes is None else [name.strip() for name in recipes.split(",") if name.strip()]
     check_outputs(matrix, b, page=html)
@@ -65,6 +68,7 @@ def compare(
             budget=seconds,
             device=device,
             recipes=names,
+            method=method,
             pictures=html is not None,
             watch=shown.stage,
         )
@@ -79,6 +83,6 @@ def compare(
             report.print_comparison(out, result, matrix, b, html)
     if result.interrupted:
         if not as_json:
-            write_line("finelu: interrupted; what was measured before is shown")
+            write_line("finelu: interrupted; the earlier measurements are shown")
         raise AlreadyReported
     return CONVERGED if any(m.solved for m in result.measurements) else NOT_CONVERGED

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from finelu.cli.arguments import CONVERGED, Json
 from finelu.cli.output import console, print_json
 
-# module ("" of what has none), the name to install it by, what it is for
+# module ("" if there is none), the name to install it by, its purpose
 PACKAGES = (
     ("numpy", "numpy", "arrays"),
     ("scipy", "scipy", "sparse matrices, SuperLU and its orderings"),

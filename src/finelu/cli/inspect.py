@@ -1,4 +1,4 @@
-"""`finelu inspect`: what a matrix is like."""
+"""`finelu inspect`: properties of a matrix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def inspect(
     plot: Annotated[str | None, typer.Option(metavar="P.png", help="draw pattern, levels, rows to this file")] = None,
     as_json: Json = False,
 ) -> int:
-    """Show what A is like: symmetry, diagonal, dominance, levels, blocks, and what solve would try first."""
+    """Show properties of A: symmetry, diagonal, dominance, levels, blocks, and the first attempt of solve."""
     check_outputs(matrix, plot=plot)
     from finelu.auto.solve import first_try
     from finelu.properties import properties

@@ -1,4 +1,4 @@
-"""What the program writes to stdout and stderr, wherever these lead: full, closed, ASCII only, or a closed pipe."""
+"""Output of the program to stdout and stderr, even if these are full, closed, ASCII only, or a closed pipe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASCII = {
     **{"‖": "||", "µ": "u", "μ": "u", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~", "×": "x", "·": "*", "−": "-"},
     **{"–": "-", "—": "-", "…": "...", "‘": "'", "’": "'", "“": '"', "”": '"', "→": "->", "ε": "eps", "λ": "lambda"},
     **{"⠀": " ", "━": "-", "─": "-", "╸": "-", "╺": "-", "│": "|", "╭": "+", "╮": "+", "╰": "+", "╯": "+", "•": "*"},
-}  # character -> what an ASCII terminal shows in its place
+}  # character -> its replacement on an ASCII terminal
 
 
 class StdoutError(FileError):
@@ -31,7 +31,7 @@ class StdoutError(FileError):
 
 
 class AlreadyReported(Exception):
-    """Ctrl-C after which a command has printed its results: `finelu compare` shows what it has measured."""
+    """Ctrl-C after which a command has printed its results: `finelu compare` shows its measurements."""
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def _plain(value: Any) -> Any:
 
 
 def write_out(text: str) -> None:
-    """Write to stdout at once. Where the reader has closed the pipe (`finelu ... | head -1`), the rest is dropped."""
+    """Write to stdout at once. If the reader has closed the pipe (`finelu ... | head -1`), the rest is dropped."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -74,7 +74,7 @@ def write_out(text: str) -> None:
 
 
 def write_line(line: str) -> None:
-    """Write a line to stderr; where stderr cannot be written, only the exit status reports the error."""
+    """Write a line to stderr; if stderr cannot be written, only the exit status reports the error."""
     try:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
@@ -83,7 +83,7 @@ def write_line(line: str) -> None:
 
 
 def _redirect_to_null(stream: TextIO) -> None:
-    """Send what the buffer of a failing stream still holds to os.devnull, so that no error follows at exit."""
+    """Send the rest of a failing stream's buffer to os.devnull, so that no error follows at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
@@ -116,6 +116,6 @@ def _as_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
     character = error.object[error.start]
     if character in ASCII:
         return ASCII[character], error.start + 1
-    if "\udc80" <= character <= "\udcff":  # what os.fsdecode makes of a byte that is no text
+    if "\udc80" <= character <= "\udcff":  # os.fsdecode's form of a byte that is no text
         return bytes([ord(character) - 0xDC00]), error.start + 1
     return character.encode("ascii", "backslashreplace").decode(), error.start + 1

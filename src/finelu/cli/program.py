@@ -73,11 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = "" if debug else "; set FINELU_DEBUG=1 for the traceback"
         status, error = INTERNAL_ERROR, f"internal error: {type(problem).__name__}: {_message(problem)}{hint}"
     try:
-        if error and "--json" in arguments:  # typer has printed its help where the text is empty
+        if error and "--json" in arguments:  # typer has printed its help if the text is empty
             print_json({"error": error})
         elif error:
             write_line(f"finelu: {error}")
-        write_out("")  # and what others have left in the buffer
+        write_out("")  # flushes the buffer
     except StdoutError as lost:
         status = status or BAD_INPUT
         if not error or "--json" in arguments:

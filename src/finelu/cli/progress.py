@@ -61,7 +61,7 @@ class Progress:
 
 @contextmanager
 def progress(as_json: bool) -> Iterator[Progress]:
-    """Progress on a terminal; with --json, and where stderr is no terminal, nothing is shown."""
+    """Progress on a terminal; nothing is shown with --json, or if stderr is no terminal."""
     if as_json or not sys.stderr.isatty():
         yield Progress()
         return

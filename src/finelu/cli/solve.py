@@ -1,4 +1,4 @@
-"""`finelu solve`: solve A x = b, and print what was done."""
+"""`finelu solve`: solve A x = b, and print a report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from finelu.matrix import CSR
     from finelu.result import Solution
 
-MAXITER = 2000
+MAXITER = 2000  # iterations of a named recipe, unless --maxiter says otherwise
 
 T = TypeVar("T")
 
@@ -91,15 +91,16 @@ def solve(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Solve A x = b, by the recipe named or by what fits A, and print what was done."""
-    from finelu.auto.choose import choose, method_asked
+    """Solve A x = b, by the named recipe or by an automatic choice, and print a report."""
+    from finelu.auto.choose import choose
+    from finelu.krylov import method_name
     from finelu.matrix.traits import traits
     from finelu.preconditioners import recipe_name
     from finelu.validation import count, number
 
     given = {"shift": shift, "steps": steps, "variant": variant, "triangular": triangular, "precision": precision}
     parameters = {name: value for name, value in given.items() if value is not None} | named_values(settings or [])
-    recipe, method, rtol = recipe_name(recipe, "auto", "none"), method_asked(method), number("rtol", rtol)
+    recipe, method, rtol = recipe_name(recipe, "auto", "none"), method_name(method, "auto"), number("rtol", rtol)
     for name, value in (("maxiter", maxiter), ("restart", restart)):
         if value is not None:
             count(name, value, 1)
@@ -209,17 +210,16 @@ def _refuse_without_recipe(parameters: dict[str, str], maxiter: int | None, rest
 
 
 def _iteration_limits(method: str, maxiter: int | None, restart: int | None) -> dict[str, int]:
-    from finelu.krylov import RESTART, RESTARTED
+    from finelu.krylov import METHODS, RESTART
 
-    if method in RESTARTED:
-        return {"maxiter": maxiter or MAXITER, "restart": restart or RESTART}
-    if restart is not None:
-        raise ParameterError(f"restart has no meaning for {method}; only {' and '.join(RESTARTED)} restart.")
-    return {"maxiter": maxiter or MAXITER}
+    if restart is not None and not METHODS[method].restarts:
+        those = " and ".join(name for name, kind in METHODS.registered.items() if kind.restarts)
+        raise ParameterError(f"restart has no meaning for {method}; only {those} restart.")
+    return {"maxiter": maxiter or MAXITER, **METHODS[method].in_cycles(restart or RESTART)}
 
 
 def _gpu(device: str) -> ModuleType | None:
-    """cupy for "cuda", and for "auto" where a GPU can be used; None: work on the CPU."""
+    """cupy for "cuda", and for "auto" if a GPU can be used; None: work on the CPU."""
     from finelu.device import require_gpu
 
     if device == "cpu":
@@ -235,13 +235,13 @@ def _gpu(device: str) -> ModuleType | None:
 def _run(
     A: CSR, b: Any, recipe: Any, methods: dict[str, dict[str, Any]], shown: Progress
 ) -> tuple[Any, Solution, dict[str, float]]:
-    """Factor, and solve by the first of the methods (name -> options), by the next where that breaks down.
+    """Factor, and solve by the first of the methods (name -> options), or by the next if that breaks down.
 
-    Returns the factors (None without a recipe), the solution, and the seconds that each part took.
+    Returns the factors (None without a recipe), the solution, and the seconds of each part.
     """
-    from finelu import krylov
     from finelu.auto.attempt import BROKEN, INDEFINITE
     from finelu.device import synchronize
+    from finelu.krylov import METHODS
 
     with shown.compile_clock() as compiled:
 
@@ -256,7 +256,7 @@ def _run(
         solve_seconds = 0.0
         for method, options in methods.items():
             shown.stage(method)
-            solution, seconds = timed(partial(getattr(krylov, method), A, b, M=F, **options))
+            solution, seconds = timed(partial(METHODS[method].solve, A, b, M=F, **options))
             solve_seconds += seconds
             if solution.status not in BROKEN + INDEFINITE:
                 break
@@ -266,7 +266,7 @@ def _run(
 
 
 def _run_automatic(A: CSR, b: Any, options: dict[str, Any], shown: Progress) -> tuple[Solution, dict[str, float]]:
-    """finelu.solve: the solution, and the seconds that its parts took; those of compiling are within the others."""
+    """finelu.solve: the solution, and the seconds of its parts; those of compiling are included in the others."""
     with shown.compile_clock():
         shown.stage("choosing and factoring")
         solution = finelu.solve(A, b, **options)
@@ -280,7 +280,7 @@ def _run_automatic(A: CSR, b: Any, options: dict[str, Any], shown: Progress) -> 
 
 
 def _reason(solution: Solution) -> str:
-    """Why `finelu.solve` took what it took, or why it took nothing."""
+    """The reason of `finelu.solve` for its choice, or for having none."""
     why = [a.why for a in solution.attempts if (a.recipe, a.method) == (solution.recipe, solution.method)]
     if why:
         return why[-1]

@@ -6,20 +6,20 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from finelu.auto.choose import choose
+from finelu.auto.choose import choose, unfit
 from finelu.compare.model import PERMC, REFERENCES, Candidate, Measurement
 from finelu.device import require_gpu
 from finelu.errors import DeviceError, ParameterError, counted, meant
-from finelu.krylov import CYCLE
+from finelu.krylov import CYCLE, METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.preconditioners import (
     RECIPES,
     SparseLU,
-    cudss,
     recipe_name,
     recipe_of,
 )
+from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.recipe import ON_CPU, Recipe
 from finelu.properties import Properties
 
@@ -68,15 +68,19 @@ def requested_devices(device: str) -> list[str]:
 
 
 def candidates(
-    A: CSR, found: Properties, names: Collection[str], devices: Sequence[str]
+    A: CSR, found: Properties, names: Collection[str], devices: Sequence[str], method: str = "auto"
 ) -> tuple[list[Candidate], dict[str, str]]:
     """The candidates in the order in which they are measured, and why the other names do not apply.
 
     splu, fl.solve and the recipe that `solve` tries first come first, then the others as RECIPES lists them, cheap
     set-ups first, so that the time to beat is known early. Where the pattern is symmetric, splu comes with
     PERMC["MMD_AT_PLUS_A"]; with its default settings it comes last.
+    method : "auto", or the only one.
     """
     what_A_is = traits(A)
+    asked = None if method == "auto" else METHODS[method]
+    if asked is not None and (lacking := unfit(method, A, what_A_is.kind)):
+        raise ParameterError(f"{lacking}.")
     first = choose(what_A_is).recipe
     suggested = "none" if first is None else first.name
     order = dict.fromkeys(("splu", "solve", suggested, "none", *RECIPES, "spilu"))
@@ -98,14 +102,15 @@ def candidates(
             settings = [Candidate(name, recipe, "direct", d, p) for p in permc for d in places]
             todo, last = [*todo, *settings[:1]], settings[1:]
         else:
-            method = _method(name, recipe, what_A_is)
-            todo += [Candidate(name, recipe, method, d) for d in places]
+            given = "auto" if name == "spilu" else method
+            chosen = _method(name, recipe, what_A_is, given)
+            todo += [Candidate(name, recipe, chosen, d, asked=asked if given != "auto" else None) for d in places]
     return [*todo, *last], left_out
 
 
-def _method(name: str, recipe: Recipe | None, what_A_is: MatrixTraits) -> str:
-    fixed = {"solve": "auto", "spilu": "gmres"}
-    return fixed.get(name) or choose(what_A_is, recipe).method
+def _method(name: str, recipe: Recipe | None, what_A_is: MatrixTraits, method: str) -> str:
+    fixed = {"solve": method, "spilu": "gmres"}
+    return fixed.get(name) or choose(what_A_is, recipe, method).method
 
 
 def _inapplicable(name: str, found: Properties) -> str:
@@ -198,8 +203,12 @@ def script(m: Measurement, matrix: str, rhs: str | None, rtol: float) -> str:
     if m.name in REFERENCES:
         imports.insert(len(imports) - 1 - (rhs is not None), "import scipy.sparse.linalg as sla")
     given = "b, M=M" if m.name == "spilu" else "b" if m.name == "none" else "b, M=F"
-    options = f"rtol={rtol:g}" + (f", restart={CYCLE}" if m.method == "gmres" else "")
+    method = METHODS.get(m.method)  # None for "direct" and "auto"
+    options = f"rtol={rtol:g}" + (f", restart={CYCLE}" if method is not None and method.restarts else "")
     solve = f"solution = fl.{m.method}(A, {given}, {options})"
+    if method is not None and not method.__module__.startswith("finelu."):
+        imports.append(f"from {method.__module__} import {method.__name__}")
+        solve = f"solution = {method.__name__}.solve(A, {given}, {options})"
     if direct:
         given = ", ".join(f"{name}={value!r}" for name, value in PERMC[m.permc or "COLAMD"].items())
         lines += [f"lu = sla.splu(A.tocsc(), {given})", "x = lu.solve(b)"]

@@ -25,12 +25,13 @@ from finelu.compare.worker import PATIENCE, System
 from finelu.device import to_host
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.compiling import compile_clock
+from finelu.krylov import method_name
 from finelu.matrix import as_csr, check_vector
 from finelu.properties import properties
 from finelu.threads import get_num_threads
 from finelu.validation import number
 
-FIRST, FIRST_SHARE = 3, 3  # the first three, which set the time to beat, may each take a third of what is left
+FIRST, FIRST_SHARE = 3, 3  # the first three, which set the time to beat, may each take a third of the rest
 LEAST_PATIENCE = 0.5  # s that any solve may take
 GRACE = 1.0  # s that the other process has for ending by itself
 
@@ -46,19 +47,24 @@ def compare(
     budget: float = 60.0,
     device: str = "auto",
     recipes: Any = None,
+    method: Any = "auto",
     pictures: bool = False,
     watch: Watch | None = None,
 ) -> Comparison:
     """Measure every recipe that applies to A x = b.
 
     A : (n, n), anything that `as_csr` takes; b (n,).  budget : seconds for everything but compiling the CPU's kernels
-    or loading compiled ones; each of the first three candidates may take a third of what is left, each other one an
+    or loading compiled ones; each of the first three candidates may take a third of the rest, each other one an
     equal share. The call ends within a second or two after it.
     device : "cpu", "cuda", or "auto", the CPU and the GPU if there is one.
     recipes : a name of RECIPES, "none", "solve" for `finelu.solve`, "spilu" or "splu" for SciPy's, a recipe with its
-    default parameters, or several of these; all by default.  pictures : keep patterns and levels of the factors, too.
+    default parameters, or several of these; all by default.
+    method : "auto", for those that fit A and the recipe, or a Krylov method by its name, its function or its class: the
+    only one that all recipes, and `finelu.solve`, are measured with.
+    pictures : keep patterns and levels of the factors, too.
     watch(text, done, of) : called with what is being measured.  Ctrl-C ends the measurements, not the call.
-    Raises MatrixError, ParameterError or DeviceError for bad input, before anything is measured.
+    Raises MatrixError, ParameterError or DeviceError for bad input, before anything is measured; ParameterError, too,
+    where A is not what the method needs.
     """
     start = time.monotonic()
     budget, rtol = number("budget", budget), number("rtol", rtol)
@@ -66,14 +72,14 @@ def compare(
         raise ParameterError("budget=0; a finite number of seconds > 0 is needed.")
     if not 0 < rtol < 1:
         raise ParameterError(f"rtol={rtol}; a number between 0 and 1 is needed.")
-    names, devices = requested_names(recipes), requested_devices(device)
+    names, devices, method = requested_names(recipes), requested_devices(device), method_name(method, "auto")
     with compile_clock() as compiling:
         A = as_csr(A, diagonal=False).on(np)
         b = np.asarray(check_vector(to_host(b), A.n, A.data))
         if b.ndim == 2:
             raise MatrixError(f"b has {b.shape[1]} columns; one right-hand side is compared at a time.")
         found = properties(A)
-        todo, left_out = candidates(A, found, names, devices)
+        todo, left_out = candidates(A, found, names, devices, method)
         compiled = compiling()  # in this process, and in those that have ended
     rows: list[Measurement] = []
     interrupted, worker = False, None

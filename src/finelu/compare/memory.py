@@ -13,8 +13,7 @@ from scipy.sparse.linalg import SuperLU
 from finelu.device import on_gpu
 from finelu.kernels.cuda.runtime.cudss import Solver
 from finelu.matrix import CSR
-from finelu.preconditioners.complete import KLU, LDL
-from finelu.preconditioners.pardiso import Pardiso
+from finelu.preconditioners.direct.library import Library
 
 SUPERLU_INDEX = 4  # bytes of SuperLU's indices
 
@@ -35,7 +34,7 @@ def held_bytes(F: Any, A: CSR) -> int:
         seen.add(id(thing))
         if isinstance(thing, SuperLU):
             sizes[id(thing)] = thing.nnz * (F.dtype.itemsize + SUPERLU_INDEX)
-        elif isinstance(thing, KLU | LDL | Pardiso):  # in double precision
+        elif isinstance(thing, Library):  # in double precision
             sizes[id(thing)] = thing.nnz * ((16 if F.dtype.kind == "c" else 8) + SUPERLU_INDEX)
         elif isinstance(thing, Solver):
             sizes[id(thing)] = F.nnz * (F.dtype.itemsize + SUPERLU_INDEX)
@@ -62,7 +61,7 @@ def _package(thing: Any) -> str:
 
 
 def _owner(array: Any) -> Any:
-    """The array whose memory `array` is a view of; itself if it is none."""
+    """The array whose memory `array` is a view of; itself if it is no view."""
     while type(array.base) is type(array):
         array = array.base
     return array

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finelu.krylov import Method
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Properties
 
@@ -24,9 +25,10 @@ NOT_REACHED, INTERRUPTED = "not reached", "interrupted"
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is measured: a recipe by its name, on "cpu" or "cuda", with a method.
+    """A candidate for the measurement: a recipe by its name, on "cpu" or "cuda", with a method.
 
     recipe : None without a preconditioner, for `finelu.solve` and for SciPy's.  permc : of splu, a key of PERMC.
+    asked : the method, where the caller has named it: then no other is tried.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Candidate:
     method: str
     device: str
     permc: str = ""
+    asked: type[Method] | None = None
 
     @property
     def label(self) -> str:
@@ -70,7 +73,7 @@ class Measurement:
 
     name, recipe : as the command line and as Python write it; "solve" and "fl.solve" for `finelu.solve`, which repeats
     its set-up in each call: its setup is 0, and its solve is the whole call.  chosen : what that call chose, in words.
-    method : "cg", "gmres", "bicgstab", "direct", "auto".  permc : of splu, its permc_spec.
+    method : the name of a Krylov method, "direct", or "auto".  permc : of splu, its permc_spec.
     outcome : "converged", the name of a `Status`, or "no factors", "time limit", "too slow", "out of memory",
     "inaccurate", "ended", "error", "not reached", "interrupted".  reason : one line that explains the outcome.
     fill : entries of the factors over those of A; SuperLU's include the zeros that it stores.  memory : bytes of the

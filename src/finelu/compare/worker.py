@@ -18,14 +18,13 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 from numpy.typing import NDArray
 
-from finelu import krylov
 from finelu.auto.solve import solve
 from finelu.compare.memory import SUPERLU_INDEX, held_bytes
 from finelu.compare.model import PERMC, REFERENCES, SOLVED, TIME_LIMIT, TOO_SLOW, Candidate, Measurement, Pictures
 from finelu.device import on_gpu, require_gpu, synchronize, to_host
 from finelu.errors import FineluError
 from finelu.kernels.compiling import compile_clock, compile_eagerly
-from finelu.krylov import CYCLE
+from finelu.krylov import CYCLE, METHODS
 from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual
 from finelu.matrix import CSR, as_csr
@@ -170,6 +169,8 @@ class _Task:
         """A row for each method that was tried; an error of the candidate is a row, too."""
         candidate = self.candidate
         try:
+            if candidate.asked is not None:
+                METHODS.register(candidate.asked)
             if candidate.name == "solve":
                 yield self._automatic()
             elif candidate.name in REFERENCES:
@@ -200,9 +201,10 @@ class _Task:
 
         def work(watch: _Watch) -> Solution:
             device, left = self.candidate.device, max(self.share.left, 0.0)
-            return solve(A, b, rtol=self.system.rtol, device=device, time_limit=left, watch=watch)
+            method = self.candidate.asked or "auto"
+            return solve(A, b, rtol=self.system.rtol, method=method, device=device, time_limit=left, watch=watch)
 
-        return self._watched("auto", work, A.data, {"setup": 0.0})
+        return self._watched(self.candidate.method, work, A.data, {"setup": 0.0})
 
     def _scipy(self) -> Iterator[Measurement]:
         S, b, candidate = self.system.A.tocsc(), self.system.b, self.candidate
@@ -226,26 +228,27 @@ class _Task:
         yield candidate.row(outcome, reason, **made, solve=seconds, iterations=0, residual=residual)
 
     def _solved(self, A: CSR, b: Any, M: Any, made: dict[str, Any]) -> Iterator[Measurement]:
-        """The rows of the candidate's method, of gmres where cg found that A or M is not positive definite, and of
-        bicgstab where gmres had to restart or did not converge."""
+        """The rows of the candidate's method and, unless it was asked for, of gmres where cg found that A or M is not
+        positive definite, and of bicgstab where gmres had to restart or did not converge."""
         method = self.candidate.method
         row = self._krylov(method, A, b, M, made)
         if row.solved and self.system.pictures:
             row = replace(row, pictures=_pictures(M))
         yield row
-        if method == "cg" and row.outcome.startswith("indefinite") and self.share.left > 0:
+        if self.candidate.asked is not None:
+            return
+        if METHODS[method].needs == "spd" and row.outcome.startswith("indefinite") and self.share.left > 0:
             yield replace(self._krylov("gmres", A, b, M, made), pictures=row.pictures)
         again = row.iterations is not None and (row.iterations > CYCLE or not row.solved)
-        if method == "gmres" and again and self.share.left > 0:
+        if METHODS[method].restarts and again and self.share.left > 0:
             yield replace(self._krylov("bicgstab", A, b, M, made), pictures=row.pictures)
 
     def _krylov(self, method: str, A: CSR, b: Any, M: Any, made: dict[str, Any]) -> Measurement:
-        options: dict[str, Any] = {"restart": CYCLE} if method == "gmres" else {}
-        options |= {"rtol": self.system.rtol, "maxiter": self.bench.maxiter}
+        kind = METHODS[method]
+        options = {"rtol": self.system.rtol, "maxiter": self.bench.maxiter} | kind.in_cycles(CYCLE)
 
         def work(watch: _Watch) -> Solution:
-            solution: Solution = getattr(krylov, method)(A, b, M=M, watch=watch, **options)
-            return solution
+            return kind.solve(A, b, M=M, watch=watch, **options)
 
         return self._watched(method, work, A.data, made)
 
@@ -270,7 +273,8 @@ class _Task:
             )
         elif solution.converged and residual > ROUNDING * self.system.rtol:
             outcome, reason = "inaccurate", "the residual computed from A is larger than that of the method"
-        chosen = f"{solution.recipe} with {solution.method}" if method == "auto" and solution.recipe else ""
+        alone = self.candidate.name != "solve" or not solution.recipe
+        chosen = "" if alone else f"{solution.recipe} with {solution.method}"
         measured = {
             "chosen": chosen,
             "solve": seconds,
@@ -318,7 +322,7 @@ def _curve(history: Any, seen: Sequence[tuple[int, float]], seconds: float) -> N
 
 
 def _pictures(F: Any) -> Pictures | None:
-    """Of factors that have an L and a U, in their own order; on the host."""
+    """The pictures of factors that have an L and a U, in their own order; on the host."""
     if not hasattr(F, "L"):
         return None
     L, U = (sp.csr_matrix(to_host(part)) for part in (F.L, F.U))

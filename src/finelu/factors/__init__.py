@@ -1,7 +1,7 @@
-"""What recipes make: `Factors`, of which `LUFactors` and `CholeskyFactors` are applied by triangular solves."""
+"""The results of recipes: `Factors`; `LUFactors` and `CholeskyFactors` are applied by triangular solves."""
 
 from finelu.factors.arranged import Arrangement
-from finelu.factors.base import Factors, probe
+from finelu.factors.base import Factors, trial_residual
 from finelu.factors.cholesky import CholeskyFactors
 from finelu.factors.lu import LUFactors
 from finelu.factors.report import Report, TriangularReport
@@ -16,5 +16,5 @@ __all__ = [
     "Report",
     "TriangularFactors",
     "TriangularReport",
-    "probe",
+    "trial_residual",
 ]

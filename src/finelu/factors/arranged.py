@@ -18,9 +18,9 @@ from finelu.kernels.operands import CSR
 class Arrangement:
     """P_r D_r A D_c P_c, whose row i and column j are rows[i] and columns[j] of A, scaled.
 
-    rows, columns (n,) : integers.  row_scale, column_scale (n,) : reals in the order of the arranged matrix; None, both
-    of them, without scaling. All on one device. A solve with A is one with the arranged matrix between `gather_scaled`
-    and `scatter_scaled`.
+    rows, columns (n,) : integers. row_scale, column_scale (n,) : reals in the order of the arranged matrix; both None
+    without scaling. All are on one device. To solve with A: `gather_scaled`, a solve with the arranged matrix,
+    `scatter_scaled`.
     """
 
     rows: Any
@@ -36,7 +36,7 @@ class Arrangement:
     def scatter_scaled(self, s: Any, trans: str = "N", minus: Any = None, rest: Any = None) -> Any:
         """D_c P_c x, or D_r P_r^T x for a transpose, in the order of A; x is s, or with a scaling (s - minus, rest).
 
-        minus : None for 0.  rest : the rows of x below s, None for none.
+        minus : None for 0.  rest : the rows of x below s; None if there are no such rows.
         """
         places, scale = (self.columns, self.column_scale) if trans == "N" else (self.rows, self.row_scale)
         if scale is not None:
@@ -69,6 +69,6 @@ class Arrangement:
         return int(self.rows[i])
 
     def on(self, xp: ModuleType) -> Arrangement:
-        """The same in the memory of xp, numpy or cupy; from the host to a GPU."""
+        """This arrangement in the memory of xp, numpy or cupy; from the host to a GPU."""
         parts = (self.rows, self.columns, self.row_scale, self.column_scale)
         return Arrangement(*(None if part is None else xp.asarray(part) for part in parts))

@@ -1,4 +1,4 @@
-"""What a recipe makes: `Factors`, a preconditioner ready to be applied, refreshed and looked at."""
+"""The result of a recipe: `Factors`, a preconditioner that can be applied, updated and inspected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,27 +20,29 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, as_large, dense_numbers, norm, on_pattern
 
 TRANSPOSES = ("N", "T", "H")
-PROBE_SEED = 7
+TRIAL_SEED = 7  # of the random vector, the same in every run
 SAFE_NORM = 1e30  # up to which the norm of a residual does not overflow unless it is as good as infinite
-USELESS = 10.0  # of `probe`: of some 200 factors of real matrices none with more served, and none with less was harmful
+USELESS = 10.0  # a trial residual: of some 200 factors of real matrices none with more served, none with less did harm
 
 
 class Factors:
     """An approximation M of A whose inverse can be applied: `F.solve(r)` is M^-1 r, and so is `F @ r`.
 
     SciPy's and CuPy's iterative solvers take it as `M=F`: it has shape, dtype, matvec and rmatvec.
-    recipe : the frozen recipe that made it.  report : what happened (times, levels, variant, warnings): `print` it, or
-    look facts up by name, as in a dict.
-    Can be pickled and deep-copied, with all that `update` needs; not while another thread updates. What belongs to this
-    process (`_bound` names it) is made anew.
-    Subclasses give `_apply(R, trans)` for R (n,) or (n, k) of the factors' dtype, `_refresh(A)`, by which `update`
+    recipe : the frozen recipe that made it.
+    report : facts about the factorization (times, levels, variant, warnings): `print` it, or look facts up by name, as
+        in a dict.
+    Factors can be pickled and deep-copied, with all data for `update`, but not while another thread updates. Attributes
+    that belong to this process (named in `_bound`) are made anew.
+    Subclasses implement `_apply(R, trans)` for R (n,) or (n, k) of the factors' dtype, `_refresh(A)`, by which `update`
     computes the values anew, and `nnz`.
     """
 
+    well_formed: ClassVar[bool] = False  # apply(r) is a new contiguous array as r is: Krylov methods need not look
     _bound: tuple[str, ...] = ("_lock",)  # attributes that stay in this process
-    updates = 0  # that have begun
-    # Of factors with a coarse space, what gives M r for less where r has no part in it: `start(A, x, r)` takes that
-    # part out of r = b - A x, for x += Q r, and says whether it is out; `@` is M then.
+    updates = 0  # number of updates that have begun
+    # Optional cheaper form of M r, valid once the coarse component of r has been removed: `start(A, x, r)` removes it
+    # from r = b - A x, by x += Q r, and returns whether it is gone; `@` is M from then on.
     deflated: Any = None
 
     def __init__(self, recipe: Any, A: CSR, *, report: Report | None = None):
@@ -84,9 +86,9 @@ class Factors:
     def solve(self, R: Any, trans: str = "N", out: Any = None) -> Any:
         """M^-1 R (trans "N"), M^-T R ("T") or M^-H R ("H").
 
-        R : (n,) or (n, k), on the device of the factors. Returns an array of the same shape, of the wider dtype of R
-        and the factors: `out`, which may be R, or a new one. Raises MatrixError for a wrong shape or what holds no
-        numbers. Cost: one pass over the factors a column.
+        R : (n,) or (n, k), on the device of the factors.  out : array for the result, which may be R; None: a new one.
+        Returns an array of R's shape, of the wider dtype of R and the factors.
+        Raises MatrixError for a wrong shape, or if R does not hold numbers. Cost: one pass over the factors a column.
         """
         if trans not in TRANSPOSES:
             raise ParameterError(f"trans={trans!r}; one of {', '.join(TRANSPOSES)} is needed.")
@@ -109,8 +111,10 @@ class Factors:
         return self._apply(R.astype(self.dtype, copy=False), trans).astype(wide, copy=False)
 
     def apply(self, R: Any, trans: str = "N", out: Any = None) -> Any:
-        """`solve` without its checks: for callers with `ignore_fp_errors`; R has their device and dtype."""
-        self._require_valid()
+        """`solve` without its checks: for callers with `ignore_fp_errors`; R has the device and dtype of the
+        factors."""
+        if not self._valid:
+            raise NoFactors(self.recipe)
         if out is None:
             return self._apply(R, trans)
         self._apply_into(R, trans, out)
@@ -120,12 +124,12 @@ class Factors:
     def update(self, A: Any, f: Any = None) -> Factors:
         """Recompute the values for a matrix with the same pattern; analysis and storage are kept. Returns self.
 
-        f : for SciPy's `newton_krylov(..., inner_M=F)`, which at each step calls update(x, f) with the point x it is at
-        and the function's value there: that holds no matrix, so these factors stay as they are. Give `inner_M` an
-        object with an `update(x, f)` of its own, which calls that of factors, to follow the Jacobian.
-        Raises MatrixError if A stores entries elsewhere or is complex where the factors are real, ZeroPivot if the new
-        values break the factorization (the old factors are then no longer valid, and solve says so until an update
-        succeeds). Threads take turns at update; no other thread may solve meanwhile.
+        f : for SciPy's `newton_krylov(..., inner_M=F)`, which calls update(x, f) at each step, with the point x and the
+            value of the function there. This is no matrix, so the factors do not change. To follow the Jacobian, give
+            `inner_M` an object with an `update(x, f)` of its own, which calls `update` of the factors.
+        Raises MatrixError if A stores other entries, or is complex and the factors are real; ZeroPivot if the new
+        values break the factorization. The old factors are then invalid, and solve raises an error until an update
+        succeeds. Threads take turns at update; no other thread may solve meanwhile.
         """
         if f is not None:
             self._require_point(A, f)
@@ -154,22 +158,22 @@ class Factors:
             )
 
     def _update_values(self, A: Any) -> None:
-        """`_refresh` for an A that fits; where it raises, these factors are no longer valid."""
+        """`_refresh` for an A that fits; if it raises, these factors are no longer valid."""
         with self._lock:
             self.updates += 1
             self._valid = False
             self._refresh(A)
             self._valid = True
 
-    def _probe(self, A: CSR, apply: Callable[[Any], Any]) -> float:
-        """`probe` of these factors, kept in the report, with a warning where it is beyond USELESS.
+    def _try_solve(self, A: CSR, apply: Callable[[Any], Any]) -> float:
+        """`trial_residual` of these factors, kept in the report, with a warning if it exceeds USELESS.
 
-        Raises UnstableFactors where M^-1 v is not finite.
+        Raises UnstableFactors if M^-1 v is not finite.
         """
-        size, finite = probe(A, apply)
+        size, finite = trial_residual(A, apply)
         if not finite:
             raise UnstableFactors(self.recipe)
-        self.report["probe"] = size
+        self.report["trial_residual"] = size
         if size > USELESS:
             self.report.warn(f"{unstable(size)}; check A for dependent rows, try a shift, or another recipe")
         return size
@@ -182,16 +186,16 @@ class Factors:
         raise NotImplementedError
 
     def _apply_into(self, R: Any, trans: str, out: Any) -> None:
-        """`_apply` with the result in `out`, which may be R; a family that can write there at once does so."""
+        """`_apply` with the result in `out`, which may be R; subclasses that can write there directly override it."""
         out[...] = self._apply(R, trans)
 
     def _refresh(self, A: CSR) -> None:
         raise NotImplementedError
 
     def _updated_at_once(self, A: CSR) -> bool:
-        """`update` for an A of `as_large`, by a family that can look at A and refresh at the same time; else False.
+        """`update` for an A of `as_large`, by subclasses that can check A and refresh at the same time; else False.
 
-        False too, and nothing is changed, where A has entries elsewhere or a value that is not finite.
+        Also False, with nothing changed, if A has other entries or a value that is not finite.
         """
         return False
 
@@ -232,16 +236,16 @@ def _require_room(out: Any, R: Any, dtype: np.dtype[Any]) -> None:
     )
 
 
-def probe(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[float, bool]:
+def trial_residual(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[float, bool]:
     """||A M^-1 v - v|| / ||v|| for v = A y, and whether M^-1 v is finite; y is random but the same in every run.
 
-    v is in the range of A, so that factors of a singular A may pass; apply(v) is M^-1 v, of A's dtype. Inf where
-    A M^-1 v, or the norm, is not finite; 0 for v = 0.  y : of `probing`, for who probes often. Cost: two products with
-    A and one application.
+    v is in the range of A, so that factors of a singular A may pass.
+    apply : apply(v) is M^-1 v, of A's dtype.  y : the result of `trial_vector`, for repeated calls.
+    Inf if A M^-1 v, or the norm, is not finite; 0 for v = 0. Cost: two products with A and one application.
     """
     kernels = kernels_for(A.data)
     product = kernels.products.subtract_product
-    y = probing(A) if y is None else y
+    y = trial_vector(A) if y is None else y
     with np.errstate(all="ignore"):
         v = product(A, y)
         size = norm(v)
@@ -258,10 +262,10 @@ def probe(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[float, bo
 
 
 def backward_error(A: CSR, x: Any, b: Any) -> tuple[float, float, Any]:
-    """What part of A and b has to change, entry by entry, for x to solve A x = b: the largest of |b - A x|_i over
-    (|A| |x| + |b|)_i; the same in what rounding alone may bring into the sums of a row; and b - A x.
+    """The componentwise backward error, the largest |b - A x|_i / (|A| |x| + |b|)_i: the relative change of the entries
+    of A and b with which x solves A x = b. Also the same in units of the rounding of a row's sum, and b - A x.
 
-    Inf where x is not finite. W. Oettli, W. Prager: Compatibility of approximate solution of linear equations with
+    Inf if x is not finite. W. Oettli, W. Prager: Compatibility of approximate solution of linear equations with
     given error bounds for coefficients and right-hand sides, 1964. Cost: one pass over the entries.
     """
     xp, kernels = namespace(A.data), kernels_for(A.data)
@@ -276,15 +280,15 @@ def backward_error(A: CSR, x: Any, b: Any) -> tuple[float, float, Any]:
 
 
 def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) -> float:
-    """||v - A x|| / ||v|| after `steps` steps of GMRES, preconditioned by `apply`, for v = A y as in `probe`.
+    """||v - A x|| / ||v|| after `steps` steps of GMRES, preconditioned by `apply`, for v = A y as in `trial_residual`.
 
-    Fewer steps where it is below `enough`. Inf where it is not finite; 0 for v = 0.
-    Simpler GMRES (Walker & Zhou 1994): W is an orthonormal basis of A M^-1 times the space. Unlike `probe` it tells a
-    few bad directions, which cost a few steps, from many. Cost: `steps` applications and products, `steps` vectors.
+    Stops earlier once it is below `enough`. Inf if it is not finite; 0 for v = 0. Simpler GMRES (Walker & Zhou 1994): W
+    is an orthonormal basis of A M^-1 times the space. Unlike `trial_residual` it distinguishes a few bad directions,
+    which cost a few steps, from many. Cost: `steps` applications and products, `steps` vectors.
     """
     xp, product = namespace(A.data), kernels_for(A.data).products.subtract_product
     with np.errstate(all="ignore"):
-        v = product(A, probing(A))
+        v = product(A, trial_vector(A))
         size = norm(v)
         if not 0 < size < SAFE_NORM:
             v = v / abs(v).max() if bool(abs(v).max() > 0) else v
@@ -301,7 +305,7 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) ->
             size = norm(w)
             if not size < np.inf:
                 return np.inf
-            if size <= np.finfo(A.dtype).eps * incoming:  # all that there is has been seen
+            if size <= np.finfo(A.dtype).eps * incoming:  # the Krylov space is complete
                 break
             W[k] = w / size
             r = r - W[k] * (W[k].conj() @ r)
@@ -311,13 +315,13 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) ->
         return found if found < np.inf else np.inf
 
 
-def probing(A: CSR) -> Any:
-    """The y (n,) of `probe`, of A's dtype and on its device."""
+def trial_vector(A: CSR) -> Any:
+    """The y (n,) of `trial_residual`, of A's dtype and on its device."""
     most = 2.0 ** -(4 * int((A.indptr[1:] - A.indptr[:-1]).max())).bit_length()  # so that no sum of v overflows
-    y = np.random.default_rng(PROBE_SEED).uniform(-most, most, A.n).astype(A.data.real.dtype).astype(A.dtype)
+    y = np.random.default_rng(TRIAL_SEED).uniform(-most, most, A.n).astype(A.data.real.dtype).astype(A.dtype)
     return namespace(A.data).asarray(y)
 
 
 def unstable(size: float) -> str:
-    """What `probe` has found, for a warning."""
+    """The result of `trial_residual` in words, for a warning."""
     return f"the factors are unstable: ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y"

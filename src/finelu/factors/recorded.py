@@ -12,12 +12,12 @@ from finelu.kernels import kernels_for
 
 
 class Applications:
-    """apply(r, trans) of factors, a new array, after `calls` of them as a graph of kernels, one for each trans.
+    """apply(r, trans) of factors, a new array; after `calls` calls as a graph of kernels, one for each trans.
 
-    As it is on the CPU, for several columns, while the caller records, and where the recording fails. apply queues the
-    same kernels each time and waits for nothing; it is not kept, as the factors that have this would then refer to
-    themselves. Threads take turns: a graph has one place for r and one for the result.
-    Memory of a graph: all that apply makes, as long as this is kept. Not to be pickled.
+    apply is called directly on the CPU, for several columns, while the caller records, and if the recording fails. It
+    must queue the same kernels each time and wait for nothing. It is not stored, so that the factors do not refer to
+    themselves. Threads take turns: a graph has one array for r and one for the result.
+    Memory of a graph: all arrays of one apply, as long as this object is kept. It cannot be pickled.
     """
 
     def __init__(self, calls: int = 1):
@@ -34,16 +34,16 @@ class Applications:
             graph = self._graphs.get(trans)
             if graph is not None:
                 return graph(r, out)
-            result = apply(r, trans)  # what this makes at first use, and keeps, is none of the graph's
+            result = apply(r, trans)  # arrays that apply makes at first use, and keeps, do not belong to the graph
             calls = self._calls[trans] = self._calls.get(trans, 0) + 1
             if calls == self._before:
                 recording = kernels_for(r).recording
-                with suppress(*recording.FAILURES):  # nothing of what was to be recorded has run
+                with suppress(*recording.FAILURES):  # a failed recording has run nothing
                     self._graphs[trans] = recording.Recorded(lambda x: apply(x, trans), r.size, r.dtype)
             return _into(out, result)
 
     def forget(self) -> None:
-        """Record anew: for whoever replaces an array that apply reads."""
+        """Record anew: to be called after an array that apply reads was replaced."""
         self._graphs, self._calls = {}, {}
 
 

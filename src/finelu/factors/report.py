@@ -1,4 +1,4 @@
-"""What happened while factors were made: a dataclass for each family of recipes, a mapping, and a table in print."""
+"""Reports of factorizations: a dataclass for each family of recipes, which is a mapping and prints as a table."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 @dataclass(eq=False, repr=False)
 class Report(MutableMapping[str, Any]):
-    """Facts about factors, by name: `report.warning`, or `report["warning"]`, which has no entry where there is none.
+    """Facts about factors, by name: `report.warning`, or `report["warning"]`.
 
-    A fact that is None is not there: `"warning" in report`, `report.get("warning")` and `dict(report)` leave it out.
-    factored_on, applied_on : "CPU" or "GPU".  warning : what the user should know.  numeric_seconds : of the last
-    factorization or update; like all seconds, those of the host: a GPU may still be at work.
+    As a mapping it leaves out facts that are None: `"warning" in report`, `report.get("warning")`, `dict(report)`.
+    factored_on, applied_on : "CPU" or "GPU".
+    warning : a message for the user.
+    numeric_seconds : of the last factorization or update. All seconds are the host's: a GPU may still be at work.
     """
 
     factored_on: str | None = None
@@ -33,7 +34,7 @@ class Report(MutableMapping[str, Any]):
         setattr(self, name, value)
 
     def __delitem__(self, name: str) -> None:
-        self[name]  # a KeyError where it is not there
+        self[name]  # a KeyError if it is missing
         setattr(self, name, None)
 
     def __iter__(self) -> Iterator[str]:
@@ -63,19 +64,22 @@ class Report(MutableMapping[str, Any]):
 
 @dataclass(eq=False, repr=False)
 class TriangularReport(Report):
-    """Of factors that are applied by triangular solves.
+    """The report of factors that are applied by triangular solves.
 
-    variant : how they were made.  analysis_seconds : of the pattern, for the factorization.  triangular_seconds : of
-    the analyses of the solves.  triangular : for each triangle that is solved with its method and number of levels.
-    probe : see `finelu.factors.probe`.  dense_last : how many dense rows were moved behind all others, since
-    the factors would fill in for them, see `finelu.ordering.dense_last`; None where none was.
+    variant : the elimination kernel.
+    analysis_seconds : of the analysis of the pattern for the factorization.
+    triangular_seconds : of the analyses of the solves.
+    triangular : method and number of levels of each triangle that is solved with.
+    trial_residual : see `finelu.factors.trial_residual`.
+    dense_last : the number of dense rows that were moved to the end, since they would fill in, see
+        `finelu.ordering.dense_last`; None for 0.
     """
 
     variant: str | None = None
     analysis_seconds: float = 0.0
     triangular_seconds: float | None = None
     triangular: dict[str, dict[str, Any]] = field(default_factory=dict)
-    probe: float | None = None
+    trial_residual: float | None = None
     dense_last: int | None = None
 
 

@@ -14,7 +14,7 @@ from finelu.triangular import TriangularSolver, solve_in_turn
 
 
 class Solve(NamedTuple):
-    """A solve with the lower or the upper triangle; `unit`: its diagonal is taken as ones.  trans : "N", "T", "H"."""
+    """A solve with the lower or the upper triangle; `unit`: its diagonal counts as ones.  trans : "N", "T", "H"."""
 
     lower: bool
     unit: bool
@@ -22,7 +22,8 @@ class Solve(NamedTuple):
 
 
 class Numeric(Protocol):
-    """The numeric part of a factorization: made of the pattern of A, kept by the factors, and repeated by `update`."""
+    """The numeric part of a factorization: made from the pattern of A, kept by the factors, and repeated by
+    `update`."""
 
     @property
     def report(self) -> TriangularReport: ...
@@ -33,15 +34,16 @@ class Numeric(Protocol):
 
 
 class TriangularFactors(Factors):
-    """Factors that are two triangles; a family says in `SOLVES` in which order M^-1, M^-T and M^-H solve with them.
+    """Factors that are two triangles; `SOLVES` of a subclass lists the solves of M^-1, M^-T and M^-H in their order.
 
-    numeric : makes the triangles, the first of which are `triangles`.  sweeps : of the triangular solves.
-    arranged : the order of the factors' rows, if it is not A's.  probed : whether factors are probed, see `probe`.
-    The solves with M are made with the factors, those with its transpose when they are first needed; all are kept.
+    numeric : makes the triangles.  triangles : the first ones.  sweeps : of the triangular solves.
+    arranged : the order of the factors' rows, if it is not A's.  trial : whether factors are tried by a solve, see
+    `trial_residual`. The solves with M are made with the factors, those with its transpose when they are first needed;
+    all are kept.
     """
 
     SOLVES: ClassVar[dict[str, tuple[Solve, ...]]]
-    capturable = True
+    well_formed = capturable = True
     CONJUGATED: ClassVar[str] = ""  # the trans for which complex M^-1 is conj(M^-1 conj(r))
 
     def __init__(
@@ -53,19 +55,22 @@ class TriangularFactors(Factors):
         *,
         sweeps: int | None,
         arranged: Arrangement | None = None,
-        probed: bool = False,
+        trial: bool = False,
     ):
         self._solvers: dict[Solve, TriangularSolver] = {}
-        self._reported: tuple[Solve, ...] = ()  # the solves that were there when the triangles were taken
+        self._in_turn: dict[
+            str, tuple[TriangularSolver, ...]
+        ] = {}  # the solves of M^-1, M^-T and M^-H, made at first use
+        self._reported: tuple[Solve, ...] = ()  # the solves that existed when the triangles were taken
         super().__init__(recipe, A, report=numeric.report)
         self._conjugated = self.CONJUGATED if self.dtype.kind == "c" else ""
-        self._numeric, self._sweeps, self._arranged, self._probed = numeric, sweeps, arranged, probed
+        self._numeric, self._sweeps, self._arranged, self._trial = numeric, sweeps, arranged, trial
         self._triangles = triangles
         self._assemble(A, triangles)
 
     @property  # type: ignore[override]  # more facts than the base's
     def report(self) -> TriangularReport:
-        """What happened; its `triangular` says how the solves are made now, which "auto" may change after some."""
+        """The report; its `triangular` has the present methods of the solves, which "auto" may change after some."""
         self._report.triangular = {
             ("lower" if solve.lower else "upper") + ("" if solve.trans == "N" else f" {solve.trans}"): {
                 "method": self._solvers[solve].method,
@@ -84,7 +89,7 @@ class TriangularFactors(Factors):
 
     def _updated_at_once(self, A: CSR) -> bool:
         queue = getattr(self._numeric, "queue", None)  # see preconditioners/elimination.py
-        if queue is None or self._probed:
+        if queue is None or self._trial:
             return False
         with self._lock:
             valid, self._valid = self._valid, False
@@ -99,10 +104,10 @@ class TriangularFactors(Factors):
         return done
 
     def _assemble(self, A: CSR, triangles: CSR) -> None:
-        """Take triangles: the solves with them are analysed anew where their pattern is new."""
+        """Take triangles: solves are analysed anew if their pattern is new."""
         start = perf_counter()
         if triangles.indices is not self._triangles.indices:
-            self._reported, self._solvers = (), {}
+            self._reported, self._solvers, self._in_turn = (), {}, {}
         self._triangles = triangles
         for solver in self._solvers.values():
             solver.update(triangles.data)
@@ -110,15 +115,18 @@ class TriangularFactors(Factors):
             self._solver(solve)
         self._reported = tuple(self._solvers)
         self.report.triangular_seconds = perf_counter() - start
-        if self._probed:
-            self._probe(A, lambda v: self._apply(v, "N"))
+        if self._trial:
+            self._try_solve(A, lambda v: self._apply(v, "N"))
 
     def solvers(self, trans: str = "N") -> tuple[TriangularSolver, ...]:
         """The solves of M^-1 ("N"), M^-T ("T") or M^-H ("H"), in their order."""
-        return tuple(self._solver(solve) for solve in self.SOLVES[trans])
+        found = self._in_turn.get(trans)
+        if found is None:
+            found = self._in_turn[trans] = tuple(self._solver(solve) for solve in self.SOLVES[trans])
+        return found
 
     def only_solves(self, trans: str) -> bool:
-        """Whether M^-1 r is what `solvers(trans)` make of r, without a permutation or a conjugate before and after."""
+        """Whether `solvers(trans)` alone compute M^-1 r, without a permutation or a conjugate before and after."""
         return self._arranged is None and trans != self._conjugated
 
     def _solver(self, solve: Solve) -> TriangularSolver:
@@ -148,12 +156,12 @@ class TriangularFactors(Factors):
 
     @property
     def triangles(self) -> CSR:
-        """Both triangles, or that of a Cholesky factor, in one matrix, which an update may replace."""
+        """Both triangles, or the Cholesky factor, in one matrix, which an update may replace."""
         return self._triangles
 
     @property
     def permutation(self) -> Any:
-        """(n,) on the device of A: row i of L U is row permutation[i] of A; None where they are the same."""
+        """(n,) on the device of A: row i of L U is row permutation[i] of A; None if the orders are the same."""
         return None if self._arranged is None else self._arranged.rows
 
     @property

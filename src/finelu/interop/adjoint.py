@@ -13,20 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from finelu import krylov
 from finelu.auto.attempt import BROKEN, INDEFINITE, MAXITER
 from finelu.auto.choose import choose
 from finelu.auto.ladder import Ladder
 from finelu.device import namespace
-from finelu.errors import MatrixError, NotConverged, ParameterError, meant
+from finelu.errors import MatrixError, NotConverged, ParameterError
 from finelu.factors import Factors
+from finelu.krylov import CYCLE, METHODS, method_name
 from finelu.matrix import CSR, as_csr, check_vector
 from finelu.matrix.traits import traits
 from finelu.preconditioners import recipe_of
 from finelu.result import Solution
 from finelu.validation import count
 
-SELF_ADJOINT = ("cg", "minres")  # methods for A = A^H, and so for A^H
 NAMES = {"N": "A x = b", "T": "the adjoint system A^T y = g", "H": "the adjoint system A^H y = g"}
 
 
@@ -37,9 +36,9 @@ class Options:
     recipe : a recipe, its class or name, Factors that exist already (of a matrix near A, on its device), or "auto":
         those that `finelu.solve` tries, one after the other until one converges. Gradients are then computed with its
         factors, transposed, and if that does not converge, by a new search for A^H.
-    method : the name of a function of `finelu.krylov`, or "auto": what `finelu.solve` takes; with a recipe, cg where A
-        is Hermitian with a positive diagonal and the recipe keeps that, else gmres. With a recipe it may also be a
-        function with the same arguments.
+    method : a method of `finelu.krylov`, or one that is registered, by its name or its function, or "auto": what
+        `finelu.solve` takes; with a recipe, cg where A is Hermitian with a positive diagonal and the recipe keeps that,
+        else gmres. With a recipe it may also be any function with the same arguments.
     rtol : both solves end with ||b - A x||_2 <= rtol ||b||_2; None: 1e-10 in double precision, 1e-5 in single.
     maxiter : as in `finelu.krylov`, of each solve; with a recipe only.
     """
@@ -52,12 +51,8 @@ class Options:
     def __post_init__(self) -> None:
         if isinstance(self.recipe, type) or not (hasattr(self.recipe, "factor") or isinstance(self.recipe, Factors)):
             object.__setattr__(self, "recipe", recipe_of(self.recipe, "auto"))
-        names = (*krylov.METHODS, "auto")
-        if not callable(self.method) and self.method not in names:
-            raise ParameterError(
-                f"method={self.method!r}; a function or one of {', '.join(names)} is needed."
-                + meant(self.method, names)
-            )
+        if not callable(self.method) or getattr(self.method, "method", self.method) in METHODS.registered.values():
+            object.__setattr__(self, "method", method_name(self.method, "auto"))
         if self.rtol is not None and not (isinstance(self.rtol, int | float) and 0 < self.rtol < 1):
             raise ParameterError(f"rtol={self.rtol!r}; a number between 0 and 1 is needed.")
         if self.maxiter is not None:
@@ -100,7 +95,7 @@ class System:
         if rtol is None:
             rtol = 1e-5 if dtype in (np.float32, np.complex64) else 1e-10
         if self.options.recipe == "auto":
-            with self._lock:  # a ladder remembers what it has tried
+            with self._lock:  # a ladder remembers its attempts
                 solution = self._automatic(b.astype(dtype, copy=False), trans, rtol)
         else:
             solution = self._with_factors(b, trans, rtol)
@@ -111,9 +106,9 @@ class System:
     def _with_factors(self, b: Any, trans: str, rtol: float) -> Solution:
         """By the first method, or by the next where that breaks down."""
         for method in self._methods:
-            same = trans == "N" or method in SELF_ADJOINT
+            same = trans == "N" or (not callable(method) and METHODS[method].self_adjoint())
             A, M = (self.A, self.M) if same else (self._adjoint, _Adjoint(self.M))
-            function = method if callable(method) else getattr(krylov, method)
+            function = method if callable(method) else METHODS[method].solve
             solution: Solution = function(A, b, rtol=rtol, maxiter=self.options.maxiter, M=M)
             if solution.converged or solution.status not in BROKEN + INDEFINITE:
                 break
@@ -124,9 +119,9 @@ class System:
         other = "H" if trans == "N" else "N"
         if trans not in self._ladders and other in self._solved:
             F, method = self._solved[other]
-            A, M = (self._matrix(other), F) if method in SELF_ADJOINT else (self._matrix(trans), _Adjoint(F))
-            options = {"restart": krylov.CYCLE} if method in krylov.RESTARTED else {}
-            solution: Solution = getattr(krylov, method)(A, b, M=M, rtol=rtol, maxiter=MAXITER, **options)
+            kind = METHODS[method]
+            A, M = (self._matrix(other), F) if kind.self_adjoint() else (self._matrix(trans), _Adjoint(F))
+            solution: Solution = kind.solve(A, b, M=M, rtol=rtol, maxiter=MAXITER, **kind.in_cycles(CYCLE))
             if solution.converged:
                 return solution
         if trans not in self._ladders:

@@ -38,7 +38,8 @@ def smoother(recipe: Any, *, iterations: int = 1, trans: str = "N") -> Smoother:
     recipe : makes M from the matrix of each level when that is first smoothed; later changes of its values in place
         are not noticed.
     iterations : number of steps.  trans : "H" takes M^-H, for a postsmoother: with M^-1 before and M^-H after the
-        coarse correction the cycle is Hermitian if A is, as cg needs it. A Hermitian M, as of IC0, needs no "H".
+        coarse correction the cycle is Hermitian if A is, as cg needs it. A Hermitian M, such as that of IC0, needs no
+        "H".
 
         ml = pyamg.smoothed_aggregation_solver(A)
         for level in ml.levels[:-1]:

@@ -40,22 +40,22 @@ def spilu(
     panel_size: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> MatchedILUTFactors:
-    """An incomplete LU of A as SciPy's and CuPy's `spilu` give it: Pr A Pc ~ L U; change the import, keep the program.
+    """An incomplete LU of A like that of SciPy's and CuPy's `spilu`: Pr A Pc ~ L U; only the import changes.
 
     A : (n, n), anything that `finelu.as_csr` takes; diagonal entries may be missing or zero.
     drop_tol : 1e-4 by default. An entry is dropped if its magnitude is at most drop_tol times the 2-norm of its row of
         the scaled A; SuperLU measures by columns.
-    fill_factor : 10 by default, at least 1. L + U get at most fill_factor times A's entries: where drop_tol leaves
-        more, a search of about 7 attempts looks for a larger one that leaves at least 3/4 of them.
+    fill_factor : 10 by default, at least 1. L + U get at most fill_factor times A's entries: if drop_tol leaves more, a
+        search of about 7 attempts finds a larger one that leaves at least 3/4 of these.
     drop_rule : "basic,area", the default: by drop_tol and fill_factor; "basic": by drop_tol alone.
-    permc_spec : None, that of `finelu.ordering.amd`; "NATURAL"; "MMD_AT_PLUS_A"; or one of finelu's
-        orderings, "mmd", "amd", "nd", "rcm", "auto". It orders rows and columns alike, so "COLAMD" is refused.
-    diag_pivot_thresh : None: rows are permuted so that the product of the diagonal is the largest that can be, once
-        and before the elimination; 0: rows are not permuted, apart from their order.
+    permc_spec : None, the order of `finelu.ordering.amd`; "NATURAL"; "MMD_AT_PLUS_A"; or one of finelu's orderings,
+        "mmd", "amd", "nd", "rcm", "auto". It orders rows and columns alike, so "COLAMD" is refused.
+    diag_pivot_thresh : None: rows are permuted once, before the elimination, so that the product of the diagonal is as
+        large as possible; 0: rows are not permuted, apart from their order.
     relax, panel_size : accepted and not used, as they tune SuperLU's supernodes.  options : must be empty.
-    Raises ParameterError for values of SuperLU's parameters that have no counterpart, StructurallySingular (a
-    MatrixError) where no permutation fills the diagonal, ZeroPivot, naming the row of A, where there are no factors.
-    Cost: matching and ordering on the CPU, on one thread, also for A on a GPU; elimination where A is, as of `ILUT`.
+    Raises ParameterError for values of SuperLU's parameters that have no counterpart; StructurallySingular (a
+    MatrixError) if no permutation fills the diagonal; ZeroPivot, naming the row of A, if there are no factors.
+    Cost: matching and ordering on the CPU, on one thread, also for A on a GPU; elimination where A is, as in `ILUT`.
     Source: ILUT, with the scaling and matching that `finelu.scaling.matching` names.
     """
     recipe = MatchedILUT(
@@ -112,7 +112,7 @@ class MatchedILUT(Recipe):
     """ILUT of a matched, scaled and ordered A, with a bound on all entries together; see `spilu`.
 
     drop_tol, fill_factor : as in `spilu`; float("inf"): no bound.  ordering : one of `finelu.ordering.ORDERINGS`.
-    matching : bring large entries to the diagonal, and scale by the dual variables; else A is equilibrated.
+    matching : True brings large entries to the diagonal, and scales by the dual variables; False equilibrates A.
     """
 
     drop_tol: float = 1e-4
@@ -133,13 +133,17 @@ class MatchedILUT(Recipe):
 class MatchedILUTFactors(Factors):
     """Pr A Pc ~ L U, with SuperLU's attributes and those of all `Factors`.
 
-    shape.  L, U : (n, n), SciPy's csc_array on the host, as SciPy has it, and CuPy's csr_matrix on a GPU, as CuPy has
-    it; L has a unit diagonal, which is stored.  perm_r, perm_c : (n,) int32; row i of A is row perm_r[i] of Pr A Pc,
-    column j of A its column perm_c[j].  nnz : entries of L and U, the diagonal counted once.  solve(rhs, trans).
+    shape : (n, n).
+    L, U : (n, n); on the host SciPy's csc_array, on a GPU CuPy's csr_matrix, as in these packages. L has a unit
+        diagonal, which is stored.
+    perm_r, perm_c : (n,) int32; row i of A is row perm_r[i] of Pr A Pc, column j of A its column perm_c[j].
+    nnz : entries of L and U, the diagonal counted once.
+    solve(rhs, trans) : as SuperLU's.
     update : keeps the permutations and the scaling, and factors anew.
     report : that of `ILUT`, with the drop_tol that was used.
     """
 
+    well_formed = True
     _inner: LUFactors | None = None
 
     @property
@@ -235,7 +239,7 @@ class MatchedILUTFactors(Factors):
 
 
 def _bounded_ilut(recipe: MatchedILUT, nnz: int, A: Any) -> LUFactors:
-    """ILUT with the threshold of the recipe, or with a larger one where that leaves more entries than are allowed.
+    """ILUT with the threshold of the recipe, or with a larger one if that leaves more entries than are allowed.
 
     nnz : number of entries to which fill_factor refers.
     """
@@ -243,11 +247,11 @@ def _bounded_ilut(recipe: MatchedILUT, nnz: int, A: Any) -> LUFactors:
     inner = ILUT(drop_tol=recipe.drop_tol, fill=float("inf"))
     A = checked_threshold(inner, A)
     numeric = Threshold(inner, runs, partial(_within, LARGEST if most >= LARGEST else int(most)))
-    return LUFactors(inner, A, numeric, numeric.factorize(A), sweeps=inner.sweeps, probed=True)
+    return LUFactors(inner, A, numeric, numeric.factorize(A), sweeps=inner.sweeps, trial=True)
 
 
 def _within(most: int, recipe: ILUT, trial: Trial, guess: float) -> tuple[Attempt, int]:
-    """The attempt with at most `most` entries that is kept, or broke down, and how many there were."""
+    """The attempt with at most `most` entries that is kept, or broke down, and the number of attempts."""
     made = trial(recipe.drop_tol, most)
     if made.good or made.broken:
         return made, 1
@@ -280,7 +284,7 @@ def _fitting(attempt: Callable[[float, int], Attempt], most: int, too_fine: floa
 
 
 def _inverse(order: Any) -> Any:
-    """Where each row of A goes, int32."""
+    """The place of each row of A, int32."""
     xp = namespace(order)
     inverse = xp.empty(order.size, np.int32)
     inverse[order] = xp.arange(order.size, dtype=np.int32)

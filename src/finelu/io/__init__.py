@@ -1,10 +1,9 @@
-"""Matrices and vectors in files. What cannot be read or written is a `FileError` with the path and the place in it.
+"""Matrices and vectors in files. A `FileError` names the path of a file that cannot be read or written, and the place.
 
 market     Matrix Market: lines are checked against the grammar before SciPy reads their numbers
 matlab     .mat up to version 7
-arrays     .npy, .npz, .txt: NumPy's and SciPy's readers, once what the file announces fits its length
-petsc      PETSc's binary format
-read, write, replace, paths, limits     what all formats have in common
+arrays     .npy, .npz, .txt: NumPy's and SciPy's readers, after a check that the announced sizes fit the file's length
+petsc      PETSc's binary format read, write, replace, paths, limits     shared by all formats
 """
 
 from finelu.io.paths import WRITABLE_FORMATS, check_apart, check_writable

@@ -51,7 +51,7 @@ def read_npz(path: FilePath, what: str) -> Any:
 
 
 def read_txt(path: FilePath, what: str) -> np.ndarray:
-    """What numpy.savetxt writes, a row a line; complex where a number has an imaginary part."""
+    """The array that numpy.savetxt wrote, one row per line; complex if a number has an imaginary part."""
     with open(path, encoding="utf-8") as file:
         text = file.read().splitlines()
     numbers = [line.partition("#")[0] for line in text]
@@ -62,7 +62,7 @@ def read_txt(path: FilePath, what: str) -> np.ndarray:
 
 
 def only(path: FilePath, what: str, fitting: Mapping[str, Any], all_of_them: Mapping[str, Any]) -> Any:
-    """The single value of `fitting`; otherwise a FileError that says what the file holds."""
+    """The single value of `fitting`; otherwise a FileError that lists the variables of the file."""
     if len(fitting) == 1:
         return next(iter(fitting.values()))
     held = ", ".join(f"{name} {x.shape} {'sparse' if sp.issparse(x) else x.dtype}" for name, x in all_of_them.items())
@@ -71,7 +71,7 @@ def only(path: FilePath, what: str, fitting: Mapping[str, Any], all_of_them: Map
 
 
 def _check_array(path: FilePath, file: IO[bytes], size: int, name: str = "") -> np.dtype[Any]:
-    """The dtype of an array in NumPy's format; a FileError if its header announces more than the `size` bytes there."""
+    """The dtype of an array in NumPy's format; a FileError if its header announces more than the `size` bytes."""
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
     if version not in readers:

@@ -8,12 +8,12 @@ from finelu.device import free_memory
 from finelu.errors import FileError
 from finelu.io.paths import FilePath
 
-ROW = 100  # bytes of memory that a row costs once a matrix is worked with: row pointers, b, x, diagonal, levels
-DEFLATED = 1032  # bytes that a byte of compressed data can stand for, at most
+ROW = 100  # bytes of memory per row of a matrix in use: row pointers, b, x, diagonal, levels
+DEFLATED = 1032  # the most bytes that one byte of compressed data can represent
 
 
 def check_memory(path: FilePath, rows: int, columns: int, of_entries: int = 0) -> None:
-    """Raise FileError where a matrix with `of_entries` bytes of entries leaves no room to work with it."""
+    """Raise FileError if a matrix with `of_entries` bytes of entries leaves too little memory to work with it."""
     needed, free = ROW * (rows + columns) // 2 + of_entries, free_memory(np)
     if needed > free:
         raise FileError(

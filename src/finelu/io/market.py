@@ -1,8 +1,8 @@
 """Matrix Market files, read strictly: each line is checked against the grammar before SciPy reads its numbers.
 
-SciPy's reader is fast and rounds correctly, but by itself it takes 1.0D+05 for 1 and 2,5 for 2, adds both triangles of
-a symmetric file up, and ends the process on some truncated files. Here it is given whole lines of entries only, under
-a header that was made for them.
+SciPy's reader is fast and rounds correctly. But it reads 1.0D+05 as 1 and 2,5 as 2, adds up both triangles of a
+symmetric file, and ends the process on some truncated files. This module gives it only whole lines of entries, with a
+new header for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from finelu.io.limits import DEFLATED, check_memory
 from finelu.io.paths import FilePath
 
 CHUNK = 2**24  # bytes of text that are held at once
-SPARE = 2**24  # bytes of comments, blank lines and padding in all, on top of LONG for each entry
+SPARE = 2**24  # bytes allowed for all comments, blank lines and padding, in addition to LONG for each entry
 LONG = 1024  # bytes: the longest line of the format's definition
 GZIP = b"\x1f\x8b"  # opens a compressed file
 
@@ -50,9 +50,9 @@ _BOUND = 10**18  # indices have at most 18 digits
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What the header of a file declares.
+    """The header of a file.
 
-    line : the number of the line with the sizes.  begin : the byte after it (of a compressed file: of its text).
+    line : the number of the line with the sizes.  begin : the byte after it (in a compressed file: of its text).
     """
 
     coordinate: bool
@@ -85,9 +85,9 @@ def read_market(path: FilePath, compressed: bool) -> sp.coo_matrix | np.ndarray:
 
     float64, or complex128 for the field complex. Duplicate entries are kept apart. A file whose symmetry is not general
     may hold the lower or the upper triangle.
-    Raises FileError with the line and its text for anything that is no number, index or header of the format, for more
-    or fewer entries than declared, for (i, j) together with (j, i) in symmetric storage unless one of them is 0, and,
-    before memory is taken, for sizes that do not fit into it or into the file.
+    Raises FileError with the line and its text for text that is not a number, index or header of the format; for more
+    or fewer entries than declared; for (i, j) together with (j, i) in symmetric storage, unless one of them is 0; and,
+    before memory is taken, for sizes that do not fit into memory or the file.
     Cost: 2 to 6 times that of SciPy's reader; 16 MB of text at once, and each entry twice.
     """
     layout = read_layout(path, compressed)
@@ -111,7 +111,7 @@ def read_market(path: FilePath, compressed: bool) -> sp.coo_matrix | np.ndarray:
 
 
 def read_layout(path: FilePath, compressed: bool) -> Layout:
-    """What the header declares. Raises FileError, also where the file is too short for that many entries."""
+    """The header. Raises FileError, also if the file is too short for that many entries."""
     with open(path, "rb") as raw:
         start = raw.read(len(GZIP))
     if start == GZIP and not compressed:
@@ -132,8 +132,8 @@ def read_layout(path: FilePath, compressed: bool) -> Layout:
 def read_part(path: FilePath, compressed: bool, layout: Layout, part: int, parts: int) -> tuple[np.ndarray, ...]:
     """Rows, columns (from 0 on) and values in one of `parts` shares of a coordinate file, as stored: not expanded.
 
-    The shares have equal lengths: in bytes, or in a compressed file, which is decompressed from its begin, in lines.
-    Raises FileError as `read_market` does, except for what only all shares together can show: fewer entries than
+    The shares have equal lengths in bytes; in a compressed file, which is decompressed from its beginning, in lines.
+    Raises FileError as `read_market` does, except for two faults that only all shares together show: fewer entries than
     declared, and entries that are stored in both triangles.
     """
     with _opened(path, compressed) as file:
@@ -143,7 +143,7 @@ def read_part(path: FilePath, compressed: bool, layout: Layout, part: int, parts
             begin, text = _share_of_bytes(file, layout, os.path.getsize(path), part, parts)
         try:
             return _part(_Lines(path, io.BytesIO(text), 0, 1), layout)
-        except FileError:  # once more, now that the number of its first line is worth to be counted
+        except FileError:  # once more, with the number of the first line, which takes time to count
             file.seek(layout.begin)
             before = sum(file.read(min(CHUNK, begin - at)).count(b"\n") for at in range(layout.begin, begin, CHUNK))
             return _part(_Lines(path, io.BytesIO(text), 0, layout.line + 1 + before), layout)
@@ -179,7 +179,7 @@ def stored_twice(layout: Layout, row: int, column: int) -> str:
 
 
 def needed_bytes(layout: Layout) -> int:
-    """What the entries take while a file is read, and while rows are made of them."""
+    """The bytes of the entries while a file is read, and while rows are made of them."""
     value = 16 if layout.field == "complex" else 8
     if not layout.coordinate:  # rows and columns of its entries are found as int64
         return layout.rows * layout.columns * 2 * (value + 16)
@@ -258,7 +258,7 @@ def _header(path: FilePath, file: io.BufferedIOBase) -> Layout:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Lines of entries: `file` from its byte `begin` on. number : that of the first line, as errors name it."""
+    """Lines of entries: `file` from its byte `begin` on.  number : of the first line, for errors."""
 
     path: FilePath
     file: io.BufferedIOBase
@@ -277,7 +277,7 @@ class _Lines:
 
 
 def _entries(lines: _Lines, layout: Layout, whole: bool) -> tuple[np.ndarray, ...]:
-    """Rows, columns (from 0 on) and values of the entries; of an array the values alone.
+    """Rows, columns (from 0 on) and values of the entries; for an array only the values.
 
     whole : the lines must hold all entries that the header declares.
     """
@@ -301,7 +301,7 @@ def _part(lines: _Lines, layout: Layout) -> tuple[np.ndarray, ...]:
 
 
 def _share_of_bytes(file: io.BufferedIOBase, layout: Layout, size: int, part: int, parts: int) -> tuple[int, bytes]:
-    """The lines that begin within a share of the bytes: where the first one begins, and their text."""
+    """The lines that begin within a share of the bytes: the byte of the first one, and their text."""
 
     def next_line(k: int) -> int:
         at = layout.begin + (size - layout.begin) * k // parts
@@ -317,7 +317,7 @@ def _share_of_bytes(file: io.BufferedIOBase, layout: Layout, size: int, part: in
 
 
 def _share_of_lines(file: io.BufferedIOBase, layout: Layout, part: int, parts: int) -> tuple[int, bytes]:
-    """The same for a share of the lines; the last share goes to the end of the file."""
+    """A share of the lines: the byte of the first one, and their text; the last share goes to the end of the file."""
     first, last = (layout.entries * k // parts for k in (part, part + 1))
     to_the_end = part == parts - 1
     found: list[bytes] = []
@@ -356,7 +356,7 @@ def _pieces(lines: _Lines) -> Iterator[bytes]:
 
 
 def _lines_of_entries(lines: _Lines, layout: Layout, whole: bool) -> Iterator[bytes]:
-    """The lines of entries without comments and blank lines, a chunk at a time, no more of them than declared."""
+    """The lines of entries without comments and blank lines, a chunk at a time, at most as many as declared."""
     grammar = layout.grammar()
     path, number, found, read = lines.path, lines.number, 0, 0
     for piece in _pieces(lines):
@@ -396,7 +396,7 @@ def _lines_of_entries(lines: _Lines, layout: Layout, whole: bool) -> Iterator[by
 
 
 def _numbers(text: bytes, layout: Layout) -> tuple[np.ndarray, ...]:
-    """Rows, columns (from 0 on) and values of lines of entries; of an array the values alone."""
+    """Rows, columns (from 0 on) and values of lines of entries; for an array only the values."""
     count = text.count(b"\n")
     kind, sizes = ("coordinate", f"{_BOUND} {_BOUND} {count}") if layout.coordinate else ("array", f"{count} 1")
     head = f"%%MatrixMarket matrix {kind} {_FIELDS[layout.field][2]} general\n{sizes}\n"
@@ -405,13 +405,13 @@ def _numbers(text: bytes, layout: Layout) -> tuple[np.ndarray, ...]:
 
 
 def _bad_entry(part: tuple[np.ndarray, ...], text: bytes, layout: Layout) -> tuple[int, str] | None:
-    """The first entry outside the matrix, or whose number is too large for a float64, and what to say of it."""
+    """The first entry outside the matrix, or whose number is too large for a float64, and the message for it."""
     if layout.coordinate:
         outside = (part[0] >= layout.rows) | (part[1] >= layout.columns)
         if outside.any():
             return int(np.argmax(outside)), f"outside of a matrix of {layout.rows} x {layout.columns}."
     infinite = np.isinf(part[-1].view(np.float64).reshape(part[-1].size, -1)).sum(axis=1)
-    if infinite.any() and infinite.sum() > text.lower().count(b"inf"):  # where "inf" is written, `as_csr` refuses it
+    if infinite.any() and infinite.sum() > text.lower().count(b"inf"):  # `as_csr` refuses a written "inf"
         lines = text.lower().split(b"\n")
         k = next(k for k in np.flatnonzero(infinite) if infinite[k] > lines[k].count(b"inf"))
         return int(k), "larger than any number in double precision."

@@ -1,6 +1,6 @@
 """MATLAB files up to version 7: the arrays of numbers in them, sparse matrices, and the fields of a structure.
 
-SciPy's reader ends the process on some damaged structures. Here each length is compared with the bytes that are there
+SciPy's reader ends the process on some damaged structures. This module compares each length with the available bytes
 before it is used.
 """
 
@@ -25,7 +25,7 @@ from finelu.io.paths import FilePath
 _STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _MATRIX, _COMPRESSED = 14, 15  # elements that hold others
 _STRUCTURE, _SPARSE, _DOUBLE, _SINGLE, _LAST_NUMBER = 2, 5, 6, 7, 15  # classes; the others from 6 to 15 are integers
-_COMPLEX = 0x0800
+_COMPLEX = 0x0800  # flag of a complex array
 _VERSION_4, _TEXT_4, _SPARSE_4 = ("f8", "f4", "i4", "i2", "u2", "u1"), 1, 2
 
 
@@ -45,7 +45,7 @@ def _is_numeric(x: Any) -> bool:
 
 def read_mat(path: FilePath) -> dict[str, Any]:
     """Name -> variable: an array of at least two dimensions, a csc_matrix, or for a structure (the first of several) a
-    dict of its fields. None stands for variables and fields without numbers, and for a structure within a structure.
+    dict of its fields. Variables and fields without numbers, and structures within structures, are None.
 
     Raises FileError for a file of version 7.3, and for lengths and kinds that do not fit together.
     """
@@ -64,13 +64,13 @@ def read_mat(path: FilePath) -> dict[str, Any]:
         if kind != _MATRIX:
             raise data.damaged(f"holds an element of kind {kind} where a variable is needed")
         name, value = _variable(data, whole=True)
-        if name:  # MATLAB's own annotations have none
+        if name:  # MATLAB's own annotations have no name
             variables[name] = value
     return variables
 
 
 def _version_4(path: FilePath, content: bytes) -> dict[str, Any]:
-    """Each variable is a header of five integers, a name, and one array, also where it is text or a sparse matrix."""
+    """Each variable is a header of five integers, a name, and one array, also for text and sparse matrices."""
     variables = {}
     order = "<" if 0 <= int.from_bytes(content[:4], "little") <= 5000 else ">"
     part = _Bytes(path, order, memoryview(content))
@@ -97,7 +97,7 @@ def _version_4(path: FilePath, content: bytes) -> dict[str, Any]:
 
 
 def _sparse_4(part: _Bytes, x: np.ndarray) -> sp.csc_matrix:
-    """From a row of `x` for each entry: row, column, real and perhaps imaginary part; the last one holds the shape."""
+    """The matrix from rows of `x`: row, column, real and perhaps imaginary part of an entry; the last has the shape."""
     if x.shape[0] < 1 or x.shape[1] not in (3, 4):
         raise part.damaged(f"holds a sparse matrix as {x.shape[0]} x {x.shape[1]} numbers")
     places = x[:, :2]
@@ -165,13 +165,13 @@ def _inflated(part: _Bytes) -> tuple[int, _Bytes]:
     if size > DEFLATED * len(part.data) or size > free_memory(np):
         raise part.damaged(f"announces a variable of {size} bytes, which it cannot hold or the memory cannot")
     inner = stream.decompress(stream.unconsumed_tail, size) if size else b""
-    stream.decompress(stream.unconsumed_tail, 8)  # the checksum, where there is one: MATLAB may leave it out
+    stream.decompress(stream.unconsumed_tail, 8)  # the checksum, if present: MATLAB may leave it out
     return _element(_Bytes(part.path, part.order, memoryview(tag + inner)))
 
 
 def _variable(part: _Bytes, whole: bool) -> tuple[str, Any]:
     """The name and the value of a variable. whole : read structures, too."""
-    if not part.data:  # an empty one, in a structure
+    if not part.data:  # an empty variable, in a structure
         return "", np.zeros((0, 0))
     kind, data = _element(part)
     flags = data.numbers(kind)

@@ -21,7 +21,7 @@ def extension(path: FilePath) -> str:
 
 
 def status(path: FilePath) -> os.stat_result | None:
-    """The status of the file that `path` leads to, or None where there is none yet."""
+    """The status of the file that `path` leads to, or None if it does not exist yet."""
     try:
         return os.stat(path)
     except FileNotFoundError:
@@ -29,7 +29,8 @@ def status(path: FilePath) -> os.stat_result | None:
 
 
 def check_writable(path: FilePath, formats: Sequence[str] = WRITABLE_FORMATS) -> None:
-    """Raise FileError if no file of these formats could be written to `path`; for asking before a long computation."""
+    """Raise FileError if no file of these formats could be written to `path`; to be called before a long
+    computation."""
     kind = extension(path)
     if kind not in formats:
         raise FileError(f"{path}: unknown extension {kind!r} for writing; use one of {', '.join(formats)}.")

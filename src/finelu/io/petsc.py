@@ -1,4 +1,4 @@
-"""PETSc's binary format: the first Mat or Vec of a file. petsc4py would need a PETSc to read it."""
+"""PETSc's binary format: the first Mat or Vec of a file, read without petsc4py."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_petsc(path: FilePath, what: str) -> Any:
         return raw[begin:end].view(dtype)
 
     def scalar_of(count: int) -> np.dtype[Any]:
-        """The value type with which the object ends where the file ends or the next object begins."""
+        """The value type with which the object ends at the end of the file or at the next object."""
         for scalar in (np.dtype(">f8"), np.dtype(">c16")):
             end = at + count * scalar.itemsize
             rest = raw[end : end + index.itemsize]

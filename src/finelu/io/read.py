@@ -31,7 +31,7 @@ def read_matrix(path: FilePath) -> sp.csr_matrix:
     .mat : MATLAB up to version 7: the only sparse matrix in it, or SuiteSparse's `Problem.A`.
     .petsc .dat .bin : PETSc binary, the first Mat in it; double precision; 32 and 64-bit indices are distinguished by
         the first bytes, real and complex values by the length of the file.
-    Explicit zeros stay entries. Raises FileError with the path and what is wrong where; for sizes beyond the memory or
+    Explicit zeros stay entries. Raises FileError with the path, the fault and its place; for sizes beyond the memory or
     the length of the file before memory is taken.
     """
     A = _read(path, "matrix", MATRIX_FORMATS)
@@ -39,7 +39,7 @@ def read_matrix(path: FilePath) -> sp.csr_matrix:
         raise FileError(f"{path}: holds an array of shape {A.shape}, not a matrix.")
     check_memory(path, *A.shape)
     try:
-        with np.errstate(over="ignore", invalid="ignore"):  # other precisions; `as_csr` refuses the Inf that this gives
+        with np.errstate(over="ignore", invalid="ignore"):  # other precisions; `as_csr` refuses a resulting Inf
             S = sp.csr_matrix(A, dtype=_floating(path, A.dtype))
         S.sum_duplicates()
     except MemoryError as error:
@@ -50,10 +50,11 @@ def read_matrix(path: FilePath) -> sp.csr_matrix:
 def read_vector(path: FilePath) -> np.ndarray:
     """The vector in a file, (n,), or several as the columns of an (n, k) array; float32/64 or complex64/128.
 
-    The formats are those of `read_matrix` and .txt (numpy.savetxt: a row a line). A sparse n x 1 matrix becomes dense,
-    a single row or column an (n,). .npz and .mat : the only dense array in the file, or SuiteSparse's `Problem.b`;
-    PETSc : the first Vec.
-    Raises FileError with the path and what is wrong where.
+    The formats are those of `read_matrix` and .txt (numpy.savetxt: one row per line). A sparse n x 1 matrix becomes
+    dense, a single row or column an (n,).
+    .npz .mat : the only dense array in the file, or SuiteSparse's `Problem.b`.
+    .petsc .dat .bin : the first Vec.
+    Raises FileError with the path, the fault and its place.
     """
     x = _read(path, "vector", VECTOR_FORMATS)
     is_sparse: bool = sp.issparse(x)  # not asked in the `if`: SciPy's stubs would then take the shape from x
@@ -82,7 +83,7 @@ def _read(path: FilePath, what: str, formats: Sequence[str]) -> Any:
     try:
         if file.stat().st_size == 0:
             raise FileError(f"{path}: the file is empty.")
-        with np.errstate(all="ignore", invalid="raise"):  # "invalid": a NaN where an index is needed
+        with np.errstate(all="ignore", invalid="raise"):  # "invalid": a NaN instead of an index
             x = reader(path, what)
         if hasattr(x, "check_format"):  # compressed rows or columns, whose readers trust the indices in the file
             x.check_format(full_check=True)
@@ -100,7 +101,7 @@ def _read(path: FilePath, what: str, formats: Sequence[str]) -> Any:
 
 
 def _floating(path: FilePath, dtype: np.dtype[Any]) -> Any:
-    """The dtype to work in: one of the four, or float64 for integers and booleans; other precisions go to double."""
+    """The dtype to work in: one of the four, or float64 for integers and booleans; other precisions become double."""
     if dtype.kind in "biu":
         return np.float64
     if dtype.kind not in "fc":

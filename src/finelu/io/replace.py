@@ -1,4 +1,4 @@
-"""Replacing the content of a file: as a whole or not at all, wherever the file system allows it."""
+"""Replacing the content of a file: as a whole or not at all, if the file system allows it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from finelu.io.paths import FilePath, status
 def replacing(path: FilePath, what: str = "x") -> Iterator[IO[bytes]]:
     """A binary file for the new content of `path`, which stays as it was if the block fails.
 
-    A new file, or one of a single name, is written as a temporary file in the same folder, which then takes its name
-    in one step; its mode is kept. Where a rename would change what `path` is, the file itself is written into once the
-    block has ended: a file of several names, of another owner or with an access list, one in a folder that takes no
-    new file, a FIFO, a device. A symbolic link stays one. While a regular file is written into, a complete copy lies in
-    its folder, unless the folder takes no new file; the room that it needs on the disk is reserved first, where the
-    file system can do that. If writing fails all the same the file is half written, and the FileError names the copy.
+    A new file, or one with a single name, is written as a temporary file in the same folder, which then takes its name
+    in one step; its mode is kept. Some files are written in place, after the block has ended, since a rename would make
+    `path` another file: a file with several names, of another owner or with an access list, one in a folder where no
+    file can be created, a FIFO, a device. A symbolic link stays one. While a regular file is written in place, a
+    complete copy lies in its folder, if a file can be created there; disk space is reserved first, if the file system
+    can do that. If writing fails all the same the file is half written, and the FileError names the copy.
     what : names the content in the FileError of a failure.
     """
     try:
@@ -61,8 +61,8 @@ def replacing(path: FilePath, what: str = "x") -> Iterator[IO[bytes]]:
 
 
 def _temporary(path: FilePath) -> tuple[Path | None, bool]:
-    """A new, empty file in the folder of `path`, and whether a rename may replace `path` by it; None where the folder
-    takes no file, or `path` is no regular file.
+    """A new, empty file in the folder of `path`, and whether a rename may replace `path` by it; None if no file can be
+    created there, or if `path` is no regular file.
 
     Its mode is that of `path` if the rename may happen; if not, only its owner may read it.
     """
@@ -97,7 +97,8 @@ def _renamed(copy: Path, path: FilePath) -> bool:
 
 
 def _attributes(path: FilePath) -> list[str]:
-    """The names of the extended attributes of a file, access lists among them, where the system has such."""
+    """The names of the extended attributes of a file, access lists among them, if the system has extended
+    attributes."""
     try:
         return sorted(os.listxattr(path)) if hasattr(os, "listxattr") else []
     except OSError:  # a file system without them

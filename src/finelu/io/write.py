@@ -16,7 +16,7 @@ from finelu.io.replace import replacing
 
 
 def write_array(path: FilePath, x: Any) -> None:
-    """Write a vector (n,), columns (n, k) or, as .npz or .mtx, a sparse matrix; arrays on the GPU are fetched first.
+    """Write a vector (n,), columns (n, k) or, as .npz or .mtx, a sparse matrix; arrays on the GPU are copied first.
 
     The file is replaced as a whole, as `finelu.io.replace.replacing` describes.
     All digits are kept; .txt and .mtx do not keep the precision, so float32 is read as float64.

@@ -40,6 +40,6 @@ BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE, 
 
 BETA_1, UNIT, SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT = range(12, 22)
 
-# Places in the array `smoothing` of sqmr: the quasi-residual norm tau, the theta of the newest step, and what the next
-# direction keeps of the last, what it takes of the step of bicg, and what the smoothed residual keeps of the last.
+# Places in the array `smoothing` of sqmr: the quasi-residual norm tau, the theta of the newest step; KEPT and TAKEN,
+# the weights of the old direction and of the BiCG step in the new direction; LEFT, that of the old smoothed residual.
 TAU, THETA, KEPT, TAKEN, LEFT = range(5)

@@ -87,7 +87,7 @@ class CSR:
         return self.facts[:3]
 
     def with_values(self, data) -> CSR:
-        """The same pattern, and what is known of it, with other values (nnz,)."""
+        """The same pattern, with its analyses, and other values (nnz,)."""
         other = CSR(self.indptr, self.indices, data, self.diag)
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
         return other
@@ -101,7 +101,7 @@ class CSR:
         return other
 
     def copy(self) -> CSR:
-        """The same matrix, and what is known of it, in arrays of its own."""
+        """A copy of the matrix, with its analyses, in arrays of its own."""
         other = CSR(*(part.copy() for part in (self.indptr, self.indices, self.data, self.diag)))
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
         return other
@@ -116,8 +116,8 @@ class CSR:
         return other
 
     def on(self, xp) -> CSR:
-        """The same matrix, and what is known of it, in the memory of xp, numpy or cupy; itself if it is there. Cost: a
-        copy between the two."""
+        """The same matrix, with its analyses, in the memory of xp, numpy or cupy; itself if it is there. Cost: a copy
+        between the two."""
         if xp is namespace(self.data):
             return self
         move = to_host if on_gpu(self.data) else xp.asarray

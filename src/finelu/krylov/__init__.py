@@ -1,8 +1,9 @@
 """Krylov methods: cg, minres, sqmr, gmres, fgmres, bicg, bicgstab; and richardson. One set of arguments and answers.
 
-The names of the arguments are SciPy's. Each method is a function of this package, and the file of its name holds it:
-`finelu.krylov.cg` is the function, which hides the module on purpose. The module is only needed for what else is in it:
-`from finelu.krylov.gmres import ORTHOGONALIZATIONS` finds it.
+`METHODS` maps the names that `solve` and the command line take to the classes, which state the facts of each method;
+`register` adds others. The names of the arguments are SciPy's. Each method is a function of this package, and the file
+of its name holds it: `finelu.krylov.cg` is the function, which hides the module on purpose. The module is only needed
+for what else is in it: `from finelu.krylov.cg import CG` finds the class.
 
 All take (A, b, x0=None, *, rtol=1e-5, atol=0.0, criterion="auto",
 maxiter=None, M=None, callback=None, watch=None):
@@ -15,7 +16,7 @@ criterion : "residual" asks for that alone. "auto" also asks for ||D (b - A x)||
     the sums of |A| over its rows, where these differ by more than 1e4, as by penalties: the large rows would hide all
     others. (Of a LinearOperator, and of block and stencil matrices, it knows no rows.) "backward" asks for
     |b - A x|_i <= rtol (|A| |x| + |b|)_i in each row instead of any norm. Where one norm of b - A x does not lead
-    there, corrections of x are iterated, as long as each halves what is missing; Solution.row_residual has the figure.
+    there, corrections of x are iterated, as long as each halves the missing part; Solution.row_residual has the figure.
 maxiter : the largest number of iterations, of products with A (bicgstab: of pairs of them); 10 n by default.
 M : approximates the inverse of A, M @ r: Factors, a LinearOperator, a sparse or dense matrix, or a function of r.
     bicg multiplies by A^H and M^H, too: a LinearOperator then needs rmatvec, and a function will not do.
@@ -37,57 +38,39 @@ products with A and M, which are counted in the memory of each method, and what 
 nothing is recorded, memory that one operation gives back serves the next.
 """
 
-from importlib import import_module
-from typing import Any
-
-from finelu.krylov.bicg import bicg
-from finelu.krylov.bicgstab import bicgstab
-from finelu.krylov.cg import cg
-from finelu.krylov.fgmres import fgmres
-from finelu.krylov.gmres import RESTART, gmres
-from finelu.krylov.minres import minres
-from finelu.krylov.progress import Callback, Progress, Watch
+from finelu.krylov.bicg import BiCG, bicg
+from finelu.krylov.bicgstab import BiCGStab, bicgstab
+from finelu.krylov.cg import CG, cg
+from finelu.krylov.fgmres import FGMRES, fgmres
+from finelu.krylov.gmres import GMRES, RESTART, gmres
+from finelu.krylov.method import METHODS, Method, iterate, method_name, register
+from finelu.krylov.minres import MINRES, minres
 from finelu.krylov.richardson import richardson
-from finelu.krylov.sqmr import sqmr
-from finelu.krylov.system import System
-from finelu.result import Solution
+from finelu.krylov.sqmr import SQMR, sqmr
 
-# The methods that `solve` and `compare` offer; richardson converges for few A and M only.
-METHODS = ("cg", "minres", "sqmr", "gmres", "fgmres", "bicgstab", "bicg")
-RESTARTED = ("gmres", "fgmres")  # in cycles of RESTART iterations unless `restart` is given
-CYCLE = 50  # what `solve`, `Sequence` and `compare` give
+CYCLE = 50  # iterations of a cycle, of the methods that restart, where `solve`, `Sequence` and `compare` call them
+
+# finelu's own, in the order in which texts name them. richardson converges for few A and M only: none is chosen, or
+# asked for by its name.
+OWN: tuple[type[Method], ...] = (CG, MINRES, SQMR, GMRES, FGMRES, BiCGStab, BiCG)
+for _kind in OWN:
+    register(_kind)
 
 __all__ = [
     "CYCLE",
     "METHODS",
+    "OWN",
     "RESTART",
-    "RESTARTED",
+    "Method",
     "bicg",
     "bicgstab",
     "cg",
     "fgmres",
     "gmres",
+    "iterate",
+    "method_name",
     "minres",
+    "register",
     "richardson",
     "sqmr",
 ]
-
-
-def iterate(
-    method: str,
-    system: System,
-    *,
-    rtol: float,
-    atol: float = 0.0,
-    maxiter: int | None = None,
-    callback: Callback = None,
-    watch: Watch = None,
-    **options: Any,
-) -> Solution:
-    """A method on a checked system, for callers that have checked their arguments and have `ignore_fp_errors`.
-
-    options : restart and orthogonalization of gmres and fgmres, hermitian of sqmr.
-    """
-    progress = Progress(method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
-    solution: Solution = import_module(f"finelu.krylov.{method}").iterate(progress, **options)
-    return solution

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from finelu.arithmetic import ignore_fp_errors
-from finelu.krylov.criterion import solved
-from finelu.krylov.progress import Callback, Progress, Watch
-from finelu.krylov.system import System
+import numpy as np
+
+from finelu.krylov.loop import Loop
+from finelu.krylov.method import Method
 from finelu.result import Solution
 
 
-@ignore_fp_errors
-def bicg(
-    A: Any,
-    b: Any,
-    x0: Any = None,
-    *,
-    rtol: float = 1e-5,
-    atol: float = 0.0,
-    criterion: str = "auto",
-    maxiter: int | None = None,
-    M: Any = None,
-    callback: Callback = None,
-    watch: Watch = None,
-) -> Solution:
+class BiCG(Method):
     """Solve A x = b for any nonsingular A by preconditioned biconjugate gradients.
 
     Arguments as in `finelu.krylov`, but A^H and M^H are needed, too: matrices are transposed once, a LinearOperator or
@@ -38,46 +26,66 @@ def bicg(
     the best iterate.
     Source: Fletcher 1976; Barrett et al. 1994, section 2.3.5; Saad 2003, Alg. 7.3.
     """
-    return solved(
-        "bicg",
-        iterate,
-        System.checked(A, b, x0, M),
-        criterion=criterion,
-        rtol=rtol,
-        atol=atol,
-        maxiter=maxiter,
-        callback=callback,
-        watch=watch,
-    )
 
+    adjoint = True
+    products = 2
 
-def iterate(progress: Progress) -> Solution:
-    """Saad 2003, Alg. 7.3, preconditioned as in Barrett et al. 1994, Figure 2.7; r_shadow, p_shadow are his r*, p*."""
-    A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
-    AH, MH = A.H, M.H
-    state, norms = progress.state, progress.norms
-    r, p, r_shadow, p_shadow = progress.vectors(4)
-    rho, rho_old, sigma, alpha = progress.scalars(4)
-    size = progress.real_scalar()
-    while progress.cycle(r):  # line 1: r = b - A x; r* = r, so that (r, r*) is not 0 without M
-        r_shadow[:] = r
-        z, z_shadow = M @ r, MH @ r_shadow
-        p[:] = z  # line 2
-        p_shadow[:] = z_shadow
-        k.vectors.dot(r_shadow, z, rho)
-        if progress.corrected(rho, r, z):
-            continue
-        while progress.goes_on():  # line 3
-            q, q_shadow = A @ p, AH @ p_shadow
-            k.vectors.size_of_dot(r_shadow, z, size)
-            k.vectors.dot(p_shadow, q, sigma)
-            k.recurrences.bicg_alpha(state, rho, sigma, size, alpha)  # line 4: alpha = (z, r*) / (A p, p*)
-            k.recurrences.bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow)  # lines 5, 6, 7
-            k.vectors.norm(r, progress.norm)
-            k.recurrences.bicg_record(state, norms, progress.history, progress.norm)
-            progress.tell()
+    @staticmethod
+    def iterate(loop: Loop) -> Solution:
+        """Saad 2003, Alg. 7.3, preconditioned as in Barrett et al. 1994, Figure 2.7; r_shadow, p_shadow: his r*, p*."""
+        A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
+        AH, MH = A.H, M.H
+        state, norms = loop.state, loop.norms
+        r, p, r_shadow, p_shadow = loop.vectors(4)
+        rho, rho_old, sigma, alpha = loop.scalars(4)
+        size, correction = loop.real_scalar(), FirstCorrection(loop)
+        while loop.cycle(r):  # line 1: r = b - A x; r* = r, so that (r, r*) is not 0 without M
+            r_shadow[:] = r
             z, z_shadow = M @ r, MH @ r_shadow
-            rho, rho_old = rho_old, rho
-            k.vectors.dot(r_shadow, z, rho)  # line 8: beta = (z, r*) / (z_old, r*_old)
-            k.recurrences.bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow)  # lines 9, 10: p = z + beta p
-    return progress.end()
+            p[:] = z  # line 2
+            p_shadow[:] = z_shadow
+            k.vectors.dot(r_shadow, z, rho)
+            if correction(rho, r, z):
+                continue
+            while loop.goes_on():  # line 3
+                q, q_shadow = A @ p, AH @ p_shadow
+                k.vectors.size_of_dot(r_shadow, z, size)
+                k.vectors.dot(p_shadow, q, sigma)
+                k.recurrences.bicg_alpha(state, rho, sigma, size, alpha)  # line 4: alpha = (z, r*) / (A p, p*)
+                k.recurrences.bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow)  # lines 5, 6, 7
+                k.vectors.norm(r, loop.norm)
+                k.recurrences.bicg_record(state, norms, loop.history, loop.norm)
+                loop.tell()
+                z, z_shadow = M @ r, MH @ r_shadow
+                rho, rho_old = rho_old, rho
+                k.vectors.dot(r_shadow, z, rho)  # line 8: beta = (z, r*) / (z_old, r*_old)
+                # lines 9, 10: p = z + beta p
+                k.recurrences.bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow)
+        return loop.end()
+
+
+bicg = BiCG.solve
+
+
+class FirstCorrection:
+    """Where rho = r^H M r, formed of z = M r, is 0 to rounding, so that a method has nothing to divide by: one step
+    x += z, which counts as an iteration. It is not done twice unless the residual was halved in between."""
+
+    def __init__(self, loop: Loop):
+        self.loop, self.before = loop, math.inf  # the true residual norm before the last one
+
+    def __call__(self, rho: Any, r: Any, z: Any) -> bool:
+        """True: it was done, and another cycle is due."""
+        loop, k, size = self.loop, self.loop.kernels, self.loop.real_scalar()
+        k.vectors.size_of_dot(r, z, size)
+        if not abs(complex(rho[0])) <= float(np.finfo(loop.real).eps) * float(size[0]) or loop.M.recipe == "":
+            return False
+        before = float(loop.norm[0])
+        if not before <= self.before / 2 or not loop.goes_on():
+            return False
+        self.before = before
+        one = loop.xp.ones(1, loop.dtype)
+        scalars = one, one, one.copy()
+        k.recurrences.cg_step(loop.state, loop.norms, loop.history, *scalars, z, loop.A @ z, loop.x, loop.best, r)
+        loop.tell()
+        return True

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from finelu.arithmetic import ignore_fp_errors
-from finelu.krylov.criterion import solved
-from finelu.krylov.progress import Callback, Progress, Watch
-from finelu.krylov.system import System
+from finelu.krylov.loop import Loop
+from finelu.krylov.method import Method
 from finelu.result import Solution
 
 
-@ignore_fp_errors
-def cg(
-    A: Any,
-    b: Any,
-    x0: Any = None,
-    *,
-    rtol: float = 1e-5,
-    atol: float = 0.0,
-    criterion: str = "auto",
-    maxiter: int | None = None,
-    M: Any = None,
-    callback: Callback = None,
-    watch: Watch = None,
-) -> Solution:
+class CG(Method):
     """Solve A x = b for a Hermitian positive definite A by preconditioned conjugate gradients.
 
     Arguments as in `finelu.krylov`; M must be Hermitian positive definite too (IC0, Jacobi). callback(x) is called
@@ -34,48 +17,42 @@ def cg(
     Ends with Status.INDEFINITE or INDEFINITE_PRECONDITIONER where a curvature p^H A p or r^H M r is not positive.
     Source: Hestenes & Stiefel 1952; Saad 2003, Alg. 9.1.
     """
-    return solved(
-        "cg",
-        iterate,
-        System.checked(A, b, x0, M),
-        criterion=criterion,
-        rtol=rtol,
-        atol=atol,
-        maxiter=maxiter,
-        callback=callback,
-        watch=watch,
-    )
+
+    needs = "spd"
+
+    @staticmethod
+    def iterate(loop: Loop) -> Solution:
+        """Saad 2003, Alg. 9.1, line by line; alpha and beta are formed on the device, in the step that uses them."""
+        A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
+        state, norms = loop.state, loop.norms
+        r, p = loop.vectors(2)
+        rho, rho_old, curvature = loop.scalars(3)
+        deflated = M.deflated
+        M = M if deflated is None else deflated
+
+        @loop.repeated
+        def iteration() -> None:
+            q = A.with_dot(p, p, curvature)  # line 3: alpha = (r, z) / (A p, p)
+            # lines 4, 5: x += alpha p, r -= alpha A p
+            k.recurrences.cg_step(state, norms, loop.history, rho, curvature, rho_old, p, q, x, best, r)
+            if M is deflated:  # lines 6 to 8 at once
+                M.turn(state, r, rho, rho_old, p)
+                return
+            z = M @ r  # line 6
+            k.vectors.dot(r, z, rho)  # line 7: beta = (r, z) / (r_old, z_old)
+            k.recurrences.cg_direction(state, rho, rho_old, z, p)  # line 8: p = z + beta p
+
+        while loop.cycle(r):  # line 1: r = b - A x,
+            if deflated is not None and not deflated.start(A, x, r):  # else without its coarse part
+                M, deflated = loop.M, None
+                loop.forget()
+            z = M @ r  # z = M^-1 r,
+            loop.xp.copyto(p, z)  # p = z
+            k.vectors.dot(r, z, rho)
+            while loop.goes_on():  # line 2
+                iteration()
+                loop.tell()
+        return loop.end()
 
 
-def iterate(progress: Progress) -> Solution:
-    """Saad 2003, Alg. 9.1, line by line; alpha and beta are formed on the device, in the step that uses them."""
-    A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
-    state, norms = progress.state, progress.norms
-    r, p = progress.vectors(2)
-    rho, rho_old, curvature = progress.scalars(3)
-    deflated = M.deflated
-    M = M if deflated is None else deflated
-
-    @progress.repeated
-    def iteration() -> None:
-        q = A.with_dot(p, p, curvature)  # line 3: alpha = (r, z) / (A p, p)
-        # lines 4, 5: x += alpha p, r -= alpha A p
-        k.recurrences.cg_step(state, norms, progress.history, rho, curvature, rho_old, p, q, x, best, r)
-        if M is deflated:  # lines 6 to 8 at once
-            M.turn(state, r, rho, rho_old, p)
-            return
-        z = M @ r  # line 6
-        k.vectors.dot(r, z, rho)  # line 7: beta = (r, z) / (r_old, z_old)
-        k.recurrences.cg_direction(state, rho, rho_old, z, p)  # line 8: p = z + beta p
-
-    while progress.cycle(r):  # line 1: r = b - A x,
-        if deflated is not None and not deflated.start(A, x, r):  # else without its coarse part
-            M, deflated = progress.M, None
-            progress.forget()
-        z = M @ r  # z = M^-1 r,
-        progress.xp.copyto(p, z)  # p = z
-        k.vectors.dot(r, z, rho)
-        while progress.goes_on():  # line 2
-            iteration()
-            progress.tell()
-    return progress.end()
+cg = CG.solve

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,12 +18,15 @@ from finelu.device import namespace
 from finelu.errors import ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
+from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.operators import Operator, as_operator
-from finelu.krylov.progress import Callback, Progress, Watch
 from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_even
 from finelu.krylov.system import System
 from finelu.matrix.vectors import as_dtype, flushes, in_single, underflows
 from finelu.result import Solution, Status
+
+if TYPE_CHECKING:
+    from finelu.krylov.method import Method
 
 CRITERIA = ("auto", "residual", "backward")
 LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision
@@ -168,7 +171,7 @@ class Criterion:
         return (rest, length * min(1.0, tolerance / size) * AIM) if length > 0 else (r, tolerance)
 
     def sentence(self) -> str:
-        """What was asked besides the norm of b - A x, for `explain`; "" if nothing."""
+        """The test in addition to the norm of b - A x, for `explain`; "" if there is none."""
         if self.rows is None:
             return ""
         if self.kind == "backward":
@@ -188,8 +191,7 @@ def norm_of(v: Any) -> float:
 
 
 def solved(
-    method: str,
-    iterate: Callable[..., Solution],
+    method: type[Method],
     system: System,
     *,
     criterion: str,
@@ -198,12 +200,11 @@ def solved(
     maxiter: int | None,
     callback: Callback,
     watch: Watch,
-    stationary: bool = False,
     **options: Any,
 ) -> Solution:
     """What a Krylov method finds for a caller: its iterations, and corrections while the criterion asks for more.
 
-    iterate : the method, of a Progress and `options`.
+    options : the method's own parameters.
     """
     kind = criterion_asked(criterion)
     if kind == "backward" and system.comm is not None:
@@ -212,17 +213,15 @@ def solved(
     if needs_double(system):
         system = in_double_precision(system)
         callback = None if callback is None else in_single_precision(callback)
-    elif power := small_power(system):
+    elif system.comm is None and (power := power_for(system.b, system.A.matrix)):
         system = magnified(system, power)
         atol, (callback, watch) = float(np.ldexp(atol, power)), reduced(callback, watch, power)
-    progress = Progress(
-        method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch, stationary=stationary
-    )
-    found = iterate(progress, **options)
+    loop = Loop(method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
+    found = method.iterate(loop, **options)
     matrix = system.A.matrix
     rows = isinstance(matrix, CSR) or is_array(matrix)
-    if kind == "backward" or (kind == "auto" and rows and found.converged and not progress.is_even()):
-        found = _corrected(found, kind, progress, system, iterate, watch, **options)
+    if kind == "backward" or (kind == "auto" and rows and found.converged and not loop.is_even()):
+        found = _corrected(found, kind, loop, system, watch, **options)
     if system is given:
         return found
     target = max(rtol * norm_of(system.b), atol)
@@ -239,9 +238,8 @@ def solved(
 def _corrected(
     found: Solution,
     kind: str,
-    progress: Progress,
+    loop: Loop,
     system: System,
-    iterate: Callable[..., Solution],
     watch: Watch,
     **options: Any,
 ) -> Solution:
@@ -249,9 +247,9 @@ def _corrected(
     size."""
     residual = Residual(system.A.matrix, system.A.__matmul__, system.dtype, system.A.factor, system)
     check = Criterion(kind, residual, system.b)
-    of_b = progress.size(system.b)
-    target = max(progress.rtol * of_b, progress.atol)
-    x, left, callback = found.x.reshape(-1), progress.maxiter - found.iterations, progress.callback
+    of_b = loop.size(system.b)
+    target = max(loop.rtol * of_b, loop.atol)
+    x, left, callback = found.x.reshape(-1), loop.maxiter - found.iterations, loop.callback
     r, size = check(system.b, x, target)
     if check.rows is None:
         return found
@@ -266,17 +264,16 @@ def _corrected(
     while size > target and left > 0 and found.status in (Status.CONVERGED, Status.STAGNATED):
         rest, tolerance = check.correction(x, r, size, target)
         done = found.iterations
-        again = Progress(
-            progress.method,
+        again = Loop(
+            loop.method,
             System(system.A, rest, system.M, shape=system.shape, narrow=system.narrow),
             rtol=0.0,
             atol=tolerance,
             maxiter=left,
             callback=None if callback is None else lambda d, x=x: callback(x + d),  # type: ignore[misc]
             watch=None if watch is None else lambda k, norm, done=done: watch(done + k, norm),  # type: ignore[misc]
-            stationary=progress.stationary,
         )
-        more = iterate(again, **options)
+        more = loop.method.iterate(again, **options)
         better = kernels_for(x).vectors.added(x, more.x.reshape(-1))
         before = check.rows, check.norm
         r, reached = check(system.b, better, target)
@@ -332,11 +329,6 @@ def settled(residual: Residual, solve: Callable[[Any], Any], b: Any, x: Any) -> 
 
 
 # right-hand sides so small that x or its products would lose digits by underflow
-
-
-def small_power(system: System) -> int:
-    """The power of two that b is to be multiplied by before a solve: 0 unless b is near the smallest numbers."""
-    return 0 if system.comm is not None else power_for(system.b, system.A.matrix)
 
 
 def power_for(b: Any, matrix: Any) -> int:
@@ -402,7 +394,7 @@ def diminished(found: Solution, A: Any, b: Any, kind: str, power: int, target: f
 
 
 def rounded(found: Solution, x: Any, A: Any, b: Any, kind: str, target: float, why: str) -> Solution:
-    """The solution with x in the place of the x that was found, of which it is the nearest that can be returned.
+    """The solution with x instead of the x that was found; x is the nearest vector that can be returned.
 
     A, b, target : in the precision, and with the power of two, in which the residual of x is formed.
     why : x cannot be returned as it was found.

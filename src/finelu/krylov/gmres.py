@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from finelu.arithmetic import ignore_fp_errors
 from finelu.errors import ParameterError, meant
-from finelu.krylov.criterion import solved
-from finelu.krylov.progress import Callback, Progress, Watch
-from finelu.krylov.system import System
+from finelu.krylov.loop import Loop
+from finelu.krylov.method import Method
 from finelu.result import Solution
 from finelu.validation import count
 
@@ -16,22 +12,7 @@ ORTHOGONALIZATIONS = ("mgs", "cgs2")
 RESTART = 30  # iterations of a cycle where `restart` is not given
 
 
-@ignore_fp_errors
-def gmres(
-    A: Any,
-    b: Any,
-    x0: Any = None,
-    *,
-    rtol: float = 1e-5,
-    atol: float = 0.0,
-    criterion: str = "auto",
-    restart: int | None = None,
-    maxiter: int | None = None,
-    M: Any = None,
-    callback: Callback = None,
-    watch: Watch = None,
-    orthogonalization: str = "mgs",
-) -> Solution:
+class GMRES(Method):
     """Solve A x = b for any nonsingular A by right-preconditioned, restarted GMRES.
 
     Arguments as in `finelu.krylov`, and
@@ -47,24 +28,19 @@ def gmres(
     Status.BREAKDOWN, if starting again does not help.
     Source: Saad & Schultz 1986; Saad 2003, Alg. 9.5; Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019, Figures 1 and 2.
     """
-    return solved(
-        "gmres",
-        iterate,
-        System.checked(A, b, x0, M),
-        criterion=criterion,
-        rtol=rtol,
-        atol=atol,
-        maxiter=maxiter,
-        callback=callback,
-        watch=watch,
-        restart=restart,
-        orthogonalization=orthogonalization,
-    )
+
+    restarts = minimizes = True
+
+    @staticmethod
+    def iterate(loop: Loop, *, restart: int | None = None, orthogonalization: str = "mgs") -> Solution:
+        """Saad 2003, Alg. 9.5."""
+        return arnoldi(loop, restart, orthogonalization, flexible=False)
 
 
-def iterate(
-    progress: Progress, *, restart: int | None = None, orthogonalization: str = "mgs", flexible: bool = False
-) -> Solution:
+gmres = GMRES.solve
+
+
+def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, *, flexible: bool) -> Solution:
     """Saad 2003, Alg. 9.5, line by line; flexible: Alg. 9.6, which keeps z_j = M^-1 q_j in Z instead of applying M to
     the combination of the q_j. The columns q_j of Q are his v_j."""
     if orthogonalization not in ORTHOGONALIZATIONS:
@@ -73,20 +49,20 @@ def iterate(
             + meant(orthogonalization, ORTHOGONALIZATIONS)
         )
     m = count("restart", RESTART if restart is None else restart, 1)
-    A, M, x, k, xp = progress.A, progress.M, progress.x, progress.kernels, progress.xp
-    state, norms = progress.state, progress.norms
+    A, M, x, k, xp = loop.A, loop.M, loop.x, loop.kernels, loop.xp
+    state, norms = loop.state, loop.norms
     n = x.size
-    m = max(min(m, n, progress.maxiter), 1)
-    r, u, v = progress.vectors(3)
-    Q = xp.zeros((n, m + 1), progress.dtype, order="F")
-    Z = xp.zeros((n, m), progress.dtype, order="F") if flexible else None
-    H = xp.zeros((m + 1, m), progress.dtype, order="F")
-    g = xp.zeros(m + 1, progress.dtype)
-    s, y = (xp.zeros(m, progress.dtype) for _ in range(2))
-    c = xp.zeros(m, progress.real)
+    m = max(min(m, n, loop.maxiter), 1)
+    r, u, v = loop.vectors(3)
+    Q = xp.zeros((n, m + 1), loop.dtype, order="F")
+    Z = xp.zeros((n, m), loop.dtype, order="F") if flexible else None
+    H = xp.zeros((m + 1, m), loop.dtype, order="F")
+    g = xp.zeros(m + 1, loop.dtype)
+    s, y = (xp.zeros(m, loop.dtype) for _ in range(2))
+    c = xp.zeros(m, loop.real)
     orthogonalize = k.arnoldi.mgs_step if orthogonalization == "mgs" else k.arnoldi.cgs2_step
 
-    @progress.repeated
+    @loop.repeated
     def iteration() -> None:
         z = M @ v
         if Z is not None:
@@ -94,12 +70,12 @@ def iterate(
         w = A @ z  # line 3: w = A M^-1 q_j
         orthogonalize(state, Q, w, H, v)  # lines 4 to 8: h_ij = (w, q_i), w -= h_ij q_i; v = q_(j+1) = w / ||w||
         # line 11, one column at a time: the rotation that makes H triangular, and min ||beta e_1 - H y||
-        k.arnoldi.givens_step(state, norms, progress.history, H, c, s, g)
+        k.arnoldi.givens_step(state, norms, loop.history, H, c, s, g)
 
-    while progress.cycle(r):  # line 1: r = b - A x,
+    while loop.cycle(r):  # line 1: r = b - A x,
         k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)  # beta = ||r||, v = q_0 = r / beta
         j = 0
-        while j < m and progress.goes_on():  # line 2
+        while j < m and loop.goes_on():  # line 2
             iteration()
             j += 1
         if j == 0:
@@ -111,5 +87,5 @@ def iterate(
         else:
             k.arnoldi.combine(state, Z, y, u)
             k.arnoldi.update_solution(state, u, x)
-        progress.tell()
-    return progress.end()  # line 12 is the outer loop
+        loop.tell()
+    return loop.end()  # line 12 is the outer loop

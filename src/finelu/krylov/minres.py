@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from finelu.arithmetic import ignore_fp_errors
-from finelu.krylov.criterion import solved
-from finelu.krylov.progress import Callback, Progress, Watch
-from finelu.krylov.system import System
+from finelu.krylov.loop import Loop
+from finelu.krylov.method import Method
+from finelu.krylov.symmetry import symmetric
 from finelu.result import Solution, Status
 
 
-@ignore_fp_errors
-def minres(
-    A: Any,
-    b: Any,
-    x0: Any = None,
-    *,
-    rtol: float = 1e-5,
-    atol: float = 0.0,
-    criterion: str = "auto",
-    maxiter: int | None = None,
-    M: Any = None,
-    callback: Callback = None,
-    watch: Watch = None,
-) -> Solution:
+class MINRES(Method):
     """Solve A x = b for a Hermitian, possibly indefinite A by preconditioned MINRES.
 
     Arguments as in `finelu.krylov`; M must be Hermitian positive definite. It minimizes the residual in the norm of M;
@@ -35,60 +19,55 @@ def minres(
     would grow without end, and a cycle is over once the rounding of x reaches a tenth of the residual.
     Source: Paige & Saunders 1975.
     """
-    return solved(
-        "minres",
-        iterate,
-        System.checked(A, b, x0, M),
-        criterion=criterion,
-        rtol=rtol,
-        atol=atol,
-        maxiter=maxiter,
-        callback=callback,
-        watch=watch,
-    )
+
+    needs = "hermitian"
+    minimizes = True
+
+    @staticmethod
+    def iterate(loop: Loop) -> Solution:
+        """The Lanczos process with a QR factorization of its tridiagonal T by rotations. Iteration k:
+
+        (1) alpha_k = z_k^H A z_k, with z_k = M^-1 v_k
+        (2) v = A z_k - alpha_k v_k - beta_k v_(k-1),  beta_(k+1)^2 = v^H M^-1 v,  v_(k+1) = v / beta_(k+1)
+        (3) delta, gamma_bar = the rotations k - 2 and k - 1 applied to column k of T, epsilon the entry that they fill
+        (4) gamma = sqrt(gamma_bar^2 + beta_(k+1)^2),  cos = gamma_bar / gamma,  sin = beta_(k+1) / gamma
+        (5) phi = cos phi_bar,  phi_bar = -sin phi_bar
+        (6) w_k = (z_k - delta w_(k-1) - epsilon w_(k-2)) / gamma,  x += phi w_k
+        (7) r_k = sin^2 r_(k-1) + phi_bar cos v_(k+1)
+        """
+        A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
+        state, norms = loop.state, loop.norms
+        r, v, v_old, z, w, w_old = loop.vectors(6)
+        alpha, square = loop.scalars(2)
+        lanczos = loop.xp.zeros(22, loop.real)
+        scale = 1.0
+        while loop.cycle(r):
+            y = M @ r
+            if loop.cycles == 1:
+                p = A @ y
+                if not (symmetric(loop, M, r, y, k.vectors.dot) and symmetric(loop, A, y, p, k.vectors.dot)):
+                    loop.fail(Status.NOT_SYMMETRIC)
+                    break
+                scale = loop.power(loop.size(p) / loop.size(r))  # of A M: its square is to be in range
+            k.vectors.dot(r, y, square)
+            k.recurrences.minres_begin(state, lanczos, square, scale)
+            k.recurrences.minres_start(state, lanczos, y, r, v, z)  # v = r / beta_1, z = M^-1 v
+            for vector in (v_old, w, w_old):
+                vector.fill(0)
+            while loop.goes_on():
+                p = A @ z if scale == 1 else (A @ z) / scale
+                k.vectors.dot(z, p, alpha)  # (1)
+                k.recurrences.minres_lanczos(state, lanczos, alpha, p, v, v_old)  # (2), not yet divided by beta
+                v, v_old = v_old, v
+                y = M @ v
+                k.vectors.dot(v, y, square)
+                k.recurrences.minres_rotation(state, lanczos, alpha, square)  # (3), (4), (5)
+                k.recurrences.minres_step(state, lanczos, y, v, z, w, w_old, x, best, r)  # (6), (7)
+                w, w_old = w_old, w
+                k.vectors.norm(r, loop.norm)
+                k.recurrences.minres_record(state, norms, loop.history, lanczos)
+                loop.tell()
+        return loop.end()
 
 
-def iterate(progress: Progress) -> Solution:
-    """The Lanczos process with a QR factorization of its tridiagonal T by rotations. Iteration k:
-
-    (1) alpha_k = z_k^H A z_k, with z_k = M^-1 v_k
-    (2) v = A z_k - alpha_k v_k - beta_k v_(k-1),  beta_(k+1)^2 = v^H M^-1 v,  v_(k+1) = v / beta_(k+1)
-    (3) delta, gamma_bar = the rotations k - 2 and k - 1 applied to column k of T, epsilon the entry that they fill
-    (4) gamma = sqrt(gamma_bar^2 + beta_(k+1)^2),  cos = gamma_bar / gamma,  sin = beta_(k+1) / gamma
-    (5) phi = cos phi_bar,  phi_bar = -sin phi_bar
-    (6) w_k = (z_k - delta w_(k-1) - epsilon w_(k-2)) / gamma,  x += phi w_k
-    (7) r_k = sin^2 r_(k-1) + phi_bar cos v_(k+1)
-    """
-    A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
-    state, norms = progress.state, progress.norms
-    r, v, v_old, z, w, w_old = progress.vectors(6)
-    alpha, square = progress.scalars(2)
-    lanczos = progress.xp.zeros(22, progress.real)
-    scale = 1.0
-    while progress.cycle(r):
-        y = M @ r
-        if progress.cycles == 1:
-            p = A @ y
-            if not (progress.symmetric(M, r, y, k.vectors.dot) and progress.symmetric(A, y, p, k.vectors.dot)):
-                progress.fail(Status.NOT_SYMMETRIC)
-                break
-            scale = progress.power(progress.size(p) / progress.size(r))  # of A M: its square is to be in range
-        k.vectors.dot(r, y, square)
-        k.recurrences.minres_begin(state, lanczos, square, scale)
-        k.recurrences.minres_start(state, lanczos, y, r, v, z)  # v = r / beta_1, z = M^-1 v
-        for vector in (v_old, w, w_old):
-            vector.fill(0)
-        while progress.goes_on():
-            p = A @ z if scale == 1 else (A @ z) / scale
-            k.vectors.dot(z, p, alpha)  # (1)
-            k.recurrences.minres_lanczos(state, lanczos, alpha, p, v, v_old)  # (2), not yet divided by beta
-            v, v_old = v_old, v
-            y = M @ v
-            k.vectors.dot(v, y, square)
-            k.recurrences.minres_rotation(state, lanczos, alpha, square)  # (3), (4), (5)
-            k.recurrences.minres_step(state, lanczos, y, v, z, w, w_old, x, best, r)  # (6), (7)
-            w, w_old = w_old, w
-            k.vectors.norm(r, progress.norm)
-            k.recurrences.minres_record(state, norms, progress.history, lanczos)
-            progress.tell()
-    return progress.end()
+minres = MINRES.solve

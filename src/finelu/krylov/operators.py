@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
@@ -28,7 +28,7 @@ Apply = Callable[[Any], Any]
 
 
 class Identity:
-    """The preconditioner that is none: it gives back the very vector, so its result must not be written to."""
+    """No preconditioner: it returns the vector itself, so its result must not be written to."""
 
     recipe = ""
     capturable = True
@@ -53,7 +53,7 @@ class Operator:
 
     apply : the function that is called; its results are trusted, so that of the caller's is wrapped by `_checked`.
     given : what the operator was made of, and name : "A" or "M", for reports and errors.
-    make_adjoint : a function without arguments that gives the function for A^H x, if that can be had: called by `H`.
+    make_adjoint : a function without arguments that returns the function for A^H x, if there is one: called by `H`.
     matrix : what it multiplies by, where its entries can be looked at: a CSR of the working dtype, a dense array, or
     anything with `tocsr`; else None.
     subtract : gives b - A x for (b, x) in one pass, where A has such a function.
@@ -93,7 +93,7 @@ class Operator:
 
     @property
     def recipe(self) -> str:
-        """The recipe of factors, else the type of what was given."""
+        """The recipe of factors, else the type of the object."""
         return repr(getattr(self.given, "recipe", type(self.given).__name__))
 
     def scaled(self, factor: float, levels: bool, comm: Any = None) -> Operator:
@@ -190,15 +190,14 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     if A is None:
         return Identity()
     n = like.size
-    if not isinstance(A, Factors):
+    if isinstance(A, str | type | Recipe):
         _refuse_recipe(A, name)
     shape = getattr(A, "shape", (n, n) if callable(A) else np.shape(A))
     if name == "M" and not hasattr(A, "matvec") and not callable(A) and (instead := _instead(A)):
         raise MatrixError(f"M is a {type(A).__name__}, which is neither a matrix nor a LinearOperator; {instead}.")
     if tuple(shape) != (n, n):
         raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")
-    own = type(A).__module__.startswith("finelu.")  # a third party's factors are checked, like any operator
-    if isinstance(A, Factors) and own and A.dtype == dtype and on_gpu(A.pattern.data) == on_gpu(like):
+    if isinstance(A, Factors) and A.well_formed and A.dtype == dtype and on_gpu(A.pattern.data) == on_gpu(like):
         same_gpu(like, A.pattern.data)
         factors = Operator(
             A.apply, A, name, lambda: lambda r: A.apply(r, "H"), capturable=A.capturable and on_gpu(like)
@@ -276,7 +275,7 @@ def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
 
 
 def _instead(M: Any) -> str:
-    """What to type for an object that has a preconditioner but is none; "" where nothing is known of it."""
+    """The text to type for an object that has a preconditioner but is not one itself; "" if it is not known."""
     if callable(getattr(M, "aspreconditioner", None)):
         return "for a solver ml of PyAMG pass M=ml.aspreconditioner()"
     if callable(getattr(M, "solve", None)):
@@ -284,12 +283,10 @@ def _instead(M: Any) -> str:
     return ""
 
 
-def _refuse_recipe(A: Any, name: str) -> None:
+def _refuse_recipe(A: Any, name: str) -> NoReturn:
     """A MatrixError that says what to type where a recipe, its class or a name stands instead of factors."""
-    if not isinstance(A, str | type | Recipe):
-        return
     needed = (
-        "a matrix or a LinearOperator is needed." if name == "A" else "factors, as of ILU0().factor(A), are needed."
+        "a matrix or a LinearOperator is needed." if name == "A" else "factors, such as ILU0().factor(A), are needed."
     )
     try:
         recipe = recipe_of(A)

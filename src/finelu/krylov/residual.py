@@ -23,7 +23,7 @@ OPERATOR = 4  # roundings of the terms of a product that is known by its results
 
 
 class Measures:
-    """Of whatever knows the device of its vectors as `xp` and `kernels`: their norms."""
+    """Norms of vectors, for subclasses that have the vectors' device as `xp` and `kernels`."""
 
     xp: Any
     decides: Any  # numpy or cupy: where norms are written
@@ -87,8 +87,8 @@ class Residual(Measures):
         return terms / (A.indptr[1:] - A.indptr[:-1] + 1) * MANY
 
     def twice(self, b: Any, x: Any) -> tuple[Any, float]:
-        """b - A x formed in twice the precision and rounded, and a factor: what may still be wrong in row i is no more
-        than that times `bound`, (k + 1)^2 eps^2 (|A| |x| + |b|) with eps of double precision."""
+        """b - A x formed in twice the precision and rounded, and a factor: the remaining error in row i is at most
+        that times `bound`, (k + 1)^2 eps^2 (|A| |x| + |b|) with eps of double precision."""
         b, x = self._prepared(b, x)
         A = self._entries
         r = self.xp.empty_like(b)

@@ -5,27 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from finelu.arithmetic import ignore_fp_errors
-from finelu.krylov.criterion import solved
-from finelu.krylov.progress import Callback, Progress, Watch
-from finelu.krylov.spread import alike, checked
+from finelu.krylov.loop import Loop
+from finelu.krylov.method import Method
 from finelu.result import Solution, Status
 
 
-@ignore_fp_errors
-def richardson(
-    A: Any,
-    b: Any,
-    x0: Any = None,
-    *,
-    rtol: float = 1e-5,
-    atol: float = 0.0,
-    criterion: str = "auto",
-    maxiter: int | None = None,
-    M: Any = None,
-    callback: Callback = None,
-    watch: Watch = None,
-) -> Solution:
+class Richardson(Method):
     """Solve A x = b by corrections x <- x + M^-1 (b - A x): equation (3) of Luo et al.
 
     Arguments as in `finelu.krylov`. It converges where the spectral radius of 1 - M^-1 A is below 1, as with block
@@ -43,36 +28,31 @@ def richardson(
     all. With several processes, any of them on a GPU, an update of M by a callback takes effect one correction later.
     Source: Luo, Edwards, Luo & Mueller, equation (3).
     """
-    system = checked(A, b, x0, M)
-    callback, watch = alike(system, callback, watch, rtol=rtol, atol=atol, maxiter=maxiter, criterion=criterion)
-    return solved(
-        "richardson",
-        iterate,
-        system,
-        criterion=criterion,
-        rtol=rtol,
-        atol=atol,
-        maxiter=maxiter,
-        callback=callback,
-        watch=watch,
-        stationary=True,
-    )
+
+    stationary = spread = True
+
+    @staticmethod
+    def iterate(loop: Loop) -> Solution:
+        """x <- x + M^-1 r with r = b - A x; loop must be `stationary`."""
+        A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
+        (r,) = loop.vectors(1)
+        while loop.cycle(r):
+            z: Any = None
+            while loop.goes_on():
+                k.recurrences.richardson_step(loop.state, M @ r if z is None else z, x, best)
+                r = A.residual(loop.b, x)
+                if loop.comm is None:
+                    k.vectors.norm(r, loop.norm)
+                    z = None
+                else:  # done meanwhile: see `ahead` in krylov/spread.py
+                    z = k.vectors.norm(r, loop.norm, lambda r=r: M @ r)
+                k.recurrences.richardson_record(loop.state, loop.norms, loop.history)
+                loop.tell()
+        solution = loop.end()
+        grown = solution.iterations and solution.recurrence[-1] >= solution.recurrence[0]
+        if grown and solution.status is Status.MAX_ITERATIONS:
+            return replace(solution, status=Status.DIVERGED)
+        return solution
 
 
-def iterate(progress: Progress) -> Solution:
-    """x <- x + M^-1 r with r = b - A x; progress must be `stationary`."""
-    A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
-    (r,) = progress.vectors(1)
-    while progress.cycle(r):
-        z = None
-        while progress.goes_on():
-            k.recurrences.richardson_step(progress.state, M @ r if z is None else z, x, best)
-            r = A.residual(progress.b, x)
-            z = progress.norm_while(r, lambda r=r: M @ r)  # type: ignore[misc]
-            k.recurrences.richardson_record(progress.state, progress.norms, progress.history)
-            progress.tell()
-    solution = progress.end()
-    grown = solution.iterations and solution.recurrence[-1] >= solution.recurrence[0]
-    if grown and solution.status is Status.MAX_ITERATIONS:
-        return replace(solution, status=Status.DIVERGED)
-    return solution
+richardson = Richardson.solve

@@ -14,7 +14,7 @@ import numpy as np
 from finelu.device import namespace, on_gpu
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for, monitor
-from finelu.krylov.progress import Callback, Watch
+from finelu.krylov.loop import Callback, Watch
 from finelu.krylov.system import System
 from finelu.matrix.products import BlockProducts
 from finelu.processes import agreed

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from finelu.arithmetic import ignore_fp_errors
 from finelu.errors import ParameterError
-from finelu.krylov.criterion import solved
-from finelu.krylov.progress import Callback, Progress, Watch
-from finelu.krylov.system import System
+from finelu.krylov.bicg import FirstCorrection
+from finelu.krylov.loop import Loop
+from finelu.krylov.method import Method
+from finelu.krylov.symmetry import asymmetry, symmetric
 from finelu.result import Solution, Status
 
 
-@ignore_fp_errors
-def sqmr(
-    A: Any,
-    b: Any,
-    x0: Any = None,
-    *,
-    rtol: float = 1e-5,
-    atol: float = 0.0,
-    criterion: str = "auto",
-    maxiter: int | None = None,
-    M: Any = None,
-    callback: Callback = None,
-    watch: Watch = None,
-    hermitian: bool | None = None,
-) -> Solution:
+class SQMR(Method):
     """Solve A x = b for a symmetric A and a symmetric M, both possibly indefinite, by simplified QMR.
 
     Arguments as in `finelu.krylov`, and
@@ -44,76 +28,69 @@ def sqmr(
     only and no M: use `minres`, or an x0. Where r^T M r is 0 at the start, one step x += M r comes first.
     Source: Freund & Nachtigal 1994, with M on the right; Zhou & Walker 1994 for the residual of x.
     """
-    return solved(
-        "sqmr",
-        iterate,
-        System.checked(A, b, x0, M),
-        criterion=criterion,
-        rtol=rtol,
-        atol=atol,
-        maxiter=maxiter,
-        callback=callback,
-        watch=watch,
-        hermitian=hermitian,
-    )
 
+    needs = "symmetric"
 
-def iterate(progress: Progress, *, hermitian: bool | None = None) -> Solution:
-    """Conjugate gradients in the bilinear form, whose iterates are smoothed. Iteration k, with rho = r^T z, z = M^-1 r:
+    @staticmethod
+    def iterate(loop: Loop, *, hermitian: bool | None = None) -> Solution:
+        """Conjugate gradients in the bilinear form, whose iterates are smoothed. Iteration k, rho = r^T z, z = M^-1 r:
 
-    (1) alpha = rho / p^T A p,  r -= alpha A p
-    (2) theta_k = ||r|| / tau,  c^2 = 1 / (1 + theta_k^2),  tau = tau theta_k c
-    (3) d = c^2 theta_(k-1)^2 d + c^2 alpha p,  x += d
-    (4) s = (1 - c^2) s + c^2 r: the residual of x
-    (5) beta = rho / rho_old,  p = z + beta p
-    """
-    if hermitian not in (None, True, False):
-        raise ParameterError(f"hermitian={hermitian!r}; True, False or None is needed.")
-    A, M, x, best, k = progress.A, progress.M, progress.x, progress.keeps_best(), progress.kernels
-    state, norms = progress.state, progress.norms
-    r, p, d, s = progress.vectors(4)
-    rho, rho_old, sigma, alpha = progress.scalars(4)
-    r_norm, size = progress.real_scalar(), progress.real_scalar()
-    smoothing = progress.xp.zeros(5, progress.real)
-    dot = k.vectors.dot
-    while progress.cycle(r):
-        z = M @ r
-        if progress.cycles == 1:
-            if progress.dtype.kind == "c" and not (_hermitian(progress) if hermitian is None else hermitian):
-                dot = k.vectors.dotu
-            if not (progress.symmetric(M, r, z, dot) and progress.symmetric(A, z, A @ z, dot)):
-                progress.fail(Status.NOT_SYMMETRIC)
-                break
-        s[:] = r
-        p[:] = z
-        d.fill(0)
-        dot(r, z, rho)
-        if progress.corrected(rho, r, z):
-            continue
-        k.vectors.norm(r, r_norm)
-        k.recurrences.sqmr_begin(state, smoothing, r_norm)  # tau = ||r||, theta = 0
-        while progress.goes_on():
-            q = A @ p
-            k.vectors.size_of_dot(r, z, size)
-            dot(p, q, sigma)
-            k.recurrences.bicg_alpha(state, rho, sigma, size, alpha)  # (1)
-            k.recurrences.sqmr_residual(state, alpha, q, r)
-            k.vectors.norm(r, r_norm)
-            k.recurrences.sqmr_smooth(state, smoothing, r_norm)  # (2)
-            k.recurrences.sqmr_step(state, smoothing, alpha, p, r, d, x, best, s)  # (3), (4)
-            k.vectors.norm(s, progress.norm)
-            k.recurrences.bicg_record(state, norms, progress.history, r_norm)
-            progress.tell()
+        (1) alpha = rho / p^T A p,  r -= alpha A p
+        (2) theta_k = ||r|| / tau,  c^2 = 1 / (1 + theta_k^2),  tau = tau theta_k c
+        (3) d = c^2 theta_(k-1)^2 d + c^2 alpha p,  x += d
+        (4) s = (1 - c^2) s + c^2 r: the residual of x
+        (5) beta = rho / rho_old,  p = z + beta p
+        """
+        if hermitian not in (None, True, False):
+            raise ParameterError(f"hermitian={hermitian!r}; True, False or None is needed.")
+        A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
+        state, norms = loop.state, loop.norms
+        r, p, d, s = loop.vectors(4)
+        rho, rho_old, sigma, alpha = loop.scalars(4)
+        r_norm, size = loop.real_scalar(), loop.real_scalar()
+        smoothing = loop.xp.zeros(5, loop.real)
+        dot, correction = k.vectors.dot, FirstCorrection(loop)
+        while loop.cycle(r):
             z = M @ r
-            rho, rho_old = rho_old, rho
+            if loop.cycles == 1:
+                if loop.dtype.kind == "c" and not (_hermitian(loop) if hermitian is None else hermitian):
+                    dot = k.vectors.dotu
+                if not (symmetric(loop, M, r, z, dot) and symmetric(loop, A, z, A @ z, dot)):
+                    loop.fail(Status.NOT_SYMMETRIC)
+                    break
+            s[:] = r
+            p[:] = z
+            d.fill(0)
             dot(r, z, rho)
-            k.recurrences.sqmr_direction(state, rho, rho_old, z, p)  # (5)
-    return progress.end()
+            if correction(rho, r, z):
+                continue
+            k.vectors.norm(r, r_norm)
+            k.recurrences.sqmr_begin(state, smoothing, r_norm)  # tau = ||r||, theta = 0
+            while loop.goes_on():
+                q = A @ p
+                k.vectors.size_of_dot(r, z, size)
+                dot(p, q, sigma)
+                k.recurrences.bicg_alpha(state, rho, sigma, size, alpha)  # (1)
+                k.recurrences.sqmr_residual(state, alpha, q, r)
+                k.vectors.norm(r, r_norm)
+                k.recurrences.sqmr_smooth(state, smoothing, r_norm)  # (2)
+                k.recurrences.sqmr_step(state, smoothing, alpha, p, r, d, x, best, s)  # (3), (4)
+                k.vectors.norm(s, loop.norm)
+                k.recurrences.bicg_record(state, norms, loop.history, r_norm)
+                loop.tell()
+                z = M @ r
+                rho, rho_old = rho_old, rho
+                dot(r, z, rho)
+                k.recurrences.sqmr_direction(state, rho, rho_old, z, p)  # (5)
+        return loop.end()
 
 
-def _hermitian(progress: Progress) -> bool:
+sqmr = SQMR.solve
+
+
+def _hermitian(loop: Loop) -> bool:
     """Whether A is nearer to A^H than to A^T, on a vector without zeros: b may be zero wherever A is complex."""
-    A, k, xp = progress.A, progress.kernels, progress.xp
-    u = xp.exp(1j * xp.arange(progress.x.size)).astype(progress.dtype)
+    A, k, xp = loop.A, loop.kernels, loop.xp
+    u = xp.exp(1j * xp.arange(loop.x.size)).astype(loop.dtype)
     y = A @ u
-    return progress.asymmetry(A, u, y, k.vectors.dot) <= progress.asymmetry(A, u, y, k.vectors.dotu)
+    return asymmetry(loop, A, u, y, k.vectors.dot) <= asymmetry(loop, A, u, y, k.vectors.dotu)

@@ -1,4 +1,4 @@
-"""Matrices as finelu takes them: checked at the door, block matrices, and what a matrix is like.
+"""Matrices: the checks of A and b, block matrices, and properties of matrices.
 
 door : `as_csr`, `check_vector`, and the checks of parameters.  traits : symmetry, diagonal, dense blocks.
 blocks, stencil : `BlockMatrix` and `StencilMatrix`; products : what these two share.  vectors : dense vectors.

@@ -18,8 +18,8 @@ from finelu.matrix.vectors import DTYPES, all_finite, as_dtype
 
 
 class Sweep(NamedTuple):
-    """The pattern that a block triangular solve goes through: row i has the columns indices[indptr[i]:indptr[i + 1]],
-    their blocks lie at `places` in the data, and `diag` says which of them is the diagonal one."""
+    """The pattern of a block triangular solve: row i has the columns indices[indptr[i]:indptr[i + 1]], `places` are the
+    indices of their blocks in the data, and `diag` those of the diagonal blocks."""
 
     indptr: Any
     indices: Any
@@ -28,7 +28,7 @@ class Sweep(NamedTuple):
 
 
 class BlockPattern:
-    """Where a block matrix has blocks; shared by matrices with other values, with what is known of it.
+    """The pattern of a block matrix, with its analyses; matrices with other values share it.
 
     indptr (rows + 1,), indices (nb,) : as in `BlockMatrix`, checked.
     """
@@ -60,7 +60,7 @@ class BlockPattern:
 
     @cached_property
     def missing(self) -> tuple[int, int]:
-        """How many block rows store no diagonal block, and the first of them or -1."""
+        """The number of block rows without a stored diagonal block, and the first of them or -1."""
         where = namespace(self.indices).flatnonzero(self.diag < 0)
         return int(where.size), int(where[0]) if where.size else -1
 
@@ -85,7 +85,7 @@ class BlockPattern:
         return Sweep(indptr, indices, places.astype(index), self._ready(self._diagonal(columns, indices)))
 
     def same(self, other: BlockPattern) -> bool:
-        """Whether the blocks of `other` stand at the same places (and on the same device)."""
+        """Whether the blocks of `other` have the same places (and device)."""
         if self.rows != other.rows or self.indices.size != other.indices.size:
             return False
         if on_gpu(self.indices) != on_gpu(other.indices):
@@ -98,7 +98,7 @@ class BlockPattern:
 
     @staticmethod
     def _ready(array: Any) -> Any:
-        """`array`, once it is: another thread may use it on another stream."""
+        """`array`, after waiting for it: another thread may use it on another stream."""
         synchronize(array)
         return array
 
@@ -107,10 +107,10 @@ class BlockMatrix(BlockProducts):
     """A in blocks of n x n numbers at any places: block compressed sparse rows (BSR), square.
 
     data (nb, n, n) : the blocks, float32, float64, complex64 or complex128 (integers become float64), NumPy or CuPy.
-    indices (nb,), indptr (rows + 1,) : integers. Block row i owns the blocks indptr[i] <= p < indptr[i + 1], and block
-        p stands in block column indices[p].
-    The three are on one device and kept without a copy where data is C-contiguous and the indices int32 (int64 where
-    that is needed), sorted and without duplicates; else they are sorted, and duplicates added, in a copy. finelu never
+    indices (nb,), indptr (rows + 1,) : integers. Block row i has the blocks indptr[i] <= p < indptr[i + 1], and block
+        p is in block column indices[p].
+    The three are on one device. They are kept without a copy if data is C-contiguous, and the indices are int32 (int64
+    if needed), sorted and without duplicates; otherwise a sorted copy is made, with duplicates added. finelu never
     writes to them, and the caller should not either.
     Raises MatrixError for shapes that do not fit, corrupt indices, and, naming block row and column, NaN and Inf.
 
@@ -150,14 +150,15 @@ class BlockMatrix(BlockProducts):
 
     @classmethod
     def _of(cls, data: Any, pattern: BlockPattern) -> BlockMatrix:
-        """Of arrays that are known to be fine."""
+        """A BlockMatrix of arrays that are known to be valid."""
         matrix = cls.__new__(cls)
         matrix.data, matrix.pattern, matrix._wider = data, pattern, {}
         return matrix
 
     @classmethod
     def from_bsr(cls, B: Any) -> BlockMatrix:
-        """Of a scipy.sparse BSR matrix or array with square blocks; sorted, and duplicates added, in a copy."""
+        """The BlockMatrix of a scipy.sparse BSR matrix or array with square blocks; sorted, and duplicates added, in a
+        copy."""
         if getattr(B, "format", None) != "bsr":
             raise MatrixError(f"B is a {type(B).__name__}; a scipy.sparse BSR matrix is needed, or use from_csr(B, n).")
         if B.blocksize[0] != B.blocksize[1]:
@@ -169,10 +170,10 @@ class BlockMatrix(BlockProducts):
 
     @classmethod
     def from_csr(cls, A: Any, n: int) -> BlockMatrix:
-        """Of A in any form that `as_csr` takes, on its device, cut into n x n blocks; what A does not store is zero.
+        """A, in any form that `as_csr` takes, cut into n x n blocks on its device; missing entries of a block are zero.
 
-        Raises MatrixError where n does not divide the order of A, and as `as_csr` does. Cost: one pass
-        over the entries on the CPU, a sort of them on the GPU.
+        Raises MatrixError if n does not divide the order of A, and as `as_csr` does. Cost: one pass over the entries on
+        the CPU, a sort of them on the GPU.
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise MatrixError(f"n={n!r}; the size of the blocks, an integer from 1 on, is needed.")
@@ -239,7 +240,7 @@ class BlockMatrix(BlockProducts):
         return transposed
 
     def astype(self, dtype: Any) -> BlockMatrix:
-        """The same matrix with other numbers; itself where the dtype is the same."""
+        """This matrix in another dtype; itself if the dtype is the same."""
         dtype = np.dtype(dtype)
         if dtype == self.dtype:
             return self
@@ -248,7 +249,7 @@ class BlockMatrix(BlockProducts):
         return self.with_values(as_dtype(self.data, dtype))
 
     def with_values(self, data: Any) -> BlockMatrix:
-        """The same pattern, and what is known of it, with other blocks (nb, n, n), which are not checked."""
+        """This pattern, with its analyses, and other blocks (nb, n, n), which are not checked."""
         return BlockMatrix._of(data, self.pattern)
 
     def same_pattern(self, other: BlockMatrix) -> bool:
@@ -259,8 +260,8 @@ class BlockMatrix(BlockProducts):
         kernels_for(self.data).blocks.bsr_residual(self.indptr, self.indices, self.data, x, b, out)
 
     def to_bsr(self) -> Any:
-        """A as a scipy.sparse.bsr_matrix that shares its arrays. Of a matrix on the GPU there is only `tocsr`: a
-        DeviceError."""
+        """A as a scipy.sparse.bsr_matrix that shares its arrays. For a matrix on the GPU it raises DeviceError; use
+        `tocsr`."""
         if on_gpu(self.data):
             raise DeviceError("CuPy has no BSR format; use tocsr(), or move the blocks to the host first.")
         return sp.bsr_matrix((self.data, self.indices, self.indptr), shape=self.shape)
@@ -271,7 +272,7 @@ class BlockMatrix(BlockProducts):
         return int((indptr[1:] - indptr[:-1]).max()) * self.n_block
 
     def bounds(self) -> tuple[int, float, float]:
-        """The most entries of a row, and what the sums of magnitudes of a row and of a column do not exceed."""
+        """The most entries of a row, and upper bounds of the sums of magnitudes of a row and of a column."""
         P, xp = self.pattern, namespace(self.data)
         sums = []
         for places, axis in ((P.row_of(), 2), (P.indices, 1)):
@@ -313,7 +314,7 @@ def _require_square(shape: Any, name: str) -> None:
 
 
 def _checked_pattern(xp: Any, indptr: Any, indices: Any, blocks: int) -> tuple[Any, Any]:
-    """indptr and indices in the index type that the matrix needs, or a MatrixError that says what is wrong."""
+    """indptr and indices in the index type that the matrix needs, or a MatrixError that names the fault."""
     for name, array in (("indptr", indptr), ("indices", indices)):
         if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
             raise MatrixError(f"{name} has dtype {array.dtype} and shape {array.shape}; a row of integers is needed.")
@@ -328,7 +329,7 @@ def _checked_pattern(xp: Any, indptr: Any, indices: Any, blocks: int) -> tuple[A
             f"indptr must begin with 0, never descend, and end within the {min(indices.size, blocks)} blocks; it goes "
             f"from {int(indptr[0])} to {last}{'' if bool((length >= 0).all()) else ' and descends'}."
         )
-    indices = indices[:last]  # as SciPy, which lets the arrays be longer than what they hold
+    indices = indices[:last]  # as in SciPy, where the arrays may be longer than the pattern
     wrong = (indices < 0) | (indices >= rows)
     if bool(wrong.any()):
         place = int(xp.argmax(wrong))
@@ -341,7 +342,7 @@ def _checked_pattern(xp: Any, indptr: Any, indices: Any, blocks: int) -> tuple[A
 
 
 def _cut(xp: Any, A: CSR, n: int) -> tuple[Any, Any]:
-    """The n x n blocks that A has entries in, and their pattern, by a sort; SciPy's tobsr on either device."""
+    """The n x n blocks with entries of A, and their pattern, by a sort; SciPy's tobsr on either device."""
     rows = A.n // n
     row = BlockPattern(A.indptr, A.indices).row_of().astype(np.int64)
     key, block = xp.unique((row // n) * rows + A.indices // n, return_inverse=True)
@@ -358,13 +359,13 @@ def _pattern_of(xp: Any, key: Any, rows: int) -> BlockPattern:
 
 
 def _sorted_copy(xp: Any, pattern: BlockPattern, key: Any, data: Any) -> tuple[Any, Any]:
-    """The same blocks in ascending order; those that fall on the same place are added in the order they come in."""
+    """The same blocks in ascending order; blocks at the same place are added in their order."""
     order = xp.lexsort(xp.stack([xp.arange(key.size), key]))
     key = key[order]
     first = xp.concatenate([xp.ones(1, bool), key[1:] > key[:-1]])
     begin = xp.flatnonzero(first)
     group = xp.cumsum(first) - 1
-    turn = xp.arange(key.size) - begin[group]  # how many fell there before
+    turn = xp.arange(key.size) - begin[group]  # the number of earlier blocks at the place
     added = data[order[begin]]
     for k in range(1, int(turn.max()) + 1):
         now = turn == k

@@ -1,5 +1,5 @@
-"""The one door: whatever the user has becomes a checked, sorted CSR matrix or vector; the caller's arrays stay as they
-are. What has come through it is trusted further down."""
+"""The checks of A and b, done once: any matrix becomes a checked, sorted CSR, any vector a checked array. All other
+modules trust the result. The caller's arrays are not changed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
         Integers and booleans become float64. Explicit zeros are entries.
     diagonal : whether every diagonal entry must be stored (an incomplete factorization divides by them).
     dtype : convert the values to this dtype.
-    Returns a CSR that shares A's arrays where it can: whoever writes to one writes to A, even to a read-only one.
-    Raises MatrixError, naming the first bad row and their number, for a matrix that is not square, is empty, holds
-    NaN or Inf, or misses diagonal entries. Duplicate entries are summed and unsorted rows sorted in a copy.
-    Cost: one pass over the entries; a conversion only where the format, order or dtype needs it.
+    Returns a CSR that shares A's arrays if possible: a write to these changes A, even a read-only one.
+    Raises MatrixError, naming the first bad row and the number of bad rows, for a matrix that is not square, is empty,
+    holds NaN or Inf, or misses diagonal entries. Duplicate entries are summed and unsorted rows sorted in a copy.
+    Cost: one pass over the entries; a conversion only if the format, order or dtype needs it.
     """
     if isinstance(A, CSR):
         if diagonal and A.missing:
@@ -51,7 +51,7 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     index = np.int32 if max(n, S.indices.size) <= INT32_LIMIT else np.int64
     indptr = S.indptr.astype(index, copy=False)
     indices = S.indices.astype(index, copy=False)
-    if not on_gpu(data):  # SciPy lets arrays be longer than what they hold; CuPy's kernels do not
+    if not on_gpu(data):  # SciPy allows arrays that are longer than the pattern; CuPy's kernels do not
         indices, data = indices[: indptr[-1]], data[: indptr[-1]]
     data = xp.ascontiguousarray(data[: indices.size])
     indptr, indices, data = as_any_other(indptr), as_any_other(indices), as_any_other(data)
@@ -80,18 +80,18 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
 
 
 def on_pattern(given: CSR, pattern: CSR) -> CSR | None:
-    """`given`, of `as_large`, with the arrays of `pattern` but for its values; None where they differ, or a value is
-    not finite. Cost: one pass over pattern and values."""
+    """`given`, of `as_large`, with the index arrays of `pattern` and its own values; None if the patterns differ, or a
+    value is not finite. Cost: one pass over pattern and values."""
     arrays = given.indptr, given.indices, given.data, pattern.indptr, pattern.indices
     return pattern.with_values(given.data) if kernels_for(pattern.data).inspection.alike(*arrays) else None
 
 
 def as_large(A: Any, pattern: CSR) -> CSR | None:
-    """A as a CSR, not looked at, which has as many rows and entries as `pattern`, the places of whose diagonal it gets.
+    """A as an unchecked CSR with as many rows and entries as `pattern`, and with its places of the diagonal.
 
-    None, as then only `as_csr` can tell what A is, where A is no CSR of scipy.sparse, or of cupyx.scipy.sparse where
-    `pattern` is on a GPU, with values of one of finelu's dtypes, or its arrays are those of `pattern`, so that both may
-    have been changed.
+    None if `as_csr` has to check A: if A is no CSR of scipy.sparse (of cupyx.scipy.sparse, if `pattern` is on a GPU)
+    with values of one of finelu's dtypes, or if it shares its arrays with `pattern`, so that both may have been
+    changed.
     """
     given: Any = A
     if not sparse_module(pattern.data).issparse(A) or given.format != "csr" or given.shape != pattern.shape:
@@ -108,8 +108,7 @@ def as_large(A: Any, pattern: CSR) -> CSR | None:
 
 
 def full_csr(indptr: Any, indices: Any, data: Any) -> CSR:
-    """The CSR with these arrays, which are sound and sorted and have a full diagonal: where that is is all that is
-    looked for."""
+    """The CSR with these arrays, which are valid and sorted and have a full diagonal; only its places are searched."""
     diag, _ = _inspect(indptr, indices, data)
     result = CSR(indptr, indices, data, diag)
     result.__dict__["missing"] = 0
@@ -117,10 +116,10 @@ def full_csr(indptr: Any, indices: Any, data: Any) -> CSR:
 
 
 def without_zeros(A: CSR) -> CSR:
-    """A without the zeros that it stores, on the host; A itself, wherever it is, if it stores none.
+    """A without its stored zeros, on the host; A itself, on its device, if it stores none.
 
-    For complete factors, whose fill they would only add to: by definition zeros are entries of incomplete ones. Cost:
-    one pass over the values.
+    For complete factors, where stored zeros only add fill; in incomplete factorizations they are entries by definition.
+    Cost: one pass over the values.
     """
     stored = namespace(A.data).count_nonzero(A.data)
     if int(stored) == A.nnz:
@@ -164,7 +163,7 @@ def _to_csr_format(A: Any) -> Any:
     """A as a CSR object of scipy or cupyx, or a MatrixError; shares arrays with A where it can."""
     given: Any = A
     if sp.issparse(given) or isinstance(given, BlockProducts):
-        require_square(A.shape)  # before SciPy says it in its own words, for 3 dimensions
+        require_square(A.shape)  # before SciPy raises an error of its own, for 3 dimensions
         return (native(A) if sp.issparse(given) else A).tocsr()
     if hasattr(A, "to_scipy_sparse"):  # PyData's sparse arrays
         require_square(A.shape)
@@ -186,7 +185,7 @@ def _to_csr_format(A: Any) -> Any:
         if hasattr(A, "matvec"):
             raise MatrixError(
                 f"A is a {type(A).__name__}, whose entries are not known, but factors are made of them; give A as a "
-                "sparse matrix. Of products alone solve the Krylov methods: finelu.gmres(A, b), finelu.cg(A, b)."
+                "sparse matrix. The Krylov methods need only products: finelu.gmres(A, b), finelu.cg(A, b)."
             )
         if dense.dtype == object and dense.ndim == 0:
             raise MatrixError(f"A is a {type(A).__name__}; a sparse matrix or a two-dimensional array is needed.")
@@ -210,9 +209,9 @@ def _sorted_copy(indptr: Any, indices: Any, data: Any, n: int) -> tuple[Any, Any
 
 
 def check_vector(b: Any, n: int, like: Any, name: str = "b") -> Any:
-    """b as an array on the device of `like`, (n,) or (n, k), of finite numbers; a MatrixError says what is wrong.
+    """b as an array on the device of `like`, (n,) or (n, k), of finite numbers; a MatrixError names the fault.
 
-    A column (n, 1) is kept as (n, 1). Integers become float64. The caller's array is not copied if it is fine.
+    A column (n, 1) is kept as (n, 1). Integers become float64. A valid array is not copied.
     """
     b = dense_numbers(b, name)
     if on_gpu(b) != on_gpu(like):

@@ -1,4 +1,4 @@
-"""The values of cells beyond the interfaces of a process, brought from where they live."""
+"""The values of cells beyond the interfaces of a process, fetched from the processes that have them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from finelu.processes import agreed, kept_for, kind_of, of_one_kind, receive, re
 
 
 class Ghosts:
-    """Brings the values of `count` cells beyond interfaces: first those of this process, then those of others.
+    """Fetches the values of `count` cells beyond interfaces: first those of this process, then those of others.
 
-    comm : the communicator, or None.  xp : numpy or cupy, where the vectors live.
-    wanted : {process: the cells (m,) wanted of it, by its own numbers}.  own : those of this process, by its numbers.
-    needed : whether this process sends or receives anything; the others do what they must.
-    `begin(x)` gathers and sends, `finish()` waits and gives the values; between them the caller does what needs none.
-    On a GPU the values are sent by NCCL where all processes have it and a GPU of their own, so that no host waits for
-    its GPU; else by MPI itself, where it takes the memory of a GPU, or through locked memory of the host, by a copy
-    while the caller's kernels run. The matrices of a grid on the same devices share it: one product at a time.
+    comm : the communicator, or None.  xp : numpy or cupy, the module of the vectors.
+    wanted : {process: the cells (m,) wanted from it, by its own numbers}.  own : the wanted cells of this process.
+    needed : whether this process sends or receives anything.
+    `begin(x)` gathers and sends; `finish()` waits and returns the values. In between the caller does work that does not
+    need them. On a GPU the values are sent by NCCL, if all processes have it and a GPU of their own, so that no host
+    waits for its GPU. Otherwise they are sent by MPI itself, if it takes GPU memory, or through locked memory of the
+    host, which is copied while the caller's kernels run. The matrices of a grid on the same devices share this object:
+    one product at a time.
     """
 
     def __init__(self, comm: Any, xp: Any, wanted: dict[int, Any], own: Any):
@@ -41,14 +42,14 @@ class Ghosts:
                 self.sent.append((rank, slice(at, at + theirs.size)))
                 cells.append(theirs)
                 at += theirs.size
-        self.cells = xp.asarray(np.concatenate(cells))  # gathered at once: own ghosts, and what is sent
+        self.cells = xp.asarray(np.concatenate(cells))  # gathered at once: own ghosts, and the cells to be sent
         self.own = self.cells[: self.local]
         self.needed = at > 0 or self.count > 0
         self.connection = connected(comm, xp, bool(self.sent or self.received))
         self._rooms: dict[Any, Room] = {}
 
     def begin(self, x: Any) -> None:
-        """Take the values x (cells, n) of the cells that others want, and send them."""
+        """Gather from x (cells, n) the values that other processes want, and send them."""
         key = x.shape[1], x.dtype
         if key not in self._rooms:
             self._rooms[key] = self._kind()(self)
@@ -59,7 +60,7 @@ class Ghosts:
         self._room.begin(gathered, values)
 
     def finish(self) -> Any:
-        """(count, n) : the values, once they are there."""
+        """Wait for the values, and return them, (count, n)."""
         return self._room.finish()
 
     def _kind(self) -> type[Room]:
@@ -73,8 +74,8 @@ class Ghosts:
 def connected(comm: Any, xp: Any, talks: bool) -> Any:
     """NCCL between the GPUs of these processes, made once for them. All must call it.
 
-    None where none of them `talks`, where one has no GPU of its own, no NCCL, or FINELU_NCCL=0 in its environment; with
-    a warning, where all meet an error of NCCL as they are connected. One that only some meet makes the others wait.
+    None if none of them `talks`, or if one has no GPU of its own, no NCCL, or FINELU_NCCL=0 in its environment. Also
+    None, with a warning, if all meet an error of NCCL while they are connected; if only some do, the others wait.
     """
     if comm is None:
         return None
@@ -89,7 +90,7 @@ def connected(comm: Any, xp: Any, talks: bool) -> Any:
 
 
 def _gpu(xp: Any) -> tuple[str, str] | None:
-    """The machine and the place in it of the GPU that is current, if NCCL may use it."""
+    """The machine of the current GPU, and its bus address there, if NCCL may use it."""
     from mpi4py import MPI
 
     wish = os.environ.get("FINELU_NCCL", "1")
@@ -137,8 +138,8 @@ class Room:
 class Queued(Room):
     """An exchange between GPUs by NCCL, queued like a kernel: the host waits for no GPU.
 
-    It waits for the hosts of its neighbours, though: the kinds of the messages go by MPI before them, as NCCL would
-    wait for ever, or write anything, where they differ. All of it is in `begin`, before other kernels fill the GPU.
+    It waits for the hosts of its neighbours, though: MPI first compares the kinds of the messages, since NCCL would
+    wait for ever, or write garbage, if they differ. All of this is in `begin`, before other kernels fill the GPU.
     """
 
     def begin(self, gathered: Any, values: Any) -> None:
@@ -153,7 +154,7 @@ class Queued(Room):
             request.Wait()
         given = {rank: tuple(kind) for (rank, _), kind in zip(arriving, kinds.tolist(), strict=True)}
         wrong = {rank for rank, array in arriving if given[rank] != kind_of(array)}
-        # Those who agree with this process queue their messages: so must it, whatever others do.
+        # Neighbours that agree with this process queue their messages: so must it, whatever the others do.
         self.ghosts.connection.exchange(
             *([(k, array) for k, array in way if k not in wrong] for way in (leaving, arriving))
         )
@@ -177,7 +178,8 @@ class Direct(Room):
 class Staged(Room):
     """An exchange between GPUs through locked memory of the host.
 
-    A stream of its own copies what is sent to the host, while the kernels run that the caller queues after `begin`.
+    A stream of its own copies the values to be sent to the host, while kernels run that the caller queues after
+    `begin`.
     """
 
     def __init__(self, ghosts: Ghosts):
@@ -207,7 +209,7 @@ class Staged(Room):
         if self.out.size:
             self.copied.synchronize()
         if self.into.size:
-            self.read.synchronize()  # what was received before
+            self.read.synchronize()  # of the previous exchange
         into = [(rank, self.into[part.start - local : part.stop - local]) for rank, part in ghosts.received]
         out_of = [(rank, self.out[part.start - local : part.stop - local]) for rank, part in ghosts.sent]
         self.arriving = [(receive(ghosts.comm, buffer, rank), buffer) for rank, buffer in into]

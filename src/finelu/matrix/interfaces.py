@@ -25,13 +25,14 @@ Name = Hashable
 
 @dataclass(frozen=True)
 class Interface:
-    """Two faces of blocks that are one in space: the cells of both meet one to one.
+    """Two faces of blocks that coincide in space: the cells of both meet one to one.
 
-    block, other : names of the blocks; the same one where a grid closes on itself.
-    face, other_face : "i-", "i+", "j-", "j+", "k-" or "k+": where i is 0, where it is largest, and so on.
-    along : for each of the two axes that the face of `block` has, in the order i, j, k, the axis of `other` that runs
-        with it, or, after a minus sign, against it: ("-i", "k"). None: the axes of the other face, in their order.
-    Raises MatrixError for faces and axes that there are not.
+    block, other : names of the blocks; the same name if a grid closes on itself.
+    face, other_face : "i-", "i+", "j-", "j+", "k-" or "k+": "i-" has the cells with i = 0, "i+" those with the largest
+        i, and so on.
+    along : for each of the two axes of the face of `block`, in the order i, j, k, the parallel axis of `other`; a minus
+        sign means the opposite direction: ("-i", "k"). None: the axes of the other face, in their order.
+    Raises MatrixError for faces and axes that do not exist.
     """
 
     block: Name
@@ -63,7 +64,7 @@ class Interface:
 
     @property
     def back(self) -> Interface:
-        """The same, seen from the other side."""
+        """The same interface, seen from the other block."""
         own = tangents(self.face)
         along = []
         for axis in tangents(self.other_face):
@@ -72,7 +73,7 @@ class Interface:
         return Interface(self.other, self.other_face, self.block, self.face, (along[0], along[1]))
 
     def oriented(self, layers: Any) -> Any:
-        """Layers of cells (depth, s1, s2, ...) at the other face as this face has them: (depth, t1, t2, ...)."""
+        """Layers of cells (depth, s1, s2, ...) at the other face, along the axes of this one: (depth, t1, t2, ...)."""
         first, second = self.axes
         if tangents(self.other_face).index(first.lstrip("-")) == 1:
             layers = layers.swapaxes(1, 2)
@@ -85,7 +86,7 @@ class Interface:
 
 
 def tangents(face: str) -> tuple[str, str]:
-    """The two axes that a face has."""
+    """The two axes of a face."""
     first, second = (axis for axis in AXES if axis != face[0])
     return first, second
 
@@ -95,16 +96,17 @@ class MultiblockGrid:
 
     shapes : {name: (I, J, K)} of the blocks of this process, or a list, whose names are 0, 1, ... In two dimensions
         K = 1.
-    interfaces : those of the whole grid, the same on each process. A face is in one at most; one that is in none is
-        where the domain ends.
+    interfaces : those of the whole grid, the same on each process. A face is in at most one; a face in none is a
+        boundary of the domain.
     comm : an mpi4py communicator of all processes that have blocks; None for one process. With it, all of them must
-        make grids, matrices and factors, exchange, multiply and solve together, with numbers of one dtype.
-        Messages travel on a communicator of finelu's own.
-        Making the first such grid divides the cores of a machine among its processes, where they are not bound to some
-        of them and no number of threads was set, and has an exception that nothing catches end all processes.
-    names : of the blocks of this process, in their order.  shapes, interfaces : as given.  owner : {name: process}.
-    Raises MatrixError, the same on all processes, for a block that no process has or that two have, a process without a
-    block, and interfaces whose faces do not match.
+        make grids, matrices and factors, exchange, multiply and solve together, with numbers of one dtype. Messages are
+        sent on a communicator of finelu's own. The first such grid divides the cores of a machine among its processes,
+        unless they are bound to cores or a number of threads was set, and lets an uncaught exception end all processes.
+    names : of the blocks of this process, in their order.
+    shapes, interfaces : as given.
+    owner : {name: process}.
+    Raises MatrixError, the same on all processes, for a block on no process or on two, a process without a block, and
+    interfaces whose faces do not match.
     """
 
     def __init__(self, shapes: Any, interfaces: Sequence[Interface] = (), comm: Any = None):
@@ -132,11 +134,11 @@ class MultiblockGrid:
             for name, shape in blocks.items():
                 if name in self.owner:
                     raise MatrixError(
-                        f"block {name!r} is on processes {self.owner[name]} and {rank}; one is to have it."
+                        f"block {name!r} is on processes {self.owner[name]} and {rank}; give it to one of them."
                     )
                 self.owner[name], self._everywhere[name] = rank, shape
         self.across: dict[Any, Any] = {}  # of its matrices, by the devices of all processes: see matrix/multiblock.py
-        # Each face that is joined, as its block sees it.
+        # Each joined face, as its block sees it.
         self._joined: dict[tuple[Name, str], Interface] = {}
         for interface in self.interfaces:
             self._check(interface)
@@ -166,14 +168,15 @@ class MultiblockGrid:
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
     def joined(self, name: Name) -> dict[str, Interface]:
-        """{face: interface, as this block sees it} of the faces of a block that are in one."""
+        """{face: interface, as this block sees it} for the faces of a block that are in an interface."""
         return {face: self._joined[name, face] for face in FACES if (name, face) in self._joined}
 
     def exchange(self, arrays: Mapping[Name, Any], depth: int = 1) -> dict[Name, dict[str, Any]]:
         """The layers of cells beyond each interface, for each block of this process; all processes must call it.
 
-        arrays : {name: (I, J, K, ...)}, NumPy or CuPy; what follows the cells is carried along, the same of all blocks,
-        as it is: no vector is turned.  depth : the number of layers, 1 or more.
+        arrays : {name: (I, J, K, ...)}, NumPy or CuPy; further axes, the same for all blocks, are copied unchanged (no
+            vector is rotated).
+        depth : the number of layers, 1 or more.
         Returns {name: {face: layers}}, oriented as the block: with `depth` cells across its face they continue the
         array, so that concatenate((ghosts["i-"], array, ghosts["i+"]), axis=0) is the block with its neighbours.
         Raises MatrixError for an array of another shape than its block's, on its process alone, ParameterError for a
@@ -198,10 +201,10 @@ class MultiblockGrid:
         return {name: {face: _back(layers, face) for face, layers in found[name].items()} for name in self.names}
 
     def traded(self, slabs: Mapping[Name, Mapping[str, Any]]) -> dict[Name, dict[str, Any]]:
-        """What stands at the other side of each face, for what stands at this one.
+        """The layers at the other side of each face, in exchange for the layers at this side.
 
-        slabs : {name: {face: (depth, t1, t2, ...)}}; the depth counts from the face on, t1 and t2 are its axes. What
-        comes back has those of this side.
+        slabs : {name: {face: (depth, t1, t2, ...)}}; the depth counts from the face on, t1 and t2 are its axes. The
+            result has the axes of this side.
         """
         found: dict[Name, dict[str, Any]] = {name: {} for name in self.names}
         comm: Any = self.comm
@@ -211,7 +214,7 @@ class MultiblockGrid:
                 here, there = (name in self.shapes for name in (side.block, side.other))
                 if here and there:
                     found[side.block][side.face] = side.oriented(slabs[side.other][side.other_face]).copy()
-                elif there:  # sent as the other side wants it
+                elif there:  # sent in the layout of the other side
                     buffer = _to_send(side.oriented(slabs[side.other][side.other_face]))
                     kept.append(buffer)
                     requests.append(send(comm, buffer, self.owner[side.block]))
@@ -244,7 +247,7 @@ def layers_at(array: Any, face: str, depth: int) -> Any:
 
 
 def _back(layers: Any, face: str) -> Any:
-    """Layers (depth, t1, t2, ...), the nearest first, as cells (I, J, K, ...) that go on beyond the face."""
+    """Layers (depth, t1, t2, ...), the nearest first, as cells (I, J, K, ...) that continue beyond the face."""
     return namespace(layers).moveaxis(layers[::-1] if face.endswith("-") else layers, 0, AXES.index(face[0]))
 
 

@@ -29,22 +29,23 @@ PLACES = dict(zip(FACES, (0, 1, 2, 4, 5, 6), strict=True))  # of the block that 
 
 
 class MultiblockMatrix(BlockProducts):
-    """A with n unknowns a cell on a `MultiblockGrid`, each cell coupled to itself and its neighbours, across interfaces
-    too; its rows are those of the blocks of this process.
+    """A with n unknowns a cell on a `MultiblockGrid`: each cell is coupled to itself and its neighbours, also across
+    interfaces. Its rows are those of the blocks of this process.
 
     blocks : {name: (7, I, J, K, n, n)}, for the blocks of this process, as a StencilMatrix takes them, all of one n,
         dtype and device; a list for a grid whose names are 0, 1, ... At a face that is in an interface the block that
-        points outside couples with the cell beyond it; elsewhere it is ignored. Kept without copies where they are
-        C-contiguous and fine; not to be changed while A is in use.
-    Raises MatrixError, the same on all processes, for what does not fit, NaN and Inf, an n or a dtype that differs.
+        points outside couples with the cell beyond it; at other faces it is ignored. Valid C-contiguous arrays are kept
+        without a copy; do not change them while A is in use.
+    Raises MatrixError, the same on all processes, for blocks that do not fit, NaN and Inf, and a differing n or dtype.
 
-    Vectors (N,) hold the blocks one after the other, in the order of `grid.names`: `split` and `join`. With several
-    processes each has its own part, products and `richardson` are called on all, and norms are those of the whole.
-    On one process A is an operator like any other; `tocsr` gives it as one matrix.
-    stencils : {name: StencilMatrix}, what is left without the interfaces.  grid : as given.
-    Products, `rmatvec` too, and `residual` are for all processes to call, with vectors of one dtype.
-    Cost of a product: one pass over the blocks; the cells at interfaces are gathered, sent while the blocks are worked
-    on, and one pass over the couplings is added.
+    Vectors (N,) hold the blocks one after the other, in the order of `grid.names`; `split` and `join` convert them.
+    Each of several processes has its own part; norms are those of the whole vector. All processes must call products,
+    `rmatvec`, `residual` and `richardson` together, with vectors of one dtype. On one process A is an operator like any
+    other; `tocsr` returns it as one matrix.
+    stencils : {name: StencilMatrix}, the blocks without the interfaces.
+    grid : as given.
+    Cost of a product: one pass over the blocks. The cells at interfaces are gathered, sent while the blocks are worked
+    on, and followed by one pass over the couplings.
     """
 
     _at_one_place = 7  # on a closed grid of one cell
@@ -63,12 +64,12 @@ class MultiblockMatrix(BlockProducts):
                     f"the blocks of process 0 have n={facts[0][0]} and dtype {facts[0][1]}, those of process {other} "
                     f"n={facts[other][0]} and dtype {facts[other][1]}; all need the same."
                 )
-        self._devices = tuple(fact[2] for fact in facts)  # of all processes: they tell how cells travel
+        self._devices = tuple(fact[2] for fact in facts)  # of all processes: they decide how cells are sent
         if self._devices not in grid.across:
             grid.across[self._devices] = Across.of(grid, namespace(self.data))
 
     def _of(self, stencils: dict[Name, StencilMatrix]) -> MultiblockMatrix:
-        """With other blocks, on the same devices."""
+        """A MultiblockMatrix with other blocks on the same devices."""
         matrix = MultiblockMatrix.__new__(MultiblockMatrix)
         matrix.grid, matrix._devices, matrix.stencils, matrix._wider = self.grid, self._devices, stencils, {}
         return matrix
@@ -78,12 +79,12 @@ class MultiblockMatrix(BlockProducts):
 
     @property
     def comm(self) -> Any:
-        """The communicator of the processes; None where there is one process."""
+        """The communicator of the processes; None for one process."""
         return self.grid.comm
 
     @property
     def data(self) -> Any:
-        """The blocks of the first block of this process: they tell dtype and device."""
+        """The data of the first block of this process, for its dtype and device."""
         return self.stencils[self.grid.names[0]].blocks
 
     @property
@@ -114,7 +115,7 @@ class MultiblockMatrix(BlockProducts):
         return sum(S.nnz for S in self.stencils.values()) + int(self._across.order.size) * self.n_block**2
 
     def split(self, x: Any) -> dict[Name, Any]:
-        """{name: (I, J, K, n)}, or (I, J, K, n, k), of x (N,), or (N, k): views, where x is contiguous."""
+        """{name: (I, J, K, n)}, or (I, J, K, n, k), of x (N,), or (N, k): views if x is contiguous."""
         parts, at = {}, 0
         for name, (I, J, K) in self.grid.shapes.items():
             end = at + I * J * K * self.n_block
@@ -215,8 +216,8 @@ class MultiblockMatrix(BlockProducts):
         return [S.blocks for S in self.stencils.values()]
 
     def bounds(self) -> tuple[int, float, float]:
-        """The most entries of a row, and what the sums of magnitudes of a row and of a column do not exceed, over all
-        processes, which all call it; inf where they overflow."""
+        """The most entries of a row, and upper bounds of the sums of magnitudes of a row and of a column, over all
+        processes, which must all call it; inf if they overflow."""
         rows, own, other = 0.0, 0.0, 0.0
         for S in self.stencils.values():  # the blocks across interfaces are among theirs
             of_rows, of_columns = S.largest_sums()
@@ -224,7 +225,7 @@ class MultiblockMatrix(BlockProducts):
             own, other = max(own, float(of_columns[3])), max(other, float(np.delete(of_columns, 3).max()))
         if self.comm is not None:
             rows, own, other = (max(self.comm.allgather(v)) for v in (rows, own, other))
-        return self.most_in_row, rows, own + 6 * other  # of a column six blocks come from cells around it
+        return self.most_in_row, rows, own + 6 * other  # six blocks of a column belong to neighbouring cells
 
     # Conversions
 
@@ -256,7 +257,7 @@ class MultiblockMatrix(BlockProducts):
             )
         rows, columns, values = self._pattern()
         cells, ghosts = self.cells, self._across.ghosts
-        if ghosts.needed:  # the cell itself stands for the ghost
+        if ghosts.needed:  # the cell itself replaces its ghost
             xp = namespace(values)
             columns = xp.concatenate((xp.arange(cells), ghosts.own))[columns]
         return _csr(rows, columns, values, cells, cells)
@@ -274,7 +275,7 @@ class MultiblockMatrix(BlockProducts):
         return _csr(rows, columns, values, self.cells, self.cells + self._across.ghosts.count)
 
     def with_ghosts(self, x: Any) -> Any:
-        """(N + G,): x (N,) and behind it the unknowns beyond interfaces; all processes must call it."""
+        """(N + G,): x (N,) followed by the unknowns beyond interfaces; all processes must call it."""
         ghosts = self._across.ghosts
         if not ghosts.needed:
             return x
@@ -298,7 +299,7 @@ class MultiblockMatrix(BlockProducts):
 
 
 def _checked(grid: MultiblockGrid, blocks: Any) -> dict[Name, StencilMatrix]:
-    """The block of each name as a StencilMatrix, what points across interfaces left in its blocks."""
+    """The block of each name as a StencilMatrix, which keeps the coefficients across interfaces in its blocks."""
     given = dict(blocks.items() if isinstance(blocks, Mapping) else enumerate(blocks))
     wrong = set(given) ^ set(grid.names)
     if wrong:
@@ -322,7 +323,7 @@ def _checked(grid: MultiblockGrid, blocks: Any) -> dict[Name, StencilMatrix]:
 
 
 def _stencil(blocks: Any, across: dict[str, int]) -> StencilMatrix:
-    """A StencilMatrix of these blocks in which those that point across interfaces stand as they were given."""
+    """A StencilMatrix of these blocks; those that point across interfaces keep their values."""
     blocks = blocks if on_gpu(blocks) else np.asarray(blocks)
     shape: tuple[int, ...] = blocks.shape
     if not across or len(shape) != 6 or shape[0] != 7 or shape[4] != shape[5] or 0 in shape:
@@ -344,11 +345,11 @@ def _stencil(blocks: Any, across: dict[str, int]) -> StencilMatrix:
 
 @dataclass(frozen=True)
 class Across:
-    """How the blocks of this process couple with cells beyond interfaces: the same for all matrices of a grid.
+    """The couplings of this process with cells beyond interfaces: the same for all matrices of a grid.
 
-    rows (r,) : the cells of this process that have such couplings, ascending.  indptr (r + 1,), columns (m,) : the
-    pattern of a matrix of blocks, by these rows, whose columns are the ghosts.  order (m,) : its blocks among those of
-    the faces of the blocks, one after the other.
+    rows (r,) : the cells of this process that have such couplings, ascending.
+    indptr (r + 1,), columns (m,) : the pattern of a block matrix with these rows, whose columns are the ghosts.
+    order (m,) : for each of its blocks, the index among the blocks of all faces, one face after the other.
     """
 
     ghosts: Ghosts
@@ -359,7 +360,7 @@ class Across:
 
     @classmethod
     def of(cls, grid: MultiblockGrid, xp: Any) -> Across:
-        """For numpy or cupy; all processes must call it."""
+        """The couplings of a grid, for numpy or cupy; all processes must call it."""
         numbers, at = {}, 0
         for name, shape in grid.shapes.items():
             size = math.prod(shape)

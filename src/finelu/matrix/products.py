@@ -1,4 +1,4 @@
-"""Products with block matrices: what `StencilMatrix` and `BlockMatrix` have in common."""
+"""Products with block matrices, shared by `StencilMatrix`, `BlockMatrix` and `MultiblockMatrix`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from finelu.matrix.vectors import DTYPES, dense_numbers
 
 
 class BlockProducts:
-    """What the block matrices have in common: products with vectors, on the device of `data`, in the wider dtype.
+    """The base of block matrices: products with vectors, on the device of `data`, in the wider dtype.
 
-    Subclasses give data, shape, dtype, astype, tocsr, H, `most_in_row`, no fewer entries than any row has, `_stored()`,
-    the arrays that hold the entries, if these are not `data` alone, `_at_one_place`, the most blocks that are added to
-    each other, and `_product(x, b, out)` for contiguous vectors of the own dtype: out = b - A x, or A x without b.
+    Subclasses define data, shape, dtype, astype, tocsr, H, and
+    most_in_row : an upper bound of the entries of a row.
+    _stored() : the arrays of the entries, if these are not `data` alone.
+    _at_one_place : the most blocks that are added to each other.
+    _product(x, b, out) : out = b - A x, or A x without b, for contiguous vectors of the matrix's dtype.
     """
 
     data: Any
@@ -32,7 +34,7 @@ class BlockProducts:
     _at_one_place = 1
     comm: Any = None  # the processes over which the rows are spread
     _product: Any
-    _wider: dict[np.dtype[Any], Any]  # the matrix in other dtypes: a Krylov method asks for them again and again
+    _wider: dict[np.dtype[Any], Any]  # the matrix in other dtypes, which Krylov methods use repeatedly
 
     def matvec(self, x: Any) -> Any:
         """A x. x : (N,) or (N, k) on the device of A; the result has the wider dtype of the two."""
@@ -50,8 +52,8 @@ class BlockProducts:
         return self.matvec(x)
 
     def norm_bound(self) -> float:
-        """What || |A| ||_2 does not exceed, by a Frobenius norm, over all processes, which all call it; Inf where it
-        overflows. One pass over the blocks, those that point outside of the grid among them; waits for the device."""
+        """An upper bound of || |A| ||_2, by a Frobenius norm, over all processes, which must all call it; Inf if it
+        overflows. One pass over all blocks, also those that point outside of the grid; waits for the device."""
         parts = self._stored()
         norms = namespace(self.data).empty(len(parts), self.data[:0].real.dtype)
         for k, part in enumerate(parts):

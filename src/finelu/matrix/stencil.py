@@ -19,6 +19,7 @@ from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.vectors import DTYPES, all_finite
 
+# the neighbours of a cell, in the order of its blocks
 OFFSETS = ((0, 0, -1), (0, -1, 0), (-1, 0, 0), (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
 WIDE = 8  # n, above which a row of a block is long enough to be summed by itself
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")
@@ -29,10 +30,10 @@ class StencilMatrix(BlockProducts):
 
     blocks : (7, I, J, K, n, n), NumPy or CuPy, float32, float64, complex64 or complex128 (integers become float64):
         for cell (i, j, k) the blocks alpha (of k-1), beta (j-1), gamma (i-1), delta (the cell itself), epsilon (i+1),
-        zeta (j+1) and eta (k+1). Two dimensions: K = 1, one: J = K = 1. Kept without a copy where it is C-contiguous
-        and fine; finelu never writes to it, and the caller should not either.
-    periodic : whether the grid closes on itself along i, j and k. Where it does not, the blocks that would point
-        outside are ignored, whatever they hold: if one is not zero, `blocks` is a copy in which they are.
+        zeta (j+1) and eta (k+1). Two dimensions: K = 1; one: J = K = 1. A valid C-contiguous array is kept without a
+        copy; finelu never writes to it, and the caller should not either.
+    periodic : whether the grid closes on itself along i, j and k. If it does not, blocks that point outside are
+        ignored, whatever they hold: if one is not zero, `blocks` is a copy in which all of these are zero.
     Raises MatrixError for a wrong shape or dtype, and, naming block and cell, for NaN and Inf.
 
     Cell (i, j, k) has the unknowns x[p:p + n], p = ((i J + j) K + k) n. Has shape, dtype, nnz, `@`, matvec and
@@ -70,7 +71,7 @@ class StencilMatrix(BlockProducts):
 
     @classmethod
     def _of(cls, blocks: Any, periodic: Any) -> StencilMatrix:
-        """Of blocks that are known to be fine."""
+        """A StencilMatrix of blocks that are known to be valid."""
         matrix = cls.__new__(cls)
         matrix.blocks, matrix.periodic, matrix._wider = blocks, periodic, {}
         return matrix
@@ -133,7 +134,7 @@ class StencilMatrix(BlockProducts):
         return transposed
 
     def astype(self, dtype: Any) -> StencilMatrix:
-        """The same matrix with other numbers; itself where the dtype is the same."""
+        """This matrix in another dtype; itself if the dtype is the same."""
         dtype = np.dtype(dtype)
         if dtype == self.dtype:
             return self
@@ -168,7 +169,7 @@ class StencilMatrix(BlockProducts):
         return 7 * self.n_block
 
     def bounds(self) -> tuple[int, float, float]:
-        """The most entries of a row, and what the sums of magnitudes of a row and of a column do not exceed."""
+        """The most entries of a row, and upper bounds of the sums of magnitudes of a row and of a column."""
         rows, columns = self.largest_sums()
         return self.most_in_row, float(rows.sum()), float(columns.sum())
 
@@ -187,7 +188,7 @@ class StencilMatrix(BlockProducts):
 
     def to_bsr(self) -> Any:
         """A as a scipy.sparse.bsr_matrix with n x n blocks, sorted; blocks of a periodic grid that fall on the same
-        place (of 1 or 2 cells along an axis) are added. Of a matrix on the GPU there is only `tocsr`: a DeviceError.
+        place (of 1 or 2 cells along an axis) are added. For a matrix on the GPU it raises DeviceError; use `tocsr`.
         """
         if on_gpu(self.blocks):
             raise DeviceError("CuPy has no BSR format; use tocsr(), or move the blocks to the host first.")
@@ -218,7 +219,7 @@ class StencilMatrix(BlockProducts):
         r = xp.broadcast_to((rows * n)[:, None, None] + within[None, :, None], shape).ravel().astype(index)
         c = xp.broadcast_to((columns * n)[:, None, None] + within[None, None, :], shape).ravel().astype(index)
         data = self.blocks.reshape(-1, n, n)[places].ravel()
-        csr = sparse_module(data).coo_matrix((data, (r, c)), shape=self.shape).tocsr()  # adds what falls together
+        csr = sparse_module(data).coo_matrix((data, (r, c)), shape=self.shape).tocsr()  # adds entries at one place
         csr.sort_indices()
         return csr
 
@@ -226,8 +227,8 @@ class StencilMatrix(BlockProducts):
     def from_bsr(cls, B: Any, shape_cells: Any, periodic: Any = (False, False, False)) -> StencilMatrix:
         """The StencilMatrix with the blocks of B, a scipy.sparse BSR matrix whose block rows are the cells, k fastest.
 
-        A block that `periodic` lets close the grid counts as the neighbour inside where it could be both (2 cells).
-        Raises MatrixError where the sizes do not fit, or naming a block that is not on the stencil.
+        A block that could be both a neighbour inside and one that closes a periodic grid (2 cells) counts as the
+        former. Raises MatrixError if the sizes do not fit, or, naming the block, if one is not on the stencil.
         """
         if not isinstance(B, sp.bsr_matrix | sp.bsr_array):
             raise MatrixError(f"B is a {type(B).__name__}; a scipy.sparse BSR matrix is needed: B.tobsr((n, n)).")
@@ -275,7 +276,7 @@ def _checked_periodic(periodic: Any) -> tuple[bool, bool, bool]:
 
 
 def _without_outside(xp: Any, blocks: Any, periodic: Any) -> Any:
-    """`blocks`, or a copy where a block that points outside is not zero, in which all such blocks are."""
+    """`blocks`, or, if a block that points outside is not zero, a copy in which all such blocks are zero."""
     outside = []
     for place, offset in enumerate(OFFSETS):
         for axis, step in enumerate(offset):

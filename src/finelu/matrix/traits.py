@@ -1,5 +1,4 @@
-"""What a matrix is like, as far as recipes and the choice among them depend on it: symmetry, diagonal, signs, dense
-blocks."""
+"""Properties of a matrix on which recipes and their choice depend: symmetry, diagonal, signs, dense blocks."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ from finelu.kernels.operands import CSR, Mirrored
 
 ROUNDINGS = 1000  # entries of an assembled matrix count as equal up to this many roundings; see `symmetry_of`
 NEARLY = {"f": 1e-3, "d": 1e-6}  # relative difference that a Hermitian recipe accepts, in single and double precision
-LARGEST_BLOCK = 8
-BLOCK_FILL = 0.9  # blocks of which at least this part is stored are taken for blocks of the application
+LARGEST_BLOCK = 8  # unknowns of a node that are looked for
+BLOCK_FILL = 0.9  # part of the entries that blocks of the application store at least
 NEARLY_ALL = 0.99  # of the entries, or of the rows, of an M-matrix
 SHARE = 0.9  # of a diagonal entry, see `coupled`
-DENSE, DENSE_ROOTS = 16, 10  # entries, at least, and times sqrt(n), beyond which a row is dense
+DENSE, DENSE_ROOTS = 16, 10  # a row is dense if it has more entries than both 16 and 10 sqrt(n)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,23 +42,24 @@ class Diagonal:
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixTraits:
-    """What decides which recipe and method fit a matrix; see `traits`.
+    """The properties that decide which recipe and method fit a matrix; see `traits`.
 
     kind : "hermitian" (symmetric, if real), "symmetric" (complex, A = A^T) or "general".
     definite : A may be positive definite: it is Hermitian, with a positive diagonal.
     m_matrix : A has the signs of a discretized elliptic operator: the entries off the diagonal whose sign is that of
         their row's diagonal entry add up to at most 1% of the others, and in 99% of the rows all entries, multiplied by
         that sign, add up to no less than 0.
-    coupled : the part of the rows where the magnitudes of the entries off the diagonal add up to more than 0.9 of that
-        of the diagonal one, as they do within the domain of an elliptic equation; the others decide nearly by
-        themselves. 0 where A is complex or has no full diagonal.
-    levels : a lower bound of the levels of A's lower triangle, from the rows with an entry in the column before the
-        diagonal: of those that have none, each begins a chain of rows, the longest of which is no shorter than the mean
-        one. 1 where A is complex or has no full diagonal.
-    paired : the part of the entries (i, j) with an entry (j, i).  mean_row : entries of a row, on average.
+    coupled : the part of the rows in which the magnitudes of the entries off the diagonal add up to more than 0.9 of
+        the diagonal one, as they do within the domain of an elliptic equation; the unknowns of other rows hardly depend
+        on others. 0 if A is complex or has no full diagonal.
+    levels : a lower bound of the levels of A's lower triangle: n over the number of rows without an entry in the column
+        before the diagonal. Each of these begins a chain of rows, and the longest chain is no shorter than the mean. 1
+        if A is complex or has no full diagonal.
+    paired : the part of the entries (i, j) with an entry (j, i).
+    mean_row : entries of a row, on average.
     dense : A has a dense row, see `dense_row`.
-    mirrored : A compared with its transpose, see kernels/reference/inspection.py.  gpu, complex : whether A
-        is on a GPU, and complex.
+    mirrored : A compared with its transpose, see kernels/reference/inspection.py.
+    gpu, complex : whether A is on a GPU, and complex.
     """
 
     n: int
@@ -126,7 +126,7 @@ def _has_dense_row(A: CSR, found: Diagonal) -> bool:
 
 
 def dense_row(n: int) -> int:
-    """Entries beyond which a row of n is dense: elimination takes it last, or it fills in all others that it meets."""
+    """The number of entries beyond which a row of n is dense: it is eliminated last, since it would fill in others."""
     return max(DENSE, int(DENSE_ROOTS * math.sqrt(n)))
 
 
@@ -184,12 +184,12 @@ def require_hermitian(recipe: Any, A: CSR) -> str:
         return ""
     S = A.on(np).tosparse()
     if relative <= NEARLY[np.dtype(A.data.real.dtype).char]:
-        return f"A is Hermitian but for {relative:.1e}: {differing(S)}; the lower triangle is what is factored"
+        return f"A is Hermitian up to {relative:.1e}: {differing(S)}; only the lower triangle is factored"
     below, above = sp.tril(S, -1).nnz, sp.triu(S, 1).nnz
     if bool(below) != bool(above):
         side, fill = ("upper", "triu(A, 1)") if above else ("lower", "tril(A, -1)")
         raise MatrixError(
-            f"{recipe!r} needs A = A^H, but A stores its {side} triangle alone; complete it: "
+            f"{recipe!r} needs A = A^H, but A stores only its {side} triangle; complete it: "
             f"A + scipy.sparse.{fill}.conj().T."
         )
     where = differing(S)
@@ -201,9 +201,9 @@ def require_hermitian(recipe: Any, A: CSR) -> str:
 
 
 def asymmetry_of(A: CSR, kind: str, *, transposed: bool) -> str:
-    """The entries that show that A = A^H does not hold, nor A = A^T if `transposed`; "" where it does, or nearly.
+    """The entries that show that neither A = A^H nor, if `transposed`, A = A^T holds; "" if one holds, or nearly.
 
-    kind : as of `MatrixTraits`. Nearly: as `require_hermitian` accepts it. Cost: nothing where `kind` says it.
+    kind : as in `MatrixTraits`. Nearly: as `require_hermitian` accepts it. Cost: nothing if `kind` decides it.
     """
     if kind == "hermitian" or (transposed and kind == "symmetric"):
         return ""
@@ -218,7 +218,7 @@ def differing(S: Any, *, transposed: bool = False) -> str:
 
     transposed : the pair that is furthest from both conjugate and equal, if there is one.
     """
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what overflows differs
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a pair that overflows differs
         adjoint = apart = abs(S - S.conj().T)
         if transposed:
             apart = apart.minimum(abs(S - S.T))

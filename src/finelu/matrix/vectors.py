@@ -1,4 +1,4 @@
-"""Dense vectors: which are taken, whether they are finite, and how long they are."""
+"""Dense vectors: checks, finiteness, norms, and subnormal numbers on a GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def require_square(shape: Any) -> None:
 
 
 def dense_numbers(b: Any, name: str) -> Any:
-    """b as a dense array of numbers, on the device where it is; a MatrixError says what else it is."""
+    """b as a dense array of numbers, on its device; a MatrixError for anything else."""
     if sp.issparse(b) or type(b).__module__.startswith("cupyx"):
         raise MatrixError(f"{name} is a sparse {type(b).__name__}; pass a dense array (its toarray()).")
     given = type(b).__name__
@@ -49,9 +49,9 @@ def native(v: Any) -> Any:
 
 
 def all_finite(values: Any) -> bool:
-    """Whether `values` holds neither NaN nor Inf, in one pass that needs no memory: their sum would show it.
+    """Whether `values` holds neither NaN nor Inf, by one sum that needs no memory.
 
-    A sum of finite numbers may overflow too; only then each of them is looked at.
+    A sum of finite numbers may overflow, too; only then each number is tested.
     """
     xp = namespace(values)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -67,19 +67,19 @@ def norm(v: Any) -> float:
     return float(out[0])
 
 
-# Subnormal numbers of single precision on a GPU. CuPy compiles with -ftz=true: all arithmetic, conversions too, takes
-# them for 0. The functions below look at bits, or convert on the host, and so give the same on both devices.
+# Subnormal numbers of single precision on a GPU. CuPy compiles with -ftz=true: all arithmetic, also conversions, treats
+# them as 0. The functions below test bits, or convert on the host, and so give the same result on both devices.
 
 SMALL = -126 + 24  # exponent of 2 below which a product with a number of 24 digits may lose some to underflow
 
 
 def flushes(v: Any) -> bool:
-    """Whether arithmetic with v takes subnormal numbers for 0."""
+    """Whether arithmetic with v treats subnormal numbers as 0."""
     return on_gpu(v) and bool(v.real.dtype == np.float32)
 
 
 def loses(v: Any) -> bool:
-    """Whether any arithmetic with v would lose entries of it, as they are subnormal."""
+    """Whether arithmetic with v would lose some of its entries, since they are subnormal."""
     if not flushes(v):
         return False
     bits = _magnitudes(v)
@@ -87,7 +87,7 @@ def loses(v: Any) -> bool:
 
 
 def underflows(entries: Any) -> bool:
-    """Whether products with a matrix of these entries, or with its inverse, may take numbers for 0 that matter: an
+    """Whether products with a matrix of these entries, or with its inverse, may flush numbers that matter to 0: an
     entry, or its reciprocal, is next to the smallest number that the device computes with."""
     if not flushes(entries):
         return False
@@ -96,8 +96,8 @@ def underflows(entries: Any) -> bool:
 
 
 def exponents(v: Any) -> tuple[int, int]:
-    """e with 2^e <= |part| < 2^(e + 1) for the smallest part of v that is not 0, and for the largest; (0, 0) where all
-    are 0. v is of single precision; -127 stands for every subnormal number."""
+    """e with 2^e <= |part| < 2^(e + 1) for the smallest nonzero part of v, and for the largest; (0, 0) if all are 0. v
+    is of single precision; -127 means any subnormal number."""
     bits = _magnitudes(v)
     most = int(bits.max()) if bits.size else 0
     least = int(namespace(v).where(bits > 0, bits, np.uint32(most)).min()) if most else 0
@@ -105,7 +105,7 @@ def exponents(v: Any) -> tuple[int, int]:
 
 
 def as_dtype(v: Any, dtype: Any) -> Any:
-    """The numbers v in a dtype that holds them all; v itself where that is its own."""
+    """v in a dtype that represents all its numbers; v itself if that is its own dtype."""
     if v.dtype == dtype:
         return v
     if np.dtype(dtype).char in "dD" and loses(v):

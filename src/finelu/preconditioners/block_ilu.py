@@ -156,7 +156,7 @@ class BlockFactors(Factors):
     """Factors of a StencilMatrix or BlockMatrix; subclasses implement `_refresh` and `_solve(b, x, trans)` for one
     column."""
 
-    capturable = True
+    well_formed = capturable = True
     pattern: Any
 
     @ignore_fp_errors

@@ -100,6 +100,8 @@ class BlockJacobiFactors(BlockFactors):
 class CutBlockJacobiFactors(Factors):
     """M = diag(B_0, B_1, ...) of a CSR matrix that is cut into blocks; the last is extended by ones on its diagonal."""
 
+    well_formed = True
+
     def __init__(self, recipe: BlockJacobi, A: CSR):
         super().__init__(recipe, A)
         xp, size = namespace(A.data), recipe.block_size or OTHERWISE

@@ -57,7 +57,7 @@ class ICT(Recipe):
         order = DenseLast(A)
         numeric = Threshold(self, _runs, order=order)
         triangles = numeric.factorize(A)
-        return CholeskyFactors(self, A, numeric, triangles, sweeps=self.sweeps, arranged=order.arranged, probed=True)
+        return CholeskyFactors(self, A, numeric, triangles, sweeps=self.sweeps, arranged=order.arranged, trial=True)
 
 
 def _runs(recipe: ICT, A: CSR) -> Callable[[float, int], Any]:

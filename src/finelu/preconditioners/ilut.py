@@ -71,7 +71,7 @@ class ILUT(Recipe):
         order = DenseLast(A)
         numeric = Threshold(self, runs, order=order, on_host=self.form == "crout")
         triangles = numeric.factorize(A)
-        return LUFactors(self, A, numeric, triangles, sweeps=self.sweeps, arranged=order.arranged, probed=True)
+        return LUFactors(self, A, numeric, triangles, sweeps=self.sweeps, arranged=order.arranged, trial=True)
 
 
 def runs(recipe: ILUT, A: CSR) -> Callable[[float, int], Any]:

@@ -27,7 +27,7 @@ class Jacobi(Recipe):
 class JacobiFactors(Factors):
     """M = diag(A), kept as its reciprocal."""
 
-    capturable = True
+    well_formed = capturable = True
 
     def __init__(self, recipe: Jacobi, A: CSR):
         super().__init__(recipe, A)

@@ -36,7 +36,7 @@ STAGNATES = "the residual stagnates"
 ROOM = 1.05  # factors are of the wanted size if they have at most this many times the wanted entries
 DIVERGED = 1.5  # times the smallest residual norm that such factors had: the steps make the factors worse
 LAST_DIVERGED = 1.6  # the same after an exact last step, since values of a larger pattern are not exact on their own
-UPDATE_SWEEPS = 3
+UPDATE_SWEEPS = 3  # of `update`, unless update_sweeps says otherwise
 CANDIDATES, LEAST_CANDIDATES = 8, 2**20  # allowed for each entry of A, and in total, if no limit is given
 
 

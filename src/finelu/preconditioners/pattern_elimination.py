@@ -84,7 +84,7 @@ class PatternElimination:
                 values[diag] = b * b.real.dtype.type(1 + SHIFTS[number])
             data = namespace(values).empty(G.nnz, values.dtype)
             bad = kernels.vectors.first_bad(eliminate(self._plan, values, data))
-            # the first row whose real pivot has not the sign of its diagonal entry
+            # the first row whose real pivot does not have the sign of its diagonal entry
             lost = kernels.vectors.first_of_other_sign(data, diag, b) if look and bad < 0 else -1
             if bad < 0 and lost < 0:
                 return G.with_values(data), Eliminated(self, begin, signs, number, signs, row)

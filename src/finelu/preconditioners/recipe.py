@@ -18,7 +18,7 @@ from finelu.matrix import as_csr
 from finelu.validation import PRECISIONS, choice, number, shown
 
 LONGEST = 300  # characters of a parameter
-LARGEST = 2**63 - 1
+LARGEST = 2**63 - 1  # integer of a parameter
 ON_DEVICE, ON_CPU = "device of A", "CPU"
 
 

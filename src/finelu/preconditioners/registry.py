@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from finelu.errors import ParameterError, meant, plain
+from finelu.errors import ParameterError
 from finelu.factors import Factors
 from finelu.preconditioners.recipe import Recipe
-
-GROUP = "finelu.recipes"
-TAKEN = ("auto", "none", "solve", "splu", "spilu")  # other values of the same options
+from finelu.registry import Registry
 
 R = TypeVar("R", bound=type[Recipe])
 
-_registered: dict[str, type[Recipe]] = {}
+RECIPES: Registry[Recipe] = Registry(Recipe, "recipe", "finelu.recipes", ("auto", "none", "solve", "splu", "spilu"))
 
 
 def register(kind: R) -> R:
@@ -28,66 +22,8 @@ def register(kind: R) -> R:
     name "spai0". `compare` works in a process of its own, which must be able to import the class.
     Raises ParameterError if `kind` is not a recipe, or if another recipe has its name.
     """
-    if not (isinstance(kind, type) and issubclass(kind, Recipe)):
-        raise ParameterError(f"register takes a subclass of finelu.Recipe, not {kind!r}.")
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", kind.name):
-        raise ParameterError(f"{kind.__name__}: name={kind.name!r} is not allowed; use small letters, digits and _.")
-    known = _registered.get(kind.name)
-    spelt = {plain(kind.name), plain(kind.__name__)}
-    others = {
-        plain(word) for other in _registered.values() if other is not known for word in (other.name, other.__name__)
-    }
-    same_place = known is not None and (known.__module__, known.__qualname__) == (kind.__module__, kind.__qualname__)
-    if kind.name in TAKEN or spelt & others or (known is not None and not same_place):
-        raise ParameterError(f"{kind.__name__}: the name {kind.name!r} is taken; give the class another `name`.")
-    _registered[kind.name] = kind
-    return kind
-
-
-@cache
-def _installed() -> dict[str, EntryPoint]:
-    """The recipes of installed packages; none is imported."""
-    return {point.name: point for point in entry_points(group=GROUP) if point.name not in _registered}
-
-
-def _loaded(point: EntryPoint) -> type[Recipe]:
-    try:
-        kind = point.load()
-    except Exception as error:
-        raise ParameterError(
-            f"the recipe {point.name!r} of {point.value} cannot be loaded: {type(error).__name__}: {error}."
-        ) from error
-    if not (isinstance(kind, type) and issubclass(kind, Recipe) and kind.name == point.name):
-        raise ParameterError(
-            f"the recipe {point.name!r} of {point.value} is {kind!r}; a subclass of finelu.Recipe with this `name` is "
-            "needed."
-        )
-    return kind
-
-
-class _Recipes(Mapping[str, type[Recipe]]):
-    """Name -> class; those of installed packages are imported when they are looked up."""
-
-    def __getitem__(self, name: str) -> type[Recipe]:
-        if name not in _registered and name in _installed():
-            register(_loaded(_installed()[name]))
-        return _registered[name]
-
-    def __iter__(self) -> Iterator[str]:
-        yield from list(_registered)
-        yield from (name for name in _installed() if name not in _registered)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, name: object) -> bool:
-        return name in _registered or name in _installed()
-
-    def __repr__(self) -> str:
-        return f"<recipes: {', '.join(self)}>"
-
-
-RECIPES: Mapping[str, type[Recipe]] = _Recipes()
+    known: R = RECIPES.register(kind)
+    return known
 
 
 def recipe_name(name: str, *others: str) -> str:
@@ -95,15 +31,7 @@ def recipe_name(name: str, *others: str) -> str:
 
     Names of classes are understood, too, and "_", "-" and the size of letters make no difference.
     """
-    known = {plain(kind.__name__): key for key, kind in _registered.items()}
-    known |= {plain(key): key for key in (*RECIPES, *others)}
-    if plain(name) in known:
-        return known[plain(name)]
-    offered = (*others, *RECIPES)
-    raise ParameterError(
-        f"there is no recipe {name!r}; one of {', '.join(offered)} is needed."
-        + meant(name, (*(kind.__name__ for kind in _registered.values()), *offered))
-    )
+    return RECIPES.key(name, *others)
 
 
 def recipe_of(given: Any, *others: str) -> Any:

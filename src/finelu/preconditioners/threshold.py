@@ -25,11 +25,11 @@ from finelu.validation import count, number
 SPARE, AIM, MOST = 1.2, 1.7, 3  # times the wanted entries, of the factors whose smallest entries are dropped
 JUMP = 16  # as MOST, where no threshold gives a number between too few and too many
 FEW = 3  # attempts; from then on less than SPARE will do
-ATTEMPTS = 20
+ATTEMPTS = 20  # of a search for a threshold, at most
 TOO_FAR = 0.1  # where breakdowns keep the search farther below the wanted number than this, there are no such factors
 FIRST, SMALLEST, LARGEST_TOL, CLOSE_TOLS = 1e-3, 1e-14, 10.0, 1.1  # thresholds: to begin with, and where a search ends
 POWER = 0.4  # the entries grow about like drop_tol to minus this power; to begin with
-LARGEST = 2**62
+LARGEST = 2**62  # entries that no factors have: no limit
 ADVICE = "Try shift=1e-3 (or larger), a smaller drop_tol, a reordering of A, or another recipe."
 
 

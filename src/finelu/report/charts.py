@@ -21,7 +21,7 @@ from finelu.report.plots import binned
 
 COLOURS = 8  # of curves; further curves are dashed
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
-WIDTH, HEIGHT = 480, 350
+WIDTH, HEIGHT = 480, 350  # of a chart, in pixels
 BOX = (
     58,
     30,

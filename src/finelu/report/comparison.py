@@ -14,7 +14,7 @@ from rich.text import Text
 
 from finelu.compare import Comparison, Measurement, best, crossover, script, stages
 from finelu.device import require_gpu
-from finelu.krylov import CYCLE
+from finelu.krylov import CYCLE, METHODS
 from finelu.report.tables import seconds, size
 from finelu.threads import get_num_threads
 
@@ -28,7 +28,8 @@ T = TypeVar("T", int, float)
 def method_name(m: Measurement) -> str:
     if m.name == "solve":  # the last name in "IC0() with cg", or "auto" where nothing was chosen
         return m.chosen.rpartition(" ")[2] or m.method
-    return f"gmres({CYCLE})" if m.method == "gmres" else m.method
+    kind = METHODS.get(m.method)  # None for "direct"
+    return f"{m.method}({CYCLE})" if kind is not None and kind.restarts else m.method
 
 
 def cells(m: Measurement, cheapest: Measurement | None) -> dict[str, tuple[str, float | None]]:

@@ -65,7 +65,7 @@ class PC:
     is NaN, which ends the Krylov method on all of them with PETSc's reason; the next set-up begins anew. Where not even
     NaN can be handed over, or no message printed, all processes end (MPI_Abort).
 
-    Attributes: recipe, device, factors (None where there are none, or the block is empty), error (None, or why the last
+    Attributes: recipe, device, factors (None if there are none, or the block is empty), error (None, or why the last
     set-up or solve failed), seconds and calls of factor, update and solve.
     """
 
@@ -177,7 +177,7 @@ class PC:
         """Factors of each block of a grid; all processes come here together."""
         self._gpu = namespace(A.data) if on_gpu(A.data) else None
         self._number = A.data.device.id if on_gpu(A.data) else None
-        self._pattern = self._places = self._work = None  # of a matrix that is none of a grid
+        self._pattern = self._places = self._work = None  # for a matrix that is not of a grid
         old = self.factors.pattern if self.factors is not None else None
         update = isinstance(old, MultiblockMatrix) and old.same_grid(A)
         with self._timed(update, begin):
@@ -191,7 +191,8 @@ class PC:
 
     @contextmanager
     def _timed(self, update: bool, begin: float) -> Iterator[None]:
-        """What is done on the device of the factors, and waited for, counts as an update or as a factorization."""
+        """A context whose work on the device of the factors, which is waited for, counts as an update or a
+        factorization."""
         event, what = (UPDATE, "update") if update else (FACTOR, "factor")
         event.begin()
         try:

@@ -25,7 +25,7 @@ CLAIM = 10.0  # times the tolerance, up to which ||b - A x|| agrees with a conve
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What `solve_mtx` did, the same on all processes but for x.
+    """What `solve_mtx` did, the same on all processes except for x.
 
     x : PETSc Vec, spread over the processes in rows of A's order.  converged : PETSc says so, and ||b - A x||_2 is no
     more than ten times the tolerance, whatever norm PETSc has looked at.  reason : PETSc's, by its name.

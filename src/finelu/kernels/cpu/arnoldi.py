@@ -57,8 +57,8 @@ def mgs_step(state, Q, w, H, v):
     """Orthogonalize w against Q[:, :j + 1] by modified Gram-Schmidt with selective reorthogonalization.
 
     Writes H[:j + 2, j] and the unit vector v = Q[:, j + 1]; w may be v. A remainder below rounding (eps times what came
-    in) is none: H[j + 1, j] = 0 and Q[:, j + 1] = 0. Cost: j + 1 dot products and updates, twice as many where all are
-    repeated.
+    in) counts as 0: H[j + 1, j] = 0 and Q[:, j + 1] = 0. Cost: j + 1 dot products and updates, twice as many where all
+    are repeated.
     Source: Figure 2 of Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019 (K0 to K5).
     """
     if state[CODE] != RUNNING:

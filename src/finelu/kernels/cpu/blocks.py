@@ -2,7 +2,7 @@
 
 Rows of blocks are shared out by the schedules of levels.py, which are made at the first call with a pattern and kept
 for as long as its `indices` live. Every row is computed from the same numbers in the same order, whatever the schedule:
-the bits do not depend on the number of threads. What is done with a single block is in dense.py.
+the bits do not depend on the number of threads. Operations on a single block are in dense.py.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _factor(size, order, after, state, done, items, rows, indptr, indices, diag,
 
 @dataclass(frozen=True, eq=False)
 class Sweeps:
-    """Items as of a Schedule, those of the sweep through the rows before those of the sweep back, which begin at `turn`
+    """Items as in a Schedule, those of the sweep through the rows before those of the sweep back, which begin at `turn`
     and wait for all of the former."""
 
     order: np.ndarray

@@ -115,12 +115,11 @@ def _candidates(
     """Row by row into the thread's own memory; a finished block is copied to its place once the ones before it are.
 
     w is zero between rows. mark[j] == i if row i has met column j, in F first; so `met` collects the others, without a
-    branch: what it holds behind `count` is overwritten.
-    Where block t begins is known once sizes[s] is there for all s < t, that is once these are finished. Until then the
-    thread goes on with other blocks; the finished ones that wait are queue[head:tail], a row for each: block, how many
-    of its entries have their place already, begin and end of the others in `mine`. before[1] is where block before[0]
-    begins. A thread that has no block or no memory left waits for its oldest one. The first block that is not finished
-    belongs to a thread that waits for no other: so all end.
+    branch: its values behind `count` are overwritten. Where block t begins is known once sizes[s] is there for all s <
+    t, that is once these are finished. Until then the thread goes on with other blocks; the finished ones that wait are
+    queue[head:tail], a row for each: block, how many of its entries have their place already, begin and end of the
+    others in `mine`. before[1] is where block before[0] begins. A thread that has no block or no memory left waits for
+    its oldest one. The first block that is not finished belongs to a thread that waits for no other: so all end.
     """
     n = diag.size
     t = fetch_add(state, 0, 1)

@@ -45,7 +45,7 @@ class CroutFactors:
     """A ~ L D U on the pivots; all in A's numbering, n rows.
 
     deferred (n,) uint8 : 0, or why a row and column was deferred: 1 its estimate is too large, 2 its pivot unusable.
-    interface : the rows from this one on were never pivots.  d (n,) : the pivots, 0 where there is none.
+    interface : the rows from this one on were never pivots.  d (n,) : the pivots, 0 if there is none.
     l_indptr (n + 1,) int64, l_indices, l_data : the columns of L below its unit diagonal: rows that come later, that
         are deferred, or of the interface; sorted. Void where there is no pivot. u_... : likewise U by rows.
     l_estimate, u_estimate : the largest estimates of ||e_k^T L^-1||_1 and ||U^-1 e_k||_1 of a pivot, 0 without any.
@@ -268,7 +268,7 @@ def _part(
 
 @compiled
 def _factors(count, sources, places, values, d, factors):
-    """l_kp d_p for each row p in the list of column k, l_kp being what it has at NEXT; likewise u_pk d_p."""
+    """l_kp d_p for each row p in the list of column k, where l_kp is its entry at NEXT; likewise u_pk d_p."""
     for e in range(np.uint64(count)):
         p = np.uint64(sources[e])
         factors[e] = values[np.uint64(places[p, NEXT])] * d[p]

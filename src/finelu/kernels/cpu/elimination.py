@@ -157,9 +157,9 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
 
 
 def _apart(indptr, indices) -> Schedule | None:
-    """Of rows in natural order, items that need nothing of each other, as of a block-diagonal matrix; None for none.
+    """Items of rows in natural order that do not depend on each other, as in a block-diagonal matrix; None for none.
 
-    Without the search for a schedule. Cost: a look at each row; at every eighth, where there are no such items.
+    Found without the search for a schedule. Cost: a test of each row; of every eighth, if there are no such items.
     """
     n, threads = indptr.size - 1, threads_for(indices.size, 2 * COPY)
     items = np.empty(indices.size // COPY + 2, np.int64)
@@ -400,7 +400,7 @@ MILU0_VARIANTS = ILU0_VARIANTS
 
 @dataclass(frozen=True, eq=False)
 class ModifiedElimination:
-    """The analysis of a pattern: the variant chosen, the order of the rows, and `provisional` as of `Elimination`."""
+    """The analysis of a pattern: the variant chosen, the order of the rows, and `provisional` as in `Elimination`."""
 
     variant: str
     schedule: Schedule
@@ -411,7 +411,7 @@ class ModifiedElimination:
 def milu0_analysis(A, variant: str = "auto", once: bool = False) -> ModifiedElimination:
     """The order in which the rows of A are eliminated, natural ("sequential") or by levels. Cost: O(nnz).
 
-    once : as of `ilu0_analysis`.
+    once : as in `ilu0_analysis`.
     """
     if variant not in (*MILU0_VARIANTS, "auto"):
         offered = ", ".join((*MILU0_VARIANTS, "auto"))
@@ -488,11 +488,11 @@ def _added(total, lu, sums, begin, end, first, last):
 def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, sums, lu, halt):
     """Row by row: scatter into w, subtract l_ik times row k of U for each k < i of the row, gather; each thread its w.
 
-    What falls on a column that this row has not marked as its own is dropped, and summed up. Where row k is far longer
-    than what is left of row i, the columns of that are looked up in it; what is dropped is then the sum of what is
-    between those of row k that are met, by the `_halved` sums of the row. Nothing is subtracted from a sum, as that
-    could leave nothing of small entries next to a large one.
-    sums (nnz,) : those of rows of U of more than LONG entries, at their places; (0,) without such rows.
+    An update on a column that this row has not marked as its own is dropped, and summed up. If row k is far longer than
+    the rest of row i, the columns of row i are looked up in row k; the dropped sum is then the sum over the gaps
+    between the shared columns, by the `_halved` sums of row k. Nothing is subtracted from a sum, since that could
+    cancel small entries next to a large one. sums (nnz,) : those of rows of U of more than LONG entries, at their
+    places; (0,) without such rows.
     """
     w = np.empty(diag.size, a.dtype)
     owner = np.full(diag.size, diag.size, np.uint64)

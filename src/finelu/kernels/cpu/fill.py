@@ -101,7 +101,7 @@ def _pattern(indptr, indices, level, begin, places, slots, halt):
 def elimination_tree(indptr, indices, parent):
     """parent (n,) : the first row below the diagonal in each column of the Cholesky factor, -1 of a root.
 
-    indptr, indices : a symmetric pattern by rows; what it holds of the diagonal does not count. Cost: nearly O(nnz).
+    indptr, indices : a symmetric pattern by rows; its diagonal entries do not count. Cost: nearly O(nnz).
     Source: J. W. H. Liu: The role of elimination trees in sparse factorization, 1990, Algorithm 4.2.
     """
     ancestor = np.empty(parent.size, np.int64)
@@ -195,8 +195,8 @@ def column_counts(indptr, indices, parent, post, count):
 def subtrees(parent, work, small, large, part, above):
     """Cuts a forest in postorder into parts; returns how many; see kernels/reference/fill.py.
 
-    parent (n,), work (n,) : of each row the row above, or -1, and what it takes.  small <= large : amounts of work.
-    part (n,), above (n,) : out: the part of each row, and of the parts the one above, of a larger number, or -1.
+    parent (n,), work (n,) : the row above each row, or -1, and the work of each row.  small <= large : amounts of work.
+    part (n,), above (n,) : out: the part of each row, and the part above each part, which has a larger number, or -1.
     Cost: O(n).
     """
     n = parent.size

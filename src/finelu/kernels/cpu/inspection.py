@@ -134,7 +134,7 @@ def _inspect(indptr, indices, data, diag):
     return -1, unsorted, not_finite, first_not_finite, missing, first_missing
 
 
-ROUNDINGS = 1000
+ROUNDINGS = 1000  # of the largest entry of its row, up to which a diagonal entry counts as not stored
 SEARCH = 4  # times what an entry costs in a product
 STEPS = np.uint64(8)  # before a search by halves
 

@@ -16,7 +16,7 @@ def lightest_matching(indptr, indices, weight, columns, v):
 
     indptr, indices, weight : by rows; there may be more columns than rows, or fewer, and then weights do not count.
     columns (rows,) : out, the column of each row, or -1.  v (columns,) : out, dual variables: if all rows are matched,
-    weight_ij - v_j is the smallest of its row where i is matched to j, but for rounding.
+    weight_ij - v_j is the smallest of its row where i is matched to j, up to rounding.
     Dijkstra's algorithm over the reduced weights from each row that is left. Rows and columns that a search without
     success has reached are left out of later ones: no path through them ends at a free column.
     Cost: O(rows nnz log nnz) at worst.

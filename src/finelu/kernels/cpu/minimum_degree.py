@@ -36,7 +36,8 @@ def _order(starts, dense, halt, order, store, begin, lists, degrees, keys, membe
     """As `minimum_degree`.
 
     begin, length : of the list in `store` of a row or an element; that of a row holds elements first, then rows.
-    weight : of rows of A in a row, 0 of one that was merged or eliminated.  mark : 0 of an element that is no more.
+    weight : of rows of A in a row, 0 of one that was merged or eliminated.  mark : 0 of an element that no longer
+        exists.
     """
     n = order.size
     length, elements, weight, degree = lists[0], lists[1], lists[2], lists[3]

@@ -338,7 +338,7 @@ def bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p):
 
 @compiled
 def minres_begin(state, lanczos, square, scale):
-    """Start the recurrence from square = r^H M r: the rotations before the first, what is left to reduce.
+    """Start the recurrence from square = r^H M r: the rotations before the first, and the residual to reduce.
 
     scale : the products with A are divided by it.
     """

@@ -1,8 +1,8 @@
 """The value of a given rank on the CPU: sampleselect with one bucket that matters, and the median of p thresholds.
 
-Of all buckets of sampleselect only the one that holds the rank is of use. A processor has no warps to feed, so here a
-sample chooses just that one: two splitters, between which the rank lies in all likelihood. One pass over the values
-counts those before it and copies those in it, some per cent; NumPy's introselect does the rest.
+Only the bucket of sampleselect that holds the rank is of use. A processor has no warps to feed, so here a sample
+chooses just that one: two splitters, between which the rank lies in all likelihood. One pass over the values counts
+those before it and copies those in it, some per cent; NumPy's introselect does the rest.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ indices: tiles of a hyperplane do not depend on each other, nor do the cells of 
 thread may run a whole tile in natural order as soon as the tiles before it in the three directions are done. Every
 cell is computed from the same numbers in the same order, whatever the tiles: the bits are those of the natural order.
 
-What is done with a single block, and what `size` and `order` are, is in dense.py.
+Operations on a single block, and the meaning of `size` and `order`, are in dense.py.
 
 Luo, Edwards, Luo, Mueller: A fine-grained block ILU scheme on regular structures for GPGPUs.
 """

@@ -97,7 +97,7 @@ def _sweep(
     """Row by row: w = a_i on the pattern, then in ascending order of k w -= l_ik u_k, which leaves w[k] final.
 
     What lands in w outside of the pattern, finite or not, is never read: each row first writes all of its own places.
-    Where u_k is far longer than what is left of row i, the columns of that are looked up in it, if looked_up says that
+    Where u_k is far longer than the rest of row i, the columns of that are looked up in it, if looked_up says that
     there are such rows.
     """
     w = workspace[fetch_add(state, 1, 1)]
@@ -235,7 +235,7 @@ def _sweep_in_place(
     refused,
     halt,
 ):
-    """As `_sweep`, but l_ik is final before it is used, and each read of another row is of what is there just then."""
+    """As `_sweep`, but l_ik is final before it is used, and each read of another row is of its present value."""
     w = workspace[fetch_add(state, 1, 1)]
     zero = a[0] - a[0]
     nan = zero.real / zero.real

@@ -23,7 +23,7 @@ from finelu.kernels.operands import Factored
 def ilut(A, tau, fill, most) -> Factored:
     """ILUT by rows (Saad 1994); see kernels/reference/threshold.py.
 
-    A : checked CSR with a full diagonal, on the host.  tau (n,) float64: threshold of each row, for what is left of an
+    A : checked CSR with a full diagonal, on the host.  tau (n,) float64: threshold of each row, for the rest of an
         entry when its turn comes to be divided by the pivot, and for entries of U.
     fill : of a row of A with l entries below the diagonal and u above it, max(1, int(fill l)) and max(1, int(fill u))
         are kept.  most : stop once there are more entries than this.

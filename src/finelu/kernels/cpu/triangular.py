@@ -49,7 +49,7 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int):
 
 
 def _by_levels(triangle: Triangle, chains: bool = False):
-    """Substitution in the order of a schedule; chains : but for chains of rows, of which no two can overlap."""
+    """Substitution in the order of a schedule; chains : except for chains of rows, of which no two can overlap."""
     level, depth = levels(triangle)
     if chains and depth > triangle.n // 2:
         return Natural(triangle, depth)
@@ -62,7 +62,7 @@ class Deferred:
     """Natural order at first; that of a schedule once the solves since the last load took as long as its analysis does,
     so that the two together never take more than about twice the time of the better one. Then new values are copied
     into the order of the schedule in the same way: after some solves with them where they lie. The bits stay the same.
-    Where the kernels of the analysis have never been compiled, what that takes counts as well: see `forgo`.
+    If the kernels of the analysis have never been compiled, the time for that counts as well: see `forgo`.
     """
 
     def __init__(self, triangle: Triangle):
@@ -85,7 +85,7 @@ class Deferred:
         return get_num_threads() if self._solved < PAYS else self._now.threads
 
     def __getstate__(self):
-        """Without an analysis that another thread is making, and without what can be had again."""
+        """Without an analysis that another thread is making, and without data that can be made again."""
         decided = self._solved >= PAYS and not self._deciding
         state = self.__dict__ | {"_deciding": False, "_solved": PAYS if decided else 0}
         return state if self._now is self._natural else state | {"_natural": None}

@@ -77,7 +77,7 @@ def length(x):
 
 
 def shared(by_chunks, at):
-    """Of a kernel: `by_chunks` does its work where argument `at` has SHARED elements or more."""
+    """A decorator of a kernel: `by_chunks` does its work if argument `at` has SHARED elements or more."""
 
     def decorated(whole):
         @wraps(whole)

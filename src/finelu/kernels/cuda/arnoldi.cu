@@ -291,7 +291,7 @@ __global__ void keep_column(long long n, const int* state, const T* z, T* Z)
 }
 
 // Rotation j of the QR factorization of H, and the residual norm that follows. The rotations before it go through the
-// column one after the other, on one lane; the others bring what they need. Launch: one warp.
+// column one after the other, on one lane; the others fetch its operands. Launch: one warp.
 template <typename T>
 __global__ void givens_step(int* state, Real<T>* norms, Real<T>* history, long long ldh, T* H, Real<T>* c, T* s, T* g)
 {

@@ -55,7 +55,7 @@ __device__ inline void settle(double& a) { if (pending(a)) a = __longlong_as_dou
 template <typename R> __device__ inline void settle(Complex<R>& a) { settle(a.re); settle(a.im); }
 
 // Who is far from its turn leaves the L2 cache to those at the front: one thread of the row polls one value that is due
-// some levels earlier, and only then all poll for what they need. polls: whether there is such a value; apart from its
+// some levels earlier, and only then all poll for their values. polls: whether there is such a value; apart from its
 // address, since NVRTC 13.0 was seen to test a pointer that may be null before it is set.
 template <typename Team, typename T> __device__ inline void wait_for_turn(const Team& team, bool polls, const T* value)
 {

@@ -17,9 +17,9 @@ from finelu.kernels.cuda.runtime.schedule import levels_on_device
 from finelu.kernels.operands import Triangle
 
 LARGEST_BLOCK = 32  # the rows that have been pivots are the bits of one word
-MOST_PLACES = 2**31 - 1
+MOST_PLACES = 2**31 - 1  # in level order: they are numbered by 32-bit integers
 CHUNK = 4  # as in blocks.cu
-BLOCK = 256
+BLOCK = 256  # threads of a thread block
 TRANS = {"N": "PLAIN", "T": "TRANSPOSED", "H": "ADJOINT"}
 
 _kept: dict[tuple, tuple] = {}
@@ -117,7 +117,7 @@ def _triangle(indptr, indices, diag, *, lower: bool) -> Triangle:
 
 @dataclass(eq=False)
 class FactorPlan:
-    """What bsr_ilu0_factor keeps of a pattern: the order of the rows, and what is done to each; see blocks.cu.
+    """The plan of bsr_ilu0_factor for a pattern: the order of the rows, and the operations on each; see blocks.cu.
 
     order, early : as in blocks.cu.  depth : levels.  program (rows + 1,) int64 : where the steps of a row begin in
     codes (int32) and operands.  fresh_start (rows + 1,) int64 : where the blocks that other rows need of a row begin in

@@ -10,11 +10,11 @@
 // elimination goes on (with NaN) so that no row waits for ever. The result does not depend on the order of events: a
 // value receives its updates in the order of k, by one thread at a time.
 // Progress: groups of a block take rows of one ticket() in visiting order, and a group waits only for rows before its own.
-// Groups of one warp may wait for each other: none polls alone, the warp goes round, polls once for every group and lets
-// those go on that have what they need. The only spin, await(), is for values of a row whose inverse has been seen; these
-// were posted before the inverse was (__syncwarp in between), so it ends however the warps are scheduled. Long rows of
-// Cholesky also await rows whose inverse has not been seen; there is one group a warp then (LANES == 32), so that the
-// awaited row is another warp's, earlier in order.
+// Groups of one warp may wait for each other: none polls alone, the warp goes round, polls once for every group and
+// lets those go on that have their values. The only spin, await(), is for values of a row whose inverse has been seen;
+// these were posted before the inverse was (__syncwarp in between), so it ends however the warps are scheduled. Long
+// rows of Cholesky also await rows whose inverse has not been seen; there is one group a warp then (LANES == 32), so
+// that the awaited row is another warp's, earlier in order.
 #pragma once
 
 // How the places where two rows meet are found: section IV.A, section IV.B, binary search only, or read from a table that
@@ -104,8 +104,8 @@ template <bool CHOLESKY, typename T> __device__ inline T finish_pivot(T value, b
 
 // SHORT: every row is resident; the code for long rows, left out, would cost registers and a tenth of the time.
 // SUMS (SEARCH and TABLE, no Cholesky): MILU(0). Row k also posts sums[k], of its entries above the diagonal, so that
-// another row knows what of l times row k meets none of its own entries: l sums[k] less what it has subtracted. Of that
-// `relax` times the sum is subtracted from its pivot.
+// another row knows the sum of the updates l u_kj outside of its own pattern: l sums[k] less the updates inside.
+// `relax` times this sum is subtracted from its pivot.
 template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD, bool SHORT, bool CHOLESKY, bool SUMS = false>
 __device__ void eliminate_rows(I n, const I* __restrict__ order, const I* __restrict__ indptr, const I* __restrict__ cols,
                                const I* __restrict__ diag, const long long* __restrict__ base, const I* __restrict__ table,

@@ -15,7 +15,7 @@ from finelu.kernels.cuda.runtime.memory import set_pending
 from finelu.kernels.cuda.runtime.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for
 from finelu.kernels.operands import Triangle
 
-BLOCK = 128
+BLOCK = 128  # threads of a thread block
 RESIDENT = 16  # thread blocks of a multiprocessor, for kernels that go over an array
 BATCH = 4  # as in elimination.cuh
 VERY_LONG = 1024  # as in elimination.cuh: rows that have no part in the table

@@ -301,10 +301,10 @@ __device__ inline void raise(double* p, double v)
 }
 
 // The rows of a class of S - L D U, in new numbers, a warp a row; those for which the table is too small go to the next
-// class. The pool has `room`; used: what was taken or would have been. place, length (r): of each row in the pool.
-// row_size, column_size (r): the largest magnitudes. bad: the complement of the first row that is not finite, as the
-// largest. Launch: any grid, blockDim.x 32 to 32 * GROWING_WARPS, which it is with scratch; dynamic shared memory
-// blockDim.x / 32 * Row::bytes(size) if scratch is null.
+// class. The pool has `room`; used: the entries that were taken or would have been. place, length (r): of each row in
+// the pool. row_size, column_size (r): the largest magnitudes. bad: the complement of the first row that is not finite,
+// as the largest. Launch: any grid, blockDim.x 32 to 32 * GROWING_WARPS, which it is with scratch; dynamic shared
+// memory blockDim.x / 32 * Row::bytes(size) if scratch is null.
 template <typename T, typename R, typename I, typename N, bool SYMMETRIC>
 __global__ void remaining_rows(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                                const I* __restrict__ l_indptr, const I* __restrict__ l_indices, const T* __restrict__ l_data,
@@ -379,7 +379,7 @@ __global__ void remaining_rows(I m, const I* __restrict__ indptr, const I* __res
     }
 }
 
-// What is kept of the rows in the pool, LANES threads a row: lengths, or with FILL the rows. Launch: gridDim.x *
+// The kept entries of the rows in the pool, LANES threads a row: lengths, or with FILL the rows. Launch: gridDim.x *
 // blockDim.x >= r * LANES.
 template <typename T, typename R, typename I, bool FILL>
 __global__ void kept_rows(I r, const long long* __restrict__ place, const I* __restrict__ length, const I* __restrict__ columns,

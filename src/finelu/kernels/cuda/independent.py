@@ -16,13 +16,13 @@ from finelu.kernels.operands import CSR, INT32_LIMIT
 
 LANES = 8  # as in independent.cu
 WARPS = 4  # of a block, as in growing.cuh
-SIZES = 128, 256, 512, 1024, 2048, 4096  # of tables, but for the last class; with that CLASSES in independent.cu
+SIZES = 128, 256, 512, 1024, 2048, 4096  # of tables, except for the last class; with that CLASSES in independent.cu
 SHARED = 2**16  # bytes of shared memory that a block takes, unless one row needs more
 LARGEST = 2**30  # of a table
 BLOCKS, TABLES = 16, 4  # most of a multiprocessor, with their tables in its memory and elsewhere
 AT_ONCE = 4  # looks at all rows, before the host asks whether all are decided
-LEAST_ROOM = 2**16
-CHOSEN = 3
+LEAST_ROOM = 2**16  # entries that the pool of new ones has at least
+CHOSEN = 3  # the state of a row that is a pivot
 
 
 def choose(S, T, l_nu, u_nu, condest, pivot_tol, least=0.0):

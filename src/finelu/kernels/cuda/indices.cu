@@ -95,8 +95,8 @@ __global__ void __launch_bounds__(256) write_pointers(long long n, const I* __re
     }
 }
 
-// Of each place e of n lists: its list i, and begin[i] + its place in that; begin and places may be null.
-// Launch: gridDim.x * blockDim.x >= total.
+// For each place e of n lists: its list i, and begin[i] + its place in that; begin and places may be null. Launch:
+// gridDim.x * blockDim.x >= total.
 template <typename I>
 __global__ void entries(long long total, I n, const I* __restrict__ pointers, const I* __restrict__ begin, I* rows, I* places)
 {

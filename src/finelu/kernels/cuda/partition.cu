@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(32 * WARPS) contract(
 }
 
 // found (7): sums of the couplings along x, y and z, how many entries they are, and the first row with an entry that does
-// not fit the grid (all bits set where there is none), 0 and all bits before. Rows after such a one may be left out.
+// not fit the grid (all bits set if there is none), 0 and all bits before. Rows after such a one may be left out.
 // Launch: as couplings.
 template <typename T>
 __global__ void grid_couplings(int n, const long long* __restrict__ indptr, const int* __restrict__ indices, const T* __restrict__ data,

@@ -215,7 +215,7 @@ __device__ inline void block_scan(i64 (&values)[COUNT], i64 (&totals)[COUNT])
 }
 
 // facts of a matrix: the most entries of a row, below and above the diagonal, and the sum of those below. Each thread
-// gives what it has met; the block asks for the largest so far before it changes it. All threads call it.
+// gives the largest that it has met; the block asks for the largest so far before it changes it. All threads call it.
 __device__ inline void record(i64* facts, i64 longest, i64 most_below, i64 most_above, i64 all_below)
 {
     __shared__ u64 met[FACTS];
@@ -345,9 +345,9 @@ __global__ void __launch_bounds__(BLOCK) values_at(I n, int lanes, int per_block
 
 // ---- remove
 
-// Of `of` entries that are equal to the threshold `want` are dropped, those t with (t want) mod of + want >= of.
-// Division by multiplication with inverse = (2^64 - 1) / of, rounded down: the quotient is at most one too small.
-// Fewer than 2^32 entries, so that t want fits.
+// `want` of the `of` entries equal to the threshold are dropped: those t with (t want) mod of + want >= of. Division by
+// multiplication with inverse = (2^64 - 1) / of, rounded down: the quotient is at most one too small. Fewer than 2^32
+// entries, so that t want fits.
 struct Spread {
     u64 want, of, inverse;
     __device__ Spread(i64 wanted, i64 ties)
@@ -391,7 +391,7 @@ struct Spread {
 };
 
 // counts (4, n): entries of each row smaller than and equal to the thresholds, below and above the diagonal; in state
-// their sums and the first row of each part. A NaN is neither. Launch: `parts` blocks, as of remove_rows.
+// their sums and the first row of each part. A NaN is neither. Launch: `parts` blocks, as in remove_rows.
 template <typename T, typename I>
 __global__ void __launch_bounds__(BLOCK, PARTS_EACH) remove_count(I n, int lanes, const I* __restrict__ indptr,
                     const I* __restrict__ diag, const T* __restrict__ f,

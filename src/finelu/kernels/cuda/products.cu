@@ -59,7 +59,7 @@ __global__ void residual(I n, int lanes, const I* __restrict__ indptr, const I* 
 // A number as the sum of two, of which the second is below the rounding of the first.
 struct Twice {
     double high, low;
-    // Every step rounds by itself: a contraction to fused multiply-adds would lose what is measured here.
+    // Every step rounds by itself: a contraction to fused multiply-adds would lose the errors that are summed here.
     __device__ void add(double v)
     {
         const double sum = __dadd_rn(high, v), part = __dsub_rn(sum, high);

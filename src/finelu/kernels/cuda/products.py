@@ -9,7 +9,7 @@ from finelu.kernels.cuda.runtime.launch import NULL, blocks, by_columns, device_
 from finelu.kernels.cuda.runtime.memory import counter
 from finelu.kernels.cuda.runtime.schedule import lanes_for
 
-BLOCK = 256
+BLOCK = 256  # threads of a thread block
 AT_ONCE = 2048  # terms of a block in shared memory, as in products.cu
 TOGETHER = 4  # blocks a multiprocessor: fewer sums of blocks to add up, and none of them comes late
 FEWEST_ROWS, MOST_ROWS = 8, 256  # of a block of `product`: 32 threads a row or one

@@ -24,9 +24,9 @@ _streams = threading.local()
 class _Graph:
     """What function() queues on the current stream, as a graph of kernels; `result` is what it returned.
 
-    function must queue the same work each time, without waiting for the host, and must have been called before: what
-    it makes at first use and keeps would else be recorded, but not made. What it allocates belongs to the graph as long
-    as that is there; what it reads and writes besides is for the caller to keep as long.
+    function must queue the same work each time, without waiting for the host, and must have been called before: the
+    creation of objects that it makes at first use and keeps would only be recorded. Arrays that it allocates belong to
+    the graph as long as that exists; the caller must keep the other arrays that it reads and writes as long.
     """
 
     def __init__(self, function):
@@ -86,11 +86,12 @@ class Recorded:
     """A function of a vector (n,), recorded once as a graph of kernels: one launch instead of one for each of them.
 
     function(x) must queue the same work each time, on the current stream, without waiting for the host, and must have
-    been called before: what it makes at first use and keeps would else be recorded, but not made. What it allocates
-    belongs to the graph as long as that is there; what it reads and writes besides is for the caller to keep as long.
-    Calls may come from any stream, one after the other: on the device each waits for the one before, whose places for x
-    and the result it takes, and the first for what was queued before the recording. Calls on another stream must have
-    ended before the graph is dropped, since its memory goes back in the order of the recording's stream.
+    been called before: the creation of objects that it makes at first use and keeps would only be recorded. Arrays that
+    it allocates belong to the graph as long as that exists; the caller must keep the other arrays that it reads and
+    writes as long. Calls may come from any stream, one after the other: on the device each call waits for the previous
+    one, whose arrays for x and the result it reuses, and the first for work that was queued before the recording. Calls
+    on another stream must have ended before the graph is deleted, since its memory is freed in the order of the
+    recording's stream.
     """
 
     def __init__(self, function, n: int, dtype):
@@ -116,7 +117,7 @@ class Recorded:
 class Repeated:
     """The step of an iteration: step() must queue the same work on the same arrays each time, without waiting for the
     host, all of it on one stream. After the RECORDED_FROM-th call it is a graph, one launch; not where the recording
-    fails, for want of memory or since another thread waits for the whole device meanwhile: the numbers are the same.
+    fails, without enough memory or since another thread waits for the whole device meanwhile: the numbers are the same.
     The graph keeps all arrays that step() makes, each in memory of its own, until it is dropped; step() itself is kept,
     and with it the arrays that it refers to.
     """
@@ -137,5 +138,5 @@ class Repeated:
                 self._records = False
 
     def forget(self):
-        """The step is recorded again: for whoever replaces an array of it. What has been launched goes on."""
+        """Record the step again: to be called after an array of it was replaced. Launched work goes on."""
         self._graph, self._calls = None, 0

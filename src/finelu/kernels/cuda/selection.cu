@@ -692,7 +692,7 @@ __device__ inline void reserve(const bool (&mine)[N], u64* cursor, unsigned* in_
 }
 
 // One level of quickselect: elements less than the pivot (the median of a sample) go to the front of `parts` (room
-// keys), those greater to its end, those equal are what is left; the last block takes the part that holds the rank.
+// keys), those greater to its end, those equal are the rest; the last block takes the part that holds the rank.
 // level 0: `values`, as requested; later the part that the level before chose, if there is one of more than TAIL keys.
 // Reads and writes every element, in half as many levels as bits of n: the memory bounds it.
 // Launch: any number of blocks of 1024 threads; no dynamic shared memory.

@@ -14,9 +14,9 @@ from finelu.kernels.cuda.runtime.memory import set_pending
 BLOCK, BUCKETS, TILE, TAIL = 1024, 256, 8192, 4096  # as in selection.cu
 TREE_BYTES = 2 * BUCKETS * 128
 STATE = 17  # words of the state, before the counters
-CODE, NAN_PLACE, BELOW, NAN_SEEN = 0, 1, 2, 14
+CODE, NAN_PLACE, BELOW, NAN_SEEN = 0, 1, 2, 14  # words of the state, as in selection.cu
 FINE, HAS_NAN, BAD_COUNT, BAD_RANK, CHANGED = range(5)
-COUNT_IS_LONG, RANK_IS_LONG, KEEP = 1, 2, 4
+COUNT_IS_LONG, RANK_IS_LONG, KEEP = 1, 2, 4  # bits of the form of a call, as in selection.cu
 MOST = 2**32 - 1  # elements; the counters of a block have 32 bits
 SELECTION_METHODS = ("sampleselect", "quickselect")
 ORDERS = ("values", "magnitudes")
@@ -79,7 +79,7 @@ class Selection:
         self.levels = 0
         if method == "quickselect":
             self.room = self.n_max
-            if n_max > TAIL:  # each level halves what is left, by the median of a sample: two more than that
+            if n_max > TAIL:  # each level halves the rest, by the median of a sample: two more than that
                 self.levels = math.ceil(math.log2(n_max / TAIL)) + 2
             self.extracted = tuple(cupy.empty(self.n_max if self.levels else 0, key) for _ in range(2))
         elif exact:

@@ -65,7 +65,7 @@ template <int COUNT, typename T> __device__ inline bool ask(const T* const (&fro
 }
 
 // Who is far from its turn leaves the L2 cache to those at the front: one thread a cell polls one value of a cell FAR
-// hyperplanes away, and only then all threads poll for what they need.
+// hyperplanes away, and only then all threads poll for their values.
 constexpr int FAR = 2;
 
 }  // namespace fl

@@ -18,7 +18,7 @@ TILE, MOST_TILES = (
     32,
     4,
 )  # a larger block is cut into tiles x tiles of at most 32 x 32, as many elements a thread as tiles
-MOST_CELLS = 2**31 - 1
+MOST_CELLS = 2**31 - 1  # in wavefront order: they are numbered by 32-bit integers
 MOST_BLOCKS = 2**30 - 1  # thread blocks of a sweep; a solve launches two sweeps
 OTHER_WAYS = "Factor on the CPU, where blocks have any size."
 # Threads of a thread block that takes several cells, at least and at most: where no cell waits; and in sweeps, where

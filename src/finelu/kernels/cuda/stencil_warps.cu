@@ -59,7 +59,7 @@ template <bool ALIGNED> __device__ inline void peek_pair_if(bool there, const do
         for (int s = 0; s < HALVES; ++s) pair[s] = peek_if(there, from + s);
 }
 
-// a row or column of a block, the last where there is none
+// a row or column of a block, the last if there is none
 template <int N> __device__ inline int inside(int u) { return N == 8 || u < N ? u : N - 1; }
 
 // c / divisor by a product: magic = ceil(2^(31 + l) / divisor), l = ceil(log2 divisor); exact for 0 <= c < 2^31;

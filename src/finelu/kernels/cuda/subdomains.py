@@ -88,7 +88,7 @@ class _Packed:
         return sum(-(-count * size // 16) * 16 for count, size in arrays)
 
     def load(self, unfit):
-        """The plan has new values. unfit (1,) : set to 1 where they are out of the range of what is stored."""
+        """The plan has new values. unfit (1,) : set to 1 if they are out of the range of the stored dtype."""
         t, dtype = self.plan.triangle, self.plan.values.dtype
         kernel("subdomains", "pack", dtype, self.stored, t.indices.dtype)(
             (self.starts.size - 1,),

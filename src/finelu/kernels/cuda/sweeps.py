@@ -107,5 +107,6 @@ def sweeps(A, F, count, squares, refused, columns=None, damping=1.0):
 
 
 def sweep_in_place(A, F, refused, columns=None):
-    """An asynchronous sweep; see kernels/reference/sweeps.py:sweep_in_place. Rows read what is there, new or old."""
+    """An asynchronous sweep; see kernels/reference/sweeps.py:sweep_in_place. Rows read the present values, new or
+    old."""
     _table_sweep(A, F, F.data, None, refused, columns, 1.0, PARTS["whole"], True)

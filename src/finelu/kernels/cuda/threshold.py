@@ -23,7 +23,7 @@ SHARED = 1024  # most of a table in shared memory: larger ones leave too few row
 TABLE_FULL, POOL_FULL = 1, 2  # as in growing.cuh
 ROOM = 4  # times the entries of A, of the pool at first
 BLOCKS = 16  # most of a multiprocessor
-NONE, UNLIMITED = 2**32 - 1, 2**62
+NONE, UNLIMITED = 2**32 - 1, 2**62  # no row; a number of entries that none has
 
 
 class Grown(NamedTuple):

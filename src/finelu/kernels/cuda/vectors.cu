@@ -117,7 +117,7 @@ __global__ void gather(long long n, int columns, const I* __restrict__ places, c
     if (i < n) out[i] = x[columns == 1 ? (long long)places[i] : (long long)places[i / columns] * columns + i % columns];
 }
 
-// The first i for which the real part of x[places[i]] is not above 0; all ones before, and where there is none.
+// The first i for which the real part of x[places[i]] is not above 0; all ones before, and if there is none.
 // Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename I>
 __global__ void first_not_positive(long long n, const T* __restrict__ x, const I* __restrict__ places, unsigned long long* first)
@@ -136,7 +136,7 @@ __global__ void first_of_other_sign(long long n, const T* __restrict__ x, const 
     if (i < n && (x[places[i]] > 0) != (y[i] > 0)) atomicMin(first, (unsigned long long)i);
 }
 
-// The first place of NaN or Inf; all ones before, and where there is none. Launch: gridDim.x * blockDim.x >= n.
+// The first place of NaN or Inf; all ones before, and if there is none. Launch: gridDim.x * blockDim.x >= n.
 template <typename T>
 __global__ void first_not_finite(long long n, const T* __restrict__ x, unsigned long long* first)
 {

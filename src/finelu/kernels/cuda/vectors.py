@@ -10,7 +10,7 @@ import numpy as np
 from finelu.kernels.cuda.runtime.launch import BLOCK, blocks, by_columns, kernel, optional, over_elements, summing
 from finelu.kernels.cuda.runtime.memory import set_pending
 
-NONE = 2**64 - 1  # a place that is none
+NONE = 2**64 - 1  # stands for no place
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long", 16: "ulonglong2"}  # by bytes
 _sum = partial(summing, "vectors")
 

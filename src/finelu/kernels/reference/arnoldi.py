@@ -41,9 +41,9 @@ def keep_column(state, z, Z):
 
 
 def mgs_step(state, Q, w, H, v):
-    """Orthogonalize w against Q[:, :j + 1] by modified Gram-Schmidt, some of it twice: v = Q[:, j + 1] is what is left.
+    """Orthogonalize w against Q[:, :j + 1] by modified Gram-Schmidt, some of it twice: v = Q[:, j + 1] is the rest.
 
-    h_ij = (w, q_i), w -= h_ij q_i for i = 0..j, repeated for an i where |h_ij|^2 is more than 0.99 of what is left of
+    h_ij = (w, q_i), w -= h_ij q_i for i = 0..j, repeated for an i where |h_ij|^2 is more than 0.99 of the rest of
     ||w||^2; then h_(j+1),j = ||w|| and w /= ||w||. Where w is nothing but the rounding of what came in, both are 0.
     The array w itself is not written; it may be v.
     Source: Figure 2 of Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019.

@@ -56,11 +56,13 @@ def _eliminated(indptr, indices):
 
 
 def subtrees(parent, work, small, large, part, above):
-    """Cuts a forest in postorder into parts: what is done to a row changes rows above it alone.
+    """Cuts a forest in postorder into parts: the elimination of a row changes only rows above it.
 
-    Subtrees of at most `small` work, together with their neighbours where these hang on the same part and the sum is
-    not more; what is left of those of at most `large`; the rest. part[k] is the part of row k, above[t] that above part
-    t, or -1. The numbers are in this order, and in that of the last rows within a kind. Returns how many there are.
+    There are three kinds of parts: subtrees of at most `small` work, combined with neighbours that hang on the same
+    part
+    if the sum is not more; the remainders of subtrees of at most `large` work; the remaining rows. part[k] is the part
+    of row k, above[t] the part above part t, or -1. Parts are numbered by kind, and within a kind by their last rows.
+    Returns the number of parts.
     """
     n = len(parent)
     total = [float(w) for w in work]

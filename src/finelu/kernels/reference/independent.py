@@ -1,7 +1,7 @@
 """Elimination of many pivots at a time, none of which is coupled to another. The specification.
 
-Y. Saad: ILUM, a multi-elimination ILU preconditioner for general sparse matrices, 1996; what is dropped and deferred as
-in `crout`. S (m, m) is what earlier pivots have left, by rows and sorted, T its transpose.
+Y. Saad: ILUM, a multi-elimination ILU preconditioner for general sparse matrices, 1996; entries are dropped and rows
+deferred as in `crout`. S (m, m) is what earlier pivots have left, by rows and sorted, T its transpose.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ def lightest_matching(indptr, indices, weight, columns, v):
     """Match as many rows with columns as possible; if all rows and all columns, at the smallest sum of weights.
 
     columns (rows,) : out, the column of each row, or -1.  v (columns,) : out, dual variables: if all rows are matched,
-    weight_ij - v_j is the smallest of its row where i is matched to j, but for rounding. Neither is unique.
+    weight_ij - v_j is the smallest of its row where i is matched to j, up to rounding. Neither is unique.
     Row after row is matched along the shortest path of entries that are not in the matching and that are, in turn, to a
     free column. The numbers are exact, so that rounding makes no path round a cycle shorter.
     """

@@ -216,7 +216,7 @@ def sqmr_direction(state, rho, rho_old, z, p):
 
 
 def bicgstab_half(state, rho, sigma, v, r):
-    """alpha = rho / sigma, s = r - alpha v in the place of r. v = A M^-1 p, rho = (r, r0*), sigma = (v, r0*).
+    """alpha = rho / sigma, s = r - alpha v, which overwrites r. v = A M^-1 p, rho = (r, r0*), sigma = (v, r0*).
 
     Nothing where sigma is 0.
     """
@@ -361,7 +361,7 @@ def _drift(lanczos, phi, column):
 
 
 def minres_step(state, lanczos, y, v, z, w, w_old, x, best, r):
-    """(6) with the new w in the place of w_old, (7), and the next v and z = M^-1 v, divided by beta. y = M^-1 v."""
+    """(6) with the new w, which overwrites w_old, (7), and the next v and z = M^-1 v, divided by beta. y = M^-1 v."""
     if not running(state):
         return
     keep(state, x, best)

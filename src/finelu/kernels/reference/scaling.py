@@ -75,7 +75,7 @@ def row_norms(indptr, data):
 
 def definite_scale(A, out):
     """Whether A, whose diagonal is full, may be positive definite: so are all matrices of two of its rows and columns,
-    but for rounding. out (n,), real: powers of two that bring the diagonal to between 1/2 and 2 from both sides."""
+    up to rounding. out (n,), real: powers of two that bring the diagonal to between 1/2 and 2 from both sides."""
     d = A.data[A.diag]
     if (d.real <= 0).any() or (d.imag != 0).any():
         return False

@@ -43,7 +43,7 @@ class Selection:
         self.out, self.below = np.zeros(1, np.dtype(dtype).char.lower()), np.zeros(1, np.int64)
 
     def select(self, values, rank=None, *, keep=None, count=None):
-        """Of the first `count` values that of `rank`, or of the rank n - keep (0 if keep > n); returns `out`."""
+        """The value of rank `rank`, or n - keep (0 if keep > n), of the first `count` values; returns `out`."""
         values = values[:count]
         rank = rank if keep is None else max(values.size - keep, 0)
         self.nan = np.flatnonzero(np.isnan(values))

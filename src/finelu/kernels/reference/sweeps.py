@@ -44,6 +44,7 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0, part="whole"):
     squares (n,) float64, or None: the sum of |r_ij|^2 over the pattern of F in row i, R = A - L U of the old values; of
     Cholesky r_ij below the diagonal stands for r_ji, too, and counts twice.
     """
+    shares = [F.data.real.dtype.type(share) for share in (damping, 1 - damping)]
     for i in range(F.n):
         s = dict.fromkeys((int(j) for j in F.indices[F.indptr[i] : F.indptr[i + 1]]), F.data.dtype.type(0))
         s.update((j, a) for j, a in row_of(A, i).items() if j in s)
@@ -60,7 +61,7 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0, part="whole"):
                     new, residual = s[j], s[j] - old
                 else:
                     new, residual = np.sqrt(s[j].real) if s[j].real > 0 else np.nan, s[j].real - abs(old) ** 2
-                new = damping * new + (1 - damping) * old if damping != 1 else new
+                new = shares[0] * new + shares[1] * old if damping != 1 else new
             if part == ("upper" if j < i else "lower"):
                 new = old
             elif not np.isfinite(new) or (j == i and new == 0):

@@ -8,7 +8,7 @@ from finelu.kernels.reference.sweeps import row_of
 
 
 def strongest(entries, tau, limit):
-    """Of {j: v} those with |v| > tau, and of these the `limit` largest (of equals the smaller j; None: all), by j."""
+    """Those of {j: v} with |v| > tau, and of these the `limit` largest (of equals the smaller j; None: all), by j."""
     above = [j for j in sorted(entries) if abs(entries[j]) > tau]
     kept = sorted(above, key=lambda j: -abs(entries[j]))[:limit]  # a stable sort
     return {j: entries[j] for j in sorted(kept)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-# Of the Krylov methods: results are arrays of one element, so that on the GPU nothing waits for them.
+# Results for the Krylov methods are arrays of one element, so that on the GPU nothing waits for them.
 
 
 def dot(x, y, out):

@@ -1,5 +1,7 @@
-"""MultilevelILU: the recipe and its factors; the order of a level; a level; what is left, dense."""
+"""MultilevelILU. recipe : its parameters.  factors : levels and a dense remainder.  level : one level.  independent :
+a level by independent sets.  order : of a level.  dense : the remainder.  settings : what all of these are given."""
 
-from finelu.preconditioners.multilevel.recipe import MultilevelFactors, MultilevelILU
+from finelu.preconditioners.multilevel.factors import MultilevelFactors
+from finelu.preconditioners.multilevel.recipe import MultilevelILU
 
 __all__ = ["MultilevelFactors", "MultilevelILU"]

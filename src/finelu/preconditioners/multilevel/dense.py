@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -13,12 +14,8 @@ from finelu.errors import MatrixError, ZeroPivot
 from finelu.foreign import leavable
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.multilevel.order import advice, transposed
+from finelu.preconditioners.multilevel.settings import Settings
 from finelu.scaling import dual_exponents, times_power
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from finelu.preconditioners.multilevel.recipe import MultilevelILU
 
 DENSE_SHARE = 0.25  # of S that is stored, from which on it is taken for dense
 BALANCED = 20  # rounds of scaling by the largest of each row
@@ -29,7 +26,7 @@ DENSE_MOST = 6000  # rows that LAPACK is given at the very most
 LONG = 400  # rows from which on LAPACK takes tens of milliseconds
 
 
-def is_last(recipe: MultilevelILU, S: CSR, done: int) -> bool:
+def is_last(recipe: Settings, S: CSR, done: int) -> bool:
     """Whether S is LAPACK's."""
     small = S.n <= recipe.dense_size or (S.n <= DENSE_MOST and S.nnz > DENSE_SHARE * S.n**2)
     if not small and done >= recipe.levels - 1:
@@ -43,7 +40,7 @@ def is_last(recipe: MultilevelILU, S: CSR, done: int) -> bool:
 
 
 class Last(NamedTuple):
-    """The inverse of what is left (m, m), or its pseudoinverse.
+    """The inverse of the rest (m, m), or its pseudoinverse.
 
     null, left : (m, k) the vectors that it takes to 0, and those that its adjoint takes to 0; k is 0 of an inverse.
     facts : what the report says of it.
@@ -59,7 +56,7 @@ def magnitude_of_inverse(inverse: Any) -> Any:
     """W |W^-1 S^-1 W^-1| W for a Hermitian S^-1 and a diagonal W that makes its rows alike in size (Ruiz 2001).
 
     Positive definite, and S times it has eigenvalues of 1 and -1, as with W = I, for which scales would be lost. An
-    eigenvalue that is 0 but for rounding, of a pseudoinverse, counts as the smallest of the others.
+    eigenvalue that is 0 up to rounding, of a pseudoinverse, counts as the smallest of the others.
     """
     xp = namespace(inverse)
     if inverse.shape[0] == 0:
@@ -75,7 +72,7 @@ def magnitude_of_inverse(inverse: Any) -> Any:
     return (found + found.conj().T) / 2  # to the last bit
 
 
-def last_of(recipe: MultilevelILU, S: CSR, kind: str, numbers: Any, like: Any) -> Last:
+def last_of(recipe: Settings, S: CSR, kind: str, numbers: Any, like: Any) -> Last:
     """The inverse of what is left, on the device of `like`; its pseudoinverse where it is singular but for rounding.
 
     That is where a change of each entry of S by NOISE roundings can make it singular, however its rows and columns are
@@ -133,7 +130,7 @@ def _by_lapack(function: Any, dense: Any) -> Any:
 def without_rounding(S: CSR, more: Callable[[], tuple[Any, Any]] | None = None) -> CSR:
     """S, whose rows and columns of nothing but rounding become 0; itself if it is large, or has none.
 
-    S : what is left of a matrix that was scaled by a matching, so that a small row or column comes from cancellation.
+    S : the rest of a matrix that was scaled by a matching, so that a small row or column comes from cancellation.
     The scaling of the next level would make rounding as large as anything else.
     more : gives the exponents of rows and columns that S lacks for the scale of a matching, `to_matching`; None: it has
         that scale. Where each row and column was brought to 1 and no more, one of S may be small without rounding.
@@ -172,7 +169,7 @@ def to_matching(S: CSR, kind: str, powers: tuple[Any, Any], rows: Any, columns: 
 
 
 def _inverse(dense: Any) -> tuple[Any, float, float]:
-    """The inverse, 1 / (||S|| ||S^-1||), and `_distance`; None, 0.0, 0.0 where there is none."""
+    """The inverse, 1 / (||S|| ||S^-1||), and `_distance`; None, 0.0, 0.0 if there is none."""
     xp = namespace(dense)
     try:
         inverse = _by_lapack(xp.linalg.inv, dense)
@@ -210,7 +207,7 @@ def _scales(S: CSR, kind: str, xp: Any) -> tuple[Any, Any] | None:
 
 
 def _pseudoinverse(dense: Any, hermitian: bool) -> tuple[Any, Any, Any]:
-    """The pseudoinverse, and orthonormal vectors that the matrix, and its adjoint, take to 0 but for rounding."""
+    """The pseudoinverse, and orthonormal vectors that the matrix, and its adjoint, take to 0 up to rounding."""
     xp = namespace(dense)
     if hermitian:
         values, vectors = _by_lapack(xp.linalg.eigh, dense)

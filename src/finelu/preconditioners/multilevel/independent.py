@@ -8,7 +8,7 @@ product. What is deferred and dropped is as in Crout's form: M. Bollhöfer, Y. S
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,9 +23,7 @@ from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel.dense import NOISE, is_last
 from finelu.preconditioners.multilevel.level import PIVOT_TOL, SCHUR_TOL, Level, Limits, require_few
 from finelu.preconditioners.multilevel.order import Order, advice, permuted
-
-if TYPE_CHECKING:
-    from finelu.preconditioners.multilevel.recipe import MultilevelILU
+from finelu.preconditioners.multilevel.settings import Settings
 
 ESTIMATE, PIVOT = 1, 2  # why a row is no pivot, as `choose` says
 LEAST_STEP = 1e-3  # of the rows, that a step must eliminate: a level with smaller ones ends
@@ -33,10 +31,10 @@ LEAST_STEP = 1e-3  # of the rows, that a step must eliminate: a level with small
 
 @dataclass(frozen=True, eq=False)
 class Eliminated:
-    """P A P^T ~ (L D U, and what is left), P by `order`: the pivots of each step, then the rows that are left.
+    """P A P^T ~ (L D U, and the rest), P by `order`: the pivots of each step, then the rows that are left.
 
     order (n,) : rows of A.  d (p,) : the pivots.  U : the rows of U, (p, n) in the new order, unit diagonal left out.
-    LT : the same of L^T, None where it is U, or its conjugate.  left : CSR of what is left.  bad : its first row that
+    LT : the same of L^T, None where it is U, or its conjugate.  left : CSR of the rest.  bad : its first row that
     is not finite, or -1.  steps : how many.  estimate : the largest of a pivot.  deferred : by estimate, by pivot.
     dropped : by tolerance, by the limit.
     """
@@ -95,8 +93,8 @@ def eliminated(
     """Pivots of S until none is usable, or last(S); None if there is none at all.
 
     S : scaled, (n, n).  T : its transpose.  kind : "general", "symmetric" or "hermitian".
-    drop_tol, condest, pivot_tol : as in `crout`.  schur_tol : what is dropped of what is left, after each step.
-    most : entries of a row of U, and of a column of L.  room : of all, and of what is left; None: no limit.
+    drop_tol, condest, pivot_tol : as in `crout`.  schur_tol : the drop tolerance of the rest, after each step.
+    most : entries of a row of U, and of a column of L.  room : of all, and of the rest; None: no limit.
     """
     kernels, xp = kernels_for(S.data).independent, namespace(S.data)
     gather = kernels_for(S.data).vectors.gather
@@ -163,7 +161,7 @@ def _after(UT: CSR, minus_xi: Any, nu: Any) -> Any:
 
 
 def factored(
-    recipe: MultilevelILU,
+    recipe: Settings,
     S: CSR,
     kind: str,
     order: Order,
@@ -190,7 +188,7 @@ def factored(
     p, rest = made.d.size, made.order[made.d.size :]
     if made.bad >= 0:
         row = numbers[order.rows[int(rest[made.bad])]]
-        raise ZeroPivot(recipe, row, np.inf, "is what is left of it", advice(recipe))
+        raise ZeroPivot(recipe, row, np.inf, "remains of it", advice(recipe))
     at = (made.order, xp.asarray(order.columns.astype(made.order.dtype))[made.order]) if general else (made.order,) * 2
     scales = (xp.ldexp(xp.ones(S.n, S.data.real.dtype), xp.asarray(power)[q]) for power, q in zip(powers, at))
     facts: dict[str, Any] = {

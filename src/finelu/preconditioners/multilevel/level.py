@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,18 +16,16 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel.dense import DENSE_MOST, NOISE
 from finelu.preconditioners.multilevel.order import Order, advice, permuted, transposed
+from finelu.preconditioners.multilevel.settings import Settings
 from finelu.triangular import TriangularSolver
 
-if TYPE_CHECKING:
-    from finelu.preconditioners.multilevel.recipe import MultilevelILU
-
 PIVOT_TOL = 0.01  # of the rest of its row and column that a pivot must exceed
-SCHUR_TOL = 0.1  # times drop_tol, of the largest in its row and in its column: what is dropped of S
+SCHUR_TOL = 0.1  # times drop_tol: drop tolerance of S, relative to the largest entry of a row and of a column
 ORDERED_ROWS = 28_000  # of a triangle on a GPU: beyond, its own order was up to 3 times as fast as level order
 
 
 class Limits(NamedTuple):
-    """What is kept of a row or column: see `MultilevelILU`."""
+    """The limits for the entries of a row or column: see `MultilevelILU`."""
 
     drop_tol: float
     fill: float
@@ -38,7 +36,7 @@ class Limits(NamedTuple):
 
 
 def factored(
-    recipe: MultilevelILU,
+    recipe: Settings,
     S: CSR,
     kind: str,
     order: Order,
@@ -76,9 +74,7 @@ def factored(
     facts["dropped"] = made.dropped_by_tolerance, made.dropped_by_fill_limit
     facts["put_off"] = made.deferred_by_estimate, made.deferred_by_pivot
     if left.first_bad >= 0:
-        raise ZeroPivot(
-            recipe, numbers[order.rows[rows[left.first_bad]]], np.inf, "is what is left of it", advice(recipe)
-        )
+        raise ZeroPivot(recipe, numbers[order.rows[rows[left.first_bad]]], np.inf, "remains of it", advice(recipe))
     pivots = np.setdiff1d(np.arange(A.n), rows, assume_unique=True)
     facts["pivots"] = int(pivots.size)
     if pivots.size == 0:  # another level would have none either
@@ -91,7 +87,7 @@ def factored(
     return level, as_csr(rest, diagonal=False) if rows.size else _nothing(A), rows
 
 
-def require_few(recipe: MultilevelILU, S: CSR) -> None:
+def require_few(recipe: Settings, S: CSR) -> None:
     """A MatrixError where S, of whose rows none has a pivot, is too large to be the last level."""
     if S.n > DENSE_MOST:
         raise MatrixError(

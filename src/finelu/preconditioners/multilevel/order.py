@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,15 +15,13 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
 from finelu.matrix.traits import differing, symmetry_of
 from finelu.ordering import ORDERS, by_subtrees, parts
+from finelu.preconditioners.multilevel.settings import Settings
 from finelu.scaling import Matching, equilibrate, matching, times_power
-
-if TYPE_CHECKING:
-    from finelu.preconditioners.multilevel.recipe import MultilevelILU
 
 MATCHED = 1 / 16  # of a matched entry, scaled; a matching that avoids rounding, or scales that are clipped, have less
 
 
-def kind_of(recipe: MultilevelILU, S: CSR) -> tuple[str, CSR]:
+def kind_of(recipe: Settings, S: CSR) -> tuple[str, CSR]:
     """What S is, and S, whose triangles are made the same where only rounding sets them apart."""
     mirror = S.mirrored()
     found = "general" if recipe.symmetric is False else symmetry_of(mirror, S.dtype)
@@ -62,7 +60,7 @@ class Order:
 
 
 def order_of(
-    recipe: MultilevelILU,
+    recipe: Settings,
     S: CSR,
     kind: str,
     scale: Any,
@@ -71,7 +69,7 @@ def order_of(
     kept: Order | None,
     at_once: bool,
 ) -> tuple[Order, tuple[Any, Any], bool]:
-    """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of what it makes; the
+    """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of the matched matrix; the
     exponents of D_r and D_c; and whether these scale the entries of a matching to about 1, with no larger ones.
 
     scale : `definite_scale`, None of a general S.  numbers : of its rows in A, for errors.  first : S is A itself.
@@ -133,7 +131,7 @@ def _smallest_matched(S: CSR, found: Matching) -> float:
     return float(abs(times_power(to_host(S.data)[at], r[rows[at]] + c[indices[at]])).min())
 
 
-def _ordered(recipe: MultilevelILU, graph: CSR, count: int) -> tuple[Any, Any, Any]:
+def _ordered(recipe: Settings, graph: CSR, count: int) -> tuple[Any, Any, Any]:
     """(order, starts of the parts, what is above each): subtrees of the ordering's tree; for count > 1 as many that
     do not depend on each other, each in the ordering, and an interface."""
 
@@ -168,7 +166,7 @@ def permuted(S: CSR, order: Order, powers: tuple[Any, Any], kind: str) -> tuple[
 
 
 def exponents(scales: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Of scales that are powers of two."""
+    """The exponents of scales that are powers of two."""
     r, c = (np.frexp(scale)[1] - 1 for scale in scales)
     return r, c
 
@@ -190,6 +188,6 @@ def transposed(matrix: Any, trans: str) -> Any:
     return matrix if trans == "N" else matrix.T if trans == "T" else matrix.conj().T
 
 
-def advice(recipe: MultilevelILU) -> str:
+def advice(recipe: Settings) -> str:
     more = f"a smaller drop_tol, a larger condest, or matching={not recipe.matching}"
     return f"A is singular, or nearly; otherwise try {more}."

@@ -3,521 +3,72 @@
 J. I. Aliaga, E. Dufrechou, P. Ezzatti, E. S. Quintana-Ortí: An efficient GPU version of the preconditioned GMRES
 method, 2019, section 2; M. Bollhöfer, Y. Saad: Multilevel preconditioners constructed from inverse-based ILUs, 2006.
 
-A level scales and orders its matrix, and factors it as far as that goes well:
+A level scales and orders its matrix, and factors the rows and columns with bounded pivots and inverses:
 
     P_r D_r A D_c P_c = ( B  F ) ~ ( L_B     ) ( D_B   ) ( U_B  U_F )
                         ( G  C )   ( L_G  I  ) (     S ) (       I  )
 
-S, what is left of the deferred rows and columns, is the matrix of the next level. With low_memory, L_G and U_F
-make S and are thrown away; a level is applied by two solves with L_B D_B U_B and a product each with G and F, equation
-(11). Else they are kept, for one solve each.
+S, the Schur complement on the deferred rows and columns, is the matrix of the next level. With low_memory, L_G and U_F
+are dropped once S is made; a level is applied by two solves with L_B D_B U_B and a product each with G and F, equation
+(11). Otherwise they are kept, and one solve each is enough.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
-from time import perf_counter
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from finelu import deadline
-from finelu.device import namespace, on_gpu, require_room, synchronize, to_host
-from finelu.errors import (
-    FineluError,
-    MatrixError,
-    OutOfTime,
-    ParameterError,
-    StructurallySingular,
-    TooManyEntries,
-    UnstableFactors,
-    ZeroPivot,
-)
-from finelu.factors.base import USELESS, Factors, probe, reduction, unstable
-from finelu.factors.recorded import Applications
-from finelu.factors.report import Report
-from finelu.kernels import kernels_for
-from finelu.kernels.operands import CSR
-from finelu.ordering import ORDERINGS
-from finelu.preconditioners.multilevel import independent
-from finelu.preconditioners.multilevel.dense import (
-    HOST_MOST,
-    is_last,
-    last_of,
-    magnitude_of_inverse,
-    svd,
-    to_matching,
-    without_rounding,
-)
-from finelu.preconditioners.multilevel.level import Level, Limits, factored
-from finelu.preconditioners.multilevel.order import Order, advice, definite_scale, kind_of, order_of, transposed
-from finelu.preconditioners.recipe import ON_CPU, Recipe, checked, on_host, shifted
-from finelu.scaling import require_matching
-from finelu.validation import choice, count, flag, number
-
-SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singular
-STEPS, ENOUGH = 20, 1e-4  # of `reduction`: of 12 real matrices those not solved had 2e-4 or more, others 6e-5
-AT_ONCE = 30_000  # rows: with 16 threads Crout's form was faster for most real matrices with fewer
-ROOM = 25  # entries for each of A's that factors with LOOSE or TIGHT limits have; those of real matrices had up to 13
-FEW_ENTRIES = 2**23  # that they may have besides
-REFINED, RANGE = 5, 1000  # steps for a null vector, and roundings of A v that count as 0
-LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
-FORMS = ("auto", "crout", "independent")
-# Of drop_tol=None: at first, and where that was poor.
-LOOSE, TIGHT = Limits(1e-3, 10.0), Limits(1e-5, 100.0)
-
-
-class Way(NamedTuple):
-    """How a factorization is made."""
-
-    matching: bool
-    limits: Limits
-
-    def __str__(self) -> str:
-        return f"{'with' if self.matching else 'without'} the matching and drop_tol={self.limits.drop_tol:g}"
+from finelu.preconditioners.multilevel.factors import MultilevelFactors
+from finelu.preconditioners.multilevel.settings import Settings, matrix_of
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MultilevelILU(Recipe):
+class MultilevelILU(Settings):
     """Inverse-based multilevel incomplete LU: robust on indefinite, badly scaled, saddle-point and circuit systems.
 
-    drop_tol : an entry of L or U is dropped where its magnitude, times the estimated growth of the inverse factor in
-        its row or column, is at most drop_tol. 0 drops nothing. None: 1e-3 and, where 20 steps of GMRES leave more than
-        1e-4 of a random residual, also 1e-5, with ten times the fill; the better is taken, as the report says.
-    condest : a row and column is deferred to the next level where its estimated norm in the inverse factors is larger.
-        float("inf"): only bad pivots are deferred. Small: more levels, safer factors.
-    fill : entries that a row of U or a column of L may have, relative to the mean row of the matrix of its level.
-        float("inf"): no limit. None: 10; 100 with the smaller drop_tol of None.
+    drop_tol : an entry of L or U is dropped if its magnitude, times the estimated growth of the inverse factor in its
+        row or column, is at most drop_tol. 0 drops nothing. None: 1e-3; if 20 steps of GMRES then leave more than 1e-4
+        of a random residual, also 1e-5, with ten times the fill. The better factors are taken; the report names them.
+    condest : a row and column is deferred to the next level if its estimated norm in the inverse factors is larger.
+        float("inf"): only bad pivots are deferred. Smaller values give more levels and safer factors.
+    fill : the most entries of a row of U or a column of L, relative to the mean row of the matrix of its level.
+        float("inf"): no limit. None: 10, or 100 with the smaller drop_tol of None.
     ordering : of each level: "amd" (approximate minimum degree; meshes of 100,000 rows or more are cut by level sets
-        first), which "auto" is; "mmd" (minimum degree of SciPy's SuperLU), "nd" (nested dissection, needs pymetis),
-        "rcm", or None.
-    matching : permute the columns so that the product of the diagonal is the largest that can be, and scale by its dual
-        variables, so that the diagonal is 1 and nothing is larger. Without it rows and columns are equilibrated.
-    symmetric : make a symmetric (Hermitian, complex symmetric) M with 1x1 and 2x2 pivots for an A that is, as `minres`,
-        `sqmr` and `cg` need it. None: if A is; True: an error if it is not.
-    definite : take |D| for D, so that M is Hermitian positive definite where A is Hermitian and indefinite, as `minres`
-        and `cg` need it: eigenvalues of A M^-1 near 1 and -1 (Gill, Murray, Ponceleon, Saunders 1992). An error where A
-        is not Hermitian.
-    parts : 1: threads factor subtrees of the elimination tree of each level at the same time, and then what lies above
-        them; the order is that of one thread. More: as many parts of A, found by nested dissection, are factored at the
-        same time, and what couples them is left to the next level (needs pymetis). M depends on it, not on the number
-        of threads.
+        first), which "auto" is; "mmd" (minimum degree of SciPy's SuperLU); "nd" (nested dissection, needs pymetis);
+        "rcm"; or None.
+    matching : True permutes the columns so that the product of the diagonal is as large as possible, and scales by the
+        dual variables, so that the diagonal is 1 and no entry is larger. False equilibrates rows and columns.
+    symmetric : True makes a symmetric (Hermitian, complex symmetric) M with 1x1 and 2x2 pivots, as `minres`, `sqmr` and
+        `cg` need it, and raises an error if A is not symmetric. None does so if A is symmetric. False does not.
+    definite : True replaces D by |D|, so that M is Hermitian positive definite for a Hermitian indefinite A, as
+        `minres`
+        and `cg` need it: eigenvalues of A M^-1 near 1 and -1 (Gill, Murray, Ponceleon, Saunders 1992). An error if A is
+        not Hermitian.
+    parts : 1: threads factor subtrees of the elimination tree of each level at the same time, and then the part above
+        them; the order is that of one thread. A larger number: that many parts of A, found by nested dissection, are
+        factored at the same time, and the rows that couple them are left to the next level (needs pymetis). M depends
+        on `parts`, but not on the number of threads.
     form : "crout": rows one after the other (Li, Saad, Chow 2003), on the CPU. "independent": as many pivots at a time
-        as are not coupled (Saad 1996), for an A on a GPU, there; pivots are of one row. "auto": this where A is on a
-        GPU, has 30,000 rows and `ordering` and `parts` are not given, but for levels that need pivots of two rows;
-        else "crout".
-    dense_size : what is left is factored by LAPACK once it has no more rows than this, or is a quarter full.
-    levels : at most this many, the last one being LAPACK's, which is not given more than 6000 rows.
-    low_memory : keep F and G, which are parts of A, and apply M by equation (11), with two solves each with L_B and
-        U_B a level. Else L_G and U_F are kept, which have more entries, for one solve each: equations (6) to (8).
-        None: on the CPU, but not on a GPU, where a solve takes its time however few entries it has.
+        as are not coupled (Saad 1996), on the GPU for an A there; pivots have one row. "auto": "independent" for an A
+        of 30,000 rows or more on a GPU, if `ordering` and `parts` are not given, except for levels that need pivots of
+        two rows; else "crout".
+    dense_size : the rest is factored by LAPACK once it has no more rows than this, or is a quarter full.
+    levels : the most levels. LAPACK factors the last one, if it has at most 6000 rows.
+    low_memory : True keeps F and G, which are parts of A, and applies M by equation (11), with two solves each with L_B
+        and U_B a level. False keeps L_G and U_F, which have more entries, for one solve each: equations (6) to (8).
+        None: True on the CPU, False on a GPU, where the time of a solve hardly depends on its entries.
     shift, triangular, precision : as in ILU0.
-    Cost: of "crout", on the CPU, the matching on one thread, as is the ordering of less than 100,000 rows, the rest on
-    all; of "independent", some hundred sparse products on the GPU, and the matching on the host. To apply it: per level
-    two solves each with L_B and with U_B, and a product each with G and F.
+    Cost of "crout", on the CPU: the matching, and the ordering of less than 100,000 rows, on one thread, the rest on
+    all threads. Cost of "independent": some hundred sparse products on the GPU, and the matching on the host. An
+    application takes, per level, two solves each with L_B and with U_B, and a product each with G and F.
     `update` keeps the order of the first level.
     """
 
     name = "multilevel"
-    keeps_symmetry = True
-    full_diagonal = False
-
-    drop_tol: float | None = None
-    condest: float = 20.0
-    fill: float | None = None
-    ordering: str | None = "auto"
-    matching: bool = True
-    symmetric: bool | None = None
-    definite: bool = False
-    low_memory: bool | None = None
-    parts: int = 1
-    form: str = "auto"
-    dense_size: int = 500
-    levels: int = 30
-    shift: float = 0.0
-    triangular: str = "auto"
-    precision: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.form == "crout":
-            object.__setattr__(self, "factored_on", ON_CPU)
 
     def factor(self, A: Any) -> MultilevelFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes; diagonal entries may be missing. A is not written.
 
-        Raises StructurallySingular (a MatrixError) where no permutation fills the diagonal, ZeroPivot where A is
-        singular.
+        Raises StructurallySingular (a MatrixError) if no permutation fills the diagonal, ZeroPivot if A is singular.
         """
-        return MultilevelFactors(self, _checked(self, A))
-
-
-def _checked(recipe: MultilevelILU, A: Any) -> CSR:
-    if recipe.drop_tol is not None:
-        number("drop_tol", recipe.drop_tol, of=recipe)
-    number("condest", recipe.condest, 1, infinite=True, of=recipe)
-    if recipe.fill is not None:
-        number("fill", recipe.fill, infinite=True, of=recipe)
-    number("shift", recipe.shift, of=recipe)
-    for name, least in (("parts", 1), ("dense_size", 0), ("levels", 1)):
-        count(name, getattr(recipe, name), least, of=recipe)
-    choice("ordering", recipe.ordering, ORDERINGS, of=recipe)
-    flag("matching", recipe.matching, of=recipe)
-    flag("symmetric", recipe.symmetric, optional=True, of=recipe)
-    flag("low_memory", recipe.low_memory, optional=True, of=recipe)
-    flag("definite", recipe.definite, of=recipe)
-    choice("form", recipe.form, FORMS, of=recipe)
-    if recipe.form == "independent" and (recipe.ordering != "auto" or recipe.parts != 1):
-        raise ParameterError(f"{recipe!r}: independent sets have an order of their own; leave ordering and parts out.")
-    if recipe.definite and recipe.symmetric is False:
-        raise ParameterError(f"{recipe!r}: M is not symmetric with symmetric=False; leave it out for definite=True.")
-    matrix = checked(recipe, A, diagonal=recipe.shift > 0)
-    if recipe.form == "independent" and not on_gpu(matrix.data):
-        raise ParameterError(f"{recipe!r}: independent sets are for an A on a GPU; leave form out.")
-    methods = kernels_for(matrix.data).triangular.TRIANGULAR_METHODS
-    choice("triangular", recipe.triangular, (*methods, "auto"), of=recipe)
-    return matrix
-
-
-@dataclass(eq=False, repr=False)
-class MultilevelReport(Report):
-    """levels, a dict for each: n, nnz_A, pivots, pairs (2x2 pivots), "put_off" (rows deferred by estimate, by pivot),
-    interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F for F and of L_G for G), bytes,
-    estimate (the largest, of the norms of the inverses of L and U), smallest_pivot (the reciprocal of the largest entry
-    of D_B^-1, where scaling has made the entries of A about 1), dropped (by tolerance, because the row was full),
-    seconds, and steps where pivots were taken by independent sets; the last, which is dense: n, nnz, bytes, rcond,
-    nullity (how many of its rows depend on others).
-
-    kind : "general", "symmetric" or "hermitian".  low_memory : True or False.  bytes; fill, entries kept over A's;
-    seconds. A that is nearly singular is factored; a warning says so where a smallest_pivot, or rcond, is below 100 eps
-    of the dtype.  probe : see `finelu.factors.probe`; where it is beyond 10, and GMRES slow as `drop_tol` says, the
-    factors without the matching are tried too.  matching, drop_tol : of those that were taken; a warning says so where
-    they are not those of the first try.
-    """
-
-    kind: str | None = None
-    low_memory: bool | None = None
-    levels: list[dict[str, Any]] | None = None
-    bytes: int | None = None
-    fill: float | None = None
-    probe: float | None = None
-    matching: bool | None = None
-    drop_tol: float | None = None
-    seconds: float | None = None
-
-
-class MultilevelFactors(Factors):
-    """M of equation (1), level by level."""
-
-    capturable = True
-    _bound = ("_lock", "_recorded")
-    report: MultilevelReport
-    _kept: int
-    _levels: list[Level]
-    _last: dict[str, Any]  # the dense inverse, and its transposes once asked for
-    _null: tuple[CSR, Any, Any] | None  # A, and what its last level and the adjoint of that take to 0, if anything
-    _null_spaces: dict[str, Any]  # of A, "N", and of its adjoint, "H", once asked for
-    _absolute: bool  # whether |D| is taken for D
-    _recorded: Applications
-
-    def __init__(self, recipe: MultilevelILU, A: CSR):
-        super().__init__(recipe, A, report=MultilevelReport())
-        self._low_memory = not on_gpu(A.data) if recipe.low_memory is None else recipe.low_memory
-        free = recipe.ordering == "auto" and recipe.parts == 1
-        suits = on_gpu(A.data) and A.n >= AT_ONCE and free
-        # but for levels that need pairs
-        self._at_once = recipe.form == "independent" or (recipe.form == "auto" and suits)
-        self._first: Order | None = None
-        self._way = self._ways()[0]
-        self._refresh(A)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._recorded = Applications()
-
-    def _refresh(self, A: CSR) -> None:
-        """Levels made in the way of the last ones; where the probe finds them poor, in the others, and the best."""
-        begin, ways, tried, other = perf_counter(), self._ways(), self._way, ""
-        self._absolute = False  # what is probed is M with D
-        self._make(A)
-        size, finite = probe(A, lambda v: self._solve(v, "N", 0))
-        first, slow = size, self._left(A, ways, size)
-        what = f"; {STEPS} steps of GMRES left {slow:.0e} of a residual" if slow > ENOUGH else ""
-        for way in ways:
-            bad = slow > ENOUGH and (way.matching == self._way.matching or size > USELESS)
-            if way == tried or (finite and not bad):
-                continue
-            deadline.check()
-            if not finite:  # of no use, whatever comes
-                self._levels, self._last = [], {}
-            state = self.__dict__ | {"report": self.report}
-            self.report = MultilevelReport(self.report.factored_on, self.report.applied_on)
-            self._first, self._way = (self._first if way.matching == self._way.matching else None), way
-            try:
-                if way.limits != ways[0].limits:
-                    room = ROOM * A.nnz * (A.dtype.itemsize + A.indices.dtype.itemsize)
-                    require_room("factors with a smaller drop_tol", room, np.empty(0), "set drop_tol")
-                self._make(A)
-                found, found_finite = probe(A, lambda v: self._solve(v, "N", 0))
-                found_slow = reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
-            except OutOfTime:
-                raise
-            except (FineluError, ArithmeticError, MemoryError, np.linalg.LinAlgError) as error:
-                found, found_slow, found_finite = np.inf, np.inf, False
-                other += f"; {way} there are none: {str(error) or type(error).__name__}"
-            better = (max(found_slow, ENOUGH), found) < (max(slow, ENOUGH), size)
-            if found_finite and (better or not finite):
-                size, slow, finite = found, found_slow, found_finite
-            else:
-                self.__dict__.update(state)
-        if not finite:
-            raise UnstableFactors(self.recipe, advice(self.recipe))
-        report = self.report
-        report.probe, report.seconds = size, perf_counter() - begin
-        report.matching, report.drop_tol = self._way.matching, self._way.limits.drop_tol
-        if self._way != tried:
-            report.warn(
-                f"{tried} ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y{what}; of the factors "
-                f"{self._way}, which were taken, it is {size:.1e}{other}"
-            )
-        elif slow > ENOUGH:
-            few = f"{STEPS} steps of GMRES leave {slow:.0e} of a random residual with these factors"
-            report.warn((unstable(size) if size > USELESS else few) + other)
-        elif other:
-            report.warn(f"{tried} ||A M^-1 v - v|| is {size:.1e} ||v|| for a random v = A y{other}")
-        if self.recipe.definite:
-            if self._null is not None:  # with D, while that is there
-                self._null_spaces = {trans: self._null_space(trans) for trans in "NH"}
-            self._last = {"N": magnitude_of_inverse(self._last["N"])}
-            self._absolute, self._recorded = True, Applications()
-
-    def _left(self, A: CSR, ways: list[Way], size: float) -> float:
-        """`reduction` of these factors where that is of use, since the probe was large or there is another way to make
-        them with this matching; else 0."""
-        if size <= USELESS and not any(w != self._way and w.matching == self._way.matching for w in ways):
-            return 0.0
-        return reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
-
-    def _ways(self) -> list[Way]:
-        """Those in which A may be factored, in the order in which they are tried."""
-        drop_tol, fill, matching = self.recipe.drop_tol, self.recipe.fill, self.recipe.matching
-        limits = [LOOSE, TIGHT] if drop_tol is None else [LOOSE._replace(drop_tol=drop_tol)]
-        if fill is not None:
-            limits = [limit._replace(fill=fill) for limit in limits]
-        return [Way(which, limit) for which in ((True, False) if matching else (False,)) for limit in limits]
-
-    @property
-    def _most(self) -> int | None:
-        """Entries that the factors may have; None where the caller has set what is kept."""
-        free = self.recipe.drop_tol is None and self.recipe.fill is None
-        return ROOM * self.pattern.nnz + FEW_ENTRIES if free else None
-
-    def _make(self, A: CSR) -> None:
-        """Levels of A; where "auto" has taken independent sets, and these find no room or no end, in Crout's form."""
-        try:
-            return self._within_bound(A)
-        except StructurallySingular as singular:
-            require_matching(A)
-            what = "is what is left once A, symmetric up to rounding, is made symmetric"
-            raise ZeroPivot(self.recipe, singular.row, 0.0, what, "Try symmetric=False.") from None
-        except (MemoryError, MatrixError, ZeroPivot) as error:
-            if not self._at_once or self.recipe.form != "auto":
-                raise
-            self._at_once, why = False, str(error) or type(error).__name__
-        self._within_bound(A)
-        self.report.warn(f"independent sets did not do ({why}); in Crout's form there are factors")
-
-    def _within_bound(self, A: CSR) -> None:
-        """Levels of A. Raises TooManyEntries where they would have more than they may."""
-        try:
-            self._make_levels(A)
-        except TooManyEntries:
-            most: Any = self._most
-            times = f", {ROOM} for each of A and some; a fill or drop_tol of your own lifts that bound"
-            raise TooManyEntries(most, self.recipe, times) from None
-
-    def _make_levels(self, A: CSR) -> None:
-        recipe, limits = replace(self.recipe, matching=self._way.matching), self._way.limits
-        S = A.with_values(shifted(A, recipe.shift)) if self._at_once else on_host(A, recipe.shift)
-        if kernels_for(S.data).vectors.first_not_finite(S.data) >= 0:
-            raise MatrixError(f"{recipe!r}: values of A are too large for {A.dtype}; scale A, or leave precision out.")
-        # The order that update keeps has other columns than rows, perhaps, where A was not symmetric.
-        kind, S, given = ("general", S, S) if self.report.kind == "general" else (*kind_of(recipe, S), S)
-        if recipe.definite and kind != "hermitian":
-            raise MatrixError(f"{self.recipe!r}: A is not Hermitian, and so M cannot be; leave definite out.")
-        # else the matching of the first level finds out; entries that were mirrored into A make no matching of A
-        if not recipe.matching or is_last(recipe, S, 0) or S.nnz != given.nnz:
-            require_matching(given)
-        self._levels = []
-        facts: list[dict[str, Any]] = []
-        rows, condest, left_over = np.arange(A.n), recipe.condest, self._most
-        while S.n > 0 and not is_last(recipe, S, len(facts)):
-            deadline.check()
-            level_begin = perf_counter()
-            scale = None if kind == "general" else definite_scale(S)
-            at_once = self._at_once and (recipe.form == "independent" or kind == "general" or scale is not None)
-            if not at_once:
-                S, scale = S.on(np), to_host(scale)
-            kept = None if facts or self._first is None or self._first.at_once != at_once else self._first
-            try:
-                order, scales, matched = order_of(recipe, S, kind, scale, rows, not facts, kept, at_once)
-            except ZeroPivot:
-                if S.n > max(HOST_MOST, recipe.dense_size):
-                    raise
-                break
-            if not facts:
-                self._first = order
-            how = independent.factored if at_once else factored
-            level, rest, left = how(recipe, S, kind, order, scales, limits, condest, rows, self._low_memory, left_over)
-            if level is None:
-                break
-            places = order.rows[left], order.columns[left]
-            more = None if matched else partial(to_matching, S, kind, scales, *places)
-            rows, S = rows[places[0]], without_rounding(rest, more)
-            if level.facts["pivots"] < LEAST_GAIN * level.facts["n"]:
-                condest *= 2
-            self._levels.append(level.moved(A.data, recipe.triangular))
-            facts.append(level.facts | {"seconds": perf_counter() - level_begin})
-            if left_over is not None:
-                left_over = max(left_over - level.facts["nnz"], 0)
-        if left_over is not None and S.n**2 > left_over:
-            raise TooManyEntries(left_over)
-        last = last_of(recipe, S, kind, rows, A.data)
-        self._last = {"N": last.inverse}
-        self._recorded = Applications()
-        facts.append(last.facts)
-        self._kept = sum(fact["nnz"] for fact in facts)
-        report = self.report
-        report.kind, report.low_memory, report.levels, report.warning = kind, self._low_memory, facts, None
-        report.factored_on = "GPU" if any("steps" in fact for fact in facts) else "CPU"
-        report.bytes, report.fill = sum(fact["bytes"] for fact in facts), self._kept / A.nnz
-        signs = [(fact["smallest_pivot"], f"the smallest pivot of level {k}") for k, fact in enumerate(facts[:-1], 1)]
-        least, what = min([*signs, (last.facts["rcond"], "the reciprocal condition of what the levels leave")])
-        self._null = (A, last.null, last.left) if last.facts["nullity"] else None
-        self._null_spaces = {}
-        if last.facts["nullity"]:
-            row = rows[int(abs(to_host(last.left[:, 0])).argmax())]
-            report.warn(
-                f"A is singular to working precision, or nearly: {last.facts['nullity']} of the {last.facts['n']} rows "
-                f"that the levels leave depend on others, as row {row} of A does, and M^-1 is a pseudoinverse there; "
-                f"null_space gives the vectors that A takes to 0. Check A, or try a shift."
-            )
-        elif least < SINGULAR * np.finfo(A.dtype).eps:
-            report.warn(
-                f"A is singular to working precision, or nearly: {what} is {least:.1e}, and M amplifies rounding as "
-                f"much. Check A, or try a shift."
-            )
-
-    @property
-    def nnz(self) -> int:
-        """Entries of all L_B, D_B, U_B, F and G (or what is kept for these two), and of the dense last level."""
-        return self._kept
-
-    @property
-    def null_space(self) -> Any:
-        """(n, k) orthonormal vectors v with A v = 0 but for rounding, on the device of A; k is 0 but where what the
-        levels leave is singular to working precision, which is where M^-1 is a pseudoinverse.
-
-        They are those of the last level, completed through the levels and refined by v - M^-1 A v; ||A v|| is at most
-        1000 roundings of || |A| |v| ||. Not all of A's: what was dropped hides some, and so may rounding. Of the A that
-        was factored, whose values may not have been written since. Cost, once: some 7 applications to k vectors.
-        """
-        return self._space("N")
-
-    @property
-    def left_null_space(self) -> Any:
-        """(n, k) orthonormal vectors u with u^H A = 0 but for rounding: b has no solution unless u^H b = 0 for each. As
-        `null_space`."""
-        return self._space("H")
-
-    def _space(self, trans: str) -> Any:
-        self._require_valid()
-        with self._lock:
-            if trans not in self._null_spaces:
-                self._null_spaces[trans] = self._null_space(trans)
-            return self._null_spaces[trans]
-
-    def _null_space(self, trans: str) -> Any:
-        """That of A, or of A^H."""
-        if self._null is None:
-            return namespace(self.pattern.data).zeros((self.shape[0], 0), self.dtype)
-        A, null, left = self._null
-        if trans == "H" and self.report.kind != "general":  # M is not applied transposed then
-            null = self._null_space("N")
-            return null if self.report.kind == "hermitian" else null.conj()
-        xp, vectors = namespace(A.data), null if trans == "N" else left
-        require_room("the null vectors", 4 * A.n * vectors.shape[1] * A.dtype.itemsize, A.data, "leave them")
-        vectors, S = self._lifted(vectors, trans), A.tosparse()
-        S, sizes = (S if trans == "N" else S.conj().T.tocsr()), abs(S if trans == "N" else S.T.tocsr())
-        for _ in range(REFINED):
-            deadline.check()
-            vectors = _orthonormal(vectors, sizes)
-            vectors = vectors - self._solve(xp.ascontiguousarray(S @ vectors), trans)
-        vectors = _orthonormal(vectors, sizes)
-        if not vectors.shape[1]:
-            return vectors
-        _, size, turns = svd(S @ vectors)
-        most = RANGE * np.finfo(A.dtype).eps * float(xp.linalg.norm(sizes @ abs(vectors), 2))
-        return xp.ascontiguousarray(vectors @ turns.conj().T[:, size <= most])
-
-    def _lifted(self, vectors: Any, trans: str) -> Any:
-        """Vectors w (m, k) of the last level, completed by -B^-1 F w, level by level, to those of A (n, k)."""
-        subtract = kernels_for(self.pattern.data).products.subtract_product
-        for level in reversed(self._levels):
-            t = -subtract(level.F(trans), vectors)
-            t = level.last(level.first(t, trans) if self._low_memory else t, trans)
-            vectors = level.arranged.scatter_scaled(t, trans, None, vectors)
-        return vectors
-
-    def _apply(self, R: Any, trans: str) -> Any:
-        if self.report.kind != "general" and trans != "N":  # M is its own transpose, or conjugate transpose
-            if self.dtype.kind != "c" or (self.report.kind == "hermitian") == (trans == "H"):
-                return self._apply(R, "N")
-            return self._apply(R.conj(), "N").conj()
-        return self._recorded(self._solve, R, trans)
-
-    def _solve(self, R: Any, trans: str, depth: int = 0) -> Any:
-        """Equation (11), or equations (6) to (8), from this level on; with |D| for D, where these solve with D in the
-        end, but not where they go to the next level and come back."""
-        kernels = kernels_for(R)
-        if depth == len(self._levels):
-            return kernels.products.dense_product(self._inverse_of(trans), R)
-        level = self._levels[depth]
-        r = level.arranged.gather_scaled(R, trans)
-        r_B, r_C = r[: level.pivots], r[level.pivots :]
-        y_B = level.first(r_B, trans)
-        if r_C.shape[0] == 0:
-            s_B = level.last_of_definite(y_B, None, trans) if self._absolute else level.last(y_B, trans)
-            return level.arranged.scatter_scaled(s_B, trans)
-        F, G = level.F(trans), level.G(trans)
-        if self._absolute:
-            s = level.last(y_B, trans) if self._low_memory else y_B
-            w_C = self._solve(kernels.products.subtract_product(G, s, r_C), trans, depth + 1)
-            v = kernels.products.subtract_product(F, w_C)
-            w_B = level.last_of_definite(y_B, level.first(v, trans) if self._low_memory else v, trans)
-            return level.arranged.scatter_scaled(w_B, trans, None, w_C)
-        if self._low_memory:
-            s_B = level.last(y_B, trans)
-            w_C = self._solve(kernels.products.subtract_product(G, s_B, r_C), trans, depth + 1)
-            t_B = level.last(level.first(kernels.products.subtract_product(F, w_C), trans), trans)
-            return level.arranged.scatter_scaled(s_B, trans, t_B, w_C)
-        w_C = self._solve(kernels.products.subtract_product(G, y_B, r_C), trans, depth + 1)
-        w_B = level.last(kernels.products.subtract_product(F, w_C, y_B), trans)
-        return level.arranged.scatter_scaled(w_B, trans, None, w_C)
-
-    def _inverse_of(self, trans: str) -> Any:
-        if trans not in self._last:
-            inverse = namespace(self._last["N"]).ascontiguousarray(transposed(self._last["N"], trans))
-            synchronize(inverse)  # another thread may use it on another stream
-            self._last[trans] = inverse
-        return self._last[trans]
-
-
-def _orthonormal(vectors: Any, sizes: Any) -> Any:
-    """An orthonormal basis (n, k) of those vectors that are finite, as are the terms of their products with A.
-
-    sizes : |A|."""
-    xp = namespace(vectors)
-    found = xp.linalg.qr(vectors[:, xp.isfinite(vectors).all(axis=0)])[0]
-    return found[:, xp.isfinite(sizes @ abs(found)).all(axis=0)]
+        return MultilevelFactors(self, matrix_of(self, A))

@@ -12,7 +12,7 @@ from finelu.device import copied, namespace, on_gpu, require_room, synchronize, 
 from finelu.errors import MatrixError, SingularMatrix
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Sums
-from finelu.preconditioners.complete import SuperLU
+from finelu.preconditioners.direct.superlu import SuperLU
 
 # What a pivot of E, relative to its diagonal, must exceed: ten roundings of double precision for each of the K terms of
 # its sum, and thirty of A's own dtype, in which A Z is formed.
@@ -254,8 +254,8 @@ def _largest(E: Any) -> Any:
     return np.maximum(size.max(axis=0).toarray().ravel(), size.max(axis=1).toarray().ravel())
 
 
-# Of E scaled by weights, with ones on the diagonal for the vectors that are dropped already: what applies the inverse,
-# None where E is to be factored anew, and (K,) which vectors have turned out to depend on others.
+# The functions below return two results: the factorization of E scaled by weights, with ones on the diagonal for
+# vectors that are already dropped (None if E must be factored again); and a mask (K,) of linearly dependent vectors.
 
 
 def _factored_sparse(E: Any, weights: Any, dropped: Any, tolerance: float, dtype: Any) -> tuple[Any, Any]:

@@ -32,9 +32,9 @@ from finelu.preconditioners.schwarz.deflation import Deflated
 from finelu.preconditioners.schwarz.subdomains import LocalFactors, Subdomains, no_triangles
 from finelu.validation import choice, count
 
-# Rows of a part where nothing says how many. On a GPU two or three parts are to share a multiprocessor: ROOM bytes hold
-# the factors of one, ENTRY for each of A's entries and ROW for each row. No more than MOST_COARSE coarse vectors, whose
-# matrix has a dense inverse there.
+# The default size of a part. On a GPU two or three parts should share a multiprocessor: ROOM bytes hold the factors of
+# one part, with ENTRY bytes for each of A's entries and ROW bytes for each row. There are at most MOST_COARSE coarse
+# vectors, since their matrix has a dense inverse on a GPU.
 SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE = 128, 448, 56_000, 26, 10, 4096
 PAYS = 8  # applications on a GPU after which one is recorded; a Krylov method has recorded its step earlier
 COARSE = ("constant", None)
@@ -46,33 +46,35 @@ AUTO = "auto"
 class Schwarz(Recipe):
     """Incomplete factors of the diagonal blocks of subdomains, and a coarse space that couples them.
 
-    M^-1 = sum_p R_p^T W B_p^-1 W R_p, and Q = Z E^-1 Z^H, E = Z^H A Z: B_p are the factors of part p by `local`, Z has
-    a vector for each part. No part of a solve waits for another: on a GPU a part is a block of threads, with its
-    unknowns in shared memory; on the CPU it is a thread's.
+    M^-1 = sum_p R_p^T W B_p^-1 W R_p, and Q = Z E^-1 Z^H with E = Z^H A Z: B_p are the factors of part p by `local`,
+    and
+    Z has a vector for each part. No part waits for another in a solve: on a GPU a block of threads solves a part, with
+    its unknowns in shared memory; on the CPU one thread does.
 
-    local : the recipe of the parts, one of two triangles (ILU0(), IC0(), ILUK(level=1), ILUT(), ICT(), MILU0(), ...) or
-        its name; "auto": ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and need no transpose.
-            Where A is Hermitian with a positive diagonal, so that cg may take them, D must be positive.
-    size : rows of a part; None: 128 to 448, fewer where rows are long, but more where the coarse space would have more
-        than 4096 vectors.
-    parts : about how many there are to be, or the part of each row (n,), integers from 0 on without gaps; None: by
+    local : the recipe of the parts, or its name; its factors must be two triangles (ILU0(), IC0(), ILUK(level=1),
+        ILUT(), ICT(), MILU0(), ...). "auto" is ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and
+        need no transpose. If A is Hermitian with a positive diagonal, D must be positive, so that cg can take M.
+    size : rows of a part; None: 128 to 448, fewer if rows are long, and more if the coarse space would otherwise have
+        more than 4096 vectors.
+    parts : the approximate number of parts, or the part of each row (n,), integers from 0 on without gaps; None: by
         `size`.
-    partition : how parts are found, see `finelu.partition`: "aggregate" (strong couplings stay inside), "geometric"
-        (bricks of a grid that A's pattern shows), "metis", "natural" (consecutive rows), "auto" (bricks, if there is a
-        grid and its couplings are alike).
-    overlap : layers of neighbours that parts have in common: restricted additive Schwarz; with symmetric weights where
-        A is Hermitian or symmetric.
+    partition : the method that finds the parts, see `finelu.partition`: "aggregate" (strong couplings stay inside),
+        "geometric" (bricks of a grid that A's pattern shows), "metis", "natural" (consecutive rows), "auto" (bricks, if
+        there is a grid and its couplings are alike, else aggregates).
+    overlap : layers of rows that neighbouring parts share: restricted additive Schwarz, with symmetric weights if A is
+        Hermitian or symmetric.
     coarse : "constant", or None for no coarse space.
-    near_nullspace : (n, m) instead of the constant, vectors that A nearly annihilates, as the rigid body modes of
-        elasticity; they are cut by parts and made orthonormal, and those that depend on others are left out.
-    combine : "balanced", P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);
-        "additive", M^-1 + Q.
+    near_nullspace : (n, m) instead of the constant, vectors that A nearly annihilates, such as the rigid body modes of
+        elasticity. Each is restricted to each part and made orthonormal; linearly dependent ones are left out.
+    combine : "balanced": P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);
+        "additive": M^-1 + Q.
     precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and a Hermitian A of
-        double precision with a positive diagonal, a GPU reads L and D^-1 U of the parts rounded to single precision,
-        6 bytes an entry for 10, and computes with them in double: M changes by about 1e-7 of itself, stays Hermitian.
-    Facts: the factors are Hermitian, or definite, where those of `local` are.
-    Cost: that of `local`; for the coarse space K = m times parts vectors: a factorization of the sparse E on the CPU,
-    K^3 operations and 8 K^2 bytes on a GPU.
+        double precision with a positive diagonal, a GPU stores L and D^-1 U of the parts in single precision, with 6
+        bytes an entry instead of 10, and computes with them in double: M changes by about 1e-7 of itself, and stays
+        Hermitian.
+    Facts: M is Hermitian, or definite, if the factors of `local` are.
+    Cost: that of `local`; for the coarse space of K = m times parts vectors a factorization of the sparse E on the CPU,
+    or K^3 operations and 8 K^2 bytes on a GPU.
     """
 
     arrays = ("parts", "near_nullspace")
@@ -101,9 +103,9 @@ class Schwarz(Recipe):
     def factor(self, A: Any) -> SchwarzFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
-        Raises MatrixError where A has no full diagonal, or is not as `local` needs it, or where nothing is left of the
-        coarse matrix; ParameterError where `parts` or `near_nullspace` do not fit; ZeroPivot, naming part and row,
-        where a part has no factors.
+        Raises MatrixError if A has no full diagonal or does not suit `local`, or if the coarse matrix has rank 0;
+        ParameterError if `parts` or `near_nullspace` do not fit; ZeroPivot, naming part and row, if a part has no
+        factors.
         """
         self._check()
         A = checked(self, A).with_own_pattern()
@@ -139,11 +141,14 @@ class Schwarz(Recipe):
 
 @dataclass(eq=False, repr=False)
 class SchwarzReport(Report):
-    """local : the recipe of the parts.  partition : how they were found.  parts, smallest, largest : their number and
-    sizes, with overlap.  cut : the part of A's entries that couple rows of different parts.  levels : the most level
-    sets of a triangle of the parts.  coarse_rank, coarse_dropped : the vectors of the coarse space, and those that were
-    left out, as they depend on others or A Z does.  stored : the dtype in which a solve reads the factors of the parts.
-    partition_seconds, analysis_seconds : of the parts and of their blocks.
+    """local : the recipe of the parts.
+    partition : the method that found the parts.
+    parts, smallest, largest : number and sizes of the parts, with overlap.
+    cut : the part of A's entries that couple rows of different parts.
+    levels : the most level sets of a triangle of a part.
+    coarse_rank, coarse_dropped : the number of coarse vectors, and of those left out since they, or A Z, are dependent.
+    stored : the dtype in which a solve reads the factors of the parts.
+    partition_seconds, analysis_seconds : of finding the parts, and of analysing their blocks.
     """
 
     local: str | None = None
@@ -164,11 +169,12 @@ class SchwarzFactors(Factors):
     """M, see `Schwarz`.  parts (n,) : the part of each row.  local : the factors of the diagonal blocks, which are one
     block-diagonal matrix whose row t is row `rows[t]` of A."""
 
+    well_formed = True
     _bound = ("_lock", "_recorded")
 
     def __init__(self, recipe: Schwarz, A: CSR):
         self._local: Any = None
-        self._form: tuple[str, bool] | None = None  # of A, for which these have been made
+        self._form: tuple[str, bool] | None = None  # kind and definiteness of the A of these factors
         self._recorded = Applications(PAYS)
         super().__init__(recipe, A, report=SchwarzReport())
         report, start = self._report, perf_counter()
@@ -213,7 +219,7 @@ class SchwarzFactors(Factors):
         report.numeric_seconds = perf_counter() - start
 
     def _look_at(self, A: CSR) -> None:
-        """What A is, as far as the form of M depends on it."""
+        """Set the properties of A on which the form of M depends."""
         self._warning = ""
         if self.recipe.hermitian:
             self._warning, self._kind = require_hermitian(self.recipe, A), "hermitian"
@@ -223,7 +229,7 @@ class SchwarzFactors(Factors):
         self._definite = self._kind == "hermitian" and not_positive(A.data, A.diag) < 0
 
     def _tell(self) -> None:
-        """What has come out, in the report. Where ILU0 stands in for IC0, its pivots must be positive."""
+        """Write the report. If ILU0 replaces IC0, its pivots must be positive."""
         report = self._report
         if self.recipe.local == AUTO and self._definite:
             self._local.require_positive_pivots()
@@ -251,7 +257,7 @@ class SchwarzFactors(Factors):
 
     @property  # type: ignore[override]
     def report(self) -> SchwarzReport:
-        """What happened; the levels are counted when they are first asked for."""
+        """The report; its levels are counted at the first access."""
         if self._report.levels is None and self._local is not None:
             self._report.levels = self._local.levels()
         return self._report
@@ -262,7 +268,7 @@ class SchwarzFactors(Factors):
 
     @property
     def local(self) -> Factors:
-        """The factors of the diagonal blocks of all parts, with `L` and `U` where these recipes have them."""
+        """The factors of the diagonal blocks of all parts, with `L` and `U` if the local recipe has them."""
         factors: Factors = self._local.factors
         return factors
 
@@ -277,7 +283,7 @@ class SchwarzFactors(Factors):
 
     @property
     def deflated(self) -> Deflated | None:
-        """What stands for M in cg, where A is Hermitian and M of the balanced form."""
+        """The cheaper form of M in cg, if A is Hermitian and M is balanced."""
         balanced = self.coarse is not None and self.recipe.combine == "balanced"
         return Deflated(self) if balanced and self._kind == "hermitian" else None
 
@@ -320,8 +326,8 @@ class SchwarzFactors(Factors):
             out.reshape(R.shape[0], -1)[:, k] = x
 
     def _apply_one(self, r: Any, trans: str, x: Any) -> None:
-        """x = M^-1 r. Of a transpose the one that the coarse space knows, `adjoint`, stands for itself, and the other
-        for its complex conjugate."""
+        """x = M^-1 r, or with a transpose. Of T and H the one that the coarse space computes, `adjoint`, is taken
+        directly, and the other by complex conjugation."""
         adjoint = "H" if self.coarse is None else self.coarse.adjoint
         if trans not in ("N", adjoint) and self.dtype.kind == "c":
             self._apply_one(r.conj(), adjoint, x)
@@ -351,19 +357,19 @@ class SchwarzFactors(Factors):
 
 
 def _cut(A: CSR, parts: Any) -> int:
-    """How many of A's entries couple rows of different parts."""
+    """The number of A's entries that couple rows of different parts."""
     rows = kernels_for(A.data).indices.rows_of_entries(A.indptr, A.nnz)
     return int((parts[rows] != parts[A.indices]).sum())
 
 
 def _usual_size(A: CSR, vectors: int) -> int:
-    """Rows of a part where the caller has not said, for that many coarse vectors a part."""
+    """The default number of rows of a part, for this many coarse vectors a part."""
     fits = int(ROOM / (ROW + ENTRY * A.nnz / A.n))
     return max(min(max(fits, SMALLEST), LARGEST), -(-A.n * vectors // MOST_COARSE))
 
 
 def _parts(recipe: Schwarz, A: CSR, near: Any) -> tuple[Any, int, str]:
-    """The part of each row (n,) int32, how many there are, and how they were found."""
+    """The part of each row (n,) int32, the number of parts, and the method that found them."""
     xp = namespace(A.data)
     if isinstance(recipe.parts, ArrayParameter):
         return *_checked_parts(recipe.parts.array, A), "given"

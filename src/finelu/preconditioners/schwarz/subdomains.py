@@ -159,7 +159,7 @@ class LocalFactors:
 
     @property
     def entries(self) -> int:
-        """Of the diagonal blocks."""
+        """The number of entries of the diagonal blocks."""
         stored: int = self._places.size
         return stored
 

@@ -19,7 +19,7 @@ def _address(context, builder, kind, array, index):
 
 @intrinsic
 def fetch_add(typing, array, index, value):
-    """array[index] += value, whole; returns what was there before. Acquires and releases."""
+    """array[index] += value, whole; returns the previous value. Acquires and releases."""
 
     def generate(context, builder, signature, args):
         address = _address(context, builder, signature.args[0], args[0], args[1])
@@ -30,7 +30,7 @@ def fetch_add(typing, array, index, value):
 
 @intrinsic
 def exchange(typing, array, index, value):
-    """array[index] = value, whole; returns what was there before. No read or write of this thread passes it."""
+    """array[index] = value, whole; returns the previous value. No read or write of this thread passes it."""
 
     def generate(context, builder, signature, args):
         address = _address(context, builder, signature.args[0], args[0], args[1])
@@ -41,7 +41,7 @@ def exchange(typing, array, index, value):
 
 @intrinsic
 def fetch_min(typing, array, index, value):
-    """array[index] = min(array[index], value), whole; returns what was there before. Signed integers only."""
+    """array[index] = min(array[index], value), whole; returns the previous value. Signed integers only."""
 
     def generate(context, builder, signature, args):
         address = _address(context, builder, signature.args[0], args[0], args[1])

@@ -27,7 +27,7 @@ ONE = np.uint64(1)
 
 
 class Factor(NamedTuple):
-    """What is known of the rows of U, or the columns of L, while they are made; each part uses its own slice.
+    """The state of the rows of U, or the columns of L, while they are made; each part uses its own slice.
 
     places (n, 4) : where a row lies in the memory of its part: entries BEGIN..FRONT are in columns that were deferred,
         FRONT..NEXT in columns whose turn is over, NEXT..END, sorted, in those to come.
@@ -315,7 +315,7 @@ def row_of(k, indptr, indices, data, deferred, x, touched, seen):
 
 @compiled
 def subtract(k, count, sources, factors, places, columns, values, x, touched, seen, met):
-    """x -= factors[e] times row sources[e] of what is kept, in the columns that are active, for e before `count`.
+    """x -= factors[e] times the kept row sources[e], in the columns that are active, for e before `count`.
 
     Returns how many places are touched.
     """

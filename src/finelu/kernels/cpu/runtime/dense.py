@@ -16,7 +16,7 @@ from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.rows import add_rows, subtract_rows
 
-LARGEST_COMPILED = 8
+LARGEST_COMPILED = 8  # rows of a block whose loops have a length that the compiler knows
 
 
 def sizes(n):

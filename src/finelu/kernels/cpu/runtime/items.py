@@ -1,8 +1,8 @@
 """How the threads of a call share its items: the loop that every kernel with several threads runs.
 
 A kernel is called on the same arguments by each thread. It works through items 0, 1, ..., m - 1: state[0] is the next
-item, and done[t] is set once item t is complete. `by_items` and `by_ordered_items` make such a kernel of what it does
-with one item. One that needs memory of its own for all its items writes the loop out:
+item, and done[t] is set once item t is complete. `by_items` and `by_ordered_items` make such a kernel of its work with
+one item. One that needs memory of its own for all its items writes the loop out:
 
     known, t = 0, next_item(state)                      # item t needs the results of the items before after[t] <= t
     while t < after.size:

@@ -56,7 +56,7 @@ class _Provided(UserProvidedCacheLocator):
 
 
 class _ReadOnly:
-    """Of a locator of Numba's: a folder that is there, but cannot be written, as in an image that root warmed up."""
+    """Numba's locator for an existing cache folder that cannot be written, as in an image that root warmed up."""
 
     @classmethod
     def from_function(cls, py_func, py_file):
@@ -116,7 +116,7 @@ def _sources(path: Path) -> str:
 
 
 class _File(IndexDataCacheFile):
-    """An index that names types of arguments which are no more is of an earlier version."""
+    """An index that names types of arguments which no longer exist is of an earlier version."""
 
     def _load_index(self):
         try:

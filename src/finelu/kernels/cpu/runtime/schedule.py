@@ -105,8 +105,8 @@ def could_pay(work: float) -> bool:
 
 
 def forgo(work: float) -> int:
-    """How often more such work (ns) is done without a schedule, until what was asked for here takes as long as it does
-    to compile what makes one; 0: look for one now. Where that has been compiled once, always 0.
+    """The number of further calls of such work (ns) without a schedule, until all of them take as long as to compile
+    the kernels that make one; 0: make one now. Always 0 once these are compiled.
     """
     global _forgone
     if _forgone >= COMPILES or ready(makespan):

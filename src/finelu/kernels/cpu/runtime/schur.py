@@ -130,8 +130,8 @@ def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bo
     most : entries, beyond which TooManyEntries is raised, as soon as the rows so far are known to keep more; None: no
         limit.
     Cost: the multiplications, over the threads. An entry that is small for its row waits for the largest of its column,
-    unless the thread that made it has already met one that is large enough: so what is kept does not depend on the
-    threads, and the room before the dropping stays near that of S.
+    unless the thread that made it has already met one that is large enough. So the kept entries do not depend on the
+    threads, and the memory before the dropping stays near that of S.
     """
     m, dtype, index = left.rows.size, A.data.dtype, A.indices.dtype
     if m == 0:

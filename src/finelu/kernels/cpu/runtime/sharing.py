@@ -33,7 +33,7 @@ def run_items(kernel, count: int, *arguments, threads: int | None = None) -> int
     """kernel(state, done, *arguments) by up to `threads` threads, as many as there are items if None.
 
     They take items 0, 1, ..., count - 1 by state[0] and workspaces by state[1]; see items.py.
-    Returns what they have added up in state[2].
+    Returns their sum in state[2].
     """
     state = np.zeros(3, np.int64)
     run(kernel, count if threads is None else threads, state, np.zeros(count, np.int8), *arguments)

@@ -90,7 +90,7 @@ def kth_largest(x, count, k):
 
 @compiled
 def strongest(columns, count, tau, limit, w, size):
-    """Of columns[:count] keep those with |w[j]| > tau, and of these the `limit` largest, in ascending order of j.
+    """Keep those of columns[:count] with |w[j]| > tau, and of these the `limit` largest, in ascending order of j.
 
     Returns their number, or -1 if one |w[j]| is not finite. size : workspace for `count` numbers.
     """

@@ -171,7 +171,7 @@ class WorkerPool:
             raise
 
     def end(self) -> None:
-        """The helpers come to no more calls, and are no more; a caller that holds the pool still goes on."""
+        """The helpers take no further calls, and end; a caller that holds the pool still goes on."""
         _stop(*self.place)
 
     def join(self, seconds: float) -> None:
@@ -240,7 +240,7 @@ _lost = 0.0  # s that runs by `finelu.threads` have cost without a worker pool
 
 
 def _workers(threads: int, helpers: int) -> WorkerPool | None:
-    """The worker pool, once it pays to compile what it needs; None before that, and where there is no other core."""
+    """The worker pool, once it pays to compile its kernels; None before, and without a second core."""
     global _present, _lost
     workers = _present
     if workers is None or workers.threads != threads:
@@ -293,7 +293,7 @@ WORD = ir.IntType(64)
 NUMBERS = types.Boolean, types.Number
 NAMES = itertools.count()
 
-_entries: dict[tuple[Dispatcher, bytes], float | Entry | None] = {}  # or s that runs have cost for want of one
+_entries: dict[tuple[Dispatcher, bytes], float | Entry | None] = {}  # or s that runs have cost without one
 
 
 def _entry(kernel: Dispatcher, args: tuple, helpers: int) -> Entry | None:
@@ -313,8 +313,8 @@ def _entry(kernel: Dispatcher, args: tuple, helpers: int) -> Entry | None:
 
 
 def _made(kernel: Dispatcher, args: tuple) -> Entry | None:
-    """An entry of a few lines: kernels get from it what they get from Numba's own way, but for the owners of arrays,
-    which are held by who calls. None for a kernel, or arguments, of a kind that finelu does not share out."""
+    """An entry of a few lines: kernels get from it the same as from Numba's own entry, except for the owners of arrays,
+    which the caller holds. None for a kernel, or arguments, of a kind that finelu does not share out."""
     named, star = kernel.py_func.__code__.co_argcount, kernel.py_func.__code__.co_flags & inspect.CO_VARARGS
     folded = (*args[:named], args[named:]) if star else args
     code = kernel.overloads.get(tuple(map(typeof, folded)))
@@ -395,7 +395,7 @@ class _Flat:
         return True
 
     def _add_number(self, at, k: int) -> bool:
-        """Of one word at most; a truth value is a byte of NumPy's, and what Numba makes of it."""
+        """Add a number of at most one word; a truth value is a byte of NumPy, converted by Numba."""
         kind = next(self.kinds)
         address = self.builder.add(at, WORD(8 * HEAD))
         place = self.builder.inttoptr(address, kind.as_pointer())

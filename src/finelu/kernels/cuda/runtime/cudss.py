@@ -37,7 +37,7 @@ ORDERING, MATCHING, SOLVE_MODE, HOST_THREADS, DETERMINISTIC = 0, 3, 4, 14, 24  #
 INFO, LU_NNZ, NPIVOTS, HOST_INTERRUPT = 0, 1, 2, 23  # cudssDataParam_t
 ANALYSIS, FACTORIZATION, REFACTORIZATION, SOLVE = 3, 4, 8, 1008  # cudssPhase_t
 GENERAL, SYMMETRIC, HERMITIAN, SPD, HPD = range(5)  # cudssMatrixType_t
-FULL, UPPER = 0, 2  # cudssMatrixViewType_t; with UPPER what is stored below the diagonal is ignored
+FULL, UPPER = 0, 2  # cudssMatrixViewType_t; with UPPER entries below the diagonal are ignored
 FROM_ZERO, BY_COLUMNS = 0, 0  # cudssIndexBase_t, cudssLayout_t: it takes no other layout
 DEFAULT_ORDER, AMD, DISSECTION, GIVEN = 0, 3, 4, 5  # cudssReorderingAlg_t
 NO_MATCHING, PRODUCT, OWN_MATCHING = 0, 5, 6  # cudssMatchingAlg_t, the last is the default
@@ -168,7 +168,7 @@ class Solver:
         threads: int = 1,
     ):
         """indptr (n + 1,), indices (nnz,), values (nnz,) : by rows, sorted, on the GPU; kept, and read in each call.
-        blank (n,) : memory of this dtype that stands for a right-hand side where there is none.
+        blank (n,) : memory of this dtype that stands for a right-hand side if there is none.
 
         kind : of the matrix; unless it is GENERAL, what is above the diagonal is read.  threads : of the host.
         """
@@ -205,7 +205,7 @@ class Solver:
         self._call("cudssDataSet", self._handle, self._data, HOST_INTERRUPT, stop, ctypes.sizeof(self._stop))
 
     def _created(self, function: str, *arguments: Any, destroy: Callable[..., int]) -> Any:
-        """What a function makes: its address comes first, but for data, which belong to a handle."""
+        """What a function makes: its address comes first, except for data, which belong to a handle."""
         made = _pointer()
         last = function == "cudssDataCreate"
         status = getattr(self._calls, function)(*arguments[:last], ctypes.byref(made), *arguments[last:])
@@ -379,7 +379,7 @@ def aside(function: Callable[[], None], end: Callable[[], None]) -> None:
 
 
 def _destroy(made: list[tuple[Any, ...]], device: int, _: Any) -> None:
-    """Destroy what was made, last first. _ : what has to be there until then."""
+    """Destroy the objects, last first. _ : objects that must exist until then."""
     if made:
         with _on(device):
             while made:

@@ -127,7 +127,7 @@ template <typename R> __device__ inline void post(Complex<R>* p, Complex<R> v) {
 // a word that one thread polls and another sets is no data race. Instructions of relaxed scope cta took 1.00 to 1.12 times
 // as long (benchmarks/results/shared-words-nvidia-h200-2026-11-26.md), and compute-sanitizer's racecheck, which looks at the
 // machine code, reports either form. With FINELU_RACECHECK each access is an atomic operation there, too, with the same
-// result and slower: it reads a word by putting all ones in the place of all ones, and sets one that was all ones.
+// result and slower: it reads a word by exchanging all ones for all ones, and sets one that was all ones.
 #ifndef FINELU_RACECHECK
 template <typename W> __device__ inline W load_shared(const W* p) { return *const_cast<const volatile W*>(p); }
 template <typename W> __device__ inline void store_shared(W* p, W v) { *const_cast<volatile W*>(p) = v; }

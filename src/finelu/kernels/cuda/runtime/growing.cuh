@@ -1,14 +1,13 @@
 // Rows whose pattern is found while they are eliminated (ILUT, ICT, the pattern of ILU(k)): a warp a row, in natural
 // order, with no analysis, since what a row will meet is not known beforehand.
-//
-// A row lies in a hash table of its warp: columns and what they hold. Those before the diagonal wait in a list, from which
-// the smallest is taken until none is left; then the row is put in order and written to where the pool has room. ready[i],
-// pending before, says where: its place in the pool and how much there is behind the diagonal, in one word that is
-// released after the row. Bits do not depend on the order of events: columns of a row that is subtracted are different,
-// and one such row comes after the other.
-// Progress: a warp has one row at a time, of a ticket, and waits for rows with smaller numbers only, which warps hold that
-// run. A row that cannot be finished is posted as FAILED, and so are those that need it. Where a table or the pool is
-// full, all end; what is finished stays, and another launch with more room goes on with the rest.
+// A row lies in a hash table of its warp: columns and their values. Those before the diagonal wait in a list, from
+// which the smallest is taken until none is left; then the row is put in order and written to where the pool has room.
+// ready[i], pending before, says where: its place in the pool and how much there is behind the diagonal, in one word
+// that is released after the row. Bits do not depend on the order of events: columns of a row that is subtracted are
+// different, and one such row comes after the other. Progress: a warp has one row at a time, of a ticket, and waits for
+// rows with smaller numbers only, which warps hold that run. A row that cannot be finished is posted as FAILED, and so
+// are those that need it. Where a table or the pool is full, all end; what is finished stays, and another launch with
+// more room goes on with the rest.
 #pragma once
 
 namespace fl {
@@ -109,7 +108,7 @@ struct Pool {
         if (threadIdx.x % 32 == 0) atomicOr(ended(), why);
     }
 
-    // Room for that many entries; -1: there is none, and all end. There are no gaps: what is not there is not taken.
+    // Room for that many entries; -1: there is none, and all end. There are no gaps: only existing room is taken.
     __device__ long long take(int entries) const
     {
         u64 place = 0;
@@ -231,7 +230,7 @@ struct Row {
         ++kept;
     }
 
-    // Of the columns behind the diagonal those for which `holds` stay in their list.
+    // The columns behind the diagonal for which `holds` stay in their list; the others leave it.
     template <typename Holds> __device__ void keep_behind(Holds holds)
     {
         int found = 0;

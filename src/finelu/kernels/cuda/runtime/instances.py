@@ -5,9 +5,9 @@ INSTANCES, for `make cuda`: every kernel with every type of value and every inde
 cells have many more shapes than are worth a compiler's time: each one that usual sizes lead to is there with double and
 int, and each type of value and index with one or two of them.
 
-CARRIED, for a wheel: these, and with float and int whatever is there with double and int. What is compiled at first use
-then: these kernels with complex numbers or 64-bit indices in other shapes; blocks of sizes from 10 to 15 and from 17 to
-31, cells of these and 9; grids with no hyperplane that fills a thread block.
+CARRIED, for a wheel: these, and with float and int all that exist with double and int. Compiled at first use are then:
+these kernels with complex numbers or 64-bit indices in other shapes; blocks of sizes from 10 to 15 and from 17 to 31,
+cells of these and 9; grids with no hyperplane that fills a thread block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ COMPLEX = VALUES[2:]
 BOOLEANS = ("false", "true")
 INDICES = ("int", "long long")
 WORDS = ("unsigned char", "unsigned short", "unsigned", "unsigned long long", "ulonglong2")
-LANES = (1, 2, 4, 8, 16, 32)
+LANES = (1, 2, 4, 8, 16, 32)  # threads of a row
+# (threads of a row, entries of each)
 ROW_SHAPES = ((8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 1), (32, 2), (32, 4))
 
 

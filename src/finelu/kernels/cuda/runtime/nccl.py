@@ -16,7 +16,7 @@ from typing import Any
 from finelu.errors import DeviceError
 from finelu.kernels.cuda.runtime.libraries import cuda_version, places
 
-VERSION = 2
+VERSION = 2  # of the library, its major one
 BYTES = 1  # ncclUint8, of ncclDataType_t
 
 _pointer, _int, _size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t

@@ -15,8 +15,8 @@ OPTIONS = ("-std=c++17",)
 
 @cache
 def source(stem: str) -> str:
-    """The text of `<stem>.cu` of kernels/cuda, the headers in place of the includes, so that whoever keeps what was
-    compiled of it sees every change."""
+    """The text of `<stem>.cu` of kernels/cuda, the headers in place of the includes, so that a cache of compiled code
+    notices every change."""
     folder = files("finelu.kernels.cuda")
 
     def included(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""cuDSS for `SparseLU`, where it is installed: complete factors that are made, kept and applied on the GPU."""
+"""cuDSS, where it is installed: complete factors that are made, kept and applied on the GPU."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu, synchronize
+from finelu.device import namespace, on_gpu
 from finelu.errors import DeviceError, FineluError, ParameterError, SingularMatrix, UnstableFactors
-from finelu.factors import Factors, Report
-from finelu.factors.base import backward_error, probing, unstable
+from finelu.factors import Report
+from finelu.factors.base import backward_error, trial_vector, unstable
 from finelu.kernels import kernels_for
 from finelu.kernels.cuda.runtime import cudss
 from finelu.kernels.cuda.runtime.cudss import GENERAL, HERMITIAN, HPD, OWN_MATCHING, SPD, SYMMETRIC, Solver
 from finelu.kernels.operands import CSR
 from finelu.matrix import norm, without_zeros
-from finelu.preconditioners.complete import is_mirrored
+from finelu.preconditioners.direct.library import RefinedFactors, is_mirrored
 from finelu.scaling import require_matching
 from finelu.threads import get_num_threads
 
@@ -34,10 +34,10 @@ KINDS = {
     HPD: "positive definite",
 }
 REFINED = 2  # most steps of refinement in a solve
-ROUNDING = 1e3  # roundings up to which `probe` asks for no more refinement
+ROUNDING = 1e3  # roundings up to which `trial_residual` asks for no more refinement
 BY_ROWS = 100.0  # likewise, of the sums of a row, up to which its residual does
-ALIKE = 10.0  # times by which `probe` may find more than when its steps were looked for, with as many
-GAINED = 0.1  # part of `probe` that a step of refinement leaves at most, if it is worth its time
+ALIKE = 10.0  # times by which `trial_residual` may find more than when its steps were looked for, with as many
+GAINED = 0.1  # part of `trial_residual` that a step of refinement leaves at most, if it is worth its time
 
 
 class TooMany(MemoryError):
@@ -59,7 +59,8 @@ class CudssReport(Report):
     "hermitian" (L D L^T, L D L^H) or "positive definite" (L L^H).
 
     analysis_seconds : of the plan, mostly on the host.  plans : how often one was made.  replaced : pivots that
-    were too small.  refinements : steps that each solve takes.  probe : see `finelu.factors.probe`, with them.
+    were too small.  refinements : steps that each solve takes.  trial_residual : see `finelu.factors.trial_residual`,
+    with them.
     backward_error : the largest |b - A x|_i / (|A| |x| + |b|)_i of the same solve.
     """
 
@@ -70,19 +71,20 @@ class CudssReport(Report):
     plans: int = 0
     replaced: int | None = None
     refinements: int | None = None
-    probe: float | None = None
+    trial_residual: float | None = None
     backward_error: float | None = None
 
 
-class CudssFactors(Factors):
+class CudssFactors(RefinedFactors):
     """M = A up to rounding, on the GPU.
 
     cuDSS keeps matching, scaling and order for new values, and replaces pivots that are too small, so that its factors
-    are never trusted: a probe finds the steps of refinement that they need, and where those do not help, A is planned
-    anew, at last as a general matrix with a maximum product matching.
+    are never trusted: a trial solve finds the steps of refinement that they need, and where those do not help, A is
+    planned anew, at last as a general matrix with a maximum product matching.
     The factors cannot leave the process: a copy factors anew what was factored, as a rule with other bits.
     """
 
+    well_formed = True
     _bound = ("_lock", "_library", "_turns", "_solver", "_transposed", "_y")
     report: CudssReport
 
@@ -109,9 +111,9 @@ class CudssFactors(Factors):
         self._most, self._indefinite = most, indefinite
         self._unbound()
         self._made: How | None = None  # what the factors were made by
-        self._steps, self._nnz = 0, 0
-        self._least = 0.0  # what `_probed` found when the steps were last looked for
-        self._seen = 0.0, 0.0  # probe and backward error of the factors that there are
+        self._nnz = 0
+        self._least = 0.0  # what `_trial` found when the steps were last looked for
+        self._seen = 0.0, 0.0  # trial residual and backward error of the factors that there are
         self._lay_out(A)
         self._refresh(A)
         self._most = math.inf
@@ -126,8 +128,8 @@ class CudssFactors(Factors):
         self._library = _library()
         self._turns = threading.Lock()  # a solve works in memory of the factors
         self._solver: Solver | None = None
-        self._transposed: Any = None  # S^T by rows, once it is needed
-        self._y: Any = None  # what `probe` takes
+        self._transposed = None
+        self._y: Any = None  # what `trial_residual` takes
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -141,7 +143,7 @@ class CudssFactors(Factors):
 
     @property
     def _good(self) -> float:
-        """What `probe` may find of factors that are taken as they are."""
+        """What `trial_residual` may find of factors that are taken as they are."""
         return float(np.finfo(self.dtype).eps ** 0.5)
 
     def _refresh(self, A: CSR) -> None:
@@ -159,16 +161,16 @@ class CudssFactors(Factors):
             _take_values(self._S, self._places, values, self.recipe.shift)
             self._transposed = None
             size = self._compute(A)
-            if self.report.replaced:  # as where A is 0, of which the probe sees nothing
+            if self.report.replaced:  # as where A is 0, of which a trial solve sees nothing
                 require_matching(A)  # says which rows
-        except BaseException:  # Ctrl-C, too: what is left is of no use
+        except BaseException:  # Ctrl-C, too: the rest is of no use
             self._drop()
             raise
         self.report.numeric_seconds = perf_counter() - start - self._planned
         self._say(size)
 
     def _compute(self, A: CSR) -> float:
-        """Factors of what is in S, and what `probe` finds of them: the first that are good, or the best."""
+        """Factors of what is in S, and what `trial_residual` finds of them: the first that are good, or the best."""
         found: dict[How, float] = {}
         failed: FineluError | None = None
         for how in self._ways():
@@ -224,7 +226,7 @@ class CudssFactors(Factors):
         return [GENERAL]
 
     def _plan_and_factor(self, how: How) -> bool:
-        """Whether there are such factors. What CuPy holds without a use goes to cuDSS, if that finds no room."""
+        """Whether there are such factors. What CuPy holds without a use goes to cuDSS, if that is out of memory."""
         for second in (False, True):
             self._drop()
             try:
@@ -277,29 +279,30 @@ class CudssFactors(Factors):
         self._solver = None
 
     def _refined(self, *, as_before: bool = False) -> float:
-        """What `probe` finds of S and these factors, with the steps of refinement that bring it to rounding, or as near
-        as they can; Inf where not even one solve is finite.
+        """What `trial_residual` finds of S and these factors, with the steps of refinement that bring it to rounding,
+        or as near as they can; Inf where not even one solve is finite.
 
         as_before : the steps of the last factors are taken first, and no others where these do about as well."""
         enough, best = ROUNDING * float(np.finfo(self.dtype).eps), (np.inf, 0, (np.inf, np.inf))
         if as_before:
-            size, seen = self._probed()
+            size, seen = self._trial()
             if size <= max(enough, ALIKE * self._least):
                 self._seen = seen
                 return size
         for self._steps in range(REFINED + 1):
-            (size, seen), before = self._probed(), best[0]
+            (size, seen), before = self._trial(), best[0]
             best = min(best, (size, self._steps, seen))
             if size <= enough or (self._steps and size > GAINED * before):
                 break
         self._least, self._steps, self._seen = best
         return self._least
 
-    def _probed(self) -> tuple[float, tuple[float, float]]:
-        """How far off these factors are: what `probe` finds, but more than is good where a row's residual is far beyond
-        rounding, and Inf where a solve is not finite. And both figures, the second as `backward_error` has it."""
+    def _trial(self) -> tuple[float, tuple[float, float]]:
+        """How far off these factors are: what `trial_residual` finds, but more than is good where a row's residual is
+        far beyond rounding, and Inf where a solve is not finite. And both figures, the second as `backward_error` has
+        it."""
         if self._y is None:
-            self._y = probing(self._S)
+            self._y = trial_vector(self._S)
         kernels = kernels_for(self._S.data)
         with np.errstate(all="ignore"):
             v = kernels.products.subtract_product(self._S, self._y)
@@ -315,25 +318,21 @@ class CudssFactors(Factors):
 
     def _say(self, size: float) -> None:
         report = self.report
-        report.refinements, (report.probe, report.backward_error) = self._steps, self._seen
+        report.refinements, (report.trial_residual, report.backward_error) = self._steps, self._seen
         if report.replaced:
             report.warn(
                 f"cuDSS replaced {report.replaced} pivots that were too small; backend='superlu' exchanges rows"
             )
         if size > self._good:
-            what = unstable(report.probe)
-            if report.probe <= self._good:
+            what = unstable(report.trial_residual)
+            if report.trial_residual <= self._good:
                 what = f"solves have a backward error of {report.backward_error:.1e} by rows"
             report.warn(f"{what}; check A for dependent rows, try a shift, or backend='superlu'")
 
     # solves
 
     def _apply(self, R: Any, trans: str) -> Any:
-        R = namespace(R).ascontiguousarray(R)
-        x = self._solved(R, trans)
-        for _ in range(self._steps):
-            x += self._solved(self._residual(R, x, trans), trans)
-        return x
+        return self._solve_refined(namespace(R).ascontiguousarray(R), trans)
 
     def _solved(self, r: Any, trans: str) -> Any:
         """One solve, without refinement: r (n,) or (n, k), by rows, as is what it returns."""
@@ -350,19 +349,6 @@ class CudssFactors(Factors):
             elif b.size:
                 self._solver.solve(b, x, mode)
         return xp.ascontiguousarray(x.conj() if conjugate else x)
-
-    def _residual(self, r: Any, x: Any, trans: str) -> Any:
-        """r - S x, r - S^T x or r - S^H x."""
-        subtract = kernels_for(r).products.subtract_product
-        if trans == "N":
-            return subtract(self._S, x, r)
-        if self._transposed is None:
-            transposed = self._S.tosparse().T.tocsr()
-            synchronize(transposed.data)  # another thread may use it on another stream
-            self._transposed = transposed
-        if trans == "H" and self.dtype.kind == "c":
-            return subtract(self._transposed, x.conj(), r.conj()).conj()
-        return subtract(self._transposed, x, r)
 
 
 def missing() -> str:

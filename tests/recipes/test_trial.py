@@ -9,42 +9,45 @@ from conftest import real_matrix
 import finelu as fl
 from finelu import ICT, ILUT, MultilevelILU, SparseLU, gallery, krylov
 from finelu.errors import UnstableFactors
-from finelu.factors import probe
-from finelu.factors.base import probing, reduction
+from finelu.factors import trial_residual
+from finelu.factors.base import reduction, trial_vector
 from finelu.matrix import as_csr
-from finelu.preconditioners.multilevel import recipe as multilevel
+from finelu.preconditioners.multilevel import factors as multilevel
 from finelu.scaling import matching
 
-PROBED = pytest.mark.parametrize("recipe", [MultilevelILU(dense_size=10), ILUT(), ICT(), SparseLU()], ids=repr)
+TRIED = pytest.mark.parametrize("recipe", [MultilevelILU(dense_size=10), ILUT(), ICT(), SparseLU()], ids=repr)
 
 
-@PROBED
+@TRIED
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_the_probe_is_the_residual_for_a_vector(backend, recipe, dtype):
     A = in_dtype(gallery.poisson5(12, 11), dtype)
     C = as_csr(backend.move(A))
     F = recipe.factor(C)
-    assert 0 <= F.report["probe"] < 0.1 and "warning" not in F.report
+    assert 0 <= F.report["trial_residual"] < 0.1 and "warning" not in F.report
     seen = []
 
     def apply(v):
         seen.append(v)
         return F.solve(v)
 
-    found, finite = probe(C, apply)
-    np.testing.assert_allclose(F.report["probe"], found, rtol=0.1, atol=50 * np.finfo(dtype).eps)
+    found, finite = trial_residual(C, apply)
+    np.testing.assert_allclose(F.report["trial_residual"], found, rtol=0.1, atol=50 * np.finfo(dtype).eps)
     assert finite
     v, x = backend.fetch(seen[0]), backend.fetch(F.solve(seen[0]))
     want = np.linalg.norm(A @ x - v) / np.linalg.norm(v)  # all rows of A are of one size
-    np.testing.assert_allclose(F.report["probe"], want, rtol=0.1, atol=50 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(F.report["trial_residual"], want, rtol=0.1, atol=50 * np.finfo(dtype).eps)
 
 
-@PROBED
+@TRIED
 @pytest.mark.parametrize("scale", [1e-290, 1.0, 1e300])
 def test_the_probe_does_not_depend_on_the_size_of_the_entries(recipe, scale):
     A = gallery.poisson5(12, 11)
     np.testing.assert_allclose(
-        recipe.factor(A * scale).report["probe"], recipe.factor(A).report["probe"], rtol=1e-3, atol=1e-14
+        recipe.factor(A * scale).report["trial_residual"],
+        recipe.factor(A).report["trial_residual"],
+        rtol=1e-3,
+        atol=1e-14,
     )
 
 
@@ -52,7 +55,7 @@ def test_the_probe_does_not_depend_on_the_size_of_the_entries(recipe, scale):
 def test_numbers_of_any_range_are_not_called_unstable(recipe):
     d = np.logspace(-200, 200, 30)
     F = recipe.factor(sp.diags(d).tocsr())
-    assert F.report["probe"] < 1e-12
+    assert F.report["trial_residual"] < 1e-12
 
 
 def growing(n):
@@ -65,7 +68,7 @@ def test_an_inverse_that_is_not_finite_is_an_error_that_says_so():
     with pytest.raises(UnstableFactors, match="unstable: M\\^-1 v is not finite"):
         ILUT(drop_tol=0.5).factor(A * np.float64(1))
     F = ILUT().factor(sp.csr_matrix(sp.eye(1200) + 1e-3 * sp.eye(1200, k=-1) + 1e-3 * sp.eye(1200, k=1)))
-    assert F.report["probe"] < 1e-2
+    assert F.report["trial_residual"] < 1e-2
 
 
 def test_a_matching_does_not_run_through_rounding_where_it_need_not():
@@ -97,27 +100,27 @@ def test_fidapex6_is_solved_by_multilevel_factors():
     b = A @ np.ones(A.shape[0])
     F = MultilevelILU().factor(A)
     assert (
-        F.report["probe"] < 0.1
+        F.report["trial_residual"] < 0.1
         and F.report["matching"] is False
         and "without the matching and drop_tol=0.001, which" in F.report["warning"]
     )
     solution = krylov.gmres(A, b, M=F)
     assert solution.converged and solution.iterations <= 6
     F.update(A)
-    assert F.report["probe"] < 0.1
-    assert MultilevelILU(matching=False).factor(A).report["probe"] == F.report["probe"]
+    assert F.report["trial_residual"] < 0.1
+    assert MultilevelILU(matching=False).factor(A).report["trial_residual"] == F.report["trial_residual"]
     assert fl.solve(A, b).converged
 
 
 def test_factors_of_no_use_have_a_warning():
     F = SparseLU().factor(real_matrix("fidapex6"))
-    assert F.report["probe"] > 10 and "unstable" in F.report["warning"]
+    assert F.report["trial_residual"] > 10 and "unstable" in F.report["warning"]
 
 
 def test_only_what_is_not_finite_in_the_inverse_is_an_error(backend):
     C = as_csr(backend.move(sp.csr_matrix(gallery.poisson5(6, 5) * 1e10)))
     for value, want in ((np.nan, False), (np.inf, False), (1e306, True)):  # A x overflows, x does not
-        assert probe(C, lambda v, value=value: backend.xp.full_like(v, value)) == (np.inf, want)
+        assert trial_residual(C, lambda v, value=value: backend.xp.full_like(v, value)) == (np.inf, want)
 
     F = ILUT().factor(C)
 
@@ -127,7 +130,7 @@ def test_only_what_is_not_finite_in_the_inverse_is_an_error(backend):
 
     F.__class__ = Large
     F.update(C)
-    assert F.report["probe"] == np.inf and "||A M^-1 v - v|| is inf ||v||" in F.report["warning"]
+    assert F.report["trial_residual"] == np.inf and "||A M^-1 v - v|| is inf ||v||" in F.report["warning"]
 
 
 @pytest.mark.parametrize("error", [MemoryError, np.linalg.LinAlgError, RecursionError])
@@ -137,7 +140,7 @@ def test_the_first_factors_outlive_a_second_try_that_fails(monkeypatch, error):
     made = []
 
     def fails(self, A):
-        made.append((self._way.matching, self._way.limits.drop_tol))
+        made.append((self._variant.matching, self._variant.limits.drop_tol))
         if len(made) > 1:
             self._levels, self._last = [], {}
             raise error("no room" if error is MemoryError else "")
@@ -147,7 +150,7 @@ def test_the_first_factors_outlive_a_second_try_that_fails(monkeypatch, error):
     monkeypatch.setattr(multilevel, "USELESS", -1.0)
     monkeypatch.setattr(multilevel, "ENOUGH", -1.0)
     monkeypatch.setattr(multilevel.MultilevelFactors, "_make", fails)
-    if error is RecursionError:  # which is none that a factorization has
+    if error is RecursionError:  # which no factorization raises
         with pytest.raises(RecursionError):
             MultilevelILU(dense_size=10).factor(A)
         return
@@ -169,7 +172,7 @@ def test_poor_factors_are_made_again_with_a_smaller_drop_tol(name):
     A = real_matrix(name)
     b = A @ values(A.shape[0], "float64")
     F = MultilevelILU().factor(A)
-    assert F.report["drop_tol"] == 1e-5 and F.report["probe"] < 0.2
+    assert F.report["drop_tol"] == 1e-5 and F.report["trial_residual"] < 0.2
     assert "20 steps of GMRES left" in F.report["warning"]
     assert "drop_tol=1e-05, which were taken" in F.report["warning"]
     solution = krylov.gmres(A, b, M=F)
@@ -188,7 +191,7 @@ def test_what_gmres_would_be_slow_with_is_told_from_what_it_would_not(name, slow
 def test_the_reduction_is_that_of_gmres(backend):
     A = backend.move(gallery.convection_diffusion(5))
     M = as_csr(A, diagonal=False)
-    v = A @ probing(M)
+    v = A @ trial_vector(M)
     for steps in (1, 4, 9):
         residual = krylov.gmres(A, v, restart=steps, maxiter=steps, rtol=0).history[-1]
         left = reduction(M, lambda r: r.copy(), steps, 0.0)
@@ -208,10 +211,10 @@ def test_the_next_values_begin_in_the_way_of_the_last(monkeypatch):
     A, made = sp.csr_matrix(gallery.poisson5(31, 33)), []
     plain = multilevel.MultilevelFactors._make
     monkeypatch.setattr(
-        multilevel.MultilevelFactors, "_make", lambda F, A: made.append(F._way.limits.drop_tol) or plain(F, A)
+        multilevel.MultilevelFactors, "_make", lambda F, A: made.append(F._variant.limits.drop_tol) or plain(F, A)
     )
     F = MultilevelILU(dense_size=10).factor(A)
-    assert made == [1e-3, 1e-5] and F.report["probe"] < 1e-6
+    assert made == [1e-3, 1e-5] and F.report["trial_residual"] < 1e-6
     F.update(sp.csr_matrix(2 * A))
     assert made[2:] == [1e-5] and "warning" not in F.report
 
@@ -220,7 +223,7 @@ def test_the_next_values_begin_in_the_way_of_the_last(monkeypatch):
 def test_what_is_kept_is_what_was_asked_for(monkeypatch, given):
     monkeypatch.setattr(multilevel, "ENOUGH", -1.0)
     ways = [
-        (way.limits.drop_tol, way.limits.fill) for way in MultilevelILU(**given).factor(gallery.poisson5(9))._ways()
+        (way.limits.drop_tol, way.limits.fill) for way in MultilevelILU(**given).factor(gallery.poisson5(9))._variants()
     ]
     fill = given.get("fill", 10.0)
     assert ways == ([(1e-3, fill)] * 2 if "drop_tol" in given else [(1e-3, fill), (1e-5, fill)] * 2)

@@ -22,7 +22,9 @@ from finelu import gallery
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import products
-from finelu.krylov import bicgstab, cg, gmres, progress
+from finelu.krylov import bicgstab, cg, gmres
+from finelu.krylov.cg import CG
+from finelu.krylov.loop import Loop
 from finelu.krylov.residual import PROBES
 from finelu.krylov.system import System
 from finelu.result import Status
@@ -100,8 +102,8 @@ def test_an_iterate_that_was_verified_is_not_lost_to_a_recurrence_that_drifts(ev
 def test_a_new_cycle_begins_from_the_better_of_the_last_and_the_best_iterate(backend):
     A, b = 2 * np.eye(4), np.arange(1.0, 5.0)
     exact = b / 2
-    solve = progress.Progress(
-        "cg", System.checked(backend.move(sp.csr_matrix(A)), backend.move(b)), rtol=1e-9, atol=0.0, maxiter=99,
+    solve = Loop(
+        CG, System.checked(backend.move(sp.csr_matrix(A)), backend.move(b)), rtol=1e-9, atol=0.0, maxiter=99,
         callback=None, watch=None,
     )  # fmt: skip
     best, (r,) = solve.keeps_best(), solve.vectors(1)

@@ -1,4 +1,4 @@
-"""PARDISO of MKL for `SparseLU`, where pypardiso is installed, which brings MKL and finds it; see `complete`."""
+"""PARDISO of MKL, where pypardiso is installed, which brings MKL and finds it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.device import free_memory
-from finelu.errors import FineluError, ParameterError, SingularMatrix
+from finelu.errors import FineluError, SingularMatrix
 from finelu.foreign import leavable
-from finelu.preconditioners.complete import LONG_ENTRIES, installed
+from finelu.preconditioners.direct.library import LONG_ENTRIES, Library, installed, required
 from finelu.threads import get_num_threads
 
 MINIMUM_DEGREE, DISSECTION = 0, 3  # orderings of PARDISO, the second by all threads
@@ -25,7 +25,7 @@ DEFINITE, INDEFINITE, GENERAL = 2, -2, 11  # its kinds of real matrices
 OF_COMPLEX = {DEFINITE: 4, INDEFINITE: -4, GENERAL: 13}
 ANALYSE_AND_FACTOR, FACTOR, SOLVE, FREE = 12, 22, 33, -1  # its phases
 NO_MEMORY = (-2, -8, -9)  # its errors
-ZERO_PIVOT = (-4, -6, -7)
+ZERO_PIVOT = (-4, -6, -7)  # its errors where A is singular
 ERRORS = {
     -1: "its input is inconsistent",
     -2: "it finds no memory",
@@ -60,7 +60,7 @@ def mkl() -> Any:
         return None
 
 
-class Pardiso:
+class Pardiso(Library):
     """L U, L D L^H or L L^H by dense blocks, with pivots exchanged inside of a block, on all cores.
 
     O. Schenk, K. Gaertner: Solving unsymmetric sparse systems of linear equations with PARDISO, 2004; On fast
@@ -71,7 +71,6 @@ class Pardiso:
     """
 
     name = "pardiso"
-    expected = None
 
     def __init__(self, columns: sp.csc_matrix, ordering: int, symmetric: bool, order: Any = None):
         """ordering : of PARDISO.  symmetric : whether A equals A^H, so that one triangle is read.  order (n,) : of the
@@ -79,15 +78,10 @@ class Pardiso:
 
         Raises ParameterError where pypardiso is not installed.
         """
-        if mkl() is None:
-            raise ParameterError(
-                "backend='pardiso' needs pypardiso, and MKL with 32-bit integers, which are not installed: pip install "
-                "'finelu[mkl]', or use 'superlu'."
-            )
+        required(mkl(), "pardiso", "pypardiso, and MKL with 32-bit integers, which are not installed", "mkl")
         order = None if order is None else order.astype(np.int32)
-        self.how, self.symmetric = (ordering, symmetric, order), symmetric
-        self._pattern = columns.indptr, columns.indices
-        self._complex = columns.dtype.kind == "c"
+        super().__init__(columns, ordering, symmetric, order)
+        self.symmetric = symmetric
         rows = _triangle(columns) if symmetric else _by_rows(columns)
         self._gaps = np.flatnonzero(rows.data == 0)
         self._places = np.maximum(rows.data - 1, 0).astype(columns.indices.dtype)  # of the entries among those of A
@@ -97,11 +91,6 @@ class Pardiso:
         self._freed.atexit = False
         self._long = rows.nnz > LONG_ENTRIES
         self._turns = threading.Lock()  # it keeps its state in memory of the factors
-
-    def holds_for(self, columns: sp.csc_matrix) -> bool:
-        """Whether the analysis is one of this pattern."""
-        same = zip(self._pattern, (columns.indptr, columns.indices), strict=True)
-        return self._complex == (columns.dtype.kind == "c") and all(np.array_equal(a, b) for a, b in same)
 
     def factor(self, columns: sp.csc_matrix, singular: str) -> Pardiso:
         """Factor a matrix of the pattern that was analysed. singular : what the error says where A is."""
@@ -163,7 +152,7 @@ class _Called:
         try:
             made = (kind == self.kind and self._made(FACTOR) and not self.replaced) or self._anew(kind)
         finally:
-            if not made:  # what is left is of no use
+            if not made:  # the rest is of no use
                 self.free()
         return made
 
@@ -201,14 +190,14 @@ class _Called:
     def _made(self, phase: int) -> bool:
         error = self._call(phase)
         if error in NO_MEMORY and not self._is_small:
-            raise MemoryError(f"SparseLU: PARDISO finds no room: its error {error}, {ERRORS[error]}")
+            raise MemoryError(f"SparseLU: PARDISO is out of memory: its error {error}, {ERRORS[error]}")
         if error and error not in ZERO_PIVOT:
             raise _gave_up(error)
         return not error
 
     @property
     def _is_small(self) -> bool:
-        """Whether even dense factors find room: MKL says that there is none of other failures, too."""
+        """Whether even dense factors fit in memory: MKL says that there is none of other failures, too."""
         return float(self._starts.size) ** 2 * self.values.itemsize <= free_memory(self.values) / 2
 
     def solve(self, b: Any, trans: str) -> Any:
@@ -247,7 +236,7 @@ def _gave_up(error: int) -> FineluError:
     """What MKL's number says."""
     why = ERRORS.get(error, "which its manual does not name")
     if error in NO_MEMORY:
-        why += ", though even dense factors would find room: so it speaks of other failures, too"
+        why += ", though even dense factors would fit in memory: so it speaks of other failures, too"
     return FineluError(f"SparseLU: PARDISO gave up: its error {error}, {why}. Try backend='superlu'.")
 
 

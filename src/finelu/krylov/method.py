@@ -1,0 +1,204 @@
+"""What all Krylov methods have in common: their facts, the function that a caller calls, and their registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import Parameter, Signature, cleandoc, signature
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from finelu.arithmetic import ignore_fp_errors, require_known
+from finelu.errors import ParameterError, meant
+from finelu.krylov.criterion import solved
+from finelu.krylov.loop import Callback, Loop, Watch
+from finelu.krylov.spread import alike, checked
+from finelu.krylov.system import System
+from finelu.registry import Registry
+from finelu.result import Solution
+from finelu.validation import shown
+
+NEEDS = {  # what A has to be for a method, in words; "" for any nonsingular A
+    "spd": "A = A^H",  # and positive definite, which the iteration finds out
+    "hermitian": "A = A^H",
+    "symmetric": "A = A^H or A = A^T",
+    "any": "",
+}
+
+M = TypeVar("M", bound="type[Method]")
+
+
+class Door(Protocol):
+    """The function of a method: its arguments are those of `finelu.krylov` and, by name, the method's own."""
+
+    __name__: str
+    method: type[Method]
+
+    def __call__(
+        self,
+        A: Any,
+        b: Any,
+        x0: Any = None,
+        *,
+        rtol: float = 1e-5,
+        atol: float = 0.0,
+        criterion: str = "auto",
+        maxiter: int | None = None,
+        M: Any = None,
+        callback: Callback = None,
+        watch: Watch = None,
+        **own: Any,
+    ) -> Solution: ...
+
+
+class Method:
+    """A Krylov method: its facts, and `iterate`; `solve(A, b, ...)` of a subclass is the function that is called.
+
+    A subclass gives `iterate(loop, **own)`, a static method: the iteration, by what `Loop` offers, with the
+    method's own parameters as keywords. `solve` is made from it, with the arguments of `finelu.krylov`, the name of the
+    method and the docstring of the class.
+
+    The facts of a method are attributes of its class. Whatever depends on them, such as what `finelu.solve` refuses,
+    the gradients of interop and what `finelu compare` tries next, reads them here:
+    name : the key in `METHODS`; the name of the class in small letters, if not given.
+    needs : of A: "spd", Hermitian positive definite; "hermitian"; "symmetric", A = A^H or A = A^T; "any". M must be
+        Hermitian positive definite for the first two, and symmetric as A is for the third.
+    adjoint : multiplies by A^H and M^H, too.
+    products : products with A, or with A and A^H, in an iteration.
+    restarts : works in cycles of `restart` iterations, a parameter of its own; x exists at the end of each only.
+    minimizes : the norm of b - A x of the recurrence never grows.
+    stationary : forms r = b - A x itself in each iteration, see `Loop`.
+    spread : takes an A that is spread over processes, see `finelu.krylov.spread`.
+    """
+
+    name: ClassVar[str] = ""
+    needs: ClassVar[str] = "any"
+    adjoint: ClassVar[bool] = False
+    products: ClassVar[int] = 1
+    restarts: ClassVar[bool] = False
+    minimizes: ClassVar[bool] = False
+    stationary: ClassVar[bool] = False
+    spread: ClassVar[bool] = False
+
+    iterate: ClassVar[Callable[..., Solution]]
+    solve: ClassVar[Door]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in vars(cls):
+            cls.name = cls.__name__.lower()
+        if cls.needs not in NEEDS:
+            raise ParameterError(f"{cls.__name__}: needs={cls.needs!r}; one of {', '.join(NEEDS)} is needed.")
+        if not callable(getattr(cls, "iterate", None)):
+            raise ParameterError(f"{cls.__name__} has no iterate(loop), the iteration of the method.")
+        cls.solve = staticmethod(_door(cls))  # type: ignore[assignment]
+
+    @classmethod
+    def self_adjoint(cls) -> bool:
+        """Whether A = A^H is needed, so that A^H x = b is solved as A x = b is."""
+        return cls.needs in ("spd", "hermitian")
+
+    @classmethod
+    def in_cycles(cls, restart: int) -> dict[str, Any]:
+        """The keyword that makes cycles that long; {} for a method that does not restart."""
+        return {"restart": restart} if cls.restarts else {}
+
+
+METHODS: Registry[Method] = Registry(Method, "method", "finelu.methods", ("auto", "direct", "refinement"))
+
+
+def register(kind: M) -> M:
+    """Make a Krylov method known by its `name`, to `solve`, `compare` and the command line; returns it.
+
+    For a class of your program, as a decorator or called. An installed package names its methods in the entry-point
+    group "finelu.methods" instead, and need not be imported: `bicgstabl = "package.module:BiCGStabL"`, where the class
+    has the name "bicgstabl". `compare` works in a process of its own, which must be able to import the class.
+    Raises ParameterError if `kind` is not a method, or if another method has its name.
+    """
+    known: M = METHODS.register(kind)
+    return known
+
+
+def method_name(given: Any, *others: str) -> str:
+    """The key of METHODS that is meant, or one of `others`: of a name, a method's class, or its function.
+
+    The method of an installed package is imported. Raises ParameterError for anything else, and for what is not
+    registered.
+    """
+    if isinstance(given, str):
+        name = given if given in others else METHODS.key(given, *others)
+        return name if name in others else METHODS[name].name
+    kind = getattr(given, "method", given)
+    if isinstance(kind, type) and issubclass(kind, Method) and METHODS.registered.get(kind.name) is kind:
+        return kind.name
+    raise ParameterError(
+        f"there is no method {shown(given)}; one of {', '.join((*others, *METHODS))} is needed."
+        + meant(getattr(given, "__name__", ""), METHODS)
+    )
+
+
+def _door(method: type[Method]) -> Door:
+    """The function that is called for `method`."""
+    own = {
+        name: parameter.replace(kind=Parameter.KEYWORD_ONLY)
+        for name, parameter in list(signature(method.iterate).parameters.items())[1:]
+    }
+
+    def solve(
+        A: Any,
+        b: Any,
+        x0: Any = None,
+        *,
+        rtol: float = 1e-5,
+        atol: float = 0.0,
+        criterion: str = "auto",
+        maxiter: int | None = None,
+        M: Any = None,
+        callback: Callback = None,
+        watch: Watch = None,
+        **options: Any,
+    ) -> Solution:
+        if not options.keys() <= own.keys():
+            require_known(solve, method.name, options)
+        system = (checked if method.spread else System.checked)(A, b, x0, M)
+        if system.comm is not None:
+            limits = {"rtol": rtol, "atol": atol, "maxiter": maxiter, "criterion": criterion}
+            callback, watch = alike(system, callback, watch, **limits)
+        return solved(
+            method,
+            system,
+            criterion=criterion,
+            rtol=rtol,
+            atol=atol,
+            maxiter=maxiter,
+            callback=callback,
+            watch=watch,
+            **options,
+        )
+
+    common = [p for p in signature(solve).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    solve.__name__ = solve.__qualname__ = method.name
+    solve.__module__, solve.__doc__ = method.__module__, cleandoc(method.__doc__ or "")
+    solve.__signature__ = Signature([*common, *own.values()], return_annotation=Solution)  # type: ignore[attr-defined]
+    door: Any = ignore_fp_errors(solve)
+    door.__qualname__ = f"{method.__qualname__}.solve"  # where pickle finds it
+    door.method = method
+    return door  # type: ignore[no-any-return]
+
+
+def iterate(
+    method: str,
+    system: System,
+    *,
+    rtol: float,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    callback: Callback = None,
+    watch: Watch = None,
+    restart: int | None = None,
+) -> Solution:
+    """Run a method on a checked system, for callers that have checked their arguments and run under `ignore_fp_errors`.
+
+    method : of `method_name`.  restart : iterations of a cycle, where the method works in cycles.
+    """
+    kind = METHODS.registered[method]
+    loop = Loop(kind, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
+    return kind.iterate(loop, restart=restart) if kind.restarts else kind.iterate(loop)

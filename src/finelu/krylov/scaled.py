@@ -1,0 +1,63 @@
+"""Right-hand sides whose norm is so large or so small that products of residuals would leave the range of numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from finelu.errors import MatrixError
+from finelu.krylov.residual import Measures
+from finelu.krylov.system import System
+
+
+class Scaled(NamedTuple):
+    """(A / s) x = b / s with s M in the place of M: the same x by the same steps.
+
+    A, M, b : the operators and the right-hand side, divided and multiplied.  scale : s, a power of two.
+    x0 : the initial guess, None for 0.  norm_b : ||b|| / s.
+    """
+
+    A: Any
+    M: Any
+    b: Any
+    x0: Any
+    scale: float
+    norm_b: float
+
+
+def scaled(system: System, measures: Measures, norm_b: float) -> Scaled:
+    """The system with s about as large as b where the norm of b is extreme; s = 1 elsewhere, and nothing is copied.
+
+    The range is that of M where M has less precision than x. An x0 whose residual is so much larger than b that b / s
+    would lose digits next to it is left out for x = 0.
+    Raises MatrixError where the norm of b overflows.
+    """
+    A, M, b, x0, real = system.A, system.M, system.b, system.x0, system.real
+    if not math.isfinite(norm_b):
+        raise MatrixError(f"the norm of b overflows in {real}; scale the system down.")
+    scale = power_of_two(norm_b, system)
+    if x0 is not None and scale != 1:
+        scale = power_of_two(max(norm_b, measures.size(b - A @ x0.copy())), system)  # max drops NaN so
+        limits = narrowest(system)
+        if norm_b / scale < math.sqrt(float(limits.tiny)) / float(limits.eps):
+            x0, scale = None, power_of_two(norm_b, system)
+    if scale != 1:
+        b, A = b / scale, A.scaled(1 / scale, levels=False)
+        M = M.scaled(scale, levels=system.narrow.itemsize < real.itemsize, comm=system.comm)
+    return Scaled(A, M, b, x0, scale, norm_b / scale)
+
+
+def power_of_two(size: float, system: System) -> float:
+    """The power of two just below `size`, where squares of such numbers leave the range; 1.0 where they do not."""
+    limits = narrowest(system)
+    small = math.sqrt(float(limits.tiny)) / float(limits.eps)
+    if size == 0 or not math.isfinite(size) or small <= size <= 1 / small:
+        return 1.0
+    return max(math.ldexp(0.5, math.frexp(size)[1]), float(np.finfo(system.real).tiny))
+
+
+def narrowest(system: System) -> Any:
+    """The limits of the real dtype with the least range that residuals pass through."""
+    return np.finfo(min(system.real, system.narrow, key=lambda real: real.itemsize))

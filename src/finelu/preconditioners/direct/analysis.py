@@ -1,0 +1,303 @@
+"""What precedes a factorization: the choice of a library, matching, ordering, and a count of the fill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
+
+from finelu.errors import (
+    FineluError,
+    ParameterError,
+    SingularMatrix,
+    StructurallySingular,
+)
+from finelu.factors import Arrangement
+from finelu.kernels.operands import CSR, INT32_LIMIT
+from finelu.matrix.traits import MatrixTraits, dense_row
+from finelu.ordering import Fill, OrderingJob, complete_fill, with_little_fill
+from finelu.preconditioners.direct import feral, klu, pardiso
+from finelu.preconditioners.direct.library import Library, is_mirrored
+from finelu.preconditioners.direct.prepared import Prepared, prepared
+from finelu.scaling import by_largest, matching, require_matching
+
+COLAMD, MMD = "colamd", "mmd"
+QUICK, QUICK_ENTRIES = 2000, 30_000  # rows and entries up to which SuperLU orders by itself, as a count takes longer
+KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time than SuperLU does
+LDL_WORK = 1e4  # flops a row of L and U, from which on feral takes less time than SuperLU does
+PARDISO_WORK, SYMMETRIC_WORK = 3.5e3, 1e3  # likewise of PARDISO, and where A is symmetric, so that it works on a half
+SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
+FERAL_ORDERINGS = {"auto": "auto", "amd": "amd", "nd": "metis"}
+PARDISO_ORDERINGS = {"auto": pardiso.DISSECTION, "mmd": pardiso.MINIMUM_DEGREE, "nd": pardiso.DISSECTION}
+WEAK = 0.1  # of the largest entry of its column: a smaller diagonal entry is weak
+MODERATE = 20  # mean entries of few rows, up to which exchanges of rows take less time than a matching
+FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as pivots off the diagonal fill in more
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What precedes a factorization.
+
+    arranged : order and scaling of the rows and columns.  matched : whether rows were permuted to the diagonal.
+    fill : counted, or None.  seconds : that it took.
+    library : the analysis of KLU, feral or PARDISO, where one of them is used.
+    by_itself : the order that SuperLU finds as it factors, COLAMD, of the columns, or MMD, of A + A^T; "" if none.
+    prepared : the matrix that was analysed, None where whoever asked has it.
+    """
+
+    arranged: Arrangement
+    matched: bool
+    fill: Fill | None
+    seconds: float
+    library: Library | None = None
+    by_itself: str = ""
+    prepared: Prepared | None = None
+
+
+def analysed(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
+    """Matching and ordering of A, wherever it is, and the fill that they lead to, as A is prepared for the libraries.
+
+    counted : whether the fill of few rows, too, is counted.  job : an order that was started for A, for "auto".
+    Raises StructurallySingular where no matching is complete, and the recipe has no shift.
+    """
+    found = prepared(A)
+    return replace(analyse(recipe, found.matrix, counted=counted, job=job), prepared=found)
+
+
+def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
+    start = perf_counter()
+    require_indices(recipe, "A", A.nnz)
+    rows = columns = np.arange(A.n)
+    row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
+    by_itself, matched = COLAMD if recipe.ordering == COLAMD else "", recipe.matching
+    plain = _plain(A)
+    if recipe.backend == "auto" and recipe.ordering == "auto" and matched is None and not recipe.shift:
+        library, fill, job = _library_if_better(A, job)
+        if library is not None:
+            return Analysis(plain, False, fill, perf_counter() - start, library)
+    if recipe.backend == "feral":
+        ldl, fill = feral.LDL(columns_of(recipe, plain, A), _of_feral(recipe)), with_little_fill(A, "amd")[1]
+        return Analysis(plain, False, fill, perf_counter() - start, ldl)
+    if recipe.backend == "pardiso":
+        if not np.diff(A.indptr).all():
+            require_matching(A)  # says which rows
+        blocks = pardiso.Pardiso(columns_of(recipe, plain, A), _of_pardiso(recipe), is_mirrored(A))
+        return Analysis(plain, False, None, perf_counter() - start, blocks)
+    by_klu = recipe.backend == "klu"
+    few = recipe.ordering == "auto" and not by_klu and is_quick(A) and not counted
+    if matched is None and not by_klu:
+        matched = not by_itself and needs_matching(A)
+        if matched and few and not recipe.shift and A.nnz <= MODERATE * A.n:
+            matched, by_itself = False, COLAMD
+            row_scale, column_scale = by_largest(A)
+    if matched:
+        try:
+            found = matching(A)
+        except StructurallySingular:
+            if not recipe.shift:
+                raise
+            rows = _partial_matching(A)
+        else:
+            rows = np.argsort(found.columns)  # row of A that is matched to each column
+            row_scale, column_scale = found.row_scale, found.column_scale
+    elif not by_itself and not by_klu and (scale := _dense_rows_scaled(A)) is not None:
+        row_scale = scale  # else they become pivots before the others, and fill these in
+    arranged, fill = Arrangement(rows, columns, row_scale[rows], column_scale), None
+    if few:
+        return Analysis(arranged, bool(matched), None, perf_counter() - start, by_itself=by_itself or MMD)
+    if not by_itself and not (by_klu and recipe.ordering in ("auto", None)):
+        order, fill = _ordered(recipe, arranged.matrix(A), None) if matched else _ordered(recipe, A, job)
+        arranged = Arrangement(rows[order], columns[order], row_scale[rows][order], column_scale[order])
+    made = None
+    if by_klu:
+        how = {"auto": klu.AMD, COLAMD: klu.COLUMNS}.get(recipe.ordering or "", klu.GIVEN)
+        try:
+            made = klu.KLU(columns_of(recipe, arranged, A), how, fill)
+        except SingularMatrix:
+            require_matching(A)  # says which rows
+            raise
+        fill = made.expected
+    return Analysis(arranged, bool(matched), fill, perf_counter() - start, made, by_itself)
+
+
+def _library_if_better(
+    A: CSR, job: OrderingJob | None, *, light: bool = False
+) -> tuple[Library | None, Fill | None, OrderingJob | None]:
+    """The analysis by the library that is expected to take less time than SuperLU does, if any; the fill, if counted;
+    the job of an order. light : only KLU is asked."""
+    symmetric = is_mirrored(A)
+    real = symmetric and A.dtype.kind != "c"
+    wanted = not is_quick(A) and (symmetric or not needs_matching(A))  # of PARDISO or feral
+    if job is None and symmetric and wanted and may_be_by_blocks(A, symmetric=symmetric, real=real):
+        job = OrderingJob(A, aside=False)
+    fill = job.found()[2] if job else None
+    wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
+    if klu.nbklu() is not None and _fits_klu(A, fill, symmetric=symmetric, wanted=job is not None and wanted):
+        try:
+            found = klu.KLU(_narrow(A.tosparse().tocsc()), klu.AMD)
+        except (FineluError, MemoryError):  # SuperLU says what is wrong, or takes less
+            return None, None, job
+        fill = found.expected
+        wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
+        if fill is not None and fill.flops <= KLU_WORK * fill.nnz and not wanted and found.has_time:
+            return found, fill, job
+    if not wanted or light:
+        return None, None, job
+    job = job or OrderingJob(A, aside=False)
+    _, order, fill = job.found()
+    if not may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill):
+        return None, None, job
+    columns = _narrow(A.tosparse().tocsc())
+    if pardiso.mkl() is not None:
+        if job.is_long:
+            return pardiso.Pardiso(columns, pardiso.DISSECTION, symmetric), fill, job
+        matched = symmetric and needs_matching(A)  # which no given order allows for
+        return pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, symmetric, None if matched else order), fill, job
+    return feral.LDL(columns, "auto"), fill, job
+
+
+def light_by_klu(A: CSR) -> Analysis | None:
+    """The analysis of an A like a circuit or a network, whose rows are short and which is not symmetric: by KLU, where
+    that takes less time than others, and is there."""
+    if klu.nbklu() is None or A.nnz > SHORT * A.n:
+        return None
+    start = perf_counter()
+    found = prepared(A)
+    A = found.matrix
+    if is_mirrored(A):
+        return None
+    library, fill, _ = _library_if_better(A, None, light=True)
+    if library is None:
+        return None
+    return Analysis(_plain(A), False, fill, perf_counter() - start, library, prepared=found)
+
+
+def _plain(A: CSR) -> Arrangement:
+    """A's own order, without a scaling."""
+    rows, ones = np.arange(A.n), np.ones(A.n, A.data.real.dtype)
+    return Arrangement(rows, rows, ones, ones)
+
+
+def _fits_klu(A: CSR, fill: Fill | None, *, symmetric: bool, wanted: bool) -> bool:
+    """Whether KLU is to be asked. fill : as the whole pattern has it, None where that is not counted.  wanted : whether
+    another library takes less time for that."""
+    if _has_border(A):  # KLU exchanges its rows with others, and fills in far more than it counts
+        return False
+    light = not wanted and (fill is None or fill.flops <= KLU_WORK * fill.nnz)
+    return light or (not symmetric and _has_blocks(A))
+
+
+def _has_border(A: CSR) -> bool:
+    """Whether dense rows of A have no entry on the diagonal."""
+    return A.missing > 0 and (scale := _dense_rows_scaled(A)) is not None and bool((A.diag[scale != 1] < 0).any())
+
+
+def _has_blocks(A: CSR) -> bool:
+    """Whether rows and columns can be permuted to a block triangular form, by which KLU goes, with a full diagonal."""
+    pattern = sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)  # SciPy takes no complex numbers
+    return bool(connected_components(pattern, connection="strong")[0] > 1)
+
+
+def is_quick(A: CSR | MatrixTraits) -> bool:
+    """Whether A is factored without a count, which would take longer."""
+    return A.n <= QUICK and A.nnz <= QUICK_ENTRIES
+
+
+def may_be_by_blocks(A: CSR | MatrixTraits, *, symmetric: bool, real: bool, fill: Fill | None = None) -> bool:
+    """Whether "auto" is PARDISO or feral for a matrix with this fill, None for any.  real : and symmetric."""
+    if pardiso.mkl() is None:
+        return feral.feral() is not None and real and (fill is None or fill.flops >= LDL_WORK * A.n)
+    return fill is None or fill.flops >= (SYMMETRIC_WORK if symmetric else PARDISO_WORK) * A.n
+
+
+def _of_feral(recipe: Any) -> str:
+    """The ordering, by the name that feral has for it."""
+    ordering = recipe.ordering or ""
+    if recipe.matching or ordering not in FERAL_ORDERINGS:
+        given = "matching=True" if recipe.matching else f"ordering={recipe.ordering!r}"
+        raise ParameterError(
+            f"{recipe!r}: backend='feral' takes no {given}; it orders by {', '.join(map(repr, FERAL_ORDERINGS))}, and "
+            "chooses its pivots by itself."
+        )
+    return FERAL_ORDERINGS[ordering]
+
+
+def _of_pardiso(recipe: Any) -> int:
+    """The ordering, by the number that PARDISO has for it."""
+    if recipe.ordering not in PARDISO_ORDERINGS or recipe.matching is not None:
+        given = f"ordering={recipe.ordering!r}" if recipe.matching is None else f"matching={recipe.matching}"
+        raise ParameterError(
+            f"{recipe!r}: backend='pardiso' takes no {given}; it orders by "
+            f"{', '.join(map(repr, PARDISO_ORDERINGS))}, and matches what is not definite."
+        )
+    return PARDISO_ORDERINGS[recipe.ordering]
+
+
+def needs_matching(A: CSR) -> bool:
+    """Whether the diagonal of an A on the host has gaps, zeros, or many entries that are small in their columns.
+
+    Those of dense rows do not count: they come last, where elimination has filled them, see `_dense_rows_scaled`.
+    """
+    scale = _dense_rows_scaled(A)
+    if A.missing > 0 and (scale is None or (A.diag[scale == 1] < 0).any()):
+        return True
+    sizes, diagonal, largest = abs(A.data), np.ones(A.n, A.data.real.dtype), np.zeros(A.n, A.data.real.dtype)
+    if scale is not None:
+        sizes = sizes * np.repeat(scale, np.diff(A.indptr))
+    np.maximum.at(largest, A.indices, sizes)
+    if scale is None:
+        diagonal = sizes[A.diag]
+    else:
+        diagonal, largest = sizes[A.diag[scale == 1]], largest[scale == 1]
+    return bool(not diagonal.all() or np.count_nonzero(diagonal < WEAK * largest) > FEW * A.n)
+
+
+def _dense_rows_scaled(A: CSR) -> Any:
+    """Scales of the rows (n,): of dense ones the power of two next below 1 / entries, so that what elimination sums up
+    there exceeds no pivot before its turn, else 1; None without dense rows."""
+    lengths = np.diff(A.indptr)
+    dense = lengths > dense_row(A.n)
+    if not dense.any() or dense.all():
+        return None
+    return np.where(dense, np.exp2(-np.ceil(np.log2(np.maximum(lengths, 1)))), 1).astype(A.data.real.dtype)
+
+
+def _ordered(recipe: Any, A: Any, job: OrderingJob | None) -> tuple[np.ndarray, Fill]:
+    if recipe.ordering is None:
+        return np.arange(A.shape[0]), complete_fill(A)
+    return with_little_fill(A, recipe.ordering, job)
+
+
+def require_indices(recipe: Any, what: str, nnz: int) -> None:
+    if nnz > INT32_LIMIT:
+        raise MemoryError(
+            f"{recipe!r}: {what} would have about {nnz} entries, more than the 32-bit indices of its library count; "
+            "use an incomplete factorization."
+        )
+
+
+def _partial_matching(A: CSR) -> np.ndarray:
+    """The row for each column (n,), of a matching with as many entries other than zero as can be."""
+    S = A.tosparse().copy()
+    S.eliminate_zeros()
+    rows = maximum_bipartite_matching(S, perm_type="row").astype(np.int64)
+    rows[rows < 0] = np.setdiff1d(np.arange(A.n), rows)
+    return rows
+
+
+def columns_of(recipe: Any, arranged: Arrangement, A: CSR) -> Any:
+    """What is factored: A in its order, scaled and shifted, by columns."""
+    S = arranged.by_columns(A)
+    if recipe.shift:
+        d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
+        S = _narrow(S + recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype), format="csc"))
+    return S
+
+
+def _narrow(S: Any) -> Any:
+    """S with the 32-bit indices that the libraries take."""
+    return sp.csc_matrix((S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32)), shape=S.shape)

@@ -1,0 +1,356 @@
+"""Complete factors on the host: made, judged by solves, refined, and made again by another library where that helps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from scipy.sparse.csgraph import structural_rank
+
+from finelu import deadline
+from finelu.device import namespace, to_host
+from finelu.errors import (
+    FineluError,
+    MatrixError,
+    OutOfTime,
+    SingularMatrix,
+    StructurallySingular,
+    UnstableFactors,
+)
+from finelu.factors import Report
+from finelu.factors.base import USELESS, backward_error, trial_vector, unstable
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import CSR
+from finelu.matrix import norm
+from finelu.matrix.traits import is_hermitian
+from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT, Analysis, analyse, columns_of, require_indices
+from finelu.preconditioners.direct.klu import KLU
+from finelu.preconditioners.direct.library import PIVOT, Library, RefinedFactors, is_mirrored
+from finelu.preconditioners.direct.prepared import largest_of_columns, prepared, sizes_of
+from finelu.preconditioners.direct.superlu import SuperLU
+from finelu.scaling import require_matching
+
+RELAX = 2  # columns of a subtree that are taken together though they differ: up to 25% less time, hardly more entries
+PANELS = ((150.0, 1), (400.0, 4))  # flops an entry of L and U, up to which this many columns take up to 30% less time
+ENOUGH = 100.0  # roundings of the sums of a row, up to which residuals do as they are: refined ones have 1 or less
+UNEVEN = 16.0  # ratio of the largest entries of columns, from which on a right-hand side is in proportion to them
+
+
+@dataclass(eq=False, repr=False)
+class DirectReport(Report):
+    """backend : "superlu", "klu", "feral" or "pardiso".  expected_nnz, expected_flops : of L and U, counted before the
+    factorization (for feral and PARDISO by minimum degree); None where SuperLU takes its own order, where KLU does
+    not, and where PARDISO was asked for.
+
+    matched : whether rows were permuted.  analysis_seconds : of matching and ordering; those
+    of PARDISO are a part of numeric_seconds.  trial_residual : see
+    `finelu.factors.trial_residual`; a warning where it is beyond 10.  backward_error : of what `solve` gives for one or
+    two random right-hand sides, the largest of |b - A x|_i / (|A| |x| + |b|)_i; a warning where it is far beyond
+    rounding.
+    refinements : steps of refinement that each solve takes, 1 where without it this would be.
+    scaled : whether A was scaled by powers of two and factored in double precision, as numbers are near the ends of
+    their range, or as other factors were worse.
+    tried : the backends whose factors "auto" has left for others, and why.
+    reason : why a matrix that is on a GPU was not factored there by "auto".
+    """
+
+    backend: str = "superlu"
+    expected_nnz: int | None = None
+    expected_flops: float | None = None
+    matched: bool | None = None
+    analysis_seconds: float | None = None
+    trial_residual: float | None = None
+    backward_error: float | None = None
+    refinements: int | None = None
+    scaled: bool | None = None
+    tried: list[str] | None = None
+    reason: str | None = None
+
+
+class SparseLUFactors(RefinedFactors):
+    """M = A up to rounding.
+
+    The factors of the libraries cannot leave the process: a copy factors anew what was factored, with the same bits but
+    for PARDISO's, which differ from time to time, and which keeps kind, scaling and matching from before an update.
+    """
+
+    well_formed = True
+    _bound = ("_lock", "_lu", "_library")
+    _made_of = (
+        "_by_itself",
+        "_arranged",
+        "_library",
+        "_how",
+        "_symmetric",
+        "_factored",
+        "_lu",
+        "_steps",
+        "_S",
+        "_prepared",
+        "_scaled",
+    )
+    report: DirectReport
+
+    def __init__(
+        self,
+        recipe: Any,
+        A: CSR,
+        known: Analysis | None = None,
+        most: float = np.inf,
+        trial: bool = False,
+    ):
+        """known : what `analysed` finds for A and this recipe.
+
+        most : entries that the factors may have; MemoryError if, counted before, they would have more.
+        trial : whether factors are judged by solves, here and in `update`, refined, and made again by another library;
+        needless where residuals are looked at anyway.
+        """
+        super().__init__(recipe, A, report=DirectReport())
+        self._trial, self._most = trial, most
+        self._prepared, self._scaled = (known and known.prepared) or prepared(A), False
+        self._take(known or analyse(recipe, self._prepared.matrix))
+        self._refresh(A)
+
+    def _take(self, known: Analysis) -> None:
+        """Raises MemoryError where the factors do not fit in memory."""
+        fill = known.fill
+        if fill is not None:
+            require_indices(self.recipe, "the factors", fill.nnz)
+            if fill.nnz > self._most:
+                raise MemoryError(
+                    f"{self.recipe!r}: the factors would have {fill.nnz} entries; the memory holds {self._most:.3g}."
+                )
+        self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
+        self._how = None if known.library is None else (type(known.library), known.library.how)
+        self._symmetric = known.library is not None and known.library.symmetric
+        self.report.backend = "superlu" if known.library is None else known.library.name
+        self.report.matched = known.matched
+        self.report.expected_nnz, self.report.expected_flops = (fill.nnz, fill.flops) if fill else (None, None)
+        self.report.analysis_seconds = known.seconds
+
+    def _refresh(self, A: CSR) -> None:
+        try:
+            self._renew(A)
+        except BaseException as error:
+            self._library = None  # what an analysis has kept of such values is of no use for others
+            if isinstance(error, UnstableFactors):
+                require_matching(A)  # says which rows
+            raise
+
+    def _renew(self, A: CSR) -> None:
+        start = perf_counter()
+        if self.recipe.backend == "feral" and not is_hermitian(A):
+            raise MatrixError(f"{self.recipe!r}: A is not symmetric; backend='superlu' takes any matrix.")
+        if self.updates:
+            before, self._prepared = self._prepared, prepared(A, self._prepared, scaled=self._scaled)
+            if not self._prepared.like(before):
+                self._take(analyse(self.recipe, self._prepared.matrix))
+        S = self._prepared.matrix
+        if self._symmetric and self.recipe.backend != "feral" and not is_mirrored(S):
+            self._take(analyse(self.recipe, S))
+        report = self.report
+        report.warning = report.tried = report.backward_error = report.refinements = None
+        self._steps, self._S, self._transposed = 0, None, None
+        failed = self._failed(S)
+        if failed:
+            report.tried = [failed]
+            self._take(analyse(replace(self.recipe, backend="superlu"), S))
+            self._compute(S)
+        report.numeric_seconds = perf_counter() - start
+        if self._lu.replaced:
+            report.warn(f"PARDISO replaced {self._lu.replaced} pivots; backend='superlu' exchanges rows instead")
+        if self._trial and self.recipe.shift:  # these are factors of another matrix
+            self._try_solve(S, lambda v: self._solved(v, "N"))
+        elif self._trial:
+            self._judge(A)
+        report.scaled = self._prepared.row_scale is not None
+
+    def _failed(self, S: CSR) -> str:
+        """Compute the factors; "", or why others than those of a library that "auto" has chosen are to be computed."""
+        other = self.recipe.backend == "auto" and self._how is not None
+        try:
+            self._compute(S)
+        except (MemoryError, StructurallySingular):
+            raise
+        except FineluError as error:
+            deadline.check()  # else a library was not begun that could not be left
+            if not other or (self._how is not None and self._how[0] is KLU and isinstance(error, SingularMatrix)):
+                raise
+            if isinstance(error, OutOfTime):
+                return f"{self.report.backend}: it is expected to take longer than the time limit leaves"
+            return f"{self.report.backend}: {str(error).split(': ', 1)[-1].rstrip('.')}"
+        if self._lu.replaced:
+            require_matching(S)
+            if other:
+                return f"{self.report.backend}: it replaced {self._lu.replaced} pivots"
+        return ""
+
+    def _judge(self, A: CSR) -> None:
+        """Look at what solves with these factors leave of two right-hand sides: take a step of refinement into all
+        solves, scale A, or take other factors where "auto" allows for them, or warn.
+
+        Raises UnstableFactors where none solve for finite numbers."""
+        report = self.report
+        start, found = perf_counter(), self._judged()
+        best, others = (found, self._state()), [(report.backend, found)]
+        for recipe, scaled in self._others() if found[1] > ENOUGH else ():
+            try:
+                self._prepared, self._scaled = prepared(A, scaled=scaled), scaled
+                self._take(analyse(recipe, self._prepared.matrix))
+                self._compute(self._prepared.matrix)
+                found = self._judged()
+            except (FineluError, MemoryError):
+                deadline.check()
+                continue
+            others.append((f"{report.backend}{', scaled' if scaled else ''}", found))
+            if found[1] < best[0][1]:
+                best = (found, self._state())
+            if found[1] <= ENOUGH:
+                break
+        if not best[0][1] < np.inf:
+            raise UnstableFactors(self.recipe)
+        found, (attributes, facts) = best  # whatever was made, or begun, after these
+        vars(self).update(attributes)
+        vars(report).update(facts)
+        self._transposed = None
+        if len(others) > 1:
+            left = [f"{name}: backward error {other[0]:.1e}" for name, other in others if other is not found]
+            report.tried = [*(report.tried or ()), *left]
+            report.numeric_seconds = (report.numeric_seconds or 0.0) + perf_counter() - start
+        report.backward_error, roundings, report.trial_residual = found
+        report.refinements = self._steps
+        if report.trial_residual is not None and report.trial_residual > USELESS:
+            report.warn(
+                f"{unstable(report.trial_residual)}; check A for dependent rows, try a shift, or another recipe"
+            )
+        elif roundings > ENOUGH:
+            refined = ", with a step of refinement" if self._steps else ""
+            advice = "A may be singular" if self.recipe.backend == "auto" else "backend='auto' tries others"
+            report.warn(f"solves have a backward error of {report.backward_error:.1e} by rows{refined}; {advice}")
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """These factors, and what the report says of them."""
+        facts = ("backend", "matched", "expected_nnz", "expected_flops", "analysis_seconds")
+        report = vars(self.report)
+        return {name: getattr(self, name) for name in self._made_of}, {name: report[name] for name in facts}
+
+    def _others(self) -> list[tuple[Any, bool]]:
+        """Recipes for other factors, and whether A is scaled for them: by another library only where none was asked
+        for."""
+        recipe, first = self.recipe, replace(self.recipe, backend="superlu")
+        found = [] if self._scaled else [(recipe, True)]
+        if recipe.backend == "auto" and self._how is not None:
+            found.append((first, False))
+        if recipe.backend in ("auto", "superlu") and recipe.matching is None and recipe.ordering != COLAMD:
+            found += [] if self.report.matched else [(replace(first, matching=True), False)]
+        return found
+
+    def _judged(self) -> tuple[float, float, float]:
+        """The largest backward error, as in `backward_error`, twice, of solves with a right-hand side S y, and what
+        `finelu.factors.trial_residual` finds; S is what is prepared, y random. Where columns differ in size, another y
+        is in proportion to these, so that all of them count.
+
+        A step of refinement is taken from now on where the error is beyond ENOUGH without it, and it helps. Inf where a
+        solve is not finite.
+        """
+        S = self._prepared.matrix
+        product, y = kernels_for(S.data).products.subtract_product, trial_vector(S)
+        others, sizes = [], sizes_of(S)
+        if sizes.max(initial=0.0) > UNEVEN * sizes.min(initial=np.inf):
+            largest = largest_of_columns(S, sizes)
+            largest[largest == 0] = 1
+            if largest.max() > UNEVEN * largest.min():
+                others = [y / largest]
+        y = np.stack([y, *others], axis=1).astype(S.dtype)
+        B = np.asfortranarray(product(S, y))
+        self._steps, self._S, self._transposed = 0, S, None
+        found: list[tuple[float, float, float]] = []
+        while True:
+            X = np.asfortranarray(self._solve_refined(B, "N"))
+            if not np.isfinite(X).all():
+                break
+            errors, roundings, residuals = zip(
+                *(backward_error(S, *xb) for xb in zip(X.T, B.T, strict=True)), strict=True
+            )
+            size = abs(B[:, 0]).max()
+            residual = norm(residuals[0] / size) / norm(B[:, 0] / size) if size > 0 else 0.0
+            found.append((max(errors), max(roundings), residual if residual < np.inf else np.inf))
+            if self._steps or found[0][1] <= ENOUGH:
+                break
+            self._steps = 1
+        found = found or [(np.inf, np.inf, np.inf)]
+        self._steps = int(len(found) > 1 and found[1][1] < found[0][1])
+        self._S = S.copy() if self._steps else None  # a caller may write to what A shares with it
+        return found[self._steps]
+
+    def _compute(self, A: CSR) -> None:
+        """The factors, with what is known of order and library."""
+        columns = columns_of(self.recipe, self._arranged, A)
+        if self._how is None:
+            columns.eliminate_zeros()
+            if not columns.diagonal().all() and structural_rank(columns.T) < A.n:  # SuperLU stumbles over such
+                if self._by_itself == COLAMD and self.recipe.ordering == "auto":  # in the place of a matching
+                    require_matching(A)  # says which rows
+                raise SingularMatrix(self._singular())
+        self._factored = columns
+        self._lu = self._made()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._library = None
+        if self._valid:
+            self._lu = self._made()
+
+    def _singular(self) -> str:
+        return f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0."
+
+    def _made(self) -> SuperLU | Library:
+        """The factors of what is kept as factored."""
+        if self._how is None:
+            return self._superlu()
+        if self._library is None or not self._library.holds_for(self._factored):
+            library, how = self._how
+            self._library = library(self._factored, *how)
+        return self._library.factor(self._factored, self._singular())
+
+    def _superlu(self) -> SuperLU:
+        columns = self._factored
+        symmetric = {"options": {"SymmetricMode": True}, "diag_pivot_thresh": PIVOT}  # no postorder of SuperLU's own
+        if self._by_itself == MMD:
+            how: dict[str, Any] = symmetric | {"permc_spec": "MMD_AT_PLUS_A", "relax": 1, "panel_size": 1}
+        elif not self._by_itself:  # relax=1: what SuperLU takes for subtrees is none where this order is no postorder
+            relax = 1 if self.recipe.ordering is None else RELAX
+            how = symmetric | {"permc_spec": "NATURAL", "relax": relax, "panel_size": self._panel()}
+        else:
+            how = {"permc_spec": "COLAMD"}
+            if columns.nnz <= SHORT * columns.shape[0]:  # columns have little in common
+                how |= {"relax": 1, "panel_size": 1}
+        return SuperLU(columns, self._singular(), self.report.expected_flops, **how)
+
+    def _panel(self) -> int | None:
+        """How many columns SuperLU works on at once, None for its default: few, where each entry takes little work."""
+        work = self.report["expected_flops"] / max(self.report["expected_nnz"], 1)
+        return next((columns for limit, columns in PANELS if work <= limit), None)
+
+    @property
+    def nnz(self) -> int:
+        return self._lu.nnz
+
+    def _apply(self, R: Any, trans: str) -> Any:
+        r, known = to_host(R), self._prepared
+        if known.row_scale is None:
+            return namespace(R).asarray(self._solve_refined(r, trans))
+        scales = known.row_scale, known.column_scale
+        before, after = scales if trans == "N" else scales[::-1]
+        x = _rows_times(after, self._solve_refined(_rows_times(before, r), trans))
+        return namespace(R).asarray(x.astype(self.dtype, copy=False))
+
+    def _solved(self, r: Any, trans: str) -> Any:
+        r = np.ascontiguousarray(self._arranged.gather_scaled(r, trans))
+        return self._arranged.scatter_scaled(self._lu.solve(r, trans), trans)
+
+
+def _rows_times(scale: Any, v: Any) -> Any:
+    return (scale if v.ndim == 1 else scale[:, None]) * v

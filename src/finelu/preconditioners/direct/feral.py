@@ -1,0 +1,117 @@
+"""feral, where feral-solver is installed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu.errors import FineluError, ParameterError, SingularMatrix
+from finelu.foreign import Owner
+from finelu.preconditioners.direct.library import Library, installed, required
+from finelu.threads import get_num_threads
+
+_lock = threading.Lock()
+
+
+@cache
+def feral() -> Any:
+    """The package, or None where it is not installed, or not as it is needed."""
+    return installed("feral", "Solver")
+
+
+class LDL(Library):
+    """feral: L D L^T of a real symmetric matrix, with pivots of one or two rows, by dense fronts, on all cores.
+
+    J. W. H. Liu: The multifrontal method for sparse matrix solution, 1992; J. R. Bunch, L. Kaufman: Some stable methods
+    for calculating inertia and solving symmetric linear systems, 1977.
+    A solver of feral lives on one thread: all of them do on the same one, as long as no call goes on there that was
+    left.
+    """
+
+    name = "feral"
+    symmetric = True
+    _owners: ClassVar[list[Owner]] = []  # new ones where calls that were left go on
+
+    def __init__(self, columns: sp.csc_matrix, ordering: str):
+        """For a symmetric pattern.  ordering : of feral: "auto", "amd", "amf", "metis".
+
+        Raises ParameterError where feral-solver is not installed, or for complex values.
+        """
+        self._library = required(feral(), "feral", "feral-solver, which is not installed", "direct")
+        if columns.dtype.kind == "c":
+            raise ParameterError("backend='feral' takes real matrices, but A is complex; use 'superlu'.")
+        super().__init__(columns, ordering)
+        n = columns.shape[0]
+        self._lower = np.flatnonzero(columns.indices >= np.repeat(np.arange(n), np.diff(columns.indptr)))
+        starts = np.searchsorted(self._lower, columns.indptr)
+        self._triangle = n, starts.astype(np.int64), columns.indices[self._lower].astype(np.int64)
+        self._values: Any = None  # of the lower triangle
+        self._begin()
+
+    def _begin(self) -> None:
+        """A place for a solver, on a thread that is there for it."""
+        with _lock:
+            owner = next((owner for owner in LDL._owners if owner.usable), None)
+            if owner is None:
+                owner = Owner()
+                LDL._owners.append(owner)
+        self._owner, self._solver = owner, owner.box()
+        self._dropped = weakref.finalize(self, owner.drop, self._solver)
+        self._dropped.atexit = False
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """function(box, *args) on the thread of the solver, which is in the box. One that was made in another process
+        stays there; one that waits behind a call that was left is dropped after that, and made anew elsewhere."""
+        if not self._owner.usable:
+            self._dropped()
+            self._begin()
+        return self._owner.call(function, self._solver, *args)
+
+    def factor(self, columns: sp.csc_matrix, singular: str) -> LDL:
+        """Factor a symmetric matrix of the pattern that was analysed. singular : what the error says where A is."""
+        self._values = columns.data[self._lower].astype(np.float64)
+        inertia, self.nnz = self._call(self._factored)
+        if inertia is None or inertia.n_zero:
+            raise SingularMatrix(singular)
+        return self
+
+    def _factored(self, box: list[Any]) -> tuple[Any, int]:
+        """Its inertia, None where that is not known, and how many entries it has."""
+        if not box:
+            box.append(self._library.Solver(ordering=self.how[0], parallel=get_num_threads() > 1))
+        solver = box[0]
+        try:
+            solver.factor(self._library.CscMatrix(*self._triangle, self._values))
+        except BaseException as error:  # a panic of Rust is no Exception; nothing else can come on this thread
+            raise FineluError(f"SparseLU: feral gave up: {error}") from error
+        return solver.inertia, int(solver.factor_nnz or 0)
+
+    def solve(self, r: Any, trans: str) -> Any:
+        if r.dtype.kind == "c":
+            return self._call(self._of, r.real) + 1j * self._call(self._of, r.imag)
+        return self._call(self._of, r).astype(r.dtype, copy=False)
+
+    def _of(self, box: list[Any], r: Any) -> Any:
+        if not box:
+            self._factored(box)
+        try:
+            return box[0].solve(np.ascontiguousarray(r, np.float64))
+        except BaseException as error:
+            raise FineluError(f"SparseLU: feral gave up: {error}") from error
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    LDL._owners.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,98 @@
+"""KLU, where nbklu is installed."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from functools import cache
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu import deadline
+from finelu.errors import FineluError, OutOfTime, SingularMatrix
+from finelu.ordering import Fill
+from finelu.preconditioners.direct.library import PIVOT, Library, installed, required
+
+KLU_RATE = 2e9  # flops a second that KLU reaches where it is fast: many matrices take up to four times as long
+KLU_ENTRY = 200.0  # flops that take as long, at this rate, as KLU takes to analyse an entry
+AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the order that the columns have
+NO_SCALE = 0  # of KLU: rows divided by their largest entries would let it take pivots that are small in their columns
+
+
+@cache
+def nbklu() -> Any:
+    """The package, or None where it is not installed, or not as it is needed."""
+    return installed("nbklu", "KLUSolver")
+
+
+class KLU(Library):
+    """KLU, for matrices whose factors stay sparse: blocks of a triangular form, each factored column by column.
+
+    It computes in double precision. A call of it lets no other thread run, and can neither be ended nor left: a Ctrl-C
+    is heard after it, and it does not begin where the caller has less time than it is expected to take.
+    T. A. Davis, E. Palamadai Natarajan: Algorithm 907: KLU, a direct sparse solver for circuit simulation problems,
+    2010.
+    """
+
+    name = "klu"
+
+    def __init__(self, columns: sp.csc_matrix, ordering: int, expected: Fill | None = None):
+        """Analyse a pattern; `factor` makes the factors.  expected : the fill, where it is known; KLU counts that of
+        its AMD by itself, and for COLAMD the time is not known either.
+
+        Raises ParameterError where nbklu is not installed, SingularMatrix where the pattern is singular, OutOfTime
+        where the time of the caller is too short.
+        """
+        self._library = required(nbklu(), "klu", "nbklu, which is not installed", "direct")
+        if KLU_ENTRY * columns.nnz > KLU_RATE * deadline.remaining():
+            raise OutOfTime
+        super().__init__(columns)
+        self._solver = self._library.KLUSolver(index_bits=32, complex_values=self._complex, singular_as_error=True)
+        weakref.finalize(self, self._solver.close).atexit = False  # analysis and factors: nothing else frees them
+        common = self._solver.common
+        common.ordering, common.tol, common.scale = ordering, PIVOT, NO_SCALE
+        self._turns = threading.Lock()  # a solve works in memory of the factors
+        n, analyse = columns.shape[0], self._solver.analyze_given if ordering == GIVEN else self._solver.analyze
+        self._called("symbolic", "A is singular, as its pattern shows.", analyse, n, *self._pattern)
+        found = self._solver.symbolic
+        if ordering != GIVEN and found.structural_rank < n:  # with an order that is given it is not set
+            raise SingularMatrix(f"A is singular: its {n} rows have structural rank {found.structural_rank}.")
+        if ordering == AMD:
+            expected = Fill(int(found.lnz + found.unz + found.nzoff) - n, float(found.est_flops))
+        self.expected, self.how = expected, (ordering, expected)
+
+    @property
+    def has_time(self) -> bool:
+        """Whether `factor` may begin, as far as it is known how long it takes."""
+        return self.expected is None or self.expected.flops <= KLU_RATE * deadline.remaining()
+
+    def factor(self, columns: sp.csc_matrix, singular: str) -> KLU:
+        """Factor a matrix of the pattern that was analysed. singular : what the error says where A is."""
+        values = columns.data.astype(np.complex128 if self._complex else np.float64, copy=False)
+        if not self.has_time:
+            raise OutOfTime
+        with self._turns:
+            self._called("numeric", singular, self._solver.factor, values)
+        numeric = self._solver.numeric
+        self.nnz = int(numeric.lnz + numeric.unz + numeric.nzoff) - columns.shape[0]
+        return self
+
+    def _called(self, made: str, singular: str, function: Any, *arguments: Any) -> None:
+        """Call nbklu. made : the attribute that it sets.  singular : what the error says where it finds A to be."""
+        try:
+            function(*arguments)
+        except self._library.KLUException as error:
+            setattr(self._solver, made, None)  # it is null, and to free that ends the process
+            if isinstance(error, self._library.KLUSingularException):
+                raise SingularMatrix(singular) from error
+            if isinstance(error, self._library.KLUOutOfMemoryException | self._library.KLUTooLargeException):
+                raise MemoryError(f"SparseLU: KLU is out of memory ({error})") from error
+            raise FineluError(f"SparseLU: KLU gave up: {error}") from error
+
+    def solve(self, r: Any, trans: str) -> Any:
+        b = np.array(r.T, np.complex128 if self._complex else np.float64, order="C")  # a row for each right-hand side
+        with self._turns:
+            x = self._solver.solve_(b) if trans == "N" else self._solver.tsolve_(b, conj_solve=int(trans == "H"))
+        return x.T.astype(r.dtype, copy=False)

@@ -1,0 +1,108 @@
+"""What the libraries that make a complete L U, or L D L^T, have in common."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from finelu import foreign
+from finelu.device import synchronize
+from finelu.errors import ParameterError
+from finelu.factors import Factors
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import CSR
+from finelu.ordering import Fill
+
+PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
+ALIKE = 32  # roundings by which the two entries of a symmetric matrix may differ where one of them is left out
+LONG_WORK = 1e7  # flops from which on a factorization can be left, which takes 0.1 ms; as many as a core does in 3 ms
+LONG_ENTRIES = 10_000  # of A, likewise, where the work is not counted
+
+
+class Library:
+    """The analysis of a pattern by columns, and the factors of a matrix that has it.
+
+    how : arguments of the constructor after the matrix.  expected : the fill, None where it is not counted.
+    symmetric : whether one triangle is read.  replaced : pivots of the factors that are not those of A.
+    nnz : entries of the factors without a unit diagonal.
+    `factor(columns, singular)` may be called again; `singular` is the text of the error where A is.
+    `solve(r, trans)` takes r (n,) or (n, k) on the host.
+    """
+
+    name: ClassVar[str]
+    expected: Fill | None = None
+    symmetric = False
+    replaced = 0
+    nnz: int
+
+    def __init__(self, columns: sp.csc_matrix, *how: Any):
+        self.how, self._pattern = how, (columns.indptr, columns.indices)
+        self._complex = columns.dtype.kind == "c"
+
+    def holds_for(self, columns: sp.csc_matrix) -> bool:
+        """Whether the analysis is one of this pattern."""
+        same = zip(self._pattern, (columns.indptr, columns.indices), strict=True)
+        return self._complex == (columns.dtype.kind == "c") and all(np.array_equal(a, b) for a, b in same)
+
+    def factor(self, columns: sp.csc_matrix, singular: str) -> Library:
+        raise NotImplementedError
+
+    def solve(self, r: Any, trans: str) -> Any:
+        raise NotImplementedError
+
+
+class RefinedFactors(Factors):
+    """Factors of a matrix S, kept with it, whose solves take `_steps` steps of refinement.
+
+    Subclasses give `_solved(r, trans)`, a solve without refinement, whose result is an array of its own.
+    """
+
+    _steps = 0
+    _S: Any = None  # a CSR
+    _transposed: Any = None  # S^T by rows, once it is needed
+
+    def _solve_refined(self, r: Any, trans: str) -> Any:
+        x = self._solved(r, trans)
+        for _ in range(self._steps):
+            x += self._solved(self._residual(r, x, trans), trans)
+        return x
+
+    def _solved(self, r: Any, trans: str) -> Any:
+        raise NotImplementedError
+
+    def _residual(self, r: Any, x: Any, trans: str) -> Any:
+        """r - S x, r - S^T x or r - S^H x."""
+        subtract = kernels_for(r).products.subtract_product
+        if trans == "N":
+            return subtract(self._S, x, r)
+        if self._transposed is None and self._S is not None:
+            transposed = self._S.tosparse().T.tocsr()
+            synchronize(transposed.data)  # another thread may use it on another stream
+            self._transposed = transposed
+        if trans == "H" and r.dtype.kind == "c":
+            return subtract(self._transposed, x.conj(), r.conj()).conj()
+        return subtract(self._transposed, x, r)
+
+
+def required(library: Any, backend: str, needs: str, extra: str) -> Any:
+    """The library; a ParameterError where it is None, as it is not installed."""
+    if library is None:
+        raise ParameterError(f"backend='{backend}' needs {needs}: pip install 'finelu[{extra}]', or use 'superlu'.")
+    return library
+
+
+def installed(package: str, solver: str) -> Any:
+    """The package, or None where it is not installed, or has no such solver."""
+    try:
+        library = foreign.with_own_symbols(package)
+        return library if callable(getattr(library, solver)) else None
+    except (ImportError, OSError, AttributeError):
+        return None
+
+
+def is_mirrored(A: CSR, *, conjugated: bool = True) -> bool:
+    """Whether each entry is that on the other side of the diagonal, or its conjugate, but for rounding of the entry
+    itself."""
+    return A.mirrored()[3 if conjugated else 4] <= ALIKE * float(np.finfo(A.dtype).eps)

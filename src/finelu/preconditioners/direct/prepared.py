@@ -1,0 +1,105 @@
+"""A as the libraries get it: without stored zeros, and in the range of their arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from finelu.kernels.operands import CSR
+from finelu.matrix import without_zeros
+from finelu.preconditioners.direct.library import is_mirrored
+from finelu.scaling import equilibrate, times_power
+
+FITTING = 8  # powers of two that the largest entries of rows and columns may be from 1 for scales to be kept
+WIDE = 0.5  # of the exponents of a dtype: a product of two numbers beyond may be none
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A as the libraries get it: `matrix`, on the host, without stored zeros; where A has magnitudes so far from 1 that
+    a library could meet numbers beyond its range, in double precision and scaled.
+
+    kept : the places of its entries among those of A, None for all.
+    row_scale, column_scale (n,) : powers of two, so that nothing is rounded; None without a scaling.
+    """
+
+    matrix: CSR
+    kept: np.ndarray | None
+    row_scale: np.ndarray | None = None
+    column_scale: np.ndarray | None = None
+
+    def like(self, other: Prepared) -> bool:
+        """Whether what was analysed of the other holds for this one."""
+        same = self.matrix.indices is other.matrix.indices or self.matrix.same_pattern(other.matrix)
+        return same and self.matrix.dtype == other.matrix.dtype
+
+
+def prepared(A: CSR, before: Prepared | None = None, *, scaled: bool = False) -> Prepared:
+    """before : of other values, whose entries are taken if there are no more, and whose scales, if they fit.
+    scaled : in any case. Cost: some passes over the values."""
+    A = A.on(np)
+    if before is not None and before.kept is not None and A.nnz >= before.kept.size:
+        data = A.data[before.kept]
+        if np.count_nonzero(data) == np.count_nonzero(A.data):
+            return _in_range(before.matrix.with_values(data), before.kept, before, scaled)
+    S = without_zeros(A)
+    if before is None or before.kept is not None or S is A:
+        return _in_range(S, None if S is A else np.flatnonzero(A.data), before, scaled)
+    return _in_range(A, None, before, scaled)  # more zeros than before are kept as entries
+
+
+def _in_range(S: CSR, kept: np.ndarray | None, before: Prepared | None, scaled: bool) -> Prepared:
+    if not scaled and _is_in_range(S):
+        return Prepared(S, kept)
+    symmetric = is_mirrored(S) or is_mirrored(S, conjugated=False)
+    S = S.with_values(S.data.astype(np.result_type(S.dtype, np.float64)))
+    if before is not None and before.row_scale is not None and before.column_scale is not None:
+        scales = before.row_scale, before.column_scale
+        found = Prepared(_scaled(S, *scales), kept, *scales)
+        fits = all(abs(np.log2(sizes[sizes > 0])).max(initial=0.0) <= FITTING for sizes in _largest(found.matrix))
+        if fits and (not symmetric or np.array_equal(*scales)):
+            return found
+    scales = equilibrate(S, symmetric=symmetric)
+    return Prepared(_scaled(S, *scales), kept, *scales)
+
+
+def _is_in_range(S: CSR) -> bool:
+    """Whether S has no numbers near the ends of the range; small ones do no harm next to larger ones in their row and
+    their column, as long as they are normal."""
+    sizes, limits = sizes_of(S), np.finfo(S.dtype)
+    low, high = 2.0 ** (WIDE * limits.minexp), 2.0 ** (WIDE * limits.maxexp)
+    least = sizes.min(initial=np.inf)
+    if least == 0:
+        least = sizes[sizes > 0].min(initial=np.inf)
+    if sizes.max(initial=0.0) > high or least < limits.tiny:
+        return False
+    return bool(least >= low or not any(((largest > 0) & (largest < low)).any() for largest in _largest(S)))
+
+
+def sizes_of(S: CSR) -> Any:
+    """(nnz,) : the larger part of each entry, whose magnitude may be no number."""
+    sizes = abs(S.data.view(S.data.real.dtype))
+    return np.maximum(sizes[::2], sizes[1::2]) if S.dtype.kind == "c" else sizes
+
+
+def _largest(S: CSR) -> tuple[Any, Any]:
+    """The largest of `_sizes` in each row (n,), and in each column (n,); 0 where there is no entry."""
+    sizes = sizes_of(S)
+    by_row = np.where(
+        np.diff(S.indptr) > 0, np.maximum.reduceat(np.append(sizes, sizes.dtype.type(0)), S.indptr[:-1]), 0
+    )
+    return by_row, largest_of_columns(S, sizes)
+
+
+def largest_of_columns(S: CSR, sizes: Any) -> Any:
+    largest = np.zeros(S.n, sizes.dtype)
+    np.maximum.at(largest, S.indices, sizes)
+    return largest
+
+
+def _scaled(S: CSR, row_scale: Any, column_scale: Any) -> CSR:
+    of_rows, of_columns = (np.log2(scale).astype(np.int32) for scale in (row_scale, column_scale))
+    exponents = np.repeat(of_rows, np.diff(S.indptr)) + of_columns[S.indices]
+    return S.with_values(times_power(S.data, exponents))

@@ -1,0 +1,110 @@
+"""The recipe of a complete sparse L U, for systems that are small enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from finelu.device import on_gpu
+from finelu.errors import (
+    FineluError,
+    ParameterError,
+)
+from finelu.ordering import ORDERINGS
+from finelu.preconditioners.direct import cudss
+from finelu.preconditioners.direct.analysis import COLAMD
+from finelu.preconditioners.direct.factors import SparseLUFactors
+from finelu.preconditioners.recipe import ON_CPU, Recipe, checked
+from finelu.validation import choice, flag
+
+BACKENDS = ("auto", "superlu", "klu", "feral", "pardiso", "cudss")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SparseLU(Recipe):
+    """Complete L U of A, or L D L^T of a symmetric one, by a library, in a fill-reducing order.
+
+    backend : "auto", or one of these:
+
+        backend     for                                      installed by               orderings       matching
+        "superlu"   any matrix                               SciPy                      all, "colamd"   any
+        "klu"       sparse factors, as of circuits           finelu[direct]             all, "colamd"   only True
+        "feral"     real symmetric, factors with much fill   finelu[direct]             amd, nd         never
+        "pardiso"   any matrix, factors with much fill       finelu[mkl]                nd, mmd         if indefinite
+        "cudss"     a matrix on a GPU, kept there            finelu[cudss12], [cudss13] nd, amd, None   any
+
+        KLU, feral and PARDISO compute in double precision. With ordering="auto" each library takes its own best order,
+        and KLU that of AMD. "auto" is the first of these that is installed and whose row holds; of a matrix on the host
+        only where matching, shift and ordering are the defaults, else SuperLU:
+
+        "cudss"     A is on a GPU, cuDSS takes the ordering, and its factors are good
+        "pardiso"   at least 1000 flops a row are counted, and A is symmetric; or 3500, and no matching is needed
+        "feral"     without PARDISO: at least 10000 flops a row are counted, and A is real and symmetric
+        "klu"       at most 65 flops are counted for each entry of the factors
+        "superlu"   otherwise
+
+        PARDISO then takes the order by which the flops were counted, unless a dissection pays or a weak diagonal is
+        matched, and matches only where pivots are too small without. Where it has to replace pivots even so, "auto"
+        leaves A to SuperLU; if PARDISO was asked for, `F.report` warns.
+    Stored zeros are dropped, and numbers near the ends of the range are scaled by powers of two, in double precision.
+    `factor` and `update` try solves with the factors. Where these leave more than rounding in a row, the first of these
+    that helps is taken, and `F.report` says so, or warns: a step of refinement in each solve; factors of a scaled A;
+    with "auto", SuperLU; a matching.
+    With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
+    matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
+        the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
+        entry, since SuperLU would exchange rows then, which fills in more than was counted; but up to 2000 rows with
+        30000 entries, of at most 20 in the mean, if shift is 0, are scaled by their largest entries and left to its
+        COLAMD and its exchanges, which takes less time. Where no matching is complete, and shift > 0, it is as large
+        as can be, and nothing is scaled.
+    ordering : of the rows and columns together, as `finelu.ordering` names them, "auto" being the one of
+        `finelu.ordering.with_little_fill`, but of SuperLU, for up to 2000 rows with 30000 entries, its own minimum
+        degree of A + A^T, without a count; or "colamd", SuperLU's own of the columns alone, with partial pivoting: for
+        patterns that are far from symmetric.
+    shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it; a zero one becomes
+        this fraction of the largest entry of all.
+    precision : "float32" or "float64" for what is factored, None for A's own.
+    deterministic : of backend "cudss", the same bits each time; it then solves for one right-hand side after the other.
+    Unless cuDSS has made them, the factors live, and are applied, on the host: a right-hand side on the GPU is copied
+    there, its solution back.
+    Cost: `finelu.ordering.complete_fill` counts it beforehand. Source: X. S. Li: An overview of SuperLU, 2005; X. Li,
+    J. W. Demmel: Making sparse Gaussian elimination scalable by static pivoting, 1998.
+    """
+
+    name = "sparse_lu"
+    full_diagonal = False
+    factored_on = applied_on = ON_CPU
+
+    matching: bool | None = None
+    ordering: str | None = "auto"
+    backend: str = "auto"
+    shift: float = 0.0
+    precision: str | None = None
+    deterministic: bool = False
+
+    def factor(self, A: Any) -> SparseLUFactors | cudss.CudssFactors:
+        """Factor A (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. A is not written.
+
+        Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors do not fit in
+        memory, OutOfTime where they take longer than the time limit. A Ctrl-C ends the work of each library except KLU,
+        which lets nothing else run: KLU does not start where it is expected to take longer, at a rate that it hardly
+        exceeds. With ordering="colamd" its time is not known, and a time limit may not be kept.
+        """
+        flag("matching", self.matching, optional=True, of=self)
+        choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
+        choice("backend", self.backend, BACKENDS, of=self)
+        flag("deterministic", self.deterministic, of=self)
+        if self.deterministic and self.backend != "cudss":
+            raise ParameterError(f"{self!r}: deterministic=True is for backend='cudss'.")
+        A = checked(self, A)
+        if self.backend == "cudss":
+            return cudss.CudssFactors(self, A)
+        if self.backend != "auto" or not on_gpu(A.data):
+            return SparseLUFactors(self, A, trial=True)
+        try:
+            return cudss.CudssFactors(self, A)
+        except (FineluError, MemoryError) as error:
+            reason = str(error)
+        factors = SparseLUFactors(self, A, trial=True)
+        factors.report.reason = f"on the CPU: {reason}"
+        return factors

@@ -1,0 +1,66 @@
+"""SuperLU, which comes with SciPy."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import nullcontext
+from typing import Any
+
+import scipy.sparse as sp
+
+from finelu import foreign
+from finelu.errors import FineluError, SingularMatrix
+from finelu.foreign import require_time
+from finelu.preconditioners.direct.library import LONG_ENTRIES, LONG_WORK
+from finelu.threads import one_blas_thread
+
+BLAS_SHARES = 2**14  # entries up to which BLAS has no block large enough to share out
+
+
+class SuperLU:
+    """SciPy's SuperLU; options as of `scipy.sparse.linalg.splu`. S. Li: An overview of SuperLU, 2005.
+
+    SciPy gives the memory of factors back on the thread alone that has made them.
+    """
+
+    replaced = 0
+
+    def __init__(self, columns: sp.csc_matrix, singular: str, work: float | None = None, **options: Any):
+        """singular : what the error says where A is.  work : flops that are expected, None where they are not counted.
+
+        Raises OutOfTime where the time of the caller is over, or too short for it."""
+        require_time(work or 0.0)
+        self._made: list[Any] = []
+        try:
+            if foreign.heard() and (columns.nnz > LONG_ENTRIES if work is None else work > LONG_WORK):
+                with foreign.lent() as owner:
+                    self._made = owner.box()
+                    weakref.finalize(self, owner.drop, self._made).atexit = False
+                    owner.call(self._make, self._made, columns, options)
+            else:
+                self._make(self._made, columns, options)
+        except RecursionError:
+            raise
+        except RuntimeError as error:
+            if "singular" not in str(error):
+                raise FineluError(f"SparseLU: SuperLU gave up: {error}") from error
+            raise SingularMatrix(singular) from error
+        self.nnz = int(self._made[0].nnz) - columns.shape[0]
+
+    @classmethod
+    def _make(cls, made: list[Any], columns: sp.csc_matrix, options: dict[str, Any]) -> None:
+        with cls._alone(columns.nnz > BLAS_SHARES):
+            made.append(foreign.splu(columns, **options))
+
+    def solve(self, r: Any, trans: str) -> Any:
+        with self._alone(self.nnz > BLAS_SHARES):
+            return self._made[0].solve(r, trans)
+
+    def pivots(self) -> Any:
+        """(n,) : the magnitude of the pivot of each column."""
+        factors = self._made[0]
+        return abs(factors.U.diagonal())[factors.perm_c]
+
+    @staticmethod
+    def _alone(wanted: bool) -> Any:
+        return one_blas_thread() if wanted else nullcontext()
