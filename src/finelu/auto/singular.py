@@ -12,13 +12,12 @@ from finelu.auto.exact import exactly_singular, product_twice, takes_to_zero
 from finelu.auto.inverse_iteration import inverse_step, null_space, null_vector, unit
 from finelu.auto.null_space import RANGE, UNATTAINABLE, Constants, Evidence, Vectors
 from finelu.device import namespace
-from finelu.krylov.criterion import Criterion
+from finelu.krylov.criterion import LIMIT, Criterion
 from finelu.krylov.residual import largest
 from finelu.matrix import CSR, as_csr, norm
 from finelu.matrix.traits import is_hermitian
 from finelu.result import Status
 
-LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision
 UNRESOLVED = 0.1  # times 1 / eps, the condition number beyond which no digit of x is known
 SENSIBLE = 0.1  # the largest rtol that is recommended: with more, x says nothing
 

@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cuda.runtime.launch import NULL, device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, device_limits, kernel, optional
 from finelu.kernels.cuda.runtime.launch import blocks as blocks_for
 from finelu.kernels.cuda.runtime.memory import new_bad, set_pending, set_zero
 from finelu.kernels.cuda.runtime.schedule import levels_on_device
@@ -19,7 +19,6 @@ from finelu.kernels.operands import Triangle
 LARGEST_BLOCK = 32  # the rows that have been pivots are the bits of one word
 MOST_PLACES = 2**31 - 1  # in level order: they are numbered by 32-bit integers
 CHUNK = 4  # as in blocks.cu
-BLOCK = 256  # threads of a thread block
 TRANS = {"N": "PLAIN", "T": "TRANSPOSED", "H": "ADJOINT"}
 
 _kept: dict[tuple, tuple] = {}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.launch import BLOCK, blocks, device_limits, kernel
 from finelu.kernels.cuda.runtime.memory import counter, set_zero
 
-BLOCK = 256  # threads of a thread block
 LANES = 8  # threads of a row, in `signs`
 RESIDENT = 8  # thread blocks of a multiprocessor
 ALL = 2**64 - 1  # all bits of a word

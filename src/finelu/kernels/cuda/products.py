@@ -5,11 +5,10 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import NULL, blocks, by_columns, device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, by_columns, device_limits, kernel, optional
 from finelu.kernels.cuda.runtime.memory import counter
 from finelu.kernels.cuda.runtime.schedule import lanes_for
 
-BLOCK = 256  # threads of a thread block
 AT_ONCE = 2048  # terms of a block in shared memory, as in products.cu
 TOGETHER = 4  # blocks a multiprocessor: fewer sums of blocks to add up, and none of them comes late
 FEWEST_ROWS, MOST_ROWS = 8, 256  # of a block of `product`: 32 threads a row or one

@@ -9,8 +9,8 @@ import cupy
 import numpy as np
 
 from finelu.errors import ParameterError
+from finelu.kernels.cuda.runtime.launch import BLOCK, device_limits, kernel, optional
 from finelu.kernels.cuda.runtime.launch import blocks as blocks_for
-from finelu.kernels.cuda.runtime.launch import device_limits, kernel, optional
 from finelu.kernels.cuda.runtime.memory import set_pending
 
 LARGEST_BLOCK = 32  # n^2 threads a cell, and a thread block has at most 1024
@@ -29,7 +29,6 @@ LARGEST_PRELOADED = 8  # n, up to which there are registers for it
 SMALLEST_BY_WARPS, LARGEST_BY_WARPS = 5, 8  # n, in float64, for which a warp works on a cell
 WARPS = 5  # of a thread block then
 PADDED_FROM, ONCE_FROM = 9, 16  # n: see stencil.cu
-BLOCK = 256
 TRANS = {"N": "PLAIN", "T": "TRANSPOSED", "H": "ADJOINT"}
 _kept: dict[tuple, tuple] = {}  # by the inverses d that it was made for: a plan, and what says that d lives
 

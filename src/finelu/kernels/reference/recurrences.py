@@ -161,21 +161,6 @@ def bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow):
 # Simplified QMR: Freund & Nachtigal 1994, smoothed as by Zhou & Walker 1994
 
 
-def sqmr_begin(state, smoothing, size):
-    """tau = ||r||, theta = 0; size = ||r||."""
-    if not running(state):
-        return
-    smoothing[:] = 0
-    smoothing[TAU] = size[0]
-
-
-def sqmr_residual(state, alpha, q, r):
-    """r -= alpha A p. q = A p; alpha is that of `bicg_alpha`."""
-    if not running(state):
-        return
-    r -= alpha[0] * q
-
-
 def sqmr_smooth(state, smoothing, size):
     """theta = ||r|| / tau, c = 1 / sqrt(1 + theta^2), tau = tau theta c; size = ||r||.
 
@@ -218,7 +203,7 @@ def sqmr_direction(state, rho, rho_old, z, p):
 def bicgstab_half(state, rho, sigma, v, r):
     """alpha = rho / sigma, s = r - alpha v, which overwrites r. v = A M^-1 p, rho = (r, r0*), sigma = (v, r0*).
 
-    Nothing where sigma is 0.
+    Nothing where sigma is 0. sqmr takes it for r -= alpha A p, too.
     """
     if not running(state) or sigma[0] == 0:
         return

@@ -69,13 +69,10 @@ def analysed(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | N
 
 
 def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
-    start = perf_counter()
+    """`analysed` for an A that is prepared."""
+    start, plain = perf_counter(), _plain(A)
     require_indices(recipe, "A", A.nnz)
-    rows = columns = np.arange(A.n)
-    row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
-    by_itself, matched = COLAMD if recipe.ordering == COLAMD else "", recipe.matching
-    plain = _plain(A)
-    if recipe.backend == "auto" and recipe.ordering == "auto" and matched is None and not recipe.shift:
+    if recipe.backend == "auto" and recipe.ordering == "auto" and recipe.matching is None and not recipe.shift:
         library, fill, job = _library_if_better(A, job)
         if library is not None:
             return Analysis(plain, False, fill, perf_counter() - start, library)
@@ -87,8 +84,27 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
             require_matching(A)  # says which rows
         blocks = pardiso.Pardiso(columns_of(recipe, plain, A), _of_pardiso(recipe), is_mirrored(A))
         return Analysis(plain, False, None, perf_counter() - start, blocks)
+    few = recipe.ordering == "auto" and recipe.backend != "klu" and is_quick(A) and not counted
+    arranged, matched, by_itself = _matched(recipe, A, few=few)
+    if few:
+        return Analysis(arranged, matched, None, perf_counter() - start, by_itself=by_itself or MMD)
+    fill = None
+    if not by_itself and not (recipe.backend == "klu" and recipe.ordering in ("auto", None)):
+        order, fill = _ordered(recipe, arranged.matrix(A), None) if matched else _ordered(recipe, A, job)
+        rows, columns = arranged.rows[order], arranged.columns[order]
+        arranged = Arrangement(rows, columns, arranged.row_scale[order], arranged.column_scale[order])
+    made = _by_klu(recipe, arranged, A, fill) if recipe.backend == "klu" else None
+    fill = fill if made is None else made.expected
+    return Analysis(arranged, matched, fill, perf_counter() - start, made, by_itself)
+
+
+def _matched(recipe: Any, A: CSR, *, few: bool) -> tuple[Arrangement, bool, str]:
+    """Rows for the columns of A, and scales; whether rows were permuted; COLAMD where SuperLU orders the columns, else
+    "". few : A is so small that it is factored without a count."""
+    rows = columns = np.arange(A.n)
+    row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
     by_klu = recipe.backend == "klu"
-    few = recipe.ordering == "auto" and not by_klu and is_quick(A) and not counted
+    by_itself, matched = COLAMD if recipe.ordering == COLAMD else "", recipe.matching
     if matched is None and not by_klu:
         matched = not by_itself and needs_matching(A)
         if matched and few and not recipe.shift and A.nnz <= MODERATE * A.n:
@@ -106,22 +122,16 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
             row_scale, column_scale = found.row_scale, found.column_scale
     elif not by_itself and not by_klu and (scale := _dense_rows_scaled(A)) is not None:
         row_scale = scale  # else they become pivots before the others, and fill these in
-    arranged, fill = Arrangement(rows, columns, row_scale[rows], column_scale), None
-    if few:
-        return Analysis(arranged, bool(matched), None, perf_counter() - start, by_itself=by_itself or MMD)
-    if not by_itself and not (by_klu and recipe.ordering in ("auto", None)):
-        order, fill = _ordered(recipe, arranged.matrix(A), None) if matched else _ordered(recipe, A, job)
-        arranged = Arrangement(rows[order], columns[order], row_scale[rows][order], column_scale[order])
-    made = None
-    if by_klu:
-        how = {"auto": klu.AMD, COLAMD: klu.COLUMNS}.get(recipe.ordering or "", klu.GIVEN)
-        try:
-            made = klu.KLU(columns_of(recipe, arranged, A), how, fill)
-        except SingularMatrix:
-            require_matching(A)  # says which rows
-            raise
-        fill = made.expected
-    return Analysis(arranged, bool(matched), fill, perf_counter() - start, made, by_itself)
+    return Arrangement(rows, columns, row_scale[rows], column_scale), bool(matched), by_itself
+
+
+def _by_klu(recipe: Any, arranged: Arrangement, A: CSR, fill: Fill | None) -> klu.KLU:
+    how = {"auto": klu.AMD, COLAMD: klu.COLUMNS}.get(recipe.ordering or "", klu.GIVEN)
+    try:
+        return klu.KLU(columns_of(recipe, arranged, A), how, fill)
+    except SingularMatrix:
+        require_matching(A)  # says which rows
+        raise
 
 
 def _library_if_better(
