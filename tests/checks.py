@@ -21,7 +21,7 @@ from finelu.matrix import CSR, as_csr
 
 # For a test that takes `backend`: it runs only on a GPU.
 ON_GPU = pytest.mark.parametrize("backend", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
-# Of a test about what finelu does without other direct solvers.
+# For a test of finelu without other direct solvers.
 EMBEDDED = pytest.mark.parametrize("direct_solvers", ["embedded"], indirect=True)
 DTYPES = ("float32", "float64", "complex64", "complex128")
 EXAMPLES = int(os.environ.get("FINELU_EXAMPLES", 20))  # of random patterns a test; `make test-all` takes many more
@@ -228,6 +228,46 @@ def assert_is_ilu0_of(A, L, U, ulps=64):
     product = np.asarray((L @ U)[rows, A.indices]).ravel()
     size = np.asarray((abs(L) @ abs(U))[rows, A.indices]).ravel()
     assert_close(product, A.data, ulps, scale=size)
+
+
+def assert_is_ic0_of(A, L, U, ulps=64):
+    """L has the pattern of A's lower triangle, a positive diagonal, and (L L^H)_ij = A_ij to some ulps of |L| |L|^T."""
+    assert abs(U - L.conj().T).max() == 0
+    lower = sp.tril(A, format="csr")
+    np.testing.assert_array_equal(L.indptr, lower.indptr)
+    np.testing.assert_array_equal(L.indices, lower.indices)
+    assert (L.diagonal().real > 0).all() and (L.diagonal().imag == 0).all()
+    rows = np.repeat(np.arange(A.shape[0]), np.diff(lower.indptr))
+    product = np.asarray((L @ L.conj().T)[rows, lower.indices]).ravel()
+    size = np.asarray((abs(L) @ abs(L).T)[rows, lower.indices]).ravel()
+    assert_close(product, lower.data, ulps, scale=size)
+
+
+def assert_is_milu0_of(A, L, U, relax=1.0, ulps=256):
+    """L U has A's entries off the diagonal of A's pattern, and A's row sums after `relax` of the fill is taken away."""
+    n = A.shape[0]
+    product, size = L @ U, abs(L) @ abs(U)
+    rows = np.repeat(np.arange(n), np.diff(A.indptr))
+    off = rows != A.indices
+    got = np.asarray(product[rows, A.indices]).ravel()[off]
+    assert_close(got, A.data[off], ulps, scale=np.asarray(size[rows, A.indices]).ravel()[off])
+    pattern = sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)
+    fill = product - product.multiply(pattern)  # what L U has and A has not
+    want = A.diagonal() - relax * np.asarray(fill.sum(axis=1)).ravel()
+    scale = np.asarray(size.sum(axis=1)).ravel()
+    assert_close(product.diagonal(), want.astype(A.dtype), ulps, scale=scale)
+    if relax == 1:
+        assert_close(L @ (U @ np.ones(n, A.dtype)), A @ np.ones(n, A.dtype), ulps, scale=scale)
+    return fill
+
+
+def extended(A, level):
+    """A with zeros stored where ILU(level) has entries besides, by the reference."""
+    A = as_csr(A)
+    indptr, indices = reference.fill.pattern_iluk(A.indptr, A.indices, level)
+    rows = np.repeat(np.arange(A.n), np.diff(indptr))
+    dense = A.tosparse().toarray()
+    return sp.csr_matrix((dense[rows, indices], indices, indptr), shape=A.shape)
 
 
 def fetched(backend, F):

@@ -101,7 +101,14 @@ def pytest_generate_tests(metafunc):
 
 LATER = {"float32": {"float64", "complex64"}, "complex128": {"complex64"}}  # a dtype, and what stands for it
 DTYPE = "float32|float64|complex64|complex128"
-PLACES = {"contract", "kernels", "krylov", "recipes", "test_spilu.py"}  # whose tests are repeated for every dtype
+PLACES = {
+    "contract",
+    "kernels",
+    "krylov",
+    "matrix",
+    "recipes",
+    "test_spilu.py",
+}  # whose tests are repeated for every dtype
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers choose

@@ -19,7 +19,7 @@ DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
 
 @cache
 def stranger() -> type:
-    """The class of docs/extend.md, as of another's package: it is not registered after this."""
+    """The class of docs/extend.md, as if from another package: it is not registered after this."""
     before = dict(REGISTERED.registered)
     module = {"__name__": "stranger"}
     exec(method_in_one_file(), module)

@@ -22,7 +22,7 @@ PAIRS = {
 
 
 class Listening(ModuleType):
-    """In the place of a family: tells which of its kernels is asked for, and is the family in all else."""
+    """Stands in for the module of a family: it reports which kernel is asked for, and hands out what the module has."""
 
     def __init__(self, module, listener):
         own(self).update(module=module, listener=listener)

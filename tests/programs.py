@@ -1,14 +1,19 @@
-"""Programs that tests run: in a child of this process, which has imported their modules, instead of a new Python."""
+"""Programs that tests run: in children of this process, or of one that has imported Numba and SciPy but not finelu."""
 
 import codecs
+import multiprocessing
 import os
+import select
 import signal
 import sys
 import tempfile
 import traceback
 from contextlib import suppress
+from functools import partial
 
 WAIT = 120  # s that a program may take
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["pytest", "numba", "scipy.sparse.linalg", "scipy.sparse.csgraph", "typer", "rich.table"])
 
 
 def forked(program, *words, redirection="", **environment):
@@ -32,6 +37,55 @@ def forked(program, *words, redirection="", **environment):
             file.seek(0)
             said.append(os.fsdecode(file.read()))
     return os.waitstatus_to_exitcode(ended), *said
+
+
+class New:
+    """A process that runs this code as a new Python does, but has imported Numba and SciPy; without this one's NUMBA_*.
+
+    stderr : the name of a terminal, which takes its place.
+    """
+
+    def __init__(self, code, *words, stderr=None, **environment):
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+        self._pipes, ends = zip(multiprocessing.Pipe(duplex=False), multiprocessing.Pipe(duplex=False), strict=True)
+        self._process = SERVER.Process(target=_new, args=(ends, stderr, code, words, inherited | environment))
+        self._process.start()
+        for end in ends:
+            end.close()
+
+    def communicate(self, timeout):
+        left = {pipe.fileno(): pipe for pipe in self._pipes}
+        said = dict.fromkeys(left, b"")
+        while left:
+            ready = select.select(list(left), [], [], timeout)[0]
+            assert ready, f"nothing is heard of it for {timeout} s"
+            for number in ready:
+                piece = os.read(number, 2**16)
+                said[number] += piece
+                if not piece:
+                    left.pop(number).close()
+        return tuple(text.decode() for text in said.values())
+
+    def wait(self, timeout):
+        self._process.join(timeout)
+        return self._process.exitcode
+
+    @property
+    def returncode(self):
+        return self.wait(WAIT)
+
+
+def _new(ends, terminal, code, words, environment):
+    from numba.core import config
+
+    out, err = (end.fileno() for end in ends)
+    os.environ.clear()
+    files = os.open(os.devnull, os.O_RDONLY), out, err if terminal is None else os.open(terminal, os.O_WRONLY)
+    _begin(files, "", words, environment)
+    for end in ends:
+        end.close()
+    config.reload_config()
+    os._exit(_run(partial(exec, code, {"__name__": "__main__"})))
 
 
 def _begin(files, redirection, words, environment):

@@ -27,6 +27,11 @@ INSTEAD = {
     r"\bof the house\b|\bin the house\b": "of finelu, in finelu",
     r"\bdearer?\b": "expensive, more expensive",
     r"\bcomes? home\b": "returns",
+    r"\bin silence\b": "silently",
+    # coined words
+    r"\bcrews?\b": "worker pool",
+    r"\bmailbox(?:es)?\b": "shared control block",
+    r"\bmeetings?\b": "pattern intersections",
     # old forms
     r"\bbut for\b": "except for, up to (rounding)",
     r"\bfor want of\b": "without, for lack of",

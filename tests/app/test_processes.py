@@ -8,7 +8,6 @@ import os
 import pty
 import re
 import runpy
-import select
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from types import SimpleNamespace
 import numba
 import numpy as np
 import pytest
+from programs import WAIT, New
 
 import finelu as fl
 from finelu.kernels import compiling
@@ -39,14 +39,10 @@ from finelu.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 PLAIN = "import sys\n" + CLI
-WAIT = 120  # s, for what ends by itself
 SOLVE = ("solve", "gallery:poisson7:6", "--recipe", "jacobi", "--json")
 
 
-def start(code, *words, **environment):
-    env = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")} | environment
-    command = [sys.executable, "-c", code, *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+start = New
 
 
 def forked(path, *words, **environment):
@@ -79,24 +75,16 @@ def end(process):
 
 
 def on_a_terminal(code, *words, **environment):
-    """(status, what a terminal shows of stderr) of such a program."""
+    """(status, what a terminal shows of stderr) of such a program, which is a line."""
     terminal, end_of_it = pty.openpty()
-    env = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")} | environment
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, words)], stdout=subprocess.DEVNULL, stderr=end_of_it, env=env
-    )
+    status = start(code, *words, stderr=os.ttyname(end_of_it), **environment).wait(WAIT)
     os.close(end_of_it)
-    shown = b""
-    while select.select([terminal], [], [], WAIT)[0]:
-        try:
-            piece = os.read(terminal, 4096)
-        except OSError:  # the end of a terminal on Linux
-            break
-        if not piece:
-            break
-        shown += piece
+    try:
+        shown = os.read(terminal, 4096)
+    except OSError:  # the end of a terminal on Linux
+        shown = b""
     os.close(terminal)
-    return process.wait(WAIT), shown.decode().replace("\r", "")
+    return status, shown.decode().replace("\r", "")
 
 
 CALLS = """

@@ -153,7 +153,7 @@ def test_a_run_names_the_commit_it_was_measured_at_and_an_old_one_its_date():
     run, commit = record.new_run("any", gpu=False, machine_name="box"), record.revision()
     assert commit and run.machine["commit"] == commit and f"- commit: {commit}" in run.heading().splitlines()
     old = Run("any", {"name": "box", "finelu": "0.1.0"}, "2026-01-02")
-    assert "- commit: not recorded; finelu 0.1.0 as of 2026-01-02" in old.heading().splitlines()
+    assert "- commit: not recorded; finelu 0.1.0 at 2026-01-02" in old.heading().splitlines()
 
 
 def test_run_survives_saving_and_loading(tmp_path):

@@ -39,7 +39,7 @@ from benchmarks.claims import (  # noqa: E402
     spine,
 )
 from benchmarks.harness.measure import APPROXIMATE_SOLVES  # noqa: E402
-from benchmarks.harness.record import Run, page_of, read  # noqa: E402
+from benchmarks.harness.record import Record, Run, page_of, read  # noqa: E402
 from benchmarks.papers import fgbilu, ilupack, syncfree  # noqa: E402
 from benchmarks.papers import parilut as parilut_papers  # noqa: E402
 
@@ -259,3 +259,47 @@ def test_the_mean_and_each_call_decide_and_what_misses_is_named():
     text, holds = pairs.verdict([fast, slow], 0.98, 0.93)
     assert not holds and "geometric mean 1.155" in text and "below 0.93: spine, slow: F.solve(b) (0.333" in text
     assert pairs.verdict([fast, slow], 0.98, 0.3)[1] and not pairs.verdict([fast, slow], 1.2, 0.3)[1]
+
+
+# Pages of programs for a GPU, from made-up records: only right answers count
+
+
+def test_the_better_policy_of_cusparse_is_compared():
+    def record(name, variant, ms, error=1e-15):
+        who = "finelu" if variant == "ILU0" else "cusparse"
+        return Record(name, "solve", "gpu", who, variant, ms, error=error)
+
+    facts = {"n": 10, "nnz": 28, "apart": False}
+    matrices = {"A": facts, "B": facts, "T": facts | {"apart": True}}
+    run = Run("calls-gpu", {"name": "box", "commit": "0"}, "2026-01-02", matrices=matrices)
+    for name in run.matrices:
+        run.records += [record(name, "ILU0", 2.0), record(name, "USE_LEVEL", 4.0)]
+    run.records += [record("A", "NO_LEVEL", 3.0), record("B", "NO_LEVEL", 1.0, error=1e-3)]
+    assert calls_gpu.ratios(run, "solve") == {"A": 1.5, "B": 2.0} and calls_gpu.ratios(run, "factor") == {}
+    text = calls_gpu.page(run)
+    assert "1.73" in calls_gpu.summary(run) and "Wrong results" in text and text.count("| B ") == 4
+
+
+def test_a_gpu_is_compared_with_the_cpu_and_with_direct_solvers():
+    def record(name, variant, ms, error=1e-9):
+        detail = {"first": 9.0, "converged": True, "recipes": ["IC0"], "method": "cg", "iterations": 3, "status": "X"}
+        detail = detail if variant in (solve_gpu.GPU, solve_gpu.CPU) else {}
+        return Record(name, "solution", "gpu", variant, variant, ms, None, error, detail=detail)
+
+    CPU, GPU, CUDSS, SPLU = solve_gpu.CPU, solve_gpu.GPU, solve_gpu.CUDSS, solve_gpu.SPLU
+    run = Run("solve-gpu", {}, "2026-01-02", matrices={k: {"n": n, "nnz": 9} for k, n in (("A", 10), ("B", 10**6))})
+    run.records = [record("A", GPU, 2.0), record("A", CPU, 4.0), record("B", GPU, 1.0), record("B", CPU, 8.0)]
+    run.records += [record("A", SPLU, 1.0, error=1e-3), record("A", CUDSS, 3.0), record("B", SPLU, 0.5)]
+    assert solve_gpu.ratios(run, (CPU,), ["A", "B"]) == [(2.0, "A"), (8.0, "B")]
+    assert solve_gpu.ratios(run, (CUDSS, SPLU), ["A", "B"]) == [(0.5, "B"), (1.5, "A")]
+    assert "4.00" in solve_gpu.claims(run) and "IC0: cg, 3, X" in solve_gpu.times(run)
+    run.records[0].error = 1e-3  # claims to have converged
+    assert solve_gpu.ratios(run, (CPU,), ["A"]) == [(0.0, "A")]
+    assert "Claims that are false: A." in solve_gpu.claims(run)
+
+
+def test_a_peer_that_takes_too_long_is_stopped():
+    A, b = sp.csr_matrix(gallery.poisson7(6)), np.ones(216)
+    seconds, x = solve_gpu.splu_apart(A, b, 60.0, {})
+    assert seconds > 0 and np.linalg.norm(A @ x - b) < 1e-10
+    assert solve_gpu.splu_apart(sp.csr_matrix(gallery.poisson7(60)), np.ones(60**3), 0.01, {}) is None

@@ -34,7 +34,7 @@ IC0_VARIANTS = ("adapt", "levs", "auto")
 EXACT = ("sync_free", "level_packed", "one_block", "auto")
 METHODS = (*EXACT, "jacobi", "isai")
 KINDS = list(product((True, False), (True, False), ("N", "T", "H")))  # lower, unit, trans
-# Factors of apache2_like remember every rounding; test_ilu0.py and test_ic0.py look at them by definition.
+# Factors of apache2_like remember every rounding; test_eliminations.py looks at them by definition.
 WELL_CONDITIONED = [p for p in gallery.small() if not p.name.startswith("apache2")]
 WELL_CONDITIONED_SPD = [p for p in gallery.small_spd() if not p.name.startswith("apache2")]
 LENGTHS = (1, 2, 3, 4, 5, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257, 1024, 1025, 1500)

@@ -146,6 +146,6 @@ def test_solves_in_turn(backend, dtype, method, columns):
             plans = [form.triangular.triangular_plan(triangle(B, *side), method, 2) for side in sides[:count]]
             assert all(plan.load(B.data) == -1 for plan in plans)
             x = xp.array(b)
-            form.triangular.solve_in_turn(plans, x if count > 1 else xp.array(b), x)  # in the place of b, if it may be
+            form.triangular.solve_in_turn(plans, x if count > 1 else xp.array(b), x)  # b itself, where it may overlap
             found.append(backend.fetch(x))
         assert_close(*found, 64 if method == "isai" or backend.name == "cuda" else 0)

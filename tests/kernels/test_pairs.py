@@ -11,7 +11,7 @@ from finelu.kernels import cpu, reference
 
 @pytest.fixture
 def listeners(request):
-    """The plugin of this run, and what it has heard in this test."""
+    """The plugin of this run: `asked` holds the kernels of this test."""
     (plugin,) = (found for found in request.config.pluginmanager.get_plugins() if isinstance(found, pairs.Pairs))
     return plugin
 

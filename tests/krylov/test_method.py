@@ -127,7 +127,7 @@ def test_the_parameters_of_a_stranger_are_checked_by_it():
             stranger().solve(A, b, steps=steps)
 
 
-# The same, as of an installed package
+# The same, from an installed package
 
 
 @pytest.fixture

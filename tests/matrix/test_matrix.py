@@ -459,7 +459,7 @@ class PyData:
         return self.A
 
     def __array__(self, *_, **__):
-        raise RuntimeError("a sparse array is not made dense in silence")
+        raise RuntimeError("a sparse array is not made dense silently")
 
 
 def forms_of(A):

@@ -1,21 +1,19 @@
-"""ILU(k): by definition, by limit, by twin, by effect, by behaviour, by bad input."""
+"""ILU(k): its pattern, and what test_eliminations.py does not ask."""
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from checks import (
-    DTYPES,
     PATTERNS,
     assert_close,
     assert_is_ilu0_of,
     dominant_matrices,
+    extended,
     fetched,
-    in_dtype,
     iterations,
     long_rows,
     longest_chain,
     one_line,
-    perturbed,
     reference_factors,
     with_index,
 )
@@ -23,20 +21,11 @@ from conftest import real_matrix
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finelu import ILU0, ILUK, ParameterError, ZeroPivot, gallery
+from finelu import ILU0, ILUK, ZeroPivot, gallery
 from finelu.kernels import reference
 from finelu.kernels.cpu.fill import pattern_iluk
-from finelu.matrix import CSR, as_csr
+from finelu.matrix import CSR
 from finelu.preconditioners.iluk import pattern_of
-
-
-def extended(A, level):
-    """A with zeros stored where ILU(level) has entries besides, by the reference."""
-    A = as_csr(A)
-    indptr, indices = reference.fill.pattern_iluk(A.indptr, A.indices, level)
-    rows = np.repeat(np.arange(A.n), np.diff(indptr))
-    dense = A.tosparse().toarray()
-    return sp.csr_matrix((dense[rows, indices], indices, indptr), shape=A.shape)
 
 
 def levels_by_paths(A):
@@ -52,23 +41,6 @@ def levels_by_paths(A):
 
 
 # By definition
-
-
-@pytest.mark.parametrize("problem", gallery.small(), ids=str)
-@pytest.mark.parametrize("level", [1, 2])
-def test_iluk_reproduces_a_where_the_pattern_has_entries(backend, problem, level):
-    F = ILUK(level=level).factor(backend.move(problem.A))
-    pattern = extended(problem.A, level)
-    assert_is_ilu0_of(pattern, *fetched(backend, F))
-    assert F.nnz == pattern.nnz
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_iluk_reproduces_a_in_every_dtype(backend, dtype):
-    A = in_dtype(gallery.problem("convection_diffusion:8,7,1,peclet=50"), dtype)
-    F = ILUK(level=2).factor(backend.move(A))
-    assert F.dtype == F.L.dtype == F.U.dtype == dtype
-    assert_is_ilu0_of(extended(A, 2), *fetched(backend, F))
 
 
 @PATTERNS
@@ -165,45 +137,12 @@ def test_a_higher_level_gives_more_entries_and_fewer_iterations():
     assert needed == sorted(needed, reverse=True) and needed[3] <= 0.6 * needed[0]
 
 
-def test_shift_moves_the_diagonal_by_a_share_of_itself(backend):
-    A = gallery.convection_diffusion(8, 7, 1, peclet=50)
-    moved = sp.csr_matrix(A + sp.diags(0.25 * A.diagonal()))
-    F, G = ILUK(shift=0.25).factor(backend.move(A)), ILUK().factor(backend.move(moved))
-    np.testing.assert_array_equal(backend.fetch(F.U.data), backend.fetch(G.U.data))
-
-
-def test_precision_float32_gives_the_factors_of_the_rounded_matrix(backend):
-    A = gallery.poisson7(5, 4, 3)
-    F, G = ILUK(precision="float32").factor(backend.move(A)), ILUK().factor(backend.move(A.astype("float32")))
-    assert F.dtype == F.U.dtype == np.float32
-    np.testing.assert_array_equal(backend.fetch(F.U.data), backend.fetch(G.U.data))
-
-
-def test_triangular_reaches_the_solves(backend):
-    F = ILUK(triangular="isai").factor(backend.move(gallery.poisson7(5)))
-    assert {part["method"] for part in F.report["triangular"].values()} == {"isai"}
-
-
 def test_the_report_says_what_ran_where(backend):
     F = ILUK().factor(backend.move(gallery.poisson7(5, 4, 3)))
     device = "CPU" if backend.name == "cpu" else "GPU"
     assert F.report["symbolic_seconds"] > 0 and F.report["factored_on"] == F.report["applied_on"] == device
     for key in ("symbolic_seconds", "analysis_seconds", "numeric_seconds", "triangular_seconds"):
         assert 0 <= F.report[key] < 600
-
-
-# Update
-
-
-def test_later_updates_keep_plan_and_storage(backend):
-    A = gallery.poisson7(5, 4, 3)
-    F = ILUK().factor(backend.move(A))
-    F.update(backend.move(A))
-    plan, storage = F._numeric.plan, F._triangles.data
-    for B in (perturbed(A), A):
-        F.update(backend.move(B))
-    assert F._numeric.plan is plan and F._triangles.data is storage
-    assert_is_ilu0_of(extended(A, 1), *fetched(backend, F))
 
 
 # By behaviour
@@ -223,24 +162,4 @@ def test_a_zero_pivot_names_its_row_and_what_to_try(backend):
     with pytest.raises(ZeroPivot, match=r"the pivot of row 2 is 0.*shift=1e-3") as error:
         ILUK().factor(backend.move(A))
     assert error.value.row == 2 and error.value.recipe == ILUK()
-    one_line(error)
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"level": -1}, "level"),
-        ({"level": 1.5}, "level"),
-        ({"level": True}, "level"),
-        ({"level": "two"}, "level"),
-        ({"shift": np.nan}, "shift"),
-        ({"precision": "float16"}, "precision"),
-        ({"variant": "fastest"}, "variant"),
-        ({"triangular": "direct"}, "direct"),
-    ],
-    ids=str,
-)
-def test_parameters_without_a_meaning_are_refused(backend, options, named):
-    with pytest.raises(ParameterError, match=named) as error:
-        ILUK(**options).factor(backend.move(gallery.poisson7(3)))
     one_line(error)

@@ -1,7 +1,7 @@
 """Which recipe and which Krylov method fit a matrix: two tables, and `choose`, which reads them.
 
-`RUNGS` holds the recipes that `solve` may try, `FITTING` the methods that fit a recipe. Whoever needs a recipe or a
-method for a matrix asks here: `solve`, `Sequence`, `finelu solve --recipe`, `compare` and the gradients of interop.
+`RUNGS` holds the recipes that `solve` may try, `FITTING` the methods that fit a recipe. All parts that need a recipe or
+a method for a matrix ask here: `solve`, `Sequence`, `finelu solve --recipe`, `compare` and the gradients of interop.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def choose(traits: MatrixTraits, recipe: Recipe | str | None = "auto", method: s
 def unfit(method: str, A: CSR, kind: str) -> str:
     """What A lacks of the symmetry that a method needs, in words; "" where it has it.
 
-    kind : as of `MatrixTraits`.
+    kind : as in `MatrixTraits`.
     """
     needs = METHODS[method].needs
     differing = NEEDS[needs] and asymmetry_of(A, kind, transposed=needs == "symmetric")

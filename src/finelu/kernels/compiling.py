@@ -1,4 +1,4 @@
-"""What Numba spends on compiling kernels or fetching compiled ones from the disk, and the one line that tells of it."""
+"""The time of Numba for compiling kernels, or loading compiled ones from the disk, and the one line that reports it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EACH_TIME = (
 
 eager = False  # see `compile_eagerly`
 _lock = threading.Lock()
-_quiet = 0  # blocks that want no line
+_quiet = 0  # number of active blocks without the line
 _said = False
 _kept = True
 
@@ -55,7 +55,7 @@ class _Clock:
 
     def _tell(self, begins: bool) -> None:
         for listener in [*self.listeners]:
-            with suppress(OSError):  # the reader of a pipe has gone: what compiles is counted all the same
+            with suppress(OSError):  # the reader of a pipe is gone: the time is counted all the same
                 listener(begins)
 
 
@@ -74,7 +74,7 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def listen() -> None:
-    """Hear of all that Numba compiles or fetches from now on: the one listener of a process."""
+    """Listen to all compilations and loads of Numba from now on: the one listener of a process."""
     import_numba()
     from numba.core import event
 
@@ -96,7 +96,8 @@ def listen() -> None:
 
 @contextmanager
 def compile_clock(tell: Callable[[float | None], object] = lambda _: None) -> Iterator[Callable[[], float]]:
-    """A clock of those seconds since the block began. tell(None), tell(seconds): such a time begins, has ended."""
+    """A clock of these seconds since the block began. tell(None) is called when such a time begins, tell(seconds) when
+    it has ended."""
     listen()
     start = _clock.total()
 
@@ -112,7 +113,7 @@ def compile_clock(tell: Callable[[float | None], object] = lambda _: None) -> It
 
 @contextmanager
 def quietly(wanted: bool = True) -> Iterator[None]:
-    """Without the line, in all threads, as several may work on one call."""
+    """A block without the line, in all threads, as several may work on one call."""
     global _quiet
     with _lock:
         _quiet += wanted
@@ -124,7 +125,7 @@ def quietly(wanted: bool = True) -> Iterator[None]:
 
 
 def compile_eagerly() -> None:
-    """From now on what pays only if it need not be compiled first is compiled all the same, as for a measurement."""
+    """From now on also compile kernels that pay only if they are compiled already, as for a measurement."""
     global eager
     eager = True
 

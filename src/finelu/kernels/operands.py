@@ -1,5 +1,5 @@
-"""What kernels take and return, on either device: `CSR`; `Triangle`, a triangle within the arrays of a matrix; what a
-threshold factorization has found; what a coarse space asks of the solves with subdomains."""
+"""Arguments and results of kernels, on either device: `CSR`; `Triangle`, a triangle within the arrays of a matrix;
+`Factored`, the result of a threshold factorization; `Couplings` and `Sums`, for the coarse space of subdomains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from finelu.device import namespace, on_gpu, sparse_module, to_host
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 
-INT32_LIMIT = 2**31 - 2**13  # what kernels step beyond the last place still fits
+INT32_LIMIT = 2**31 - 2**13  # kernels may step a little beyond the last place, and that must fit, too
 KNOWN = ("missing", "facts", "longest_column")  # of the pattern, once they were asked for
 
 Mirrored = tuple[float, float, float, float, float, int]
@@ -53,7 +53,7 @@ class CSR:
 
     @cached_property
     def missing(self) -> int:
-        """How many diagonal entries are not stored."""
+        """The number of diagonal entries that are not stored."""
         return int((self.diag < 0).sum())
 
     @cached_property
@@ -62,14 +62,14 @@ class CSR:
         return kernels_for(self.data).pattern.facts(self)
 
     def mirrored(self) -> Mirrored:
-        """What A has in common with its transpose; see reference/inspection.py. Found anew, as values may have changed,
-        except for what `unchanged` was given."""
+        """The comparison of A with its transpose; see reference/inspection.py. Computed anew at each call, since values
+        may have changed, except within `unchanged`."""
         known = self.__dict__.get("_mirrored")
         return known or kernels_for(self.data).inspection.mirrored(self.indptr, self.indices, self.data, self.diag)
 
     @contextmanager
     def unchanged(self, mirrored: Mirrored) -> Iterator[None]:
-        """In this block the values are not written to, so that `mirrored` gives this without looking."""
+        """A block in which the values are not written to, so that `mirrored` returns this argument."""
         self.__dict__["_mirrored"] = mirrored
         try:
             yield
@@ -78,12 +78,12 @@ class CSR:
 
     @property
     def below(self) -> int:
-        """How many entries are stored below the diagonal; of a matrix whose diagonal is full."""
+        """The number of stored entries below the diagonal; the diagonal must be full."""
         return self.facts[3]
 
     @property
     def longest(self) -> tuple[int, int, int]:
-        """The most entries of a row, below and above the diagonal; of a matrix whose diagonal is full."""
+        """The most entries of a row, and below and above its diagonal; the diagonal must be full."""
         return self.facts[:3]
 
     def with_values(self, data) -> CSR:
@@ -107,8 +107,8 @@ class CSR:
         return other
 
     def with_own_pattern(self) -> CSR:
-        """The same matrix with a pattern of its own, which a caller who changes A in place does not change; itself on a
-        GPU, where CuPy changes no pattern in place."""
+        """The same matrix with a pattern of its own, so that a caller may change A in place; itself on a GPU, where
+        CuPy changes no pattern in place."""
         if on_gpu(self.data):
             return self
         other = CSR(self.indptr.copy(), self.indices.copy(), self.data, self.diag)
@@ -147,9 +147,9 @@ def require_indices(what: str, total: int, dtype) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Triangle:
-    """The strict triangle of a sparse matrix, where it lies in another's arrays, and its diagonal.
+    """The strict triangle of a sparse matrix, within the arrays of the whole matrix, and its diagonal.
 
-    n : rows.  begin, end (n,) : row i owns places begin[i] <= p < end[i] of indices, columns ascending.
+    n : rows.  begin, end (n,) : row i has the places begin[i] <= p < end[i] of indices, columns ascending.
     reverse : rows are visited n - 1, ..., 0 (an upper triangle) instead of 0, ..., n - 1.
     diag (n,) : the place of D_ii in the values, or None for a unit diagonal.
     source : None if the value of place p is values[p]; else (len(indices),) and it is values[source[p]].
@@ -172,13 +172,13 @@ class Triangle:
 
 
 class Factored(NamedTuple):
-    """What came out of ILUT or ICT, also where it stopped early.
+    """The result of ILUT or ICT, also if it stopped early.
 
-    rows : how many rows (of ICT: columns) were finished; n if all.
-    stored : how many entries they have; more than the `most` that were allowed: this is why it stopped, else because
-        of row `rows`: its pivot is `pivot` (NaN if a multiplier was not finite already), or one of its entries is Inf.
-        On a GPU rows behind a bad one may have been made, too, and count in `stored`, and of too many entries half of
-        the rows are said to be finished.
+    rows : the number of finished rows (ICT: columns); n if all.
+    stored : the number of their entries. If it exceeds the allowed `most`, this is why the factorization stopped.
+        Otherwise row `rows` stopped it: its pivot is `pivot` (NaN if a multiplier was not finite), or one of its
+        entries is Inf. On a GPU `stored` may include rows after the bad one; if the limit was exceeded, `rows` is n /
+        2.
     indptr (n + 1,), indices, data (stored,), diag (n,) : L below and U on and above the diagonal, or the Cholesky
         factor by rows, sorted, indices of A's dtype; empty if it stopped.
     """
@@ -194,13 +194,15 @@ class Factored(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Couplings:
-    """A Z, with m vectors Z a part, by pairs of parts that it couples: a coupling is a part of rows and one of vectors.
+    """A Z, with m vectors Z a part, by couplings: a coupling is a pair of a part of rows and a part of vectors.
 
-    starts (parts + 1,) : those of part p of rows are starts[p] <= c < starts[p + 1], their parts of vectors ascending.
+    starts (parts + 1,) : part p of rows has the couplings starts[p] <= c < starts[p + 1], by ascending parts of
+    vectors.
     ends (couplings + 1,) : coupling c has the entries ends[c] <= e < ends[c + 1].
-    rows (entries,) : its row as a position within the part, from 0 on; uint16 on a GPU.  of_rows (entries,) : its row
-        of A.  values (entries, m).
-    vector_starts (parts + 1,), members (couplings,) : those of part q of vectors are members[k], ascending, for
+    rows (entries,) : the row of each entry as a position within its part, from 0 on; uint16 on a GPU.
+    of_rows (entries,) : the row of A of each entry.
+    values (entries, m).
+    vector_starts (parts + 1,), members (couplings,) : part q of vectors has the couplings members[k], ascending, for
         vector_starts[q] <= k < vector_starts[q + 1].
     Integers are int32.
     """
@@ -216,7 +218,7 @@ class Couplings:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What a solve x = M^-1 r with the parts of a coarse space adds up besides, into arrays of x's dtype.
+    """Additional sums of a solve x = M^-1 r with the parts, for the coarse space, in arrays of x's dtype.
 
     of (couplings, m) : the sums of conj(v) x over the entries of each coupling.  restricted (parts * m,) : Z^H r.
     dots (parts,) : r^H x of each part.

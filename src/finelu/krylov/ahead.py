@@ -30,7 +30,7 @@ class Ahead:
         self.looks = 0
 
     def look(self, cycle: int, launched: int, wait: bool) -> tuple[int, Any, Any] | None:
-        """The cycle that they are of, state and norms: with `wait` as of now, else as of the look before, which costs
+        """The cycle that they are of, state and norms: with `wait` at present, else at the previous look, which costs
         no waiting; None where there was none. cycle : the one that goes on.  launched : iterations queued."""
         self.snapshots[self.looks % 2].post()
         self.posted.append(cycle)

@@ -33,7 +33,7 @@ class BiCGStab(Method):
         def iteration() -> None:
             p_hat = M @ p
             v = A.with_dot(p_hat, shadow, sigma)  # line 4: alpha = (r, r0*) / (A p_hat, r0*)
-            k.recurrences.bicgstab_half(state, rho, sigma, v, r)  # line 5: s = r - alpha A p_hat, in the place of r
+            k.recurrences.bicgstab_half(state, rho, sigma, v, r)  # line 5: s = r - alpha A p_hat, overwrites r
             s_hat = M @ r
             t = A @ s_hat
             k.vectors.dot_and_norm(t, r, ts, t_norm)  # line 6: omega = (A s_hat, s) / (A s_hat, A s_hat)

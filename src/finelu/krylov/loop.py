@@ -351,8 +351,8 @@ class Loop(Measures):
             return true * self.real.type(self.scale), history * self.real.type(self.scale)
 
     def _best(self) -> tuple[Any, float]:
-        """Of the last iterate, the recurrence's best, the verified and the first: the one with the smallest true
-        residual norm. Where that is NaN for all of them, it is the one that the recurrence thinks best."""
+        """The iterate with the smallest true residual norm among the last, the recurrence's best, the verified and the
+        first one; if that norm is NaN for all of them, the recurrence's best."""
         iterates = [self.x] if self.best is None else [self.x, self.best] if self.improved else [self.best, self.x]
         doubted = self.doubted < math.inf
         iterates = iterates[:1] if self.method.stationary and not doubted else [*iterates, self.verified]
@@ -364,7 +364,7 @@ class Loop(Measures):
         return candidates[k], norms[k]
 
     def _look(self, wait: bool) -> None:
-        """Learn how far the device is: with `wait` as of now, else as of the look before, which costs no waiting."""
+        """Learn how far the device is: with `wait` at present, else at the previous look, which costs no waiting."""
         cycle, state, norms = self.cycles, self.state, self.norms
         if self.ahead is not None:
             seen = self.ahead.look(cycle, self.launched, wait)

@@ -13,7 +13,7 @@ from finelu.krylov.system import System
 
 
 class Scaled(NamedTuple):
-    """(A / s) x = b / s with s M in the place of M: the same x by the same steps.
+    """(A / s) x = b / s with s M instead of M: the same x by the same steps.
 
     A, M, b : the operators and the right-hand side, divided and multiplied.  scale : s, a power of two.
     x0 : the initial guess, None for 0.  norm_b : ||b|| / s.

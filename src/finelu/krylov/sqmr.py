@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from finelu.errors import ParameterError
+from finelu.kernels.monitor import TAU
 from finelu.krylov.bicg import FirstCorrection
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
@@ -65,13 +66,14 @@ class SQMR(Method):
             if correction(rho, r, z):
                 continue
             k.vectors.norm(r, r_norm)
-            k.recurrences.sqmr_begin(state, smoothing, r_norm)  # tau = ||r||, theta = 0
+            smoothing.fill(0)
+            loop.xp.copyto(smoothing[TAU : TAU + 1], r_norm)  # tau = ||r||, theta = 0
             while loop.goes_on():
                 q = A @ p
                 k.vectors.size_of_dot(r, z, size)
                 dot(p, q, sigma)
                 k.recurrences.bicg_alpha(state, rho, sigma, size, alpha)  # (1)
-                k.recurrences.sqmr_residual(state, alpha, q, r)
+                k.recurrences.bicgstab_half(state, rho, sigma, q, r)  # r -= rho / sigma q
                 k.vectors.norm(r, r_norm)
                 k.recurrences.sqmr_smooth(state, smoothing, r_norm)  # (2)
                 k.recurrences.sqmr_step(state, smoothing, alpha, p, r, d, x, best, s)  # (3), (4)

@@ -1,4 +1,4 @@
-"""Dense rows of a matrix come last where a recipe's factors would fill in because of them."""
+"""Dense rows of a matrix are moved last if a recipe's factors would fill in because of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from finelu.ordering import Permutation, dense_last, permuted
 class DenseLast:
     """The order in which A is factored: its own, or with dense rows last; see `finelu.ordering.dense_last`.
 
-    arranged : of the factors; None for A's own order.  moved : how many rows come last, or None.
+    arranged : the Arrangement of the factors; None for A's own order.  moved : the number of moved rows, or None.
     """
 
     arranged: Arrangement | None = None
@@ -25,7 +25,7 @@ class DenseLast:
             self.arranged = Arrangement(self._permuted.order, self._permuted.order)
 
     def matrix(self, A: CSR) -> CSR:
-        """A, of the pattern that was looked at, in the order of the factors."""
+        """An A of the analysed pattern in the order of the factors."""
         return A if self._permuted is None else self._permuted.matrix(A)
 
     def row(self, i: int) -> int:

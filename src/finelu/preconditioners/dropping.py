@@ -1,4 +1,4 @@
-"""Factors without their smallest entries, so that a wanted number is left.
+"""Factors without their smallest entries, so that a wanted number remains.
 
 H. Anzt, E. Chow, J. Dongarra: ParILUT - a new parallel threshold ILU factorization, 2018, section 3.3; entries of L and
 of U are compared alike, which that paper does not do.
@@ -21,11 +21,11 @@ def sizes_of(F: CSR) -> tuple[int, int]:
 class Dropping:
     """Drops the smallest entries of L and U, or of a Cholesky factor.
 
-    Compared are |l_ij| sqrt|u_jj| / w_i and |u_ij| / (sqrt|u_ii| w_j) with w_i = (|u_ii| max(|u_ii|, |a_ii|))^(1/4), of
-    Cholesky |l_ij| / w_i with u_ii = l_ii^2: of a Hermitian A with a positive diagonal the three are the same, and no
-    symmetric scaling of A changes them. What a dropped entry does to L^-1 A U^-1 is in first order its size next to the
-    pivot, w_i = sqrt|u_ii|; a larger a_ii says what the pivot was before fill, so that one small pivot alone does not
-    keep all entries of its row.
+    Entries are compared as |l_ij| sqrt|u_jj| / w_i and |u_ij| / (sqrt|u_ii| w_j) with w_i = (|u_ii| max(|u_ii|,
+    |a_ii|))^(1/4), for Cholesky as |l_ij| / w_i with u_ii = l_ii^2. For a Hermitian A with a positive diagonal the
+    three are the same, and no symmetric scaling of A changes them. With w_i = sqrt|u_ii| they would be, in first order,
+    the change of L^-1 A U^-1 by a dropped entry; a larger a_ii, the pivot before fill, prevents that one small pivot
+    keeps all entries of its row.
     """
 
     def __init__(self, cholesky: bool, exact: bool = True):
@@ -38,13 +38,13 @@ class Dropping:
         return smaller
 
     def reduced_pattern(self, F: CSR, sizes: list[int], diagonal: Any) -> CSR:
-        """As `reduced`, where only the pattern is wanted: F's values are overwritten, and others come out."""
+        """As `reduced`, if only the pattern is wanted: F's values are overwritten, and the result has other values."""
         compared = self._compared(F, diagonal, F.data)
         smaller: CSR = kernels_for(F.data).pattern.remove(compared, *self._thresholds(compared, sizes))
         return smaller
 
     def _compared(self, F: CSR, diagonal: Any, out: Any) -> CSR:
-        """F's entries as they are compared, in `out` (nnz,), which may be F's own values."""
+        """The numbers by which F's entries are compared, in `out` (nnz,), which may be F's own values."""
         scaling = kernels_for(F.data).scaling
         roots, by_weights, by_roots = scaling.dropping_weights(F, diagonal, self._cholesky)
         below, above = (by_weights, None if self._cholesky else roots), (by_roots, by_weights)

@@ -1,4 +1,4 @@
-"""What ILU0, IC0, ILUK and MILU0 have in common: elimination on a pattern that `update` keeps."""
+"""The base of ILU0, IC0, ILUK and MILU0: elimination on a pattern that `update` keeps."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ MOST_LOOKS = 2**31 - 1  # marks of `queue`
 
 @dataclass(eq=False, repr=False)
 class EliminationReport(TriangularReport):
-    """symbolic_seconds : how long it took to find the pattern of ILU(k)."""
+    """symbolic_seconds : time to compute the pattern of ILU(k)."""
 
     symbolic_seconds: float | None = None
 
 
 class Elimination:
-    """The numeric part: a plan, which depends on the pattern alone, and the values in the memory of `factors`.
+    """The numeric part: a plan, which depends only on the pattern, and the values in the memory of `factors`.
 
-    With variant="auto" the first plan weighs its own cost. Where another is faster from then on, it is made once the
-    factorizations so far took as long as the search for it; on a GPU at the first update. Subclasses give
-    `_analyse(once)`, the plan for one factorization or for many, `_eliminate(A)`, which fills `factors`, or fails with
-    what `_broken` makes of the first bad row, and where they can `_queue`, for `queue`.
+    With variant="auto" the first plan is the best for a single factorization, its own cost included. If another plan is
+    faster for further ones, it is made once the factorizations so far took as long as the search for it; on a GPU at
+    the first update. Subclasses implement `_analyse(once)`, the plan for one factorization or for many;
+    `_eliminate(A)`, which fills `factors`, or raises the error of `_broken` for the first bad row; and, if they can,
+    `_queue`, for `queue`.
     """
 
     def __init__(self, recipe: Any, factors: CSR):
@@ -58,10 +59,10 @@ class Elimination:
         return self.factors
 
     def queue(self, A: CSR, pattern: CSR) -> Callable[[], bool] | None:
-        """As `factorize`, for an A on a GPU that may not be finite, or not on `pattern`: with one wait for both.
+        """As `factorize`, with a single wait, for an A on a GPU that may not be finite, or not on `pattern`.
 
-        It queues the look at A and the elimination. The function that is returned waits for them and says whether A
-        was fine; else `factors` have the values that they had. It raises ZeroPivot. None: nothing was queued, as only
+        It queues the check of A and the elimination. The returned function waits for both and returns whether A was
+        valid; if not, `factors` keep their old values. It raises ZeroPivot. Returns None, with nothing queued, if only
         `factorize` can do it.
         """
         if not (self._queues and on_gpu(A.data) and self._plan_serves):

@@ -1,4 +1,4 @@
-"""What ParILU, ParIC, ParILUT and ParICT have in common: factors of the scaled and ordered matrix, found by sweeps.
+"""The base of ParILU, ParIC, ParILUT and ParICT: factors of the scaled and ordered matrix, computed by sweeps.
 
 H. Anzt, E. Chow, J. Dongarra: ParILUT - a new parallel threshold ILU factorization, 2018, section 2;
 E. Chow, A. Patel: Fine-grained parallel incomplete LU factorization, 2015.
@@ -30,7 +30,7 @@ NO_ROW = 2**62  # the row that `refused` names while nothing was refused
 
 
 def checked_fixed_point(recipe: Any, A: Any) -> CSR:
-    """As `checked`, and what these recipes have in common."""
+    """As `checked`, with the parameters that these recipes share."""
     choice("ordering", recipe.ordering, ORDERINGS, of=recipe)
     flag("scale", recipe.scale, of=recipe)
     matrix = checked(recipe, A)
@@ -39,10 +39,10 @@ def checked_fixed_point(recipe: Any, A: Any) -> CSR:
 
 @dataclass(eq=False, repr=False)
 class SweepReport(TriangularReport):
-    """refused : how many updates were not finite; refused_row, the first of them, and a warning, where there are any.
-
-    pattern_residual : ||A - L U||_F on the pattern, relative to ||A||_F, of the scaled matrix; a warning where that of
-    an update is much larger than that of the factorization was.
+    """refused : the number of updates that were not finite, with a warning if there are any.
+    refused_row : the first row with a refused update.
+    pattern_residual : ||A - L U||_F on the pattern, relative to ||A||_F, of the scaled matrix; a warning if it is much
+        larger after an update than after the factorization.
     """
 
     refused: int = 0
@@ -51,11 +51,11 @@ class SweepReport(TriangularReport):
 
 
 class FixedPoint:
-    """The numeric part: factors of B = D P A P^T D, D such that B has a unit diagonal, made those of P A P^T.
+    """The numeric part: factors of B = D P A P^T D, where D gives B a unit diagonal, turned into those of P A P^T.
 
     The scaling is undone in the values; the permutation, `arranged`, is part of the factors' `solve`. For Cholesky B is
-    the lower triangle. Subclasses give `factorize(A)`.
-    fills : whether the factors may have entries where A has none: A in its own order then has its dense rows last.
+    the lower triangle. Subclasses implement `factorize(A)`.
+    fills : whether the factors may have entries that A does not have: dense rows of an unordered A are then moved last.
     """
 
     diagonal: Any = None  # of D, whether it is used or not
@@ -75,7 +75,7 @@ class FixedPoint:
         self._fresh = namespace(A.data).array([0, NO_ROW], np.int64)
         self.refused = copied(self._fresh)
 
-    # B, and from its factors to those of A
+    # B, and the conversion of its factors to those of A
 
     def scaled(self, A: CSR) -> tuple[CSR, Any]:
         """B, and the diagonal d (n,) of D (None without scaling)."""
@@ -112,8 +112,8 @@ class FixedPoint:
     def finished(self, F: CSR, d: Any) -> CSR:
         """The factors of P A P^T from those of B.
 
-        Raises ZeroPivot where they cannot be applied: sweeps keep no value that is not finite, but A may be so badly
-        scaled that B, or what the scaling is undone in, overflows.
+        Raises ZeroPivot if they cannot be applied: sweeps keep only finite values, but A may be so badly scaled that B,
+        or the unscaled factors, overflow.
         """
         xp, scaling = namespace(F.data), kernels_for(F.data).scaling
         if d is not None:
@@ -148,8 +148,8 @@ class FixedPoint:
     def initial(self, pattern: CSR, places: Any, B: CSR) -> CSR:
         """The values of B on the pattern, 0 where B has none: the initial L and U (2018, section 3.2).
 
-        What is below the diagonal is divided by the pivot of its column, and of Cholesky by its root: if they are not
-        one, negative and complex ones for instance, B itself is far from L.
+        Entries below the diagonal are divided by the pivot of their column, for Cholesky by its root: if the pivots are
+        not one, for instance negative or complex, B itself is far from L.
         """
         xp = namespace(B.data)
         data = B.data.copy() if places is None else xp.zeros(pattern.nnz, B.dtype)
@@ -170,8 +170,8 @@ class FixedPoint:
         return self._last_columns[1]
 
     def sweep(self, B: CSR, F: CSR) -> CSR:
-        """One sweep of the fixed-point iteration; F's own values are overwritten if it is asynchronous, else U is
-        first, and L comes from the new U."""
+        """One sweep of the fixed-point iteration. An asynchronous one overwrites F's own values; a synchronous one
+        computes U first, and L from the new U."""
         if self.recipe.asynchronous:
             columns = self.columns(F) if self.cholesky else None
             kernels_for(F.data).sweeps.sweep_in_place(B, F, self.refused, columns)
@@ -179,7 +179,7 @@ class FixedPoint:
         return self.upper_first(B, F, None)
 
     def upper_first(self, B: CSR, F: CSR, squares: Any, damping: float = 1.0) -> CSR:
-        """A synchronous sweep of U, of Cholesky of its diagonal, and one of L that reads the new U.
+        """A synchronous sweep of U (for Cholesky of the diagonal), and then one of L that reads the new U.
 
         squares (n,) : out, the squares of the residual on the pattern before both, a sum a row; or None.
         """
@@ -198,10 +198,10 @@ class FixedPoint:
         kernels_for(F.data).sweeps.sweep(B, F, out, squares, self.refused.copy(), columns)
         return squares
 
-    # what the report says
+    # the report
 
     def report_refused(self) -> None:
-        """Begin the warning of this factorization with what the sweeps refused, and forget that."""
+        """Begin the warning of this factorization with the updates that the sweeps refused, and reset their count."""
         report, (count, row) = self.report, (int(v) for v in to_host(self.refused))
         report.refused, report.refused_row, report.warning = count, None, self._unlike or None
         if count:
@@ -217,7 +217,7 @@ class FixedPoint:
         self.refused = copied(self._fresh)
 
     def report_residual(self, residual: float) -> None:
-        """Report the residual norm on the pattern, relative to the matrix, and warn where it is much worse than that of
+        """Report the residual norm on the pattern, relative to the matrix, and warn if it is much worse than that of
         the first factorization."""
         self.report.pattern_residual = residual
         if self._first_residual is None:
@@ -230,7 +230,7 @@ class FixedPoint:
 
 
 def norm_squared(B: CSR, cholesky: bool) -> Any:
-    """||B||_F^2 in double precision, on its device; of Cholesky, where B is a lower triangle, of both triangles."""
+    """||B||_F^2 in double precision, on its device; for Cholesky, where B is a lower triangle, of both triangles."""
     xp, values = namespace(B.data), B.data.astype(np.result_type(B.dtype, np.float64), copy=False)
     squares = xp.empty(2, values.dtype)
     dot = kernels_for(values).vectors.dot  # NumPy's would wake the threads of BLAS, which stay awake

@@ -1,4 +1,4 @@
-"""The elimination of ILU(0) and IC(0) on any pattern, with a diagonal that is moved where pivots fail.
+"""The elimination of ILU(0) and IC(0) on any pattern, with a diagonal that is shifted if pivots fail.
 
 Y. Saad, Iterative Methods for Sparse Linear Systems, 2003, Algorithm 10.4; for the shift T. A. Manteuffel, An
 incomplete factorization technique for positive definite linear systems, 1980.
@@ -15,15 +15,15 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 
 SHIFTS = (0.0, *(1e-3 * 4.0**k for k in range(10)))  # times the diagonal; tried one after the other
-SMALL_SHIFTS = 6  # of them that LU tries for the signs of its pivots: with a larger one M is too far from A
+SMALL_SHIFTS = 6  # the number of these that LU tries for the signs of its pivots: larger ones move M too far from A
 
 
 @dataclass(frozen=True, eq=False)
 class Eliminated:
-    """How factors were made: by elimination.factor(B, begin, signs).
+    """The elimination that made factors: elimination.factor(B, begin, signs).
 
-    shift : number of the one that was taken, in SHIFTS.  kept : each pivot has the sign of its diagonal entry.
-    row : whose pivot was the first that failed, or lost its sign, without a shift; -1: none did.
+    shift : index of the shift in SHIFTS.  kept : each pivot has the sign of its diagonal entry.
+    row : the first row whose pivot failed, or lost its sign, without a shift; -1 if there was none.
     """
 
     elimination: PatternElimination
@@ -35,12 +35,12 @@ class Eliminated:
 
     @property
     def next(self) -> tuple[int, bool]:
-        """What an elimination of a similar matrix should begin with: (shift, signs)."""
+        """(shift, signs) with which the elimination of a similar matrix should begin."""
         return max(self.shift - 1, 0), self.kept
 
 
 class NoPivots(Exception):
-    """No shift gave factors; row, pivot: the first that failed without one."""
+    """No shift gave factors; row, pivot: of the first failure without a shift."""
 
     def __init__(self, row: int, pivot: Any):
         super().__init__(row)
@@ -59,11 +59,11 @@ class PatternElimination:
         self._cholesky, self._plan, self._factorizations = cholesky, None, 0
 
     def factor(self, B: CSR, begin: int = 0, signs: bool = True) -> tuple[CSR, Eliminated]:
-        """Factors of B with its diagonal times 1 + the first shift that does: of 0, then SHIFTS[begin] and those after.
+        """Factors of B with its diagonal times 1 + the first successful shift: 0, then SHIFTS[begin] and those after.
 
-        It does where Cholesky has positive pivots; where LU has pivots that can be divided by and, of real values and
-        with `signs`, have the signs of their diagonal entries, as those of the complete factorization have if A is
-        definite. If no small shift keeps the signs, the first factors that were found are taken. Raises NoPivots.
+        A shift is successful if Cholesky has positive pivots, or if LU has usable pivots which, for real values and
+        with `signs`, have the signs of their diagonal entries, as in the complete factorization of a definite A. If no
+        small shift keeps the signs, the first factors that were found are taken. Raises NoPivots.
         """
         G, diag, kernels = self.pattern, self.pattern.diag, kernels_for(self.pattern.data)
         if self._plan is None or 0 < self._plan.provisional <= self._factorizations:

@@ -1,4 +1,4 @@
-"""What ILUT and ICT have in common: thresholds from norms, and the search for a wanted number of entries."""
+"""The base of ILUT and ICT: thresholds from norms, and the search for a wanted number of entries."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from finelu.preconditioners.recipe import checked, on_host, shifted
 from finelu.validation import count, number
 
 SPARE, AIM, MOST = 1.2, 1.7, 3  # times the wanted entries, of the factors whose smallest entries are dropped
-JUMP = 16  # as MOST, where no threshold gives a number between too few and too many
-FEW = 3  # attempts; from then on less than SPARE will do
-ATTEMPTS = 20  # of a search for a threshold, at most
-TOO_FAR = 0.1  # where breakdowns keep the search farther below the wanted number than this, there are no such factors
+JUMP = 16  # as MOST, if no threshold gives a number between too few and too many
+FEW = 3  # attempts after which less than SPARE is enough
+ATTEMPTS = 20  # the most attempts of a search for a threshold
+TOO_FAR = 0.1  # the search fails if breakdowns keep it farther below the wanted number than this
 FIRST, SMALLEST, LARGEST_TOL, CLOSE_TOLS = 1e-3, 1e-14, 10.0, 1.1  # thresholds: to begin with, and where a search ends
 POWER = 0.4  # the entries grow about like drop_tol to minus this power; to begin with
 LARGEST = 2**62  # entries that no factors have: no limit
@@ -38,7 +38,7 @@ class Attempt:
     """A factorization with the threshold drop_tol.
 
     result : Factored, see kernels/operands.py.  good : it is complete.  broken : it has a bad pivot.
-    count : entries of L + U, the diagonal once; extrapolated from the rows that were finished where it is not complete.
+    count : entries of L + U, the diagonal once; extrapolated from the finished rows if it is not complete.
     """
 
     drop_tol: float
@@ -50,9 +50,10 @@ class Attempt:
 
 @dataclass(eq=False, repr=False)
 class ThresholdReport(TriangularReport):
-    """drop_tol : that of the factors.  nnz : entries of L + U, the diagonal once.  factorizations : how many it took.
-
-    nnz_wanted : where a number was wanted; a warning if there are fewer.
+    """drop_tol : of the factors.
+    nnz : entries of L + U, the diagonal once.
+    factorizations : their number.
+    nnz_wanted : the wanted number, if one was given; a warning if there are fewer.
     """
 
     drop_tol: float | None = None
@@ -90,10 +91,10 @@ class Threshold:
     """The numeric part of ILUT and ICT: a factorization from scratch each time, since the pattern follows the values.
 
     runs(recipe, A) : the kernel as a function of a threshold and of the most entries that may be stored.
-    chosen(recipe, trial, guess) : the attempt that is kept, or broke down, and how many there were.
+    chosen(recipe, trial, guess) : the attempt that is kept, or broke down, and the number of attempts.
     order : None for A's own.
-    on_host : the factors are made on the CPU, and moved to where A is; else they are made there. In a search, update
-    begins with the threshold found last.
+    on_host : True makes the factors on the CPU and moves them to the device of A; False makes them there.
+    With a search, `update` begins with the threshold found last.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Threshold:
         return triangles
 
     def _reduced(self, F: CSR, wanted: int, diagonal: Any) -> tuple[CSR, int]:
-        """F without its smallest entries, and how many are left in L + U: `wanted` (or one less), or all."""
+        """F without its smallest entries, and the number of entries of L + U: `wanted` (or one less), or all."""
         below, above = sizes_of(F)
         times = 2 if self.recipe.hermitian else 1
         if F.n + times * (below + above) > wanted:
@@ -185,12 +186,12 @@ def search_if_wanted(recipe: Any, trial: Trial, guess: float) -> tuple[Attempt, 
 
 
 def search(attempt: Trial, wanted: int, guess: float) -> tuple[Attempt, int]:
-    """The attempt that has SPARE to MOST times the wanted entries, or is closest to AIM times; and how many there were.
+    """The attempt with SPARE to MOST times the wanted entries, or closest to AIM times; and the number of attempts.
 
     attempt(drop_tol, most) factors, and stops beyond `most` entries, so that none takes much longer than the last.
-    From the third on, any that has enough entries will do. Where pivots fail, smaller thresholds are tried, which
-    seldom break down, until they leave too many entries; then larger ones. If no factors have about as many entries as
-    are wanted, and some broke down, one that did is returned.
+    From the third on, any attempt with enough entries is accepted. If pivots fail, smaller thresholds are tried, which
+    seldom break down, until they leave too many entries; then larger ones. If no factors have about the wanted number
+    of entries, and some attempts broke down, one of these is returned.
     """
     tried: list[Attempt] = []
     best: Attempt | None = None  # of the complete ones; the only one whose factors are kept
@@ -218,7 +219,7 @@ def search(attempt: Trial, wanted: int, guess: float) -> tuple[Attempt, int]:
 
 
 def _off(made: Attempt, wanted: int) -> tuple[bool, float]:
-    """Whether it has too few entries, and how far it is from AIM times the wanted ones."""
+    """Whether the attempt has too few entries, and its distance from AIM times the wanted number."""
     return made.count < wanted, abs(np.log(max(made.count, 1) / (AIM * wanted)))
 
 
@@ -254,7 +255,7 @@ def _next(tried: list[Attempt], wanted: int) -> float | None:
 
 
 def _step(growth: float) -> float:
-    """By what the threshold is divided so that there are about `growth` times as many entries."""
+    """The divisor of the threshold that gives about `growth` times as many entries."""
     return float(min(max(growth ** (1 / POWER), 3.0), 100.0))
 
 

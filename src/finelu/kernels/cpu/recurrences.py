@@ -212,25 +212,6 @@ def bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow):
 
 
 @compiled
-def sqmr_begin(state, smoothing, size):
-    """Start the smoothing at a residual of the norm size."""
-    if state[CODE] != RUNNING:
-        return
-    smoothing[:] = 0
-    smoothing[TAU] = size[0]
-
-
-@compiled
-def sqmr_residual(state, alpha, q, r):
-    """r -= alpha q."""
-    if state[CODE] != RUNNING:
-        return
-    step = alpha[0]
-    for i in range(r.size):
-        r[i] -= step * q[i]
-
-
-@compiled
 def sqmr_smooth(state, smoothing, size):
     """theta = size / tau, c = 1 / sqrt(1 + theta^2), tau = tau theta c: size is the norm of bicg's residual."""
     if state[CODE] != RUNNING:

@@ -131,22 +131,6 @@ __global__ void bicg_direction(long long n, const int* state, const T* rho, cons
 }
 
 template <typename R>
-__global__ void sqmr_begin(const int* state, R* smoothing, const R* size)
-{
-    if (state[CODE] != RUNNING) return;
-    for (int place = 0; place <= LEFT; ++place) smoothing[place] = R(0);
-    smoothing[TAU] = *size;
-}
-
-template <typename T>
-__global__ void sqmr_residual(long long n, const int* state, const T* alpha, const T* q, T* r)
-{
-    const long long i = own_row();
-    if (i >= n || state[CODE] != RUNNING) return;
-    r[i] -= *alpha * q[i];
-}
-
-template <typename R>
 __global__ void sqmr_smooth(int* state, R* smoothing, const R* size)
 {
     if (state[CODE] != RUNNING) return;

@@ -35,14 +35,6 @@ def bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow):
     _all("bicg_direction", p, state, rho, rho_old, z, z_shadow, p, p_shadow)
 
 
-def sqmr_begin(state, smoothing, size):
-    _one("sqmr_begin", size.dtype, state, smoothing, size)
-
-
-def sqmr_residual(state, alpha, q, r):
-    _all("sqmr_residual", r, state, alpha, q, r)
-
-
 def sqmr_smooth(state, smoothing, size):
     _one("sqmr_smooth", size.dtype, state, smoothing, size)
 

@@ -44,8 +44,8 @@ def mgs_step(state, Q, w, H, v):
     """Orthogonalize w against Q[:, :j + 1] by modified Gram-Schmidt, some of it twice: v = Q[:, j + 1] is the rest.
 
     h_ij = (w, q_i), w -= h_ij q_i for i = 0..j, repeated for an i where |h_ij|^2 is more than 0.99 of the rest of
-    ||w||^2; then h_(j+1),j = ||w|| and w /= ||w||. Where w is nothing but the rounding of what came in, both are 0.
-    The array w itself is not written; it may be v.
+    ||w||^2; then h_(j+1),j = ||w|| and w /= ||w||. If w is only rounding of the incoming w, both are 0. The array w
+    itself is not written; it may be v.
     Source: Figure 2 of Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019.
     """
     if state[CODE] != RUNNING:
@@ -69,7 +69,7 @@ def mgs_step(state, Q, w, H, v):
 
 
 def cgs2_step(state, Q, w, H, v):
-    """The same by classical Gram-Schmidt done twice: H[:j + 1, j] = Q^H w and w -= Q Q^H w."""
+    """As `mgs_step`, by classical Gram-Schmidt done twice: H[:j + 1, j] = Q^H w and w -= Q Q^H w."""
     if state[CODE] != RUNNING:
         return
     j = state[COLUMNS]
@@ -102,8 +102,8 @@ def _unit(w, incoming, H, j):
 def givens_step(state, norms, history, H, c, s, g):
     """Rotations 0..j-1 applied to column j of H; rotation j, which takes H[j + 1, j] to 0; |g[j + 1]| is ||b - A x||.
 
-    A column that is not finite ends the solve, and one that depends on those before it, though the basis has ended (a
-    singular operator), the cycle: neither is counted in state[COLUMNS], so that x is made of the columns before.
+    A column that is not finite ends the solve. A column that depends on earlier ones, at the end of the basis (a
+    singular operator), ends the cycle. Neither is counted in state[COLUMNS], so that x is made of the earlier columns.
     """
     if state[CODE] != RUNNING:
         return
@@ -150,6 +150,6 @@ def combine(state, Q, y, u):
 
 
 def update_solution(state, u, x):
-    """x += u; nothing where the cycle has no column."""
+    """x += u; nothing if the cycle has no column."""
     if state[COLUMNS] > 0:
         x += u

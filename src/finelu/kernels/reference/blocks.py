@@ -19,7 +19,7 @@ def subtract_block_product(block, x, out):
 
 
 def gauss_jordan(d, pivoting):
-    """d (n, n) becomes its inverse, in place (Algorithm 5). Returns whether all pivots and the inverse are sound.
+    """d (n, n) becomes its inverse, in place (Algorithm 5). Returns whether all pivots and the inverse are usable.
 
     pivoting : rows are scaled by powers of two, so that the largest |re| + |im| of each is from 1 to 2, and the columns
     of the result by the same. Row r is first exchanged with the row u >= r of the largest |re d_ur| + |im d_ur|, the

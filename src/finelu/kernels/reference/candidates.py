@@ -1,4 +1,4 @@
-"""What ParILUT may add to its factors. The specification."""
+"""The candidates that ParILUT may add to its factors. The specification."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from finelu.kernels.reference.sweeps import product_row, row_of
 
 
 def candidates(A, F, columns=None, least=0.0, most=None):
-    """The candidates of F, row by row: the places of A and of the product L U that F has not, with R = A - L U there.
+    """The candidates of F, row by row: the places of A and of the product L U outside of F, with R = A - L U there.
 
-    Places outside of A where all products l_ik u_kj are smaller in magnitude than `least` are left out. most : if there
-    would be more candidates, `least` is raised until there are not; A's own stay. (Here to the smallest that does; the
-    other forms stop at one that is somewhat larger.) Of Cholesky (columns given) the lower triangle.
-    Returns indptr (n + 1,), indices ascending in a row, values; squares (2, n) float64: sums of |r_ij|^2 in row i over
-    the pattern of F, and over the candidates, those left out among them; of Cholesky r_ij stands for r_ji, too, and
-    counts twice; how many were left out.
+    Places outside of A are left out if all products l_ik u_kj there are smaller in magnitude than `least`. most : if
+    there would be more candidates, `least` is raised until there are not; those of A stay. (Here it is raised to the
+    smallest sufficient value; the other forms stop at a somewhat larger one.) For Cholesky (columns given) only the
+    lower triangle counts.
+    Returns indptr (n + 1,), indices ascending in a row, values; squares (2, n) float64, the sums of |r_ij|^2 in row i
+    over the pattern of F, and over all candidates, also those left out (for Cholesky r_ij counts twice, for r_ji, too);
+    and the number of candidates left out.
     """
     squares, rows = np.zeros((2, F.n)), []
     for i in range(F.n):

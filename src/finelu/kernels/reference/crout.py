@@ -47,15 +47,14 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
     """Crout's L D U, L and U with unit diagonals, that defers rows and columns whose elimination would do harm.
 
     Bollhoefer & Saad 2006; the form and the estimates are those of Li, Saad & Chow 2003, section 3. T is the transpose
-    of A. Only rows before parts[-1] can be pivots; `above` says which parts can be factored at the same time, no more.
-    What stays active of row and column k: the unknowns that are not pivots before k. k is deferred if the estimate of
+    of A. Only rows before parts[-1] can be pivots; `above` only says which parts can be factored at the same time. The
+    unknowns that are not pivots before k stay active in row and column k. k is deferred if the estimate of
     ||e_k^T L^-1|| or of ||U^-1 e_k|| is larger than condest or not finite (1), or if its pivot is not usable (2). u_kj
     is dropped if its magnitude times the estimate of ||U^-1 e_k|| is not larger than drop_tol, l_ik likewise; of the
     others the row_room[k] and column_room[k] largest are kept. Beyond `most` entries of L and U there are no factors.
 
     Returns deferred (n,): 0, 1, 2; d (n,); the columns of L and the rows of U as lists of {index: value}; the largest
-    estimates of the pivots for L and for U; how many entries, not zero, were dropped by tolerance, and by the fill
-    limit.
+    estimates of the pivots for L and for U; the numbers of nonzero entries dropped by tolerance, and by the fill limit.
     """
     n, dtype = A.indptr.size - 1, A.data.dtype
     real = A.data.real.dtype.type

@@ -14,8 +14,8 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
     """A ~ U^T D U (U^H D U) with pivots of one or two rows in each part, and rows deferred. Beyond `most` entries of U
     there are no factors.
 
-    Returns deferred (n,), d (n,), e (n,), U as [{column: value}] without its diagonal, the largest estimate, and how
-    many entries were dropped by tolerance and by the fill limit.
+    Returns deferred (n,), d (n,), e (n,), U as [{column: value}] without its diagonal, the largest estimate, and the
+    numbers of entries dropped by tolerance and by the fill limit.
     """
     n, kind, real = A.indptr.size - 1, A.data.dtype.type, A.data.real.dtype.type
     with np.errstate(over="ignore"):
@@ -29,7 +29,7 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
         return np.conj(x) if hermitian else x
 
     def remaining(k):
-        """Row k of what the pivots before it have left of A: {column: value}, k first."""
+        """Row k of A after the elimination of the pivots before it: {column: value}, k first."""
         z = {k: kind(0)}
         z |= {int(j): A.data[p] for p in range(A.indptr[k], A.indptr[k + 1]) if (j := A.indices[p]) >= k or deferred[j]}
         p = 0
@@ -53,7 +53,7 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
         return all(np.isfinite(abs(y)) for y in x)
 
     def keep(k, row, pivot, estimate, stop):
-        """Row k of U is what is large enough of row / pivot."""
+        """Row k of U: the entries of row / pivot that are large enough."""
         x, weight = {j: row[j] / pivot for j in row}, max(real(1), estimate)
         large = sorted((j for j in x if abs(x[j]) * weight > drop_tol), key=lambda j: (-abs(x[j]), j))
         U[k] = {j: x[j] for j in sorted(large[: room[k]])}

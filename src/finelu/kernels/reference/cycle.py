@@ -1,7 +1,7 @@
-"""Where a cycle of a Krylov method begins, what it records, and what it keeps. The specification.
+"""The decisions that all Krylov methods share: the begin of a cycle, its records, and the best x. The specification.
 
-The decisions that all methods share. `state` and `norms` are described in kernels/monitor.py; history and checks hold a
-residual norm for each iteration. What runs after the end of the solve changes nothing that matters.
+`state` and `norms` are described in kernels/monitor.py; history and checks hold a residual norm for each iteration.
+Kernels that run after the end of the solve change nothing that matters.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def keep_verified(state, x, verified):
 
 
 def unless_finite(x, norm):
-    """norm[0] = NaN where x holds NaN or Inf."""
+    """norm[0] = NaN if x holds NaN or Inf."""
     if not np.isfinite(x).all():
         norm[0] = np.nan
 

@@ -51,7 +51,7 @@ def ic0(indptr, indices, a, l):
 
 
 def milu0(indptr, indices, diag, a, relax, lu):
-    """MILU(0): ILU(0), and `relax` times what falls outside of the pattern of a row is added to its diagonal.
+    """MILU(0): ILU(0), and `relax` times the updates outside of the pattern of a row are added to its diagonal.
 
     With relax = 1 the rows of L U have the sums of the rows of A. Arguments and result as in `ilu0`; relax is a number
     of a's dtype. Saad 2003, section 10.3.5.

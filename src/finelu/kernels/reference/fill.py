@@ -8,7 +8,8 @@ import numpy as np
 def pattern_iluk(indptr, indices, level):
     """The pattern of ILU(level), by rows. Saad 2003, Algorithm 10.5: entries with a level of fill of at most `level`.
 
-    Entries of A have level 0; a product l_ik u_kj brings (i, j) the sum of its levels and 1, of all the least.
+    Entries of A have level 0; a product l_ik u_kj gives (i, j) the sum of its two levels plus 1; the least of these is
+    the level of (i, j).
     """
     levels = []
     for i in range(indptr.size - 1):
@@ -30,7 +31,7 @@ def elimination_tree(indptr, indices, parent):
 
 
 def postorder(parent, post):
-    """post (n,): each column after those whose parent it is, and theirs; siblings ascend, as do roots."""
+    """post (n,): each column after its children and their subtrees; siblings ascend, as do roots."""
     children = {j: [i for i in range(parent.size) if parent[i] == j] for j in range(-1, parent.size)}
 
     def subtree(j):
@@ -59,10 +60,9 @@ def subtrees(parent, work, small, large, part, above):
     """Cuts a forest in postorder into parts: the elimination of a row changes only rows above it.
 
     There are three kinds of parts: subtrees of at most `small` work, combined with neighbours that hang on the same
-    part
-    if the sum is not more; the remainders of subtrees of at most `large` work; the remaining rows. part[k] is the part
-    of row k, above[t] the part above part t, or -1. Parts are numbered by kind, and within a kind by their last rows.
-    Returns the number of parts.
+    part if the sum is not more; the remainders of subtrees of at most `large` work; the remaining rows. part[k] is the
+    part of row k, above[t] the part above part t, or -1. Parts are numbered by kind, and within a kind by their last
+    rows. Returns the number of parts.
     """
     n = len(parent)
     total = [float(w) for w in work]
@@ -77,7 +77,7 @@ def subtrees(parent, work, small, large, part, above):
         return k
 
     def over(k):
-        """What row k belongs to, if not to a pack."""
+        """The part of row k, if it is not in a pack."""
         return None if k < 0 else "rest" if total[k] > large else ("piece", top(k, large))
 
     packs, of = [], {}

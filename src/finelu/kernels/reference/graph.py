@@ -18,10 +18,10 @@ def transposed(indptr, indices, data):
 
 
 def block(indptr, indices, data, rows, place):
-    """(indptr, indices, data) of some rows of a matrix, with the entries in those columns that have a place.
+    """(indptr, indices, data) of some rows of a matrix, restricted to the columns that have a place.
 
-    rows (m,) : the rows that are wanted, in that order.  place (n,) : of each column, or -1. Entries keep the order
-    that they have in their rows; indptr is int64.
+    rows (m,) : the wanted rows, in that order.  place (n,) : of each column, or -1. Entries keep their order within
+    their rows; indptr is int64.
     """
     found = [[p for p in range(indptr[i], indptr[i + 1]) if place[indices[p]] >= 0] for i in rows]
     places = [p for row in found for p in row]
@@ -96,10 +96,10 @@ def permuted_graph(indptr, indices, order, starts, columns):
 
 
 def level_sets(indptr, indices, rows, label, first, level, queue):
-    """level[i], of those `rows` that are all of one label: the distance of row i from `first` among them.
+    """level[i] for `rows` that all have one label: the distance of row i from `first` among them.
 
-    Where they are not connected, what is not reached goes on one level behind, from the first of them in `rows`.
-    queue (rows.size,) : the rows, each after those of lower levels. Returns how many levels there are.
+    If they are not connected, the search goes on one level further, from the first row in `rows` that was not reached.
+    queue (rows.size,) : the rows, each after those of lower levels. Returns the number of levels.
     """
     left, found, depth, start = {int(i) for i in rows}, [], 0, int(first)
     while left:

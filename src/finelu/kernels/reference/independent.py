@@ -1,7 +1,7 @@
 """Elimination of many pivots at a time, none of which is coupled to another. The specification.
 
 Y. Saad: ILUM, a multi-elimination ILU preconditioner for general sparse matrices, 1996; entries are dropped and rows
-deferred as in `crout`. S (m, m) is what earlier pivots have left, by rows and sorted, T its transpose.
+deferred as in `crout`. S (m, m) is the matrix that remains after earlier pivots, by rows and sorted, T its transpose.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from finelu.kernels.reference.partition import mixed
 from finelu.kernels.reference.sweeps import row_of
 from finelu.kernels.reference.threshold import finite, strongest
 
-USABLE, ESTIMATE, PIVOT, CHOSEN = range(4)  # what `choose` says of a row
+USABLE, ESTIMATE, PIVOT, CHOSEN = range(4)  # states of a row in `choose`
 
 
 def choose(S, T, l_nu, u_nu, condest, pivot_tol, least=0.0):
-    """state (m,) uint8: CHOSEN for those that are pivots now, else USABLE, or why not: ESTIMATE, PIVOT, as in `crout`;
-    and d (m,), the diagonal.
+    """state (m,) uint8: CHOSEN for the new pivots, else USABLE, or the reason why not, ESTIMATE or PIVOT, as in
+    `crout`; and d (m,), the diagonal.
 
-    Of the usable rows, in ascending order of their entries in S and T together, then of a hash of their number, then of
-    the number, each is taken that is coupled to none before it. l_nu, u_nu (m,) : sums of which the estimates are made.
+    Usable rows are tried in ascending order of their entries in S and T together, then of a hash of their number, then
+    of the number; a row is taken if it is coupled to no earlier one. l_nu, u_nu (m,) : sums of which the estimates are
+    made.
     """
     m = S.indptr.size - 1
     real = S.data.real.dtype.type
@@ -47,7 +48,7 @@ def choose(S, T, l_nu, u_nu, condest, pivot_tol, least=0.0):
 
 
 def split(state, index):
-    """number (m + 1,), how many rows that are not chosen come before each; these rows; and those that are chosen."""
+    """number (m + 1,), the number of rows before each that are not chosen; these rows; and the chosen rows."""
     rest = state != CHOSEN
     number = np.concatenate([[0], np.cumsum(rest)]).astype(index)
     return number, np.flatnonzero(rest).astype(index), np.flatnonzero(~rest).astype(index)
@@ -69,8 +70,8 @@ def pivot_rows(S, state, d, nu, drop_tol, most):
     """U = D^-1 S in the rows that are chosen, off the diagonal, a CSR (m, m); other rows are void.
 
     u_kj is dropped if its magnitude times max(1, |farthest(nu_k)|) is not larger than drop_tol; of the others the
-    `most` largest are kept, of equals the first ones. Returns also how many entries, not zero, were dropped by
-    tolerance, and by the limit.
+    `most` largest are kept, of equals the first ones. Also returns the numbers of nonzero entries dropped by tolerance,
+    and by the limit.
     """
     m, out, dropped = S.indptr.size - 1, [[0], [], []], [0, 0]
     real = S.data.real.dtype.type

@@ -1,6 +1,6 @@
-"""Lists of integers: the places, lengths and starts of which analyses are made. The specification.
+"""Lists of integers: places, lengths and starts, for analyses. The specification.
 
-Pointers (n + 1,) say that list i has the places pointers[i] <= p < pointers[i + 1].
+With pointers (n + 1,) list i has the places pointers[i] <= p < pointers[i + 1].
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def lengths(begin, end):
 
 
 def pointers(counts):
-    """Where lists of these lengths begin, one after the other: (n + 1,) of their dtype, and how many places they have
-    in all, which may be more than that dtype holds: then the pointers are undefined. Waits for a GPU."""
+    """The starts of lists of these lengths, one after the other: (n + 1,) of their dtype; and the total number of
+    places. If that exceeds the dtype, the pointers are undefined. Waits for a GPU."""
     out, total = np.zeros(counts.size + 1, counts.dtype), 0
     for i, count in enumerate(counts):
         total += int(count)
@@ -48,7 +48,7 @@ def rows_of_entries(pointers, total):
 
 
 def inverse(order):
-    """(n,) int32 : at which place of `order`, which has each of 0, ..., n - 1 once, each of them is."""
+    """(n,) int32 : the inverse of the permutation `order`."""
     out = np.empty(order.size, np.int32)
     for k, i in enumerate(order):
         out[i] = k
@@ -56,7 +56,7 @@ def inverse(order):
 
 
 def starts(numbers, count):
-    """(count + 1,) of their dtype : where each of 0, ..., count - 1 begins among the numbers, which ascend."""
+    """(count + 1,) of their dtype : the index at which each of 0, ..., count - 1 begins in the ascending numbers."""
     return np.array([sum(int(v) < i for v in numbers) for i in range(count + 1)], numbers.dtype)
 
 

@@ -1,4 +1,4 @@
-"""A matrix is looked at: is it sound, where is its diagonal, does it equal its transpose. The specification."""
+"""Inspection of a matrix: its validity, its diagonal, and its comparison with the transpose. The specification."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 
 
 def inspect(indptr, indices, data, diag):
-    """Soundness of a CSR matrix with n rows, and its diagonal.
+    """Validity of a CSR matrix with n rows, and its diagonal.
 
-    diag (n,) receives the place of each diagonal entry, or -1; any of its places where the rows are not sorted.
-    Returns the first row with a column outside 0..n-1 or with row pointers that descend or leave the arrays (row 0 if
-    they do not span the arrays), or -1, in which case nothing else need be right; how many neighbouring columns do not
-    ascend; how many values are NaN or Inf and the first row with one or -1; how many rows
-    store no diagonal entry and the first of them or -1.
+    diag (n,) receives the place of each diagonal entry, or -1; any of its places if the rows are not sorted.
+    Returns, in this order: the first row with a column outside 0..n-1, or with row pointers that descend or leave the
+    arrays (row 0 if they do not span the arrays), or -1; if there is such a row, the other results are undefined. The
+    number of neighbouring columns that do not ascend. The number of values that are NaN or Inf, and the first row with
+    one or -1. The number of rows without a stored diagonal entry, and the first of them or -1.
     """
     n = indptr.size - 1
     corrupt, unsorted, not_finite, missing = [], 0, [], []
@@ -50,7 +50,7 @@ def alike(indptr, indices, data, pattern_indptr, pattern_indices) -> bool:
 
 
 def mirrored(indptr, indices, data, diag):
-    """What A has in common with its transpose, b_ij = a_ji, or 0 where (j, i) is not stored:
+    """The comparison of A with its transpose, b_ij = a_ji, or 0 if (j, i) is not stored:
 
     (largest |a_ij|, largest |a_ij - conj(b_ij)|, largest |a_ij - b_ij|, these two relative, entries with a stored b_ij)
 

@@ -47,10 +47,9 @@ def lightest_matching(indptr, indices, weight, columns, v):
 def cut_cycles(columns, diagonal, order, first):
     """Cut the cycles of the permutation `columns` (n,) into pairs of neighbours, and a single row in each odd one.
 
-    diagonal (n,) : how large; the single is the row of a cycle where it is the largest, the first of them, counted
-    from the smallest row of the cycle on, where an even cycle is cut first.
-    order (n,) : a pair stands where the earlier of its rows would, the later right behind. first (n,) : place p of
-    order begins a pair.
+    diagonal (n,) : sizes. The single row of an odd cycle is the one with the largest size, the first of equals, counted
+    from the smallest row of the cycle on. An even cycle is cut at its smallest row. order (n,) : the two rows of a pair
+    are neighbours, at the place of the earlier row.  first (n,) : True if place p of order begins a pair.
     """
     partner, place = {}, 0
     for start in range(columns.size):
@@ -73,8 +72,8 @@ def cut_cycles(columns, diagonal, order, first):
 
 
 def connected_parts(rows, columns, part):
-    """part (n,) : of each vertex of a graph with the edges rows[p], columns[p], the number of what it is connected
-    with, in the order of the first vertices. Returns how many parts there are."""
+    """part (n,) : the connected component of each vertex of a graph with the edges rows[p], columns[p], numbered in the
+    order of their first vertices. Returns the number of components."""
     part[:] = range(len(part))
     for i, j in zip(rows, columns, strict=True):
         low, high = sorted((part[i], part[j]))

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 
 def minimum_degree(starts, columns, dense, halt, order):
-    """An order in which each row has the least neighbours left, or nearly so, when it is eliminated.
+    """An order in which each row has the fewest remaining neighbours, or nearly so, when it is eliminated.
 
     starts (n + 1,), columns (nnz,) : the pattern without its diagonal.
-    dense : rows of more neighbours come last, in the order that they have, and do not count before.
-    halt (1,) : where it is no longer 0, as another thread may set it, this ends.
-    order (n,) : out, row order[k] comes k-th; after a halt it means nothing.
+    dense : rows with more neighbours come last, in their own order, and do not count before.
+    halt (1,) : ends the search once it is no longer 0; another thread may set it.
+    order (n,) : out, row order[k] comes k-th; meaningless after a halt.
 
-    The rows that are left when p has been eliminated are coupled to each other: they are the element p, which stands
-    for all these entries. A row keeps the elements that it is in, and the rows that it is coupled to by none of them.
-    A bound of its degree: the rows of the new element, of each other one outside of that, and its own. Of rows with the
-    least bound the one that had it last is next. Rows that have the same elements and rows are one from then on.
+    The remaining neighbours of an eliminated p are coupled to each other: they form the element p, which represents all
+    these entries. A row keeps its elements, and the rows that it is coupled to by none of them. Its degree is bounded
+    by
+    the rows of the new element, those of its other elements outside of that, and its own rows. Among rows with the
+    least
+    bound the one that got it last is next. Rows with the same elements and rows are merged.
     """
     n = len(order)
     rows = [[int(j) for j in columns[starts[i] : starts[i + 1]]] for i in range(n)]

@@ -2,9 +2,9 @@
 
 A graph: begin, end (n,) int64, neighbours and weights (entries,) int32 and int64, sizes (n,) int32. Vertex i stands for
 sizes[i] rows; its neighbours are those at begin[i] <= p < end[i], in any order, each with a weight, 0 for none. Unless
-it is said otherwise the weights are symmetric and no neighbour is there twice. Weights are integers, so that their sums
-are the same in any order; the choice among neighbours is that of the largest of distinct keys. So no result depends on
-an order of events, except the order of neighbours.
+stated otherwise the weights are symmetric and no neighbour is listed twice. Weights are integers, so that their sums
+are the same in any order, and the chosen neighbour has the largest of distinct keys. So no result depends on the order
+of events, except the order of neighbours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 ONE = 2**20  # the weight of a coupling as large as the diagonal
-LARGEST = 2**30  # that of any
+LARGEST = 2**30  # the largest weight
 
 
 def magnitude(a) -> float:
@@ -73,7 +73,7 @@ def mixed(i, j) -> int:
 
 
 def key(weight, a, b, i, j):
-    """What decides among pairs: the weight over the product of the sizes a and b, then the hash."""
+    """The key that orders pairs: the weight over the product of the sizes a and b, then the hash."""
     return np.float32(np.float32(weight) / (np.float32(a) * np.float32(b))), mixed(int(i), int(j))
 
 
@@ -83,11 +83,11 @@ def partner(i, wish):
 
 
 def propose(begin, end, neighbours, weights, sizes, most, before, wish):
-    """A round of proposals: of the neighbours that are not matched yet, each vertex wishes that with the largest key.
+    """A round of proposals: each vertex wishes the neighbour with the largest key among those that are not matched yet.
 
-    most : rows of a pair.  before (n,) int32 : the wishes of the round before, wish[i] = i in the beginning.
-    wish (n,) int32 : out. Who is matched, or whose wish is not, keeps the wish; i itself stands for none.
-    At least one pair is matched in a round if there is any that may be: that with the largest key of all.
+    most : the most rows of a pair.  before (n,) int32 : the wishes of the previous round; wish[i] = i at first.
+    wish (n,) int32 : out. A vertex that is matched, or whose wish is not matched yet, keeps its wish; i itself means
+    none. A round matches at least one pair if any is possible: the one with the largest key of all.
     """
     for i in range(sizes.size):
         kept = before[i] != i and partner(before[i], before) in (i, before[i])
@@ -102,10 +102,9 @@ def propose(begin, end, neighbours, weights, sizes, most, before, wish):
 def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, stops, adjacent, sums, totals):
     """The graph whose vertices are the pairs and the vertices that are left over, in the order of their lower vertices.
 
-    most : neighbours with more rows than that in all are left out.
-    owner (n,) int32 : the coarse vertex of each vertex.  starts, stops, adjacent, sums, totals : the coarse graph, in
-    arrays of the sizes of the fine one; out. Weights between the same two are added up. Returns how many coarse
-    vertices there are.
+    most : neighbours are left out if both together have more rows. owner (n,) int32 : the coarse vertex of each vertex.
+    starts, stops, adjacent, sums, totals : the coarse graph, in arrays of the sizes of the fine one; out. Weights
+    between the same two are added up. Returns how many coarse vertices there are.
     """
     n = sizes.size
     lower = [i for i in range(n) if partner(i, wish) >= i]
@@ -129,9 +128,9 @@ def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, 
 def settle(begin, end, neighbours, weights, sizes, size, part):
     """Parts 0, 1, ..., in the order of their first vertices, out of vertices of which some are small.
 
-    What has less than size / 4 rows joins the neighbour of the largest weight with which it has at most 5/4 size rows,
-    what has joined that counted: one vertex after the other. What is small still is packed together, as it comes, up
-    to `size` rows.  part (n,) int32 : out. Returns the number of parts.
+    One after the other, each vertex with less than size / 4 rows joins the neighbour of the largest weight with which
+    it has at most 5/4 size rows, including those that have joined it before. The remaining small ones are packed
+    together in their order, up to `size` rows.  part (n,) int32 : out. Returns the number of parts.
     """
     n = sizes.size
     head, rows = np.arange(n), sizes.astype(np.int64)  # head: of the vertices that are together

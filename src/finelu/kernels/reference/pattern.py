@@ -22,8 +22,8 @@ def facts(A):
 
 
 def add(B, F, indptr, indices, values, scaled=False):
-    """B as it is, and F with the candidates (rows as `candidates` gives them): (indptr, indices, data, diag), columns
-    ascending. The kernels return two CSR, whose index arrays are int64 where int32 cannot count the entries of F.
+    """B unchanged, and F with the candidates (rows of `candidates`): (indptr, indices, data, diag), columns ascending.
+    The kernels return two CSR, whose index arrays are int64 if int32 cannot count the entries of F.
 
     The initial value is r_ij (2018, equation 5), below the diagonal times |F_jj| / F_jj, which is 1 where pivots are
     positive, as they are there; with `scaled` it is r_ij / F_jj.
@@ -65,12 +65,11 @@ def magnitudes(F):
 def remove(F, least, drop, values=None):
     """F without its smallest entries: (indptr, indices, data, diag). The diagonal stays.
 
-    values (nnz,): what is returned of the entries that stay, if not the values that are compared.
-
-    least (2,): thresholds below and above the diagonal; drop (2,): how many entries to drop there. Entries below the
-    threshold in magnitude are dropped, all of them, those above it none, and of those equal to it as many as it takes
-    to come to `drop`, spread evenly over them in the order of their places: of T such entries, t = 0, 1, ..., with w
-    to drop, those with (t + 1) w // T > t w // T.
+    values (nnz,) : the values of the result, if they are not the compared ones. least (2,) : thresholds below and above
+    the diagonal.  drop (2,) : the number of entries to drop there. Entries less than the threshold in magnitude are
+    dropped, larger ones kept. Of those equal to it as many are dropped as `drop` still requires, spread evenly in the
+    order of their places: if w of T such entries are to be dropped, t = 0, 1, ..., those with (t + 1) w // T > t w //
+    T.
     """
     rows = np.repeat(np.arange(F.n), np.diff(F.indptr))
     magnitude, keep = abs(F.data), np.ones(F.nnz, bool)

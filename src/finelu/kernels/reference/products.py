@@ -36,10 +36,10 @@ class Product:
 
 def residual(indptr, indices, data, x, b, factor, r, bound, eps=None):
     """r = b - factor A x, and bound_i = (k_i + 1) eps (factor |A| |x| + |b|)_i for the k_i entries of row i.
-    eps : None for that of the dtype, for which bound is what follows; 1 for the terms, which do not underflow by it.
+    eps : None for that of the dtype; 1 gives bound in units of eps, so that it cannot underflow by it.
 
-    r (n,) and b in the dtype of data and x, bound (n,) in its real one; factor is a power of two. bound is as much as
-    rounding may have put into r (Higham 2002, section 3.5). |a| is |Re a| + |Im a|.
+    r (n,) and b in the dtype of data and x, bound (n,) in its real one; factor is a power of two. bound limits the
+    rounding error of r (Higham 2002, section 3.5). |a| is |Re a| + |Im a|.
     """
 
     def size(v):

@@ -2,8 +2,8 @@
 
 Vectors are (n,) of one dtype, scalars arrays of one element of it, or of its real dtype where they are norms. `state`,
 `norms`, `history`, and the places in minres' `lanczos` and sqmr's `smoothing`, are described in kernels/monitor.py.
-In every step: nothing changes once state[CODE] is not RUNNING; x is kept in `best` before it changes, where it is
-better than everything before it (state[IMPROVED]); state[CODE] names what has kept a step from being taken.
+In every step: nothing changes once state[CODE] is not RUNNING; x is kept in `best` before it changes, if it is better
+than all earlier iterates (state[IMPROVED]); state[CODE] names the reason if a step is not taken.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from finelu.kernels.monitor import (
 from finelu.kernels.reference.cycle import record
 from finelu.kernels.reference.vectors import length
 
-TRUSTED, LOST = 1e-4, 0.1  # parts of the residual norm that the rounding of x may be: to be kept as best; at all
+TRUSTED, LOST = 1e-4, 0.1  # largest rounding of x, as a part of the residual norm, to be kept as best, and at all
 
 
 def running(state) -> bool:
@@ -140,7 +140,7 @@ def bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow):
 def bicg_record(state, norms, history, size):
     """`record`; then BROKEN where eps size has reached the best residual norm, size being that of bicg's own residual.
 
-    What the rounding of the largest residuals has left in x is then as large as the best residual.
+    The rounding error of x from the largest residuals is then as large as the best residual.
     """
     if not running(state):
         return
@@ -161,25 +161,10 @@ def bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow):
 # Simplified QMR: Freund & Nachtigal 1994, smoothed as by Zhou & Walker 1994
 
 
-def sqmr_begin(state, smoothing, size):
-    """tau = ||r||, theta = 0; size = ||r||."""
-    if not running(state):
-        return
-    smoothing[:] = 0
-    smoothing[TAU] = size[0]
-
-
-def sqmr_residual(state, alpha, q, r):
-    """r -= alpha A p. q = A p; alpha is that of `bicg_alpha`."""
-    if not running(state):
-        return
-    r -= alpha[0] * q
-
-
 def sqmr_smooth(state, smoothing, size):
     """theta = ||r|| / tau, c = 1 / sqrt(1 + theta^2), tau = tau theta c; size = ||r||.
 
-    What `sqmr_step` needs of them: KEPT = c^2 theta_old^2, TAKEN = c^2, LEFT = 1 - c^2 = (theta c)^2.
+    Weights for `sqmr_step`: KEPT = c^2 theta_old^2, TAKEN = c^2, LEFT = 1 - c^2 = (theta c)^2.
     """
     if not running(state):
         return
@@ -218,7 +203,7 @@ def sqmr_direction(state, rho, rho_old, z, p):
 def bicgstab_half(state, rho, sigma, v, r):
     """alpha = rho / sigma, s = r - alpha v, which overwrites r. v = A M^-1 p, rho = (r, r0*), sigma = (v, r0*).
 
-    Nothing where sigma is 0.
+    Nothing where sigma is 0. sqmr takes it for r -= alpha A p, too.
     """
     if not running(state) or sigma[0] == 0:
         return

@@ -21,8 +21,8 @@ def scale(A, out, below, above):
 
 
 def divide_by_pivots(F, out, refused):
-    """Below the diagonal out_ij / out_jj; of F only the pattern is read. What would not be finite stays, and is counted
-    in `refused` (2,), see `sweep`. Returns out."""
+    """Below the diagonal out_ij / out_jj; only the pattern of F is read. An entry stays unchanged if the quotient is
+    not finite, and is counted in `refused` (2,), see `sweep`. Returns out."""
     for i in range(F.n):
         for p in range(F.indptr[i], F.diag[i]):
             pivot = F.diag[F.indices[p]]

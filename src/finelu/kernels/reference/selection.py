@@ -8,11 +8,11 @@ import numpy as np
 
 from finelu.errors import MatrixError
 
-SUBSETS, SEQUENTIAL = 64, 100_000  # of the approximate selection on the CPU, and how many values it is for
+SUBSETS, SEQUENTIAL = 64, 100_000  # subsets of the approximate selection on the CPU; below this many values it is exact
 
 
 def select(values, rank, order="magnitudes"):
-    """(the element with `rank` others before it, how many are less than it), of the values or of their magnitudes.
+    """(the element with `rank` others before it, the number of smaller ones), of the values or of their magnitudes.
 
     The rank n, which no element has, gives (Inf, n). There must be no NaN, which has no place in any order.
     """
@@ -35,7 +35,7 @@ class Selection:
     """A plan for searches among up to n_max values: `select`, or if not `exact`, for many values, approximately.
 
     The approximate form is the CPU's; the GPU's takes the nearest splitter of one level of sampleselect.
-    out (1,), below (1,) : what the last `select` found.
+    out (1,), below (1,) : the results of the last `select`.
     """
 
     def __init__(self, n_max, dtype, *, order="magnitudes", exact=True, method="auto"):

@@ -40,7 +40,7 @@ def block_ilu_factor(blocks, d, pivoting):
     """d (I, J, K, n, n) receives the inverses of the diagonal blocks of M = (D + E) D^-1 (D + F).
 
     d_ijk = (delta - alpha d_k-1 eta_k-1 - beta d_j-1 zeta_j-1 - gamma d_i-1 epsilon_i-1)^-1, the products from left to
-    right, terms outside of the grid left out: what a periodic grid couples across its ends is not factored.
+    right, terms outside of the grid left out: couplings across the ends of a periodic grid are not factored.
     Returns the first cell ((i J + j) K + k) with a pivot that is zero or not finite, or with such an inverse, or -1.
     """
     shape, n = blocks.shape[1:4], blocks.shape[-1]

@@ -46,7 +46,7 @@ class Analysis:
     fill : counted, or None.  seconds : that it took.
     library : the analysis of KLU, feral or PARDISO, where one of them is used.
     by_itself : the order that SuperLU finds as it factors, COLAMD, of the columns, or MMD, of A + A^T; "" if none.
-    prepared : the matrix that was analysed, None where whoever asked has it.
+    prepared : the matrix that was analysed, None if the caller has it.
     """
 
     arranged: Arrangement

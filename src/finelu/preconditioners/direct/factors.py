@@ -286,12 +286,12 @@ class SparseLUFactors(RefinedFactors):
         return found[self._steps]
 
     def _compute(self, A: CSR) -> None:
-        """The factors, with what is known of order and library."""
+        """The factors, with the known order and library."""
         columns = columns_of(self.recipe, self._arranged, A)
         if self._how is None:
             columns.eliminate_zeros()
             if not columns.diagonal().all() and structural_rank(columns.T) < A.n:  # SuperLU stumbles over such
-                if self._by_itself == COLAMD and self.recipe.ordering == "auto":  # in the place of a matching
+                if self._by_itself == COLAMD and self.recipe.ordering == "auto":  # instead of a matching
                     require_matching(A)  # says which rows
                 raise SingularMatrix(self._singular())
         self._factored = columns
@@ -307,7 +307,7 @@ class SparseLUFactors(RefinedFactors):
         return f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0."
 
     def _made(self) -> SuperLU | Library:
-        """The factors of what is kept as factored."""
+        """The factors of the kept matrix."""
         if self._how is None:
             return self._superlu()
         if self._library is None or not self._library.holds_for(self._factored):
@@ -320,7 +320,7 @@ class SparseLUFactors(RefinedFactors):
         symmetric = {"options": {"SymmetricMode": True}, "diag_pivot_thresh": PIVOT}  # no postorder of SuperLU's own
         if self._by_itself == MMD:
             how: dict[str, Any] = symmetric | {"permc_spec": "MMD_AT_PLUS_A", "relax": 1, "panel_size": 1}
-        elif not self._by_itself:  # relax=1: what SuperLU takes for subtrees is none where this order is no postorder
+        elif not self._by_itself:  # relax=1: SuperLU's relaxed subtrees need a postorder, which this order may not be
             relax = 1 if self.recipe.ordering is None else RELAX
             how = symmetric | {"permc_spec": "NATURAL", "relax": relax, "panel_size": self._panel()}
         else:

@@ -103,6 +103,6 @@ def installed(package: str, solver: str) -> Any:
 
 
 def is_mirrored(A: CSR, *, conjugated: bool = True) -> bool:
-    """Whether each entry is that on the other side of the diagonal, or its conjugate, but for rounding of the entry
+    """Whether each entry is that on the other side of the diagonal, or its conjugate, up to rounding of the entry
     itself."""
     return A.mirrored()[3 if conjugated else 4] <= ALIKE * float(np.finfo(A.dtype).eps)

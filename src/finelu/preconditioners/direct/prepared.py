@@ -37,7 +37,7 @@ class Prepared:
 
 
 def prepared(A: CSR, before: Prepared | None = None, *, scaled: bool = False) -> Prepared:
-    """before : of other values, whose entries are taken if there are no more, and whose scales, if they fit.
+    """before : of other values, whose entries are taken if A has no others, and whose scales, if they fit.
     scaled : in any case. Cost: some passes over the values."""
     A = A.on(np)
     if before is not None and before.kept is not None and A.nnz >= before.kept.size:

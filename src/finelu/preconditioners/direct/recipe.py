@@ -28,10 +28,10 @@ class SparseLU(Recipe):
 
         backend     for                                      installed by               orderings       matching
         "superlu"   any matrix                               SciPy                      all, "colamd"   any
-        "klu"       sparse factors, as of circuits           finelu[direct]             all, "colamd"   only True
-        "feral"     real symmetric, factors with much fill   finelu[direct]             amd, nd         never
-        "pardiso"   any matrix, factors with much fill       finelu[mkl]                nd, mmd         if indefinite
-        "cudss"     a matrix on a GPU, kept there            finelu[cudss12], [cudss13] nd, amd, None   any
+        "klu"       sparse factors, as in circuits           finelu[direct]             all, "colamd"   only True
+        "feral"     real symmetric, factors with much fill   finelu[direct]             amd, nd         never "pardiso"
+        any matrix, factors with much fill       finelu[mkl]                nd, mmd         if indefinite "cudss"     a
+        matrix on a GPU, kept there            finelu[cudss12], [cudss13] nd, amd, None   any
 
         KLU, feral and PARDISO compute in double precision. With ordering="auto" each library takes its own best order,
         and KLU that of AMD. "auto" is the first of these that is installed and whose row holds; of a matrix on the host

@@ -18,7 +18,7 @@ BLAS_SHARES = 2**14  # entries up to which BLAS has no block large enough to sha
 
 
 class SuperLU:
-    """SciPy's SuperLU; options as of `scipy.sparse.linalg.splu`. S. Li: An overview of SuperLU, 2005.
+    """SciPy's SuperLU; options as in `scipy.sparse.linalg.splu`. S. Li: An overview of SuperLU, 2005.
 
     SciPy gives the memory of factors back on the thread alone that has made them.
     """

@@ -1,4 +1,4 @@
-"""What the levels leave: its inverse, or pseudoinverse, by LAPACK, or by cuSOLVER."""
+"""The inverse, or pseudoinverse, of the matrix that remains after the levels, by LAPACK, or by cuSOLVER."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from finelu.preconditioners.multilevel.order import advice, transposed
 from finelu.preconditioners.multilevel.settings import Settings
 from finelu.scaling import dual_exponents, times_power
 
-DENSE_SHARE = 0.25  # of S that is stored, from which on it is taken for dense
+DENSE_SHARE = 0.25  # stored part of S from which on it counts as dense
 BALANCED = 20  # rounds of scaling by the largest of each row
 NOISE = 8  # roundings, up to which a singular value counts as 0
-POWERS = 12  # steps of a power iteration whose result is looked at for its size
-HOST_MOST = 1000  # rows that LAPACK is given for a matrix on a GPU
-DENSE_MOST = 6000  # rows that LAPACK is given at the very most
+POWERS = 12  # steps of a power iteration whose result is only needed to its order of magnitude
+HOST_MOST = 1000  # the most rows of a matrix on a GPU that LAPACK factors
+DENSE_MOST = 6000  # the most rows that LAPACK factors at all
 LONG = 400  # rows from which on LAPACK takes tens of milliseconds
 
 
 def is_last(recipe: Settings, S: CSR, done: int) -> bool:
-    """Whether S is LAPACK's."""
+    """Whether LAPACK should factor S, as the last level."""
     small = S.n <= recipe.dense_size or (S.n <= DENSE_MOST and S.nnz > DENSE_SHARE * S.n**2)
     if not small and done >= recipe.levels - 1:
         if S.n > DENSE_MOST:
@@ -42,8 +42,8 @@ def is_last(recipe: Settings, S: CSR, done: int) -> bool:
 class Last(NamedTuple):
     """The inverse of the rest (m, m), or its pseudoinverse.
 
-    null, left : (m, k) the vectors that it takes to 0, and those that its adjoint takes to 0; k is 0 of an inverse.
-    facts : what the report says of it.
+    null, left : (m, k) null vectors of the rest, and of its adjoint; k is 0 for an inverse.
+    facts : its part of the report.
     """
 
     inverse: Any
@@ -53,10 +53,10 @@ class Last(NamedTuple):
 
 
 def magnitude_of_inverse(inverse: Any) -> Any:
-    """W |W^-1 S^-1 W^-1| W for a Hermitian S^-1 and a diagonal W that makes its rows alike in size (Ruiz 2001).
+    """W |W^-1 S^-1 W^-1| W for a Hermitian S^-1 and a diagonal W that equilibrates its rows (Ruiz 2001).
 
-    Positive definite, and S times it has eigenvalues of 1 and -1, as with W = I, for which scales would be lost. An
-    eigenvalue that is 0 up to rounding, of a pseudoinverse, counts as the smallest of the others.
+    It is positive definite, and S times it has eigenvalues of 1 and -1, as with W = I, where scales would be lost. An
+    eigenvalue of a pseudoinverse that is 0 up to rounding is replaced by the smallest of the others.
     """
     xp = namespace(inverse)
     if inverse.shape[0] == 0:
@@ -73,13 +73,13 @@ def magnitude_of_inverse(inverse: Any) -> Any:
 
 
 def last_of(recipe: Settings, S: CSR, kind: str, numbers: Any, like: Any) -> Last:
-    """The inverse of what is left, on the device of `like`; its pseudoinverse where it is singular but for rounding.
+    """The inverse of the rest, on the device of `like`; its pseudoinverse if it is singular up to rounding.
 
-    That is where a change of each entry of S by NOISE roundings can make it singular, however its rows and columns are
-    scaled. Singular values of S, scaled by a matching, up to S.n roundings of the largest count as 0 then.
-    numbers : of its rows in A. A large S of a GPU is factored there, others by LAPACK.
-    Raises ZeroPivot where S^-1 has entries that are not finite. Cost: 3 S.n^3; twice that, and a matching, where half
-    of the digits would be lost; some 25 S.n^3 of a pseudoinverse.
+    S counts as singular if a change of each entry by NOISE roundings can make it singular, for any scaling of its rows
+    and columns. Singular values of S, scaled by a matching, then count as 0 up to S.n roundings of the largest.
+    numbers : the rows of A. A large S on a GPU is factored there, others by LAPACK.
+    Raises ZeroPivot if S^-1 has entries that are not finite. Cost: 3 S.n^3; twice that, and a matching, if half of the
+    digits would be lost; some 25 S.n^3 for a pseudoinverse.
     """
     device = namespace(like)
     if S.n == 0:
@@ -117,7 +117,7 @@ def last_of(recipe: Settings, S: CSR, kind: str, numbers: Any, like: Any) -> Las
 
 
 def _by_lapack(function: Any, dense: Any) -> Any:
-    """function(dense), which is left where the time is over, if it takes long."""
+    """function(dense); a long call is abandoned when the time is over."""
 
     def quietly() -> Any:
         with np.errstate(all="ignore"):  # a thread has its own
@@ -128,13 +128,13 @@ def _by_lapack(function: Any, dense: Any) -> Any:
 
 
 def without_rounding(S: CSR, more: Callable[[], tuple[Any, Any]] | None = None) -> CSR:
-    """S, whose rows and columns of nothing but rounding become 0; itself if it is large, or has none.
+    """S with zeros in rows and columns that hold only rounding; S itself if it is large, or has no such rows.
 
     S : the rest of a matrix that was scaled by a matching, so that a small row or column comes from cancellation.
-    The scaling of the next level would make rounding as large as anything else.
-    more : gives the exponents of rows and columns that S lacks for the scale of a matching, `to_matching`; None: it has
-        that scale. Where each row and column was brought to 1 and no more, one of S may be small without rounding.
-        Called only where a row or column of S is small.
+    The scaling of the next level would otherwise make rounding as large as other entries.
+    more : function that returns the exponents of rows and columns by which S differs from the scale of a matching,
+        `to_matching`; None if S has that scale. (If rows and columns were only brought to 1, one may be small without
+        cancellation.) It is called only if a row or column of S is small.
     """
     if not 0 < S.n <= DENSE_MOST:
         return S
@@ -152,7 +152,7 @@ def without_rounding(S: CSR, more: Callable[[], tuple[Any, Any]] | None = None) 
 
 
 def _small(n: int, rows: Any, columns: Any, size: Any) -> Any:
-    """Which entries are in a row or column without an entry of more than NOISE roundings of 1."""
+    """A mask of the entries in rows or columns without an entry of more than NOISE roundings of 1."""
     by_row, by_column = np.zeros(n, size.dtype), np.zeros(n, size.dtype)
     np.maximum.at(by_row, rows, size)
     np.maximum.at(by_column, columns, size)

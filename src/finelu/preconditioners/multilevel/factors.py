@@ -49,7 +49,7 @@ ROOM = 25  # entries for each of A's that factors with LOOSE or TIGHT limits hav
 FEW_ENTRIES = 2**23  # that they may have besides
 REFINED, RANGE = 5, 1000  # steps for a null vector, and roundings of A v that count as 0
 LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
-# Of drop_tol=None: at first, and where that was poor.
+# The limits of drop_tol=None: at first, and after poor factors.
 LOOSE, TIGHT = Limits(1e-3, 10.0), Limits(1e-5, 100.0)
 
 
@@ -206,7 +206,7 @@ class MultilevelFactors(Factors):
             return self._within_bound(A)
         except StructurallySingular as singular:
             require_matching(A)
-            what = "is what is left once A, symmetric up to rounding, is made symmetric"
+            what = "remains once A, symmetric up to rounding, is made symmetric"
             raise ZeroPivot(self.recipe, singular.row, 0.0, what, "Try symmetric=False.") from None
         except (MemoryError, MatrixError, ZeroPivot) as error:
             if not self._at_once or self.recipe.form != "auto":

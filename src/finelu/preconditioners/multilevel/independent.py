@@ -2,7 +2,7 @@
 
 Y. Saad: ILUM, a multi-elimination ILU preconditioner for general sparse matrices, 1996. A step chooses an independent
 set of good pivots; D of its rows and columns is diagonal, so that S - L D U, and with it the next step, is one sparse
-product. What is deferred and dropped is as in Crout's form: M. Bollhöfer, Y. Saad 2006.
+product. Rows are deferred and entries dropped as in Crout's form: M. Bollhöfer, Y. Saad 2006.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from finelu.preconditioners.multilevel.level import PIVOT_TOL, SCHUR_TOL, Level,
 from finelu.preconditioners.multilevel.order import Order, advice, permuted
 from finelu.preconditioners.multilevel.settings import Settings
 
-ESTIMATE, PIVOT = 1, 2  # why a row is no pivot, as `choose` says
-LEAST_STEP = 1e-3  # of the rows, that a step must eliminate: a level with smaller ones ends
+ESTIMATE, PIVOT = 1, 2  # reasons of `choose` why a row is no pivot
+LEAST_STEP = 1e-3  # part of the rows that a step must eliminate: a level ends with a smaller step
 
 
 @dataclass(frozen=True, eq=False)
 class Eliminated:
     """P A P^T ~ (L D U, and the rest), P by `order`: the pivots of each step, then the rows that are left.
 
-    order (n,) : rows of A.  d (p,) : the pivots.  U : the rows of U, (p, n) in the new order, unit diagonal left out.
-    LT : the same of L^T, None where it is U, or its conjugate.  left : CSR of the rest.  bad : its first row that
-    is not finite, or -1.  steps : how many.  estimate : the largest of a pivot.  deferred : by estimate, by pivot.
-    dropped : by tolerance, by the limit.
+    order (n,) : rows of A.
+    d (p,) : the pivots.
+    U : the rows of U, (p, n) in the new order, without the unit diagonal.
+    LT : the rows of L^T likewise; None if L^T is U, or its conjugate.
+    left : the rest, a CSR.  bad : its first row that is not finite, or -1.
+    steps : their number.  estimate : the largest estimate of a pivot.
+    deferred : rows by estimate, by pivot.  dropped : entries by tolerance, by the limit.
     """
 
     order: Any
@@ -94,7 +97,8 @@ def eliminated(
 
     S : scaled, (n, n).  T : its transpose.  kind : "general", "symmetric" or "hermitian".
     drop_tol, condest, pivot_tol : as in `crout`.  schur_tol : the drop tolerance of the rest, after each step.
-    most : entries of a row of U, and of a column of L.  room : of all, and of the rest; None: no limit.
+    most : the most entries of a row of U, and of a column of L.  room : the most of all, and of the rest; None: no
+        limit.
     """
     kernels, xp = kernels_for(S.data).independent, namespace(S.data)
     gather = kernels_for(S.data).vectors.gather
@@ -106,7 +110,7 @@ def eliminated(
     pivots_of: list[Any] = []
     upper, lower, bad, largest = _Rows(), _Rows(), -1, 0.0
     deferred = 0, 0
-    gain = 1.0  # of the rows, of the last step
+    gain = 1.0  # part of the rows that the last step eliminated
     while S.n > 0 and bad < 0 and gain >= LEAST_STEP and not (order and last(S)):
         deadline.check()
         if room is not None and S.nnz + sum(part.size for part in (*upper.values, *lower.values)) > room:
@@ -156,7 +160,7 @@ def eliminated(
 
 
 def _after(UT: CSR, minus_xi: Any, nu: Any) -> Any:
-    """nu with what the pivots add to the estimates of the other columns: U^T xi."""
+    """nu plus the contributions of the pivots to the estimates of the other columns: U^T xi."""
     return kernels_for(nu).products.subtract_product(UT, minus_xi, nu)
 
 

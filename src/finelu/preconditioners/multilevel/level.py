@@ -1,4 +1,4 @@
-"""A level: scaled and ordered, factored as far as that goes well, and applied."""
+"""A level: scaled and ordered, factored where pivots and inverses stay bounded, and applied."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Limits(NamedTuple):
     fill: float
 
     def most(self, A: CSR) -> int:
-        """Entries of a row or column at most."""
+        """The most entries of a row or column."""
         return A.n if np.isinf(self.fill) else int(min(np.ceil(self.fill * A.nnz / A.n), A.n))
 
 
@@ -47,13 +47,14 @@ def factored(
     low_memory: bool,
     most: int | None,
 ) -> tuple[Level | None, CSR, Any]:
-    """(the level, the matrix of the next, its rows in the order of this one); None and S itself without a pivot.
+    """(the level, the matrix of the next level, its rows in the order of this one); None and S itself without a pivot.
 
-    most : entries that the factors, and the matrix of the next level, may have; None: no limit."""
+    most : the most entries of the factors, and of the next level's matrix; None: no limit.
+    """
     A, T = permuted(S, order, powers, kind)
     room, bounds = np.full(A.n, limits.most(A)), (limits.drop_tol, condest, PIVOT_TOL)
     interface, tolerance = int(order.starts[-1]), SCHUR_TOL * limits.drop_tol
-    least = NOISE * np.finfo(A.dtype).eps  # a smaller pivot is what rounding leaves of entries of about 1
+    least = NOISE * np.finfo(A.dtype).eps  # smaller pivots are rounding of entries of about 1
     kernels = kernels_for(A.data)
     facts: dict[str, Any] = {"n": A.n, "nnz_A": A.nnz, "interface": A.n - interface}
     if kind == "general":
@@ -88,7 +89,7 @@ def factored(
 
 
 def require_few(recipe: Settings, S: CSR) -> None:
-    """A MatrixError where S, of whose rows none has a pivot, is too large to be the last level."""
+    """A MatrixError if S, without a pivot in any row, is too large to be the last level."""
     if S.n > DENSE_MOST:
         raise MatrixError(
             f"{recipe!r}: none of the {S.n} rows that are left has a pivot, and they are more than are given to "
@@ -113,7 +114,7 @@ def _of_crout(
     low_memory: bool,
     definite: bool,
 ) -> Level:
-    """The level of what Crout's elimination has made of A."""
+    """The level made of the result of Crout's elimination of A."""
     hermitian = kind == "hermitian"
     r, c = powers
     numbers = np.concatenate([pivots, rest])
@@ -156,8 +157,8 @@ def _of_crout(
 class Level:
     """L_B D_B U_B, F and G of one level, and its arrangement: D and P.
 
-    B : of "general", L_B D_B U_B, L_B without its unit diagonal; else U_B, with it.  D : D_B^-1, None of "general".
-    magnitude : |D_B|^-1, if |D| is to be taken for D.  facts : what the report says of it.  All on one device.
+    B : for "general", L_B D_B U_B, L_B without its unit diagonal; else U_B, with it.  D : D_B^-1; None for "general".
+    magnitude : |D_B|^-1, if |D| replaces D.  facts : its part of the report.  All are on one device.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class Level:
         return self
 
     def F(self, trans: str) -> Any:
-        """F of the matrix that trans means: that of the transpose is G^T."""
+        """F of the matrix, or of its transpose, by `trans`: F of the transpose is G^T."""
         return self._of(self._F if trans == "N" else self._G, trans)
 
     def G(self, trans: str) -> Any:
@@ -242,7 +243,7 @@ class Level:
 
 
 def _places(n: int, rows: Any) -> Any:
-    """Where each of n rows is in `rows`, or -1."""
+    """The index of each of n rows in `rows`, or -1."""
     place = np.full(n, -1)
     place[rows] = np.arange(rows.size)
     return place
@@ -279,7 +280,7 @@ def inverse_of(d: Any, e: Any, hermitian: bool) -> Any:
 def magnitude_of(D: Any, e: Any) -> Any:
     """|D| for a Hermitian D with blocks of one row, and of two where e (n,) is not 0: the eigenvalues' magnitudes.
 
-    Of a block T, since T^2 = tr(T) T - det(T) I, |T| = (tr(T) T + m I) / sqrt(tr(T)^2 + 2 m), m = |det T| - det T.
+    For a block T, T^2 = tr(T) T - det(T) I gives |T| = (tr(T) T + m I) / sqrt(tr(T)^2 + 2 m), m = |det T| - det T.
     """
     n = e.size
     first = np.flatnonzero(e)

@@ -18,15 +18,15 @@ from finelu.ordering import ORDERS, by_subtrees, parts
 from finelu.preconditioners.multilevel.settings import Settings
 from finelu.scaling import Matching, equilibrate, matching, times_power
 
-MATCHED = 1 / 16  # of a matched entry, scaled; a matching that avoids rounding, or scales that are clipped, have less
+MATCHED = 1 / 16  # least scaled matched entry, unless the matching avoids rounding, or scales are clipped
 
 
 def kind_of(recipe: Settings, S: CSR) -> tuple[str, CSR]:
-    """What S is, and S, whose triangles are made the same where only rounding sets them apart."""
+    """The kind of S, and S, whose triangles are made equal if they differ only by rounding."""
     mirror = S.mirrored()
     found = "general" if recipe.symmetric is False else symmetry_of(mirror, S.dtype)
     if found != "general":
-        # on a GPU what is mirrored must be stored, too, zero or not: rows look there whether others see them
+        # The GPU kernel needs a structurally symmetric pattern: it reads a_ji to find which rows depend on row i.
         if mirror[1 if found == "hermitian" else 2] == 0 and (mirror[-1] == S.nnz or not on_gpu(S.data)):
             return found, S
         xp, S = namespace(S.data), S.on(np)
@@ -34,7 +34,7 @@ def kind_of(recipe: Settings, S: CSR) -> tuple[str, CSR]:
         mirrored = transposed(A, "H" if found == "hermitian" else "T").tocsr()
         A, mirrored = (A / 2).tocoo(), (mirrored / 2).tocoo()
         data, rows, columns = (np.concatenate(both) for both in zip(*((M.data, M.row, M.col) for M in (A, mirrored))))
-        # the sum of two sparse matrices has no zeros, and so another pattern, which the order would be made for
+        # the sum of two sparse matrices has no stored zeros, and so another pattern than the order is made for
         whole = sp.coo_matrix((data, (rows, columns)), shape=A.shape).tocsr()
         return found, as_csr(whole, diagonal=False).on(xp)
     if recipe.symmetric:
@@ -47,7 +47,7 @@ def kind_of(recipe: Settings, S: CSR) -> tuple[str, CSR]:
 class Order:
     """Row i, column j of a level are rows[i], columns[j] of its matrix.
 
-    pairs (n,) uint8 : 1 where i and i + 1 are to be a 2x2 pivot.  starts, above : of the parts, see `crout`.
+    pairs (n,) uint8 : 1 if i and i + 1 should form a 2x2 pivot.  starts, above : of the parts, see `crout`.
     at_once : whether it is for independent sets.
     """
 
@@ -72,7 +72,7 @@ def order_of(
     """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of the matched matrix; the
     exponents of D_r and D_c; and whether these scale the entries of a matching to about 1, with no larger ones.
 
-    scale : `definite_scale`, None of a general S.  numbers : of its rows in A, for errors.  first : S is A itself.
+    scale : `definite_scale`, None for a general S.  numbers : the rows of A, for errors.  first : S is A itself.
     at_once : the order is left to independent sets, without pairs.
     """
     n, general = S.n, kind == "general"
@@ -102,10 +102,10 @@ def order_of(
         return kept, powers, of_matching
     if at_once:
         return Order(rows, columns, pairs, np.array([0, n]), np.array([-1]), True), powers, of_matching
-    # two rows that are to be one pivot are one vertex of the graph that is ordered
+    # two rows that form one pivot are one vertex of the graph that is ordered
     begins = np.flatnonzero(np.concatenate([[True], pairs[:-1] == 0]))
     sizes = np.diff(np.append(begins, n))
-    if general or not matched:  # which leaves the rows where they are
+    if general or not matched:  # the rows keep their order
         place = np.empty(n, S.indices.dtype)
         place[columns] = rows
         graph = sp.csr_matrix((S.data.real, place[S.indices], S.indptr), shape=(n, n))
@@ -132,8 +132,8 @@ def _smallest_matched(S: CSR, found: Matching) -> float:
 
 
 def _ordered(recipe: Settings, graph: CSR, count: int) -> tuple[Any, Any, Any]:
-    """(order, starts of the parts, what is above each): subtrees of the ordering's tree; for count > 1 as many that
-    do not depend on each other, each in the ordering, and an interface."""
+    """(order, starts of the parts, the part above each): subtrees of the ordering's tree; for count > 1 this many
+    independent parts, each in the ordering, and an interface."""
 
     def inside(S: CSR) -> Any:
         return np.arange(S.n) if recipe.ordering is None or S.n < 3 else ORDERS[recipe.ordering](S)
@@ -152,7 +152,7 @@ def _ordered(recipe: Settings, graph: CSR, count: int) -> tuple[Any, Any, Any]:
 
 
 def permuted(S: CSR, order: Order, powers: tuple[Any, Any], kind: str) -> tuple[CSR, CSR]:
-    """P_r D_r S D_c P_c and its transpose; nothing is rounded but what is lost below the smallest number."""
+    """P_r D_r S D_c P_c and its transpose; exact, except for numbers that underflow."""
     scaled, index = scaled_by(S, *powers), S.indices.dtype
     unit, kernels = np.ones(S.n, S.data.real.dtype), kernels_for(S.data).graph
     starts, rows, values = np.empty(S.n + 1, np.int64), np.empty(S.nnz, index), np.empty(S.nnz, S.dtype)
@@ -177,7 +177,7 @@ def scaled_by(S: CSR, r: Any, c: Any) -> CSR:
 
 
 def definite_scale(S: CSR) -> Any:
-    """Scales (n,) for both sides that bring the diagonal to about 1, where S may be positive definite; else None."""
+    """Scales (n,) for both sides that bring the diagonal to about 1, if S may be positive definite; else None."""
     if S.missing:
         return None
     out = namespace(S.data).empty(S.n, S.data.real.dtype)

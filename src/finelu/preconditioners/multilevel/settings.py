@@ -20,7 +20,7 @@ FORMS = ("auto", "crout", "independent")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Settings(Recipe):
-    """The parameters and facts of `MultilevelILU`, which says what they mean: for the parts that it is made of."""
+    """The parameters and facts of `MultilevelILU`, which explains them, for the modules that it consists of."""
 
     keeps_symmetry = True
     full_diagonal = False

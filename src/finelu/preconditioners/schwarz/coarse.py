@@ -14,22 +14,23 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Sums
 from finelu.preconditioners.direct.superlu import SuperLU
 
-# What a pivot of E, relative to its diagonal, must exceed: ten roundings of double precision for each of the K terms of
-# its sum, and thirty of A's own dtype, in which A Z is formed.
+# The least pivot of E relative to its diagonal: ten roundings of double precision for each of the K terms of its sum,
+# and thirty of A's own dtype, in which A Z is formed.
 ROUNDINGS, OWN_ROUNDINGS = 10.0, 30.0
 NEGLIGIBLE = 1e-8  # part of the largest entry of its row that a diagonal entry of E must be, to scale it
-DEPENDENT = 1e-6  # part of a near null vector that must be left in a part once the ones before are taken out
+DEPENDENT = 1e-6  # part of a near null vector that must remain in a part once earlier ones are projected out
 
 
 class CoarseSpace:
     """Q = Z E^-1 Z^H for Z with `columns` vectors a part, each zero outside of its part.
 
-    parts (n,) : the part of each row.  starts, rows : the same as positions, see kernels/reference/subdomains.py.
-    near_nullspace : (n, m), whose columns are cut into parts; None for the constant.
-    adjoint : "H" for a Hermitian A; "T" for a symmetric one, Z^T and E = Z^T A Z, which keep its symmetry; None for any
+    parts (n,) : the part of each row.
+    starts, rows : the parts as positions, see kernels/reference/subdomains.py.
+    near_nullspace : (n, m), whose columns are restricted to each part; None for the constant.
+    adjoint : "H" for a Hermitian A; "T" for a symmetric one, where Z^T and E = Z^T A Z keep the symmetry; None for any
         other. For the first two E^-1 is its own adjoint.
-    products : A Z, see kernels/reference/subdomains.py; by `Couplings`, too. Both if `balanced`.
-    dropped (K,) : vectors that depend on others, or whose pivot is only rounding; they take no part. On the host.
+    products : A Z, see kernels/reference/subdomains.py; also in the form of `Couplings`. Both only if `balanced`.
+    dropped (K,) : vectors that depend on others, or whose pivot is only rounding; they are not used. On the host.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class CoarseSpace:
         self._kernels = kernels_for(self.parts)
 
     def _orthonormal(self, B: Any) -> tuple[Any, Any]:
-        """The columns of B, orthonormal in each part, and (K,) which of them depend on those before and are 0.
+        """The columns of B, orthonormal in each part, and a mask (K,) of those that depend on earlier ones and are 0.
 
         By the classical Gram-Schmidt process, twice for each column.
         """
@@ -95,7 +96,7 @@ class CoarseSpace:
     def update(self, A: CSR, definite: bool) -> None:
         """Take the values of A: A Z and E anew, and the inverse of E, or its factors.
 
-        definite : whether E needs no pivoting, A being Hermitian with a positive diagonal.
+        definite : A is Hermitian with a positive diagonal, so that E needs no pivoting.
         """
         kernels = self._kernels.subdomains
         wide = np.result_type(A.dtype, np.float64)
@@ -123,7 +124,7 @@ class CoarseSpace:
         return self._kernels.subdomains.restrict(self.starts, self.rows, self._Z_by_parts, r, self.adjoint == "H")
 
     def solve(self, g: Any, adjoint: bool = False) -> Any:
-        """E^-1 g, or E^-H g (E^-T where Z^T stands for Z^H)."""
+        """E^-1 g, or E^-H g (E^-T if Z^T replaces Z^H)."""
         return self._inverse(g, self.adjoint if adjoint and not self._own_adjoint else "N")
 
     def prolong(self, q: Any, x: Any, less: Any = None) -> None:
@@ -131,28 +132,28 @@ class CoarseSpace:
         self._kernels.subdomains.prolong(self.parts, self.Z, q, x, less)
 
     def sums(self, dtype: Any) -> Sums:
-        """What a solve with the parts, without overlap, adds up for this space: room for it."""
+        """Arrays for the sums that a solve with the parts, without overlap, computes for this space."""
         xp, c = namespace(self.parts), self._couplings
         of, restricted = xp.empty((c.members.size, self.columns), dtype), xp.empty(self.size, dtype)
         return Sums(c, self._Z_by_parts, self.adjoint == "H", of, restricted, xp.empty(self._count, dtype))
 
     def moments(self, sums: Sums) -> Any:
-        """(A Z)^H x, (K,), of the solve with the parts that has given x."""
+        """(A Z)^H x, (K,), for the x of the last solve with the parts."""
         return self._kernels.subdomains.sum_couplings(sums.couplings, sums.of)
 
     def rest(self, sums: Sums) -> Any:
-        """Z^H r - (A Z)^H x, (K,), of the solve with the parts that has given x for r."""
+        """Z^H r - (A Z)^H x, (K,), for the r and x of the last solve with the parts."""
         return self._kernels.subdomains.sum_couplings(sums.couplings, sums.of, sums.restricted)
 
     def moments_of(self, x: Any) -> Any:
-        """(A Z)^H x, (K,), of any vector."""
+        """(A Z)^H x, (K,), for any vector."""
         c, restrict = self._couplings, self._kernels.subdomains.restrict
         sums = restrict(c.ends, c.of_rows, c.values, x, self.adjoint == "H")
         return self._kernels.subdomains.sum_couplings(c, sums.reshape(-1, self.columns))
 
     def correct(self, sums: Sums, rho: Any) -> Any:
-        """q with z = x + Z q = M r, where r has no part in this space but rounding, from the solve x of the parts with
-        it; rho[0] = r^H z."""
+        """q with z = x + Z q = M r, for an r without a component in this space, up to rounding, and the solve x of the
+        parts with it; rho[0] = r^H z."""
         return self._inverse.with_dot(self.rest(sums), sums.restricted, sums.dots, rho)
 
     def add_direction(self, state: Any, rho: Any, rho_old: Any, q: Any, x: Any, p: Any) -> None:
@@ -211,15 +212,15 @@ class _Sparse:
 
 
 def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, Any]:
-    """What applies E^-1 to vectors of `dtype` in the space of the vectors that are left; and (K,), on the host, which
-    are not.
+    """The inverse of E, or its factors, in the space of the remaining vectors, for vectors of `dtype`; and a mask (K,),
+    on the host, of the dropped vectors.
 
-    E (K, K) : in double precision, sparse on the CPU, dense on a GPU.  dependent (K,) : vectors that are to be left
-    out in any case.
-    Rows and columns are scaled by the root of the diagonal, or of their largest entry where that is negligible. A
-    column of which only rounding is left once those before it are eliminated belongs to a vector that A Z takes into
-    the others' span: it is dropped, and E factored anew, or, where on a GPU E is semidefinite, left out at once.
-    Raises MatrixError where no vector is left.
+    E (K, K) : in double precision, sparse on the CPU, dense on a GPU.
+    dependent (K,) : vectors that are dropped in any case.
+    Rows and columns are scaled by the root of the diagonal, or of their largest entry if the diagonal is negligible. A
+    column that is only rounding once earlier ones are eliminated belongs to a vector which A Z takes into the span of
+    the others: it is dropped, and E factored again, or, for a semidefinite E on a GPU, left out at once.
+    Raises MatrixError if no vector remains.
     """
     gpu = on_gpu(E)
     xp, K = namespace(E) if gpu else np, E.shape[0]
@@ -264,7 +265,7 @@ def _factored_sparse(E: Any, weights: Any, dropped: Any, tolerance: float, dtype
     try:
         found: Any = _Sparse(S, weights, dtype)
         pivots = found.pivots()
-    except SingularMatrix:  # SuperLU does not say which columns are to blame, but shows them so
+    except SingularMatrix:  # SuperLU does not name the dependent columns; the shifted S shows them
         found, pivots = None, _Sparse(_moved(S, tolerance), weights, dtype).pivots()
         pivots[np.argmin(np.where(dropped, np.inf, pivots))] = 0
     tiny = ~(pivots > tolerance) & ~dropped
@@ -272,7 +273,7 @@ def _factored_sparse(E: Any, weights: Any, dropped: Any, tolerance: float, dtype
 
 
 def _moved(S: Any, tolerance: float) -> Any:
-    """S with a diagonal that is as much larger as makes a pivot of 0 one of half the tolerance."""
+    """S with a diagonal so much larger that a pivot of 0 becomes half the tolerance."""
     return (S + sp.identity(S.shape[0]) * (tolerance / 2)).tocsc()
 
 
@@ -297,8 +298,8 @@ def _factored_dense(E: Any, weights: Any, dropped: Any, tolerance: float, dtype:
 
 
 def _definite(E: Any, dependent: Any, tolerance: float, dtype: Any) -> tuple[Any, Any] | None:
-    """What `inverse` returns, for a semidefinite E without pivoting; None where E turns out not to be so, or has a
-    diagonal entry of 0 or less for a vector that is not to be left out, or holds Inf or NaN."""
+    """The result of `inverse` for a semidefinite E without pivoting; None if E is not semidefinite, has a diagonal
+    entry of 0 or less for a vector that should be kept, or holds Inf or NaN."""
     kernels = kernels_for(E).subdomains
     weights = kernels.coarse_weights(E, dependent)
     if weights is None:

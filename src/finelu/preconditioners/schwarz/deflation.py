@@ -1,4 +1,4 @@
-"""The balanced form for residuals that the coarse space does not see: one product with E^-1 instead of two."""
+"""The balanced form for residuals without a coarse component: one product with E^-1 instead of two."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from finelu.matrix import norm
 
 
 class Deflated:
-    """z = P^H M^-1 r + Q r, for factors of the balanced form P^H M^-1 P + Q: the same vector wherever Z^H r = 0.
+    """z = P^H M^-1 r + Q r, for factors of the balanced form P^H M^-1 P + Q: the same vector if Z^H r = 0.
 
-    That is so in cg for all residuals after one with Z^H r = 0, as z is orthogonal in A to what Z spans (J. M. Tang,
-    R. Nabben, C. Vuik, Y. A. Erlangga, 2009, section 3.3 and A-DEF2 there: Q r takes out what rounding brings in).
+    In cg Z^H r = 0 holds for all residuals after the first one with it, since z is A-orthogonal to the span of Z (J. M.
+    Tang, R. Nabben, C. Vuik, Y. A. Erlangga, 2009, section 3.3 and A-DEF2 there: Q r removes the rounding in it).
     """
 
     def __init__(self, factors: Any):
         self._factors = factors
 
     def start(self, A: Any, x: Any, r: Any) -> bool:
-        """x += Q r, r -= A Q r, for r = b - A x. Whether Z^H r = 0 afterwards: not where the factors are of another A.
+        """x += Q r, r -= A Q r, for r = b - A x. Returns whether Z^H r = 0 afterwards: not if the factors are of
+        another A.
 
         Waits for a GPU.
         """
@@ -47,7 +48,7 @@ class Deflated:
     def turn(self, state: Any, r: Any, rho: Any, rho_old: Any, p: Any) -> None:
         """The next direction of cg: z = M r, rho = r^H z, p = z + (rho / rho_old) p.
 
-        Without overlap z is never put together: r^H z is known from sums over the parts.
+        Without overlap z is never stored: r^H z comes from sums over the parts.
         """
         factors, coarse = self._factors, self._factors.coarse
         if factors.overlaps:

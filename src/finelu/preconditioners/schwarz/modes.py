@@ -16,7 +16,7 @@ def rigid_body_modes(coordinates: Any) -> NDArray[np.float64]:
 
     coordinates : (n, d), d 2 or 3. Rows are those of a displacement with d unknowns a node, u_x, u_y, ... in turn.
     They are the `near_nullspace` of an elasticity matrix for `Schwarz`. Raises ParameterError for another shape, and
-    for what is no finite number.
+    for numbers that are not finite.
     """
     points = np.asarray(coordinates)
     if points.ndim != 2 or points.shape[1] not in (2, 3) or points.dtype.kind not in "iuf":

@@ -1,4 +1,4 @@
-"""The subdomains of a Schwarz method: which rows each has, the diagonal blocks, and the solves with their factors."""
+"""The subdomains of a Schwarz method: their rows, the diagonal blocks, and the solves with their factors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from finelu.matrix import full_csr
 
 
 class Subdomains:
-    """The local positions of each part, see kernels/reference/subdomains.py: `overlap` layers more than it owns.
+    """The local positions of each part, see kernels/reference/subdomains.py: its own rows and `overlap` layers more.
 
-    parts (n,) : the part that owns each row.  count : how many there are.
+    parts (n,) : the part that owns each row.  count : the number of parts.
     starts, rows, part : of the positions.  own_starts, own_rows : the same without overlap.
     """
 
@@ -35,7 +35,7 @@ class Subdomains:
         self.overlap = self.rows.size > A.n
 
     def _grow(self, A: CSR) -> None:
-        """One layer more: what A couples to the rows of a part, in either direction."""
+        """Add a layer: the rows that A couples to the rows of a part, in either direction."""
         xp = namespace(A.data)
         pattern = sparse_module(A.data).csr_matrix((xp.ones(A.nnz), A.indices, A.indptr), shape=A.shape)
         members = sparse_module(A.data).csr_matrix(
@@ -60,12 +60,12 @@ class Subdomains:
 class LocalFactors:
     """The factors of all diagonal blocks, and x = sum_p R_p^T W_2 B_p^-1 W_1 R_p r with them.
 
-    R_p takes the rows of part p; W are diagonal. Without overlap they are 1. With it: W_2 is 1 on the rows that a part
-    owns and 0 on the others, W_1 is 1 (restricted additive Schwarz); or, `symmetric`, both are the roots of 1 / (how
-    many parts a row is in). The transposes exchange W_1 and W_2. Complex factors that know no
-    "T" are asked for "H" only.
-    narrow : whether a GPU may read the factors in single precision: those of an ILU(0) of Hermitian definite blocks,
-        whose L and D^-1 U round alike, so that the solves stay Hermitian.
+    R_p takes the rows of part p; W are diagonal. Without overlap they are 1. With overlap W_2 is 1 on the rows that a
+    part owns and 0 on the others, and W_1 is 1 (restricted additive Schwarz); or, if `symmetric`, both are the roots of
+    1 / (number of parts that share the row). The transposes exchange W_1 and W_2. Complex factors without "T" are asked
+    only for "H".
+    narrow : whether a GPU may read the factors in single precision: the factors of an ILU(0) of Hermitian definite
+        blocks, whose L and D^-1 U round alike, so that the solves stay Hermitian.
     """
 
     def __init__(self, recipe: Any, local: Any, A: CSR, domains: Subdomains, symmetric: bool, narrow: bool):
@@ -75,7 +75,7 @@ class LocalFactors:
         self._blocks = full_csr(indptr, indices, kernels.vectors.gather(A.data, self._places))
         changes: dict[str, Any] = {"triangular": "sync_free" if on_gpu(A.data) else "sequential"}
         if on_gpu(A.data) and getattr(local, "variant", None) == "auto":
-            changes["variant"] = "levs"  # all parts at once: in natural order they would come one after the other
+            changes["variant"] = "levs"  # all parts at once; in natural order they would be factored one by one
         self.factors: Any = self._named(lambda: replace(local, **changes).factor(self._blocks))
         if not isinstance(self.factors, TriangularFactors) or self.factors.permutation is not None:
             raise ParameterError(no_triangles(recipe, local))
@@ -94,7 +94,7 @@ class LocalFactors:
         self._pattern = self.factors.triangles.indices
 
     def _named(self, make: Any) -> Any:
-        """make(); a pivot that fails is named by its part and its row of A."""
+        """make(); the error of a failed pivot names its part and its row of A."""
         try:
             return make()
         except ZeroPivot as error:
@@ -176,8 +176,8 @@ class LocalFactors:
     def apply(self, r: Any, trans: str, x: Any, correction: Any = None, sums: Sums | None = None) -> None:
         """x = the sum over the parts, for r (n,), or with the blocks' transposes.
 
-        correction : (A Z, q), as CoarseSpace has them; r - A Z q stands for r.
-        sums : what is to be added up besides; not with overlap.
+        correction : (A Z, q) of the CoarseSpace; r - A Z q replaces r.
+        sums : sums to be computed in addition; not with overlap.
         """
         domains = self._domains
         if self.stored != r.dtype:  # Hermitian; the transposes would round other numbers

@@ -262,7 +262,7 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["solve_by_warps"], ("6, 1", "6, 5", "8, 5"), BOOLEANS, BOOLEANS)
     + _over(["solve_by_warps"], ("5, 5", "7, 5"), BOOLEANS, ("false",)),
     "cycle": _over(["begin_cycle"], REALS) + _over(["keep_verified", "unless_finite"], VALUES),
-    "recurrences": _over(["minres_record", "bicg_record", "richardson_record", "sqmr_begin", "sqmr_smooth"], REALS)
+    "recurrences": _over(["minres_record", "bicg_record", "richardson_record", "sqmr_smooth"], REALS)
     + _over(
         [
             "cg_step",
@@ -270,7 +270,6 @@ INSTANCES: dict[str, list[str]] = {
             "bicg_alpha",
             "bicg_step",
             "bicg_direction",
-            "sqmr_residual",
             "sqmr_step",
             "sqmr_direction",
             "bicgstab_half",
