@@ -32,7 +32,7 @@ FIRST = ("poisson7:100", "poisson27:60", "poisson5:1000,1000")
 
 
 def timed(call: Any, like: Any) -> tuple[float, Any]:
-    """Seconds until all that the call has queued where `like` is has ended, and what it gave."""
+    """Seconds until all that the call has queued on the device of `like` has ended, and its result."""
     synchronize(like)
     begin = time.perf_counter()
     made = call()

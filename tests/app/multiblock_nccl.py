@@ -1,4 +1,4 @@
-"""How processes come to NCCL, and what they do with it, without a GPU: NumPy stands for CuPy, MPI for NCCL.
+"""How processes connect by NCCL, and use it, without a GPU: NumPy stands for CuPy, MPI for NCCL.
 
 mpiexec -n 4 python multiblock_nccl.py; what each case found on each process is printed as JSON after "RESULT ".
 """

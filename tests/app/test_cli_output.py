@@ -25,7 +25,7 @@ def shell(redirection, *arguments, **environment):
 
 
 def new_shell(redirection, *arguments, **environment):
-    """The same of a new Python, with what it does as it starts and ends."""
+    """The same of a new Python, including its start and its end."""
     command = ["sh", "-c", f'"$@" {redirection}', "sh", sys.executable, "-m", "finelu", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, env=os.environ | environment, timeout=WAIT)
     return done.returncode, done.stdout.decode(), done.stderr.decode()

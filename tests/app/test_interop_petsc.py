@@ -53,7 +53,7 @@ SPD = A.tocsr()
 
 
 def mpi(processes, *words, program=None, seconds=120, check=True):
-    """Run a case (or a program); what it says, and the result of a case."""
+    """Run a case (or a program); returns its output, and the result of a case."""
     if MPIEXEC is None:
         pytest.skip("there is no mpiexec")
     # Where this process is ended, the others end by themselves a little later.

@@ -195,7 +195,7 @@ def test_what_is_no_terminal_shows_nothing(tmp_path):
 
 
 def test_without_the_compiler_there_is_one_line():
-    said = "NUMBA_DISABLE_JIT is set, but the kernels of the CPU are nothing without Numba's compiler; unset it."
+    said = "NUMBA_DISABLE_JIT is set, but the kernels of the CPU need Numba's compiler; unset it."
     assert end(start(PLAIN, *SOLVE, NUMBA_DISABLE_JIT="1")) == (2, json.dumps({"error": said}) + "\n", "")
     assert end(start(PLAIN, *SOLVE[:-1], NUMBA_DISABLE_JIT="1")) == (2, "", f"finelu: {said}\n")
 

@@ -1,4 +1,4 @@
-"""Each benchmark once, on systems of some hundred rows: its record, its page, and what it says of wrong arguments."""
+"""Each benchmark once, on systems of some hundred rows: its record, its page, and its errors for wrong arguments."""
 
 import ast
 import sys

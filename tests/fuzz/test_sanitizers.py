@@ -1,4 +1,4 @@
-"""What record_sanitizers.py reads in the output of a tool, and what it makes of it."""
+"""How record_sanitizers.py reads the output of a tool, and summarizes it."""
 
 import sys
 from pathlib import Path

@@ -119,7 +119,7 @@ def test_a_new_cycle_begins_from_the_better_of_the_last_and_the_best_iterate(bac
     np.testing.assert_array_equal(backend.fetch(solve.x), 0.7 * exact)
     np.testing.assert_allclose(backend.fetch(r), 0.3 * b)
     reach(0.8 * exact, 0.1 * exact, monitor.BROKEN)
-    assert not solve.cycle(r)  # the last one is the better of these, but far from half of what there was
+    assert not solve.cycle(r)  # the last one is the better of these, but far from half of the first
     np.testing.assert_array_equal(backend.fetch(solve.x), 0.8 * exact)
     reach(9 * exact, -exact, monitor.BREAKDOWN)
     solution = solve.end()

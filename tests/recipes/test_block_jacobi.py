@@ -1,4 +1,4 @@
-"""BlockJacobi of block matrices: by definition, by limit, by the effect of each parameter, by bad input. What it does
+"""BlockJacobi of block matrices: by definition, by limit, by the effect of each parameter, by bad input. Its results
 with matrices that it cuts into blocks itself is tested in test_jacobi.py."""
 
 import numpy as np

@@ -26,8 +26,8 @@ CORRELATED = 0.1  # length of what is new in a null vector, below which it is ta
 
 
 def _projected(projection: Callable[[Any], Any], x: Any) -> Any:
-    """The projection of x (n,), by way of 2^-p x, whose entries are at most 1, so that no sum overflows; and that of
-    what it leaves, against the rounding of long sums."""
+    """The projection of x (n,), by way of 2^-p x, whose entries are at most 1, so that no sum overflows; applied again
+    to the result, against the rounding of long sums."""
     power = math.frexp(largest(x))[1]
     x = times_power(x, -power)
     found = projection(x)

@@ -1,6 +1,6 @@
-"""Every recipe that applies, measured on one's own system: set-up, iterations, seconds a solve, memory; which to use.
+"""All applicable recipes, measured on one's own system: set-up, iterations, seconds a solve, memory; a recommendation.
 
-SciPy's direct solver comes first, as the yardstick, and `fl.solve` second, called as a user calls it.
+SciPy's direct solver comes first, as the yardstick, and `fl.solve` second, called like by a user.
 """
 
 from finelu.compare.choose import best, candidates, crossover, script, stages

@@ -1,4 +1,4 @@
-"""Which candidates are measured, in which order, and which of them to use: for one right-hand side, and for many."""
+"""The candidates, their order, and the recommendation: for one right-hand side, and for many."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEVICES = ("cpu", "cuda", "auto")
 
 
 def requested_names(recipes: Any) -> list[str]:
-    """The names to compare: of one recipe or name, of a collection of them, or all where `recipes` is None."""
+    """The names to compare: of one recipe or name, of a collection of them, or all if `recipes` is None."""
     if recipes is None:
         return ["none", "solve", *RECIPES, *REFERENCES]
     try:
@@ -53,7 +53,7 @@ def _name(recipe: Any) -> str:
 
 
 def requested_devices(device: str) -> list[str]:
-    """The devices to measure on; a DeviceError where "cuda" is requested and no GPU can be used."""
+    """The devices to measure on; a DeviceError if "cuda" is requested and no GPU can be used."""
     if device not in DEVICES:
         raise ParameterError(f"device={device!r}; one of {', '.join(DEVICES)} is needed." + meant(device, DEVICES))
     if device == "cpu":
@@ -70,11 +70,11 @@ def requested_devices(device: str) -> list[str]:
 def candidates(
     A: CSR, found: Properties, names: Collection[str], devices: Sequence[str], method: str = "auto"
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """The candidates in the order in which they are measured, and why the other names do not apply.
+    """The candidates in the order of their measurement, and the reasons why other names do not apply.
 
     splu, fl.solve and the recipe that `solve` tries first come first, then the others as RECIPES lists them, cheap
-    set-ups first, so that the time to beat is known early. Where the pattern is symmetric, splu comes with
-    PERMC["MMD_AT_PLUS_A"]; with its default settings it comes last.
+    set-ups first, so that the time to beat is known early. If the pattern is symmetric, splu is called with
+    PERMC["MMD_AT_PLUS_A"], and with its default settings it comes last.
     method : "auto", or the only one.
     """
     what_A_is = traits(A)
@@ -143,7 +143,7 @@ def _recipe(name: str, found: Properties) -> Recipe:
 
 
 def best(measurements: Sequence[Measurement], solves: float = 1) -> Measurement | None:
-    """The one that solved with the least set-up + solves * solve; inf: the least solve. None where none solved.
+    """The measurement that solved with the least set-up + solves * solve; inf: the least solve. None if none solved.
 
     Among equals the one with the smaller set-up.
     """
@@ -154,7 +154,7 @@ def best(measurements: Sequence[Measurement], solves: float = 1) -> Measurement 
 
 
 def crossover(m: Measurement, cheapest: Measurement) -> int | None:
-    """The number of right-hand sides from which on m costs less than `cheapest`, the best for one, whose own is 1.
+    """The number of right-hand sides from which on m costs less than `cheapest`, the best for one; 1 for that itself.
 
     None: never.
     """
@@ -167,7 +167,7 @@ def crossover(m: Measurement, cheapest: Measurement) -> int | None:
 
 
 def stages(measurements: Sequence[Measurement]) -> list[tuple[int, Measurement]]:
-    """The best by the number of right-hand sides: (the number from which on it is, measurement), beginning with 1."""
+    """The best measurement by the number of right-hand sides: (number from which on it is the best, measurement)."""
     found = best(measurements)
     result = [] if found is None else [(1, found)]
     while result:

@@ -1,7 +1,7 @@
-"""`compare`: hands one candidate after the other to a second process, and keeps to the budget.
+"""`compare`: sends one candidate after the other to a second process, and keeps to the budget.
 
-A kernel that has begun cannot be interrupted, so that process does the work. Each candidate gets a share of the time
-that is left; where a set-up takes longer, the process is ended and replaced.
+A running kernel cannot be interrupted, so that process does the work. Each candidate gets a share of the remaining
+time; if a set-up takes longer, the process is ended and replaced.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from finelu.validation import number
 
 FIRST, FIRST_SHARE = 3, 3  # the first three, which set the time to beat, may each take a third of the rest
 LEAST_PATIENCE = 0.5  # s that any solve may take
-GRACE = 1.0  # s that the other process has for ending by itself
+GRACE = 1.0  # s that the other process has to end without being killed
 
 Watch = Callable[[str, int, int], object]
 
@@ -62,7 +62,7 @@ def compare(
     method : "auto", for those that fit A and the recipe, or a Krylov method by its name, its function or its class: the
     only one that all recipes, and `finelu.solve`, are measured with.
     pictures : keep patterns and levels of the factors, too.
-    watch(text, done, of) : called with what is being measured.  Ctrl-C ends the measurements, not the call.
+    watch(text, done, of) : called with the candidate being measured. Ctrl-C ends the measurements, not the call.
     Raises MatrixError, ParameterError or DeviceError for bad input, before anything is measured; ParameterError, too,
     where A is not what the method needs.
     """
@@ -120,7 +120,7 @@ def compare(
 
 
 def _stage(watch: Watch | None, candidate: Candidate, k: int, of: int) -> Callable[[str], object]:
-    """A function that tells `watch` what is being done with candidate k."""
+    """A function that reports the stage of candidate k to `watch`."""
 
     def stage(text: str) -> None:
         if watch is not None:
@@ -152,7 +152,7 @@ class Worker:
     def measure(
         self, candidate: Candidate, limit: float, deadline: float, enough: float, stage: Callable[[str], object]
     ) -> Iterator[Measurement]:
-        """The rows that the process sends for the candidate; one that gives the reason where it had to be ended."""
+        """The rows that the process sends for the candidate; if it had to be ended, one row with the reason."""
         method, text = candidate.method, "getting ready"
         until, compiling = math.inf, 0.0  # the end of its share; when the compilation began that goes on, if any
         try:
@@ -187,14 +187,14 @@ class Worker:
                     return
         except (EOFError, OSError):
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(GRACE)  # it ends by itself, and its own status is wanted
+                self.process.wait(GRACE)  # it ends without being killed, and its own status is wanted
             self.end()
             code = self.process.returncode
             signal = f"by signal {-code}, as where memory ran out" if code < 0 else f"with status {code}"
             yield candidate.row("ended", f"the process ended {signal} ({text})", method=method)
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         self.ended = True
         self.process.kill()
         self.channel.close()

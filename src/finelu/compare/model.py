@@ -1,4 +1,4 @@
-"""What `compare` works with and what it returns: candidates, measurements, and the comparison that they make up."""
+"""The data of `compare`: candidates, measurements, and the comparison, which is its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Properties
 
 REFERENCES = ("spilu", "splu")  # SciPy's, for comparison
-# How splu is called: by default, and where the pattern is symmetric; that halves its factors on most such matrices.
+# The calls of splu: by default, and for a symmetric pattern, which halves its factors on most such matrices.
 PERMC: dict[str, dict[str, Any]] = {
     "COLAMD": {"permc_spec": "COLAMD"},
     "MMD_AT_PLUS_A": {"permc_spec": "MMD_AT_PLUS_A", "options": {"SymmetricMode": True}},
@@ -60,7 +60,7 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """What the page draws of factors: `density` of L + U, and the number of rows in each level of L and of U."""
+    """Data for the page's pictures of factors: `density` of L + U, and the number of rows in each level of L and U."""
 
     density: NDArray[np.integer]
     lower: NDArray[np.integer]
@@ -69,7 +69,7 @@ class Pictures:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measurement:
-    """One recipe with one method on one device; what could not be measured is None.
+    """One recipe with one method on one device; figures that could not be measured are None.
 
     name, recipe : as the command line and as Python write it; "solve" and "fl.solve" for `finelu.solve`, which repeats
     its set-up in each call: its setup is 0, and its solve is the whole call.  chosen : what that call chose, in words.
@@ -79,9 +79,9 @@ class Measurement:
     fill : entries of the factors over those of A; SuperLU's include the zeros that it stores.  memory : bytes of the
     arrays that the factors hold, those of A not counted (of SuperLU's: entries times a value and an index).
     setup, solve : seconds, the fastest of `runs`, without compilation.
-    residual : ||b - A x||_2 / ||b||_2 of the x returned, computed from A as it was given, and again in twice the
-    precision where rounding could have brought it below rtol.
-    history (k, 3) : iteration, seconds since the solve began, relative residual norm.
+    residual : ||b - A x||_2 / ||b||_2 of the returned x, computed from the given A, and again in twice the precision if
+    rounding could have brought it below rtol. history (k, 3) : iteration, seconds since the solve began, relative
+    residual norm.
     """
 
     name: str
@@ -108,11 +108,11 @@ class Measurement:
 
     @property
     def times(self) -> tuple[float, float]:
-        """Seconds of the set-up and of a solve; inf where the system was not solved."""
+        """Seconds of the set-up and of a solve; inf if the system was not solved."""
         return (self.setup or 0.0, self.solve or 0.0) if self.solved else (math.inf, math.inf)
 
     def total(self, solves: float = 1) -> float:
-        """Seconds of the set-up and `solves` solves; inf where the system was not solved."""
+        """Seconds of the set-up and `solves` solves; inf if the system was not solved."""
         setup, solve = self.times
         return setup + solves * solve if self.solved else math.inf
 
@@ -138,7 +138,7 @@ class Comparison:
 
     @property
     def ranked(self) -> list[Measurement]:
-        """The cheapest for one right-hand side first, then those that did not solve, the smallest residual first."""
+        """The measurements: the cheapest for one right-hand side first, then those that did not solve, by residual."""
 
         def key(m: Measurement) -> tuple[float, float]:
             return m.total(), 0.0 if m.solved else math.inf if m.residual is None else m.residual

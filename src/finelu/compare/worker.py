@@ -1,4 +1,4 @@
-"""The process that measures: `serve` runs each candidate that it is sent, and answers with rows."""
+"""The process that measures: `serve` runs each candidate that it receives, and answers with rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAXITER = 5000  # or 10 n, which is less for small systems
 RUNS, REPEAT = 3, 0.5  # at most RUNS runs, of which the fastest counts; none begins after REPEAT seconds of them
 PATIENCE = 10.0  # a solve that takes this many times the cheapest total of its device is given up: it cannot win
 ROUNDING = 1.01  # the residual computed here and that of the method are rounded differently
-CURVE = 300  # points that are kept of a residual history
+CURVE = 300  # the most points of a residual history
 BINS = 360  # squares a side in the picture of a pattern
 
 R = TypeVar("R")
@@ -44,7 +44,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """The system to measure on, as the process is sent it: A scipy.sparse, b (n,) on the host."""
+    """The system to measure on, as it is sent to the process: A scipy.sparse, b (n,) on the host."""
 
     A: Any
     b: NDArray[Any]
@@ -78,7 +78,7 @@ def _listen(channel: Connection, requests: queue.SimpleQueue[Any]) -> None:
 
 
 def _end_first_without_memory() -> None:
-    """Where memory runs out, the system is to end this process and not the one that shows the results."""
+    """If memory runs out, let the system end this process and not the one that shows the results."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
@@ -102,7 +102,7 @@ class Share:
 class _Watch:
     """Stops a Krylov method when its share is used up, or after `enough` seconds; records when each iteration was.
 
-    `seen` goes on counting iterations where `solve` begins another method.
+    `seen` goes on counting iterations when `solve` begins another method.
     """
 
     def __init__(self, share: Share, enough: float, norm_b: float, stage: Callable[[str], None]):
@@ -293,7 +293,7 @@ class _Task:
     ) -> tuple[R, float, int]:
         """The result of the last run, the seconds of the fastest one without compilation, and the number of runs.
 
-        On a GPU the first run compiles, and counts only where there is no time for another.
+        On a GPU the first run compiles, and counts only if there is no time for another.
         """
         times: list[float] = []
         while True:

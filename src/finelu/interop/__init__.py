@@ -1,6 +1,6 @@
-"""finelu in the terms of other packages: `scipy` (SciPy's and CuPy's spilu), `torch`, `jax`, `pyamg`, `petsc`.
+"""Interfaces of other packages: `scipy` (SciPy's and CuPy's spilu), `torch`, `jax`, `pyamg`, `petsc`.
 
-Each module needs its own package only, and is imported at its first use, as `finelu.interop.torch`; none with finelu.
+Each module needs only its own package, and is imported at its first use, such as `finelu.interop.torch`.
 """
 
 from __future__ import annotations

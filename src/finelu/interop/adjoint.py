@@ -1,4 +1,4 @@
-"""A linear system and its transpose solved with one factorization, as derivatives of a solve need them.
+"""A linear system and its transpose solved with one factorization, for derivatives of a solve.
 
 x = A^-1 b has the adjoints b' = A^-H x' and A' = -b' x^H, of which only the stored entries of A are needed.
 """
@@ -64,7 +64,7 @@ class Options:
 
 
 class System:
-    """A and what solves with it: `solve(B)` and, with the same factors, `solve(B, "T")` and `solve(B, "H")`."""
+    """A with its factors: `solve(B)` and, with the same factors, `solve(B, "T")` and `solve(B, "H")`."""
 
     def __init__(self, A: CSR, options: Options):
         self.A, self.options = A, options
@@ -104,7 +104,7 @@ class System:
         return solution.x
 
     def _with_factors(self, b: Any, trans: str, rtol: float) -> Solution:
-        """By the first method, or by the next where that breaks down."""
+        """Solve by the first method, or by the next if that breaks down."""
         for method in self._methods:
             same = trans == "N" or (not callable(method) and METHODS[method].self_adjoint())
             A, M = (self.A, self.M) if same else (self._adjoint, _Adjoint(self.M))
@@ -115,7 +115,7 @@ class System:
         return solution
 
     def _automatic(self, b: Any, trans: str, rtol: float) -> Solution:
-        """By the factors that solved the adjoint system, transposed; if they do not converge, by a new ladder."""
+        """Solve by the transposed factors that solved the adjoint system; if these do not converge, by a new ladder."""
         other = "H" if trans == "N" else "N"
         if trans not in self._ladders and other in self._solved:
             F, method = self._solved[other]

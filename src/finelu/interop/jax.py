@@ -48,13 +48,13 @@ def solve(
     b : (n,) or (n, k); k solves with the same factors.
     recipe, method, rtol, maxiter : as in `finelu.interop.adjoint.Options`; gradients are solved for in the same way.
     Returns x of b's shape, in the wider dtype of A and b.
-    Raises NotConverged rather than return something that is no solution or no gradient; MatrixError, DeviceError and
-    ParameterError for arguments that it cannot work with; what `recipe.factor` raises. Under jit, JAX wraps exceptions
-    of the running program into an error of its own, which has the same text.
-    Outside of jit and vmap, arrays are read where they are, through DLPack on a GPU. Under jit and vmap the solve is a
-    `jax.pure_callback`, which hands arrays over on the host. If the program runs on a GPU they are copied to one, and
+    Raises NotConverged instead of returning a wrong solution or gradient; MatrixError, DeviceError and ParameterError
+    for arguments that it cannot work with; the exceptions of `recipe.factor`. Under jit, JAX wraps exceptions of the
+    running program into an error of its own, which has the same text.
+    Outside of jit and vmap, arrays are read without a copy, through DLPack on a GPU. Under jit and vmap the solve is a
+    `jax.pure_callback`, which gets arrays on the host. If the program runs on a GPU they are copied to a GPU, and
     solved there: the GPU of the arrays that are constants of the program, else that of `jax.default_device` when it is
-    traced, else CuPy's current one; arrays that are committed to yet another GPU are solved there, too.
+    traced, else CuPy's current one. Systems are always solved on this one, also if arrays are committed to another GPU.
     vmap over b alone factors A once.
     Cost: the factors, k solves, and k more for the gradients, with the same factors if these are among the last 4 made.
     """
@@ -132,8 +132,8 @@ def _call(how: How, trans: str, data: Any, places: Any, b: Any, token: Any) -> t
 
 
 def _expected(arguments: tuple[Any, ...]) -> Any:
-    """The device on which a program will run, as far as that is known when it is traced: that of constants of the
-    program, or JAX's default device, or None. JAX does not say where traced arrays will be, not even to a callback.
+    """The device on which a program will run, as far as it is known when it is traced: that of constants of the
+    program, or JAX's default device, or None. JAX does not report where traced arrays will be, not even to a callback.
     """
     for part in arguments:
         if isinstance(part, jax.Array) and not isinstance(part, jax.core.Tracer) and len(part.devices()) == 1:

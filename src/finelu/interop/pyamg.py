@@ -18,7 +18,7 @@ Smoother = Callable[[Any, np.ndarray, np.ndarray], None]
 
 
 class _OfMatrix:
-    """The factors of a matrix, made when they are first asked for and kept as long as the matrix lives."""
+    """The factors of a matrix, made at their first use and kept as long as the matrix lives."""
 
     def __init__(self, recipe: Any):
         named = isinstance(recipe, type) or not hasattr(recipe, "factor")
@@ -33,7 +33,7 @@ class _OfMatrix:
 
 
 def smoother(recipe: Any, *, iterations: int = 1, trans: str = "N") -> Smoother:
-    """A function f(A, x, b) that does x <- x + M^-1 (b - A x), in place, as the levels of a PyAMG hierarchy take it.
+    """A function f(A, x, b) that does x <- x + M^-1 (b - A x), in place, for the levels of a PyAMG hierarchy.
 
     recipe : makes M from the matrix of each level when that is first smoothed; later changes of its values in place
         are not noticed.
@@ -81,7 +81,7 @@ def change_smoothers(ml: Any, recipe: Any, *, iterations: int = 1) -> Any:
 
 
 def coarse_solver(recipe: Any = None) -> Callable[[Any, np.ndarray], np.ndarray]:
-    """A function f(A, b) that gives M^-1 b, as PyAMG's `coarse_solver=` takes it.
+    """A function f(A, b) that returns M^-1 b, for PyAMG's `coarse_solver=`.
 
     recipe : makes M from the coarsest matrix at the first cycle; None: MultilevelILU(), which is LAPACK's LU up to 500
         rows, and needs little memory for more.

@@ -31,9 +31,9 @@ def solve(
     A : (n, n), a sparse CSR or COO tensor, or a tuple (crow_indices, col_indices, values) of dense tensors.
     b : (n,) or (n, k), on the device of A; k solves with the same factors.
     recipe, method, rtol, maxiter : as in `finelu.interop.adjoint.Options`; gradients are solved for in the same way.
-    Returns x of b's shape, in the wider dtype of A and b. Tensors are read where they are, through DLPack on a GPU.
-    Raises NotConverged rather than return something that is no solution, or in the backward pass no gradient;
-    MatrixError, DeviceError and ParameterError for arguments that it cannot work with; what `recipe.factor` raises.
+    Returns x of b's shape, in the wider dtype of A and b. Tensors are read without a copy, through DLPack on a GPU.
+    Raises NotConverged instead of returning a wrong solution, or in the backward pass a wrong gradient; MatrixError,
+    DeviceError and ParameterError for arguments that it cannot work with; the exceptions of `recipe.factor`.
     Gradients: with x' the gradient of x, b' = A^-H x' by a solve with the same factors, and a_ij' = -b'_i conj(x_j)
     for each entry that A stores. Cost: the factors, k solves, and k more for the gradients; the factors are kept until
     then.

@@ -19,9 +19,9 @@ class GMRES(Method):
     restart : iterations of a cycle, that is the size of the basis; min(30, n) by default.
     orthogonalization : "mgs", modified Gram-Schmidt with selective reorthogonalization, or "cgs2", classical
         Gram-Schmidt twice: more work, in four matrix-vector products, and a basis that is orthogonal to rounding.
-    M stands on the right, so that the residual of the recurrence is b - A x itself and rtol means what it says.
-    maxiter counts inner iterations, over all cycles (SciPy's counts cycles); callback(x) is called after each cycle,
-    since x does not exist in between.
+    M stands on the right, so that the residual of the recurrence, to which rtol refers, is b - A x itself. maxiter
+    counts inner iterations, over all cycles (SciPy's counts cycles); callback(x) is called after each cycle, since x
+    does not exist in between.
     Cost of an iteration k: one product with A, one with M, 4 n k operations (up to twice as many); memory restart + 7
     vectors, and where the iteration is recorded (on a GPU) those that M makes on the way to its result, as long as the
     solve lasts. A lucky breakdown ends in the exact solution; a basis that ends without one (A or M singular) in

@@ -92,10 +92,10 @@ def chart(
     log_x: bool = False,
     goal: tuple[str, float] | None = None,
 ) -> dict[str, Any]:
-    """What the template needs to draw the curves; y is on a logarithmic axis.
+    """The data from which the template draws the curves; y is on a logarithmic axis.
 
-    goal : (name, y) of a horizontal line.  What has no place on a logarithmic axis is left out, residuals above 10 are
-    drawn at 10, and curves that did not reach the goal end where the last of those that did ends.
+    goal : (name, y) of a horizontal line.  Numbers without a place on a logarithmic axis are left out, residuals above
+    10 are drawn at 10, and curves that did not reach the goal end at the end of the last curve that did.
     """
     kept = []
     ends = [np.max(np.asarray(x)) for _, m, x, _ in curves if m.solved]

@@ -1,4 +1,4 @@
-"""A comparison in words: its table, the recommendation, and its facts as JSON has them."""
+"""A comparison in words: its table, the recommendation, and its facts for JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from finelu.threads import get_num_threads
 
 DISPENSABLE = ("residual", "memory", "total", "fill")  # columns, in the order in which a narrow terminal loses them
 EXPLAINED = ("no factors", "error", "ended", "out of memory", "inaccurate", "breakdown", "indefinite")  # outcomes
-FILE_WIDTH = 140  # characters, at least, of a table that is not printed to a terminal
+FILE_WIDTH = 140  # least characters of a table that is not printed to a terminal
 
 T = TypeVar("T", int, float)
 
@@ -52,7 +52,7 @@ def cells(m: Measurement, cheapest: Measurement | None) -> dict[str, tuple[str, 
 
 
 def print_comparison(console: Console, result: Comparison, matrix: str, rhs: str | None, page: str | None) -> None:
-    """The table, why some rows have no figures, and which recipe to use."""
+    """Print the table, the reasons for rows without figures, and the recommended recipe."""
 
     def line(text: str, style: str = "") -> None:
         console.print(Text(text, style=style), soft_wrap=True)
@@ -111,7 +111,7 @@ def _table(result: Comparison, cheapest: Measurement | None, columns: list[str],
 
 
 def names_by_reason(result: Comparison) -> dict[str, list[str]]:
-    """Why recipes do not apply -> their names."""
+    """Reason why recipes do not apply -> their names."""
     names: dict[str, list[str]] = {}
     for name, why in result.left_out.items():
         names.setdefault(why, []).append(name)
@@ -137,7 +137,7 @@ def _how(m: Measurement) -> str:
 
 
 def advice(result: Comparison, matrix: str, rhs: str | None) -> list[tuple[str, str, str]]:
-    """What to use, as (for how many right-hand sides, in words, as Python), for one and for many."""
+    """The recommendation for one right-hand side and for many, each as (the number of them, in words, as Python)."""
     found = stages(result.measurements)
     if not found:
         tried = [m for m in result.ranked if m.residual is not None]
@@ -161,7 +161,7 @@ def advice(result: Comparison, matrix: str, rhs: str | None) -> list[tuple[str, 
 
 
 def comparison_facts(result: Comparison, matrix: str, rhs: str | None) -> dict[str, Any]:
-    """Everything but the pictures, for JSON."""
+    """All facts except the pictures, for JSON."""
     cheapest, found = best(result.measurements), stages(result.measurements)
     rows = []
     for m in result.ranked:
@@ -187,7 +187,7 @@ def comparison_facts(result: Comparison, matrix: str, rhs: str | None) -> dict[s
 
 
 def machine(result: Comparison) -> str:
-    """Processor, threads and GPU that were measured on, in one line."""
+    """The processor, threads and GPU of the measurements, in one line."""
     name = platform.processor()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:

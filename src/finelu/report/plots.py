@@ -1,4 +1,4 @@
-"""Plots: residual norms over iterations, and what a matrix looks like. They need matplotlib."""
+"""Plots: residual norms over iterations, and the structure of a matrix. They need matplotlib."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def plot_convergence(path: str, histories: Mapping[str, ArrayLike], rtol: float,
 
 
 def plot_matrix(path: str, A: CSR, title: str = "") -> None:
-    """Draw the pattern of A, the rows of its level sets, and how long and how dominant its rows are.
+    """Draw the pattern of A, the rows of its level sets, and the length and dominance of its rows.
 
     path : ends in .png, .pdf or .svg.  A : on the host. Raises FineluError without matplotlib.
     """

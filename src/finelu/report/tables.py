@@ -87,7 +87,7 @@ def properties_in_words(found: Properties) -> dict[str, str]:
 def solution_in_words(result: Mapping[str, Any]) -> dict[str, str]:
     """Name -> text, one for each row of the table of `finelu solve`.
 
-    result : what `finelu solve --json` prints.
+    result : the output of `finelu solve --json`.
     """
     rows = {
         "n": f"{result['n']}",
@@ -126,7 +126,7 @@ def solution_in_words(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _attempt(attempt: Mapping[str, Any]) -> str:
-    """An attempt of finelu.solve in two short lines, or one where there were no factors."""
+    """An attempt of finelu.solve in two short lines, or one if there were no factors."""
     took = seconds(attempt["setup_seconds"] + attempt["seconds"])
     if not attempt["method"]:  # without the advice for those who name this recipe
         return f"{attempt['recipe']}: {attempt['outcome'].partition('. ')[0]}"

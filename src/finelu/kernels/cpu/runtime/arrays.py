@@ -1,8 +1,8 @@
-"""Arrays that a kernel makes, on their way to Python; for kernels that know only in the end how large they are.
+"""Arrays that a kernel returns to Python, for kernels that know the sizes of their results only at the end.
 
-Numba turns a returned array, or named tuple, into Python's by calling Python code while it is still inside the kernel,
-and does not look whether that has raised. After a Ctrl-C it has, as the signal waits for the first Python code. So a
-kernel that Python calls returns numbers alone, and leaves the arrays that it has made in the slots of a `Handed`.
+Numba converts a returned array, or named tuple, by calling Python code inside of the kernel, and does not check whether
+that code has raised. After a Ctrl-C it has, as the signal is handled by the first Python code. So a kernel that Python
+calls returns only numbers, and leaves its arrays in the slots of a `Handed`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from finelu.kernels.cpu.runtime.jit import compiled
 
 @intrinsic
 def hand_over(typing, array, slots, index):
-    """slots[:, index] = where the memory of `array` is, and its size. `array` : whole, made in this kernel."""
+    """slots[:, index] = the address of the memory of `array`, and its size. `array` : whole, made in this kernel."""
 
     def generate(context, builder, signature, args):
         kind, table = signature.args[:2]
@@ -36,7 +36,8 @@ def hand_over(typing, array, slots, index):
 
 
 class Handed:
-    """Room for `count` arrays in a `with` block, whose end frees those that were not taken, as after a Ctrl-C.
+    """Slots for `count` arrays in a `with` block, whose end frees those that were not taken, for example after a
+    Ctrl-C.
 
     Without __del__: an interrupt that comes there is lost.
     """

@@ -1,10 +1,11 @@
-"""What both forms of Crout's elimination do: rows in the making, rows that are kept, and the estimates of their growth.
+"""Shared by both forms of Crout's elimination: rows in the making, kept rows, and the estimates of their growth.
 
-The general form (`crout`) makes rows of U and columns of L, the symmetric one (`crout_symmetric`) rows of U. Parts of
-the matrix are factored by the threads, each part by one of them, those that others depend on first. A part is handed
-what is still active of the rows of the parts below it. What it reads and writes does not depend on the threads, and
-sums run in ascending order of the eliminated unknown: so the bits are the same on any number of them. What steps write
-is written without branches where these would be mispredicted often.
+The general form (`crout`) makes rows of U and columns of L, the symmetric one (`crout_symmetric`) rows of U. Threads
+factor parts of the matrix, one thread a part, in the order of the dependencies. A part receives the active entries of
+the rows of the parts below it. Its reads and writes do not depend on the threads, and sums run in ascending order of
+the
+eliminated unknown, so the bits are the same on any number of threads. Steps write without branches that would often be
+mispredicted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from finelu.threads import each
 
 ESTIMATE, PIVOT = 1, 2  # why a row and column are deferred
 BEGIN, FRONT, NEXT, END = range(4)  # see Factor
-SPARE = 8  # entries of the factors of a part, for each of A's: those of real matrices had fewer, as a rule
+SPARE = 8  # entries of the factors of a part per entry of A; real matrices usually had fewer
 ONE = np.uint64(1)
 
 
@@ -32,7 +33,8 @@ class Factor(NamedTuple):
     places (n, 4) : where a row lies in the memory of its part: entries BEGIN..FRONT are in columns that were deferred,
         FRONT..NEXT in columns whose turn is over, NEXT..END, sorted, in those to come.
     head, follower (n,) : lists, as in Crout's ILUT: that of column j holds the rows whose entry at NEXT is in column j.
-    nu (n,) : what the entries of a column add to its estimate.  xi (n,) : by which those of a row are multiplied there.
+    nu (n,) : the contributions of the entries of a column to its estimate.  xi (n,) : the factors of a row's entries in
+        these.
     """
 
     places: np.ndarray
@@ -79,7 +81,7 @@ def new_bitmap(n):
 
 
 class Workspaces:
-    """What threads work in, made once each, and lent again for every turn."""
+    """The workspaces of threads, made once each, and lent again for every turn."""
 
     def __init__(self, make):
         self._make, self._lent, self._free = make, [], []
@@ -109,7 +111,7 @@ def room_for(start, stop, indptr, room):
 
 
 class Parts(NamedTuple):
-    """Parts of the matrix, which are the nodes of a forest: what a part does changes those above it alone.
+    """Parts of the matrix, which are the nodes of a forest: the elimination of a part changes only parts above it.
 
     starts (p + 1,) : part t has the rows and columns starts[t]..starts[t + 1] - 1; those from starts[p] on are the
         interface.  above (p,) : the part next above, of a larger number, or -1.
@@ -166,7 +168,7 @@ def _first_coupling(parts, above, indptr, indices):
 
 
 class Carried:
-    """What is handed from part to part: the rows of U, and columns of L, with entries in columns of the parts above.
+    """The rows of U, and columns of L, with entries in columns of the parts above, which are passed to these.
 
     factors : U, or L and U; where a row of one is handed on, so is that of the other.  e (n,) : not 0 where a row and
     the next are one pivot: where one of them is handed on, so is the other.

@@ -1,11 +1,11 @@
-"""How a kernel that may take long ends early: it looks, each row or so, at a number that another thread may set.
+"""The early end of a kernel that may take long: about once per row it reads a number that another thread may set.
 
-    halt = deadline.halt()      # Python: what the kernel is given
+    halt = deadline.halt()      # Python: an argument of the kernel
     ...
-    if halted(halt):            # the kernel: it returns, or leaves its loop, whatever there is then
+    if halted(halt):            # the kernel: it returns, or leaves its loop, with an incomplete result
         return ...
     ...
-    deadline.check()            # Python, after the kernel: OutOfTime, so that no caller sees that
+    deadline.check()            # Python, after the kernel: OutOfTime, so that no caller gets that result
 
 A kernel of several threads leaves the rows of an item, not the loop over items: all items are completed, and so no
 thread waits for another that has left.

@@ -1,4 +1,4 @@
-"""Indices as unsigned integers, for which Numba leaves out what makes x[-1] the last element."""
+"""Indices as unsigned integers, for which Numba leaves out the code that makes x[-1] the last element."""
 
 from __future__ import annotations
 

@@ -31,14 +31,12 @@ from finelu.errors import DeviceError
 from finelu.kernels import compiling
 
 if config.DISABLE_JIT:
-    raise DeviceError(
-        "NUMBA_DISABLE_JIT is set, but the kernels of the CPU are nothing without Numba's compiler; unset it."
-    )
+    raise DeviceError("NUMBA_DISABLE_JIT is set, but the kernels of the CPU need Numba's compiler; unset it.")
 
 
 KERNELS = Path(compiling.__file__).resolve().parent
 PACKAGE = KERNELS.parent
-PATIENCE = 10.0  # s that one process waits for another that keeps a kernel, which takes milliseconds
+PATIENCE = 10.0  # s that one process waits for another to save a kernel, which takes milliseconds
 
 _locks: set[IO] = set()  # open ones; a child that is forked meanwhile has no use for them
 _stuck = False  # a process has held a lock for longer: this one waits for no lock again
@@ -126,10 +124,11 @@ class _File(IndexDataCacheFile):
 
 
 class Cache(FunctionCache):
-    """Numba's cache on the disk, but what cannot be written there is used all the same, and processes take turns.
+    """Numba's cache on the disk, except that code which cannot be written there is still used, and processes take
+    turns.
 
-    Without turns, two that compile one function for two dtypes at once may give both the same file.
-    What is not in the folder that can be written is looked for in those that can only be read.
+    Without turns, two processes that compile one function for two dtypes at once may give both the same file.
+    Code that is not in the folder that can be written is looked for in those that can only be read.
     """
 
     _impl_class = _Kept
@@ -139,9 +138,9 @@ class Cache(FunctionCache):
         self._cache_file = self._file_of(self._impl.locator)
 
     def _file_of(self, locator) -> _File:
-        """In which code counts as made from the kernels of today, or is made again.
+        """An index in which code counts as made from the present sources, or is made again.
 
-        Numba looks at the one file of the function, though what it calls and the constants of other files are in it.
+        Numba compares only the file of the function, though code and constants of other files are compiled into it.
         """
         return _File(
             cache_path=locator.get_cache_path(),
@@ -173,7 +172,7 @@ class Cache(FunctionCache):
 
     @property
     def folder(self) -> str:
-        """Where a user looks for compiled code: NUMBA_CACHE_DIR, or a folder next to the source or in the home."""
+        """The folder of compiled code: NUMBA_CACHE_DIR, or a folder next to the source or in the home folder."""
         return config.CACHE_DIR if isinstance(self._impl.locator, _Provided) else self.cache_path
 
     def holds_any(self) -> bool:
@@ -187,7 +186,7 @@ class Cache(FunctionCache):
                     super().save_overload(sig, data)
                 else:
                     compiling.not_kept()
-        except OSError:  # no room, or no permission any more
+        except OSError:  # no disk space, or no permission any more
             compiling.not_kept()
 
 
@@ -225,7 +224,7 @@ def _taken(lock: IO) -> bool:
 
 
 def _forked() -> None:
-    """In a child, whose copy of an open lock would hold it for as long as the child lives."""
+    """Close the locks in a child process, whose copies would hold them as long as the child lives."""
     global _collecting, _paused
     for lock in _locks:
         lock.close()
@@ -243,8 +242,8 @@ os.register_at_fork(after_in_child=_forked)
 def held_back() -> Iterator[None]:
     """Ctrl-C waits for the end of the block.
 
-    LLVM's objects are freed by Python code that an exception between two of its lines makes free them a second time,
-    which ends the process. Numba runs such code while it compiles a kernel or fetches one from the disk.
+    LLVM's objects are freed by Python code. An exception between two of its lines makes it free them a second time,
+    which ends the process. Numba runs such code while it compiles a kernel or loads one from the disk.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -262,9 +261,9 @@ def held_back() -> Iterator[None]:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Python's garbage collector pauses, which else looks at the many objects of Numba's again and again.
+    """Pause Python's garbage collector, which would otherwise visit the many objects of Numba again and again.
 
-    At the end it is on if it was at the begin, whatever others have set meanwhile.
+    At the end it is on if it was on at the begin, whatever other threads have set meanwhile.
     """
     global _paused
     pause = False
@@ -282,7 +281,7 @@ def no_collection() -> Iterator[None]:
 
 
 def compiled(function: Callable, **options) -> Callable:
-    """Numba's njit, as all kernels need it."""
+    """Numba's njit with the options of all kernels."""
     kernel = njit(nogil=True, error_model="numpy", **options)(function)
     kernel._compile_for_args = held_back()(no_collection()(kernel._compile_for_args))  # Numba's, for new dtypes
     try:
@@ -293,7 +292,8 @@ def compiled(function: Callable, **options) -> Callable:
 
 
 def ready(kernel) -> bool:
-    """Whether a kernel is compiled for some dtypes, in this process or on the disk, or that shall not matter."""
+    """Whether a kernel is compiled for some dtypes, in this process or on the disk; always True after
+    `compile_eagerly`."""
     return (
         compiling.eager or bool(kernel.signatures) or (isinstance(kernel._cache, Cache) and kernel._cache.holds_any())
     )

@@ -12,15 +12,15 @@ from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.threads import get_num_threads
 
 # Work is counted in multiplications.
-ROW, ENTRY = 16, 3  # what a row, and an entry of it, cost besides
+ROW, ENTRY = 16, 3  # additional cost of a row, and of an entry of it
 GRANULE, GRANULES = 32, 2**14  # rows of a granule, which is not divided; fewer where there would be fewer granules
 GRAIN = 2**15  # of a block: its candidates stay in the second-level cache
-ALONE = 2**17  # less is done before another thread has come
-COPY = 2**14  # entries of a block where each is only looked at
+ALONE = 2**17  # less work is done before another thread has started
+COPY = 2**14  # entries of a block of cheap operations
 
 
 def threads_for(entries: int, alone: int = ALONE) -> int:
-    """How many threads may share work on that many entries: one for fewer than `alone`."""
+    """The number of threads that may share work on that many entries: one for fewer than `alone`."""
     return get_num_threads() if entries >= alone else 1
 
 
@@ -40,8 +40,8 @@ def workspace(blocks, size, dtype):
 def row_blocks(F, columns, *, searched=False):
     """Blocks of rows of about equal work: items (blocks + 1,).
 
-    searched : where a row meets one of U that is far longer, its own entries are looked up, see `search`; else all of
-    the longer row is looked through.
+    searched : if a row of U is far longer than the row it is subtracted from, the entries of the shorter row are looked
+        up in it, see `search`; otherwise the whole longer row is scanned.
     """
     granule = max(1, min(GRANULE, F.n // GRANULES))
     granules = -(-F.n // granule)
@@ -59,9 +59,9 @@ def row_blocks(F, columns, *, searched=False):
 
 @compiled
 def _estimate(state, done, granule, indptr, indices, diag, c_indptr, most, work):
-    """work (granules,) : the multiplications that the rows of a granule take, as if all were like the longest.
+    """work (granules,) : the multiplications for the rows of a granule, as if all were like the longest.
 
-    most : of a row of U no more entries are looked at than this, times those of the row that it is subtracted from.
+    most : the most entries of a row of U that are scanned, per entry of the row that it is subtracted from.
     """
     t = next_item(state)
     while t < done.size:

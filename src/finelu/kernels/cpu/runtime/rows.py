@@ -1,4 +1,4 @@
-"""Rows of small dense blocks as one vector each: what the loops over a block spend their time in.
+"""Rows of small dense blocks as one vector each: the innermost operations of the loops over a block.
 
 LLVM does not turn a loop over 6 numbers into vector instructions where it cannot see that the arrays are apart; here
 the row is loaded once, stays in registers for all terms, and is stored once. Each element gets the same operations in

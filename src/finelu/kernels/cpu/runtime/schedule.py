@@ -1,4 +1,4 @@
-"""Schedules: in which order rows that depend on each other are visited, and how threads share them."""
+"""Schedules: the order in which dependent rows are visited, and their distribution among threads."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from finelu.threads import get_num_threads
 LONGEST = 255  # rows are sorted by length inside a level; longer ones count as equal
 
 # Measured on 2 and on 16 cores of an Intel Xeon, in ns.
-# To take an item, to see that those before it are done, and to fetch what they wrote from other caches; more with each
+# Time to take an item, to see that earlier ones are done, and to fetch their results from other caches; more with each
 # thread, as all of them write to the same places.
 ITEM, SHARER = 500.0, 125.0
 CALL = 60_000.0  # to call a second thread
-WORTH = 300_000.0  # of work, for which a schedule is looked for
-COMES = 50_000.0  # until one more helper has come
+WORTH = 300_000.0  # least work for which a schedule is looked for
+COMES = 50_000.0  # until one more helper has joined
 GRAIN = 20_000.0  # of an item for one thread: its unknowns stay in the second-level cache
 GRAINS = (2_500.0, 5_000.0, 10_000.0, 20_000.0, 40_000.0, 80_000.0)  # for several threads
-COMPILES = 3e9  # to compile what makes a schedule and what follows one
+COMPILES = 3e9  # to compile the kernels that make a schedule and those that follow one
 
 _forgone = 0.0  # ns of work in this process for which a schedule would have been looked for
 
@@ -45,7 +45,7 @@ class Schedule:
     threads: int
 
     def state(self):
-        """What the threads of one call share: (next item, first bad row), and which items are done."""
+        """The shared state of the threads of one call: (next item, first bad row), and a mask of finished items."""
         return np.array([0, self.order.size], np.int64), np.zeros(self.after.size, np.int8)
 
 
@@ -64,11 +64,12 @@ def schedule(
 ) -> Schedule | None:
     """The schedule with the shortest estimated time on up to get_num_threads() threads; None if one is as fast.
 
-    cost (n,) float32 : ns that a row takes.  level (n,) : of each row; None: for a single use only blocks of one size
-    are tried, which takes a quarter of the time.
-    Tried are blocks of consecutive rows and level sets, the better of them with items of several sizes; `sort` : see
-    Blocks.schedule; `scattered` : how much longer a row takes in level order, where its neighbours' data is far away.
-    required : for all threads, and do not weigh the result against one.
+    Tried are blocks of consecutive rows and level sets, and the better of them with items of several sizes.
+    cost (n,) float32 : ns of each row.
+    level (n,) : of each row; None: for a single use only blocks of one size are tried, in a quarter of the time.
+    sort : see Blocks.schedule.
+    scattered : factor of a row's time in level order, where the data of its neighbours is far away.
+    required : True makes a schedule for all threads, without comparing it with one thread.
     Cost: a few passes over the entries for each size.
     """
     once, work, most = level is None, float(cost.sum(dtype=np.float64)), get_num_threads()
@@ -118,8 +119,8 @@ def forgo(work: float) -> int:
 class Blocks:
     """Blocks of consecutive rows of about `grain` ns, in the order of their own levels.
 
-    block, level (n,) : of each row, and its level inside its block.  place (m,) : where in the order a block comes.
-    work, after (m,) : ns it takes, and how many of those before it must be done; both in this order.
+    block, level (n,) : the block of each row, and the row's level inside it.  place (m,) : the place of a block in the
+    order.  work, after (m,) : ns of a block, and the number of earlier blocks that must be done; both in this order.
     """
 
     def __init__(self, triangle: Triangle, cost, grain: float):
@@ -134,8 +135,8 @@ class Blocks:
         _dependencies(*operand[1:], self.place[self.block], cost, self.work, self.after)
 
     def schedule(self, sort: bool, threads: int) -> Schedule:
-        """The rows of a block in natural order, in which what they read lies best in memory, or sorted by level and
-        length, so that neighbours rarely depend on each other and their latencies overlap.
+        """A schedule with the rows of a block in natural order, whose data is closest in memory, or with `sort` by
+        level and length, so that neighbours rarely depend on each other and their latencies overlap.
         """
         item = self.place[self.block]
         rows = in_level_order(self.triangle, self.level) if sort else _visits(self.triangle)
@@ -146,10 +147,10 @@ class Blocks:
 
 @compiled
 def _cut(reverse, begin, end, indices, cost, grain, block):
-    """block[i] of blocks that cost about `grain`, cut where a row needs nothing of the block before it. Returns m.
+    """block[i] for blocks that cost about `grain`, cut at rows that do not depend on the previous block. Returns m.
 
     That is where a plane of a grid begins: a block across two planes would have to wait for the end of the first. A
-    block that such a row cuts off early, below half of `grain`, is added to the one before.
+    block that such a row cuts off early, below half of `grain`, is added to the previous one.
     """
     n = block.size
     m = 0
@@ -266,20 +267,20 @@ def _dependencies(begin, end, indices, item, cost, work, after):
 
 
 def sharers(work: float, items: int) -> int:
-    """How many threads share `items` that do not depend on each other, of `work` ns in all: one, unless what the others
-    take off it is as long as a call to them."""
+    """The number of threads that share `items` independent items of `work` ns in all: one, unless the others save as
+    much time as a call to them takes."""
     threads = min(get_num_threads(), items)
     return threads if work * (threads - 1) >= CALL * threads else 1
 
 
 def thread_counts(most: int) -> list[int]:
-    """The numbers of threads that are weighed against each other."""
+    """The numbers of threads that are compared."""
     return [2**k for k in range(1, 15) if 2**k < most] + [most]
 
 
 @compiled
 def makespan(work, after, threads):
-    """ns until threads that take items in turn have done them all; the helpers come one after the other."""
+    """ns until threads that take items in turn have done all items; the helpers join one after the other."""
     item = ITEM + SHARER * threads
     free = np.arange(threads) * COMES
     complete = np.zeros(after.size + 1)  # when all items before t are done
