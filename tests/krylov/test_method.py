@@ -106,10 +106,12 @@ def test_what_comes_after_the_end_of_a_cycle_changes_nothing_that_counts(backend
     loop.advance(b)
     loop.record(b / 2)  # the best so far, so that x is kept before it changes
     loop.restart(one == 2)
+    loop._look(wait=True)  # a GPU may be behind
     assert loop.goes_on() and loop.iterations == 1
     loop.advance(b)
     loop.record(2 * b)
     loop.restart(one == 1)
+    loop._look(wait=True)
     assert not loop.goes_on() and loop.iterations == 2
     for _ in range(2):
         loop.advance(b)
