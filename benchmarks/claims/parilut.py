@@ -93,8 +93,7 @@ def sweep_cost(A: Any, copied: float) -> dict[str, float]:
     """The ms of a sweep of ParILU on the GPU, and their ratio to the time of its bytes at `copied` GB/s.
 
     A sweep reads the values of A and of F, their pattern once, and writes F. Timed are SWEEPS sweeps in a row, on
-    copies
-    of F that are used in turn, so that the cache holds none of their data.
+    copies of F that are used in turn, so that the cache holds none of their data.
     """
     import cupy
 

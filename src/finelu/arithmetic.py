@@ -22,16 +22,13 @@ def ignore_fp_errors(function: Callable[P, R]) -> Callable[P, R]:
 
     For the public functions: `solve`, the Krylov methods, `factor`, `update`, and `solve` of factors. Inside of them a
     norm, a product with A or a scaled pivot may leave the range of numbers, and each result is tested by its value: by
-    a
-    Status, a ZeroPivot, a MatrixError that names the row. The caller's errstate is for the caller's arithmetic. Inside
-    of finelu, np.errstate(all="raise") would turn a harmless underflow into an exception, and so would a warning that
-    is
-    made an error. The compiled kernels ignore errstate, so that CPU kernels and NumPy behave alike. Whole functions
-    have
-    it, not single expressions, since numbers as small or large as those of A may occur in every expression. A function
-    of the caller (a LinearOperator, a callback, a watch) is called within it. Cost: less than a microsecond.
-    Raises UnknownParameter, which is a TypeError, for a keyword that `function` does not have, and DecompositionError
-    instead of a LinAlgError from finelu's own calls of LAPACK or cuSOLVER.
+    a Status, a ZeroPivot, a MatrixError that names the row. The caller's errstate is for the caller's arithmetic.
+    Inside of finelu, np.errstate(all="raise") would turn a harmless underflow into an exception, and so would a warning
+    that is made an error. The compiled kernels ignore errstate, so that CPU kernels and NumPy behave alike. Whole
+    functions have it, not single expressions, since numbers as small or large as those of A may occur in every
+    expression. A function of the caller (a LinearOperator, a callback, a watch) is called within it. Cost: less than a
+    microsecond. Raises UnknownParameter, which is a TypeError, for a keyword that `function` does not have, and
+    DecompositionError instead of a LinAlgError from finelu's own calls of LAPACK or cuSOLVER.
     """
 
     @wraps(function)

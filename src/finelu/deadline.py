@@ -2,9 +2,8 @@
 
 `with limited(end)` sets a limit for the calling thread, and for the work of finelu's threads for it. Python code calls
 `check` between steps, which raises OutOfTime once the time is over. A compiled kernel gets the array `halt()`, reads
-its
-number about once per row, and returns early if it is no longer 0; its caller then calls `check`. Calls that cannot be
-ended, such as those of LAPACK, are made by `finelu.foreign.leavable`.
+its number about once per row, and returns early if it is no longer 0; its caller then calls `check`. Calls that cannot
+be ended, such as those of LAPACK, are made by `finelu.foreign.leavable`.
 """
 
 from __future__ import annotations

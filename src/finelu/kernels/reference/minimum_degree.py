@@ -16,10 +16,8 @@ def minimum_degree(starts, columns, dense, halt, order):
 
     The remaining neighbours of an eliminated p are coupled to each other: they form the element p, which represents all
     these entries. A row keeps its elements, and the rows that it is coupled to by none of them. Its degree is bounded
-    by
-    the rows of the new element, those of its other elements outside of that, and its own rows. Among rows with the
-    least
-    bound the one that got it last is next. Rows with the same elements and rows are merged.
+    by the rows of the new element, those of its other elements outside of that, and its own rows. Among rows with the
+    least bound the one that got it last is next. Rows with the same elements and rows are merged.
     """
     n = len(order)
     rows = [[int(j) for j in columns[starts[i] : starts[i + 1]]] for i in range(n)]

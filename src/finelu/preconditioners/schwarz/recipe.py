@@ -47,9 +47,8 @@ class Schwarz(Recipe):
     """Incomplete factors of the diagonal blocks of subdomains, and a coarse space that couples them.
 
     M^-1 = sum_p R_p^T W B_p^-1 W R_p, and Q = Z E^-1 Z^H with E = Z^H A Z: B_p are the factors of part p by `local`,
-    and
-    Z has a vector for each part. No part waits for another in a solve: on a GPU a block of threads solves a part, with
-    its unknowns in shared memory; on the CPU one thread does.
+    and Z has a vector for each part. No part waits for another in a solve: on a GPU a block of threads solves a part,
+    with its unknowns in shared memory; on the CPU one thread does.
 
     local : the recipe of the parts, or its name; its factors must be two triangles (ILU0(), IC0(), ILUK(level=1),
         ILUT(), ICT(), MILU0(), ...). "auto" is ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and

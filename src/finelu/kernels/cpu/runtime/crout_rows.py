@@ -3,9 +3,8 @@
 The general form (`crout`) makes rows of U and columns of L, the symmetric one (`crout_symmetric`) rows of U. Threads
 factor parts of the matrix, one thread a part, in the order of the dependencies. A part receives the active entries of
 the rows of the parts below it. Its reads and writes do not depend on the threads, and sums run in ascending order of
-the
-eliminated unknown, so the bits are the same on any number of threads. Steps write without branches that would often be
-mispredicted.
+the eliminated unknown, so the bits are the same on any number of threads. Steps write without branches that would often
+be mispredicted.
 """
 
 from __future__ import annotations
