@@ -70,7 +70,7 @@ def solve(
     callback : called as SciPy's: after each iteration, or wherever the method has a new x (gmres: after each cycle);
         True or StopIteration ends the solve.
     callback_type : "x": callback(x), with a copy of x; "pr_norm": callback(||b - A x|| / ||b||).
-    watch : watch(iteration, residual_norm), called like by the Krylov methods; True ends the solve.
+    watch : watch(iteration, residual_norm), called as the Krylov methods call it; True ends the solve.
     certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound on the error of
         x. Cost: about ten more solves with A and A^H.
     verbose : False prints nothing; True prints one line to stderr, if that is a terminal, before kernels are compiled.
