@@ -83,7 +83,7 @@ def solve(
         NUMERICALLY_SINGULAR: A v = 0 up to the rounding of A's entries;
         PRECISION_LIMIT: b - A x is as small as this precision allows.
     float32 and complex64 are solved in double precision, and x is double, if rtol is below 1e-5, if single precision
-    does not reach rtol, or on a GPU with entries of A below 2e-31 or above 5e30.
+    does not reach rtol, or on a GPU with entries of A below 2e-31 or above 1e31.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
     The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
     """
