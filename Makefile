@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 # What is kept for other runs and checkouts, all of it named by its content: compiled kernels, CUDA files that compile.
-CACHE ?= $(or $(XDG_CACHE_HOME),$(if $(HOME),$(HOME)/.cache,$(CURDIR)/build))/finelu
-KERNELS_KEPT = NUMBA_CACHE_DIR="$${NUMBA_CACHE_DIR:-$(CACHE)/kernels}"
+override FINELU_CACHE := $(abspath $(or $(FINELU_CACHE),$(or $(XDG_CACHE_HOME),$(if $(HOME),$(HOME)/.cache,build))/finelu))
+KERNELS_KEPT = NUMBA_CACHE_DIR="$${NUMBA_CACHE_DIR:-$(FINELU_CACHE)/kernels}"
 
 comma := ,
 NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
@@ -54,7 +54,8 @@ demo: $(VENV)/.stamp-report
 
 # What was compiled a month ago is compiled once more: else what sources of before led to would pile up.
 forget:
-	@find "$(CACHE)" -type f -mtime +30 -delete 2>/dev/null || true
+	@find "$(FINELU_CACHE)/kernels" -name '*.nb[ic]' -mtime +30 -delete 2>/dev/null || true
+	@find "$(FINELU_CACHE)/cuda" -type f -mtime +30 -delete 2>/dev/null || true
 
 test: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
 	$(KERNELS_KEPT) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
@@ -62,7 +63,7 @@ test: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
 test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
 	FINELU_EXAMPLES=100 $(KERNELS_KEPT) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
-# An environment of its own. Compiled kernels lie apart, too: they are kept for one version of Numba.
+# An environment of its own, with compiled kernels of its own.
 MINIMUM := $(CURDIR)/build/minimum
 test-minimum: pyproject.toml
 	@mkdir -p $(MINIMUM)
@@ -120,7 +121,7 @@ format: $(VENV)/.stamp-lint
 
 # nvcc where there is one, else NVRTC from PyPI.
 cuda: $(if $(NVCC),$(BIN)/python,$(VENV)/.stamp-nvrtc)
-	$(BIN)/python tools/compile_cuda.py --known "$(CACHE)/cuda"
+	$(BIN)/python tools/compile_cuda.py --known "$(FINELU_CACHE)/cuda"
 
 # By NVRTC of CUDA 12, whatever nvcc there is.
 KERNELS ?=
@@ -128,7 +129,7 @@ kernels: $(VENV)/.stamp-kernels
 	$(BIN)/python tools/build_kernels.py $(KERNELS)
 
 wheel: kernels
-	rm -rf build/lib build/bdist.*
+	rm -rf build/lib build/bdist.* dist/*.whl
 	$(PIP) wheel --no-deps --wheel-dir dist .
 
 dist: $(VENV)/.stamp-release

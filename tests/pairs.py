@@ -70,7 +70,7 @@ class Pairs:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node):
-        self.compared |= set(node.workeroutput["pairs"])
+        self.compared |= set(getattr(node, "workeroutput", {}).get("pairs", ()))  # a process that died has none
 
     def pytest_sessionfinish(self, session):
         config = session.config

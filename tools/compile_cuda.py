@@ -44,6 +44,15 @@ COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 Compile = Callable[[str, Sequence[str], str, Sequence[str]], str]
 
 
+def is_writable(folder: Path) -> bool:
+    """Whether files can be kept in a folder, which is made if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
 @contextmanager
 def generated_headers() -> Iterator[str]:
     """A folder with what `kernels/cuda/runtime/constants.py` generates, for the compiler's include path."""
@@ -212,8 +221,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start = time.perf_counter()
     with generated_headers() as folder, ThreadPoolExecutor(options.jobs) as pool:
         includes = (*map(str, TABLES), folder)
+        if options.known and not is_writable(options.known):
+            options.known = None
         if options.known:
-            options.known.mkdir(parents=True, exist_ok=True)
             marks = {job: options.known / digest(compiler, *job, includes) for job in jobs}
             print(f"{sum(mark.exists() for mark in marks.values())} of {len(jobs)} files have compiled before")
             jobs = [job for job in jobs if not marks[job].exists()]

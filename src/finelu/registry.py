@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from threading import Lock
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from finelu.errors import ParameterError, meant, plain
@@ -18,6 +19,7 @@ class Named(Protocol):
 
 
 T = TypeVar("T", bound=Named)
+_registering = Lock()
 
 
 class Registry(Mapping[str, type[T]], Generic[T]):
@@ -43,18 +45,21 @@ class Registry(Mapping[str, type[T]], Generic[T]):
             raise ParameterError(
                 f"{kind.__name__}: name={kind.name!r} is not allowed; use small letters, digits and _."
             )
-        known = self.registered.get(kind.name)
-        spelt = {plain(kind.name), plain(kind.__name__)}
-        others = {
-            plain(word)
-            for other in self.registered.values()
-            if other is not known
-            for word in (other.name, other.__name__)
-        }
-        of_another = known is not None and _place(known) != _place(kind)
-        if kind.name in self.taken or spelt & others or of_another:
-            raise ParameterError(f"{kind.__name__}: the name {kind.name!r} is taken; give the class another `name`.")
-        self.registered[kind.name] = kind
+        with _registering:
+            known = self.registered.get(kind.name)
+            spelt = {plain(kind.name), plain(kind.__name__)}
+            others = {
+                plain(word)
+                for other in self.registered.values()
+                if other is not known
+                for word in (other.name, other.__name__)
+            }
+            of_another = known is not None and _place(known) != _place(kind)
+            if kind.name in self.taken or spelt & others or of_another:
+                raise ParameterError(
+                    f"{kind.__name__}: the name {kind.name!r} is taken; give the class another `name`."
+                )
+            self.registered[kind.name] = kind
         return kind
 
     def key(self, name: str, *others: str) -> str:
@@ -62,14 +67,14 @@ class Registry(Mapping[str, type[T]], Generic[T]):
 
         Names of classes are understood, too, and "_", "-" and the size of letters make no difference.
         """
-        known = {plain(kind.__name__): key for key, kind in self.registered.items()}
+        known = {plain(kind.__name__): key for key, kind in list(self.registered.items())}
         known |= {plain(key): key for key in (*self, *others)}
         if plain(name) in known:
             return known[plain(name)]
         offered = (*others, *self)
         raise ParameterError(
             f"there is no {self.word} {name!r}; one of {', '.join(offered)} is needed."
-            + meant(name, (*(kind.__name__ for kind in self.registered.values()), *offered))
+            + meant(name, (*(kind.__name__ for kind in list(self.registered.values())), *offered))
         )
 
     @cached_property

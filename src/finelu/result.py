@@ -146,9 +146,8 @@ class Solution(NoArray):
     iterations : of the recurrence; each takes one product with A, two in bicgstab.
     residual_norm : ||b - A x||_2 of exactly this x, computed anew, never the recurrence's.
     history : (iterations + 1,) residual norms on the host: true ones at the beginning of each cycle, the recurrence's
-        in
-        between, and that of x at the end. With `finelu.solve` those of all attempts one after the other; each attempt
-        begins at the best x so far and ends with the true norm of its x.
+        in between, and that of x at the end. With `finelu.solve` those of all attempts one after the other; each
+        attempt begins at the best x so far and ends with the true norm of its x.
     recurrence : as history, but with the recurrence's norm in every iteration that has one: the history that a method
         without true residuals would report.
     method : the name of the function.

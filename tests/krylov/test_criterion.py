@@ -403,3 +403,11 @@ def test_no_claim_of_the_smallest_numbers_is_false(backend, dtype, of_A, of_b, c
     assert found.converged or call == "cg" or of_b > 1e3 * of_A, found.explain()
     if found.converged:
         assert left <= (1e-4 if call == "cg" else rtol) * np.linalg.norm(b.astype(wide)) * 1.001
+
+
+def test_single_precision_becomes_complex_without_loss(backend):
+    there, dtype = backend.move(SUBNORMAL), np.dtype(np.complex64)
+    assert np.array_equal(backend.fetch(vectors.as_dtype(there, dtype)), SUBNORMAL.astype(dtype))
+    blocks = backend.move(np.full((7, 1, 1, 5, 1, 1), 1e-40, np.float32))
+    wide = fl.StencilMatrix(blocks).astype(np.float64)
+    assert float(wide.blocks.max()) == float(np.float32(1e-40))

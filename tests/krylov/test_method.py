@@ -106,10 +106,12 @@ def test_what_comes_after_the_end_of_a_cycle_changes_nothing_that_counts(backend
     loop.advance(b)
     loop.record(b / 2)  # the best so far, so that x is kept before it changes
     loop.restart(one == 2)
+    loop._look(wait=True)  # a GPU may be behind
     assert loop.goes_on() and loop.iterations == 1
     loop.advance(b)
     loop.record(2 * b)
     loop.restart(one == 1)
+    loop._look(wait=True)
     assert not loop.goes_on() and loop.iterations == 2
     for _ in range(2):
         loop.advance(b)
@@ -197,3 +199,56 @@ def test_a_method_of_an_installed_package_is_taken_by_solve_compare_the_gradient
     assert status == 2 and "the method 'ghost' of ghost_package:Ghost cannot be loaded: ModuleNotFoundError" in err
     status, _, err = unfit
     assert status == 2 and "cg needs A = A^H, but" in err
+
+
+def test_parameters_that_no_function_of_a_method_can_have_are_refused():
+    for parameters, message in (
+        ("**options", "needs a name"),
+        ("*rest", "needs a name"),
+        ("steps", "steps needs a default"),
+        ("rtol=1", "all methods have rtol already"),
+    ):
+        iterate = eval(f"lambda loop, {parameters}: None")
+        with pytest.raises(ParameterError, match=message):
+            type("Other", (fl.Method,), {"iterate": staticmethod(iterate)})
+    with pytest.raises(ParameterError, match="needs the parameter restart"):
+        type("Other", (fl.Method,), {"iterate": staticmethod(lambda loop: None), "restarts": True})
+
+
+def test_a_parameter_of_any_name_survives_a_correction():
+    """Rows of very different size, so that the criterion asks for corrections."""
+
+    class Named(fl.Method):
+        """cg with parameters that finelu has, too."""
+
+        @staticmethod
+        def iterate(loop, *, kind=0, found=0, method=0, system=0):
+            assert (kind, found, method, system) == (1, 2, 3, 4)
+            return fl.cg.method.iterate(loop)
+
+    A = fl.gallery.problem("poisson5:8").tolil()
+    for i in range(8):
+        A[i, i] = 1e12
+    A, b = A.tocsr(), np.ones(64)
+    b[:8] *= 1e12
+    assert Named.solve(A, b, rtol=1e-8, kind=1, found=2, method=3, system=4).converged
+
+
+def test_a_name_is_registered_once_by_many_threads(monkeypatch):
+    from concurrent.futures import ThreadPoolExecutor
+
+    monkeypatch.setattr(METHODS, "registered", dict(METHODS.registered))
+    kind = type("Late", (fl.Method,), {"iterate": staticmethod(lambda loop: None)})
+    point = type("Point", (), {"name": "late", "value": "late:Late", "load": lambda self: kind})()
+    monkeypatch.setitem(METHODS.__dict__, "_installed", {"late": point})
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(50):
+                METHODS.registered.pop("late", None)
+                assert set(pool.map(lambda _: METHODS["late"], range(8))) == {kind}
+        METHODS.registered.pop("late")
+        assert method_name(kind) == "late"  # though no one has asked for the name
+    finally:
+        sys.setswitchinterval(interval)

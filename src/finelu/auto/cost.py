@@ -17,7 +17,6 @@ from finelu.deadline import limited
 from finelu.device import free_memory
 from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
 from finelu.kernels import kernels_for
-from finelu.krylov import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import COSTLY, Fill, OrderingJob, products
@@ -219,9 +218,8 @@ class Costs:
     def of_iteration(self, method: str) -> float:
         """Seconds of an iteration with factors of A's own pattern, where A is."""
         rates = current_on_gpu() if self.traits.gpu else RATES
-        kind = METHODS.registered.get(method)  # none for refinement
-        step = rates.gmres if kind is None or kind.restarts else rates.cg if kind.products == 1 else rates.bicgstab
-        return rates.overhead + step * self.traits.nnz
+        measured = {"cg": rates.cg, "bicgstab": rates.bicgstab}
+        return rates.overhead + measured.get(method, rates.gmres) * self.traits.nnz
 
     def keep_pace(self, measured: float, expected: float) -> None:
         """An iteration of the cheap rung has taken `measured` instead of `expected` seconds. One with subdomains says

@@ -60,8 +60,7 @@ class Sequence:
     - solve from the beginning: size, device or precision has changed.
     If single precision does not reach rtol, that step and all later ones are solved in double precision.
     A reuse or update is given up if it breaks down, or does not converge within twice the time of a fresh start.
-    Update,
-    rebuild and `solve`, which may choose another recipe, then follow in this order.
+    Update, rebuild and `solve`, which may choose another recipe, then follow in this order.
     The first guess is the last x, or the combination of the last four x with the least residual, if that is smaller
     than b. The combination is tried if it takes less than a quarter of the iterations' time. Source: P. F. Fischer:
     Projection techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost: up to six

@@ -70,7 +70,7 @@ def solve(
     callback : called as SciPy's: after each iteration, or wherever the method has a new x (gmres: after each cycle);
         True or StopIteration ends the solve.
     callback_type : "x": callback(x), with a copy of x; "pr_norm": callback(||b - A x|| / ||b||).
-    watch : watch(iteration, residual_norm), called like by the Krylov methods; True ends the solve.
+    watch : watch(iteration, residual_norm), called as the Krylov methods call it; True ends the solve.
     certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound on the error of
         x. Cost: about ten more solves with A and A^H.
     verbose : False prints nothing; True prints one line to stderr, if that is a terminal, before kernels are compiled.
@@ -83,7 +83,7 @@ def solve(
         NUMERICALLY_SINGULAR: A v = 0 up to the rounding of A's entries;
         PRECISION_LIMIT: b - A x is as small as this precision allows.
     float32 and complex64 are solved in double precision, and x is double, if rtol is below 1e-5, if single precision
-    does not reach rtol, or on a GPU with entries of A below 2e-31 or above 5e30.
+    does not reach rtol, or on a GPU with entries of A below 2e-31 or above 1e31.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
     The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
     """

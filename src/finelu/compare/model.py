@@ -80,8 +80,8 @@ class Measurement:
     arrays that the factors hold, those of A not counted (of SuperLU's: entries times a value and an index).
     setup, solve : seconds, the fastest of `runs`, without compilation.
     residual : ||b - A x||_2 / ||b||_2 of the returned x, computed from the given A, and again in twice the precision if
-    rounding could have brought it below rtol. history (k, 3) : iteration, seconds since the solve began, relative
-    residual norm.
+    rounding could have brought it below rtol.
+    history (k, 3) : iteration, seconds since the solve began, relative residual norm.
     """
 
     name: str

@@ -19,7 +19,7 @@ from finelu.auto.ladder import Ladder
 from finelu.device import namespace
 from finelu.errors import MatrixError, NotConverged, ParameterError
 from finelu.factors import Factors
-from finelu.krylov import CYCLE, METHODS, method_name
+from finelu.krylov import CYCLE, METHODS, Method, method_name
 from finelu.matrix import CSR, as_csr, check_vector
 from finelu.matrix.traits import traits
 from finelu.preconditioners import recipe_of
@@ -51,7 +51,8 @@ class Options:
     def __post_init__(self) -> None:
         if isinstance(self.recipe, type) or not (hasattr(self.recipe, "factor") or isinstance(self.recipe, Factors)):
             object.__setattr__(self, "recipe", recipe_of(self.recipe, "auto"))
-        if not callable(self.method) or getattr(self.method, "method", self.method) in METHODS.registered.values():
+        kind = getattr(self.method, "method", self.method)
+        if not callable(self.method) or (isinstance(kind, type) and issubclass(kind, Method)):
             object.__setattr__(self, "method", method_name(self.method, "auto"))
         if self.rtol is not None and not (isinstance(self.rtol, int | float) and 0 < self.rtol < 1):
             raise ParameterError(f"rtol={self.rtol!r}; a number between 0 and 1 is needed.")

@@ -26,7 +26,9 @@ watch : watch(iteration, residual_norm), each time the host looks at the progres
     on the GPU. Either ends the solve by returning True or raising StopIteration: Status.INTERRUPTED.
 
 They return a `Solution`; `x, info = cg(...)` unpacks as SciPy's. They work in the widest dtype of A, b and x0 (complex
-if M is), on the device of b. b = 0 gives x = 0. A breakdown is a Status, and x then the one of these with the smallest
+if M is), on the device of b. On a GPU float32 and complex64 are solved in double precision if A has entries below 2e-31
+or above 1e31, whose products may underflow there; functions that are given as M then see double vectors.
+b = 0 gives x = 0. A breakdown is a Status, and x then the one of these with the smallest
 true residual: the last iterate, the one that the recurrence thinks best, and those from which a cycle began, x0 the
 first. So it is never NaN and never worse than x0; an iterate passed in between may have been better where the
 recurrence has lost touch with the true residual, since that is computed anew only where a cycle begins.

@@ -193,6 +193,7 @@ def norm_of(v: Any) -> float:
 def solved(
     method: type[Method],
     system: System,
+    /,
     *,
     criterion: str,
     rtol: float,
@@ -241,6 +242,7 @@ def _corrected(
     loop: Loop,
     system: System,
     watch: Watch,
+    /,
     **options: Any,
 ) -> Solution:
     """x + d + ... where the criterion asks for more than a small norm, with A d = b - A x, as long as that halves the
@@ -418,7 +420,9 @@ def needs_double(system: System) -> bool:
     matrix = system.A.matrix
     if system.comm is not None or matrix is None or not flushes(system.b):
         return False
-    return underflows(matrix if is_array(matrix) else matrix.data)
+    if isinstance(matrix, CSR) or is_array(matrix):
+        return underflows(matrix if is_array(matrix) else matrix.data)
+    return any(underflows(part) for part in matrix._stored())
 
 
 def in_double_precision(system: System) -> System:

@@ -23,6 +23,7 @@ NEEDS = {  # what A has to be for a method, in words; "" for any nonsingular A
     "any": "",
 }
 
+COMMON = ("A", "b", "x0", "rtol", "atol", "criterion", "maxiter", "M", "callback", "watch")
 M = TypeVar("M", bound="type[Method]")
 
 
@@ -61,8 +62,8 @@ class Method:
     name : the key in `METHODS`; the name of the class in small letters, if not given.
     needs : of A: "spd", Hermitian positive definite; "hermitian"; "symmetric", A = A^H or A = A^T; "any". M must be
         Hermitian positive definite for the first two, and symmetric as A is for the third.
-    adjoint : multiplies by A^H and M^H, too.
-    products : products with A, or with A and A^H, in an iteration.
+    adjoint : multiplies by A^H and M^H, too.  products : with A, or with A and A^H, in an iteration; the tests hold a
+        method to both, and to `minimizes`.
     restarts : works in cycles of `restart` iterations, a parameter of its own; x exists at the end of each only.
     minimizes : the norm of b - A x of the recurrence never grows.
     stationary : forms r = b - A x itself in each iteration, see `Loop`.
@@ -89,6 +90,7 @@ class Method:
             raise ParameterError(f"{cls.__name__}: needs={cls.needs!r}; one of {', '.join(NEEDS)} is needed.")
         if not callable(getattr(cls, "iterate", None)):
             raise ParameterError(f"{cls.__name__} has no iterate(loop), the iteration of the method.")
+        _require_own_parameters(cls)
         cls.solve = staticmethod(_door(cls))  # type: ignore[assignment]
 
     @classmethod
@@ -127,7 +129,7 @@ def method_name(given: Any, *others: str) -> str:
         name = given if given in others else METHODS.key(given, *others)
         return name if name in others else METHODS[name].name
     kind = getattr(given, "method", given)
-    if isinstance(kind, type) and issubclass(kind, Method) and METHODS.registered.get(kind.name) is kind:
+    if isinstance(kind, type) and issubclass(kind, Method) and METHODS.get(kind.name) is kind:
         return kind.name
     raise ParameterError(
         f"there is no method {shown(given)}; one of {', '.join((*others, *METHODS))} is needed."
@@ -135,12 +137,28 @@ def method_name(given: Any, *others: str) -> str:
     )
 
 
+def _own(method: type[Method]) -> dict[str, Parameter]:
+    """The parameters of a method besides those that all have."""
+    return dict(list(signature(method.iterate).parameters.items())[1:])
+
+
+def _require_own_parameters(method: type[Method]) -> None:
+    """A ParameterError for parameters of `iterate` that the function of a method cannot have."""
+    for name, parameter in _own(method).items():
+        where = f"{method.__name__}.iterate(loop, {parameter})"
+        if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+            raise ParameterError(f"{where}: each parameter needs a name.")
+        if parameter.default is Parameter.empty:
+            raise ParameterError(f"{where}: {name} needs a default.")
+        if name in COMMON:
+            raise ParameterError(f"{where}: all methods have {name} already; give the parameter another name.")
+    if method.restarts and "restart" not in _own(method):
+        raise ParameterError(f"{method.__name__}: a method with restarts = True needs the parameter restart.")
+
+
 def _door(method: type[Method]) -> Door:
     """The function that is called for `method`."""
-    own = {
-        name: parameter.replace(kind=Parameter.KEYWORD_ONLY)
-        for name, parameter in list(signature(method.iterate).parameters.items())[1:]
-    }
+    own = {name: parameter.replace(kind=Parameter.KEYWORD_ONLY) for name, parameter in _own(method).items()}
 
     def solve(
         A: Any,

@@ -17,7 +17,7 @@ from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix.products import BlockProducts
-from finelu.matrix.vectors import DTYPES, all_finite
+from finelu.matrix.vectors import DTYPES, all_finite, as_dtype
 
 # the neighbours of a cell, in the order of its blocks
 OFFSETS = ((0, 0, -1), (0, -1, 0), (-1, 0, 0), (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
@@ -140,7 +140,7 @@ class StencilMatrix(BlockProducts):
             return self
         if dtype.name not in DTYPES or (self.dtype.kind == "c" and dtype.kind != "c"):
             raise MatrixError(f"a StencilMatrix of dtype {self.dtype} cannot be made one of {dtype}.")
-        return StencilMatrix._of(self.blocks.astype(dtype), self.periodic)
+        return StencilMatrix._of(as_dtype(self.blocks, dtype), self.periodic)
 
     def _product(self, x: Any, b: Any, out: Any) -> None:
         kernels_for(self.blocks).stencil.stencil_residual(self.blocks, self.periodic, x, b, out)

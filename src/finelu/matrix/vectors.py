@@ -92,7 +92,7 @@ def underflows(entries: Any) -> bool:
     if not flushes(entries):
         return False
     least, most = exponents(entries)
-    return least < SMALL or most > -SMALL
+    return least < SMALL or most >= -SMALL
 
 
 def exponents(v: Any) -> tuple[int, int]:
@@ -108,7 +108,7 @@ def as_dtype(v: Any, dtype: Any) -> Any:
     """v in a dtype that represents all its numbers; v itself if that is its own dtype."""
     if v.dtype == dtype:
         return v
-    if np.dtype(dtype).char in "dD" and loses(v):
+    if np.dtype(dtype).kind in "fc" and loses(v):
         return namespace(v).asarray(v.get().astype(dtype))
     return v.astype(dtype)
 

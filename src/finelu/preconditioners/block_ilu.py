@@ -213,9 +213,8 @@ def _same_places(A: Any, B: Any) -> bool:
 class MultiblockFactors(BlockFactors):
     """M = diag(M_0, M_1, ...) of a MultiblockMatrix; `parts` {name: factors} has the factors of each block.
 
-    Factors are made on all processes together; each process solves alone. A SingularBlock names the block of the grid,
-    and
-    is raised on all processes.
+    Factors are made on all processes together; each process solves alone. A SingularBlock names the block of the
+    grid, and is raised on all processes.
     """
 
     def __init__(self, recipe: Any, A: MultiblockMatrix):

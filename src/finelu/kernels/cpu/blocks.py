@@ -28,7 +28,7 @@ from finelu.kernels.cpu.runtime.dense import (
 )
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
-from finelu.kernels.cpu.runtime.items import complete, next_item, wait_until_done
+from finelu.kernels.cpu.runtime.items import by_items, by_ordered_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.schedule import Schedule, schedule, sequential, sharers
 from finelu.kernels.cpu.runtime.workers import run
@@ -77,7 +77,7 @@ def bsr_ilu0_solve(indptr, indices, places, diag, lu, b, x, trans) -> None:
     plan = _for_pattern(_sweeps, indptr, indices, diag, n)
     state, done = np.zeros(1, np.int64), np.zeros(plan.after.size, np.int8)
     pattern = [unsigned(v) for v in (plan.items, plan.order, indptr, indices, diag)]
-    shared = *sizes(n), plan.turn, plan.after, state, done, *pattern
+    shared = plan.after, state, done, *sizes(n), plan.turn, *pattern
     if trans == "N":
         run(_solve, plan.threads, *shared, lu.reshape(-1), b, x)
     else:
@@ -105,7 +105,7 @@ def _share(kernel, count, cost, n, *operands) -> None:
     chunk = max(1, int(CHUNK / cost))
     items = -(-count // chunk)
     state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
-    run(kernel, sharers(count * cost, items), *sizes(n), np.uint64(count), np.uint64(chunk), state, done, *operands)
+    run(kernel, sharers(count * cost, items), state, done, *sizes(n), np.uint64(count), np.uint64(chunk), *operands)
 
 
 def _for_pattern(make, indptr, indices, diag, n):
@@ -227,63 +227,51 @@ def _sweeps(indptr, indices, diag, n) -> Sweeps:
     )
 
 
-@compiled
-def _solve(size, order, turn, after, state, done, items, rows, indptr, indices, diag, lu, b, x):
+@by_ordered_items
+def _solve(t, size, order, turn, items, rows, indptr, indices, diag, lu, b, x):
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z = np.empty(n, x.dtype)
-    known, t = 0, next_item(state)
-    while t < after.size:
-        known = wait_until_done(done, known, after[t])
-        for r in range(items[t], items[t + 1]):
-            i = np.uint64(rows[r])
-            if t < turn:
-                for u in range(n):
-                    z[u] = b[i * n + u]
-                for p in range(np.uint64(indptr[i]), np.uint64(diag[i])):
-                    subtract_block(size, order, lu, p * nn, x, indices[p] * n, z, zero)
-                for u in range(n):
-                    x[i * n + u] = z[u]
-            else:
-                for u in range(n):
-                    z[u] = x[i * n + u]
-                for p in range(np.uint64(diag[i]) + ONE, np.uint64(indptr[i + ONE])):
-                    subtract_block(size, order, lu, p * nn, x, indices[p] * n, z, zero)
-                _store_product(size, order, lu, np.uint64(diag[i]) * nn, z, zero, x, i * n)
-        t = complete(state, done, t)
-    wait_until_done(done, known, after.size)
+    for r in range(items[t], items[t + 1]):
+        i = np.uint64(rows[r])
+        if t < turn:
+            for u in range(n):
+                z[u] = b[i * n + u]
+            for p in range(np.uint64(indptr[i]), np.uint64(diag[i])):
+                subtract_block(size, order, lu, p * nn, x, indices[p] * n, z, zero)
+            for u in range(n):
+                x[i * n + u] = z[u]
+        else:
+            for u in range(n):
+                z[u] = x[i * n + u]
+            for p in range(np.uint64(diag[i]) + ONE, np.uint64(indptr[i + ONE])):
+                subtract_block(size, order, lu, p * nn, x, indices[p] * n, z, zero)
+            _store_product(size, order, lu, np.uint64(diag[i]) * nn, z, zero, x, i * n)
 
 
-@compiled
-def _solve_transposed(
-    size, order, turn, after, state, done, items, rows, indptr, indices, diag, places, lu, b, x, conj
-):
+@by_ordered_items
+def _solve_transposed(t, size, order, turn, items, rows, indptr, indices, diag, places, lu, b, x, conj):
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z, y = np.empty(n, x.dtype), np.empty(n, x.dtype)
-    known, t = 0, next_item(state)
-    while t < after.size:
-        known = wait_until_done(done, known, after[t])
-        for r in range(items[t], items[t + 1]):
-            i = np.uint64(rows[r])
-            if t < turn:
-                for u in range(n):
-                    z[u] = b[i * n + u]
-                    y[u] = 0
-                for p in range(np.uint64(indptr[i]), np.uint64(diag[i])):
-                    subtract_transposed(size, order, lu, places[p] * nn, conj, x, indices[p] * n, z, zero)
-                subtract_transposed(size, order, lu, places[diag[i]] * nn, conj, z, zero, y, zero)
-                for u in range(n):
-                    x[i * n + u] = -y[u]
-            else:
-                for u in range(n):
-                    z[u] = x[i * n + u]
-                for p in range(np.uint64(diag[i]) + ONE, np.uint64(indptr[i + ONE])):
-                    subtract_transposed(size, order, lu, places[p] * nn, conj, x, indices[p] * n, z, zero)
-                for u in range(n):
-                    x[i * n + u] = z[u]
-        t = complete(state, done, t)
-    wait_until_done(done, known, after.size)
+    for r in range(items[t], items[t + 1]):
+        i = np.uint64(rows[r])
+        if t < turn:
+            for u in range(n):
+                z[u] = b[i * n + u]
+                y[u] = 0
+            for p in range(np.uint64(indptr[i]), np.uint64(diag[i])):
+                subtract_transposed(size, order, lu, places[p] * nn, conj, x, indices[p] * n, z, zero)
+            subtract_transposed(size, order, lu, places[diag[i]] * nn, conj, z, zero, y, zero)
+            for u in range(n):
+                x[i * n + u] = -y[u]
+        else:
+            for u in range(n):
+                z[u] = x[i * n + u]
+            for p in range(np.uint64(diag[i]) + ONE, np.uint64(indptr[i + ONE])):
+                subtract_transposed(size, order, lu, places[p] * nn, conj, x, indices[p] * n, z, zero)
+            for u in range(n):
+                x[i * n + u] = z[u]
 
 
 @compiled
@@ -301,7 +289,7 @@ def _store_product(size, order, blocks, p, x, q, out, r):
 
 
 @compiled
-def _residual(size, order, count, chunk, state, done, indptr, indices, product, data, x, b, out):
+def _residual(state, done, size, order, count, chunk, indptr, indices, product, data, x, b, out):
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z = np.empty(n, out.dtype)
@@ -319,71 +307,55 @@ def _residual(size, order, count, chunk, state, done, indptr, indices, product, 
     wait_until_done(done, 0, done.size)
 
 
-@compiled
-def _accumulate(size, order, count, chunk, state, done, rows, indptr, indices, data, x, out, subtract):
+@by_items
+def _accumulate(t, size, order, count, chunk, rows, indptr, indices, data, x, out, subtract):
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
     z = np.empty(n, out.dtype)
-    t = next_item(state)
-    while t < done.size:
-        first = np.uint64(t) * chunk
-        for i in range(first, min(count, first + chunk)):
-            own = np.uint64(rows[i]) * n
-            for u in range(n):
-                z[u] = out[own + u] if subtract else -out[own + u]
-            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
-                subtract_block(size, order, data, p * nn, x, indices[p] * n, z, zero)
-            for u in range(n):
-                out[own + u] = z[u] if subtract else -z[u]
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    first = np.uint64(t) * chunk
+    for i in range(first, min(count, first + chunk)):
+        own = np.uint64(rows[i]) * n
+        for u in range(n):
+            z[u] = out[own + u] if subtract else -out[own + u]
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+            subtract_block(size, order, data, p * nn, x, indices[p] * n, z, zero)
+        for u in range(n):
+            out[own + u] = z[u] if subtract else -z[u]
 
 
-@compiled
-def _invert(size, order, count, chunk, state, done, blocks, out, pivoting, bad):
+@by_items
+def _invert(t, size, order, count, chunk, blocks, out, pivoting, bad):
     n = order_of(size, order)
     nn = n * n
     swaps, powers = np.empty(n, np.uint64), np.empty(n, out.real.dtype)
-    t = next_item(state)
-    while t < done.size:
-        first = np.uint64(t) * chunk
-        for k in range(first, min(count, first + chunk)):
-            for q in range(nn):
-                out[k * nn + q] = blocks[k * nn + q]
-            if pivoting:
-                good = invert_pivoting(size, order, out, k * nn, swaps, powers)
-            else:
-                good = invert(size, order, out, k * nn)
-            if not good:
-                fetch_min(bad, 0, np.int64(k))
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    first = np.uint64(t) * chunk
+    for k in range(first, min(count, first + chunk)):
+        for q in range(nn):
+            out[k * nn + q] = blocks[k * nn + q]
+        if pivoting:
+            good = invert_pivoting(size, order, out, k * nn, swaps, powers)
+        else:
+            good = invert(size, order, out, k * nn)
+        if not good:
+            fetch_min(bad, 0, np.int64(k))
 
 
-@compiled
-def _times(size, order, count, chunk, state, done, blocks, x, out):
+@by_items
+def _times(t, size, order, count, chunk, blocks, x, out):
     n = order_of(size, order)
-    t = next_item(state)
-    while t < done.size:
-        first = np.uint64(t) * chunk
-        for k in range(first, min(count, first + chunk)):
-            _store_product(size, order, blocks, k * n * n, x, k * n, out, k * n)
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    first = np.uint64(t) * chunk
+    for k in range(first, min(count, first + chunk)):
+        _store_product(size, order, blocks, k * n * n, x, k * n, out, k * n)
 
 
-@compiled
-def _times_transposed(size, order, count, chunk, state, done, blocks, x, out, conjugate):
+@by_items
+def _times_transposed(t, size, order, count, chunk, blocks, x, out, conjugate):
     n = order_of(size, order)
     z, zero = np.empty(n, out.dtype), np.uint64(0)
-    t = next_item(state)
-    while t < done.size:
-        first = np.uint64(t) * chunk
-        for k in range(first, min(count, first + chunk)):
-            for u in range(n):
-                z[u] = 0
-            subtract_transposed(size, order, blocks, k * n * n, conjugate, x, k * n, z, zero)
-            for u in range(n):
-                out[k * n + u] = -z[u]
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    first = np.uint64(t) * chunk
+    for k in range(first, min(count, first + chunk)):
+        for u in range(n):
+            z[u] = 0
+        subtract_transposed(size, order, blocks, k * n * n, conjugate, x, k * n, z, zero)
+        for u in range(n):
+            out[k * n + u] = -z[u]

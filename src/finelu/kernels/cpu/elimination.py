@@ -491,8 +491,9 @@ def _milu0(after, state, done, items, order, indptr, indices, diag, relax, a, su
     An update on a column that this row has not marked as its own is dropped, and summed up. If row k is far longer than
     the rest of row i, the columns of row i are looked up in row k; the dropped sum is then the sum over the gaps
     between the shared columns, by the `_halved` sums of row k. Nothing is subtracted from a sum, since that could
-    cancel small entries next to a large one. sums (nnz,) : those of rows of U of more than LONG entries, at their
-    places; (0,) without such rows.
+    cancel small entries next to a large one.
+
+    sums (nnz,) : those of rows of U of more than LONG entries, at their places; (0,) without such rows.
     """
     w = np.empty(diag.size, a.dtype)
     owner = np.full(diag.size, diag.size, np.uint64)

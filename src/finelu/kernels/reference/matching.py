@@ -48,8 +48,9 @@ def cut_cycles(columns, diagonal, order, first):
     """Cut the cycles of the permutation `columns` (n,) into pairs of neighbours, and a single row in each odd one.
 
     diagonal (n,) : sizes. The single row of an odd cycle is the one with the largest size, the first of equals, counted
-    from the smallest row of the cycle on. An even cycle is cut at its smallest row. order (n,) : the two rows of a pair
-    are neighbours, at the place of the earlier row.  first (n,) : True if place p of order begins a pair.
+    from the smallest row of the cycle on. An even cycle is cut at its smallest row.
+    order (n,) : the two rows of a pair are neighbours, at the place of the earlier row.
+    first (n,) : True if place p of order begins a pair.
     """
     partner, place = {}, 0
     for start in range(columns.size):

@@ -7,7 +7,7 @@ import numpy as np
 from finelu.kernels.reference.blocks import gauss_jordan, subtract_block_product
 
 # Block matrices on the 7-point stencil of an I x J x K grid. blocks (7, I, J, K, n, n), those of a cell in the order
-# of STENCIL; the unknowns of cell (i, j, k) are x[((i J + j) K + k) n:][:n].
+# of STENCIL; the unknowns of cell (i, j, k) are `x[((i J + j) K + k) n:][:n]`.
 
 STENCIL = ((0, 0, -1), (0, -1, 0), (-1, 0, 0), (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
 

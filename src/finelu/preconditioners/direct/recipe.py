@@ -29,9 +29,9 @@ class SparseLU(Recipe):
         backend     for                                      installed by               orderings       matching
         "superlu"   any matrix                               SciPy                      all, "colamd"   any
         "klu"       sparse factors, as in circuits           finelu[direct]             all, "colamd"   only True
-        "feral"     real symmetric, factors with much fill   finelu[direct]             amd, nd         never "pardiso"
-        any matrix, factors with much fill       finelu[mkl]                nd, mmd         if indefinite "cudss"     a
-        matrix on a GPU, kept there            finelu[cudss12], [cudss13] nd, amd, None   any
+        "feral"     real symmetric, factors with much fill   finelu[direct]             amd, nd         never
+        "pardiso"   any matrix, factors with much fill       finelu[mkl]                nd, mmd         if indefinite
+        "cudss"     a matrix on a GPU, kept there            finelu[cudss12], [cudss13] nd, amd, None   any
 
         KLU, feral and PARDISO compute in double precision. With ordering="auto" each library takes its own best order,
         and KLU that of AMD. "auto" is the first of these that is installed and whose row holds; of a matrix on the host
@@ -86,9 +86,10 @@ class SparseLU(Recipe):
         """Factor A (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. A is not written.
 
         Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors do not fit in
-        memory, OutOfTime where they take longer than the time limit. A Ctrl-C ends the work of each library except KLU,
-        which lets nothing else run: KLU does not start where it is expected to take longer, at a rate that it hardly
-        exceeds. With ordering="colamd" its time is not known, and a time limit may not be kept.
+        memory, OutOfTime where they take longer than the time limit. A Ctrl-C is obeyed while a library works; its call
+        is abandoned and ends by itself. KLU lets nothing else run: it does not start where it is expected to take
+        longer, at a rate that it hardly exceeds. With ordering="colamd" its time is not known,
+        and a time limit may not be kept.
         """
         flag("matching", self.matching, optional=True, of=self)
         choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)

@@ -41,9 +41,8 @@ class MultilevelILU(Settings):
     symmetric : True makes a symmetric (Hermitian, complex symmetric) M with 1x1 and 2x2 pivots, as `minres`, `sqmr` and
         `cg` need it, and raises an error if A is not symmetric. None does so if A is symmetric. False does not.
     definite : True replaces D by |D|, so that M is Hermitian positive definite for a Hermitian indefinite A, as
-        `minres`
-        and `cg` need it: eigenvalues of A M^-1 near 1 and -1 (Gill, Murray, Ponceleon, Saunders 1992). An error if A is
-        not Hermitian.
+        `minres` and `cg` need it: eigenvalues of A M^-1 near 1 and -1 (Gill, Murray, Ponceleon, Saunders 1992). An
+        error if A is not Hermitian.
     parts : 1: threads factor subtrees of the elimination tree of each level at the same time, and then the part above
         them; the order is that of one thread. A larger number: that many parts of A, found by nested dissection, are
         factored at the same time, and the rows that couple them are left to the next level (needs pymetis). M depends

@@ -73,13 +73,13 @@ def wait_until_done(done, first, stop):
 def by_items(body: Callable, *, ordered: bool = False) -> Callable:
     """The kernel (state, done, *arguments) that runs body(t, *arguments) for each item t.
 
-    A body whose second parameter is `state` is given that of the kernel. Its code becomes a part of the kernel's.
+    A body that names `state` or `after` is given that of the kernel. Its code becomes a part of the kernel's.
     """
     operands = list(inspect.signature(body).parameters)[1:]
     text = LOOP.format(
         name=body.__name__,
         after="after, " if ordered else "",
-        arguments=", ".join(name for name in operands if name != "state"),
+        arguments=", ".join(name for name in operands if name not in ("state", "after")),
         items="after" if ordered else "done",
         wait="known = wait_until_done(done, known, after[t])" if ordered else "pass",
         operands=", ".join(operands),
