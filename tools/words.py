@@ -37,7 +37,7 @@ INSTEAD = {
     r"\bbut for\b": "except for, up to (rounding)",
     r"\bfor want of\b": "without, for lack of",
     r"\bas of\b": "as in, such as, at",
-    r"\bha(?:s|ve) not the\b": "does not have the",
+    r"\bha(?:s|ve) not(?: the\b|(?=[,;.]))": "does not have the",
     r"\b(?:is|are) no more\b(?! than)": "ends, no longer exists",
     r"(?<!there )\b(?-i:is|are|was|were) (?-i:none)\b": "there is no ..., is not a ...",
     r"\bin the place of\b": "instead of",

@@ -185,7 +185,7 @@ def residual_norm(S: sp.csr_matrix, L: Any) -> float:
 
 
 def discrepancy(P: Any, Q: Any) -> int:
-    """2018, section 4.1: how many places one of the patterns has and the other has not."""
+    """2018, section 4.1: the number of entries that only one of the two patterns has."""
     P, Q = ((M != 0).astype(np.int64) for M in (P, Q))
     return int(P.sum() + Q.sum() - 2 * P.multiply(Q).sum())
 

@@ -22,6 +22,7 @@ def count(tmp_path, line):
         "It fails for want of memory.",
         "The same, but for rounding.",
         "A row that has not the sign of its diagonal.",
+        "The places that F has not, with R = A - L U there.",
         "The factors are no more.",
         "An array that is none of theirs.",
         "A call takes 1.9 ms for 3.2.",

@@ -33,10 +33,10 @@ BIN = np.uint64(44)  # bits of a float64 below its sign, its exponent and the fi
 
 
 def candidates(A, F, columns=None, least=0.0, most=None):
-    """The candidates of F: the places of A and of L U that F has not, with R = A - L U there.
+    """The candidates of F: the entries of A and of L U that F does not store, with R = A - L U there.
 
     A, F, columns : as for `sweep`.  least : places where every product l_ik u_kj is smaller in magnitude are left out,
-    unless A has them.  most : if there would be more candidates, `least` is raised until there are not; A's own stay.
+    unless A has them.  most : if there are more candidates, `least` is raised until there are not; those of A stay.
     Returns indptr (n + 1,), indices ascending in a row, values, of F's dtypes; squares (2, n) float64, sums of |r_ij|^2
     by rows over the pattern of F and over the candidates, kept or not, of Cholesky for both triangles; left_out, how
     many were.

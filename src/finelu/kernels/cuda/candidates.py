@@ -65,13 +65,14 @@ class _Search:
 
 
 def candidates(A, F, columns=None, least=0.0, most=None):
-    """The places of A and of L U that F has not, and R = A - L U there; see kernels/reference/candidates.py:candidates.
+    """The entries of A and of L U that F does not store, and R = A - L U there; see
+    kernels/reference/candidates.py:candidates.
 
-    most : of candidates; if there would be more, those that are places of products only, and whose products are all
-        smaller than some bound, are left out, and the bound is raised until there are not. Where F has 32-bit indices,
-        no more than these can count.
-    Returns indptr, indices, values, squares (2, n) and how many were left out. Waits for the host for each count: once,
-    twice with `least`, up to 41 times more where `most` is exceeded.
+    most : the largest number of candidates. If there are more, candidates that A does not store are left out if all
+        their products are smaller than a bound; the bound is raised until at most `most` candidates remain. If F has
+        32-bit indices, `most` is at most the largest number that they can count.
+    Returns indptr, indices, values, squares (2, n) and the number of candidates left out. Waits for the host at each
+    count: once, twice with `least`, and up to 41 times more if `most` is exceeded.
     """
     if F.indices.dtype == np.int32:
         most = INT32_LIMIT if most is None else min(most, INT32_LIMIT)
