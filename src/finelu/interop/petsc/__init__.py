@@ -13,7 +13,7 @@ PETSc imports this module by name in each process and makes one PC for each bloc
     solve       solve_mtx: from a file to a solution
     files       matrices and vectors read and written by all processes together
     partition   rows spread so that few entries couple processes
-    processes   what all processes do together: agree on results, raise one's exception, end
+    processes   collective operations: agree on results, raise one process's exception on all, end
 """
 
 try:

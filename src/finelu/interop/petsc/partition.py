@@ -1,4 +1,4 @@
-"""Rows spread over processes so that few entries couple rows of different ones."""
+"""Distribution of rows over processes such that few entries couple rows of different processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of PETSc's world do together, besides what any do (finelu.processes): end all, and name errors."""
+"""Collective operations that only PETSc's processes need, besides finelu.processes: end all, and name errors."""
 
 from __future__ import annotations
 

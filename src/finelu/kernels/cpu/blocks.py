@@ -1,8 +1,8 @@
 """Block matrices of any pattern: residual, block ILU(0) and its solves; inverses of many blocks, products with them.
 
-Rows of blocks are shared out by the schedules of levels.py, which are made at the first call with a pattern and kept
-for as long as its `indices` live. Every row is computed from the same numbers in the same order, whatever the schedule:
-the bits do not depend on the number of threads. Operations on a single block are in dense.py.
+Threads share the rows of blocks by the schedules of levels.py, which are made at the first call with a pattern and kept
+for as long as its `indices` live. Every row is computed from the same numbers in the same order by every schedule: the
+bits do not depend on the number of threads. Operations on a single block are in dense.py.
 """
 
 from __future__ import annotations

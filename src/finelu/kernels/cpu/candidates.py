@@ -1,4 +1,4 @@
-"""What ParILUT may add to its factors, on all threads."""
+"""The entries that ParILUT may add to its factors, on all threads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The factorization of a multilevel ILU: Crout's form, with rows and columns deferred where the factors would grow.
 
-Bollhoefer & Saad 2006 for what is deferred and dropped; Li, Saad & Chow 2003 for Crout's form and the estimates.
+The rules for deferring and dropping are from Bollhoefer & Saad 2006, Crout's form and the estimates from Li, Saad &
+Chow 2003.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Incomplete U^T D U in Crout's form with pivots of one or two rows, which defers what would make U^-1 large.
+"""Incomplete U^T D U in Crout's form with pivots of one or two rows; it defers rows that would make U^-1 large.
 
-Part of a level of a multilevel factorization (Bollhoefer and Saad 2006; Li and Saad 2005; pairs: Duff and Pralet 2005).
-Rows that make no good pivot are deferred: they and the interface between the parts make the Schur complement, which is
-the matrix of the next level.
+This is a part of a level of a multilevel factorization (Bollhoefer and Saad 2006; Li and Saad 2005; pairs: Duff and
+Pralet 2005). Rows that make no good pivot are deferred. The deferred rows and the interface between the parts form the
+Schur complement, which is the matrix of the next level.
 """
 
 from __future__ import annotations

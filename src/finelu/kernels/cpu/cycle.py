@@ -1,4 +1,4 @@
-"""Where a cycle of a Krylov method begins, what it records, and what it keeps."""
+"""The begin of a cycle of a Krylov method, the record of its residual norm, and the copy of a verified x."""
 
 from __future__ import annotations
 

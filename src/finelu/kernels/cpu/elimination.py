@@ -1,9 +1,9 @@
 """ILU(0) and IC(0): plans that keep the analysis of a pattern, and the numeric factorizations that threads share.
 
-Most of what an elimination does is to find out where the patterns of two rows meet. That depends on the pattern only,
-so the analysis writes it down: the numeric part is then a list of multiplications, without a comparison. Where that
-list would be much longer than the matrix (long rows, nearly all of whose entries meet), or would be used only once, a
-row is scattered into a dense vector instead.
+Most of the work of an elimination is to find the columns that two rows share. They depend on the pattern only, so the
+analysis stores them: the numeric part is then a list of multiplications, without a comparison. If that list would be
+much longer than the matrix (long rows that share nearly all columns), or would be used only once, a row is scattered
+into a dense vector instead.
 """
 
 from __future__ import annotations

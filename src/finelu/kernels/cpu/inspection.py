@@ -1,4 +1,4 @@
-"""A matrix is looked at: is it sound, where is its diagonal, does it equal its transpose."""
+"""Inspection of a matrix: whether it is valid, where its diagonal is, and whether it equals its transpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matching of rows with columns, and its cycles cut into pairs. On one thread."""
+"""Matching of rows with columns, and the division of its cycles into pairs. On one thread."""
 
 from __future__ import annotations
 

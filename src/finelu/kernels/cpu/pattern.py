@@ -1,4 +1,4 @@
-"""The pattern of the factors grows and shrinks; magnitudes; a triangle by columns; on all threads."""
+"""Entries added to and removed from the factors; magnitudes; a triangle by columns; on all threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of a sparse matrix with a vector, and residuals, rows shared out among threads."""
+"""Products of a sparse matrix with a vector, and residuals; threads share the rows."""
 
 from __future__ import annotations
 

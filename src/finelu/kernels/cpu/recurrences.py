@@ -1,4 +1,4 @@
-"""The steps of the Krylov methods between two products: one pass over the vectors each, decisions on the spot.
+"""The steps of the Krylov methods between two products: one pass over the vectors each, and the stopping test in it.
 
 `state`, `norms` and `history` are described in kernels/monitor.py. Scalars are arrays of one element, so that on the
 GPU the same calls read them from device memory. Those of cg are shared by threads where vectors are long.

@@ -1,8 +1,8 @@
 """The value of a given rank on the CPU: sampleselect with one bucket that matters, and the median of p thresholds.
 
-Only the bucket of sampleselect that holds the rank is of use. A processor has no warps to feed, so here a sample
-chooses just that one: two splitters, between which the rank lies in all likelihood. One pass over the values counts
-those before it and copies those in it, some per cent; NumPy's introselect does the rest.
+Sampleselect needs only the bucket that holds the rank. On the CPU there are no warps to keep busy, so a sample gives
+just two splitters, between which the value of the rank almost always lies. One pass over the values counts those below
+the bucket and copies those in it, some per cent; NumPy's introselect selects among the copies.
 """
 
 from __future__ import annotations

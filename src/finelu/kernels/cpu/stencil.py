@@ -1,9 +1,9 @@
 """Block matrices on the 7-point stencil of an I x J x K grid: residual, block ILU(0) and its solves.
 
-Cells are shared out as tiles, boxes of neighbouring cells, in the order of the hyperplanes ti + tj + tk = const of tile
-indices: tiles of a hyperplane do not depend on each other, nor do the cells of a hyperplane i + j + k = const, so a
-thread may run a whole tile in natural order as soon as the tiles before it in the three directions are done. Every
-cell is computed from the same numbers in the same order, whatever the tiles: the bits are those of the natural order.
+Threads share tiles, which are boxes of neighbouring cells, in the order of the hyperplanes ti + tj + tk = const of tile
+indices. Tiles of a hyperplane do not depend on each other, nor do the cells of a hyperplane i + j + k = const. So a
+thread may run a whole tile in natural order as soon as the tiles before it in the three directions are done. Every cell
+is computed from the same numbers in the same order, for all tile sizes: the bits are those of the natural order.
 
 Operations on a single block, and the meaning of `size` and `order`, are in dense.py.
 

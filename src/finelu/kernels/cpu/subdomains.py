@@ -1,4 +1,4 @@
-"""Solves with the diagonal blocks of subdomains, parts shared out among threads; and the vectors of a coarse space."""
+"""Solves with the diagonal blocks of subdomains, which threads share; and the vectors of a coarse space."""
 
 from __future__ import annotations
 

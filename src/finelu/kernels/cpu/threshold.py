@@ -1,8 +1,9 @@
-"""ILUT by rows, ILUT in Crout's form, and ICT: factorizations that find their pattern while they go, on one thread.
+"""ILUT by rows, ILUT in Crout's form, and ICT: factorizations that find their pattern as they proceed, on one thread.
 
-All keep a part of the row (or column) that was just computed: what is larger than a threshold, and of that the largest.
-The computed part lies in a dense vector, the columns that it touches in a list, so that a step costs what it touches.
-Sums run in ascending order of the eliminated unknown; of equal magnitudes those with smaller indices are kept.
+Each keeps some entries of the row (or column) that it has just computed: the largest of those above a threshold. The
+computed row is a dense vector, with a list of the columns that have an entry, so that the cost of a step depends on
+these columns only. Sums run in ascending order of the eliminated unknown. Among equal magnitudes those with smaller
+indices are kept.
 """
 
 from __future__ import annotations

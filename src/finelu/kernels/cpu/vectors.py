@@ -1,7 +1,7 @@
 """Inner products, norms, scaled gathers and scatters of vectors.
 
-From SHARED elements on they are sums of the sums of CHUNK elements each, which threads share: the bits are the same on
-any number of threads.
+For SHARED elements and more, an inner product or norm is a sum of the sums of CHUNK elements each, which threads share:
+the bits are the same on any number of threads.
 """
 
 from __future__ import annotations

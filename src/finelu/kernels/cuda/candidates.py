@@ -1,4 +1,4 @@
-"""Launchers of candidates.cu: what ParILUT may add to its factors, and how far they are from A."""
+"""Launchers of candidates.cu: the entries that ParILUT may add to its factors, and the distance of L U from A."""
 
 from __future__ import annotations
 

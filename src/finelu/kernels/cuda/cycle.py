@@ -1,4 +1,4 @@
-"""Launchers of cycle.cu: where a cycle of a Krylov method begins, and what it keeps."""
+"""Launchers of cycle.cu: the begin of a cycle of a Krylov method, and the copy of a verified x."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launchers of independent.cu: elimination of many pivots at a time, none of which is coupled to another."""
+"""Launchers of independent.cu: elimination of many pivots at a time that are not coupled to each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launchers of pattern.cu: the pattern of the factors grows and shrinks; magnitudes; a triangle by columns."""
+"""Launchers of pattern.cu: entries added to and removed from the factors; magnitudes; a triangle by columns."""
 
 from __future__ import annotations
 

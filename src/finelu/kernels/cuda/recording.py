@@ -1,4 +1,4 @@
-"""The recording of a whole application, or of the step of an iteration, which is then started as one."""
+"""CUDA graphs: all launches of an application, or of a step of an iteration, recorded and started by one call."""
 
 from __future__ import annotations
 

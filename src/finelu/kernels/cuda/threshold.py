@@ -1,5 +1,5 @@
-"""Launchers of threshold.cu: ILUT by rows and ICT; and `grow`, which runs kernels that find the pattern of their rows
-while they go, again with more room where there was too little, see runtime/growing.cuh."""
+"""Launchers of threshold.cu: ILUT by rows and ICT; and `grow`, for kernels that find the pattern of their rows as they
+proceed: it runs them again with more memory if theirs was too small, see runtime/growing.cuh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory asked for before it is needed, for kernels whose next places are known but far apart."""
+"""Prefetching of memory, for kernels whose next addresses are known but far apart."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What Crout's elimination leaves of the rows that were deferred, and of the interface: the Schur complement.
+"""The Schur complement of the deferred rows and the interface, after Crout's elimination.
 
-S = C - L_C D U_C, row by row. A term of a row of S is a row of U_C and how often it is subtracted; the symmetric form
-makes the upper triangle alone, and mirrors it. Blocks of rows are made by the threads, with sums in ascending order of
-the pivots, so that the bits are the same on any number of threads.
+S = C - L_C D U_C, row by row. A term of a row of S is a row of U_C and its factor; the symmetric form computes only the
+upper triangle, and mirrors it. Threads share blocks of rows. Sums run in ascending order of the pivots, so the bits are
+the same on any number of threads.
 """
 
 from __future__ import annotations

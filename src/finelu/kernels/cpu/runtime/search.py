@@ -1,4 +1,4 @@
-"""Entries of a row looked up in another, much longer one, so that what two rows share costs as much as the shorter."""
+"""The columns that a short row shares with a much longer one, at a cost that grows with the shorter row."""
 
 from __future__ import annotations
 

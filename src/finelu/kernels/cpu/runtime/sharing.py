@@ -1,4 +1,4 @@
-"""Rows that do not depend on each other, shared out among threads."""
+"""Loops over independent rows, which threads share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""cuDSS, NVIDIA's library for complete factorizations, by ctypes: where it is, and one matrix in its hands.
+"""cuDSS, NVIDIA's library for complete factorizations, by ctypes: finding the library, and one matrix in it.
 
-Names and numbers are those of cudss.h and cudss_data_types.h, version 1.0. What touches CuPy is in the functions at the
-end, so that all others run without a GPU.
+Names and numbers are those of cudss.h and cudss_data_types.h, version 1.0. Only the functions at the end use CuPy, so
+that all others run without a GPU.
 """
 
 from __future__ import annotations

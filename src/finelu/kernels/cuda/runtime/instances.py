@@ -1,13 +1,13 @@
 """The template instances that `make cuda` compiles, and those that a wheel carries, by `.cu` file; importable without
 CuPy.
 
-INSTANCES, for `make cuda`: every kernel with every type of value and every index type. Eliminations, sweeps, blocks and
-cells have many more shapes than are worth a compiler's time: each one that usual sizes lead to is there with double and
-int, and each type of value and index with one or two of them.
+INSTANCES, for `make cuda`, has every kernel with every type of value and every index type. Eliminations, sweeps, blocks
+and cells have too many shapes to compile them all: INSTANCES has each shape of the usual sizes with double and int, and
+one or two shapes with each other type of value and index.
 
-CARRIED, for a wheel: these, and with float and int all that exist with double and int. Compiled at first use are then:
-these kernels with complex numbers or 64-bit indices in other shapes; blocks of sizes from 10 to 15 and from 17 to 31,
-cells of these and 9; grids with no hyperplane that fills a thread block.
+CARRIED, for a wheel, adds with float and int all shapes of double and int. The rest is compiled at first use: these
+kernels with complex numbers or 64-bit indices in other shapes; blocks of sizes from 10 to 15 and from 17 to 31, cells
+of these sizes and of 9; grids with no hyperplane that fills a thread block.
 """
 
 from __future__ import annotations

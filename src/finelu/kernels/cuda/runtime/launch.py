@@ -1,5 +1,5 @@
-"""From a `.cu` file to a kernel that can be launched: the machine code that a wheel carries, see binaries.py, else what
-NVRTC makes at first use and CuPy keeps on disk."""
+"""From a `.cu` file to a kernel that can be launched: by the machine code in a wheel (binaries.py), else by NVRTC at
+the first use; CuPy then keeps the code on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values for device memory to begin with, in stream order."""
+"""Initial values of device memory, written in stream order."""
 
 from __future__ import annotations
 

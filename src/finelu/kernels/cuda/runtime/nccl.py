@@ -1,6 +1,6 @@
 """NCCL, NVIDIA's library for messages between GPUs, by ctypes: where it is, and messages in the order of a stream.
 
-Names and numbers are those of nccl.h, version 2; point-to-point messages are there from 2.7 on.
+Names and numbers are those of nccl.h, version 2; point-to-point messages exist from 2.7 on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the launchers of sweeps.cu and candidates.cu share: operands, and how many threads a row has."""
+"""Common code of the launchers of sweeps.cu and candidates.cu: operands, and the number of threads of a row."""
 
 from __future__ import annotations
 

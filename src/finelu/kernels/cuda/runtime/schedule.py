@@ -1,4 +1,4 @@
-"""Launchers of levels.cu and packing.cu: the analysis of a triangular pattern, all of it on the GPU."""
+"""Launchers of levels.cu and packing.cu: the analysis of a triangular pattern, entirely on the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of a `.cu` file as a compiler takes it; importable without CuPy, for machine code is made without a GPU."""
+"""The text of a `.cu` file for the compiler; importable without CuPy, since code is compiled without a GPU, too."""
 
 from __future__ import annotations
 
