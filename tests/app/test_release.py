@@ -16,6 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MINIMUM = runpy.run_path(str(ROOT / "tools" / "minimum.py"))
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+VARIABLES = set(re.findall(r"^(?:override )?([A-Z_]+) [?:]?=", (ROOT / "Makefile").read_text(), re.MULTILINE))
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -53,6 +54,7 @@ def test_a_workflow_calls_what_exists(path):
             assert job["runs-on"] and job["steps"]
         needed = job.get("needs", [])
         assert {*([needed] if isinstance(needed, str) else needed)} <= workflow["jobs"].keys()
+    assert workflow.get("env", {}).keys() <= VARIABLES
     for step in steps(path):
         assert ("run" in step) != ("uses" in step)
         assert made(step.get("run", "")) <= TARGETS

@@ -88,8 +88,8 @@ class SparseLU(Recipe):
         Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors do not fit in
         memory, OutOfTime where they take longer than the time limit. A Ctrl-C is obeyed while a library works; its call
         is abandoned and ends by itself. KLU lets nothing else run: it does not start where it is expected to take
-        longer, at a rate that it hardly exceeds. With ordering="colamd" its time is not known,
-        and a time limit may not be kept.
+        longer, at a rate that it hardly exceeds. With ordering="colamd" its time is not known, and a time limit may not
+        be kept.
         """
         flag("matching", self.matching, optional=True, of=self)
         choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
