@@ -3,12 +3,13 @@
 A flow has n unknowns a cell, p first, then the velocity; xp, numpy or cupy; beta; and the methods
 
     residual(q), rates(q)                as in channel_flow.Flow, for a state q (n, ...) of all cells of this process
-    new_blocks(), jacobian(q, blocks)    memory for the blocks of dR/dq, and those blocks diagonals(blocks),
-    matrix(blocks)    (cells, their diagonal blocks), and the matrix of the blocks scale_rows(q, blocks)
-    where they differ in size: the list of (row of a cell, size), divided by it limited(q, new)                      the
-    new state, limited to be near q, and the number of limited values summed(value)                        over all
-    processes, of a NumPy array root_mean_squares(R, q)              of the residual of each unknown, over all cells of
-    all processes exchanging                           seconds that the processes have exchanged values for
+    new_blocks(), jacobian(q, blocks)    memory for the blocks of dR/dq, and those blocks
+    diagonals(blocks), matrix(blocks)    (cells, their diagonal blocks), and the matrix of the blocks
+    scale_rows(q, blocks)                divides rows of different size: the list of (row of a cell, size)
+    limited(q, new)                      the new state, limited to be near q, and the number of limited values
+    summed(value)                        the sum of a NumPy array over all processes
+    root_mean_squares(R, q)              the residual of each unknown, over all cells of all processes
+    exchanging                           the seconds in which the processes have exchanged values
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 Two source trees, each in a process of its own that lives for the whole run, make the same calls in turn:
 
-    git worktree add /tmp/old main finelu bench pairs /tmp/old .                       # 6 minutes on two cores; status
-    1 if the claim does not hold finelu bench pairs /tmp/old . --gpu                 # 6 minutes on a GPU finelu bench
-    pairs . .                              # how much two equal trees differ: the noise finelu bench pairs /tmp/old .
-    --parts spine,solve --cases memplus,poisson7:30 --runs 9
+    git worktree add /tmp/old main
+    finelu bench pairs /tmp/old .                       # 6 minutes on two cores; status 1 if the claim does not hold
+    finelu bench pairs /tmp/old . --gpu                 # 6 minutes on a GPU
+    finelu bench pairs . .                              # how much two equal trees differ: the noise
+    finelu bench pairs /tmp/old . --parts spine,solve --cases memplus,poisson7:30 --runs 9
 
 (`python -m benchmarks.claims.pairs` is the same.) OLD and NEW are roots of checkouts; `src/finelu` below each is what
 is measured, through its public names, by the process of benchmarks/claims/pairs_worker.py of this tree. The parts are
