@@ -66,12 +66,11 @@ def block_ilu_solve(blocks, d, b, x, trans) -> None:
     threads, after, lo, hi = tiles(I, J, K, SWEEP * 4 * n**2 + 40.0, get_num_threads())
     after = np.concatenate([after, after.size + after])  # of the sweep back, too
     state, done = np.zeros(1, np.int64), np.zeros(after.size, np.int8)
-    grid, operands = (*sizes(n), _grid(I, J, K)), (blocks.reshape(-1), d.reshape(-1), b, x)
+    shared = *sizes(n), _grid(I, J, K), after, lo, hi, state, done, blocks.reshape(-1), d.reshape(-1), b, x
     if trans == "N":
-        run(_solve, threads, after, state, done, *grid, lo, hi, *operands)
+        run(_solve, threads, *shared)
     else:
-        conjugate = trans == "H" and d.dtype.kind == "c"
-        run(_solve_transposed, threads, *grid, after, lo, hi, state, done, *operands, conjugate)
+        run(_solve_transposed, threads, *shared, trans == "H" and d.dtype.kind == "c")
 
 
 def _grid(I, J, K):
@@ -202,8 +201,9 @@ def _eliminate(size, order, blocks, lower, inverse, upper, product, d, at):
     subtract_product(size, order, product, zero, blocks, upper, d, at)
 
 
-@by_ordered_items
-def _solve(t, after, size, order, grid, lo, hi, blocks, d, b, x):
+# Written out, with their arguments in this order: LLVM's code is a quarter faster so than made by `by_ordered_items`.
+@compiled
+def _solve(size, order, grid, after, lo, hi, state, done, blocks, d, b, x):
     """Items t < m are the tiles of the sweep forward, the others those of the sweep back, counted from the end."""
     n = order_of(size, order)
     nn, zero = n * n, np.uint64(0)
@@ -211,49 +211,53 @@ def _solve(t, after, size, order, grid, lo, hi, blocks, d, b, x):
     cells = I * J * K
     z = np.empty(n, x.dtype)
     m = after.size // 2
-    if t < m:
-        for i in range(lo[t, 0], hi[t, 0]):
-            for j in range(lo[t, 1], hi[t, 1]):
-                for k in range(lo[t, 2], hi[t, 2]):
-                    c = (i * J + j) * K + k
-                    for u in range(n):
-                        z[u] = b[c * n + u]
-                    if k > 0:
-                        subtract_block(size, order, blocks, c * nn, x, (c - ONE) * n, z, zero)
-                    if j > 0:
-                        subtract_block(size, order, blocks, (cells + c) * nn, x, (c - K) * n, z, zero)
-                    if i > 0:
-                        subtract_block(size, order, blocks, (TWO * cells + c) * nn, x, (c - J * K) * n, z, zero)
-                    for u in range(n):
-                        total = d[c * nn + u * n] * z[0]
-                        for v in range(ONE, n):
-                            total += d[c * nn + u * n + v] * z[v]
-                        x[c * n + u] = total
-    else:
-        s = t - m
-        for back_i in range(lo[s, 0], hi[s, 0]):
-            i = I - ONE - back_i
-            for back_j in range(lo[s, 1], hi[s, 1]):
-                j = J - ONE - back_j
-                for back_k in range(lo[s, 2], hi[s, 2]):
-                    k = K - ONE - back_k
-                    c = (i * J + j) * K + k
-                    for u in range(n):
-                        z[u] = 0
-                    if back_i > 0:
-                        subtract_block(size, order, blocks, (FOUR * cells + c) * nn, x, (c + J * K) * n, z, zero)
-                    if back_j > 0:
-                        subtract_block(size, order, blocks, (FIVE * cells + c) * nn, x, (c + K) * n, z, zero)
-                    if back_k > 0:
-                        subtract_block(size, order, blocks, (SIX * cells + c) * nn, x, (c + ONE) * n, z, zero)
-                    for u in range(n):
-                        total = d[c * nn + u * n] * z[0]
-                        for v in range(ONE, n):
-                            total += d[c * nn + u * n + v] * z[v]
-                        x[c * n + u] += total
+    known, t = 0, next_item(state)
+    while t < after.size:
+        known = wait_until_done(done, known, after[t])
+        if t < m:
+            for i in range(lo[t, 0], hi[t, 0]):
+                for j in range(lo[t, 1], hi[t, 1]):
+                    for k in range(lo[t, 2], hi[t, 2]):
+                        c = (i * J + j) * K + k
+                        for u in range(n):
+                            z[u] = b[c * n + u]
+                        if k > 0:
+                            subtract_block(size, order, blocks, c * nn, x, (c - ONE) * n, z, zero)
+                        if j > 0:
+                            subtract_block(size, order, blocks, (cells + c) * nn, x, (c - K) * n, z, zero)
+                        if i > 0:
+                            subtract_block(size, order, blocks, (TWO * cells + c) * nn, x, (c - J * K) * n, z, zero)
+                        for u in range(n):
+                            total = d[c * nn + u * n] * z[0]
+                            for v in range(ONE, n):
+                                total += d[c * nn + u * n + v] * z[v]
+                            x[c * n + u] = total
+        else:
+            s = t - m
+            for back_i in range(lo[s, 0], hi[s, 0]):
+                i = I - ONE - back_i
+                for back_j in range(lo[s, 1], hi[s, 1]):
+                    j = J - ONE - back_j
+                    for back_k in range(lo[s, 2], hi[s, 2]):
+                        k = K - ONE - back_k
+                        c = (i * J + j) * K + k
+                        for u in range(n):
+                            z[u] = 0
+                        if back_i > 0:
+                            subtract_block(size, order, blocks, (FOUR * cells + c) * nn, x, (c + J * K) * n, z, zero)
+                        if back_j > 0:
+                            subtract_block(size, order, blocks, (FIVE * cells + c) * nn, x, (c + K) * n, z, zero)
+                        if back_k > 0:
+                            subtract_block(size, order, blocks, (SIX * cells + c) * nn, x, (c + ONE) * n, z, zero)
+                        for u in range(n):
+                            total = d[c * nn + u * n] * z[0]
+                            for v in range(ONE, n):
+                                total += d[c * nn + u * n + v] * z[v]
+                            x[c * n + u] += total
+        t = complete(state, done, t)
+    wait_until_done(done, known, after.size)
 
 
-# Written out, with its arguments in this order: LLVM's code is a quarter faster so than made by `by_ordered_items`.
 @compiled
 def _solve_transposed(size, order, grid, after, lo, hi, state, done, blocks, d, b, x, conjugate):
     """The same with M^T = (D^T + F^T) D^-T (D^T + E^T): the blocks are those that the neighbours have for this cell."""
