@@ -714,6 +714,9 @@ def test_help_names_every_recipe_and_method(capsys):
 
 
 def test_a_recipe_that_is_registered_is_in_the_help_and_can_be_used(capsys, own_recipes):
+    for command in ("solve", "compare"):
+        assert "weighted" not in run(capsys, command, "--help")[1]
+
     @own_recipes
     @dataclass(frozen=True, kw_only=True, repr=False)
     class Weighted(Recipe):
