@@ -169,7 +169,7 @@ def test_no_line_of_code_is_wider_than_a_page_shows(page):
 
 
 @pytest.mark.parametrize("code", list(examples()))
-def test_documented_examples_run(code):
+def test_documented_examples_run(code, own_recipes, own_methods):
     exec(code, {})
 
 

@@ -60,14 +60,9 @@ class RecipeHelp(typer.core.TyperCommand):
 
         parameters = {name: [field.name for field in fields(kind)] for name, kind in RECIPES.items()}
         lists = {"recipe": ", ".join(RECIPES), "recipes": ", ".join(RECIPES), "method": ", ".join(sorted(METHODS))}
-        options = [p for p in self.params if isinstance(p, typer.core.TyperOption) and p.help]
-        before = [option.help for option in options]
-        try:
-            for option in options:
-                owners = [name for name in RECIPES if option.name in parameters[name]]
-                names = lists.get(option.name or "") or ", ".join(owners)
-                option.help = (option.help or "").replace("{names}", names)
-            super().format_help(ctx, formatter)
-        finally:  # recipes that are registered later belong into the next help
-            for option, text in zip(options, before, strict=True):
-                option.help = text
+        for option in self.params:
+            owners = [name for name in RECIPES if option.name in parameters[name]]
+            names = lists.get(option.name or "") or ", ".join(owners)
+            if isinstance(option, typer.core.TyperOption) and option.help:
+                option.help = option.help.replace("{names}", names)
+        super().format_help(ctx, formatter)
