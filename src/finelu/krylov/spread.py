@@ -47,8 +47,8 @@ def checked(A: Any, b: Any, x0: Any, M: Any) -> System:
 def alike(system: System, callback: Callback, watch: Watch, **parameters: Any) -> tuple[Callback, Watch]:
     """(callback, watch) for this process. Raises ParameterError, on all processes, if parameters differ.
 
-    If another process has a callback or watch and this one has not, it gets one that lets the solve go on, since all
-    processes decide together.
+    All processes decide together. So a process without a callback or watch, if another one has it, gets a function that
+    lets the solve go on.
     """
     if system.comm is None:
         return callback, watch
