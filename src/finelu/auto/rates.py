@@ -35,8 +35,8 @@ class Rates:
     quick : a direct solve of few rows.
     columnwise : SuperLU with its column ordering, for short rows.
     superlu_row, superlu_entry, superlu_flop : complete factors, per row, per entry of L and U, and per operation.
-    klu_*, feral_*, pardiso_* : the same for these libraries. For a symmetric matrix feral and PARDISO make half of the
-        entries and operations.
+    klu, feral and pardiso, each with _row, _entry, _flop : the same for these libraries. For a symmetric matrix feral
+        and PARDISO make half of the entries and operations.
     dense_flop : seconds per operation of SuperLU if its factors turn out to be dense.
     """
 
