@@ -35,7 +35,7 @@ class SparseLU(Recipe):
 
         KLU, feral and PARDISO compute in double precision. With ordering="auto" each library uses its own best order,
         and KLU uses AMD. "auto" is the first of these that is installed and whose row holds. For a matrix on the host
-        that requires the defaults of matching, shift and ordering; with others "auto" is SuperLU.
+        the rows count only with the default matching, shift and ordering; otherwise "auto" is SuperLU:
 
         "cudss"     A is on a GPU, cuDSS takes the ordering, and its factors are good
         "pardiso"   at least 1000 flops a row are counted, and A is symmetric; or 3500, and no matching is needed
@@ -68,10 +68,10 @@ class SparseLU(Recipe):
     Stored zeros are dropped, and numbers near the ends of the range are scaled by powers of two, in double precision.
     `factor` and `update` try solves with the factors. If these leave more than rounding in a row, the first of these
     remedies that helps is used, and `F.report` says so; if none helps, it warns:
-    1. a step of refinement in each solve;
-    2. factors of a scaled A;
-    3. with "auto", SuperLU;
-    4. a matching.
+    - a step of refinement in each solve;
+    - factors of a scaled A;
+    - with "auto", SuperLU;
+    - a matching.
     A Krylov method with these factors removes the errors of rounding and small pivots in one or two iterations.
     Factors made by cuDSS are on the GPU. All others are on the host, and are applied there: a right-hand side on the
     GPU is copied to the host, and its solution back.
