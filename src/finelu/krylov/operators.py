@@ -278,7 +278,7 @@ def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
 
 
 def _instead(M: Any) -> str:
-    """Advice what to pass instead of an object that has a preconditioner but is not one itself; "" if unknown."""
+    """The argument to pass instead of an object that has a preconditioner but is not one itself; "" if unknown."""
     if callable(getattr(M, "aspreconditioner", None)):
         return "for a solver ml of PyAMG pass M=ml.aspreconditioner()"
     if callable(getattr(M, "solve", None)):
