@@ -105,7 +105,7 @@ class Costs:
 
     @cached_property
     def light(self) -> Analysis | None:
-        """The analysis by KLU of an A like a circuit, if it shows that KLU takes the least time; else None."""
+        """The analysis by KLU of an A like that of a circuit, if it shows that KLU takes the least time; else None."""
         with suppress(OutOfTime), limited(self.deadline):
             return light_by_klu(self.A) if self._automatic else None
         return None
