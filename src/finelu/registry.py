@@ -1,4 +1,4 @@
-"""What finelu knows by a name: its own classes, those that a program registers, and those of installed packages."""
+"""Registries of classes by name: finelu's own, those that a program registers, and those of installed packages."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ _registering = Lock()
 
 
 class Registry(Mapping[str, type[T]], Generic[T]):
-    """Name -> class. The classes of installed packages are imported when they are looked up.
+    """A mapping from names to classes. The classes of installed packages are imported when they are looked up.
 
-    base : the class that all derive from, a public name of finelu.  word : what one is called in messages.
-    group : the entry-point group in which a package names its own.  taken : names that mean something else.
-    registered : those of finelu and of the program, in the order in which they came.
+    base : the class from which all registered classes derive, a public name of finelu.
+    word : the word for such a class in messages.
+    group : the entry-point group in which a package names its classes.
+    taken : reserved names, which mean something else.
+    registered : the classes of finelu and of the program, in the order of their registration.
     """
 
     def __init__(self, base: type[T], word: str, group: str, taken: tuple[str, ...]):
@@ -37,7 +39,7 @@ class Registry(Mapping[str, type[T]], Generic[T]):
     def register(self, kind: Any) -> Any:
         """Make a class known by its `name`, and return it.
 
-        Raises ParameterError for what is no subclass of `base`, and where another one has this name.
+        Raises ParameterError if `kind` is not a subclass of `base`, or if another class has its name.
         """
         if not (isinstance(kind, type) and issubclass(kind, self.base)):
             raise ParameterError(f"register takes a subclass of finelu.{self.base.__name__}, not {kind!r}.")
@@ -63,9 +65,10 @@ class Registry(Mapping[str, type[T]], Generic[T]):
         return kind
 
     def key(self, name: str, *others: str) -> str:
-        """The key that `name` means, or one of `others`; a ParameterError that lists them for anything else.
+        """The key, or the one of `others`, that `name` means. Raises ParameterError, with a list of all, if there is
+        none.
 
-        Names of classes are understood, too, and "_", "-" and the size of letters make no difference.
+        Names of classes are understood, too; "_", "-" and the case of letters make no difference.
         """
         known = {plain(kind.__name__): key for key, kind in list(self.registered.items())}
         known |= {plain(key): key for key in (*self, *others)}
@@ -79,7 +82,7 @@ class Registry(Mapping[str, type[T]], Generic[T]):
 
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:
-        """The classes of installed packages; none is imported."""
+        """The entry points of installed packages; no class is imported."""
         return {point.name: point for point in entry_points(group=self.group) if point.name not in self.registered}
 
     def _loaded(self, point: EntryPoint) -> type[T]:
@@ -116,5 +119,5 @@ class Registry(Mapping[str, type[T]], Generic[T]):
 
 
 def _place(kind: type) -> tuple[str, str]:
-    """Where a class is defined: a module that is loaded again defines the same one."""
+    """The module and qualified name of a class: a module that is loaded again defines the same class."""
     return kind.__module__, kind.__qualname__

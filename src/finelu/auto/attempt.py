@@ -31,12 +31,17 @@ MAXITER = 2000  # of one attempt
 class RightHandSide:
     """One right-hand side and the best x so far.
 
-    A : as an operator on vectors of the dtype of b.  scale : ||b||.
-    wanted : the relative tolerance, target : the absolute one.
-    x, size, best : the best x so far, what `criterion` says of it, in units of ||b||, and the attempt that x is of.
+    A : the operator on vectors of the dtype of b.
+    scale : ||b||.
+    wanted : the relative tolerance.
+    target : the absolute tolerance.
+    x : the best x so far.
+    size : the size of the residual of x by the criterion, comparable with ||b||.
+    best : the attempt that found x.
     tried : whether a rung had factors.
-    indefinite : a curvature has shown A not to be positive definite.  verdict : evidence for the status, in words.
-    evidence : of a singular A, what shows that b is outside of its range.
+    indefinite : whether a curvature has shown that A is not positive definite.
+    verdict : evidence for the status, in words.
+    evidence : the evidence that A is singular and b outside its range, or None.
     """
 
     def __init__(self, A: CSR, b: Any, scale: float, wanted: float, criterion: str = "auto"):
@@ -56,11 +61,14 @@ class RightHandSide:
 class Iterations:
     """The iterations of one attempt with the factors of a rung.
 
-    factors : None for no preconditioner.  recipe : their name.
-    methods : the first one, and others for where it breaks down.  complete : the factors are those of A up to rounding.
+    factors : the factors, None for no preconditioner.
+    recipe : the name of the factors.
+    methods : the first method, then others in case it breaks down.
+    complete : whether the factors are those of A up to rounding.
     refine : whether refinement comes before the methods.
-    begins(method, target) : the monitor of a method's iterations to that norm.
-    most : iterations.  ended : the statuses of a method after which the next one goes on.
+    begins : a function of (method, target) that returns the monitor of a method's iterations to that norm.
+    most : the largest number of iterations.
+    ended : the statuses of a method after which the next one goes on.
     callback : called with each new x.
     """
 
@@ -75,7 +83,7 @@ class Iterations:
     callback: Listener = None
 
     def run(self, rhs: RightHandSide) -> tuple[Solution, SwitchMonitor]:
-        """The solution that the iterations find from the x of `rhs`; that x where they find nothing better."""
+        """The solution that the iterations find from the x of `rhs`, or that x if they find no better one."""
         b, x, size, target = rhs.b, rhs.x, rhs.size, rhs.target
         M = as_operator(self.factors, "M", b, b.dtype)
         r = b if size == rhs.scale else rhs.residual(b, x, target)[0]
@@ -106,11 +114,11 @@ class Iterations:
                 claimed = status is Status.CONVERGED and size > target
                 goes_on = claimed and rhs.residual.by_rows and size <= before / 2 and monitor.status is None
             if most <= 0 or monitor.status or (status not in self.ended and not claimed):
-                break  # what was claimed by rounding goes on, as from here r is a better one
+                break  # after a claim due to rounding the next method goes on: from here r is more accurate
         if not math.isfinite(size) or kernels_for(b).vectors.first_not_finite(x) >= 0:
             x, size = rhs.x, rhs.size
         if size > target and status is Status.CONVERGED:
-            status = Status.STAGNATED  # the method's claim, which the check here does not share
+            status = Status.STAGNATED  # the method claimed convergence, and the check here does not confirm it
         status = monitor.status or (Status.MAX_ITERATIONS if monitor.change else status)
         found = Solution(x, status, iterations, size, history, method=method, recipe=self.recipe, recurrence=recurrence)
         return found, monitor
@@ -126,7 +134,7 @@ class Iterations:
         monitor: SwitchMonitor,
         most: int,
     ) -> Solution:
-        """A correction of x, whose residual is r, to a norm below the tolerance."""
+        """A correction of x, whose residual is r, that reduces the residual norm below the tolerance."""
         callback, restart = self.callback, REFINEMENTS if self.complete else krylov.CYCLE
         return krylov.iterate(
             method,

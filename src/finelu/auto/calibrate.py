@@ -1,4 +1,4 @@
-"""What the rungs of `solve` take on this machine, measured on systems of the gallery; see `finelu.auto.rates`."""
+"""Measurement of the rates of this machine on systems of the gallery; see `finelu.auto.rates`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ PATIENCE = 1e9  # a tolerance that no residual reaches: 1 / PATIENCE of b
 
 
 def calibrate(tell: Callable[[str, int, int], Any] = lambda *_: None) -> Rates:
-    """Measure the rates of this machine, with the threads that are set. tell(what, done, of) comes before each piece.
+    """Measure the rates of this machine, with the number of threads that is set.
 
-    Each part of a rung keeps the form that is shipped and gets one factor, the geometric mean over some systems; a
-    complete L U gets one for light factors and one for operations. Libraries that are not installed keep the shipped
-    rates. Cost: about ten seconds, and as long as it takes where kernels are to be compiled.
+    tell : called as tell(what, done, of) before each piece.
+    The shipped rates of each part of a rung are multiplied by one factor, the geometric mean over some systems; a
+    complete L U gets one factor for light factors and one for operations. Libraries that are not installed keep the
+    shipped rates. Cost: about ten seconds, and the time to compile kernels if needed.
     """
     pieces = (_iterations, _analysis, _superlu, _libraries, _threshold, _multilevel, _few_rows)
     found = SHIPPED
@@ -40,10 +41,10 @@ def calibrate(tell: Callable[[str, int, int], Any] = lambda *_: None) -> Rates:
 
 
 def calibrate_gpu(tell: Callable[[str, int, int], Any] = lambda *_: None) -> GpuRates:
-    """Measure the rates of the GPU in use; as `calibrate`. Raises DeviceError if there is none.
+    """Measure the rates of the GPU in use, as `calibrate` does. Raises DeviceError if there is no GPU.
 
-    The threshold rung keeps its form and gets one factor; without cuDSS the shipped rates of its rung are kept. Cost: a
-    few seconds.
+    The shipped rates of the threshold rung are multiplied by one factor. Without cuDSS the shipped rates of its rung
+    are kept. Cost: a few seconds.
     """
     xp = require_gpu()
     pieces = (_iterations_on_gpu, _threshold_on_gpu, _multilevel_on_gpu, _cudss)
@@ -83,7 +84,7 @@ def _cudss(xp: Any) -> dict[str, float]:
 
 
 def _line(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, float]:
-    """Seconds of each item, and of none, from (items, seconds) of two systems."""
+    """The seconds per item, and the seconds for no items, from (items, seconds) of two systems."""
     rate = max(large[1] - small[1], 0.01 * large[1]) / (large[0] - small[0])
     return rate, max(small[1] - rate * small[0], 0.01 * small[1])
 
@@ -99,7 +100,7 @@ def _iterations() -> dict[str, float]:
 
 
 def _of_a_step(method: str, A: CSR, recipe: Any) -> float:
-    """Seconds of an iteration."""
+    """The time of an iteration in seconds."""
     b, F = _right_hand_side(A), recipe.factor(A)
     function = krylov.METHODS[method].solve
     taken = function(A, b, M=F, rtol=1 / PATIENCE**2, maxiter=STEPS).iterations
@@ -166,7 +167,7 @@ def _few_rows() -> dict[str, float]:
 
 
 def _of_complete(library: str, name: str) -> float:
-    """How many times longer complete factors take than expected."""
+    """The time of complete factors divided by the expected time."""
     A = _system(name)
     fill = with_little_fill(A, "amd")[1]
     row, entry, flop = SHIPPED.of(library)
@@ -182,16 +183,16 @@ def _seconds_of_direct(name: str, recipe: SparseLU) -> float:
 
 
 def _of_direct(recipe: SparseLU, A: CSR, *, analysis: bool = False) -> float:
-    """Seconds of complete factors and one solve."""
+    """The time of complete factors and one solve in seconds."""
     b = _right_hand_side(A)
-    if analysis or recipe.backend in ("feral", "pardiso"):  # their own analysis is a part of it
+    if analysis or recipe.backend in ("feral", "pardiso"):  # the analysis by these libraries is included
         return _seconds(lambda: recipe.factor(A).solve(b))
     F = recipe.factor(A)
     return _seconds(lambda: F.update(A).solve(b))
 
 
 def _of_rung(recipe: Any, A: CSR, method: Any = krylov.gmres) -> float:
-    """Seconds of factors and the iterations to 1e-8."""
+    """The time of factors and the iterations to 1e-8 in seconds."""
     b = _right_hand_side(A)
     return _seconds(lambda: method(A, b, M=recipe.factor(A), rtol=1e-8, maxiter=200).x)
 
@@ -205,7 +206,8 @@ def _right_hand_side(A: CSR) -> Any:
 
 
 def _seconds(function: Callable[[], Any]) -> float:
-    """Seconds of the fastest of some runs, until its array is computed, after one run that may compile."""
+    """The time of the fastest of some runs in seconds, until its array is computed. A first run, which may compile, is
+    not counted."""
     taken = []
     for _ in range(1 + RUNS):
         start = perf_counter()

@@ -25,17 +25,18 @@ STEPS = 5  # of the estimator of norms
 
 
 class NotKnown(Exception):
-    """A solve of the estimator did not come to its digits."""
+    """A solve of the estimator did not reach its tolerance."""
 
 
 def certificate(A: CSR, b: Any, x: Any, F: Any, *, complete: bool, deadline: float = math.inf) -> Certificate:
     """The certificate of an x (n,) for A x = b.
 
-    F : factors that led to x, None without any.  complete : they are those of A up to rounding.
-    deadline : of `perf_counter`; what is not known by then is Inf.
-    The bound of the error is that of LAPACK's xGERFS: || |A^-1| (|r| + (k + 1) eps (|A| |x| + |b|)) ||, over ||x||, all
-    in the largest element, with r = b - A x formed in twice the precision, k the entries of each row. Norms with A^-1
-    are estimated by some ten solves with A and A^H: from below, and mostly by a factor of less than 3.
+    F : the factors that led to x, None if there are none.
+    complete : whether F are the factors of A up to rounding.
+    deadline : a time of `perf_counter`; figures not known by then are Inf.
+    The error bound is that of LAPACK's xGERFS: || |A^-1| (|r| + (k + 1) eps (|A| |x| + |b|)) || / ||x||. The norms are
+    largest elements, r = b - A x is formed in twice the precision, and k is the number of entries of each row. Norms
+    with A^-1 are estimated by some ten solves with A and A^H: from below, and mostly by a factor of less than 3.
     """
     xp = namespace(b)
     product = matrix_operator(A if A.dtype == b.dtype else A.with_values(as_dtype(A.data, b.dtype)))
@@ -49,7 +50,7 @@ def certificate(A: CSR, b: Any, x: Any, F: Any, *, complete: bool, deadline: flo
     of_rows = residual.magnitudes(xp.zeros_like(b), xp.ones_like(b))
     of_A, of_x, of_b = (largest(v) for v in (of_rows, x, b))
     of_r, size = largest(r), residual.size(b)
-    # of an element of x, half of the last digit that it has: of the smallest numbers that is no part of their size
+    # half of the last digit of an element of x: for the smallest numbers not a fixed part of their size
     digit = math.ldexp(float(np.finfo(b.dtype).smallest_subnormal), power) / 2
     rounding = xp.maximum(eps / 2 * abs(x), digit).astype(b.dtype)
     entries = A.indptr[1:] - A.indptr[:-1]
@@ -70,7 +71,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 class _Inverse:
-    """A^-1 for an estimator of norms: by complete factors, else by gmres with incomplete ones, to DIGITS."""
+    """A^-1 for an estimator of norms: by complete factors, or by gmres with incomplete ones to a residual of DIGITS."""
 
     def __init__(self, product: Any, F: Any, b: Any, *, complete: bool, deadline: float):
         self.F, self.b, self.complete, self.deadline = F, b, complete, deadline
@@ -79,9 +80,9 @@ class _Inverse:
             self.ways = {"N": (product, M), "H": (product.H, M.H)}
 
     def norm(self, weights: Any) -> float:
-        """|| |A^-1| weights ||, the largest element, estimated; Inf where a solve did not end.
+        """An estimate of the largest element of |A^-1| weights; Inf if a solve did not reach its tolerance in time.
 
-        That is the largest sum of a row of A^-1 diag(weights), and so the 1-norm of diag(weights) A^-H.
+        This element is the largest row sum of |A^-1 diag(weights)|, and so the 1-norm of diag(weights) A^-H.
         """
         w = to_host(weights)
         most = largest(w)

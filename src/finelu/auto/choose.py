@@ -1,7 +1,7 @@
-"""Which recipe and which Krylov method fit a matrix: two tables, and `choose`, which reads them.
+"""The choice of a recipe and a Krylov method for a matrix: two tables, and `choose`, which reads them.
 
-`RUNGS` holds the recipes that `solve` may try, `FITTING` the methods that fit a recipe. All parts that need a recipe or
-a method for a matrix ask here: `solve`, `Sequence`, `finelu solve --recipe`, `compare` and the gradients of interop.
+`RUNGS` holds the recipes that `solve` may try, `FITTING` the methods that fit a recipe. All callers that need a recipe
+or a method for a matrix use them: `solve`, `Sequence`, `finelu solve --recipe`, `compare` and the gradients of interop.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ Rule = Callable[[MatrixTraits], bool]
 
 @dataclass(frozen=True)
 class Rung:
-    """recipes : the first is tried, the others where it finds no factors.  reason : why they are tried, in words.
+    """A step of the ladder: recipes that are tried at about the same cost.
 
-    quick : of the direct solve, whether it takes less time than a count of its fill.
+    recipes : the first is tried; the others follow if it finds no factors.
+    reason : why they are tried, in words.
+    quick : for the direct solve: whether it takes less time than a count of its fill.
     """
 
     recipes: tuple[Recipe | None, ...]
@@ -66,7 +68,12 @@ class Rung:
 
 @dataclass(frozen=True)
 class Choice:
-    """recipe : None for no preconditioner.  methods : the first, and gmres for where it breaks down."""
+    """The choice for a matrix.
+
+    recipe : the recipe, None for no preconditioner.
+    methods : the first method, then gmres in case it breaks down.
+    reason : why the recipe was chosen, in words.
+    """
 
     recipe: Recipe | None
     methods: tuple[str, ...]
@@ -78,14 +85,18 @@ class Choice:
 
 
 def _direct(ordering: str, usable: bool) -> tuple[Recipe, ...]:
-    """The last one takes a singular A, too; where no matching is complete columns alone would fill in far more."""
+    """Recipes of the direct solve; the last one also accepts a singular A.
+
+    usable : whether the diagonal is. If not, the last recipe has the order "auto": if no matching is complete, an order
+        of columns alone would fill in far more.
+    """
     last = SparseLU(ordering=ordering if usable else "auto", matching=not usable, shift=NUDGE)
     return SparseLU(ordering=ordering), last
 
 
 def _by_columns(A: MatrixTraits) -> bool:
-    """Whether a direct solve of A orders columns alone: not where rows are dense, as it may fill in all that these
-    touch."""
+    """Whether a direct solve of A orders columns alone. It does not if A has dense rows, since all columns that these
+    touch might fill in."""
     return A.paired < SYMMETRIC_PATTERN and not A.dense
 
 
@@ -101,11 +112,11 @@ GAPS = "the diagonal has gaps or zeros"
 
 
 def _elliptic(A: MatrixTraits) -> bool:
-    """Whether A is large enough, and its rows coupled as the recipe of subdomains needs it."""
+    """Whether A is large enough, and enough of its rows are coupled, for the recipe of subdomains."""
     return A.n >= SUBDOMAINS and A.coupled >= (COUPLED if A.definite else NEARLY_COUPLED)
 
 
-# The first row of each rung whose rule holds is tried. The rungs are tried in the order of their costs.
+# For each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs.
 RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     (
         "cheap",
@@ -130,9 +141,9 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     ("multilevel", lambda A: True, Rung((MultilevelILU(),), "it is the strongest")),
 )
 
-# The methods of the first row whose rule holds for A, the recipe, and whether that recipe alone is to be tried.
-# cg: factors that are Hermitian because A is (those of ILU0, MILU0, ILUK) have positive pivots where A is an M-matrix;
-# where one is negative, cg finds out, and gmres goes on.
+# The first row whose rule holds gives the methods. A rule reads A, the recipe, and whether only that recipe is tried.
+# cg: factors that are Hermitian because A is (those of ILU0, MILU0, ILUK) have positive pivots if A is an M-matrix; if
+# a pivot is negative, cg detects that, and gmres goes on.
 FITTING: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]], ...] = (
     (lambda A, M, alone: isinstance(M, MultilevelILU) and M.definite and not A.definite, ("minres", "gmres")),
     (lambda A, M, alone: isinstance(M, MultilevelILU) and M.definite, ("cg", "gmres")),
@@ -145,7 +156,7 @@ FITTING: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]]
 
 
 def sooner_on_host(A: MatrixTraits) -> str:
-    """Why a system on a GPU is better solved on the CPU, in words; "" where it is not."""
+    """Why a system on a GPU takes less time on the CPU, in words; "" if it does not."""
     if not A.gpu or (_elliptic(A) and (A.definite or A.m_matrix)):  # subdomains come first
         return ""
     without, few = bool(cudss.missing()), FEW_DEFINITE if A.definite else FEW
@@ -161,19 +172,19 @@ def sooner_on_host(A: MatrixTraits) -> str:
 
 
 def follows_chains(A: MatrixTraits) -> bool:
-    """Whether rows of A need each other one by one, so that a GPU is slower than a CPU."""
+    """Whether rows of A depend on each other one by one, so that a GPU is slower than a CPU."""
     return A.nnz < SHORT_LEVELS * A.levels
 
 
 def rungs(traits: MatrixTraits) -> dict[str, Rung]:
-    """What `solve` may try for such a matrix, by the names of the rungs."""
+    """The rungs that `solve` may try for such a matrix, by name."""
     found: dict[str, Rung] = {}
     for name, holds, rung in RUNGS:
         if name not in found and holds(traits):
             found[name] = rung
     recipes: Any = found["direct"].recipes
     by_columns, reason = recipes[0].ordering == COLAMD, found["direct"].reason
-    sparse = traits.mean_row <= SHORT and (not traits.dense or is_quick(traits))  # few fill in little
+    sparse = traits.mean_row <= SHORT and (not traits.dense or is_quick(traits))  # few rows fill in little
     permuted = not traits.diagonal.usable and sparse
     if (by_columns or permuted) and klu.nbklu() is not None:
         recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
@@ -187,9 +198,9 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
 
 
 def methods(traits: MatrixTraits, recipe: Recipe | None, method: str = "auto", *, alone: bool) -> tuple[str, ...]:
-    """The method for a recipe, and the one for where it breaks down.
+    """The method for a recipe, then the one to use if it breaks down.
 
-    method : the one that the caller has fixed.  alone : whether no other recipe is to be tried.
+    method : "auto", or the only method, fixed by the caller.  alone : whether no other recipe is to be tried.
     """
     if method != "auto":
         return (method,)
@@ -199,7 +210,7 @@ def methods(traits: MatrixTraits, recipe: Recipe | None, method: str = "auto", *
 def choose(traits: MatrixTraits, recipe: Recipe | str | None = "auto", method: str = "auto") -> Choice:
     """The recipe and the methods for such a matrix.
 
-    recipe, method : what the caller has fixed; with "auto" it is what `solve` tries first where memory allows.
+    recipe, method : fixed by the caller, or "auto" for those that `solve` tries first if memory allows.
     """
     if not isinstance(recipe, str):
         return Choice(recipe, methods(traits, recipe, method, alone=True), ASKED)
@@ -209,7 +220,7 @@ def choose(traits: MatrixTraits, recipe: Recipe | str | None = "auto", method: s
 
 
 def unfit(method: str, A: CSR, kind: str) -> str:
-    """What A lacks of the symmetry that a method needs, in words; "" where it has it.
+    """Why A does not have the symmetry that a method needs, in words; "" if A has it.
 
     kind : as in `MatrixTraits`.
     """
@@ -219,7 +230,7 @@ def unfit(method: str, A: CSR, kind: str) -> str:
 
 
 def recipe_asked(recipe: Any) -> Any:
-    """The recipe that is meant, None for no preconditioner, or "auto": of a recipe, its class, or a name of either."""
+    """The recipe, None for no preconditioner, or "auto", from a recipe, its class, or a name of either."""
     if recipe is None or isinstance(recipe, Recipe) or (isinstance(recipe, str) and recipe == "auto"):
         return recipe
     found = recipe_of(recipe, "auto", "none")

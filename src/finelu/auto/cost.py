@@ -1,4 +1,4 @@
-"""What the rungs of `solve` are expected to cost, in seconds and in bytes, and whether that fits the limits."""
+"""The expected costs of the rungs of `solve`, in seconds and in bytes, and whether they fit the limits."""
 
 from __future__ import annotations
 
@@ -53,17 +53,20 @@ COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a
 class Costs:
     """Expected costs of the rungs for one A.
 
-    rungs : of `choose.rungs`.  limit : bytes for the factors of a rung; None: a part of what is free.
-    deadline : of `perf_counter`.
-    pace : how much slower this machine is than the one of the constants; gpu_pace : what a GPU takes for its own rungs,
-    likewise.  analysis : of the direct solve, once
-    `count_fill` has made it.  analysis_seconds : on an idle machine, that it takes to order A and to count what the
-    direct solve would take.  job : the same analysis, running in a second thread.
-    short : rows are so short that factors with columns ordered alone stay sparse.
-    fill : of the direct solve, where it is counted; counted : whether no count is to come.
-    too_large : A is, for an analysis of the direct solve.
+    rungs : the rungs, from `choose.rungs`.
+    limit : the memory for the factors of a rung in bytes; None for a part of the free memory.
+    deadline : a time of `perf_counter`.
+    pace : the measured time of an iteration divided by the expected one, which corrects all expected times.
+    gpu_pace : the same for the rungs that a GPU computes.
+    analysis : the analysis of the direct solve, once `count_fill` has made it.
+    analysis_seconds : the time, on an idle machine, to order A and to count the work of the direct solve.
+    job : the order and the count of `count_fill`, begun early, perhaps in a second thread; or None.
+    short : whether rows are so short that factors with columns ordered alone stay sparse.
+    fill : the fill of the direct solve, once it is counted.
+    counted : whether no count is to come.
+    too_large : whether A is too large for an analysis of the direct solve.
     by_columns : whether the direct solve orders columns alone, so that its fill cannot be counted.
-    quick : whether it is not counted because it takes less time than that.
+    quick : whether the direct solve takes less time than a count, and so is not counted.
     """
 
     def __init__(self, A: CSR, traits: MatrixTraits, rungs: dict[str, Rung], limit: float | None, deadline: float):
@@ -84,11 +87,12 @@ class Costs:
 
     @cached_property
     def compile_seconds(self) -> float:
-        """That it takes to compile the kernels of a count first."""
+        """The time to compile the kernels of a count; 0 if they are compiled."""
         return 0.0 if kernels_for(np.empty(0)).minimum_degree.is_compiled() else COMPILES
 
     def begin_count(self, *, now: bool) -> None:
-        """Begin `count_fill`: by another thread, where iterations are as fast without it, else here, if it may be now.
+        """Begin `count_fill`: in another thread if iterations are as fast without it, else in this one if `now` is
+        True.
 
         `end_count` ends it.
         """
@@ -101,7 +105,7 @@ class Costs:
 
     @cached_property
     def light(self) -> Analysis | None:
-        """KLU's, which it makes where A is like a circuit, if that shows that KLU takes the least."""
+        """The analysis by KLU of an A like that of a circuit, if it shows that KLU takes the least time; else None."""
         with suppress(OutOfTime), limited(self.deadline):
             return light_by_klu(self.A) if self._automatic else None
         return None
@@ -117,13 +121,13 @@ class Costs:
         return self._automatic and not needs_matching(self.A)
 
     def end_count(self) -> None:
-        """No thread is at work on A any more."""
+        """End the thread that works on A, if any."""
         if self.job is not None and not self.job.over:
             self.job.end()
             self.job = None
 
     def counting(self) -> float:
-        """Seconds that `count_fill` and a direct solve after it take at least; Inf while another thread is at it."""
+        """A lower bound, in seconds, for `count_fill` and the direct solve after it; Inf while a thread is counting."""
         if self.light is not None:
             return 0.0
         seconds = self.analysis_seconds + self.compile_seconds
@@ -144,7 +148,7 @@ class Costs:
         return self.pace * seconds
 
     def count_fill(self) -> None:
-        """Order A as the direct solve will, and count its fill and work; nothing, if the time is over before."""
+        """Order A as the direct solve will, and count its fill and work; leave both unknown if time runs out."""
         recipes: Any = () if self.counted else self.rungs["direct"].recipes
         self.counted = True
         for recipe in recipes:  # the last one also takes a matching that is not complete
@@ -168,7 +172,7 @@ class Costs:
                 return
 
     def known(self, recipe: SparseLU) -> Analysis | None:
-        """The analysis for a recipe of the direct solve, where `count_fill` has made it."""
+        """The analysis for a recipe of the direct solve, if `count_fill` has made it."""
         found, other = self.analysis, self._analysed_for
         if found is None or other is None:
             return None
@@ -177,17 +181,17 @@ class Costs:
         return found if plain or recipe is other else None
 
     def seconds(self, rung: str) -> float:
-        """Seconds that a rung is expected to take, its iterations included; Inf where its factors do not fit."""
+        """The expected time of a rung in seconds, including its iterations; Inf if its factors do not fit."""
         n, nnz = self.traits.n, self.traits.nnz
         if not self.fits(self.bytes_of(rung)) or (rung == "direct" and self.too_large):
             return math.inf
-        if rung == "cudss":  # which counts in its plan
+        if rung == "cudss":  # its plan counts the fill
             return current_on_gpu().cudss_overhead + current_on_gpu().cudss_row * n
         if self.traits.gpu and self._made_on_gpu(rung):
             rates: dict[str, float] = asdict(current_on_gpu())
             return self.gpu_pace * (rates[f"{rung}_overhead"] + rates[rung] * nnz)
         if rung == "direct":
-            if self.by_columns:  # for many long rows no bound is known but that of dense factors
+            if self.by_columns:  # for many long rows the only known bound is that of dense factors
                 sparse, dense = RATES.columnwise * nnz, RATES.dense_flop * 2 / 3 * float(n) ** 3
                 few = min(sparse, dense) if n <= QUICK else dense
                 return self.pace * (sparse if self.short else few)
@@ -201,29 +205,31 @@ class Costs:
 
     @cached_property
     def filling(self) -> float:
-        """How much longer than entries alone show factors with fill take, since dense rows of A meet many others."""
+        """The factor by which dense rows of A, which meet many others, prolong factorizations with fill."""
         return max(1.0, products(self.A) / (COSTLY * self.traits.nnz)) if self.traits.dense else 1.0
 
     def _made_on_gpu(self, rung: str) -> bool:
-        """Whether the factors of a rung are, for an A there: of others the host's work is what takes time."""
+        """Whether the factors of a rung are made on the GPU if A is there; else the host's work takes most time."""
         if rung != "multilevel" or self.traits.n < AT_ONCE:
             return rung == "threshold"
         return self.traits.kind == "general" or self._without_pairs
 
     @cached_property
     def _without_pairs(self) -> bool:
-        """Whether multilevel factors of this symmetric A need no pivots of two rows, at first."""
+        """Whether the first level of multilevel factors of this symmetric A needs no pivots of two rows."""
         return definite_scale(self.A) is not None
 
     def of_iteration(self, method: str) -> float:
-        """Seconds of an iteration with factors of A's own pattern, where A is."""
+        """The time of an iteration in seconds, with factors of A's own pattern, on the device of A."""
         rates = current_on_gpu() if self.traits.gpu else RATES
         measured = {"cg": rates.cg, "bicgstab": rates.bicgstab}
         return rates.overhead + measured.get(method, rates.gmres) * self.traits.nnz
 
     def keep_pace(self, measured: float, expected: float) -> None:
-        """An iteration of the cheap rung has taken `measured` instead of `expected` seconds. One with subdomains says
-        nothing of factors of the whole matrix."""
+        """Correct the pace: an iteration of the cheap rung has taken `measured` instead of `expected` seconds.
+
+        An iteration with subdomains is ignored, since it says nothing about factors of the whole matrix.
+        """
         if isinstance(self.rungs["cheap"].recipes[0], Schwarz):
             return
         pace = min(max(measured / expected, FASTEST), SLOWEST)
@@ -233,15 +239,15 @@ class Costs:
             self.pace = pace
 
     def _of(self, fill: Fill) -> float:
-        """Seconds of a direct solve with that fill, on an idle machine."""
+        """The time of a direct solve with that fill in seconds, on an idle machine."""
         library = self.analysis.library if self.analysis is not None else None
         row, entry, flop = SECONDS["superlu" if library is None else library.name]
-        part = 0.5 if library is not None and library.symmetric else 1.0  # of L and U that is made
+        part = 0.5 if library is not None and library.symmetric else 1.0  # the computed part of L and U
         return row * self.traits.n + part * (entry * fill.nnz + flop * fill.flops)
 
     def bytes_of(self, rung: str) -> float:
-        """Bytes that the factors of a rung may take: counted for the direct solve, where that is possible, else what
-        the `fill` of the recipe allows."""
+        """The memory that the factors of a rung may take, in bytes: as counted for the direct solve if possible, else
+        as the `fill` of the recipe allows."""
         n, nnz = self.traits.n, self.traits.nnz
         if rung != "direct":
             fills = [getattr(recipe, "fill", 1.0) for recipe in self.rungs[rung].recipes]
@@ -253,28 +259,31 @@ class Costs:
         return self.entry * (nnz if self.fill is None else self.fill.nnz)
 
     def fits(self, size: float) -> bool:
-        """Whether that many bytes are free; asking takes longer than a small solve, so it is asked for many only."""
+        """Whether that many bytes are free. A few are always taken to be, since asking takes longer than a small
+        solve."""
         return (self.limit is None and size <= ALWAYS_FREE) or size <= self.memory
 
     @property
     def most(self) -> float:
-        """Entries that the factors of the direct solve may have; Inf where those that are expected fit."""
+        """The number of entries that the factors of the direct solve may have; Inf if the expected number fits."""
         return math.inf if self.fits(self.bytes_of("direct")) else self.most_entries
 
     @property
     def most_entries(self) -> float:
-        """Entries that factors may have."""
+        """The number of entries that factors may have."""
         return self.memory / self.entry
 
     def in_time(self, seconds: float, rung: str = "") -> bool:
-        """Whether that many seconds, at the pace of an idle machine, end before the deadline; with the name of a rung:
-        of what `seconds` says of it."""
+        """Whether work of that many seconds ends before the deadline.
+
+        seconds : on an idle machine; if `rung` is given, as returned by `seconds(rung)`, whose pace is taken out.
+        """
         pace = self.gpu_pace if self.traits.gpu and self._made_on_gpu(rung) else self.pace
         return perf_counter() + (seconds / pace if rung else seconds) < self.deadline
 
     @cached_property
     def memory(self) -> float:
-        """Bytes that the factors of a rung may take."""
+        """The memory that the factors of a rung may take, in bytes."""
         if self.limit is not None:
             return self.limit
         on_host = free_memory(np.empty(0))

@@ -1,4 +1,4 @@
-"""Whether A v = 0, without rounding or to twice the precision, and whether det A = 0."""
+"""Tests whether A v = 0, exactly or to twice the precision, and whether det A = 0."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ def product_twice(A: CSR, v: Any, plus: Any = None) -> Any:
 
 
 def image(A: CSR, v: Any) -> tuple[Any, Any]:
-    """|A v|, formed in twice the precision, and what the rounding of the sums in the rows of A may make of 0: both
-    times a power of two, with which the largest terms are about 1, and others do not underflow together. Rows whose
-    terms leave the range all the same are Inf, and nothing of them rounding."""
+    """(|A v|, a bound of the rounding of the sums in the rows of A), with A v formed in twice the precision.
+
+    Both are multiplied by a power of two that brings the largest terms to about 1, so that others do not underflow. For
+    rows whose terms leave the range all the same, |A v| is Inf and the bound is 0.
+    """
     deadline.check()
     of_A, of_v = (math.frexp(largest(values))[1] for values in (A.data, v))
     limits, xp = np.finfo(A.dtype), namespace(v)
@@ -47,9 +49,10 @@ def image(A: CSR, v: Any) -> tuple[Any, Any]:
 
 
 def sums_are_exact(A: CSR) -> bool:
-    """Whether sums of entries of a row of A, added up in twice the precision of float64, are 0 only where they are so
-    without any rounding: all partial sums, and those of their rounding errors, are then multiples of the last place of
-    the smallest entry that this precision holds."""
+    """Whether a sum of entries of a row of A, formed in twice the precision of float64, is 0 only if it is exactly 0.
+
+    All partial sums, and those of their rounding errors, are then multiples of the last place of the smallest entry.
+    """
     entries = abs(A.data.view(A.data.real.dtype))
     if not bool(entries.all()):
         entries = entries[entries > 0]
@@ -60,8 +63,8 @@ def sums_are_exact(A: CSR) -> bool:
 
 
 def takes_to_zero(A: CSR, v: Any) -> bool | None:
-    """Whether A takes a multiple of v (n,) to 0 without any rounding; None where that is not one of 0, 1, -1, i and -i
-    up to the rounding of v: others cannot be held, as a rule."""
+    """Whether A times a multiple of v (n,) is exactly 0; None if v has no multiple whose entries are 0, 1, -1, i and
+    -i up to the rounding of v, since others are not representable as a rule."""
     xp = namespace(v)
     v = v / v[abs(v).argmax()]
     units = (xp.rint(v.real) + (1j * xp.rint(v.imag) if v.dtype.kind == "c" else 0)).astype(v.dtype)
@@ -71,11 +74,11 @@ def takes_to_zero(A: CSR, v: Any) -> bool | None:
 
 
 def exactly_singular(A: CSR) -> bool | None:
-    """Whether det A = 0 for the numbers that A holds; None where A has more than MOST_EXACT rows.
+    """Whether det A = 0 for the numbers stored in A; None if A has more than MOST_EXACT rows.
 
-    The determinant modulo two primes of 31 bits, whose square root of -1 stands for i: if one is not 0, A is not
-    singular; a nonsingular A that is singular modulo both is one in 10^18. Cost: n^3 / 3 integer operations, on the
-    host.
+    The determinant is formed modulo two primes of 31 bits, in whose fields a square root of -1 represents i. If one
+    determinant is not 0, A is not singular. One nonsingular A in 10^18 is singular modulo both. Cost: n^3 / 3 integer
+    operations, on the host.
     """
     if A.n > MOST_EXACT:
         return None
@@ -84,7 +87,7 @@ def exactly_singular(A: CSR) -> bool | None:
 
 
 def _residues(dense: np.ndarray, prime: int) -> np.ndarray:
-    """(n, n) int64: the numbers modulo prime. A float is m 2^e, and 2 has an inverse."""
+    """(n, n) int64: the numbers modulo prime. A float is m 2^e, and 2 has an inverse modulo prime."""
     root = next(r for r in (pow(g, (prime - 1) // 4, prime) for g in range(2, 50)) if r * r % prime == prime - 1)
     total = np.zeros(dense.shape, np.int64)
     for part, unit in ((dense.real, 1), (dense.imag, root)):

@@ -1,4 +1,4 @@
-"""Null vectors by inverse iteration with factors of about A, refined in twice the precision."""
+"""Null vectors by inverse iteration with approximate factors of A, refined in twice the precision."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ GROWN = 1e-4  # length of a correction of a unit vector, from which on it is not
 
 @dataclass(frozen=True)
 class NullVector:
-    """A unit vector v with |A v| <= u |A| |v| in every row, u half of eps, formed in twice the precision, or with that
-    for v + w, w below the rounding of v.
+    """A unit vector v with |A v| <= u |A| |v| in every row, with u half of eps and A v formed in twice the precision.
 
-    exact : A (v + w) vanishes to twice the precision, row by row.
+    The bound holds for v, or for v + w with a w below the rounding of v.
+    exact : whether A (v + w) vanishes to twice the precision, row by row.
     """
 
     v: Any
@@ -37,15 +37,16 @@ class NullVector:
 
 
 def null_vector(A: CSR, F: Any, begin: Any, trans: str) -> NullVector | None:
-    """From `begin`, with factors F of about A (trans "N") or A^H ("H"); None if none is found.
+    """A null vector of A from `begin`, with factors F that approximate A (trans "N") or A^H ("H"); None if none is
+    found.
 
-    Inverse iteration with F^H F, for the right singular vector of the smallest singular value. Then F^-1 (F v - A v)
-    takes away what a shift in F has brought in. Rows of A are compared with what rounding makes of each, so that large
-    ones do not hide small ones; v is looked at with and without its small entries.
+    Inverse iteration with F^H F leads to the right singular vector of the smallest singular value. Then steps
+    v <- F^-1 (F v - A v) remove the effect of a shift in F. Each row of A v is compared with its own rounding, so that
+    large rows do not hide small ones. v is tested with and without its small entries.
     """
     S, xp, eps = A.tosparse(), namespace(begin), float(np.finfo(A.dtype).eps)
     sizes = abs(S)
-    try:  # what F has taken out, and cannot find
+    try:  # null vectors that F has removed, so that inverse iteration cannot find them
         known = getattr(F, "null_space" if trans == "N" else "left_null_space", None)
     except (MemoryError, FineluError):
         known = None
@@ -73,7 +74,10 @@ def null_vector(A: CSR, F: Any, begin: Any, trans: str) -> NullVector | None:
 
 
 def _refined(A: CSR, F: Any, v: Any, trans: str, sizes: Any, eps: float) -> NullVector | None:
-    """v refined as v + w, w below the rounding of v; its entries that are 0 stay so."""
+    """v refined as v + w, with w below the rounding of v; None if that is not a null vector.
+
+    Entries of v that are 0 stay 0.
+    """
     xp = namespace(v)
     v = v.astype(A.dtype, copy=False)
     w, support = xp.zeros_like(v), v != 0
@@ -103,11 +107,11 @@ def _refined(A: CSR, F: Any, v: Any, trans: str, sizes: Any, eps: float) -> Null
 
 
 def _step(F: Any, rest: Any, magnitudes: Any, trans: str) -> Any:
-    """F^-1 of `rest` without the parts of it that lead out of the range of a singular A, of which nearly singular F
-    make a large vector, whose rounding is as large as the wanted component.
+    """F^-1 times `rest` without its parts outside the range of a singular A.
 
-    Each part, along a left null vector u, is taken out as a multiple of the magnitudes of the rows, so that what is
-    left of A v in the end is the least that there can be, compared with these.
+    A nearly singular F makes a large vector of such a part, whose rounding is as large as the wanted component. Each
+    part, along a left null vector u, is removed by subtracting a multiple of the magnitudes of the rows, so that the
+    final A v is as small as possible compared with these magnitudes.
     """
     xp = namespace(rest)
     for _ in range(MOST_VECTORS):
@@ -125,8 +129,11 @@ def _step(F: Any, rest: Any, magnitudes: Any, trans: str) -> Any:
 
 
 def null_space(A: CSR, F: Any, start: Any, trans: str, first: Any, enough: float) -> Any:
-    """Orthonormal null vectors (n, k) of A, the first of them given, until `start` has no larger part than `enough`
-    along one that is not among them."""
+    """Orthonormal null vectors (n, k) of A.
+
+    first : the first of them.  start : the vector from which others are found.
+    enough : the search ends when the part of `start` outside their span is at most this long, or no other is found.
+    """
     xp, V = namespace(start), first[:, None]
     while V.shape[1] < MOST_VECTORS:
         rest = start - Vectors(V).part(start)
@@ -141,7 +148,7 @@ def null_space(A: CSR, F: Any, start: Any, trans: str, first: Any, enough: float
 
 
 def inverse_step(F: Any, v: Any, trans: str) -> Any:
-    """A unit vector along (F^H F)^-1 v; None where that is 0 or not finite."""
+    """A unit vector along (F^H F)^-1 v; None if that is 0 or not finite."""
     w = unit(_applied(F, v, "H" if trans == "N" else "N"))
     deadline.check()
     return None if w is None else unit(_applied(F, w, trans))

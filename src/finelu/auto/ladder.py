@@ -1,10 +1,10 @@
-"""The ladder of `solve`: what is tried, in which order, and when it ends.
+"""The ladder of `solve`: the rungs that are tried, their order, and when the ladder ends.
 
-First a factorization that costs next to nothing (ILU0, IC0, MILU0). While it iterates, the rest of its time is
-predicted from the digits gained so far, and compared with what the other rungs are expected to take: a threshold
+The first rung is a factorization that costs next to nothing (ILU0, IC0, MILU0). While it iterates, the rest of its time
+is predicted from the digits gained so far, and compared with the expected time of the other rungs: a threshold
 factorization (ILUT, ICT; ParILUT on a GPU), a complete sparse L U, whose fill and work are counted before, and the
-multilevel ILU. The one that is predicted to end first goes on, from the best x so far. A breakdown or a stagnation ends
-a rung at once. No rung is tried twice.
+multilevel ILU. The rung that is predicted to end first goes on, from the best x so far. A breakdown or a stagnation
+ends a rung at once. No rung is tried twice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TINY = 1e-20  # a norm of b beyond which no b is near the smallest numbers of it
 
 
 class Ladder:
-    """The rungs for one A, with the factors that have been made, for one right-hand side after the other."""
+    """The rungs for one A and the factors made so far, to solve for one right-hand side after the other."""
 
     def __init__(
         self,
@@ -70,30 +70,38 @@ class Ladder:
         known: MatrixTraits | None = None,
         criterion: str = "auto",
     ):
-        """recipe, method : "auto", or the only one that is tried.  deadline : of `perf_counter`.  memory : bytes for
-        the factors of a rung.  most : iterations of one right-hand side.  known : what A is like, None to look.
-        criterion : see `finelu.krylov.criterion`.  watch, norm_callback : see `SwitchMonitor`.  callback : called with
-        each new x."""
+        """Make the rungs for A.
+
+        rtol : the relative tolerance.
+        recipe, method : "auto", or the only recipe or method to try.
+        deadline : a time of `perf_counter`.
+        memory : the memory for the factors of a rung in bytes, None for a part of the free memory.
+        watch, norm_callback : see `SwitchMonitor`.
+        callback : called with each new x.
+        most : the largest number of iterations for one right-hand side.
+        known : the traits of A, None to compute them.
+        criterion : see `finelu.krylov.criterion`.
+        """
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
-        self.wanted = rtol  # the relative tolerance of the right-hand side that is solved for
+        self.wanted = rtol  # the relative tolerance for the current right-hand side
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
         self.criterion = criterion
-        self.traits = known or traits(A)  # `definite` until a curvature says otherwise
+        self.traits = known or traits(A)  # `definite` holds until a curvature disproves it
         self.asked = not isinstance(recipe, str)
         self.rungs = rungs(self.traits) if isinstance(recipe, str) else {"asked": Rung((recipe,), ASKED)}
         self.costs = Costs(A, self.traits, self.rungs, memory, deadline)
         self.factors: dict[str, Any] = {}
         self.broken: set[str] = set()  # rungs without factors
         self.solvability = Solvability(A, self.traits)
-        self.least = False  # whether the last x for such a b was of the least residual
-        self.nested = 0  # how many parts of b outside of A's range have been taken away
+        self.least = False  # whether the last x for a b outside of A's range has the least residual
+        self.nested = 0  # how many parts of b outside of A's range have been removed
         self.condition = 1.0  # a lower bound of A's condition number, from complete factors
         self.interrupted = False
-        self.preferred: str | None = None  # the rung that solved the right-hand side before
-        self.given_up: set[str] = set()  # rungs that did not solve an earlier one: they come last from then on
+        self.preferred: str | None = None  # the rung that solved the previous right-hand side
+        self.given_up: set[str] = set()  # rungs that did not solve an earlier right-hand side: they come last
 
     def first(self) -> dict[str, str]:
-        """What is tried first: recipe, method and reason, in words; {} where nothing fits the memory."""
+        """The first attempt: recipe, method and reason, in words; {} if no rung fits the memory."""
         rung = self.next_rung(list(self.rungs))
         if rung is None:
             return {}
@@ -103,7 +111,7 @@ class Ladder:
     # the order of the rungs
 
     def next_rung(self, left: list[str]) -> str | None:
-        """The cheapest of those left that fits the memory and the time; what an earlier one gave up comes last."""
+        """The cheapest rung of `left` that fits the memory and the time; rungs that were given up come last."""
         costs, given_up = self.costs, self.given_up.intersection(left)
         if given_up and (rung := self.next_rung([rung for rung in left if rung not in given_up])):
             return rung
@@ -124,8 +132,10 @@ class Ladder:
         return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
 
     def _complete(self, left: list[str]) -> str | None:
-        """The rung of complete factors, if it is left, fits, and is not expected to take much longer than incomplete
-        ones: for tolerances that an incomplete factorization may reach, or not, by chance."""
+        """The rung of complete factors, for tolerances that an incomplete factorization reaches only by chance.
+
+        None unless the rung is left, fits, and is not expected to take much longer than incomplete factors.
+        """
         rung, costs = next((rung for rung in COMPLETE if rung in compared(left)), None), self.costs
         if rung == "direct" and costs.fits(costs.bytes_of(rung)):
             costs.count_fill()
@@ -137,9 +147,11 @@ class Ladder:
     # a right-hand side
 
     def solve(self, b: Any, x0: Any = None, atol: float = 0.0, *, rung: str | None = None, why: str = "") -> Solution:
-        """Solve for one b (n,) in the dtype of x, to max(rtol ||b||, atol), from x0 where its residual is below b's.
+        """Solve for one b (n,) in the dtype of x, to max(rtol ||b||, atol).
 
-        rung : the only one that is tried.  why : the reason for the first attempt, where the caller knows it.
+        x0 : the initial guess; it is used if its residual is smaller than b.
+        rung : the only rung to try, None for all.
+        why : the reason for the first attempt, if the caller knows it.
         """
         b = namespace(b).ascontiguousarray(b)
         scale = norm(b)
@@ -153,7 +165,7 @@ class Ladder:
         if self.interrupted:
             return self.nothing(b, Status.INTERRUPTED, scale)
         rhs = RightHandSide(self.A, b, scale, wanted, self.criterion)
-        length = scale  # of b - A x, which the criterion may measure otherwise
+        length = scale  # ||b - A x||; the criterion may measure another size
         if x0 is not None:
             _, size = rhs.residual(b, x0, rhs.target)
             if size < scale:
@@ -184,8 +196,12 @@ class Ladder:
             return self._solution(rhs, left)
 
     def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:
-        """Try the rungs that are left, until one solves or there is a reason to stop; takes out what it tries, and
-        returns the last, None if that is not what led to the evidence. rung, why : as in `solve`."""
+        """Try the rungs of `left` until one solves or there is a reason to stop. Each tried rung is removed from
+        `left`.
+
+        Returns the last rung, or None if the evidence for a singular A was found without it.
+        rung, why : as in `solve`.
+        """
         try:
             rung = rung or self.preferred or self.next_rung(left)
             why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
@@ -209,7 +225,7 @@ class Ladder:
         return rung
 
     def _off_range(self, rhs: RightHandSide, *, thorough: bool = False) -> Evidence | None:
-        """`Solvability.off_range`; where A takes the constant vector to 0, factors that keep row sums are left out."""
+        """`Solvability.off_range`. If A takes the constant vector to 0, factors that keep row sums are left out."""
         if self.criterion == "backward":
             return None
         known, small = self.solvability, self.traits.n <= SMALL and not thorough
@@ -223,9 +239,12 @@ class Ladder:
     def _least_squares(
         self, rhs: RightHandSide, evidence: Evidence, rung: str | None = None, guess: Any = None
     ) -> Solution:
-        """The answer for a right-hand side outside of A's range: x of the least residual and, as far as null vectors
-        are known, of the least norm.  rung : that of good factors, if there are some.  guess : of x, None for 0: what
-        iterations with b have left has grown along null vectors."""
+        """The answer for a right-hand side outside of A's range: the x with the least residual and, as far as null
+        vectors are known, the least norm.
+
+        rung : the rung of good factors, if any.
+        guess : the initial guess, None for 0: the x of earlier iterations with b has grown along null vectors.
+        """
         b, null, within = rhs.b, evidence.null, rhs.b - evidence.outside
         if rung is not None:
             self.solvability.look_at_structure()
@@ -249,7 +268,7 @@ class Ladder:
         if inner.status in (Status.INTERRUPTED, Status.OUT_OF_TIME):
             status = inner.status
         elif not self.least and b.real.dtype == np.float32 and rhs.iterations + inner.iterations < self.most:
-            status = Status.PRECISION_LIMIT  # double precision finds out
+            status = Status.PRECISION_LIMIT  # so that double precision is tried
         least, ended = "x is of the least residual", inner.status.name.lower().replace("_", " ")
         if not self.least:
             least += f" that was found, as the iterations for the part of b in A's range ended: {ended}"
@@ -264,7 +283,7 @@ class Ladder:
         return self._combined(rhs, evidence, inner, replace(inner, x=x, status=status, seen=seen))
 
     def _combined(self, rhs: RightHandSide, evidence: Evidence, inner: Solution, found: Solution) -> Solution:
-        """The solution with the earlier attempts, and with norms that are those of b, not of its part."""
+        """The solution with the earlier attempts, and with the norms for b instead of its part in A's range."""
         within, outside = norm(rhs.b - evidence.outside), norm(evidence.outside)
         history, recurrence = (np.hypot(norms, outside)[1:] for norms in (inner.history, inner.recurrence))
         history = np.append(rhs.history, history)
@@ -282,7 +301,7 @@ class Ladder:
         )
 
     def _magnified(self, b: Any, x0: Any, atol: float, power: int) -> Solution:
-        """The solution by way of A y = 2^power b, where x and A x would lose digits by underflow."""
+        """The solution by way of A y = 2^power b, for a b so small that x and A x would lose digits by underflow."""
         x0, atol = None if x0 is None else times_power(x0, power), float(np.ldexp(atol, power))
         given = self.callback, self.watch
         self.callback, self.watch = reduced(*given, power)
@@ -335,7 +354,7 @@ class Ladder:
         return monitor.change
 
     def _take(self, rhs: RightHandSide, rung: str, found: Solution, attempt: Attempt, *, given_up: bool) -> None:
-        """What a rung has found, into the rhs."""
+        """Record the result of a rung in `rhs`."""
         rhs.attempts.append(attempt)
         rhs.tried, rhs.status = True, found.status
         rhs.iterations += found.iterations
@@ -362,8 +381,8 @@ class Ladder:
                 self.condition = max(self.condition, condition(self.A, self.factors[rung], rhs.b))
 
     def _is_settled(self, rhs: RightHandSide, rung: str) -> bool:
-        """Whether the factors alone give the x that this precision has, though ||b - A x|| is not small: then
-        `rhs` has it."""
+        """Whether the factors alone give an x as accurate as the precision allows, though ||b - A x|| is not small. If
+        so, x is stored in `rhs`."""
         F, residual = self.factors[rung], rhs.residual.residual
         if F is None:
             return False
@@ -377,7 +396,7 @@ class Ladder:
             return False
         _, rhs.size = rhs.residual(rhs.b, x, rhs.target)
         rhs.x = x
-        if rhs.status is not Status.PRECISION_LIMIT:  # which has said more
+        if rhs.status is not Status.PRECISION_LIMIT:  # whose verdict says more
             rhs.verdict = (
                 f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise"
                 " backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
@@ -385,7 +404,7 @@ class Ladder:
         return True
 
     def _solution(self, rhs: RightHandSide, left: list[str]) -> Solution:
-        """The answer for a right-hand side after its last attempt; `left` are the rungs that were not tried."""
+        """The answer for a right-hand side after its last attempt.  left : the rungs that were not tried."""
         status, seen, check = rhs.status, self.traits.sentences(), rhs.residual
         reached, history, of_rows = rhs.size, np.array(rhs.history), ""
         if check.looks_at_rows:
@@ -395,7 +414,7 @@ class Ladder:
             of_rows = check.sentence()
         if status in HOPELESS:
             self.solvability.look_at_structure()
-        of_attempt = status is Status.MAX_ITERATIONS and rhs.iterations < self.most  # a limit that is not the caller's
+        of_attempt = status is Status.MAX_ITERATIONS and rhs.iterations < self.most  # the limit of an attempt
         if status not in OVER:
             in_memory = [rung for rung in left if self.asked or self.costs.seconds(rung) < math.inf]
             if rhs.iterations >= self.most:
@@ -447,7 +466,7 @@ class Ladder:
         )
 
     def certificate(self, b: Any, x: Any) -> Certificate:
-        """The certificate of an x that this ladder has found for b."""
+        """The certificate of an x that this ladder found for b."""
         made = [
             rung for rung in (self.preferred, *COMPLETE, *self.factors) if rung is not None and rung in self.factors
         ]
@@ -456,14 +475,14 @@ class Ladder:
         return certificate(self.A, b, x, F, complete=complete, deadline=self.costs.deadline)
 
     def nothing(self, b: Any, status: Status, size: float) -> Solution:
-        """x = 0, and nothing tried."""
+        """The solution x = 0 without any attempt."""
         x, history = namespace(b).zeros_like(b), np.array([size])
         return Solution(x, status, 0, size, history, recurrence=history, seen=self.traits.sentences())
 
     # a rung
 
     def _factor(self, rung: str) -> str:
-        """Make the factors of a rung, by its first recipe that finds some; "" or why there are none."""
+        """Make the factors of a rung by the first of its recipes that succeeds. Returns "", or why all failed."""
         outcome, chosen, costs = "", self.rungs[rung], self.costs
         for recipe in chosen.recipes:
             try:
@@ -483,7 +502,7 @@ class Ladder:
                 if self.asked:
                     raise
                 outcome = outcome or str(error).split(": ", 1)[-1].rstrip(".")
-                if isinstance(error, StructurallySingular):  # of A, or of what a recipe has made of it
+                if isinstance(error, StructurallySingular):  # true of A, or of the matrix that a recipe factors
                     self.solvability.look_at_structure()
             else:
                 if recipe is not chosen.recipes[0]:
@@ -493,9 +512,10 @@ class Ladder:
         return outcome
 
     def _improve(self, rhs: RightHandSide, rung: str, left: list[str], start: float) -> tuple[Solution, SwitchMonitor]:
-        """What the iterations with the factors of a rung find.
+        """The solution by the iterations with the factors of a rung, and their monitor.
 
-        left : the rungs that they are compared with.  start : of the attempt, its factors included.
+        left : the rungs with which they are compared.
+        start : when the attempt began, including its factorization.
         """
         direct, calls = rung in COMPLETE, {"watch": self.watch, "norm_callback": self.norm_callback}
         left = [] if self.asked or direct else left
@@ -515,7 +535,7 @@ class Ladder:
         return iterations.run(rhs)
 
     def _is_indefinite(self) -> None:
-        """A curvature was not positive: rungs without factors are chosen as for a matrix that is not definite."""
+        """Choose the rungs without factors anew, as for an indefinite matrix, since a curvature was not positive."""
         self.traits = replace(self.traits, definite=False)
         if not self.asked:
             self.rungs.update({name: rung for name, rung in rungs(self.traits).items() if name not in self.factors})
@@ -529,6 +549,6 @@ class Ladder:
 
 
 def compared(rungs: list[str]) -> list[str]:
-    """The remaining rungs that are compared: all, but not the direct one as long as cuDSS is left, since to count its
-    fill on the host takes longer than cuDSS as a whole."""
+    """The rungs that are compared: all, except the direct one as long as cuDSS is left, since a count of the fill on
+    the host takes longer than cuDSS as a whole."""
     return [rung for rung in rungs if rung != "direct" or "cudss" not in rungs]

@@ -1,5 +1,5 @@
-"""Whether an attempt of `solve` goes on: what the caller and the time limit say, and whether another is expected to
-end first."""
+"""The decision whether an attempt of `solve` goes on: by the caller, by the time limit, or because another attempt is
+expected to end first."""
 
 from __future__ import annotations
 
@@ -22,17 +22,24 @@ Listener = Callable[..., Any] | None
 
 
 class SwitchMonitor:
-    """Called at each look at an iteration, as `watch` is: True ends it.
+    """A function called as `watch` at each look at an iteration; it ends the iteration by returning True.
 
-    rung, method : what iterates.  left : the rungs that it is compared with; () for no comparison.
-    scale : ||b||.  target : the residual norm that is wanted.  start : of the attempt, by
-        `perf_counter`; None: now.
-    watch(iteration, residual norm), norm_callback(relative residual norm) : the caller's, None for none.
-    After the end: status, where the caller or the time limit ended it, or where the cycles of a restarted method take
-    next to nothing away, and so never will; change, the rung to change to; why, in words.
+    rung, method : the rung and method of the iteration.
+    left : the rungs with which it is compared; () for no comparison.
+    scale : ||b||.
+    target : the residual norm to reach.
+    start : when the attempt began, by `perf_counter`; None for now.
+    watch : the caller's function of (iteration, residual norm), or None.
+    norm_callback : the caller's function of the relative residual norm, or None.
+
+    Attributes after the end:
+    status : set if the caller or the time limit ended the iteration, or if the cycles of a restarted method reduce the
+        residual so little that they never will succeed; else None.
+    change : the rung to change to, or None.
+    why : the reason, in words.
     """
 
-    looks_at_claims = True  # the ladder forms b - A x of what a method has found
+    looks_at_claims = True  # the ladder forms b - A x for the x that a method has found
 
     def __init__(
         self,
@@ -55,8 +62,8 @@ class SwitchMonitor:
         self.first: float | None = None
         self.smallest = math.inf
         self.restarted = method != "refinement" and METHODS.registered[method].restarts
-        self.seen = 0, math.inf  # the iteration of the last look at what cycles take away, and the smallest then
-        self.began, self.start = 0, 0.0  # the first iteration, and when it was over: it may include compiling kernels
+        self.seen = 0, math.inf  # the iteration of the last test for stagnation of cycles, and the smallest norm then
+        self.began, self.start = 0, 0.0  # the first iteration and its end: it may include compiling kernels
         self.next = 0.0  # seconds of the iteration before the next comparison
         self.apart = 0.0  # seconds that comparisons took
         self.status: Status | None = None
@@ -74,7 +81,7 @@ class SwitchMonitor:
             return True
         if self.first is None:
             self.first, self.seen = norm, (iteration, norm)
-        if norm < self.smallest:  # never so of NaN
+        if norm < self.smallest:  # False for NaN
             self.smallest = norm
         if self.restarted and iteration >= self.seen[0] + CYCLES * CYCLE:
             if self.smallest > (1 - STILL) * self.seen[1]:
@@ -102,7 +109,7 @@ class SwitchMonitor:
         return True
 
     def stops(self, function: Callable[..., Any], *arguments: Any) -> bool:
-        """Whether a function of the caller's ends the solve."""
+        """Whether a caller's function ends the solve."""
         try:
             stop = function(*arguments) is True
         except StopIteration:
@@ -115,8 +122,8 @@ class SwitchMonitor:
 def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> str | None:
     """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
 
-    The fill of the direct solve is counted once its ordering costs little compared with the rest, by another thread
-    where that leaves the iterations as fast as they are; until that is over, no other rung takes its place.
+    The fill of the direct solve is counted once its ordering costs little compared with `rest`, in another thread if
+    that does not slow down the iterations. Until the count is over, no other rung is changed to.
     """
     uncounted, analysis = "direct" in left and not costs.counted, costs.pace * costs.analysis_seconds
     if uncounted and worth(analysis, elapsed, rest):
@@ -136,9 +143,9 @@ def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> st
 
 
 def worth(cost: float, elapsed: float, rest: float) -> bool:
-    """Whether to change to what costs `cost`, where `rest` more seconds are expected after `elapsed`.
+    """Whether to change to a rung that costs `cost` seconds, if `rest` more seconds are expected after `elapsed`.
 
     The expectation is uncertain. So the less time has been spent, compared with half of `cost`, the larger the gain
-    must be. From then on any gain is enough.
+    must be. Once half of `cost` has been spent, any gain is enough.
     """
     return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False

@@ -1,4 +1,4 @@
-"""Spans of null vectors, and those that the pattern of A leads to: vectors that are constant on sets of unknowns."""
+"""Spans of null vectors, and null vectors that follow from the pattern of A: vectors constant on sets of unknowns."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ CORRELATED = 0.1  # length of what is new in a null vector, below which it is ta
 
 
 def _projected(projection: Callable[[Any], Any], x: Any) -> Any:
-    """The projection of x (n,), by way of 2^-p x, whose entries are at most 1, so that no sum overflows; applied again
-    to the result, against the rounding of long sums."""
+    """The projection of x (n,), formed for 2^-p x, whose entries are at most 1, so that no sum overflows.
+
+    The projection is applied again to the remainder, to reduce the rounding of long sums.
+    """
     power = math.frexp(largest(x))[1]
     x = times_power(x, -power)
     found = projection(x)
@@ -38,8 +40,9 @@ def _projected(projection: Callable[[Any], Any], x: Any) -> Any:
 class Pieces:
     """The span of the vectors that are constant on one set of unknowns and 0 elsewhere.
 
-    labels (n,) : the set that an unknown belongs to, -1 for none.  count : how many sets there are.
-    exact : A takes their sum, for each kind of unknown, to 0 without any rounding.
+    labels (n,) : the set to which an unknown belongs, -1 for none.
+    count : the number of sets.
+    exact : whether A times the sum of these vectors, for each kind of unknown, is exactly 0.
     """
 
     labels: Any
@@ -69,7 +72,7 @@ class Pieces:
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """The span of orthonormal vectors, the columns of V (n, k), and of those of `pieces`, if any, to which they are
+    """The span of the columns of V (n, k), which are orthonormal, and of `pieces`, if any, to which they are
     orthogonal."""
 
     V: Any
@@ -95,7 +98,10 @@ class Vectors:
 
 
 def orthonormal(V: Any) -> Any:
-    """An orthonormal basis (n, k) of the span of unit vectors that are nearly so, or independent."""
+    """An orthonormal basis (n, k) of the span of the columns of V, which are unit vectors.
+
+    A column that depends on those before it, up to CORRELATED, is left out.
+    """
     xp, basis = namespace(V), V[:, :0]
     for v in V.T:
         for _ in range(2):
@@ -107,9 +113,13 @@ def orthonormal(V: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """exact : A is singular as it is stored, of which det A = 0, A v = 0 without any rounding or, where A is large
-    and v not one of units, A v = 0 to twice the precision, is the sign; else it is so to the rounding of its entries
-    only.  text : the finding in words. outside (n,) : the part of b outside of A's range, as far as it is known.
+    """Evidence that A is singular and b outside of its range.
+
+    exact : whether A is singular as stored; else it is singular up to the rounding of its entries. The proof is one of:
+        det A = 0; A v = 0 exactly; for a large A and a v with entries other than 0, 1, -1, i and -i, A v = 0 to twice
+        the precision.
+    text : the finding in words.
+    outside (n,) : the part of b outside of A's range, as far as it is known.
     null : the span of vectors v with A v = 0, as far as it is known.
     """
 
@@ -121,10 +131,11 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Constants:
-    """Null vectors that the pattern of A leads to.
+    """Null vectors that follow from the pattern of A.
 
-    adjoint : A^H; None where left was not looked for.  right, left : the span of vectors v with A v = 0, and of u with
-    u^H A = 0; None if there are none. Both to the rounding of the sums in the rows, and columns, of A.
+    adjoint : A^H; None if `left` was not looked for.
+    right : the span of vectors v with A v = 0 up to the rounding of the sums in the rows of A; None if none was found.
+    left : the span of vectors u with u^H A = 0 up to the rounding of the sums in its columns; None if none was found.
     """
 
     A: CSR
@@ -135,8 +146,8 @@ class Constants:
     def evidence(self, b: Any, rtol: float, *, small: bool) -> Evidence | None:
         """The evidence that no x solves A x = b to rtol, or None.
 
-        small : whether exact evidence alone counts, since a solution may be one of the few x that this precision holds
-        without rounding.
+        small : whether only exact evidence counts, since a solution may be one of the few x that this precision
+            represents without rounding.
         """
         if self.left is None or self.adjoint is None:
             return None
@@ -167,8 +178,11 @@ class Constants:
         return exact or bool(exactly_singular(self.A))
 
     def _hides(self, outside: Any, b: Any, rtol: float) -> bool:
-        """Whether c v, v a null vector up to rounding, is so long where A c v has the length of `outside`, the part
-        of b that nothing else reaches, that the rounding of its terms is far above the tolerance."""
+        """Whether no x can reach `outside` to the tolerance in this precision.
+
+        Only a multiple c v of a v that is a null vector up to rounding could reach it. The test is whether c v, if
+        A c v is as long as `outside`, is so large that the rounding of its terms is far above the tolerance.
+        """
         if self.right is None or not norm(v := self.right.part(outside)) > 0:
             return False
         length, terms = norm(product_twice(self.A, v)), norm(abs(self.A.tosparse()) @ abs(v))
@@ -189,7 +203,7 @@ def constant(A: CSR) -> Pieces | None:
 
 
 def may_be_rounding(sums: Any, A: CSR, largest_entry: float) -> bool:
-    """Whether sums over all rows of A, or columns, are so small that all may be rounding of 0."""
+    """Whether the sums over the rows, or columns, of A are so small that all may be 0 up to rounding."""
     return largest(sums) <= float(np.finfo(A.dtype).eps) * A.n * A.nnz * largest_entry
 
 
@@ -203,9 +217,12 @@ def is_off_constant_range(b: Any, size: float, rtol: float) -> bool:
 def constants(A: CSR, *, hermitian: bool) -> Constants | None:
     """The null vectors of A and A^H that are constant on sets of unknowns; None if none is found.
 
-    Such sets are the connected parts of A, whole or of one kind of unknown, of 6, 3 or 2 that follow each other, or of
-    the rows without a diagonal entry.  hermitian : A = A^H to the last bit. Cost: 4 to 15 products in twice the
-    precision for each of A and A^H; the connected parts are found on the host.
+    Such a set is a part of a connected part of A:
+    - all of its unknowns;
+    - the unknowns of one kind, if nodes have 6, 3 or 2 consecutive unknowns;
+    - the unknowns whose rows have no diagonal entry, or a zero one.
+    hermitian : whether A = A^H to the last bit. Cost: 4 to 15 products in twice the precision for each of A and A^H;
+    the connected parts are found on the host.
     """
     adjoint = A if hermitian else as_csr(A.tosparse().conj().T.tocsr(), diagonal=False)
     right = _pieces(A)
@@ -214,7 +231,7 @@ def constants(A: CSR, *, hermitian: bool) -> Constants | None:
 
 
 def _pieces(A: CSR) -> Pieces | None:
-    """The vectors v with A v = 0 of which `constants` tells."""
+    """The vectors v with A v = 0 that `constants` describes; None if there are none."""
     xp = namespace(A.data)
     indptr, indices = to_host(A.indptr), to_host(A.indices)
     pattern = sp.csr_matrix((np.ones(indices.size, np.int8), indices, indptr), shape=(A.n, A.n))
@@ -222,7 +239,7 @@ def _pieces(A: CSR) -> Pieces | None:
     number, unknowns = int(parts.max()) + 1, xp.arange(A.n)
 
     def null(mask: Any) -> Any:
-        """Which unknowns of the mask are in connected parts in which A takes its indicator to 0."""
+        """The unknowns of the mask in connected parts where A times the indicator of the mask is 0."""
         rest, rounding = image(A, mask.astype(A.dtype))
         bad = xp.bincount(parts, (~(rest <= rounding)).astype(np.float64), number) > 0  # CuPy's takes no empty array
         return mask & ~bad[parts]

@@ -1,4 +1,4 @@
-"""The precision in which a system is solved: single or double, and from single on to double."""
+"""The precision in which a system is solved: single, double, or first single and then double."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR, Status.
 
 
 def precise(A: CSR, b: Any, rtol: float) -> tuple[CSR, Any]:
-    """A and b in a precision that allows for rtol; b in the dtype of x."""
+    """A and b in a precision that can reach rtol; b in the dtype of x."""
     double = rtol < SINGLE or underflows(A.data)
     dtype = np.result_type(A.dtype, b.dtype, *([np.float64] if double else []))
     of_A = np.result_type(A.dtype, np.empty(0, dtype).real.dtype)
@@ -24,12 +24,15 @@ def precise(A: CSR, b: Any, rtol: float) -> tuple[CSR, Any]:
 
 
 def may_need_double(solution: Solution, b: Any) -> bool:
-    """Whether double precision may reach what single precision did not.  b : in the dtype that was solved in."""
+    """Whether double precision may reach the tolerance that single precision did not.
+
+    b : the right-hand side in the dtype of that solve.
+    """
     return solution.status in BEYOND_PRECISION and b.real.dtype == np.float32
 
 
 def after(first: Solution, second: Solution) -> Solution:
-    """The second solution, in double precision, which began with the x of the first, with what led to it."""
+    """The second solution, in double precision from the x of the first, with the iterations and attempts of both."""
     return replace(
         second,
         iterations=first.iterations + second.iterations,

@@ -1,7 +1,7 @@
-"""The seconds that `solve` expects its rungs to take: those that `finelu calibrate` has measured here, or shipped ones.
+"""The rates from which `solve` predicts the time of its rungs: measured here by `finelu calibrate`, or shipped.
 
-Measured rates are kept in the user's cache, one file for each kind of processor and of GPU, so that a home that several
-machines share keeps them apart. `FINELU_RATES` names another folder.
+Measured rates are kept in the user's cache, one file for each kind of processor and of GPU, so that machines that share
+a home folder do not mix them up. `FINELU_RATES` names another folder.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ from finelu.threads import available_cores
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds, of an entry of A where nothing else is said; by default those of an Intel Xeon.
+    """Rates in seconds, per entry of A unless stated otherwise; the defaults are those of an Intel Xeon.
 
-    cg, bicgstab, gmres : an iteration with factors of A's own pattern.  overhead : of an iteration, whatever its size.
-    analysis_row, analysis : ordering, elimination tree and column counts of a direct solve.  metis : nested dissection.
+    cg, bicgstab, gmres : an iteration with factors of A's own pattern.
+    overhead : seconds per iteration, whatever its size.
+    analysis_row, analysis : ordering, elimination tree and column counts of a direct solve, per row and per entry.
+    metis : nested dissection.
     threshold, multilevel : set-up and iterations together.
-    quick : a direct solve of few rows.  columnwise : SuperLU with its column ordering, for short rows.
-    superlu_row, superlu_entry, superlu_flop : complete factors, for each row, entry of L and U, and operation; klu,
-        feral and pardiso likewise, where of a symmetric matrix half of the two last is made.  dense_flop : of SuperLU,
-        where its factors turn out to be dense.
+    quick : a direct solve of few rows.
+    columnwise : SuperLU with its column ordering, for short rows.
+    superlu_row, superlu_entry, superlu_flop : complete factors, per row, per entry of L and U, and per operation.
+    klu, feral and pardiso, each with _row, _entry, _flop : the same for these libraries. For a symmetric matrix feral
+        and PARDISO make half of the entries and operations.
+    dense_flop : seconds per operation of SuperLU if its factors turn out to be dense.
     """
 
     cg: float = 4e-9
@@ -62,22 +66,22 @@ class Rates:
     dense_flop: float = 0.2e-9
 
     def of(self, library: str) -> tuple[float, float, float]:
-        """A row, an entry and an operation of "superlu", "klu", "feral" or "pardiso"."""
+        """The rates of "superlu", "klu", "feral" or "pardiso": per row, per entry and per operation."""
         row, entry, flop = (getattr(self, f"{library}_{part}") for part in ("row", "entry", "flop"))
         return row, entry, flop
 
 
 @dataclass(frozen=True)
 class GpuRates:
-    """Seconds of what runs on a GPU; by default those of an NVIDIA H100.
+    """Rates of a GPU in seconds; the defaults are those of an NVIDIA H100.
 
-    cg, bicgstab, gmres : an iteration with factors of A's own pattern, for each entry of A.  overhead : of an
-    iteration of any of them, of 200 levels.
-    threshold, threshold_overhead : set-up and iterations together, of ParILUT and ParICT: for each entry of A, and of a
-    system. Shipped: near what ten real matrices took, of 20,000 to 1.5 million entries.
-    multilevel, multilevel_overhead : the same of MultilevelILU where it is made there. Shipped: near what eight systems
-        of 40,000 to a million rows took.
-    cudss_row, cudss_overhead : complete factors by cuDSS and a solve, for each row, and of a system.
+    cg, bicgstab, gmres : an iteration with factors of A's own pattern, per entry of A.
+    overhead : seconds per iteration of any of these methods, with factors of 200 levels.
+    threshold, threshold_overhead : set-up and iterations with ParILUT and ParICT together, per entry of A and per
+        system. The shipped rates are near the times of ten real matrices of 20,000 to 1.5 million entries.
+    multilevel, multilevel_overhead : the same for MultilevelILU if it is made on the GPU. The shipped rates are near
+        the times of eight systems of 40,000 to a million rows.
+    cudss_row, cudss_overhead : complete factors by cuDSS and a solve, per row and per system.
     """
 
     cg: float = 1.4e-10
@@ -96,14 +100,14 @@ SHIPPED, SHIPPED_ON_GPU = Rates(), GpuRates()
 
 
 def current() -> Rates:
-    """The rates of this machine; the shipped ones where none were measured or, with a warning, the file is damaged."""
+    """The rates of this machine; the shipped ones if none were measured or, with a warning, if the file is damaged."""
     rates: Rates = _kept(SHIPPED, "finelu calibrate")
     return rates
 
 
 @cache
 def current_on_gpu() -> GpuRates:
-    """Those of the GPU in use, once in a process; as `current`. For a machine with CuPy."""
+    """The rates of the GPU in use, as in `current`, read once in a process. It needs CuPy."""
     rates: GpuRates = _kept(SHIPPED_ON_GPU, "finelu calibrate --device cuda")
     return rates
 
@@ -112,7 +116,7 @@ def _kept(shipped: Any, command: str) -> Any:
     try:
         file = kept_in(shipped)
         return _read(file, type(shipped))
-    except (OSError, RuntimeError):  # there is no file, no home (RuntimeError), or none that this user may read
+    except (OSError, RuntimeError):  # no file, no home (RuntimeError), or no permission to read
         return shipped
     except ValueError as error:
         reason = str(error).splitlines()[0]
@@ -125,7 +129,7 @@ def _kept(shipped: Any, command: str) -> Any:
 
 
 def keep(rates: Rates | GpuRates) -> Path:
-    """Keep rates for later processes; returns the file. Raises OSError where it cannot be written."""
+    """Keep rates for later processes; returns the file. Raises OSError if it cannot be written."""
     file = kept_in(rates)
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(f".{os.getpid()}")
@@ -135,7 +139,7 @@ def keep(rates: Rates | GpuRates) -> Path:
 
 
 def forget(shipped: Rates | GpuRates = SHIPPED) -> Path | None:
-    """Go back to the shipped rates; returns the file that is gone, None where there was none."""
+    """Go back to the shipped rates; returns the file that was removed, None if there was none."""
     file = kept_in(shipped)
     try:
         file.unlink()
@@ -145,7 +149,7 @@ def forget(shipped: Rates | GpuRates = SHIPPED) -> Path | None:
 
 
 def kept_in(rates: Rates | GpuRates = SHIPPED) -> Path:
-    """The file for such rates, of this kind of processor or GPU."""
+    """The file for rates of this class on this kind of processor or GPU."""
     machine = gpu() if isinstance(rates, GpuRates) else f"{processor()} {available_cores()} cores"
     name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
     return _folder() / f"rates-{name}.json"
@@ -159,7 +163,7 @@ def gpu() -> str:
 
 
 def processor() -> str:
-    """The name of the processor, as the system has it."""
+    """The name of the processor, as the operating system reports it."""
     name = ""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
         name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")

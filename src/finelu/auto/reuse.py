@@ -1,4 +1,4 @@
-"""What old factors have cost a Sequence, and whether to go on with them."""
+"""The cost of old factors in a Sequence, and the decision whether to go on with them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ RETRY = 16  # updates in a row, after which it is seen again what old factors co
 
 @dataclass
 class ReuseCosts:
-    """Iterations and seconds, without what compiling took, since factors were made.
+    """Iterations and seconds, without the time to compile kernels, since factors were made.
 
-    made, updated : seconds to make the factors, and to update them: at first, those of the values alone when they were
-    made, 0 where that is not known.
-    fresh, last : iterations with fresh factors, and of the last solve.  pace : seconds of an iteration.
-    excess : seconds that the iterations beyond the fresh ones have taken since the factors were fresh.
-    first : those of the first reuse after fresh factors, the last time that there was one.
-    unseen : updates since then.  reuses : since the factors were fresh, with values that were not factored.
+    made : seconds to make the factors.
+    updated : seconds to update the factors; before the first update, seconds to compute the values alone when the
+        factors were made, 0 if unknown.
+    fresh : iterations of the last solve with fresh factors.
+    last : iterations of the last solve.
+    pace : seconds per iteration.
+    excess : seconds spent since the factors were fresh in iterations beyond `fresh`.
+    first : such seconds of the latest solve that was the first reuse after fresh factors.
+    unseen : updates since that solve.
+    reuses : solves since the factors were fresh, with values that were not factored.
     """
 
     made: float = 0.0
@@ -35,7 +39,7 @@ class ReuseCosts:
         return self.updated or self.made
 
     def decide(self) -> tuple[str, str]:
-        """What the next step is to do, "reuse" or "update", and why."""
+        """The action for the next step, "reuse" or "update", and the reason."""
         price = self.price
         if self.excess > price:
             return "update", f"old factors have cost {self.excess:.2g} s by now, an update takes {price:.2g} s"
@@ -44,16 +48,16 @@ class ReuseCosts:
         return "reuse", f"an update takes {price:.2g} s, and old factors have cost {self.excess:.2g} s by now"
 
     def solved_afresh(self) -> None:
-        """The last solve was with factors that were new."""
+        """Record that the last solve had fresh factors."""
         self.fresh, self.excess, self.reuses, self.unseen = self.last, 0.0, 0, self.unseen + 1
 
     def gave_up(self, seconds: float) -> None:
-        """Those of other values did not lead to x in that time, and an update came on top."""
+        """Record that factors of other values did not lead to x in `seconds`, so that an update was made, too."""
         if self.reuses == 0:
             self.first, self.unseen = self.price + seconds, 0
 
     def solved_with_old(self) -> None:
-        """It was with those of other values."""
+        """Record that the last solve had factors of other values."""
         excess = max(self.last - self.fresh, 0) * self.pace
         if self.reuses == 0:
             self.first, self.unseen = excess, 0

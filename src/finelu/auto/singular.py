@@ -34,12 +34,16 @@ def verdict(
     good: bool,
     known: Constants | None = None,
 ) -> tuple[Status | None, str, Evidence | None]:
-    """The status, and the evidence for it, where A is shown to be singular or x to be as good as the precision allows.
+    """(status, text, evidence) if A is shown to be singular or x to be as good as the precision allows; else
+    (None, "", None).
 
-    size : the norm of b - A x.  wanted : the relative tolerance.  F : factors of about A, or None.
-    good : whether F is expected to be close to A. Without such factors, only the limit of the precision is looked
-    for, and a null vector only at that limit: there x itself, which has grown, leads to it.
-    known : null vectors of A. If there are some, that x has grown says nothing, unless good factors find nothing else.
+    size : the norm of b - A x.
+    wanted : the relative tolerance.
+    F : approximate factors of A, or None.
+    good : whether F is expected to be close to A. If not, only the limit of the precision is tested, and a null vector
+        is looked for only at that limit, from x itself, which has then grown.
+    known : known null vectors of A. If there are any, growth of x proves nothing, unless good factors find nothing
+        else.
     """
     limited = at_limit(residual, b, x, size, wanted)
     if not limited and not good:
@@ -55,10 +59,12 @@ def verdict(
 def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None, known: Constants | None = None) -> Evidence | None:
     """The evidence that no x solves A x = b to rtol, or None.
 
-    It is a vector v with A v = 0, and a u with u^H A = 0, where b has a part along u: then u^H (b - A x) is the same
-    for all x. Both are found by inverse iteration with the factors F of about A, which finds none unless they are good
-    ones; v from `begin` (n,), random numbers if None, and u from b itself, which leads to the part of b that is
-    outside of the range of A.  known : null vectors that are known, to which others are added.
+    The evidence is a vector v with A v = 0, and a u with u^H A = 0 along which b has a part: then u^H (b - A x) is the
+    same for all x. Both are found by inverse iteration with F. The iteration for u starts from b itself, and so leads
+    to the part of b outside of the range of A.
+    F : approximate factors of A, which must be good ones for the iteration to succeed.
+    begin (n,) : the start of the iteration for v, None for random numbers.
+    known : known null vectors, to which others are added.
     """
     if F is None:
         return None
@@ -98,13 +104,13 @@ def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None, known: Cons
 
 
 def at_limit(residual: Criterion, b: Any, x: Any, size: float, wanted: float) -> bool:
-    """Whether the residual norm `size` of x is what rounding x leaves, and `wanted` ||b|| less than that."""
+    """Whether the residual norm `size` is due to rounding of x, and the tolerance `wanted` ||b|| is far smaller."""
     rounding = residual.rounding(b, x)
     return size <= LIMIT * rounding and wanted * norm(b) <= UNATTAINABLE * rounding
 
 
 def limit_in_words(A: CSR, residual: Criterion, F: Any, b: Any, x: Any, size: float) -> str:
-    """What PRECISION_LIMIT means for this x, and what to do."""
+    """The meaning of PRECISION_LIMIT for this x, and what to do, in words."""
     precision, eps = "double" if b.real.dtype == np.float64 else "single", float(np.finfo(b.dtype).eps)
     roundings = size / residual.rounding(b, x)
     known = condition(A, F, x)
@@ -119,11 +125,10 @@ def limit_in_words(A: CSR, residual: Criterion, F: Any, b: Any, x: Any, size: fl
 
 
 def condition(A: CSR, F: Any, x: Any) -> float:
-    """|| |A| |v| || / ||A v||, the largest at hand: a number that the condition number of A is not below, however the
-    rows and columns of A are scaled by powers of two.
+    """A lower bound of the condition number of A, however its rows and columns are scaled by powers of two.
 
-    v is x, and what three steps of inverse iteration with the factors F make of it. A v is formed in twice the
-    precision.
+    It is the largest || |A| |v| || / ||A v|| for v = x and the vectors after each of three steps of inverse iteration
+    with the factors F. A v is formed in twice the precision.
     """
     A = as_csr(A, diagonal=False, dtype=np.result_type(A.dtype, x.dtype))
     most, v, sizes = 1.0, x, abs(A.tosparse())
@@ -145,7 +150,7 @@ def condition(A: CSR, F: Any, x: Any) -> float:
 
 
 def condition_in_words(known: float) -> str:
-    """What a lower bound of A's condition number says."""
+    """A lower bound of A's condition number, in words."""
     if math.isinf(known):
         return "the condition number of A has no bound (a vector v was met with A v = 0)"
     return f"the condition number of A is {known:.0e} or more"

@@ -25,12 +25,13 @@ SUMS = 64.0  # roundings of all entries, up to which their sum counts as 0
 
 
 class Solvability:
-    """For one A: whether A x = b may have no solution, or many. Each look is taken once, when it is first needed.
+    """Tests for one A whether A x = b may have no solution, or many. Each test is made once, when first needed.
 
-    may_be_singular : the entries of A add up to rounding, as they do where A or A^H takes the constant vector to 0.
+    may_be_singular : whether the entries of A add up to 0 up to rounding, as they do if A or A^H takes the constant
+        vector to 0.
     constants : null vectors that are constant on sets of unknowns, once looked for.
-    constant_is_null : A takes the constant vector to 0, up to the rounding of its sums.
-    structure : what the pattern shows of a structural singularity, in words.
+    constant_is_null : whether A takes the constant vector to 0, up to the rounding of its sums.
+    structure : the structural singularity that the pattern shows, in words; "" if none is known.
     """
 
     def __init__(self, A: CSR, traits: MatrixTraits):
@@ -39,14 +40,16 @@ class Solvability:
         self.constants: Constants | None = None
         self.constant_is_null = False
         self.structure = ""
-        self._looked = 0  # for which constants: none, the constant vector of whole rows, all
-        self._columns_vanish: bool | None = None  # whether their sums may be rounding of 0; None: not looked at
+        self._looked = 0  # null vectors looked for: 0 none, 1 the constant vector, 2 all
+        self._columns_vanish: bool | None = None  # whether column sums are 0 up to rounding; None: not tested
 
     def off_range(self, rhs: RightHandSide, *, thorough: bool, small: bool) -> Evidence | None:
-        """The evidence, from null vectors that A's pattern leads to, that no x solves for this right-hand side.
+        """The evidence, from null vectors that follow from A's pattern, that no x solves for this right-hand side; else
+        None.
 
-        thorough : iterations have failed. Otherwise vectors other than the constant one are looked for only where b has
-        a part along that, since it takes as long as many an iteration.  small : see `Constants.evidence`.
+        thorough : whether iterations have failed. If not, vectors other than the constant one are looked for only if b
+            has a part along the constant one, since the search takes as long as many iterations.
+        small : see `Constants.evidence`.
         """
         if not (thorough or self.may_be_singular):
             return None
@@ -79,7 +82,7 @@ class Solvability:
         return self._columns_vanish
 
     def without_null_part(self, rhs: RightHandSide) -> None:
-        """Take the part of x along known null vectors out of it: it may have grown, and only adds rounding."""
+        """Remove the part of x along known null vectors, which may have grown, and only adds rounding."""
         if self.constants is not None and self.constants.right is not None:
             x = rhs.x - self.constants.right.part(rhs.x)
             _, size = rhs.residual(rhs.b, x, rhs.target)
@@ -87,7 +90,7 @@ class Solvability:
                 rhs.x, rhs.size = x, size
 
     def look_at_structure(self) -> None:
-        """Whether the pattern alone shows that A is singular."""
+        """Test whether the pattern alone shows that A is singular, and set `structure` if so."""
         if not self.structure:
             try:
                 require_matching(self.A)
@@ -99,8 +102,10 @@ class Solvability:
     # in words
 
     def not_unique(self, factors: Any) -> str:
-        """The known null vectors of A, which make x one of many, in words; "" if none is known.  factors : that
-        solved."""
+        """Why x is not unique, by the known null vectors of A, in words; "" if none is known.
+
+        factors : the factors that led to x.
+        """
         if self.constants is not None and (right := self.constants.right) is not None:
             if right.exact:
                 return f"A is singular (A v = 0 for {right}): x is not unique, as x + c v solves A x = b, too"

@@ -1,4 +1,4 @@
-"""How far a GPU is ahead of what the host knows of it."""
+"""The number of iterations that a GPU may be ahead of the host's knowledge of its progress."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ AHEAD = 4
 class Ahead:
     """The host looks at copies of state and norms every few iterations, and so never waits for a step.
 
-    snapshots : two, which are posted in turns.  longest : the most iterations between two looks.
-    due : the number of iterations queued at which the next look is due.
+    snapshots : two snapshots, which are posted in turns.  longest : the most iterations between two looks.
+    due : the number of queued iterations at which the next look is due.
     """
 
     def __init__(self, snapshots: list[Any], longest: int):
         self.snapshots, self.longest = snapshots, longest
         self.every = 1  # iterations until the next look, from 1 to longest
         self.due = 0
-        self.posted: list[int] = []  # the cycle in which each snapshot that waits was posted, oldest first
+        self.posted: list[int] = []  # the cycle in which each waiting snapshot was posted, oldest first
         self.looks = 0
 
     def look(self, cycle: int, launched: int, wait: bool) -> tuple[int, Any, Any] | None:
-        """The cycle that they are of, state and norms: with `wait` at present, else at the previous look, which costs
-        no waiting; None where there was none. cycle : the one that goes on.  launched : iterations queued."""
+        """The cycle, state and norms of one snapshot; None if there is no snapshot to read.
+
+        With `wait` it is the present one, else that of the previous look, which needs no waiting.
+        cycle : the current cycle.  launched : the number of iterations queued.
+        """
         self.snapshots[self.looks % 2].post()
         self.posted.append(cycle)
         self.looks += 1

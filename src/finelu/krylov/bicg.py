@@ -15,15 +15,15 @@ from finelu.result import Solution
 class BiCG(Method):
     """Solve A x = b for any nonsingular A by preconditioned biconjugate gradients.
 
-    Arguments as in `finelu.krylov`, but A^H and M^H are needed, too: matrices are transposed once, a LinearOperator or
-    Factors apply them by rmatvec, and a function of a vector is a MatrixError. callback(x) is called after each
+    Arguments as in `finelu.krylov`, but A^H and M^H are needed, too. Matrices are transposed once, a LinearOperator or
+    Factors apply them by rmatvec, and a function of a vector raises MatrixError. callback(x) is called after each
     iteration. Cost of an iteration: one product each with A, A^H, M and M^H, two dot products, three norms and two
-    passes over vectors; memory 11 vectors, and A^H where A is a sparse matrix.
-    For a Hermitian A and M it takes the steps of `cg` at twice the price. Where the recurrence breaks down, or its
-    residual has grown so much that no digit is left, it is started again from the true residual, which is then the
-    shadow residual, too; it ends with Status.BREAKDOWN only if the residual was not halved in between. Where r^H M r is
-    0 at the start, which leaves nothing to divide by, one step x += M r comes first. The residual norms may jump; x is
-    the best iterate.
+    passes over vectors; memory 11 vectors, and A^H if A is a sparse matrix.
+    For a Hermitian A and M it takes the steps of `cg` at twice the cost. If the recurrence breaks down, or its residual
+    has grown so much that no digit is left, the recurrence is started again from the true residual, which is then also
+    the shadow residual. The solve ends with Status.BREAKDOWN only if the residual was not halved in between. If
+    r^H M r, a divisor of the recurrence, is 0 at the start, one step x += M r comes first. The residual norms may jump;
+    x is the best iterate.
     Source: Fletcher 1976; Barrett et al. 1994, section 2.3.5; Saad 2003, Alg. 7.3.
     """
 
@@ -68,14 +68,16 @@ bicg = BiCG.solve
 
 
 class FirstCorrection:
-    """Where rho = r^H M r, formed of z = M r, is 0 to rounding, so that a method has nothing to divide by: one step
-    x += z, which counts as an iteration. It is not done twice unless the residual was halved in between."""
+    """One step x += z with z = M r, done if rho = r^H z is 0 to rounding, since the method would divide by it.
+
+    The step counts as an iteration. It is not repeated unless the residual was halved in between.
+    """
 
     def __init__(self, loop: Loop):
-        self.loop, self.before = loop, math.inf  # the true residual norm before the last one
+        self.loop, self.before = loop, math.inf  # the true residual norm before the last such step
 
     def __call__(self, rho: Any, r: Any, z: Any) -> bool:
-        """True: it was done, and another cycle is due."""
+        """Whether the step was done, so that another cycle is due."""
         loop, k, size = self.loop, self.loop.kernels, self.loop.real_scalar()
         k.vectors.size_of_dot(r, z, size)
         if not abs(complex(rho[0])) <= float(np.finfo(loop.real).eps) * float(size[0]) or loop.M.recipe == "":

@@ -11,10 +11,11 @@ class BiCGStab(Method):
     """Solve A x = b for any nonsingular A by right-preconditioned BiCGSTAB.
 
     Arguments as in `finelu.krylov`; callback(x) is called after each iteration. Cost of an iteration: two products with
-    A, two with M, three dot products, two norms and three passes over vectors; memory 10 vectors, and where the
-    iteration is recorded (on a GPU) those that M makes on the way to both of its results, as long as the solve lasts.
-    Where the recurrence breaks down it is started again from the true residual with a new shadow vector; it ends with
-    Status.BREAKDOWN only if the residual was not halved in between. The residual norms may jump; x is the best iterate.
+    A, two with M, three dot products, two norms and three passes over vectors; memory 10 vectors. If the iteration is
+    recorded (on a GPU), the intermediate vectors of both products with M are also kept until the solve ends.
+    If the recurrence breaks down, it is started again from the true residual with a new shadow vector. The solve ends
+    with Status.BREAKDOWN only if the residual was not halved in between. The residual norms may jump; x is the best
+    iterate.
     Source: van der Vorst 1992; Saad 2003, Alg. 7.7.
     """
 
@@ -37,7 +38,7 @@ class BiCGStab(Method):
             s_hat = M @ r
             t = A @ s_hat
             k.vectors.dot_and_norm(t, r, ts, t_norm)  # line 6: omega = (A s_hat, s) / (A s_hat, A s_hat)
-            # lines 7, 8: x += alpha p_hat + omega s_hat, r = s - omega A s_hat; of line 9: rho = (r, r0*)
+            # lines 7, 8: x += alpha p_hat + omega s_hat, r = s - omega A s_hat; part of line 9: rho = (r, r0*)
             scalars = rho, sigma, ts, t_norm, shadow, shadow_norm
             k.recurrences.bicgstab_step(state, norms, loop.history, *scalars, p_hat, s_hat, t, x, best, r)
             # lines 9, 10: beta = (r, r0*) / (r_old, r0*) alpha / omega, p = r + beta (p - omega A p_hat)

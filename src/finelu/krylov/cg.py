@@ -12,9 +12,10 @@ class CG(Method):
 
     Arguments as in `finelu.krylov`; M must be Hermitian positive definite too (IC0, Jacobi). callback(x) is called
     after each iteration. Cost of an iteration: one product with A, one with M, two dot products, a norm and two passes
-    over vectors; memory 7 vectors, and where the iteration is recorded (on a GPU) those that M makes on the way to its
-    result, as long as the solve lasts.
-    Ends with Status.INDEFINITE or INDEFINITE_PRECONDITIONER where a curvature p^H A p or r^H M r is not positive.
+    over vectors; memory 7 vectors. If the iteration is recorded (on a GPU), the intermediate vectors of a product with
+    M are also kept until the solve ends.
+    It ends with Status.INDEFINITE if a curvature p^H A p is not positive, and with INDEFINITE_PRECONDITIONER if r^H M r
+    is not positive.
     Source: Hestenes & Stiefel 1952; Saad 2003, Alg. 9.1.
     """
 
@@ -43,7 +44,7 @@ class CG(Method):
             k.recurrences.cg_direction(state, rho, rho_old, z, p)  # line 8: p = z + beta p
 
         while loop.cycle(r):  # line 1: r = b - A x,
-            if deflated is not None and not deflated.start(A, x, r):  # else without its coarse part
+            if deflated is not None and not deflated.start(A, x, r):  # if it succeeds, r has no coarse component
                 M, deflated = loop.M, None
                 loop.forget()
             z = M @ r  # z = M^-1 r,

@@ -1,7 +1,7 @@
-"""What is asked of x beyond a small norm of b - A x, and how a method goes on until x has it.
+"""Convergence criteria beyond a small norm of b - A x, and the corrections of x until it satisfies them.
 
-One norm over rows of very different size sees the large rows only: a boundary condition that a penalty of 1e12 imposes
-hides every other equation.
+A single norm over rows of very different size is dominated by the large rows: a boundary condition imposed by a penalty
+of 1e12 hides every other equation.
 """
 
 from __future__ import annotations
@@ -44,19 +44,26 @@ def criterion_asked(criterion: Any) -> str:
 
 
 class Criterion:
-    """`criterion(b, x, tolerance)` gives b - A x and its size, which is to be at most `tolerance`, rtol ||b||_2.
+    """`criterion(b, x, tolerance)` gives b - A x and its size; x passes if that is at most `tolerance`, rtol ||b||_2.
 
-    kind : "residual": the size is ||b - A x||_2.
-        "auto": the same; but where the sums of |A| over the rows differ by more than 1e4, and the terms |A| |x| + |b|
-        of the rows do, too, it is no less than ||D (b - A x)||_2 ||b||_2 / ||D b||_2, D the reciprocals of these sums:
-        then x also solves the row-equilibrated system D A x = D b to rtol.
+    kind : how the size is defined:
+        "residual": ||b - A x||_2.
+        "auto": ||b - A x||_2. If the sums of |A| over the rows differ by more than 1e4, and the terms |A| |x| + |b|
+        of the rows do, too, the size is at least ||D (b - A x)||_2 ||b||_2 / ||D b||_2, with D the reciprocals of these
+        sums: an x that passes also solves the row-equilibrated system D A x = D b to rtol.
         "backward": max_i |b - A x|_i / (|A| |x| + |b|)_i times ||b||_2, the componentwise backward error of Oettli and
         Prager 1964: x solves a system whose entries differ from A's and b's by no more than rtol of each.
-    residual : of A and vectors like b, which is the same in each call.
-    After a call: norm, that of b - A x; rows, the same of the equilibrated system relative to ||D b||, or the backward
-    error, None where it was not looked at; uneven, by how much rows of A differ.
-    Of an A without entries (a LinearOperator), and of block and stencil matrices, "auto" knows no rows.
-    Cost: that of `Residual`; where the terms of rows differ, one pass over the entries more for all calls together.
+    residual : the `Residual` of A, for vectors like b.
+    b : the right-hand side, the same in each call.
+
+    Attributes after a call:
+    norm : ||b - A x||_2.
+    rows : the residual norm of the equilibrated system relative to ||D b||, or the backward error; None if neither was
+        computed.
+    uneven : the ratio of the largest to the smallest row sum of |A|.
+
+    For an A without entries (a LinearOperator), and for block and stencil matrices, "auto" does not look at rows.
+    Cost: that of `Residual`; if the terms of rows differ, one more pass over the entries for all calls together.
     """
 
     def __init__(self, kind: str, residual: Residual, b: Any):
@@ -64,9 +71,9 @@ class Criterion:
         self.norm = math.inf
         self.rows: float | None = None
         self.uneven = 1.0
-        self.looks_at_rows = kind == "backward"  # whether there is more to ask than the norm
-        self._x: Any = None  # of the last call
-        self._sizes: Any = None  # of the rows; False where they are even
+        self.looks_at_rows = kind == "backward"  # whether the test is more than the norm
+        self._x: Any = None  # the x of the last call
+        self._sizes: Any = None  # the sizes of the rows; False if they are even
         self._of_b = self._of_scaled_b = 0.0
         self.by_rows = False  # whether the size is that of the rows by themselves
         if kind == "backward" and residual.matrix is None:
@@ -97,16 +104,16 @@ class Criterion:
         if self._of_b == 0:
             return r, self.norm
         terms = self.residual.magnitudes(b, x)
-        if not math.isfinite(largest(terms)):  # nothing is known of such a row
+        if not math.isfinite(largest(terms)):  # the backward error of such a row is unknown
             self.rows = math.inf
             return r, math.inf
-        terms = xp.where(terms > 0, terms, 1)  # 0 where all of a row is: so is its residual
+        terms = xp.where(terms > 0, terms, 1)  # terms of 0 mean that the whole row is 0, and so is its residual
         r, size = self._resolved(b, x, r, lambda v: largest(abs(v) / terms), tolerance / self._of_b)
         self.rows, self.by_rows = size, True
         return r, size * self._of_b
 
     def _resolved(self, b: Any, x: Any, r: Any, measure: Callable[[Any], float], tolerance: float) -> tuple[Any, float]:
-        """b - A x, formed in twice the precision where its rounding may be what `measure` finds; and what it finds."""
+        """(r, measure(r)) for r = b - A x, formed in twice the precision if rounding may dominate `measure(r)`."""
         size, bound = measure(r), self._bound(b, x)
         noise = measure(bound)
         if noise > max(tolerance, size / 100):
@@ -122,11 +129,11 @@ class Criterion:
         return self.residual.bound
 
     def _looked_at(self) -> Any:
-        """The sums of |A| over the rows, their largest for empty ones; False where rows are even."""
+        """The sums of |A| over the rows (the largest of them for empty rows); False if the rows are even."""
         matrix, xp = self.residual.matrix, namespace(self.b)
         if isinstance(matrix, CSR):
             one, none = xp.full(self.b.size, 1 / MANY, self.b.dtype), xp.zeros(self.b.size, self.b.dtype)
-            sums = self.residual.magnitudes(none, one)  # of A / MANY, so that few overflow: ratios count
+            sums = self.residual.magnitudes(none, one)  # the sums of A / MANY: few overflow, and only ratios matter
         elif is_array(matrix):
             sums = abs(matrix).sum(axis=1).astype(self.b.real.dtype)
         else:
@@ -140,7 +147,7 @@ class Criterion:
         return sums if 0 < self._of_scaled_b < math.inf else False
 
     def rounding(self, b: Any, x: Any) -> float:
-        """What one rounding of |A| |x| + |b| in each row adds to the size."""
+        """The part of the size that one rounding of |A| |x| + |b| in each row accounts for."""
         self(b, x, 0.0)
         if not self.by_rows:
             return self.residual.rounding(b, x)
@@ -150,15 +157,16 @@ class Criterion:
         return eps * norm_of(terms / self._sizes) * self._of_b / self._of_scaled_b
 
     def has_seen(self, x: Any) -> bool:
-        """Whether the last call was of this x."""
+        """Whether the last call had this x."""
         return x is self._x
 
     def correction(self, x: Any, r: Any, size: float, tolerance: float) -> tuple[Any, float]:
-        """(r, tolerance) of the system A d = r whose d takes the size of b - A (x + d) below `tolerance`, so far as one
-        norm can ask that. r, size : of x, as a call has given them.
+        """(r, tolerance) of a system A d = r whose solution d should bring the size of b - A (x + d) below `tolerance`,
+        as far as a norm can ensure that.
 
-        Rows whose residual is rounding of their terms, which no change of x removes, are 0 in it: they would be all
-        that a norm sees.
+        r, size : the residual of x and its size, as returned by a call.
+        Rows whose residual is only rounding of their terms are set to 0, since no change of x removes it, and it would
+        dominate the norm.
         """
         if not self.looks_at_rows:
             return r, tolerance
@@ -171,7 +179,7 @@ class Criterion:
         return (rest, length * min(1.0, tolerance / size) * AIM) if length > 0 else (r, tolerance)
 
     def sentence(self) -> str:
-        """The test in addition to the norm of b - A x, for `explain`; "" if there is none."""
+        """The result of the test by rows, in words, for `explain`; "" if there was no such test."""
         if self.rows is None:
             return ""
         if self.kind == "backward":
@@ -203,7 +211,7 @@ def solved(
     watch: Watch,
     **options: Any,
 ) -> Solution:
-    """What a Krylov method finds for a caller: its iterations, and corrections while the criterion asks for more.
+    """The solution of a Krylov method: its iterations, then corrections of x until the criterion holds.
 
     options : the method's own parameters.
     """
@@ -245,8 +253,8 @@ def _corrected(
     /,
     **options: Any,
 ) -> Solution:
-    """x + d + ... where the criterion asks for more than a small norm, with A d = b - A x, as long as that halves the
-    size."""
+    """The solution with x + d + ... instead of x, where A d = b - A x, if the criterion asks for more than a small
+    norm. Corrections d are added as long as each halves the size."""
     residual = Residual(system.A.matrix, system.A.__matmul__, system.dtype, system.A.factor, system)
     check = Criterion(kind, residual, system.b)
     of_b = loop.size(system.b)
@@ -256,7 +264,7 @@ def _corrected(
     if check.rows is None:
         return found
     if kind == "backward" and size > target and isinstance(system.M, Operator):
-        better = kernels_for(x).vectors.added(x, system.M @ r)  # which the norm of b - A x may have thrown away
+        better = kernels_for(x).vectors.added(x, system.M @ r)  # M may solve small rows that a norm does not see
         before = check.rows, check.norm
         rest, reached = check(system.b, better, target)
         if reached < size:
@@ -316,11 +324,12 @@ def _corrected(
 
 
 def settled(residual: Residual, solve: Callable[[Any], Any], b: Any, x: Any) -> float:
-    """The componentwise backward error of x where that is rounding, and x is known to some digits at least; else NaN.
+    """The componentwise backward error of x if x is as accurate as the precision allows; else NaN.
 
-    Then x is what the precision has for A x = b, however large b - A x is: each row of it is rounding of its terms, and
-    solve(b - A x), where solve(r) is about A^-1 r, changes each element of x by less than SETTLED of it. Without the
-    second an x that has grown along a null vector would pass.
+    x is that accurate, however large b - A x is, if both conditions hold:
+    1. Each row of b - A x is only rounding of its terms.
+    2. solve(b - A x), where solve(r) is about A^-1 r, changes each element of x by at most the fraction SETTLED of it.
+       Without this condition an x that has grown along a null vector would pass.
     """
     xp, terms = namespace(b), residual.magnitudes(b, x)
     r, _ = residual.twice(b, x)
@@ -334,11 +343,12 @@ def settled(residual: Residual, solve: Callable[[Any], Any], b: Any, x: Any) -> 
 
 
 def power_for(b: Any, matrix: Any) -> int:
-    """0, or the power of two that takes the largest entry of b to about that of the matrix, or to 1 if that is larger,
-    where ||b|| is next to the smallest numbers.
+    """The exponent of a power of two by which b is to be multiplied if its entries are near the smallest numbers; else
+    0.
 
-    To multiply by it is exact. A x then loses no digits by underflow; those that x itself loses, as it is rounded to
-    what can be held, are looked at afterwards.
+    The power takes the largest entry of b to about the largest entry of the matrix, but at most to about 1.
+    Multiplication by it is exact. A x then loses no digits by underflow. x itself may lose digits when it is rounded to
+    its dtype at the end; `diminished` tests for that.
     """
     most, limits = largest(b), np.finfo(b.real.dtype)
     if not most < float(limits.tiny) / float(limits.eps):
@@ -353,7 +363,7 @@ def power_for(b: Any, matrix: Any) -> int:
 
 
 def times_power(v: Any, power: int) -> Any:
-    """2^power v, in steps that are numbers themselves; exact unless it is subnormal or beyond the range."""
+    """2^power v, formed by factors that are in range; exact unless the result is subnormal or out of range."""
     if flushes(v):
         return in_single(as_dtype(v, np.result_type(v.dtype, np.float64)) * 2.0**power)
     half = power // 2
@@ -374,17 +384,18 @@ def magnified(system: System, power: int) -> System:
 
 
 def reduced(callback: Callback, watch: Watch, power: int) -> tuple[Callback, Watch]:
-    """The caller's functions, which see x and norms as they are without the power."""
+    """The caller's functions, wrapped so that they see x and norms without the power of two."""
     seen_x = None if callback is None else lambda x: callback(times_power(x, -power))
     seen_norm = None if watch is None else lambda k, norm: watch(k, math.ldexp(norm, -power))
     return seen_x, seen_norm
 
 
 def diminished(found: Solution, A: Any, b: Any, kind: str, power: int, target: float) -> Solution:
-    """The solution for b itself, of the one for 2^power b. x is rounded to what can be held; what that leaves of
-    b - A x is formed for 2^power x and 2^power b, where it loses no digits.
+    """The solution for b, from the solution for 2^power b.
 
-    A : the operator.  target : the size that the criterion was to have, for 2^power b.
+    x is rounded to its dtype. The residual that this rounding leaves is formed for 2^power x and 2^power b, without a
+    loss of digits.
+    A : the operator.  target : the size that the criterion must reach, for 2^power b.
     """
     x = times_power(found.x, -power)
     again = times_power(x, power)
@@ -396,10 +407,10 @@ def diminished(found: Solution, A: Any, b: Any, kind: str, power: int, target: f
 
 
 def rounded(found: Solution, x: Any, A: Any, b: Any, kind: str, target: float, why: str) -> Solution:
-    """The solution with x instead of the x that was found; x is the nearest vector that can be returned.
+    """The solution with `x` instead of the computed x; `x` is the nearest vector that can be returned.
 
     A, b, target : in the precision, and with the power of two, in which the residual of x is formed.
-    why : x cannot be returned as it was found.
+    why : the reason, in words, why the computed x cannot be returned.
     """
     check = Criterion(kind, Residual(A.matrix, A.__matmul__, b.dtype, A.factor), b)
     _, reached = check(b, as_dtype(x, b.dtype).reshape(-1), target)
@@ -416,7 +427,7 @@ def rounded(found: Solution, x: Any, A: Any, b: Any, kind: str, target: float, w
 
 
 def needs_double(system: System) -> bool:
-    """Whether a solve in single precision would take for 0 what matters, since entries of A are so small or large."""
+    """Whether entries of A are so small or large that a solve in single precision would lose terms by underflow."""
     matrix = system.A.matrix
     if system.comm is not None or matrix is None or not flushes(system.b):
         return False
@@ -426,7 +437,7 @@ def needs_double(system: System) -> bool:
 
 
 def in_double_precision(system: System) -> System:
-    """The same system in double precision. M is what it was: its `narrow` range stays that of the residuals."""
+    """The same system in double precision. The range `narrow` of residuals stays that of the given M."""
     wide = np.result_type(system.dtype, np.float64)
     matrix = system.A.matrix
     if isinstance(matrix, CSR):
@@ -439,7 +450,7 @@ def in_double_precision(system: System) -> System:
 
 
 def in_single_precision(callback: Callable[[Any], object]) -> Callable[[Any], object]:
-    """The caller's function, which sees x in single precision."""
+    """The caller's function, wrapped so that it sees x in single precision."""
     return lambda x: callback(in_single(x))
 
 

@@ -11,8 +11,8 @@ from finelu.result import Solution
 class FGMRES(Method):
     """`gmres` for an M that may change from one application to the next, such as a solver or a function of a vector.
 
-    Arguments as in `gmres`. The preconditioned vectors are kept: memory 2 restart + 7 vectors, with those of a recorded
-    iteration as in `gmres`, and one application of M less in each cycle.
+    Arguments as in `gmres`. The preconditioned vectors are kept: memory 2 restart + 7 vectors, and the vectors of a
+    recorded iteration as in `gmres`. Each cycle applies M once less than in `gmres`.
     Source: Saad 1993; Saad 2003, Alg. 9.6.
     """
 

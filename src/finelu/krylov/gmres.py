@@ -16,16 +16,17 @@ class GMRES(Method):
     """Solve A x = b for any nonsingular A by right-preconditioned, restarted GMRES.
 
     Arguments as in `finelu.krylov`, and
-    restart : iterations of a cycle, that is the size of the basis; min(30, n) by default.
+    restart : iterations per cycle, that is the size of the basis; min(30, n) by default.
     orthogonalization : "mgs", modified Gram-Schmidt with selective reorthogonalization, or "cgs2", classical
         Gram-Schmidt twice: more work, in four matrix-vector products, and a basis that is orthogonal to rounding.
-    M stands on the right, so that the residual of the recurrence, to which rtol refers, is b - A x itself. maxiter
-    counts inner iterations, over all cycles (SciPy's counts cycles); callback(x) is called after each cycle, since x
+    M is applied on the right, so that the residual of the recurrence, to which rtol refers, is b - A x itself. maxiter
+    counts inner iterations over all cycles (SciPy's counts cycles). callback(x) is called after each cycle, since x
     does not exist in between.
     Cost of an iteration k: one product with A, one with M, 4 n k operations (up to twice as many); memory restart + 7
-    vectors, and where the iteration is recorded (on a GPU) those that M makes on the way to its result, as long as the
-    solve lasts. A lucky breakdown ends in the exact solution; a basis that ends without one (A or M singular) in
-    Status.BREAKDOWN, if starting again does not help.
+    vectors. If the iteration is recorded (on a GPU), the intermediate vectors of a product with M are also kept until
+    the solve ends.
+    A lucky breakdown ends with the exact solution. If the basis ends without the exact solution (A or M singular) and
+    starting again does not help, the solve ends with Status.BREAKDOWN.
     Source: Saad & Schultz 1986; Saad 2003, Alg. 9.5; Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019, Figures 1 and 2.
     """
 
@@ -41,8 +42,11 @@ gmres = GMRES.solve
 
 
 def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, *, flexible: bool) -> Solution:
-    """Saad 2003, Alg. 9.5, line by line; flexible: Alg. 9.6, which keeps z_j = M^-1 q_j in Z instead of applying M to
-    the combination of the q_j. The columns q_j of Q are his v_j."""
+    """Saad 2003, Alg. 9.5, line by line. The columns q_j of Q are his v_j.
+
+    flexible : whether to run Alg. 9.6, which keeps z_j = M^-1 q_j in Z instead of applying M to the combination of the
+        q_j.
+    """
     if orthogonalization not in ORTHOGONALIZATIONS:
         raise ParameterError(
             f"orthogonalization={orthogonalization!r}; one of {', '.join(ORTHOGONALIZATIONS)} is needed."
@@ -79,7 +83,7 @@ def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, *, flexible
             iteration()
             j += 1
         if j == 0:
-            continue  # the solve ended with the last column of the cycle before; only now is it known here
+            continue  # the solve ended with the last column of the previous cycle; the host learns that only now
         k.arnoldi.hessenberg_solve(state, H, g, y)  # line 11: y
         if Z is None:
             k.arnoldi.combine(state, Q, y, u)

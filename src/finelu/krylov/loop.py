@@ -1,8 +1,9 @@
-"""What all Krylov methods share: stopping rule, history, best iterate, the true residual at the end.
+"""The parts that all Krylov methods share: stopping rule, history, best iterate, the true residual at the end.
 
-The decisions fall where the vectors are: the kernels write `state`, `norms` and `history` (finelu.kernels.monitor) and
-stop changing x by themselves once the solve is over. The host looks at a copy every few iterations and so never waits
-for a step (krylov/ahead.py); the x, the iterations and the history it returns do not depend on how often it looks.
+Decisions are made on the device of the vectors: the kernels write `state`, `norms` and `history`
+(finelu.kernels.monitor) and stop changing x by themselves once the solve is over. The host looks at a copy every few
+iterations and so never waits for a step (krylov/ahead.py). The returned x, iterations and history do not depend on how
+often the host looks.
 """
 
 from __future__ import annotations
@@ -44,26 +45,29 @@ STATUS = {
 
 
 class Loop(Measures):
-    """One solve on its way: `while loop.cycle(r)` around `while loop.goes_on()`, then `loop.end()`.
+    """One solve in progress: `while loop.cycle(r)` around `while loop.goes_on()`, then `loop.end()`.
 
     A cycle begins with the true residual, r = b - A x. It is over when the recurrence has converged, or when the method
-    restarts; another follows if the true residual has not converged, unless a claimed convergence did not even halve it
-    (Status.STAGNATED). The test is ||b - A x||_2 <= max(rtol ||b||_2, atol).
+    restarts. Another cycle follows if the true residual has not converged, unless a claimed convergence did not even
+    halve it (Status.STAGNATED). The test is ||b - A x||_2 <= max(rtol ||b||_2, atol).
 
-    After construction: A, M operators; b (n,); x (n,) the iterate; xp numpy or cupy, and kernels the building blocks of
-    the device of b; state, norms, history as in finelu.kernels.monitor; verified (n,) the iterate of the smallest true
-    residual at the begin of a cycle, x0 at first.
-    The system's b and x0 are never written or returned. Where the norm of b is extreme, A, M, b and x0 are those of
-    `scaled`, and norms and history relative to its `scale`; callers and callbacks see them multiplied by it.
+    Attributes after construction:
+    A, M : operators.  b (n,) : the right-hand side.  x (n,) : the iterate.
+    xp, kernels : numpy or cupy, and the kernels, for the device of b.
+    state, norms, history : as in finelu.kernels.monitor.
+    verified (n,) : the iterate with the smallest true residual at the start of a cycle, x0 at first.
 
-    A claim of convergence is looked at by `Residual`: where rounding alone may have made the residual small, it is
-    formed in twice the precision, and another cycle begins with it, or the claim is dropped (STAGNATED). A `watch`
-    whose `looks_at_claims` is true does so by itself, for the system that this one is a correction of.
+    The system's b and x0 are never written or returned. If the norm of b is extreme, A, M, b and x0 are those of
+    `scaled`, and norms and history are relative to its `scale`; callers and callbacks see them multiplied by it.
 
-    method : of which `name` and `stationary` are read. A stationary one forms r = b - A x itself in each iteration, so
-        that a cycle need not do so again, a norm below the tolerance claims convergence, and the x of the smallest norm
-        is the best there is. Its iterations are few and expensive: on a GPU no more than one is queued before the host
-        looks at the one before.
+    `Residual` tests a claim of convergence. If rounding alone may have made the residual small, the residual is formed
+    in twice the precision; another cycle begins with it, or the claim is dropped (STAGNATED). A `watch` whose
+    `looks_at_claims` is true makes this test itself, for the system to which this one computes a correction.
+
+    method : the class, whose `name` and `stationary` are read. A stationary method forms r = b - A x itself in each
+        iteration. So a cycle need not form it again, a norm below the tolerance claims convergence, and the x with the
+        smallest norm is the best iterate. Its iterations are few and expensive: on a GPU no more than one is queued
+        before the host looks at the previous one.
     """
 
     def __init__(
@@ -92,8 +96,8 @@ class Loop(Measures):
         self.verified = copied(self.x)
         self.best: Any = None  # until keeps_best()
         self.residual = Residual(self.A.matrix, self.A.__matmul__, self.dtype, self.A.factor, system)
-        self.believed = math.inf  # the true norm of the last claim that `Residual` was asked about
-        self.doubted = math.inf  # the same, of one that it did not share
+        self.believed = math.inf  # the true norm of the last claim that `Residual` tested
+        self.doubted = math.inf  # the true norm of the last claim that it rejected
 
         limits = np.finfo(self.real)
         tolerance = min(max(rtol * norm_b, atol / self.scale), float(limits.max))
@@ -110,20 +114,20 @@ class Loop(Measures):
             self.state[monitor.CODE] = monitor.CONVERGED
 
         longest = LOOK_EVERY[self.xp.__name__]
-        self.ahead: Ahead | None = None  # where the host sees each iteration at once: there is nothing to wait for
+        self.ahead: Ahead | None = None  # None if the host sees each iteration at once, without waiting
         if longest > 1 and self.comm is None:
             snapshots = [self.kernels.cycle.Snapshot(self.state, self.norms) for _ in range(2)]
             self.ahead = Ahead(snapshots, 1 if method.stationary else longest)
-        self.launched = 0  # iterations queued, those after the last that counts included until the host knows
-        self.recorded: Any = None  # the step of the iteration, where `repeated` records it
+        self.launched = 0  # iterations queued; includes those after the last valid one until the host learns of it
+        self.recorded: Any = None  # the step of the iteration, if `repeated` records it
         self.cycles = 0
         self.reported = -1  # the last iteration that `watch` was called with
         self.shown = 0  # the iteration whose x `callback` saw last
         self.stopped: Status | None = None  # set by the host: interrupted, not symmetric
-        # what the host has seen
+        # the host's latest copy of the device's state
         self.code: int = monitor.RUNNING
         self.iterations, self.improved, self.seen_norm, self.tolerance = 0, False, math.inf, tolerance
-        self.is_believed = False  # after the end: whether the x that is returned is the last one, and converged
+        self.is_believed = False  # after the end: whether the returned x is the last iterate, and has converged
 
     # vectors and scalars on the device of b
 
@@ -136,8 +140,8 @@ class Loop(Measures):
     def real_scalar(self) -> Any:
         return self.decides.zeros(1, self.real)
 
-    # the steps of a method without kernels of its own: nothing waits for the host, and once the cycle is over, as the
-    # device alone may know, x and what is recorded stay as they are
+    # the steps of a method without kernels of its own: nothing waits for the host. Once the cycle is over, which
+    # perhaps only the device knows, x and the recorded norms stay as they are
 
     def dot(self, x: Any, y: Any) -> Any:
         """x^H y, a new array of one element."""
@@ -146,45 +150,48 @@ class Loop(Measures):
         return out
 
     def length(self, x: Any) -> Any:
-        """||x||_2, a new array of one element; no square leaves the range."""
+        """||x||_2, a new array of one element; no square over- or underflows."""
         out = self.real_scalar()
         self.kernels.vectors.norm(x, out)
         return out
 
     def advance(self, z: Any) -> None:
-        """x += z. Where x is the best so far, by the norms recorded, it is kept before."""
+        """x += z. The old x is kept first if it is the best so far by the recorded norms."""
         best = self.keeps_best() if self.best is None else self.best
         self.kernels.recurrences.richardson_step(self.state, z, self.x, best)
 
     def record(self, r: Any) -> None:
-        """End an iteration whose residual, by the recurrence, is r. The cycle is over where ||r|| meets the tolerance,
-        and where it has grown so much that its rounding is as large as the least norm recorded."""
+        """End an iteration whose residual, by the recurrence, is r.
+
+        The cycle is over if ||r|| meets the tolerance, or if ||r|| has grown so much that its rounding is as large as
+        the smallest recorded norm.
+        """
         self.kernels.vectors.norm(r, self.norm)
         self.kernels.recurrences.bicg_record(self.state, self.norms, self.history, self.norm)
 
     def restart(self, where: Any) -> None:
-        """The cycle is over where the array of one element is True, and the next begins with the true residual;
-        Status.BREAKDOWN if that was not halved in between."""
+        """End the cycle if `where`, an array of one element, is True. The next cycle begins with the true residual; the
+        solve ends with Status.BREAKDOWN if that was not halved in between."""
         code = self.state[monitor.CODE : monitor.CODE + 1]
         code[:] = self.xp.where(where & (code == monitor.RUNNING), monitor.BROKEN, code)
 
     def power(self, size: float) -> float:
-        """The power of two just below `size`, where squares of such numbers leave the range; 1.0 where they do not."""
+        """The power of two just below `size` if squares of such numbers over- or underflow; else 1.0."""
         return power_of_two(size, self.system)
 
     def keeps_best(self) -> Any:
-        """Room for the iterate that the recurrence thinks best, of a method that writes it; `end` looks at it, too."""
+        """Memory for the best iterate by the recurrence, for a method that writes it; `end` tries that iterate, too."""
         self.best = copied(self.x)
         return self.best
 
     # the course of a solve
 
     def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
-        """The function called instead of step() in each iteration: on a GPU a single launch, if A and M allow that.
+        """The function to call instead of step() in each iteration: on a GPU a single launch, if A and M allow that.
 
-        step queues the same kernels on the same arrays each time (`history` may be another); what changes from one
-        iteration to the next lies on the device. Once it is recorded, all vectors that one step makes, in the products
-        with A and M too, are kept until `end`, each in memory of its own.
+        step must queue the same kernels on the same arrays each time (only `history` may be replaced); values that
+        change from one iteration to the next must lie on the device. Once step is recorded, all vectors that it makes,
+        also in the products with A and M, are kept until `end`, each in memory of its own.
         """
         if not (self.A.capturable and self.M.capturable):
             return step
@@ -193,12 +200,12 @@ class Loop(Measures):
         return recorded
 
     def forget(self) -> None:
-        """The step has changed, and is recorded anew."""
+        """Drop the recorded step, which has changed, so that it is recorded anew."""
         if self.recorded is not None:
             self.recorded.forget()
 
     def cycle(self, r: Any) -> bool:
-        """Whether another cycle is wanted; if so, r is b - A x and its norm has been judged."""
+        """Whether another cycle is due; if so, r is b - A x, and its norm has been tested."""
         if self.cycles:
             if self.launched >= self.maxiter:
                 self._look(wait=True)
@@ -218,17 +225,17 @@ class Loop(Measures):
         elif not self.cycles or not self.method.stationary:
             self.kernels.vectors.difference(self.b, self.A @ self.x, r)
         self.kernels.vectors.norm(r, self.norm)
-        if self.cycles:  # an Inf in x may meet a column of A that is empty; no norm of r is to be claimed of it
+        if self.cycles:  # an Inf in x may belong to an empty column of A: then r is finite, but proves nothing
             self.kernels.cycle.unless_finite(self.x, self.norm)
         if self.best is not None and self.code != monitor.RUNNING:
             self._turn_back(r)
         return self._begins(r)
 
     def _begins(self, r: Any) -> bool:
-        """Whether a cycle begins with r, whose norm stands in norms."""
+        """Whether a cycle begins with r, whose norm is in `norms`."""
         self.kernels.cycle.begin_cycle(self.state, self.norms, self.history, self.checks)
         self.kernels.cycle.keep_verified(self.state, self.x, self.verified)
-        wait = self.cycles == 0 or self.code != monitor.RUNNING  # what is usual costs no wait: a restart of gmres
+        wait = self.cycles == 0 or self.code != monitor.RUNNING  # the usual case, a restart of gmres, does not wait
         self.cycles += 1
         self.code = monitor.RUNNING
         if wait:
@@ -238,8 +245,8 @@ class Loop(Measures):
         return self.code == monitor.RUNNING and self.maxiter > 0
 
     def _doubts(self, r: Any) -> bool:
-        """At the end: whether a claim of convergence was one of rounding, and another cycle, from the residual r formed
-        in twice the precision, may come nearer. It does while such cycles halve the residual."""
+        """At the end: whether a claim of convergence was due to rounding, and another cycle follows, from the residual
+        r formed in twice the precision. Such cycles go on while they halve the residual."""
         if self.code != monitor.CONVERGED or self.stopped:
             return False
         if getattr(self.watch, "looks_at_claims", False):
@@ -253,11 +260,12 @@ class Loop(Measures):
         self.norm[:] = self.believed
         self.norms[monitor.START :] = math.inf
         self.state[monitor.CODE] = monitor.RUNNING
-        self.code = monitor.CLAIMED  # so that the host waits for what comes of it
+        self.code = monitor.CLAIMED  # so that the host waits for the result
         return self._begins(r)
 
     def _turn_back(self, r: Any) -> None:
-        """After a breakdown or a false claim: x = best, the recurrence's, if the true residual of that is smaller."""
+        """After a breakdown or a false claim: x = best, the best iterate by the recurrence, if its true residual is
+        smaller."""
         reached = float(self.norm[0])
         if reached <= self.tolerance:
             return
@@ -271,7 +279,7 @@ class Loop(Measures):
             self.norm[:] = size
 
     def goes_on(self) -> bool:
-        """Whether one more iteration is wanted in this cycle, as far as can be known without waiting."""
+        """Whether one more iteration is due in this cycle, as far as the host knows without waiting."""
         if self.stopped or self.code != monitor.RUNNING:
             return False
         if self.launched >= self.maxiter:
@@ -288,13 +296,13 @@ class Loop(Measures):
         return True
 
     def _longer(self, array: Any, room: int) -> Any:
-        """The array with NaN after its end; from the host, as CuPy would compile what fills one."""
+        """The array, extended by NaN. NumPy fills it on the host, since CuPy would compile a kernel for that."""
         longer = self.decides.asarray(np.full(room, np.nan, self.real))
         self.decides.copyto(longer[: array.size], array)
         return longer
 
     def tell(self) -> None:
-        """Show x to the caller's callback, if it is a new one; it is x itself, not a copy. Waits for the device."""
+        """Call the caller's callback with x, if x is new: x itself, not a copy. This waits for the device."""
         if self.callback is None or self.stopped:
             return
         self._look(wait=True)
@@ -303,18 +311,18 @@ class Loop(Measures):
             self._ask(self.callback, self.x)
 
     def fail(self, status: Status) -> None:
-        """End the solve with `status`, which the host has found."""
+        """End the solve with `status`, by a decision of the host."""
         self.stopped = status
 
     def is_even(self) -> bool:
         """After the end: whether x converged, and the terms of its rows are known to differ so little that one norm
-        says it all. Where the system was scaled, those of small rows may have underflowed."""
+        suffices. False if the system was scaled, since the terms of small rows may then have underflowed."""
         return self.is_believed and self.scale == 1 and terms_are_even(self.residual.bound)
 
     def end(self) -> Solution:
         """The solution: x if it converged, else the best iterate known, with the true residual norm of just that x."""
-        self.recorded = None  # which knows the step, which knows this: nothing of it shall wait for the collector
-        if self.code <= monitor.BROKEN:  # else what the host has seen is final
+        self.recorded = None  # breaks a cycle of references, so that memory is freed without the garbage collector
+        if self.code <= monitor.BROKEN:  # else the host's copy is final
             self._look(wait=True)
         status = self.stopped or STATUS.get(self.code, Status.MAX_ITERATIONS)
         if status is Status.INDEFINITE_PRECONDITIONER and self.M.recipe == "":
@@ -342,8 +350,11 @@ class Loop(Measures):
         )
 
     def _histories(self, last: float) -> tuple[Any, Any]:
-        """(history, recurrence) on the host: true norms wherever they were formed, `last` at the end where it is
-        finite; and the norms of the recurrence."""
+        """(history, recurrence) on the host.
+
+        history : the true norms where they were formed, those of the recurrence elsewhere; `last` at the end if finite.
+        recurrence : the norms of the recurrence.
+        """
         history, checks = (to_host(v[: self.iterations + 1]) for v in (self.history, self.checks))
         true = np.where(np.isnan(checks), history, checks)
         true[-1] = last if math.isfinite(last) else true[-1]
@@ -351,20 +362,23 @@ class Loop(Measures):
             return true * self.real.type(self.scale), history * self.real.type(self.scale)
 
     def _best(self) -> tuple[Any, float]:
-        """The iterate with the smallest true residual norm among the last, the recurrence's best, the verified and the
-        first one; if that norm is NaN for all of them, the recurrence's best."""
+        """(x, its true residual norm) for the candidate with the smallest such norm.
+
+        The candidates are the last iterate, the best by the recurrence, the verified one and, if a claim was rejected,
+        the first. If the norm is NaN for all, x is the best by the recurrence.
+        """
         iterates = [self.x] if self.best is None else [self.x, self.best] if self.improved else [self.best, self.x]
         doubted = self.doubted < math.inf
         iterates = iterates[:1] if self.method.stationary and not doubted else [*iterates, self.verified]
         candidates = [x for x in iterates if self.kernels.vectors.first_not_finite(x) < 0] or [self.verified]
-        if doubted:  # the verified one was so by rounding, perhaps
+        if doubted:  # perhaps the verified one has a small residual by rounding only
             candidates.append(self.xp.zeros_like(self.x) if self.start is None else copied(self.start))
         norms = [self.residual(self.b, x, self.tolerance)[1] for x in candidates]
         k = min(range(len(norms)), key=lambda k: math.inf if math.isnan(norms[k]) else norms[k])
         return candidates[k], norms[k]
 
     def _look(self, wait: bool) -> None:
-        """Learn how far the device is: with `wait` at present, else at the previous look, which costs no waiting."""
+        """Read the device's progress: the present one with `wait`, else that at the previous look, without waiting."""
         cycle, state, norms = self.cycles, self.state, self.norms
         if self.ahead is not None:
             seen = self.ahead.look(cycle, self.launched, wait)

@@ -1,4 +1,4 @@
-"""What all Krylov methods have in common: their facts, the function that a caller calls, and their registry."""
+"""The base class of all Krylov methods: their facts, the function that a caller calls, and their registry."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from finelu.registry import Registry
 from finelu.result import Solution
 from finelu.validation import shown
 
-NEEDS = {  # what A has to be for a method, in words; "" for any nonsingular A
-    "spd": "A = A^H",  # and positive definite, which the iteration finds out
+NEEDS = {  # the property of A that a method needs, in words; "" for any nonsingular A
+    "spd": "A = A^H",  # and positive definite, which the iteration tests
     "hermitian": "A = A^H",
     "symmetric": "A = A^H or A = A^T",
     "any": "",
@@ -53,21 +53,22 @@ class Door(Protocol):
 class Method:
     """A Krylov method: its facts, and `iterate`; `solve(A, b, ...)` of a subclass is the function that is called.
 
-    A subclass gives `iterate(loop, **own)`, a static method: the iteration, by what `Loop` offers, with the
-    method's own parameters as keywords. `solve` is made from it, with the arguments of `finelu.krylov`, the name of the
-    method and the docstring of the class.
+    A subclass defines the static method `iterate(loop, **own)`: the iteration, built on the operations of `Loop`, with
+    the method's own parameters as keywords. `solve` is made from it, with the arguments of `finelu.krylov`, the name of
+    the method and the docstring of the class.
 
-    The facts of a method are attributes of its class. Whatever depends on them, such as what `finelu.solve` refuses,
-    the gradients of interop and what `finelu compare` tries next, reads them here:
-    name : the key in `METHODS`; the name of the class in small letters, if not given.
-    needs : of A: "spd", Hermitian positive definite; "hermitian"; "symmetric", A = A^H or A = A^T; "any". M must be
-        Hermitian positive definite for the first two, and symmetric as A is for the third.
-    adjoint : multiplies by A^H and M^H, too.  products : with A, or with A and A^H, in an iteration; the tests hold a
-        method to both, and to `minimizes`.
-    restarts : works in cycles of `restart` iterations, a parameter of its own; x exists at the end of each only.
-    minimizes : the norm of b - A x of the recurrence never grows.
-    stationary : forms r = b - A x itself in each iteration, see `Loop`.
-    spread : takes an A that is spread over processes, see `finelu.krylov.spread`.
+    The facts of a method are attributes of its class. All code that depends on them, such as the checks of
+    `finelu.solve`, the gradients of interop and the choices of `finelu compare`, reads them here:
+    name : the key in `METHODS`; by default the name of the class in small letters.
+    needs : the property that A must have: "spd" (Hermitian positive definite), "hermitian", "symmetric" (A = A^H or
+        A = A^T) or "any". M must be Hermitian positive definite for the first two, and symmetric as A is for the third.
+    adjoint : whether the method also multiplies by A^H and M^H. The tests verify it.
+    products : the number of products with A, or with A and A^H, per iteration. The tests verify it.
+    restarts : whether the method works in cycles of `restart` iterations, a parameter of its own; x then exists only at
+        the end of each cycle.
+    minimizes : whether the norm of b - A x of the recurrence never grows. The tests verify it.
+    stationary : whether the method forms r = b - A x itself in each iteration, see `Loop`.
+    spread : whether A may be spread over processes, see `finelu.krylov.spread`.
     """
 
     name: ClassVar[str] = ""
@@ -110,9 +111,10 @@ METHODS: Registry[Method] = Registry(Method, "method", "finelu.methods", ("auto"
 def register(kind: M) -> M:
     """Make a Krylov method known by its `name`, to `solve`, `compare` and the command line; returns it.
 
-    For a class of your program, as a decorator or called. An installed package names its methods in the entry-point
-    group "finelu.methods" instead, and need not be imported: `bicgstabl = "package.module:BiCGStabL"`, where the class
-    has the name "bicgstabl". `compare` works in a process of its own, which must be able to import the class.
+    Use it for a class of your program, as a decorator or as a function. An installed package names its methods in the
+    entry-point group "finelu.methods" instead, and need not be imported: `bicgstabl = "package.module:BiCGStabL"`,
+    where the class has the name "bicgstabl". `compare` works in a process of its own, which must be able to import the
+    class.
     Raises ParameterError if `kind` is not a method, or if another method has its name.
     """
     known: M = METHODS.register(kind)
@@ -120,10 +122,10 @@ def register(kind: M) -> M:
 
 
 def method_name(given: Any, *others: str) -> str:
-    """The key of METHODS that is meant, or one of `others`: of a name, a method's class, or its function.
+    """The key of METHODS, or the one of `others`, that `given` means: a name, a method's class, or its function.
 
-    The method of an installed package is imported. Raises ParameterError for anything else, and for what is not
-    registered.
+    The method of an installed package is imported. Raises ParameterError for anything else, and for a class or function
+    that is not registered.
     """
     if isinstance(given, str):
         name = given if given in others else METHODS.key(given, *others)
@@ -138,12 +140,12 @@ def method_name(given: Any, *others: str) -> str:
 
 
 def _own(method: type[Method]) -> dict[str, Parameter]:
-    """The parameters of a method besides those that all have."""
+    """The parameters of a method in addition to the common ones."""
     return dict(list(signature(method.iterate).parameters.items())[1:])
 
 
 def _require_own_parameters(method: type[Method]) -> None:
-    """A ParameterError for parameters of `iterate` that the function of a method cannot have."""
+    """Raise ParameterError for parameters of `iterate` that the function of a method cannot have."""
     for name, parameter in _own(method).items():
         where = f"{method.__name__}.iterate(loop, {parameter})"
         if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
@@ -157,7 +159,7 @@ def _require_own_parameters(method: type[Method]) -> None:
 
 
 def _door(method: type[Method]) -> Door:
-    """The function that is called for `method`."""
+    """The public function of `method`."""
     own = {name: parameter.replace(kind=Parameter.KEYWORD_ONLY) for name, parameter in _own(method).items()}
 
     def solve(
@@ -215,7 +217,7 @@ def iterate(
 ) -> Solution:
     """Run a method on a checked system, for callers that have checked their arguments and run under `ignore_fp_errors`.
 
-    method : of `method_name`.  restart : iterations of a cycle, where the method works in cycles.
+    method : a key, as returned by `method_name`.  restart : iterations per cycle, if the method works in cycles.
     """
     kind = METHODS.registered[method]
     loop = Loop(kind, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)

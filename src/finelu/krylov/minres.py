@@ -11,12 +11,13 @@ from finelu.result import Solution, Status
 class MINRES(Method):
     """Solve A x = b for a Hermitian, possibly indefinite A by preconditioned MINRES.
 
-    Arguments as in `finelu.krylov`; M must be Hermitian positive definite. It minimizes the residual in the norm of M;
-    the 2-norm that is tested is that of the residual itself, which is carried along. callback(x) is called after each
-    iteration. Cost of an iteration: one product with A, one with M, two dot products, a norm and two passes over
-    vectors; memory 11 vectors. Before the first, A and M are each tried once more for symmetry: Status.NOT_SYMMETRIC.
-    Where A is singular and b outside its range it ends near the smallest residual there is, with Status.STAGNATED: x
-    would grow without end, and a cycle is over once the rounding of x reaches a tenth of the residual.
+    Arguments as in `finelu.krylov`; M must be Hermitian positive definite. It minimizes the residual in the norm of M.
+    The convergence test uses the 2-norm of the residual itself, which is updated along with x. callback(x) is called
+    after each iteration. Cost of an iteration: one product with A, one with M, two dot products, a norm and two passes
+    over vectors; memory 11 vectors. Before the first iteration A and M are each applied once more to test their
+    symmetry; the solve ends with Status.NOT_SYMMETRIC if one is not symmetric.
+    If A is singular and b outside its range, the solve ends near the smallest possible residual with Status.STAGNATED:
+    x would grow without bound, so a cycle ends once the rounding of x reaches a tenth of the residual.
     Source: Paige & Saunders 1975.
     """
 
@@ -48,7 +49,7 @@ class MINRES(Method):
                 if not (symmetric(loop, M, r, y, k.vectors.dot) and symmetric(loop, A, y, p, k.vectors.dot)):
                     loop.fail(Status.NOT_SYMMETRIC)
                     break
-                scale = loop.power(loop.size(p) / loop.size(r))  # of A M: its square is to be in range
+                scale = loop.power(loop.size(p) / loop.size(r))  # the size of A M, whose square must be in range
             k.vectors.dot(r, y, square)
             k.recurrences.minres_begin(state, lanczos, square, scale)
             k.recurrences.minres_start(state, lanczos, y, r, v, z)  # v = r / beta_1, z = M^-1 v

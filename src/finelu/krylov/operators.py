@@ -1,4 +1,4 @@
-"""Whatever a Krylov method may be given as A or M becomes an object with `@`: the one place that forms products."""
+"""Operators: any A or M that a Krylov method accepts, as an object with `@`. All products are formed here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Apply = Callable[[Any], Any]
 
 
 class Identity:
-    """No preconditioner: it returns the vector itself, so its result must not be written to."""
+    """No preconditioner. The product is the vector itself, so it must not be written to."""
 
     recipe = ""
     capturable = True
@@ -42,27 +42,29 @@ class Identity:
         return self
 
     def scaled(self, factor: float, levels: bool, comm: Any = None) -> Identity:
-        """Itself: a multiple of the identity preconditions as well as the identity does."""
+        """The identity itself, since a multiple of it is an equally good preconditioner."""
         return self
 
 
 class Operator:
-    """`op @ x` for a vector x (n,) of the working dtype: another such vector, not to be written to.
+    """`op @ x` for a vector x (n,) of the working dtype: another such vector, which must not be written to.
 
-    What leaves the range of numbers is for the solve to judge: callers have `ignore_fp_errors`.
+    The solve handles overflow, underflow and NaN; callers run under `ignore_fp_errors`.
 
-    apply : the function that is called; its results are trusted, so that of the caller's is wrapped by `_checked`.
-    given : what the operator was made of, and name : "A" or "M", for reports and errors.
-    make_adjoint : a function without arguments that returns the function for A^H x, if there is one: called by `H`.
-    matrix : what it multiplies by, where its entries can be looked at: a CSR of the working dtype, a dense array, or
-    anything with `tocsr`; else None.
-    subtract : gives b - A x for (b, x) in one pass, where A has such a function.
-    with_dot : gives A x for (x, y, total) and writes y^H A x to total[0]; in one pass, where A has such a function.
+    apply : the function that forms the product. Its results are trusted, so a caller's function is wrapped by
+        `_checked`.
+    given : the object from which the operator was made.
+    name : "A" or "M", for reports and errors.
+    make_adjoint : a function without arguments that returns the function for A^H x, or None; called by `H`.
+    matrix : the matrix, if its entries are accessible: a CSR of the working dtype, a dense array, or anything with
+        `tocsr`; else None.
+    subtract : a function of (b, x) that returns b - A x in one pass, or None.
+    with_dot : a function of (x, y, total) that returns A x and writes y^H A x to total[0]; by default in two steps.
     capturable : whether a product may be recorded as a part of a CUDA graph: it queues the same kernels each time, and
-    waits for nothing.
-    deflated : what stands for factors M in cg after its `start`, see `Factors.deflated`; None after `scaled`, as Q A
-    would be no projection.
-    factor : what `apply` gives is multiplied by it; see `scaled`.
+        waits for nothing.
+    deflated : the object that cg applies instead of factors M after its `start`, see `Factors.deflated`; None after
+        `scaled`, as Q A would not be a projection.
+    factor : a power of two by which the result of `apply` is multiplied; see `scaled`.
     """
 
     deflated: Any = None
@@ -93,14 +95,15 @@ class Operator:
 
     @property
     def recipe(self) -> str:
-        """The recipe of factors, else the type of the object."""
+        """The recipe of factors, or the type of any other object."""
         return repr(getattr(self.given, "recipe", type(self.given).__name__))
 
     def scaled(self, factor: float, levels: bool, comm: Any = None) -> Operator:
         """factor times the operator; factor is a power of two.
 
-        levels : whether x is brought near 1 first, by a power of two that the result is multiplied by; this waits for
-        a GPU.  comm : processes over which x is spread, which need the same power.
+        levels : whether x is divided by a power of two first, to bring it near 1, and the result multiplied by it; this
+            waits for the GPU.
+        comm : the processes over which x is spread, which need the same power of two.
         """
         other = Operator(self.apply, self.given, self.name, self.make_adjoint, self.matrix)
         other.capturable = self.capturable and not levels
@@ -133,7 +136,7 @@ class Operator:
         return product
 
     def residual(self, b: Any, x: Any) -> Any:
-        """b - A x in a new array, in one pass where A has one."""
+        """b - A x in a new array, in one pass if A has a function for that."""
         return b - self @ x if self.subtract is None else self.subtract(b, x)
 
 
@@ -145,7 +148,7 @@ def no_adjoint(name: str) -> str:
 
 
 def value_dtype(A: Any) -> np.dtype[Any]:
-    """The dtype, one of the four, of the products with A; float64 where A does not say."""
+    """The dtype, one of the four, of products with A; float64 if A has no dtype."""
     dtype = getattr(A, "dtype", None)
     if dtype is None:
         dtype = np.asarray(A).dtype if isinstance(A, (list, tuple)) else np.float64
@@ -156,7 +159,7 @@ def value_dtype(A: Any) -> np.dtype[Any]:
 
 
 def order(A: Any) -> int:
-    """n of a square A; a MatrixError if it has no such n."""
+    """The order n of a square A. Raises MatrixError if A is not square."""
     shape = getattr(A, "shape", None)
     if shape is None and isinstance(A, (list, tuple)):
         shape = np.shape(A)
@@ -167,10 +170,10 @@ def order(A: Any) -> int:
 
 
 def location(A: Any) -> Any:
-    """An array on the device of A, or None where A does not say where it works (a LinearOperator)."""
+    """An array on the device of A, or None if that device is unknown (a LinearOperator)."""
     if isinstance(A, CSR | BlockProducts):
         return A.data
-    if sp.issparse(A) or hasattr(A, "to_scipy_sparse"):  # of SciPy's not all have an array of values
+    if sp.issparse(A) or hasattr(A, "to_scipy_sparse"):  # not all of SciPy's formats have an array of values
         return np.empty(0)
     if on_gpu(A) and hasattr(A, "data"):  # cupyx.scipy.sparse and cupy arrays, not CuPy's LinearOperator
         return A.data if on_gpu(A.data) else A
@@ -178,14 +181,14 @@ def location(A: Any) -> Any:
 
 
 def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
-    """A as an `Operator` that works on vectors such as `like`, of dtype `dtype`; None gives the `Identity`.
+    """A as an `Operator` for vectors of the length and device of `like`, and of dtype `dtype`; `Identity` for None.
 
     A : (n, n): finelu's CSR, scipy.sparse or cupyx.scipy.sparse in any format, a dense array, anything with `matvec`
         (StencilMatrix, BlockMatrix, Factors, SciPy's and CuPy's LinearOperator), or a function of one vector; None is
         the identity.
-    Sparse and dense matrices are looked at for NaN and Inf, sorted and converted once, in a copy where they need it.
-    `H` of the result is their conjugate transpose, or what `rmatvec` applies; a function of a vector has none.
-    Raises MatrixError for a wrong shape or values, DeviceError where A and `like` are on different devices.
+    Sparse and dense matrices are checked for NaN and Inf, sorted and converted once, in a copy if needed.
+    `H` of the result is the conjugate transpose of a matrix, or applies `rmatvec`; a function of a vector has no `H`.
+    Raises MatrixError for a wrong shape or values, DeviceError if A and `like` are on different devices.
     """
     if A is None:
         return Identity()
@@ -229,7 +232,7 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
 
 
 def matrix_operator(A: CSR, name: str = "A", given: Any = None) -> Operator:
-    """A checked matrix of the working dtype as an `Operator`.  given : what the caller has of it, if not A itself."""
+    """A checked matrix of the working dtype as an `Operator`.  given : the caller's object, if that is not A itself."""
     Product = kernels_for(A.data).products.Product
     product = Product(A)
     return Operator(
@@ -244,10 +247,10 @@ def matrix_operator(A: CSR, name: str = "A", given: Any = None) -> Operator:
 
 
 def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
-    """A function of the caller's as a product: each result is looked at, and brought into the dtype of its argument.
+    """A caller's function as a product: each result is checked, and converted to the dtype of its argument.
 
-    missing : the error where the function says that it is not implemented, as the rmatvec of a LinearOperator that was
-    made without one.
+    missing : the text of the error if the function raises NotImplementedError, as the rmatvec of a LinearOperator made
+        without one does.
     """
     gpu = on_gpu(like)
 
@@ -275,7 +278,7 @@ def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
 
 
 def _instead(M: Any) -> str:
-    """The text to type for an object that has a preconditioner but is not one itself; "" if it is not known."""
+    """The argument to pass instead of an object that has a preconditioner but is not one itself; "" if unknown."""
     if callable(getattr(M, "aspreconditioner", None)):
         return "for a solver ml of PyAMG pass M=ml.aspreconditioner()"
     if callable(getattr(M, "solve", None)):
@@ -284,7 +287,7 @@ def _instead(M: Any) -> str:
 
 
 def _refuse_recipe(A: Any, name: str) -> NoReturn:
-    """A MatrixError that says what to type where a recipe, its class or a name stands instead of factors."""
+    """Raise MatrixError for a recipe, its class or its name instead of factors, and say what to type."""
     needed = (
         "a matrix or a LinearOperator is needed." if name == "A" else "factors, such as ILU0().factor(A), are needed."
     )

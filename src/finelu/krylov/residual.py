@@ -1,4 +1,4 @@
-"""b - A x with a norm that rounding cannot have made: what every claim of convergence stands on."""
+"""b - A x with a norm that is reliable in spite of rounding: the basis of every claim of convergence."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Measures:
     """Norms of vectors, for subclasses that have the vectors' device as `xp` and `kernels`."""
 
     xp: Any
-    decides: Any  # numpy or cupy: where norms are written
+    decides: Any  # numpy or cupy: the module whose arrays receive the norms
     kernels: Any
 
     def size(self, v: Any) -> float:
-        """||v||_2 on the host, which waits for it."""
+        """||v||_2 on the host, which waits for the device."""
         return self.sizes(v)[0]
 
     def sizes(self, *vectors: Any) -> list[float]:
@@ -45,18 +45,26 @@ class Measures:
 class Residual(Measures):
     """`residual(b, x, tolerance)` for one A and vectors of one dtype.
 
-    Gives b - A x and its 2-norm. Where rounding alone, at most (k_i + 1) eps (|A| |x| + |b|)_i in a row of k_i entries
-    (Higham 2002, section 3.5), is a vector longer than `tolerance`, and more than a hundredth of the result, both are
-    formed again in twice the precision; where even the rounding of that may exceed `tolerance`, the norm is no less.
-    So a norm below `tolerance` is one of A, b and x as they are stored.
-    Where no entries of A are known (a LinearOperator, a function) the norm is no less than what rounding may bring,
-    estimated from two more products: the elements of A (g x), g random, are as large as their terms in the mean square.
-    matrix : what A multiplies by, where its entries can be looked at: a CSR of this dtype, a dense array, or what has
-        `tocsr`, `bounds`, perhaps `norm_bound`; else None.  product(x) : factor A x.  factor : a power of two.
-    noise : what rounding may have put into the last result, before it was formed again; 0 where that was not asked.
-    bound : the same for each row, (n,); None where no entries of A were looked at.
-    system : whose kernels are taken, and over whose processes the rows are spread: all of them then call this.
-    Cost: one pass over the entries; another, four times as expensive, where it is formed again.
+    It returns b - A x and its 2-norm. The rounding of row i, with k_i entries, is at most
+    (k_i + 1) eps (|A| |x| + |b|)_i (Higham 2002, section 3.5). If the norm of these bounds exceeds `tolerance` and a
+    hundredth of the result, both are formed again in twice the precision. If the rounding of that may also exceed
+    `tolerance`, the returned norm is at least the bound of that rounding. So a norm below `tolerance` holds for A, b
+    and x as they are stored.
+    If no entries of A are known (a LinearOperator, a function), the returned norm is at least an estimate of the
+    rounding, from two more products: the elements of A (g x), g random, are as large as their terms in the mean square.
+
+    matrix : the matrix, if its entries are accessible: a CSR of this dtype, a dense array, or an object with `tocsr`,
+        `bounds` and perhaps `norm_bound`; else None.
+    product : a function of x that returns factor A x.
+    factor : a power of two.
+    system : a `System` whose kernels are used, and over whose processes the rows are spread: all of them then call
+        this.
+
+    Attributes after a call:
+    noise : the norm of the possible rounding of the result, before it was formed again; 0 if it was not computed.
+    bound (n,) : the possible rounding of each row; None if no entries of A were read.
+
+    Cost: one pass over the entries; if the result is formed again, another, four times as expensive.
     """
 
     def __init__(self, matrix: Any, product: Callable[[Any], Any], dtype: Any, factor: float = 1.0, system: Any = None):
@@ -64,7 +72,7 @@ class Residual(Measures):
         self.noise = 0.0
         self.bound: Any = None
         self.comm = None if system is None else system.comm
-        self.xp: Any = None  # with the kernels: of the device of the first b
+        self.xp: Any = None  # set at the first call, with the kernels, by the device of b
         if system is not None:
             self.xp, self.decides, self.kernels = system.xp, system.decides, system.kernels
 
@@ -79,16 +87,19 @@ class Residual(Measures):
         return r, self.size(r)
 
     def magnitudes(self, b: Any, x: Any) -> Any:
-        """|A| |x| + |b| for each row; None where no entries of A are known."""
+        """|A| |x| + |b| for each row; None if no entries of A are known."""
         if self.matrix is None:
             return None
-        terms, _ = self._rounding(*self._prepared(b, x), eps=1 / MANY)  # (k + 1) eps as it is may under- or overflow
+        terms, _ = self._rounding(*self._prepared(b, x), eps=1 / MANY)  # with the true eps this may under- or overflow
         A = self._entries
         return terms / (A.indptr[1:] - A.indptr[:-1] + 1) * MANY
 
     def twice(self, b: Any, x: Any) -> tuple[Any, float]:
-        """b - A x formed in twice the precision and rounded, and a factor: the remaining error in row i is at most
-        that times `bound`, (k + 1)^2 eps^2 (|A| |x| + |b|) with eps of double precision."""
+        """b - A x, formed in twice the precision and rounded, and a factor.
+
+        The remaining error of each row is at most the factor times `bound`: (k + 1)^2 eps^2 (|A| |x| + |b|), with the
+        eps of double precision.
+        """
         b, x = self._prepared(b, x)
         A = self._entries
         r = self.xp.empty_like(b)
@@ -137,11 +148,11 @@ class Residual(Measures):
         return self.matrix if isinstance(self.matrix, CSR) else as_csr(self.matrix, diagonal=False, dtype=self.dtype)
 
     def _harmless(self, b: Any, x: Any, tolerance: float) -> bool:
-        """Whether norms alone show that rounding stays below the tolerance, so that A is not needed entry by entry."""
+        """Whether norms alone show that rounding stays below the tolerance, so that no pass over A is needed."""
         of_x, of_b = self.sizes(x, b)
         eps = 2 * float(np.finfo(b.dtype).eps)  # twice for the parts of complex numbers
 
-        def stays_below(entries: int, size: float) -> bool:  # size : no less than || |A| ||_2
+        def stays_below(entries: int, size: float) -> bool:  # size : an upper bound of || |A| ||_2
             return (entries + 1) * eps * (size * self.factor * of_x + of_b) <= tolerance
 
         if self._quick_bound is not None and stays_below(*self._quick_bound):
@@ -151,15 +162,15 @@ class Residual(Measures):
 
     @cached_property
     def _quick_bound(self) -> tuple[int, float] | None:
-        """The most entries of a row, and a bound that is mostly longer than that of `_bounds`, and found in less time.
-        Formed wherever the blocks are: all processes must come to the same collective calls."""
+        """The most entries of a row, and a bound of || |A| ||_2 that takes less time than `_bounds`, and is mostly
+        larger. It is formed wherever the blocks are: all processes must make the same collective calls."""
         if not hasattr(self.matrix, "norm_bound"):
             return None
         return self.matrix.most_in_row, self.matrix.norm_bound()
 
     @cached_property
     def _bounds(self) -> tuple[int, float, float]:
-        """The most entries of a row, and what the sums of magnitudes of a row and of a column do not exceed."""
+        """The most entries of a row, and upper bounds of the sums of magnitudes over a row and over a column."""
         if hasattr(self.matrix, "bounds"):
             entries, row, column = self.matrix.bounds()
             return entries, row, column
@@ -185,11 +196,11 @@ class Residual(Measures):
 
 
 def largest(v: Any) -> float:
-    """The largest magnitude of an array, on the host; 0 of an empty one."""
+    """The largest magnitude in an array, on the host; 0 for an empty one."""
     return float(abs(v).max()) if v.size else 0.0
 
 
 def terms_are_even(bound: Any) -> bool:
-    """Whether the terms of the rows, by the bounds of their rounding, differ little; False where these are unknown, or
-    so small that they have underflowed."""
+    """Whether the terms of the rows differ little, judged by the bounds of their rounding; False if these are unknown,
+    or so small that they have underflowed."""
     return bound is not None and bool((bound * UNEVEN >= max(largest(bound), np.finfo(bound.dtype).tiny)).all())

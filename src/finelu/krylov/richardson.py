@@ -13,19 +13,21 @@ from finelu.result import Solution, Status
 class Richardson(Method):
     """Solve A x = b by corrections x <- x + M^-1 (b - A x): equation (3) of Luo et al.
 
-    Arguments as in `finelu.krylov`. It converges where the spectral radius of 1 - M^-1 A is below 1, as with block
-    factors in the implicit time steps of flow solvers; elsewhere use `gmres` with the same M. callback(x) is called
-    after each correction. rtol=0 makes all maxiter corrections that do not diverge.
+    Arguments as in `finelu.krylov`. It converges if the spectral radius of 1 - M^-1 A is below 1, as with block factors
+    in the implicit time steps of flow solvers; otherwise use `gmres` with the same M. callback(x) is called after each
+    correction. rtol=0 makes all maxiter corrections that do not diverge.
     history holds the norms of b - A x, all computed anew; x is the iterate with the smallest of them, x0 among them.
-    Status DIVERGED where the residual at the end is not below the first, or at once where it is 1e8 times the first;
-    NOT_FINITE where it overflows.
-    Cost of a correction: one product with M, one pass over A (one for b - A x where A is a StencilMatrix or
-    BlockMatrix), a norm and one pass over vectors; memory 7 vectors. On a GPU the next correction is queued before the
-    host looks at the norm of this one, so that one may be made in vain; with several processes a product with M may be.
-    A MultiblockMatrix may be spread over processes: b, x0 and x are then the parts of this process, all call
-    `richardson` with the same parameters, and norms are of the whole. A correction then sends the cells at interfaces
-    and gathers the norm. A callback or watch may be that of some processes only; where it ends the solve it ends it on
-    all. With several processes, any of them on a GPU, an update of M by a callback takes effect one correction later.
+    The status is DIVERGED if the residual at the end is not below the first, or as soon as it is 1e8 times the first;
+    it is NOT_FINITE if the residual overflows.
+    Cost of a correction: one product with M, one pass over A (one for b - A x if A is a StencilMatrix or BlockMatrix),
+    a norm and one pass over vectors; memory 7 vectors. On a GPU the next correction is queued before the host looks at
+    the norm of this one, so that the last correction may be unneeded; with several processes the last product with M
+    may be.
+    A MultiblockMatrix may be spread over processes. b, x0 and x are then the parts of this process, all processes call
+    `richardson` with the same parameters, and norms are those of the whole vectors. A correction then sends the cells
+    at interfaces and gathers the norm. A callback or watch may be given on some processes only; if it ends the solve,
+    it ends it on all. With several processes, if any of them has a GPU, an update of M by a callback takes effect one
+    correction later.
     Source: Luo, Edwards, Luo & Mueller, equation (3).
     """
 
@@ -44,7 +46,7 @@ class Richardson(Method):
                 if loop.comm is None:
                     k.vectors.norm(r, loop.norm)
                     z = None
-                else:  # done meanwhile: see `ahead` in krylov/spread.py
+                else:  # M @ r is formed while the norm is gathered: see `ahead` in krylov/spread.py
                     z = k.vectors.norm(r, loop.norm, lambda r=r: M @ r)
                 k.recurrences.richardson_record(loop.state, loop.norms, loop.history)
                 loop.tell()

@@ -1,4 +1,4 @@
-"""Right-hand sides whose norm is so large or so small that products of residuals would leave the range of numbers."""
+"""Scaling of right-hand sides whose norm is so large or small that products of residuals would over- or underflow."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from finelu.krylov.system import System
 class Scaled(NamedTuple):
     """(A / s) x = b / s with s M instead of M: the same x by the same steps.
 
-    A, M, b : the operators and the right-hand side, divided and multiplied.  scale : s, a power of two.
-    x0 : the initial guess, None for 0.  norm_b : ||b|| / s.
+    A, M, b : A / s, s M and b / s.
+    x0 : the initial guess, None for 0.
+    scale : s, a power of two.
+    norm_b : ||b|| / s.
     """
 
     A: Any
@@ -28,18 +30,18 @@ class Scaled(NamedTuple):
 
 
 def scaled(system: System, measures: Measures, norm_b: float) -> Scaled:
-    """The system with s about as large as b where the norm of b is extreme; s = 1 elsewhere, and nothing is copied.
+    """The system with s about as large as b if the norm of b is extreme; else with s = 1 and without copies.
 
-    The range is that of M where M has less precision than x. An x0 whose residual is so much larger than b that b / s
-    would lose digits next to it is left out for x = 0.
-    Raises MatrixError where the norm of b overflows.
+    The range that decides is that of M if M has less precision than x. x0 is replaced by 0 if its residual is so much
+    larger than b that b / s would lose digits.
+    Raises MatrixError if the norm of b overflows.
     """
     A, M, b, x0, real = system.A, system.M, system.b, system.x0, system.real
     if not math.isfinite(norm_b):
         raise MatrixError(f"the norm of b overflows in {real}; scale the system down.")
     scale = power_of_two(norm_b, system)
     if x0 is not None and scale != 1:
-        scale = power_of_two(max(norm_b, measures.size(b - A @ x0.copy())), system)  # max drops NaN so
+        scale = power_of_two(max(norm_b, measures.size(b - A @ x0.copy())), system)  # max in this order drops a NaN
         limits = narrowest(system)
         if norm_b / scale < math.sqrt(float(limits.tiny)) / float(limits.eps):
             x0, scale = None, power_of_two(norm_b, system)
@@ -50,7 +52,7 @@ def scaled(system: System, measures: Measures, norm_b: float) -> Scaled:
 
 
 def power_of_two(size: float, system: System) -> float:
-    """The power of two just below `size`, where squares of such numbers leave the range; 1.0 where they do not."""
+    """The power of two just below `size` if squares of such numbers over- or underflow; else 1.0."""
     limits = narrowest(system)
     small = math.sqrt(float(limits.tiny)) / float(limits.eps)
     if size == 0 or not math.isfinite(size) or small <= size <= 1 / small:
@@ -59,5 +61,5 @@ def power_of_two(size: float, system: System) -> float:
 
 
 def narrowest(system: System) -> Any:
-    """The limits of the real dtype with the least range that residuals pass through."""
+    """The limits of the real dtype with the least range among those in which residuals are held."""
     return np.finfo(min(system.real, system.narrow, key=lambda real: real.itemsize))

@@ -1,6 +1,7 @@
-"""A x = b whose rows are spread over processes: norms are those of the whole, and all processes decide alike.
+"""A x = b with rows spread over processes: norms are those of the whole vectors, and all processes decide alike.
 
-Each host has the norms of all processes and decides on its own, by the kernels of the CPU, wherever the vectors are.
+Each host has the norms of all processes and decides on its own, by the kernels of the CPU, even if the vectors are on a
+GPU.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from finelu.processes import agreed
 
 
 def checked(A: Any, b: Any, x0: Any, M: Any) -> System:
-    """`System.checked`, for a method that needs no more of other processes than `Everywhere` gives.
+    """`System.checked`, for a method that needs no other communication than that in `Everywhere`.
 
-    Where A is spread over processes all must call it; an error of one is raised on all.
+    If A is spread over processes, all must call it; an error on one is raised on all.
     """
     comm = A.comm if isinstance(A, BlockProducts) else None
     if comm is None:
@@ -44,9 +45,10 @@ def checked(A: Any, b: Any, x0: Any, M: Any) -> System:
 
 
 def alike(system: System, callback: Callback, watch: Watch, **parameters: Any) -> tuple[Callback, Watch]:
-    """callback and watch for this process, where any has one; a ParameterError, on all, for parameters that differ.
+    """(callback, watch) for this process. Raises ParameterError, on all processes, if parameters differ.
 
-    Processes that have none answer that the solve may go on, as all decide together.
+    All processes decide together. So a process without a callback or watch, if another one has it, gets a function that
+    lets the solve go on.
     """
     if system.comm is None:
         return callback, watch
@@ -67,9 +69,10 @@ def _goes_on(*_: Any) -> bool:
 
 
 class Everywhere:
-    """The kernels of this process for a method whose scalars are on the host and tell of all processes.
+    """The kernels of this process, for a method whose scalars are on the host and hold for all processes.
 
-    ahead : whether work is done while a norm is formed: on all processes where any has a GPU, as it may be collective.
+    ahead : whether work is done while a norm is formed. It is the same on all processes, True if any has a GPU, as the
+        work may be collective.
     """
 
     def __init__(self, kernels: Any, comm: Any, ahead: bool):
@@ -84,16 +87,15 @@ class Vectors:
     def __init__(self, kernels: Any, comm: Any, ahead: bool):
         self.kernels, self.comm, self.ahead = kernels, comm, ahead
         self.norms = np.empty(comm.size)
-        self.copies: dict[Any, tuple[Any, Any]] = {}  # of a norm on the GPU, made once: they take memory that is locked
+        self.copies: dict[Any, tuple[Any, Any]] = {}  # snapshots of norms on the GPU, made once: they lock memory
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.kernels, name)
 
     def norm(self, x: Any, out: Any, work: Callable[[], Any] | None = None) -> Any:
-        """out[0] = ||x||_2 of all parts; the same bits on all processes.
+        """out[0] = ||x||_2 over the parts of all processes, with the same bits on each. Returns work(), or None.
 
-        work : what may be done `ahead`: a GPU does what it queues while the host waits for the norm; its result, else
-            None.
+        work : called only if `ahead` is set: a GPU runs the kernels that it queues while the host waits for the norm.
         """
         done, own = None, np.empty(1, out.dtype)
         if on_gpu(x):
@@ -114,7 +116,7 @@ class Vectors:
         return done
 
     def first_not_finite(self, x: Any) -> int:
-        """The first place of this process; where only others have one, 0; -1 where none has."""
+        """The index of the first NaN or Inf of this process; 0 if only others have one; -1 if no process has one."""
         place = int(self.kernels.first_not_finite(x))
         return max(place, 0) if max(self.comm.allgather(place)) >= 0 else -1
 
@@ -130,7 +132,7 @@ class Cycle:
             verified[:] = x
 
     def unless_finite(self, x: Any, norm: Any) -> None:
-        """norm[0] = NaN where any process has NaN or Inf in its x."""
+        """norm[0] = NaN if any process has NaN or Inf in its x."""
         if not all(self.comm.allgather(bool(namespace(x).isfinite(x).all()))):
             norm[0] = np.nan
 

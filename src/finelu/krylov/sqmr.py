@@ -15,18 +15,19 @@ class SQMR(Method):
     """Solve A x = b for a symmetric A and a symmetric M, both possibly indefinite, by simplified QMR.
 
     Arguments as in `finelu.krylov`, and
-    hermitian : which symmetry a complex A and M have. True: A = A^H, and the recurrence forms x^H y; False: A = A^T
-        (Helmholtz and Maxwell equations with absorption), and it forms x^T y. None: whichever two products with A show,
-        A = A^H where they show both. It makes no difference where A, b and M are real.
+    hermitian : which symmetry a complex A and M have; it makes no difference if A, b and M are real.
+        True: A = A^H, and the recurrence forms x^H y.
+        False: A = A^T (Helmholtz and Maxwell equations with absorption), and the recurrence forms x^T y.
+        None: the symmetry that two products with A show; A = A^H if they show both.
     callback(x) is called after each iteration. Cost of an iteration: one product with A, one with M, two dot products,
-    three norms and three passes over vectors; memory 9 vectors. Before the first, A and M are each tried once more for
-    the symmetry: Status.NOT_SYMMETRIC.
-    It takes what `minres` cannot: a preconditioner that is indefinite itself, such as an L D L^T of an indefinite A.
-    The residual of x is carried along, so that its 2-norm is the one that is tested, whatever M is. Where the
+    three norms and three passes over vectors; memory 9 vectors. Before the first iteration A and M are each applied
+    once more to test the symmetry; the solve ends with Status.NOT_SYMMETRIC if one does not have it.
+    Unlike `minres` it accepts an indefinite preconditioner, such as an L D L^T of an indefinite A.
+    The residual of x is updated along with x, so that the convergence test uses its 2-norm, whatever M is. If the
     recurrence breaks down, or the residual of the conjugate gradients inside it has grown so much that no digit is
-    left, it is started again from the true residual; it ends with Status.BREAKDOWN only if the residual was not halved
-    in between. So it does at once where b^T A b = 0, as for a saddle point with a right-hand side in its zero block
-    only and no M: use `minres`, or an x0. Where r^T M r is 0 at the start, one step x += M r comes first.
+    left, it is started again from the true residual. The solve ends with Status.BREAKDOWN only if the residual was not
+    halved in between. It breaks down at once if b^T A b = 0, as for a saddle point with a right-hand side in its zero
+    block only and no M: use `minres`, or an x0. If r^T M r is 0 at the start, one step x += M r comes first.
     Source: Freund & Nachtigal 1994, with M on the right; Zhou & Walker 1994 for the residual of x.
     """
 
@@ -91,7 +92,8 @@ sqmr = SQMR.solve
 
 
 def _hermitian(loop: Loop) -> bool:
-    """Whether A is nearer to A^H than to A^T, on a vector without zeros: b may be zero wherever A is complex."""
+    """Whether A is nearer to A^H than to A^T, by a product with a vector without zeros: b may be zero wherever A is
+    complex."""
     A, k, xp = loop.A, loop.kernels, loop.xp
     u = xp.exp(1j * xp.arange(loop.x.size)).astype(loop.dtype)
     y = A @ u

@@ -1,4 +1,4 @@
-"""Whether an operator is symmetric, by two products: what minres and sqmr ask before they begin."""
+"""Test by two products whether an operator is symmetric, for minres and sqmr before their first iteration."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from finelu.krylov.loop import Loop
 
 
 def symmetric(loop: Loop, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> bool:
-    """Whether `asymmetry` is zero to a third of the digits; where it is NaN, the iteration will say so."""
+    """Whether `asymmetry` is zero to a third of the digits; True if it is NaN, which the iteration will report."""
     return not asymmetry(loop, op, u, y, dot) > float(np.finfo(loop.real).eps) ** (1 / 3)
 
 
 def asymmetry(loop: Loop, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> float:
-    """|<y, y> - <u, op y>| / ||y||^2 for y = op u: 0 for an op that is symmetric in the sense of `dot`, that is
-    Hermitian in that of kernels.dot and op = op^T in that of kernels.dotu; 0, too, where nothing can be said."""
+    """|<y, y> - <u, op y>| / ||y||^2 for y = op u, with the product <x, y> that `dot` forms.
+
+    It is 0 for a Hermitian op with the kernel `dot`, and for op = op^T with the kernel `dotu`. It is also 0 if ||y|| is
+    0 or not finite, so that nothing is known.
+    """
     size = loop.size(y)
     if not 0 < size < math.inf:
         return 0.0
-    y_scaled = y / size  # no square leaves the range
+    y_scaled = y / size  # so that no square over- or underflows
     left, right = loop.scalars(2)
     dot(y, y_scaled, left)
     dot(u, op @ y_scaled, right)

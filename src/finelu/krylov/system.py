@@ -1,4 +1,4 @@
-"""A x = b as the Krylov methods take it: checked once, here, and trusted from there on."""
+"""The system A x = b for the Krylov methods: checked once, here, and trusted afterwards."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from finelu.matrix.vectors import as_dtype
 class System:
     """A x = b, preconditioned by M, with an initial guess: operators and vectors (n,) of one dtype on one device.
 
-    `System.checked(A, b, x0, M)` is the door for whatever a caller may have. `System(A, b, M, x0)` trusts what it gets:
+    `System.checked(A, b, x0, M)` accepts and checks a caller's arguments. `System(A, b, M, x0)` trusts its arguments:
     A and M from `as_operator`, b contiguous, b and x0 of the working dtype. Several systems may share them.
-    shape : that of x, and of the caller's b: (n,) or (n, 1).  narrow : the real dtype with the least range that the
-    residuals pass through: that of M, without one that of the caller's b.
+    shape : the shape of x, and of the caller's b: (n,) or (n, 1).
+    narrow : the real dtype with the least range among those in which residuals are held: that of M, or that of the
+        caller's b without an M.
     xp, kernels : numpy or cupy, and the kernels of that device: looked up here, once for the whole solve.
-    decides : numpy or cupy, where norms are written and the method's decisions fall: that of the vectors.
-    comm : the processes over which A is spread, or None.  unknowns : of all of them.  See krylov/spread.py.
+    decides : numpy or cupy: the module of the arrays in which norms are written and decisions made. It is `xp`, except
+        for an A that is spread over processes.
+    comm : the processes over which A is spread, or None, see krylov/spread.py.
+    unknowns : the number of unknowns on all processes.
     """
 
     comm: Any = None
@@ -55,11 +58,11 @@ class System:
 
     @classmethod
     def checked(cls, A: Any, b: Any, x0: Any = None, M: Any = None, *, spread: bool = False) -> System:
-        """The system of what a caller gives, as the package's docstring has it.
+        """The system for a caller's arguments, which the package's docstring describes.
 
         spread : whether A may be spread over processes.
         Raises MatrixError for wrong shapes, NaN or Inf, DeviceError for arrays on different devices. b and x0 are not
-        copied where they need no conversion.
+        copied unless they need a conversion.
         """
         started = perf_counter()
         if not spread and isinstance(A, BlockProducts) and A.comm is not None:

@@ -1,7 +1,8 @@
-"""Complete factors, by a library behind the face of the other recipes.
+"""Complete factors by a library, with the interface of the other recipes.
 
-recipe : `SparseLU`.  factors : those on the host.  analysis : which library, matching and ordering.  prepared : A as a
-library gets it.  library : what they share.  superlu, klu, feral, pardiso, cudss : a library each.
+recipe : `SparseLU`.  factors : the factors on the host.  analysis : the choice of library, matching and ordering.
+prepared : A in the form for the libraries.  library : the base class of the libraries.
+superlu, klu, feral, pardiso, cudss : one library each.
 """
 
 from finelu.preconditioners.direct.recipe import SparseLU as SparseLU

@@ -1,4 +1,4 @@
-"""What precedes a factorization: the choice of a library, matching, ordering, and a count of the fill."""
+"""The steps before a factorization: the choice of a library, matching, ordering, and a count of the fill."""
 
 from __future__ import annotations
 
@@ -40,12 +40,14 @@ FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as p
 
 @dataclass(frozen=True)
 class Analysis:
-    """What precedes a factorization.
+    """The result of the steps before a factorization.
 
-    arranged : order and scaling of the rows and columns.  matched : whether rows were permuted to the diagonal.
-    fill : counted, or None.  seconds : that it took.
-    library : the analysis of KLU, feral or PARDISO, where one of them is used.
-    by_itself : the order that SuperLU finds as it factors, COLAMD, of the columns, or MMD, of A + A^T; "" if none.
+    arranged : order and scaling of the rows and columns.
+    matched : whether rows were permuted to bring large entries to the diagonal.
+    fill : the counted fill, or None.
+    seconds : the time of the analysis.
+    library : the analysis by KLU, feral or PARDISO if one of them is used, else None.
+    by_itself : the order that SuperLU finds as it factors: COLAMD (of the columns) or MMD (of A + A^T); "" if none.
     prepared : the matrix that was analysed, None if the caller has it.
     """
 
@@ -59,17 +61,19 @@ class Analysis:
 
 
 def analysed(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
-    """Matching and ordering of A, wherever it is, and the fill that they lead to, as A is prepared for the libraries.
+    """Matching and ordering of A, on any device, and the fill that follows from them, after A is prepared for the
+    libraries.
 
-    counted : whether the fill of few rows, too, is counted.  job : an order that was started for A, for "auto".
-    Raises StructurallySingular where no matching is complete, and the recipe has no shift.
+    counted : whether to count the fill of small systems, too.
+    job : an order already begun for A, used with the ordering "auto"; or None.
+    Raises StructurallySingular if no matching is complete and the recipe has no shift.
     """
     found = prepared(A)
     return replace(analyse(recipe, found.matrix, counted=counted, job=job), prepared=found)
 
 
 def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
-    """`analysed` for an A that is prepared."""
+    """`analysed` for a prepared A."""
     start, plain = perf_counter(), _plain(A)
     require_indices(recipe, "A", A.nnz)
     if recipe.backend == "auto" and recipe.ordering == "auto" and recipe.matching is None and not recipe.shift:
@@ -99,8 +103,11 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
 
 
 def _matched(recipe: Any, A: CSR, *, few: bool) -> tuple[Arrangement, bool, str]:
-    """Rows for the columns of A, and scales; whether rows were permuted; COLAMD where SuperLU orders the columns, else
-    "". few : A is so small that it is factored without a count."""
+    """(arrangement, matched, by_itself): the rows matched to the columns of A, and scales; whether rows were permuted;
+    COLAMD if SuperLU orders the columns, else "".
+
+    few : whether A is so small that it is factored without a count.
+    """
     rows = columns = np.arange(A.n)
     row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
     by_klu = recipe.backend == "klu"
@@ -118,10 +125,10 @@ def _matched(recipe: Any, A: CSR, *, few: bool) -> tuple[Arrangement, bool, str]
                 raise
             rows = _partial_matching(A)
         else:
-            rows = np.argsort(found.columns)  # row of A that is matched to each column
+            rows = np.argsort(found.columns)  # the row of A matched to each column
             row_scale, column_scale = found.row_scale, found.column_scale
     elif not by_itself and not by_klu and (scale := _dense_rows_scaled(A)) is not None:
-        row_scale = scale  # else they become pivots before the others, and fill these in
+        row_scale = scale  # without it dense rows become pivots before the others, and fill these in
     return Arrangement(rows, columns, row_scale[rows], column_scale), bool(matched), by_itself
 
 
@@ -137,11 +144,14 @@ def _by_klu(recipe: Any, arranged: Arrangement, A: CSR, fill: Fill | None) -> kl
 def _library_if_better(
     A: CSR, job: OrderingJob | None, *, light: bool = False
 ) -> tuple[Library | None, Fill | None, OrderingJob | None]:
-    """The analysis by the library that is expected to take less time than SuperLU does, if any; the fill, if counted;
-    the job of an order. light : only KLU is asked."""
+    """(library, fill, job): the analysis by the library that is expected to take less time than SuperLU, or None; the
+    fill if counted, or None; the job of an order.
+
+    light : whether to try KLU only.
+    """
     symmetric = is_mirrored(A)
     real = symmetric and A.dtype.kind != "c"
-    wanted = not is_quick(A) and (symmetric or not needs_matching(A))  # of PARDISO or feral
+    wanted = not is_quick(A) and (symmetric or not needs_matching(A))  # whether PARDISO or feral may be used
     if job is None and symmetric and wanted and may_be_by_blocks(A, symmetric=symmetric, real=real):
         job = OrderingJob(A, aside=False)
     fill = job.found()[2] if job else None
@@ -149,7 +159,7 @@ def _library_if_better(
     if klu.nbklu() is not None and _fits_klu(A, fill, symmetric=symmetric, wanted=job is not None and wanted):
         try:
             found = klu.KLU(_narrow(A.tosparse().tocsc()), klu.AMD)
-        except (FineluError, MemoryError):  # SuperLU says what is wrong, or takes less
+        except (FineluError, MemoryError):  # SuperLU reports the error, or needs less
             return None, None, job
         fill = found.expected
         wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
@@ -165,14 +175,16 @@ def _library_if_better(
     if pardiso.mkl() is not None:
         if job.is_long:
             return pardiso.Pardiso(columns, pardiso.DISSECTION, symmetric), fill, job
-        matched = symmetric and needs_matching(A)  # which no given order allows for
+        matched = symmetric and needs_matching(A)  # a given order excludes a matching
         return pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, symmetric, None if matched else order), fill, job
     return feral.LDL(columns, "auto"), fill, job
 
 
 def light_by_klu(A: CSR) -> Analysis | None:
-    """The analysis of an A like a circuit or a network, whose rows are short and which is not symmetric: by KLU, where
-    that takes less time than others, and is there."""
+    """The analysis by KLU of an unsymmetric A with short rows, such as that of a circuit or a network.
+
+    None if KLU is not installed, or is not expected to take less time than the other libraries.
+    """
     if klu.nbklu() is None or A.nnz > SHORT * A.n:
         return None
     start = perf_counter()
@@ -187,14 +199,17 @@ def light_by_klu(A: CSR) -> Analysis | None:
 
 
 def _plain(A: CSR) -> Arrangement:
-    """A's own order, without a scaling."""
+    """A's own order without scaling."""
     rows, ones = np.arange(A.n), np.ones(A.n, A.data.real.dtype)
     return Arrangement(rows, rows, ones, ones)
 
 
 def _fits_klu(A: CSR, fill: Fill | None, *, symmetric: bool, wanted: bool) -> bool:
-    """Whether KLU is to be asked. fill : as the whole pattern has it, None where that is not counted.  wanted : whether
-    another library takes less time for that."""
+    """Whether to try KLU.
+
+    fill : the fill of the whole pattern, None if it is not counted.
+    wanted : whether another library takes less time for that fill.
+    """
     if _has_border(A):  # KLU exchanges its rows with others, and fills in far more than it counts
         return False
     light = not wanted and (fill is None or fill.flops <= KLU_WORK * fill.nnz)
@@ -207,25 +222,29 @@ def _has_border(A: CSR) -> bool:
 
 
 def _has_blocks(A: CSR) -> bool:
-    """Whether rows and columns can be permuted to a block triangular form, by which KLU goes, with a full diagonal."""
-    pattern = sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)  # SciPy takes no complex numbers
+    """Whether rows and columns of A, with a full diagonal, can be permuted to a block triangular form, which KLU
+    uses."""
+    pattern = sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)  # SciPy takes real ones only
     return bool(connected_components(pattern, connection="strong")[0] > 1)
 
 
 def is_quick(A: CSR | MatrixTraits) -> bool:
-    """Whether A is factored without a count, which would take longer."""
+    """Whether A is so small that it is factored without a count, which would take longer."""
     return A.n <= QUICK and A.nnz <= QUICK_ENTRIES
 
 
 def may_be_by_blocks(A: CSR | MatrixTraits, *, symmetric: bool, real: bool, fill: Fill | None = None) -> bool:
-    """Whether "auto" is PARDISO or feral for a matrix with this fill, None for any.  real : and symmetric."""
+    """Whether "auto" may choose PARDISO or feral for a matrix with this fill.
+
+    real : whether A is real and symmetric.  fill : the fill, None if unknown: then only the other conditions count.
+    """
     if pardiso.mkl() is None:
         return feral.feral() is not None and real and (fill is None or fill.flops >= LDL_WORK * A.n)
     return fill is None or fill.flops >= (SYMMETRIC_WORK if symmetric else PARDISO_WORK) * A.n
 
 
 def _of_feral(recipe: Any) -> str:
-    """The ordering, by the name that feral has for it."""
+    """The feral name of the recipe's ordering."""
     ordering = recipe.ordering or ""
     if recipe.matching or ordering not in FERAL_ORDERINGS:
         given = "matching=True" if recipe.matching else f"ordering={recipe.ordering!r}"
@@ -237,7 +256,7 @@ def _of_feral(recipe: Any) -> str:
 
 
 def _of_pardiso(recipe: Any) -> int:
-    """The ordering, by the number that PARDISO has for it."""
+    """The PARDISO number of the recipe's ordering."""
     if recipe.ordering not in PARDISO_ORDERINGS or recipe.matching is not None:
         given = f"ordering={recipe.ordering!r}" if recipe.matching is None else f"matching={recipe.matching}"
         raise ParameterError(
@@ -250,7 +269,8 @@ def _of_pardiso(recipe: Any) -> int:
 def needs_matching(A: CSR) -> bool:
     """Whether the diagonal of an A on the host has gaps, zeros, or many entries that are small in their columns.
 
-    Those of dense rows do not count: they come last, where elimination has filled them, see `_dense_rows_scaled`.
+    Diagonal entries of dense rows do not count: these rows come last, after elimination has filled them, see
+    `_dense_rows_scaled`.
     """
     scale = _dense_rows_scaled(A)
     if A.missing > 0 and (scale is None or (A.diag[scale == 1] < 0).any()):
@@ -267,8 +287,11 @@ def needs_matching(A: CSR) -> bool:
 
 
 def _dense_rows_scaled(A: CSR) -> Any:
-    """Scales of the rows (n,): of dense ones the power of two next below 1 / entries, so that what elimination sums up
-    there exceeds no pivot before its turn, else 1; None without dense rows."""
+    """Scales of the rows (n,); None without dense rows.
+
+    The scale of a dense row is the largest power of two that does not exceed 1 / entries, so that sums formed there by
+    elimination do not exceed an earlier pivot. The scale of other rows is 1.
+    """
     lengths = np.diff(A.indptr)
     dense = lengths > dense_row(A.n)
     if not dense.any() or dense.all():
@@ -291,7 +314,7 @@ def require_indices(recipe: Any, what: str, nnz: int) -> None:
 
 
 def _partial_matching(A: CSR) -> np.ndarray:
-    """The row for each column (n,), of a matching with as many entries other than zero as can be."""
+    """The row for each column (n,), by a matching with as many nonzero entries as possible."""
     S = A.tosparse().copy()
     S.eliminate_zeros()
     rows = maximum_bipartite_matching(S, perm_type="row").astype(np.int64)
@@ -300,7 +323,7 @@ def _partial_matching(A: CSR) -> np.ndarray:
 
 
 def columns_of(recipe: Any, arranged: Arrangement, A: CSR) -> Any:
-    """What is factored: A in its order, scaled and shifted, by columns."""
+    """The matrix to factor: A in its order, scaled and shifted, stored by columns."""
     S = arranged.by_columns(A)
     if recipe.shift:
         d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
@@ -309,5 +332,5 @@ def columns_of(recipe: Any, arranged: Arrangement, A: CSR) -> Any:
 
 
 def _narrow(S: Any) -> Any:
-    """S with the 32-bit indices that the libraries take."""
+    """S with the 32-bit indices that the libraries need."""
     return sp.csc_matrix((S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32)), shape=S.shape)

@@ -1,4 +1,4 @@
-"""cuDSS, where it is installed: complete factors that are made, kept and applied on the GPU."""
+"""cuDSS, if it is installed: complete factors that are made, kept and applied on the GPU."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ GAINED = 0.1  # part of `trial_residual` that a step of refinement leaves at mos
 
 
 class TooMany(MemoryError):
-    """The factors would have more entries than they may."""
+    """The factors would have more entries than allowed."""
 
 
 @dataclass(frozen=True)
 class How:
-    """What cuDSS is asked for, in its numbers."""
+    """The options of a cuDSS factorization, as its numbers."""
 
     kind: int
     ordering: int
@@ -55,12 +55,17 @@ class How:
 
 @dataclass(eq=False, repr=False)
 class CudssReport(Report):
-    """backend : "cudss".  version : of the library.  kind : what A was taken for, "general" (L U), "symmetric",
-    "hermitian" (L D L^T, L D L^H) or "positive definite" (L L^H).
+    """Facts about a factorization by cuDSS.
 
-    analysis_seconds : of the plan, mostly on the host.  plans : how often one was made.  replaced : pivots that
-    were too small.  refinements : steps that each solve takes.  trial_residual : see `finelu.factors.trial_residual`,
-    with them.
+    backend : "cudss".
+    version : the version of the library.
+    kind : the kind of matrix as which A was factored: "general" (L U), "symmetric" (L D L^T), "hermitian" (L D L^H) or
+        "positive definite" (L L^H).
+    analysis_seconds : seconds of the plan, mostly on the host.
+    plans : the number of plans made.
+    replaced : the number of pivots that were too small.
+    refinements : steps of refinement in each solve.
+    trial_residual : see `finelu.factors.trial_residual`, for solves with these steps.
     backward_error : the largest |b - A x|_i / (|A| |x| + |b|)_i of the same solve.
     """
 
@@ -78,10 +83,10 @@ class CudssReport(Report):
 class CudssFactors(RefinedFactors):
     """M = A up to rounding, on the GPU.
 
-    cuDSS keeps matching, scaling and order for new values, and replaces pivots that are too small, so that its factors
-    are never trusted: a trial solve finds the steps of refinement that they need, and where those do not help, A is
+    cuDSS keeps matching, scaling and order for new values, and replaces pivots that are too small. So its factors are
+    never trusted: a trial solve determines the steps of refinement that they need. If refinement does not help, A is
     planned anew, at last as a general matrix with a maximum product matching.
-    The factors cannot leave the process: a copy factors anew what was factored, as a rule with other bits.
+    The factors cannot leave the process: a copy factors the same matrix anew, as a rule with other bits.
     """
 
     well_formed = True
@@ -96,11 +101,14 @@ class CudssFactors(RefinedFactors):
         *,
         indefinite: bool = False,
     ):
-        """most : entries that the first factors may have; more are a MemoryError, before they are made.
-        indefinite : A is known not to be positive definite.
+        """Factor A.
 
-        Raises ParameterError where cuDSS is not installed, or does not offer what the recipe asks for, DeviceError
-        for an A on the host."""
+        most : the largest number of entries of the first factors; MemoryError, before they are made, if they would have
+            more.
+        indefinite : whether A is known not to be positive definite.
+        Raises ParameterError if cuDSS is not installed, or does not offer the recipe's options; DeviceError for an A on
+        the host.
+        """
         super().__init__(recipe, A, report=CudssReport())
         if not on_gpu(A.data):
             raise DeviceError(
@@ -110,26 +118,26 @@ class CudssFactors(RefinedFactors):
         self._asked = _asked(recipe)
         self._most, self._indefinite = most, indefinite
         self._unbound()
-        self._made: How | None = None  # what the factors were made by
+        self._made: How | None = None  # the options of the present factors
         self._nnz = 0
-        self._least = 0.0  # what `_trial` found when the steps were last looked for
-        self._seen = 0.0, 0.0  # trial residual and backward error of the factors that there are
+        self._least = 0.0  # the size by `_trial` when the number of steps was last determined
+        self._seen = 0.0, 0.0  # trial residual and backward error of the present factors
         self._lay_out(A)
         self._refresh(A)
         self._most = math.inf
 
     def _lay_out(self, A: CSR) -> None:
-        """Room for A's values without stored zeros; for others later where these are the only ones that are not."""
+        """Memory for A's values without stored zeros. It also serves later values that are zero in the same places."""
         some = without_zeros(A)
         self._kept = None if some is A else namespace(A.data).flatnonzero(A.data)
         self._S, self._places = with_diagonal(some.on(namespace(A.data)))
 
     def _unbound(self) -> None:
         self._library = _library()
-        self._turns = threading.Lock()  # a solve works in memory of the factors
+        self._turns = threading.Lock()  # a solve uses memory of the factors, so solves take turns
         self._solver: Solver | None = None
         self._transposed = None
-        self._y: Any = None  # what `trial_residual` takes
+        self._y: Any = None  # the vector of the trial solve
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -143,11 +151,11 @@ class CudssFactors(RefinedFactors):
 
     @property
     def _good(self) -> float:
-        """What `trial_residual` may find of factors that are taken as they are."""
+        """The largest `trial_residual` of factors that are accepted without a further try."""
         return float(np.finfo(self.dtype).eps ** 0.5)
 
     def _refresh(self, A: CSR) -> None:
-        start, self._planned = perf_counter(), 0.0  # seconds of all plans that are made here
+        start, self._planned = perf_counter(), 0.0  # _planned: seconds of all plans made here
         self.report.warning = None
         try:
             values = A.data if self._kept is None else A.data[self._kept]
@@ -161,16 +169,16 @@ class CudssFactors(RefinedFactors):
             _take_values(self._S, self._places, values, self.recipe.shift)
             self._transposed = None
             size = self._compute(A)
-            if self.report.replaced:  # as where A is 0, of which a trial solve sees nothing
+            if self.report.replaced:  # for example, if A is 0, which a trial solve does not detect
                 require_matching(A)  # says which rows
-        except BaseException:  # Ctrl-C, too: the rest is of no use
+        except BaseException:  # also for Ctrl-C: an incomplete state is useless
             self._drop()
             raise
         self.report.numeric_seconds = perf_counter() - start - self._planned
         self._say(size)
 
     def _compute(self, A: CSR) -> float:
-        """Factors of what is in S, and what `trial_residual` finds of them: the first that are good, or the best."""
+        """Factor S by the first options that give good factors, or by the best; returns the size by `_trial`."""
         found: dict[How, float] = {}
         failed: FineluError | None = None
         for how in self._ways():
@@ -180,7 +188,7 @@ class CudssFactors(RefinedFactors):
                     if make(how):
                         found[how] = self._refined(as_before=make == self._factor_again)
                     elif make == self._factor_again and KINDS[how.kind] == "positive definite":
-                        break  # it is not any more, whatever the order
+                        break  # A is no longer positive definite, whatever the order
                 except FineluError as error:
                     failed = error
                 except MemoryError:
@@ -202,7 +210,7 @@ class CudssFactors(RefinedFactors):
         return self._refined()
 
     def _ways(self) -> Iterator[How]:
-        """What A may be taken for, in the order in which that is tried; without looking, what is general already."""
+        """The options to try, in this order. If A was factored as general before, its symmetry is not tested again."""
         last = How(GENERAL, cudss.DEFAULT_ORDER, cudss.PRODUCT)
         if self._made is None or self._made.kind != GENERAL:
             ordering, matching = self._asked
@@ -218,7 +226,7 @@ class CudssFactors(RefinedFactors):
             made = None if self._made is None else self._made.kind
             if self._indefinite or made == indefinite:
                 return [indefinite]
-            if made == definite or bool((S.data[S.diag].real > 0).all()):  # else the factorization finds out
+            if made == definite or bool((S.data[S.diag].real > 0).all()):  # the factorization tests definiteness
                 return [definite, indefinite]
             return [indefinite]
         if complex_values and is_mirrored(S, conjugated=False):
@@ -226,7 +234,8 @@ class CudssFactors(RefinedFactors):
         return [GENERAL]
 
     def _plan_and_factor(self, how: How) -> bool:
-        """Whether there are such factors. What CuPy holds without a use goes to cuDSS, if that is out of memory."""
+        """Plan and factor, and return whether that succeeded. If cuDSS is out of memory, CuPy's unused memory is freed
+        for a second try."""
         for second in (False, True):
             self._drop()
             try:
@@ -253,7 +262,7 @@ class CudssFactors(RefinedFactors):
         self._solver.plan()
         if self._most < math.inf and (entries := self._solver.planned) > self._most:
             raise TooMany(f"{self.recipe!r}: {entries} entries, more than the {self._most:.3g} that they may have")
-        self._nnz = 0  # until it is asked for
+        self._nnz = 0  # read from the library after the factorization
         self.report.plans += 1
         self.report.analysis_seconds = perf_counter() - start
         self._planned += self.report.analysis_seconds
@@ -273,16 +282,18 @@ class CudssFactors(RefinedFactors):
         return True
 
     def _drop(self) -> None:
-        """Give back what the library holds."""
+        """Free the memory that the library holds."""
         if self._solver is not None:
             self._solver.close()
         self._solver = None
 
     def _refined(self, *, as_before: bool = False) -> float:
-        """What `trial_residual` finds of S and these factors, with the steps of refinement that bring it to rounding,
-        or as near as they can; Inf where not even one solve is finite.
+        """Determine the steps of refinement that bring the size by `_trial` to rounding, or as near as possible.
 
-        as_before : the steps of the last factors are taken first, and no others where these do about as well."""
+        Returns that size; Inf if not even one solve is finite.
+        as_before : whether to try first as many steps as for the last factors, and to keep them if they do about as
+            well.
+        """
         enough, best = ROUNDING * float(np.finfo(self.dtype).eps), (np.inf, 0, (np.inf, np.inf))
         if as_before:
             size, seen = self._trial()
@@ -298,9 +309,11 @@ class CudssFactors(RefinedFactors):
         return self._least
 
     def _trial(self) -> tuple[float, tuple[float, float]]:
-        """How far off these factors are: what `trial_residual` finds, but more than is good where a row's residual is
-        far beyond rounding, and Inf where a solve is not finite. And both figures, the second as `backward_error` has
-        it."""
+        """(size, (trial residual, backward error)) of a solve with these factors.
+
+        The size is the trial residual. It is raised above `_good` if a row's residual is far beyond rounding, and Inf
+        if the solve is not finite. The backward error is that of `backward_error`.
+        """
         if self._y is None:
             self._y = trial_vector(self._S)
         kernels = kernels_for(self._S.data)
@@ -335,7 +348,7 @@ class CudssFactors(RefinedFactors):
         return self._solve_refined(namespace(R).ascontiguousarray(R), trans)
 
     def _solved(self, r: Any, trans: str) -> Any:
-        """One solve, without refinement: r (n,) or (n, k), by rows, as is what it returns."""
+        """One solve without refinement. r and the result are (n,) or (n, k), by rows."""
         xp, how = namespace(r), self._made
         if how is None or self._solver is None:  # an update has failed
             raise UnstableFactors(self.recipe)
@@ -343,7 +356,7 @@ class CudssFactors(RefinedFactors):
         b = xp.asfortranarray(r.conj() if conjugate else r)
         x = xp.empty(b.shape, b.dtype, order="F")
         with self._turns:
-            if b.ndim == 2 and self.recipe.deterministic:  # which cuDSS is for one at a time
+            if b.ndim == 2 and self.recipe.deterministic:  # cuDSS is deterministic for a single right-hand side
                 for k in range(b.shape[1]):
                     self._solver.solve(b[:, k], x[:, k], mode)
             elif b.size:
@@ -352,7 +365,7 @@ class CudssFactors(RefinedFactors):
 
 
 def missing() -> str:
-    """Why there is no cuDSS; "" where it is installed. For a machine with CuPy."""
+    """Why cuDSS cannot be used; "" if it is installed. It needs CuPy."""
     return cudss.library().missing
 
 
@@ -364,7 +377,7 @@ def _library() -> cudss.Library:
 
 
 def _asked(recipe: Any) -> tuple[int, int]:
-    """Ordering and matching, by the numbers that cuDSS has for them."""
+    """The cuDSS numbers of the recipe's ordering and matching."""
     if recipe.ordering not in ORDERINGS:
         raise ParameterError(
             f"{recipe!r}: cuDSS takes no ordering={recipe.ordering!r}; it orders by {', '.join(map(repr, ORDERINGS))}."
@@ -373,8 +386,8 @@ def _asked(recipe: Any) -> tuple[int, int]:
 
 
 def _direction(kind: int, complex_values: bool, trans: str) -> tuple[str, bool]:
-    """How a solve with A, A^T or A^H is made of one that the library has, and whether right-hand side and solution are
-    conjugated for it."""
+    """(mode, conjugate) of a solve with A, A^T or A^H: the library's mode, and whether right-hand side and solution are
+    conjugated."""
     if kind == GENERAL:
         return (trans if complex_values else trans.replace("H", "T")), False
     if not complex_values:
@@ -383,8 +396,10 @@ def _direction(kind: int, complex_values: bool, trans: str) -> tuple[str, bool]:
 
 
 def with_diagonal(A: CSR) -> tuple[CSR, Any]:
-    """A's pattern and the places of its diagonal that A lacks, with room for values of its own; the places (nnz,) of
-    A's entries there, None where A lacks none. Cost: a sort where it does."""
+    """(S, places): S has A's pattern with a full diagonal, and memory for values of its own.
+
+    places (nnz,) : the places of A's entries in S, None if A's diagonal is full. Cost: a sort if it is not.
+    """
     xp, index = namespace(A.data), A.indices.dtype
     if not A.missing:
         return A.with_values(xp.empty_like(A.data)), None
@@ -402,7 +417,8 @@ def with_diagonal(A: CSR) -> tuple[CSR, Any]:
 
 
 def _take_values(S: CSR, places: Any, values: Any, shift: float) -> None:
-    """A's `values` into S, the diagonal moved by `shift` of itself, or a zero one to `shift` of the largest entry."""
+    """Write A's `values` to S. The diagonal is increased by the fraction `shift` of itself; a zero entry there becomes
+    `shift` times the largest entry."""
     xp = namespace(values)
     if places is None:
         S.data[:] = values

@@ -1,4 +1,4 @@
-"""Complete factors on the host: made, judged by solves, refined, and made again by another library where that helps."""
+"""Complete factors on the host: made, tested by solves, refined, and made again by another library if that helps."""
 
 from __future__ import annotations
 
@@ -40,20 +40,22 @@ UNEVEN = 16.0  # ratio of the largest entries of columns, from which on a right-
 
 @dataclass(eq=False, repr=False)
 class DirectReport(Report):
-    """backend : "superlu", "klu", "feral" or "pardiso".  expected_nnz, expected_flops : of L and U, counted before the
-    factorization (for feral and PARDISO by minimum degree); None where SuperLU takes its own order, where KLU does
-    not, and where PARDISO was asked for.
+    """Facts about a factorization by `SparseLU` on the host.
 
-    matched : whether rows were permuted.  analysis_seconds : of matching and ordering; those
-    of PARDISO are a part of numeric_seconds.  trial_residual : see
-    `finelu.factors.trial_residual`; a warning where it is beyond 10.  backward_error : of what `solve` gives for one or
-    two random right-hand sides, the largest of |b - A x|_i / (|A| |x| + |b|)_i; a warning where it is far beyond
-    rounding.
-    refinements : steps of refinement that each solve takes, 1 where without it this would be.
-    scaled : whether A was scaled by powers of two and factored in double precision, as numbers are near the ends of
-    their range, or as other factors were worse.
-    tried : the backends whose factors "auto" has left for others, and why.
-    reason : why a matrix that is on a GPU was not factored there by "auto".
+    backend : "superlu", "klu", "feral" or "pardiso".
+    expected_nnz, expected_flops : entries and flops of L and U, counted before the factorization (for feral and PARDISO
+        by minimum degree). They are None if SuperLU uses its own order, if KLU does not use its own, and if PARDISO was
+        asked for.
+    matched : whether rows were permuted.
+    analysis_seconds : seconds of matching and ordering; those of PARDISO are a part of numeric_seconds.
+    trial_residual : see `finelu.factors.trial_residual`; a value above 10 gives a warning.
+    backward_error : the largest |b - A x|_i / (|A| |x| + |b|)_i of `solve` for one or two random right-hand sides; a
+        value far beyond rounding gives a warning.
+    refinements : steps of refinement in each solve: 1 if the backward error would be far beyond rounding without it.
+    scaled : whether A was scaled by powers of two and factored in double precision, since it has numbers near the ends
+        of their range, or since other factors were worse.
+    tried : the backends whose factors "auto" replaced by others, and why.
+    reason : why "auto" did not factor a matrix on a GPU there.
     """
 
     backend: str = "superlu"
@@ -72,8 +74,9 @@ class DirectReport(Report):
 class SparseLUFactors(RefinedFactors):
     """M = A up to rounding.
 
-    The factors of the libraries cannot leave the process: a copy factors anew what was factored, with the same bits but
-    for PARDISO's, which differ from time to time, and which keeps kind, scaling and matching from before an update.
+    The factors of the libraries cannot leave the process: a copy factors the same matrix anew, with the same bits.
+    PARDISO is an exception: its bits differ from time to time, and after an update it keeps kind, scaling and matching
+    from before.
     """
 
     well_formed = True
@@ -101,11 +104,12 @@ class SparseLUFactors(RefinedFactors):
         most: float = np.inf,
         trial: bool = False,
     ):
-        """known : what `analysed` finds for A and this recipe.
+        """Factor A.
 
-        most : entries that the factors may have; MemoryError if, counted before, they would have more.
-        trial : whether factors are judged by solves, here and in `update`, refined, and made again by another library;
-        needless where residuals are looked at anyway.
+        known : the result of `analysed` for A and this recipe, None to compute it.
+        most : the largest number of entries of the factors; MemoryError if the counted number is larger.
+        trial : whether factors are tested by solves, here and in `update`, refined, and made again by another library.
+            It is not needed if the caller looks at residuals anyway.
         """
         super().__init__(recipe, A, report=DirectReport())
         self._trial, self._most = trial, most
@@ -114,7 +118,7 @@ class SparseLUFactors(RefinedFactors):
         self._refresh(A)
 
     def _take(self, known: Analysis) -> None:
-        """Raises MemoryError where the factors do not fit in memory."""
+        """Store an analysis. Raises MemoryError if the factors do not fit in memory."""
         fill = known.fill
         if fill is not None:
             require_indices(self.recipe, "the factors", fill.nnz)
@@ -134,7 +138,7 @@ class SparseLUFactors(RefinedFactors):
         try:
             self._renew(A)
         except BaseException as error:
-            self._library = None  # what an analysis has kept of such values is of no use for others
+            self._library = None  # an analysis keeps facts of these values, which are useless for others
             if isinstance(error, UnstableFactors):
                 require_matching(A)  # says which rows
             raise
@@ -161,21 +165,21 @@ class SparseLUFactors(RefinedFactors):
         report.numeric_seconds = perf_counter() - start
         if self._lu.replaced:
             report.warn(f"PARDISO replaced {self._lu.replaced} pivots; backend='superlu' exchanges rows instead")
-        if self._trial and self.recipe.shift:  # these are factors of another matrix
+        if self._trial and self.recipe.shift:  # the factors are those of a shifted matrix
             self._try_solve(S, lambda v: self._solved(v, "N"))
         elif self._trial:
             self._judge(A)
         report.scaled = self._prepared.row_scale is not None
 
     def _failed(self, S: CSR) -> str:
-        """Compute the factors; "", or why others than those of a library that "auto" has chosen are to be computed."""
+        """Compute the factors. Returns "", or why the library that "auto" chose is to be replaced by SuperLU."""
         other = self.recipe.backend == "auto" and self._how is not None
         try:
             self._compute(S)
         except (MemoryError, StructurallySingular):
             raise
         except FineluError as error:
-            deadline.check()  # else a library was not begun that could not be left
+            deadline.check()  # if time is left, OutOfTime means only that a library that cannot be left did not begin
             if not other or (self._how is not None and self._how[0] is KLU and isinstance(error, SingularMatrix)):
                 raise
             if isinstance(error, OutOfTime):
@@ -188,10 +192,11 @@ class SparseLUFactors(RefinedFactors):
         return ""
 
     def _judge(self, A: CSR) -> None:
-        """Look at what solves with these factors leave of two right-hand sides: take a step of refinement into all
-        solves, scale A, or take other factors where "auto" allows for them, or warn.
+        """Test the factors by solves with one or two right-hand sides. If the backward error is too large, add a step
+        of refinement to all solves, scale A, make other factors if the recipe allows them, or warn.
 
-        Raises UnstableFactors where none solve for finite numbers."""
+        Raises UnstableFactors if no factors give finite solutions.
+        """
         report = self.report
         start, found = perf_counter(), self._judged()
         best, others = (found, self._state()), [(report.backend, found)]
@@ -211,7 +216,7 @@ class SparseLUFactors(RefinedFactors):
                 break
         if not best[0][1] < np.inf:
             raise UnstableFactors(self.recipe)
-        found, (attributes, facts) = best  # whatever was made, or begun, after these
+        found, (attributes, facts) = best  # restores these factors, whatever was made or begun after them
         vars(self).update(attributes)
         vars(report).update(facts)
         self._transposed = None
@@ -231,14 +236,13 @@ class SparseLUFactors(RefinedFactors):
             report.warn(f"solves have a backward error of {report.backward_error:.1e} by rows{refined}; {advice}")
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """These factors, and what the report says of them."""
+        """The attributes that hold these factors, and the facts of the report about them."""
         facts = ("backend", "matched", "expected_nnz", "expected_flops", "analysis_seconds")
         report = vars(self.report)
         return {name: getattr(self, name) for name in self._made_of}, {name: report[name] for name in facts}
 
     def _others(self) -> list[tuple[Any, bool]]:
-        """Recipes for other factors, and whether A is scaled for them: by another library only where none was asked
-        for."""
+        """(recipe, whether A is scaled) for other factors; another library only if the caller did not name one."""
         recipe, first = self.recipe, replace(self.recipe, backend="superlu")
         found = [] if self._scaled else [(recipe, True)]
         if recipe.backend == "auto" and self._how is not None:
@@ -248,12 +252,12 @@ class SparseLUFactors(RefinedFactors):
         return found
 
     def _judged(self) -> tuple[float, float, float]:
-        """The largest backward error, as in `backward_error`, twice, of solves with a right-hand side S y, and what
-        `finelu.factors.trial_residual` finds; S is what is prepared, y random. Where columns differ in size, another y
-        is in proportion to these, so that all of them count.
+        """(backward error, the same in roundings, trial residual) of solves with right-hand sides S y.
 
-        A step of refinement is taken from now on where the error is beyond ENOUGH without it, and it helps. Inf where a
-        solve is not finite.
+        S is the prepared matrix, and y is random. If columns differ in size, a second y is inversely proportional to
+        their largest entries, so that all columns count. The errors are the largest, as in `backward_error`; the
+        residual is that of `finelu.factors.trial_residual`. All are Inf if a solve is not finite.
+        From now on each solve takes a step of refinement if the error is beyond ENOUGH without it, and the step helps.
         """
         S = self._prepared.matrix
         product, y = kernels_for(S.data).products.subtract_product, trial_vector(S)
@@ -282,7 +286,7 @@ class SparseLUFactors(RefinedFactors):
             self._steps = 1
         found = found or [(np.inf, np.inf, np.inf)]
         self._steps = int(len(found) > 1 and found[1][1] < found[0][1])
-        self._S = S.copy() if self._steps else None  # a caller may write to what A shares with it
+        self._S = S.copy() if self._steps else None  # S may share arrays with A, to which a caller may write
         return found[self._steps]
 
     def _compute(self, A: CSR) -> None:
@@ -290,7 +294,7 @@ class SparseLUFactors(RefinedFactors):
         columns = columns_of(self.recipe, self._arranged, A)
         if self._how is None:
             columns.eliminate_zeros()
-            if not columns.diagonal().all() and structural_rank(columns.T) < A.n:  # SuperLU stumbles over such
+            if not columns.diagonal().all() and structural_rank(columns.T) < A.n:  # SuperLU fails for such a matrix
                 if self._by_itself == COLAMD and self.recipe.ordering == "auto":  # instead of a matching
                     require_matching(A)  # says which rows
                 raise SingularMatrix(self._singular())
@@ -317,7 +321,7 @@ class SparseLUFactors(RefinedFactors):
 
     def _superlu(self) -> SuperLU:
         columns = self._factored
-        symmetric = {"options": {"SymmetricMode": True}, "diag_pivot_thresh": PIVOT}  # no postorder of SuperLU's own
+        symmetric = {"options": {"SymmetricMode": True}, "diag_pivot_thresh": PIVOT}  # SuperLU adds no postorder
         if self._by_itself == MMD:
             how: dict[str, Any] = symmetric | {"permc_spec": "MMD_AT_PLUS_A", "relax": 1, "panel_size": 1}
         elif not self._by_itself:  # relax=1: SuperLU's relaxed subtrees need a postorder, which this order may not be
@@ -330,7 +334,8 @@ class SparseLUFactors(RefinedFactors):
         return SuperLU(columns, self._singular(), self.report.expected_flops, **how)
 
     def _panel(self) -> int | None:
-        """How many columns SuperLU works on at once, None for its default: few, where each entry takes little work."""
+        """The number of columns that SuperLU works on at once: few if each entry takes little work; None for its
+        default."""
         work = self.report["expected_flops"] / max(self.report["expected_nnz"], 1)
         return next((columns for limit, columns in PANELS if work <= limit), None)
 

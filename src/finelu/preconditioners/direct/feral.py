@@ -1,4 +1,4 @@
-"""feral, where feral-solver is installed."""
+"""feral, if feral-solver is installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _lock = threading.Lock()
 
 @cache
 def feral() -> Any:
-    """The package, or None where it is not installed, or not as it is needed."""
+    """The package, or None if it is not installed or has no class `Solver`."""
     return installed("feral", "Solver")
 
 
@@ -31,18 +31,19 @@ class LDL(Library):
 
     J. W. H. Liu: The multifrontal method for sparse matrix solution, 1992; J. R. Bunch, L. Kaufman: Some stable methods
     for calculating inertia and solving symmetric linear systems, 1977.
-    A solver of feral lives on one thread: all of them do on the same one, as long as no call goes on there that was
-    left.
+    A solver of feral is bound to one thread. All solvers share the same thread, unless an abandoned call still runs on
+    it.
     """
 
     name = "feral"
     symmetric = True
-    _owners: ClassVar[list[Owner]] = []  # new ones where calls that were left go on
+    _owners: ClassVar[list[Owner]] = []  # more than one if abandoned calls still run
 
     def __init__(self, columns: sp.csc_matrix, ordering: str):
-        """For a symmetric pattern.  ordering : of feral: "auto", "amd", "amf", "metis".
+        """Analyse a symmetric pattern.
 
-        Raises ParameterError where feral-solver is not installed, or for complex values.
+        ordering : feral's name of the ordering: "auto", "amd", "amf" or "metis".
+        Raises ParameterError if feral-solver is not installed, or for complex values.
         """
         self._library = required(feral(), "feral", "feral-solver, which is not installed", "direct")
         if columns.dtype.kind == "c":
@@ -52,11 +53,11 @@ class LDL(Library):
         self._lower = np.flatnonzero(columns.indices >= np.repeat(np.arange(n), np.diff(columns.indptr)))
         starts = np.searchsorted(self._lower, columns.indptr)
         self._triangle = n, starts.astype(np.int64), columns.indices[self._lower].astype(np.int64)
-        self._values: Any = None  # of the lower triangle
+        self._values: Any = None  # the values of the lower triangle
         self._begin()
 
     def _begin(self) -> None:
-        """A place for a solver, on a thread that is there for it."""
+        """Make an empty box for a solver on a usable thread, which is started if there is none."""
         with _lock:
             owner = next((owner for owner in LDL._owners if owner.usable), None)
             if owner is None:
@@ -67,15 +68,18 @@ class LDL(Library):
         self._dropped.atexit = False
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """function(box, *args) on the thread of the solver, which is in the box. One that was made in another process
-        stays there; one that waits behind a call that was left is dropped after that, and made anew elsewhere."""
+        """Call function(box, *args) on the thread of the solver, which is in the box.
+
+        A solver made in another process stays there. A solver whose thread still runs an abandoned call is dropped
+        after that call, and made anew on another thread.
+        """
         if not self._owner.usable:
             self._dropped()
             self._begin()
         return self._owner.call(function, self._solver, *args)
 
     def factor(self, columns: sp.csc_matrix, singular: str) -> LDL:
-        """Factor a symmetric matrix of the pattern that was analysed. singular : what the error says where A is."""
+        """Factor a symmetric matrix of the analysed pattern.  singular : the text of the error for a singular A."""
         self._values = columns.data[self._lower].astype(np.float64)
         inertia, self.nnz = self._call(self._factored)
         if inertia is None or inertia.n_zero:
@@ -83,13 +87,13 @@ class LDL(Library):
         return self
 
     def _factored(self, box: list[Any]) -> tuple[Any, int]:
-        """Its inertia, None where that is not known, and how many entries it has."""
+        """Factor on the thread of the solver. Returns the inertia, None if unknown, and the number of entries."""
         if not box:
             box.append(self._library.Solver(ordering=self.how[0], parallel=get_num_threads() > 1))
         solver = box[0]
         try:
             solver.factor(self._library.CscMatrix(*self._triangle, self._values))
-        except BaseException as error:  # a panic of Rust is no Exception; nothing else can come on this thread
+        except BaseException as error:  # a panic of Rust is not an Exception; no Ctrl-C arrives on this thread
             raise FineluError(f"SparseLU: feral gave up: {error}") from error
         return solver.inertia, int(solver.factor_nnz or 0)
 

@@ -1,4 +1,4 @@
-"""KLU, where nbklu is installed."""
+"""KLU, if nbklu is installed."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ NO_SCALE = 0  # of KLU: rows divided by their largest entries would let it take 
 
 @cache
 def nbklu() -> Any:
-    """The package, or None where it is not installed, or not as it is needed."""
+    """The package, or None if it is not installed or has no class `KLUSolver`."""
     return installed("nbklu", "KLUSolver")
 
 
 class KLU(Library):
     """KLU, for matrices whose factors stay sparse: blocks of a triangular form, each factored column by column.
 
-    It computes in double precision. A call of it lets no other thread run, and can neither be ended nor left: a Ctrl-C
-    is heard after it, and it does not begin where the caller has less time than it is expected to take.
+    It computes in double precision. A call of KLU blocks all other threads, and can be neither ended nor abandoned. So
+    a Ctrl-C takes effect after the call, and a call does not begin if it is expected to take longer than the caller's
+    remaining time.
     T. A. Davis, E. Palamadai Natarajan: Algorithm 907: KLU, a direct sparse solver for circuit simulation problems,
     2010.
     """
@@ -39,25 +40,27 @@ class KLU(Library):
     name = "klu"
 
     def __init__(self, columns: sp.csc_matrix, ordering: int, expected: Fill | None = None):
-        """Analyse a pattern; `factor` makes the factors.  expected : the fill, where it is known; KLU counts that of
-        its AMD by itself, and for COLAMD the time is not known either.
+        """Analyse a pattern; `factor` makes the factors.
 
-        Raises ParameterError where nbklu is not installed, SingularMatrix where the pattern is singular, OutOfTime
-        where the time of the caller is too short.
+        ordering : AMD, COLUMNS or GIVEN.
+        expected : the fill if it is known. KLU counts the fill of its own AMD; that of COLAMD stays unknown, and so
+            does its time.
+        Raises ParameterError if nbklu is not installed, SingularMatrix if the pattern is singular, OutOfTime if the
+        caller's time is too short.
         """
         self._library = required(nbklu(), "klu", "nbklu, which is not installed", "direct")
         if KLU_ENTRY * columns.nnz > KLU_RATE * deadline.remaining():
             raise OutOfTime
         super().__init__(columns)
         self._solver = self._library.KLUSolver(index_bits=32, complex_values=self._complex, singular_as_error=True)
-        weakref.finalize(self, self._solver.close).atexit = False  # analysis and factors: nothing else frees them
+        weakref.finalize(self, self._solver.close).atexit = False  # only this frees analysis and factors
         common = self._solver.common
         common.ordering, common.tol, common.scale = ordering, PIVOT, NO_SCALE
-        self._turns = threading.Lock()  # a solve works in memory of the factors
+        self._turns = threading.Lock()  # a solve uses memory of the factors, so solves take turns
         n, analyse = columns.shape[0], self._solver.analyze_given if ordering == GIVEN else self._solver.analyze
         self._called("symbolic", "A is singular, as its pattern shows.", analyse, n, *self._pattern)
         found = self._solver.symbolic
-        if ordering != GIVEN and found.structural_rank < n:  # with an order that is given it is not set
+        if ordering != GIVEN and found.structural_rank < n:  # KLU does not set the rank with a given order
             raise SingularMatrix(f"A is singular: its {n} rows have structural rank {found.structural_rank}.")
         if ordering == AMD:
             expected = Fill(int(found.lnz + found.unz + found.nzoff) - n, float(found.est_flops))
@@ -65,11 +68,11 @@ class KLU(Library):
 
     @property
     def has_time(self) -> bool:
-        """Whether `factor` may begin, as far as it is known how long it takes."""
+        """Whether `factor` may begin: its expected time, if known, fits the caller's remaining time."""
         return self.expected is None or self.expected.flops <= KLU_RATE * deadline.remaining()
 
     def factor(self, columns: sp.csc_matrix, singular: str) -> KLU:
-        """Factor a matrix of the pattern that was analysed. singular : what the error says where A is."""
+        """Factor a matrix of the analysed pattern.  singular : the text of the error for a singular A."""
         values = columns.data.astype(np.complex128 if self._complex else np.float64, copy=False)
         if not self.has_time:
             raise OutOfTime
@@ -80,11 +83,11 @@ class KLU(Library):
         return self
 
     def _called(self, made: str, singular: str, function: Any, *arguments: Any) -> None:
-        """Call nbklu. made : the attribute that it sets.  singular : what the error says where it finds A to be."""
+        """Call nbklu.  made : the attribute that the call sets.  singular : the text of the error for a singular A."""
         try:
             function(*arguments)
         except self._library.KLUException as error:
-            setattr(self._solver, made, None)  # it is null, and to free that ends the process
+            setattr(self._solver, made, None)  # it is null, and freeing null would end the process
             if isinstance(error, self._library.KLUSingularException):
                 raise SingularMatrix(singular) from error
             if isinstance(error, self._library.KLUOutOfMemoryException | self._library.KLUTooLargeException):

@@ -1,4 +1,4 @@
-"""What the libraries that make a complete L U, or L D L^T, have in common."""
+"""The base classes of the libraries that make a complete L U or L D L^T, and of their factors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ LONG_ENTRIES = 10_000  # of A, likewise, where the work is not counted
 
 
 class Library:
-    """The analysis of a pattern by columns, and the factors of a matrix that has it.
+    """The analysis of a pattern by columns, and the factors of a matrix with that pattern.
 
-    how : arguments of the constructor after the matrix.  expected : the fill, None where it is not counted.
-    symmetric : whether one triangle is read.  replaced : pivots of the factors that are not those of A.
-    nnz : entries of the factors without a unit diagonal.
-    `factor(columns, singular)` may be called again; `singular` is the text of the error where A is.
-    `solve(r, trans)` takes r (n,) or (n, k) on the host.
+    how : the arguments of the constructor after the matrix.
+    expected : the expected fill, None if it is not counted.
+    symmetric : whether only one triangle is read.
+    replaced : the number of pivots that the library replaced by larger ones.
+    nnz : the number of entries of the factors without a unit diagonal.
+    `factor(columns, singular)` may be called again; `singular` is the text of the error for a singular A.
+    `solve(r, trans)` expects r (n,) or (n, k) on the host.
     """
 
     name: ClassVar[str]
@@ -42,7 +44,7 @@ class Library:
         self._complex = columns.dtype.kind == "c"
 
     def holds_for(self, columns: sp.csc_matrix) -> bool:
-        """Whether the analysis is one of this pattern."""
+        """Whether the analysis is valid for this pattern, and for real or complex values."""
         same = zip(self._pattern, (columns.indptr, columns.indices), strict=True)
         return self._complex == (columns.dtype.kind == "c") and all(np.array_equal(a, b) for a, b in same)
 
@@ -54,14 +56,14 @@ class Library:
 
 
 class RefinedFactors(Factors):
-    """Factors of a matrix S, kept with it, whose solves take `_steps` steps of refinement.
+    """Factors of a matrix S, which is kept, with `_steps` steps of refinement in each solve.
 
-    Subclasses give `_solved(r, trans)`, a solve without refinement, whose result is an array of its own.
+    Subclasses define `_solved(r, trans)`, a solve without refinement, whose result is a new array.
     """
 
     _steps = 0
     _S: Any = None  # a CSR
-    _transposed: Any = None  # S^T by rows, once it is needed
+    _transposed: Any = None  # S^T by rows, made when first needed
 
     def _solve_refined(self, r: Any, trans: str) -> Any:
         x = self._solved(r, trans)
@@ -87,14 +89,14 @@ class RefinedFactors(Factors):
 
 
 def required(library: Any, backend: str, needs: str, extra: str) -> Any:
-    """The library; a ParameterError where it is None, as it is not installed."""
+    """The library. Raises ParameterError if it is None, since it is not installed."""
     if library is None:
         raise ParameterError(f"backend='{backend}' needs {needs}: pip install 'finelu[{extra}]', or use 'superlu'.")
     return library
 
 
 def installed(package: str, solver: str) -> Any:
-    """The package, or None where it is not installed, or has no such solver."""
+    """The package, or None if it is not installed or has no such solver."""
     try:
         library = foreign.with_own_symbols(package)
         return library if callable(getattr(library, solver)) else None
@@ -103,6 +105,5 @@ def installed(package: str, solver: str) -> Any:
 
 
 def is_mirrored(A: CSR, *, conjugated: bool = True) -> bool:
-    """Whether each entry is that on the other side of the diagonal, or its conjugate, up to rounding of the entry
-    itself."""
+    """Whether A = A^H, or A = A^T without `conjugated`, up to the rounding of each entry."""
     return A.mirrored()[3 if conjugated else 4] <= ALIKE * float(np.finfo(A.dtype).eps)

@@ -1,4 +1,4 @@
-"""PARDISO of MKL, where pypardiso is installed, which brings MKL and finds it."""
+"""PARDISO of MKL, if pypardiso is installed, which brings MKL and finds it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REFINED = 2  # steps of refinement in a solve, unless A is definite: small pivot
 
 @cache
 def mkl() -> Any:
-    """MKL, a library of C functions, or None where pypardiso is not installed, or finds none with 32-bit integers."""
+    """MKL, a library of C functions; None if pypardiso is not installed, or finds no MKL with 32-bit integers."""
     if os.environ.get("MKL_INTERFACE_LAYER", "").upper().startswith("ILP64"):
         return None
     package = installed("pypardiso", "PyPardisoSolver")  # whose import looks for MKL
@@ -65,18 +65,20 @@ class Pardiso(Library):
 
     O. Schenk, K. Gaertner: Solving unsymmetric sparse systems of linear equations with PARDISO, 2004; On fast
     factorization pivoting methods for sparse symmetric indefinite systems, 2006.
-    It computes in double precision. Unless A turns out to be definite, it is scaled, and a matching brings its large
-    entries next to the diagonal; with an order that is given only if pivots are too small without it. Such a pivot is
-    replaced by a larger one: `replaced` counts them.
+    It computes in double precision. Unless A turns out to be definite, A is scaled, and a matching brings its large
+    entries next to the diagonal. With a given order this is done only if pivots are too small without it. A pivot that
+    is too small is replaced by a larger one: `replaced` counts them.
     """
 
     name = "pardiso"
 
     def __init__(self, columns: sp.csc_matrix, ordering: int, symmetric: bool, order: Any = None):
-        """ordering : of PARDISO.  symmetric : whether A equals A^H, so that one triangle is read.  order (n,) : of the
-        rows and columns, instead of its own.
+        """Analyse a pattern.
 
-        Raises ParameterError where pypardiso is not installed.
+        ordering : PARDISO's number of the ordering.
+        symmetric : whether A equals A^H, so that only one triangle is read.
+        order (n,) : an order of the rows and columns to use instead of PARDISO's own, or None.
+        Raises ParameterError if pypardiso is not installed.
         """
         required(mkl(), "pardiso", "pypardiso, and MKL with 32-bit integers, which are not installed", "mkl")
         order = None if order is None else order.astype(np.int32)
@@ -84,16 +86,16 @@ class Pardiso(Library):
         self.symmetric = symmetric
         rows = _triangle(columns) if symmetric else _by_rows(columns)
         self._gaps = np.flatnonzero(rows.data == 0)
-        self._places = np.maximum(rows.data - 1, 0).astype(columns.indices.dtype)  # of the entries among those of A
+        self._places = np.maximum(rows.data - 1, 0).astype(columns.indices.dtype)  # where A holds the entries
         dtype = np.dtype(np.complex128 if self._complex else np.float64)
         self._called = _Called(rows, dtype, ordering, order)
         self._freed = weakref.finalize(self, self._called.free)
         self._freed.atexit = False
         self._long = rows.nnz > LONG_ENTRIES
-        self._turns = threading.Lock()  # it keeps its state in memory of the factors
+        self._turns = threading.Lock()  # a call keeps its state in memory of the factors, so calls take turns
 
     def factor(self, columns: sp.csc_matrix, singular: str) -> Pardiso:
-        """Factor a matrix of the pattern that was analysed. singular : what the error says where A is."""
+        """Factor a matrix of the analysed pattern.  singular : the text of the error for a singular A."""
         values = columns.data[self._places]
         values[self._gaps] = 0
         with self._turns:
@@ -106,7 +108,7 @@ class Pardiso(Library):
         return self
 
     def _kinds(self, columns: sp.csc_matrix) -> tuple[int, ...]:
-        """What A may be, in the order in which that is tried."""
+        """The kinds of matrix that A may be, in the order in which they are tried."""
         if not self.symmetric:
             return (GENERAL,)
         was_indefinite = self._called.kind in (INDEFINITE, OF_COMPLEX[INDEFINITE])
@@ -124,7 +126,7 @@ class Pardiso(Library):
 
 
 class _Called:
-    """PARDISO's state for one pattern, and the calls."""
+    """PARDISO's state for one pattern, and the calls of PARDISO."""
 
     def __init__(self, rows: sp.csr_matrix, dtype: np.dtype, ordering: int, order: Any):
         self.values, self._ordering, self._order = np.empty(rows.nnz, dtype), ordering, order
@@ -140,19 +142,19 @@ class _Called:
         return int(self._parameters[13])
 
     def factored_as(self, kinds: list[int]) -> bool:
-        """Whether there are factors of one of these kinds, the first that can be; see `factor`."""
+        """Factor as the first of these kinds that is possible, and return whether one was; see `factor`."""
         return any(self.factor(kind) for kind in kinds)
 
     def factor(self, kind: int) -> bool:
-        """Factor the values as those of such a matrix; False where a pivot is 0, or A is not of that kind.
+        """Factor the values as a matrix of this kind; False if a pivot is 0, or A is not of that kind.
 
-        Scaling and matching are kept from one time to the next, unless pivots are replaced.
+        Scaling and matching are kept from one call to the next, unless pivots are replaced.
         """
         made = False
         try:
             made = (kind == self.kind and self._made(FACTOR) and not self.replaced) or self._anew(kind)
         finally:
-            if not made:  # the rest is of no use
+            if not made:  # an incomplete state is useless
                 self.free()
         return made
 
@@ -164,7 +166,7 @@ class _Called:
         return (self._order is None or not definite) and self._begun(kind, given=False)
 
     def _begun(self, kind: int, *, given: bool) -> bool:
-        """given : by the order that is given, without a matching."""
+        """Analyse and factor anew.  given : whether to use the given order, without a matching."""
         self.free()
         self.kind = kind
         definite, general = (kind in (real, OF_COMPLEX[real]) for real in (DEFINITE, GENERAL))
@@ -197,7 +199,7 @@ class _Called:
 
     @property
     def _is_small(self) -> bool:
-        """Whether even dense factors fit in memory: MKL says that there is none of other failures, too."""
+        """Whether even dense factors fit in memory. MKL also reports a lack of memory for other failures."""
         return float(self._starts.size) ** 2 * self.values.itemsize <= free_memory(self.values) / 2
 
     def solve(self, b: Any, trans: str) -> Any:
@@ -210,7 +212,7 @@ class _Called:
         return x
 
     def free(self) -> None:
-        """Give back what PARDISO keeps."""
+        """Free the memory that PARDISO keeps."""
         if self.kind:
             self._call(FREE)
             self._handle[:], self._parameters[:], self.kind = 0, 0, 0
@@ -233,7 +235,7 @@ class _Called:
 
 
 def _gave_up(error: int) -> FineluError:
-    """What MKL's number says."""
+    """The exception for an error number of MKL."""
     why = ERRORS.get(error, "which its manual does not name")
     if error in NO_MEMORY:
         why += ", though even dense factors would fit in memory: so it speaks of other failures, too"
@@ -242,7 +244,7 @@ def _gave_up(error: int) -> FineluError:
 
 @contextmanager
 def _threads() -> Iterator[None]:
-    """Let MKL use as many threads as finelu may; they do not wait for more to do, which would take their cores."""
+    """Let MKL use as many threads as finelu may. Its threads do not spin for more work, which would occupy cores."""
     library, openmp = mkl(), _openmp()
     threads = library.MKL_Set_Num_Threads_Local(get_num_threads())
     waits = openmp.kmp_get_blocktime() if openmp else 0
@@ -258,8 +260,8 @@ def _threads() -> Iterator[None]:
 
 @cache
 def _openmp() -> Any:
-    """Intel's OpenMP, where MKL has loaded it."""
-    mkl().MKL_Get_Max_Threads()  # which loads it
+    """Intel's OpenMP library if MKL has loaded it, else None."""
+    mkl().MKL_Get_Max_Threads()  # this call loads it
     for name in OPENMP:
         with suppress(OSError):
             return ctypes.CDLL(name, mode=getattr(os, "RTLD_NOLOAD", 0) | ctypes.DEFAULT_MODE)

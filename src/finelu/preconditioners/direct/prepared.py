@@ -1,4 +1,4 @@
-"""A as the libraries get it: without stored zeros, and in the range of their arithmetic."""
+"""A in the form for the libraries: without stored zeros, and in the range of their arithmetic."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ WIDE = 0.5  # of the exponents of a dtype: a product of two numbers beyond may b
 
 @dataclass(frozen=True)
 class Prepared:
-    """A as the libraries get it: `matrix`, on the host, without stored zeros; where A has magnitudes so far from 1 that
-    a library could meet numbers beyond its range, in double precision and scaled.
+    """A in the form for the libraries.
 
+    matrix : A on the host without stored zeros. If A has magnitudes so far from 1 that numbers could leave the range in
+        a library, the matrix is in double precision and scaled.
     kept : the places of its entries among those of A, None for all.
     row_scale, column_scale (n,) : powers of two, so that nothing is rounded; None without a scaling.
     """
@@ -31,14 +32,19 @@ class Prepared:
     column_scale: np.ndarray | None = None
 
     def like(self, other: Prepared) -> bool:
-        """Whether what was analysed of the other holds for this one."""
+        """Whether the analysis of `other` is valid for this matrix."""
         same = self.matrix.indices is other.matrix.indices or self.matrix.same_pattern(other.matrix)
         return same and self.matrix.dtype == other.matrix.dtype
 
 
 def prepared(A: CSR, before: Prepared | None = None, *, scaled: bool = False) -> Prepared:
-    """before : of other values, whose entries are taken if A has no others, and whose scales, if they fit.
-    scaled : in any case. Cost: some passes over the values."""
+    """Prepare A for the libraries.
+
+    before : the result for earlier values, or None. Its entries are kept if A has no other nonzero ones, and its scales
+        if they fit.
+    scaled : whether to scale in any case.
+    Cost: some passes over the values.
+    """
     A = A.on(np)
     if before is not None and before.kept is not None and A.nnz >= before.kept.size:
         data = A.data[before.kept]
@@ -47,7 +53,7 @@ def prepared(A: CSR, before: Prepared | None = None, *, scaled: bool = False) ->
     S = without_zeros(A)
     if before is None or before.kept is not None or S is A:
         return _in_range(S, None if S is A else np.flatnonzero(A.data), before, scaled)
-    return _in_range(A, None, before, scaled)  # more zeros than before are kept as entries
+    return _in_range(A, None, before, scaled)  # new zeros are kept as entries, so that the pattern stays
 
 
 def _in_range(S: CSR, kept: np.ndarray | None, before: Prepared | None, scaled: bool) -> Prepared:
@@ -66,8 +72,8 @@ def _in_range(S: CSR, kept: np.ndarray | None, before: Prepared | None, scaled: 
 
 
 def _is_in_range(S: CSR) -> bool:
-    """Whether S has no numbers near the ends of the range; small ones do no harm next to larger ones in their row and
-    their column, as long as they are normal."""
+    """Whether S has no numbers near the ends of the range. Small normal numbers do no harm if their row and their
+    column have larger ones."""
     sizes, limits = sizes_of(S), np.finfo(S.dtype)
     low, high = 2.0 ** (WIDE * limits.minexp), 2.0 ** (WIDE * limits.maxexp)
     least = sizes.min(initial=np.inf)
@@ -79,13 +85,13 @@ def _is_in_range(S: CSR) -> bool:
 
 
 def sizes_of(S: CSR) -> Any:
-    """(nnz,) : the larger part of each entry, whose magnitude may be no number."""
+    """(nnz,) : the larger of the real and imaginary part of each entry, since the magnitude may overflow."""
     sizes = abs(S.data.view(S.data.real.dtype))
     return np.maximum(sizes[::2], sizes[1::2]) if S.dtype.kind == "c" else sizes
 
 
 def _largest(S: CSR) -> tuple[Any, Any]:
-    """The largest of `_sizes` in each row (n,), and in each column (n,); 0 where there is no entry."""
+    """The largest of `sizes_of` in each row (n,), and in each column (n,); 0 for a row or column without an entry."""
     sizes = sizes_of(S)
     by_row = np.where(
         np.diff(S.indptr) > 0, np.maximum.reduceat(np.append(sizes, sizes.dtype.type(0)), S.indptr[:-1]), 0

@@ -22,7 +22,7 @@ BACKENDS = ("auto", "superlu", "klu", "feral", "pardiso", "cudss")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SparseLU(Recipe):
-    """Complete L U of A, or L D L^T of a symmetric one, by a library, in a fill-reducing order.
+    """Complete L U of A, or L D L^T of a symmetric A, by a library, in a fill-reducing order.
 
     backend : "auto", or one of these:
 
@@ -33,9 +33,9 @@ class SparseLU(Recipe):
         "pardiso"   any matrix, factors with much fill       finelu[mkl]                nd, mmd         if indefinite
         "cudss"     a matrix on a GPU, kept there            finelu[cudss12], [cudss13] nd, amd, None   any
 
-        KLU, feral and PARDISO compute in double precision. With ordering="auto" each library takes its own best order,
-        and KLU that of AMD. "auto" is the first of these that is installed and whose row holds; of a matrix on the host
-        only where matching, shift and ordering are the defaults, else SuperLU:
+        KLU, feral and PARDISO compute in double precision. With ordering="auto" each library uses its own best order,
+        and KLU uses AMD. "auto" is the first of these that is installed and whose row holds. For a matrix on the host
+        the rows count only with the default matching, shift and ordering; otherwise "auto" is SuperLU:
 
         "cudss"     A is on a GPU, cuDSS takes the ordering, and its factors are good
         "pardiso"   at least 1000 flops a row are counted, and A is symmetric; or 3500, and no matching is needed
@@ -43,30 +43,38 @@ class SparseLU(Recipe):
         "klu"       at most 65 flops are counted for each entry of the factors
         "superlu"   otherwise
 
-        PARDISO then takes the order by which the flops were counted, unless a dissection pays or a weak diagonal is
-        matched, and matches only where pivots are too small without. Where it has to replace pivots even so, "auto"
-        leaves A to SuperLU; if PARDISO was asked for, `F.report` warns.
+        PARDISO then uses the order by which the flops were counted, unless a dissection pays or a weak diagonal is
+        matched. It matches only if pivots are too small without a matching. If it still has to replace pivots, "auto"
+        uses SuperLU instead; if PARDISO was asked for, `F.report` warns.
+    matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries. None matches
+        if the diagonal has gaps or zeros, or if in one of a hundred columns its entry is less than a tenth of the
+        largest: SuperLU would then exchange rows, which fills in more than was counted.
+        Exception: if shift = 0, such an A with up to 2000 rows and 30000 entries, and at most 20 entries per row in the
+        mean, is not matched. It is scaled by its largest entries and factored with SuperLU's COLAMD and row exchanges,
+        which takes less time.
+        If no matching is complete, and shift > 0, the matching is as large as possible, and nothing is scaled.
+    ordering : the order of the rows and columns, one of:
+        a name of `finelu.ordering`: that order of rows and columns together.
+        "auto": the order of `finelu.ordering.with_little_fill`; in SuperLU, for up to 2000 rows and 30000 entries, its
+        own minimum degree of A + A^T, without a count.
+        "colamd": SuperLU's own order of the columns alone, with partial pivoting, for patterns that are far from
+        symmetric.
+    shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it; a zero entry there
+        becomes this fraction of the largest entry of all.
+    precision : "float32" or "float64" for the factored matrix, None for the precision of A.
+    deterministic : for backend "cudss": the same bits each time. It then solves for one right-hand side after the
+        other.
+
     Stored zeros are dropped, and numbers near the ends of the range are scaled by powers of two, in double precision.
-    `factor` and `update` try solves with the factors. Where these leave more than rounding in a row, the first of these
-    that helps is taken, and `F.report` says so, or warns: a step of refinement in each solve; factors of a scaled A;
-    with "auto", SuperLU; a matching.
-    With a Krylov method around it, one or two iterations refine what rounding and small pivots have left.
-    matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries; None: where
-        the diagonal has gaps or zeros, or where in one of a hundred columns it holds less than a tenth of the largest
-        entry, since SuperLU would exchange rows then, which fills in more than was counted; but up to 2000 rows with
-        30000 entries, of at most 20 in the mean, if shift is 0, are scaled by their largest entries and left to its
-        COLAMD and its exchanges, which takes less time. Where no matching is complete, and shift > 0, it is as large
-        as can be, and nothing is scaled.
-    ordering : of the rows and columns together, as `finelu.ordering` names them, "auto" being the one of
-        `finelu.ordering.with_little_fill`, but of SuperLU, for up to 2000 rows with 30000 entries, its own minimum
-        degree of A + A^T, without a count; or "colamd", SuperLU's own of the columns alone, with partial pivoting: for
-        patterns that are far from symmetric.
-    shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it; a zero one becomes
-        this fraction of the largest entry of all.
-    precision : "float32" or "float64" for what is factored, None for A's own.
-    deterministic : of backend "cudss", the same bits each time; it then solves for one right-hand side after the other.
-    Unless cuDSS has made them, the factors live, and are applied, on the host: a right-hand side on the GPU is copied
-    there, its solution back.
+    `factor` and `update` try solves with the factors. If these leave more than rounding in a row, the first of these
+    remedies that helps is used, and `F.report` says so; if none helps, it warns:
+    - a step of refinement in each solve;
+    - factors of a scaled A;
+    - with "auto", SuperLU;
+    - a matching.
+    A Krylov method with these factors removes the errors of rounding and small pivots in one or two iterations.
+    Factors made by cuDSS are on the GPU. All others are on the host, and are applied there: a right-hand side on the
+    GPU is copied to the host, and its solution back.
     Cost: `finelu.ordering.complete_fill` counts it beforehand. Source: X. S. Li: An overview of SuperLU, 2005; X. Li,
     J. W. Demmel: Making sparse Gaussian elimination scalable by static pivoting, 1998.
     """
@@ -83,13 +91,13 @@ class SparseLU(Recipe):
     deterministic: bool = False
 
     def factor(self, A: Any) -> SparseLUFactors | cudss.CudssFactors:
-        """Factor A (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. A is not written.
+        """Factor A (n, n), any matrix that `finelu.as_csr` accepts; its diagonal may have gaps. A is not written.
 
-        Raises StructurallySingular or SingularMatrix where A is singular, MemoryError where the factors do not fit in
-        memory, OutOfTime where they take longer than the time limit. A Ctrl-C is obeyed while a library works; its call
-        is abandoned and ends by itself. KLU lets nothing else run: it does not start where it is expected to take
-        longer, at a rate that it hardly exceeds. With ordering="colamd" its time is not known, and a time limit may not
-        be kept.
+        Raises StructurallySingular or SingularMatrix if A is singular, MemoryError if the factors do not fit in memory,
+        OutOfTime if they take longer than the time limit. A Ctrl-C takes effect while a library works; its call is
+        abandoned and ends by itself. KLU is an exception, as it blocks all other threads: it does not start if, at a
+        rate that it hardly exceeds, it is expected to take longer than the time limit. With ordering="colamd" its time
+        is not known, and a time limit may not be kept.
         """
         flag("matching", self.matching, optional=True, of=self)
         choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)

@@ -20,15 +20,18 @@ BLAS_SHARES = 2**14  # entries up to which BLAS has no block large enough to sha
 class SuperLU:
     """SciPy's SuperLU; options as in `scipy.sparse.linalg.splu`. S. Li: An overview of SuperLU, 2005.
 
-    SciPy gives the memory of factors back on the thread alone that has made them.
+    SciPy frees the memory of factors only on the thread that made them.
     """
 
     replaced = 0
 
     def __init__(self, columns: sp.csc_matrix, singular: str, work: float | None = None, **options: Any):
-        """singular : what the error says where A is.  work : flops that are expected, None where they are not counted.
+        """Factor a matrix.
 
-        Raises OutOfTime where the time of the caller is over, or too short for it."""
+        singular : the text of the error for a singular A.
+        work : the expected number of flops, None if it is not counted.
+        Raises OutOfTime if the caller's time is over, or too short for the factorization.
+        """
         require_time(work or 0.0)
         self._made: list[Any] = []
         try:
