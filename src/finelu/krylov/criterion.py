@@ -431,9 +431,8 @@ def needs_double(system: System) -> bool:
     matrix = system.A.matrix
     if system.comm is not None or matrix is None or not flushes(system.b):
         return False
-    if isinstance(matrix, CSR) or is_array(matrix):
-        return underflows(matrix if is_array(matrix) else matrix.data)
-    return any(underflows(part) for part in matrix._stored())
+    parts = [matrix.data] if isinstance(matrix, CSR) else [matrix] if is_array(matrix) else matrix._stored()
+    return any(map(underflows, parts))
 
 
 def in_double_precision(system: System) -> System:

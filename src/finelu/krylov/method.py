@@ -23,7 +23,6 @@ NEEDS = {  # the property of A that a method needs, in words; "" for any nonsing
     "any": "",
 }
 
-COMMON = ("A", "b", "x0", "rtol", "atol", "criterion", "maxiter", "M", "callback", "watch")
 M = TypeVar("M", bound="type[Method]")
 
 
@@ -48,6 +47,9 @@ class Door(Protocol):
         watch: Watch = None,
         **own: Any,
     ) -> Solution: ...
+
+
+COMMON = tuple(signature(Door.__call__).parameters)[1:-1]  # the arguments of all methods, without self and own
 
 
 class Method:
