@@ -18,8 +18,8 @@ __device__ void iluk_row(I i, const I* __restrict__ indptr, const I* __restrict_
         const I j = has ? cols[first + row.lane] : I(-1);
         if (!row.insert(has, j, i, slot, fresh)) return pool.end(TABLE_FULL);
         if (has) row.value[slot] = 0;
-        const unsigned own = __ballot_sync(0xffffffffu, j == i);
-        if (own != 0) pivot_slot = __shfl_sync(0xffffffffu, slot, __ffs(own) - 1);
+        const unsigned own = __ballot_sync(ALL, j == i);
+        if (own != 0) pivot_slot = __shfl_sync(ALL, slot, __ffs(own) - 1);
     }
     __syncwarp();
     while (row.waiting > 0) {
@@ -62,7 +62,7 @@ pattern_iluk(I n, const I* __restrict__ indptr, const I* __restrict__ cols, int 
 {
     const Pool<int, I> pool{columns, values, ready, before, state, room, pivots};
     Row<int, I, N> row(row_memory<int, I, N>(scratch, size), size);
-    for (long long t = pool.next(); t < n && !__any_sync(0xffffffffu, pool.over()); t = pool.next())
+    for (long long t = pool.next(); t < n && !__any_sync(ALL, pool.over()); t = pool.next())
         if (!pool.has(t)) iluk_row(I(t), indptr, cols, level, pool, row);
 }
 
@@ -71,14 +71,8 @@ template <typename I>
 __global__ void places_in(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ larger,
                           const I* __restrict__ larger_cols, I* places)
 {
-    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    const I i = own_row<I, 32>();
     if (i >= n) return;
-    for (I p = indptr[i] + threadIdx.x % 32; p < indptr[i + 1]; p += 32) {
-        I low = larger[i], high = larger[i + 1];
-        while (low < high) {
-            const I middle = low + (high - low) / 2;
-            if (larger_cols[middle] < cols[p]) low = middle + 1; else high = middle;
-        }
-        places[p] = low;
-    }
+    for (I p = indptr[i] + threadIdx.x % 32; p < indptr[i + 1]; p += 32)
+        places[p] = lower_bound(larger_cols, larger[i], larger[i + 1], cols[p]);
 }

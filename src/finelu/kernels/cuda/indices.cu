@@ -6,13 +6,11 @@ using namespace fl;
 
 constexpr int CHUNK = 4096;  // counts of a block of 256 that is to add them up
 
-__device__ inline long long own() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
-
 // out_i = first + i step. Launch: gridDim.x * blockDim.x >= n.
 template <typename I>
 __global__ void progression(long long n, long long first, long long step, I* out)
 {
-    const long long i = own();
+    const long long i = own_item();
     if (i < n) out[i] = I(first + i * step);
 }
 
@@ -20,7 +18,7 @@ __global__ void progression(long long n, long long first, long long step, I* out
 template <typename From, typename To>
 __global__ void shifted(long long n, long long by, const From* __restrict__ x, To* y)
 {
-    const long long i = own();
+    const long long i = own_item();
     if (i < n) y[i] = To((long long)x[i] + by);
 }
 
@@ -28,7 +26,7 @@ __global__ void shifted(long long n, long long by, const From* __restrict__ x, T
 template <typename I>
 __global__ void lengths(long long n, const I* __restrict__ begin, const I* __restrict__ end, I* out)
 {
-    const long long i = own();
+    const long long i = own_item();
     if (i < n) out[i] = end[i] - begin[i];
 }
 
@@ -100,22 +98,18 @@ __global__ void __launch_bounds__(256) write_pointers(long long n, const I* __re
 template <typename I>
 __global__ void entries(long long total, I n, const I* __restrict__ pointers, const I* __restrict__ begin, I* rows, I* places)
 {
-    const long long e = own();
+    const long long e = own_item();
     if (e >= total) return;
-    I low = 0, high = n;  // pointers[low] <= e < pointers[high]
-    while (high - low > 1) {
-        const I middle = low + (high - low) / 2;
-        (pointers[middle] <= e ? low : high) = middle;
-    }
-    rows[e] = low;
-    if (places != nullptr) places[e] = begin[low] + (I(e) - pointers[low]);
+    const I i = list_of(pointers, n, e);
+    rows[e] = i;
+    if (places != nullptr) places[e] = begin[i] + (I(e) - pointers[i]);
 }
 
 // out[order[k]] = k. Launch: gridDim.x * blockDim.x >= n.
 template <typename I>
 __global__ void inverse(long long n, const I* __restrict__ order, int* out)
 {
-    const long long k = own();
+    const long long k = own_item();
     if (k < n) out[order[k]] = int(k);
 }
 
@@ -124,15 +118,8 @@ __global__ void inverse(long long n, const I* __restrict__ order, int* out)
 template <typename I>
 __global__ void starts(long long n, long long count, const I* __restrict__ numbers, I* out)
 {
-    const long long i = own();
-    if (i > count) return;
-    long long low = 0, high = n;
-    while (low < high) {
-        const long long middle = (low + high) / 2;
-        if (numbers[middle] < i) low = middle + 1;
-        else high = middle;
-    }
-    out[i] = I(low);
+    const long long i = own_item();
+    if (i <= count) out[i] = I(lower_bound(numbers, 0ll, n, I(i)));
 }
 
 // *most, 0 before: the most places of a list. Launch: any 1-D grid, blockDim.x a multiple of 32.
@@ -140,8 +127,8 @@ template <typename I>
 __global__ void longest(long long n, const I* __restrict__ pointers, long long* most)
 {
     long long mine = 0;
-    for (long long i = own(); i < n; i += (long long)gridDim.x * blockDim.x)
+    for (long long i = own_item(); i < n; i += (long long)gridDim.x * blockDim.x)
         mine = max(mine, (long long)(pointers[i + 1] - pointers[i]));
-    for (int offset = 16; offset > 0; offset /= 2) mine = max(mine, shuffle_xor(mine, offset));
+    mine = lanes_max(mine);
     if (threadIdx.x % 32 == 0) atomicMax(most, mine);
 }

@@ -29,7 +29,6 @@ constexpr int LISTED = 256;   // long rows that a block remembers; the others st
 constexpr int SORTED = 2048;  // entries of a column that a block sorts in shared memory
 constexpr int PARTS_EACH = 5;  // blocks of a kernel with `parts` that each multiprocessor must have room for
 constexpr int ROW_WORK = 4;   // what a row costs besides its entries, in entries
-constexpr unsigned ALL = 0xffffffffu;
 enum { BELOW, ABOVE };
 enum { ROW_PASSES = 16, COLUMN_PASSES = 8 };  // of its group, from which on a row, or a column to be sorted, is long
 enum { LONGEST, MOST_BELOW, MOST_ABOVE, ALL_BELOW, FACTS };            // words of `facts`, as in pattern.py
@@ -66,7 +65,7 @@ struct Lanes {
     {
         const unsigned votes = ballot(flag);
         count = __popc(votes);
-        return __popc(votes & ((1u << threadIdx.x % 32) - 1u));
+        return votes_before(votes);
     }
     __device__ int from_first(int v) const { return __shfl_sync(mask, v, first); }
 };
@@ -83,7 +82,7 @@ struct Whole {
         __syncthreads();  // those of the last time have been read
         if (threadIdx.x % 32 == 0) votes_of[warp] = __popc(votes);
         __syncthreads();
-        int mine = __popc(votes & ((1u << threadIdx.x % 32) - 1u));
+        int mine = votes_before(votes);
         count = 0;
         for (int w = 0; w < BLOCK / 32; ++w) {
             if (w < warp) mine += votes_of[w];
@@ -159,17 +158,6 @@ __device__ inline void rows_of_part(I n, const I* indptr, I& begin, I& end)
     end = bounds[1];
 }
 
-template <typename V> __device__ inline V warp_sum(V v)
-{
-    for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(ALL, v, d);
-    return v;
-}
-__device__ inline i64 warp_most(i64 v)
-{
-    for (int d = 16; d > 0; d /= 2) v = most_of(v, __shfl_xor_sync(ALL, v, d));
-    return v;
-}
-
 // Sums over the block of each of `COUNT` values, in every thread. All threads call it.
 template <int COUNT>
 __device__ inline void block_sums(i64 (&values)[COUNT])
@@ -177,7 +165,7 @@ __device__ inline void block_sums(i64 (&values)[COUNT])
     __shared__ i64 sums[BLOCK / 32][COUNT];
     __syncthreads();
     for (int c = 0; c < COUNT; ++c) {
-        const i64 sum = warp_sum(values[c]);
+        const i64 sum = lanes_sum(values[c]);
         if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32][c] = sum;
     }
     __syncthreads();
@@ -220,10 +208,10 @@ __device__ inline void record(i64* facts, i64 longest, i64 most_below, i64 most_
 {
     __shared__ u64 met[FACTS];
     if (threadIdx.x < FACTS) met[threadIdx.x] = 0;
-    longest = warp_most(longest);
-    most_below = warp_most(most_below);
-    most_above = warp_most(most_above);
-    all_below = warp_sum(all_below);
+    longest = lanes_max(longest);
+    most_below = lanes_max(most_below);
+    most_above = lanes_max(most_above);
+    all_below = lanes_sum(all_below);
     __syncthreads();
     if (threadIdx.x % 32 == 0) {
         atomicMax(met + LONGEST, u64(longest));
@@ -255,21 +243,6 @@ __global__ void __launch_bounds__(BLOCK) row_facts(I n, const I* __restrict__ in
         all_below += pivot - begin;
     }
     record(facts, longest, most_below, most_above, all_below);
-}
-
-// The place of the first of sorted columns[low:high] that is not before j.
-template <typename I>
-__device__ inline I lower_bound(const I* __restrict__ columns, I low, I high, I j)
-{
-    while (low < high) {
-        const I middle = low + (high - low) / 2;
-        if (columns[middle] < j) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
 }
 
 // ---- add
@@ -395,9 +368,9 @@ struct Spread {
 template <typename T, typename I>
 __global__ void __launch_bounds__(BLOCK, PARTS_EACH) remove_count(I n, int lanes, const I* __restrict__ indptr,
                     const I* __restrict__ diag, const T* __restrict__ f,
-                    const typename RealOf<T>::type* __restrict__ least, I* counts, i64* state)
+                    const Real<T>* __restrict__ least, I* counts, i64* state)
 {
-    using R = typename RealOf<T>::type;
+    using R = Real<T>;
     const R least_below = least[BELOW], least_above = least[ABOVE];
     I sums[4] = {0, 0, 0, 0};
     const auto length = [&](I i) { return indptr[i + 1] - indptr[i]; };
@@ -513,10 +486,10 @@ __global__ void __launch_bounds__(BLOCK, PARTS_EACH) remove_rows(I n, i64 drop_b
 template <typename T, typename I>
 __global__ void __launch_bounds__(BLOCK) remove_write(I n, int lanes, int per_block, const I* __restrict__ indptr,
                     const I* __restrict__ indices, const I* __restrict__ diag, const T* __restrict__ f,
-                    const T* __restrict__ stays, const typename RealOf<T>::type* __restrict__ least, const I* __restrict__ counts,
+                    const T* __restrict__ stays, const Real<T>* __restrict__ least, const I* __restrict__ counts,
                     const I* __restrict__ out_indptr, const i64* __restrict__ state, I* out_indices, T* out)
 {
-    using R = typename RealOf<T>::type;
+    using R = Real<T>;
     const R least_below = least[BELOW], least_above = least[ABOVE];
     const Spread spread_below(state + SPREAD), spread_above(state + SPREAD + 3);
     const bool rank_below = spread_below.some(), rank_above = spread_above.some();  // else all ties share one fate
@@ -592,7 +565,7 @@ __global__ void __launch_bounds__(BLOCK, PARTS_EACH) sum_below(I n, const I* __r
 template <typename T, typename I>
 __global__ void __launch_bounds__(BLOCK, PARTS_EACH) magnitudes(I n, int lanes, const I* __restrict__ indptr,
                     const I* __restrict__ diag, const T* __restrict__ f, const i64* __restrict__ parts,
-                    typename RealOf<T>::type* lower, typename RealOf<T>::type* upper)
+                    Real<T>* lower, Real<T>* upper)
 {
     __shared__ i64 starts[BLOCK];  // of the rows of a tile in `lower`
     I first, last;
@@ -740,11 +713,7 @@ __device__ inline void merge_runs(const From& from, const To& to, i64 begin, i64
         i64 low = least_of(other, size), high = least_of(other + width, size);
         while (low < high) {
             const i64 middle = low + (high - low) / 2;
-            if (from.row(begin + middle) < e.row) {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
+            if (from.row(begin + middle) < e.row) low = middle + 1; else high = middle;
         }
         // its place in its own run, and the place found, from the beginning of the pair: both of the runs count once
         const i64 place = run % 2 == 0 ? k + (low - least_of(other, size)) : low + (k - run * width);

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
         }
     };
     fetch();
-    while (__any_sync(0xffffffffu, !done)) {
+    while (__any_sync(ALL, !done)) {
         while (p < stop) {
             const I at = (reverse ? n - 1 - col : col) - first;
             const T v = at >= 0 ? peek_shared(own + at) : peek(x + col * k + c);
@@ -68,13 +68,10 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
         __syncwarp();
         bool ready = !done && p >= stop;
         if (LANES > 1) {
-            const unsigned votes = __ballot_sync(0xffffffffu, ready);
-            const unsigned group = (LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (threadIdx.x % 32 / LANES * LANES));
-            ready = (votes & group) == group;
-            if (__any_sync(0xffffffffu, ready)) {
-                T total = sum;
-#pragma unroll
-                for (int offset = LANES / 2; offset > 0; offset /= 2) total += shuffle_xor(total, offset);
+            const unsigned votes = __ballot_sync(ALL, ready);
+            ready = (votes & group_mask<LANES>()) == group_mask<LANES>();
+            if (__any_sync(ALL, ready)) {
+                const T total = lanes_sum<LANES>(sum);
                 if (ready) sum = total;
             }
         }
@@ -135,7 +132,7 @@ __device__ inline void solve_job(int2 job, size_t k, size_t c, int reverse, cons
         }
     }
     __syncwarp();
-    for (int offset = lanes / 2; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+    sum = group_sum(sum, lanes);
     if (alive && lane == 0) tell(i, (rhs - sum) * inv);
 }
 
@@ -236,12 +233,8 @@ __global__ void isai(I n, int reverse, const I* __restrict__ begin, const I* __r
         for (I before = 0; before < step; ++before) {
             const I q = reverse ? lo + before : lo + len - 1 - before;
             const I m = cols[q];
-            I a = begin[m], z = end[m];
-            while (a < z) {
-                const I mid = a + (z - a) / 2;
-                if (cols[mid] < j) a = mid + 1; else z = mid;
-            }
-            if (a < end[m] && cols[a] == j) sum += w[q] * vals[a];
+            const I meets = find(cols, begin[m], end[m], j);
+            if (meets >= 0) sum += w[q] * vals[meets];
         }
         w[p] = inverse == nullptr ? -sum : -sum * inverse[j];
     }

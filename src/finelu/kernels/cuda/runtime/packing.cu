@@ -24,15 +24,15 @@ template <typename I>
 __global__ void count_rows(I n, int reverse, int per_lane, const I* __restrict__ begin, const I* __restrict__ end,
                            const int* __restrict__ level, int* rank, int* counts)
 {
-    const I t = I(blockIdx.x) * blockDim.x + threadIdx.x;
-    const unsigned present = __ballot_sync(0xffffffffu, t < n);
+    const I t = I(own_item());
+    const unsigned present = __ballot_sync(ALL, t < n);
     if (t >= n) return;
     const I i = reverse ? n - 1 - t : t;
     const int segment = level[i] * CLASSES + lanes_log2(end[i] - begin[i], per_lane);
     const unsigned alike = __match_any_sync(present, segment);  // counted together, by one of them
     const int lane = threadIdx.x % 32, first = __ffs(alike) - 1;
     const int before = lane == first ? atomicAdd(counts + segment, __popc(alike)) : 0;
-    rank[t] = __shfl_sync(alike, before, first) + __popc(alike & ((1u << lane) - 1u));
+    rank[t] = __shfl_sync(alike, before, first) + votes_before(alike);
 }
 
 // starts[s]: rows and jobs before segment s (a level and class), exclusive sums by one block; totals[0] = all jobs.
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(1024) segment_starts(const int* __restrict__ d
         }
         int2 sum = mine;
         for (int d = 1; d < 32; d *= 2) {
-            const int a = __shfl_up_sync(0xffffffffu, sum.x, d), b = __shfl_up_sync(0xffffffffu, sum.y, d);
+            const int a = __shfl_up_sync(ALL, sum.x, d), b = __shfl_up_sync(ALL, sum.y, d);
             if (lane >= d) {
                 sum.x += a;
                 sum.y += b;
@@ -82,7 +82,7 @@ __global__ void place_rows(I n, int reverse, int per_lane, const I* __restrict__
                            const int* __restrict__ level, const int* __restrict__ rank, const int* __restrict__ counts,
                            const int2* __restrict__ starts, I* order, int2* jobs)
 {
-    const I t = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I t = I(own_item());
     if (t >= n) return;
     const I i = reverse ? n - 1 - t : t;
     const int lg = lanes_log2(end[i] - begin[i], per_lane), segment = level[i] * CLASSES + lg, r = rank[t];
