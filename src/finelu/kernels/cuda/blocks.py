@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, device_limits, for_each, kernel, optional
 from finelu.kernels.cuda.runtime.launch import blocks as blocks_for
 from finelu.kernels.cuda.runtime.memory import new_bad, set_pending, set_zero
 from finelu.kernels.cuda.runtime.schedule import levels_on_device
@@ -81,30 +81,15 @@ def _in_level_order(triangle: Triangle, team: Team) -> Order:
     order = cupy.full(places, -1, np.int32)
     order[cupy.arange(n) + shift[level[by_level]]] = by_level.astype(np.int32)
     parent = cupy.empty(n, np.int32)
-    kernel("blocks", "parents", index)(
-        (blocks_for(n, BLOCK),),
-        (BLOCK,),
-        (index.type(n), triangle.begin, triangle.end, triangle.indices, level, parent),
-    )
+    entries = triangle.begin, triangle.end, triangle.indices
+    for_each("blocks", "parents", (index,), index.type(n), *entries, level, parent)
     return Order(order, level, parent, depth)
 
 
 def _early_rows(order: Order, triangle: Triangle, steps, batch: int):
     early = cupy.empty(order.order.size, np.int32)
-    kernel("blocks", "early_rows", triangle.indices.dtype)(
-        (blocks_for(early.size, BLOCK),),
-        (BLOCK,),
-        (
-            np.int32(early.size),
-            order.order,
-            triangle.begin,
-            triangle.end,
-            optional(steps),
-            np.int32(batch),
-            order.parent,
-            early,
-        ),
-    )
+    given = order.order, triangle.begin, triangle.end, optional(steps), np.int32(batch), order.parent, early
+    for_each("blocks", "early_rows", (triangle.indices.dtype,), np.int32(early.size), *given)
     return early
 
 

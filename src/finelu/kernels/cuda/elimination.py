@@ -10,7 +10,7 @@ import numpy as np
 
 from finelu.errors import ParameterError, meant
 from finelu.kernels.cuda.indices import pointers as pointers_of
-from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, for_each, kernel, optional
 from finelu.kernels.cuda.runtime.memory import set_pending
 from finelu.kernels.cuda.runtime.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for
 from finelu.kernels.operands import Triangle
@@ -104,9 +104,8 @@ def _intersections(kind: str, A, modest: bool):
     Too large is a quarter of the free memory; with `modest` also TABLE_BYTES_PER_ENTRY for an entry of A.
     """
     sizes, index = cupy.empty(A.n, np.int64), A.indices.dtype
-    kernel("elimination", "table_sizes", index)(
-        (blocks(A.n, BLOCK),), (BLOCK,), (index.type(A.n), index.type(VERY_LONG), A.indptr, A.diag, sizes)
-    )
+    given = index.type(A.n), index.type(VERY_LONG), A.indptr, A.diag, sizes
+    for_each("elimination", "table_sizes", (index,), *given)
     base, total = pointers_of(sizes)
     free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
     most = min(free // 4, TABLE_BYTES_PER_ENTRY * A.nnz) if modest else free // 4

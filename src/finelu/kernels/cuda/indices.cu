@@ -113,13 +113,12 @@ __global__ void inverse(long long n, const I* __restrict__ order, int* out)
     if (k < n) out[order[k]] = int(k);
 }
 
-// starts[i] = how many of the n numbers, which ascend, are below i, for 0 <= i <= count.
-// Launch: gridDim.x * blockDim.x > count.
+// out[i] = how many of `count` numbers, which ascend, are below i. Launch: gridDim.x * blockDim.x >= n.
 template <typename I>
 __global__ void starts(long long n, long long count, const I* __restrict__ numbers, I* out)
 {
     const long long i = own_item();
-    if (i <= count) out[i] = I(lower_bound(numbers, 0ll, n, I(i)));
+    if (i < n) out[i] = I(lower_bound(numbers, 0ll, count, I(i)));
 }
 
 // *most, 0 before: the most places of a list. Launch: any 1-D grid, blockDim.x a multiple of 32.

@@ -367,12 +367,12 @@ __global__ void grid_couplings(int n, const long long* __restrict__ indptr, cons
     if (threadIdx.x < 6 && block[threadIdx.x]) atomicAdd(found + threadIdx.x, block[threadIdx.x]);
 }
 
-// parts (nx ny nz): the brick of each node of a grid that is cut into kx, ky, kz along its directions.
-// Launch: gridDim.x * blockDim.x >= nx ny nz.
-__global__ void bricks(int nx, int ny, int nz, int kx, int ky, int kz, int* parts)
+// parts (n = nx ny nz): the brick of each node of a grid that is cut into kx, ky, kz along its directions.
+// Launch: gridDim.x * blockDim.x >= n.
+__global__ void bricks(int n, int nx, int ny, int nz, int kx, int ky, int kz, int* parts)
 {
     const int row = int(own_item());
-    if (row >= nx * ny * nz) return;
+    if (row >= n) return;
     const long long i = row % nx, j = row / nx % ny, k = row / (nx * ny);
     parts[row] = int(i * kx / nx + kx * (j * ky / ny + ky * (k * kz / nz)));
 }

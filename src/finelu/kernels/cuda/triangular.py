@@ -6,7 +6,7 @@ import cupy
 import numpy as np
 
 from finelu.errors import ParameterError
-from finelu.kernels.cuda.runtime.launch import MOST_COLUMNS, blocks, device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.launch import MOST_COLUMNS, blocks, device_limits, for_each, kernel, optional
 from finelu.kernels.cuda.runtime.memory import new_bad, set_pending
 from finelu.kernels.cuda.runtime.schedule import (
     jobs_at_most,
@@ -59,11 +59,8 @@ class _Plan:
         if t.diag is not None:
             if self.inverse is None:
                 self.inverse = cupy.empty(self.n, values.dtype)
-            kernel("triangular", "invert_diagonal", values.dtype, self.index)(
-                (blocks(self.n, 256),),
-                (256,),
-                (self.index.type(self.n), np.int32(t.conjugate), t.diag, values, self.inverse, optional(bad)),
-            )
+            given = np.int32(t.conjugate), t.diag, values, self.inverse, optional(bad)
+            for_each("triangular", "invert_diagonal", (values.dtype, self.index), self.index.type(self.n), *given)
         self._load(values)
         return bad
 

@@ -7,7 +7,7 @@ import math
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, for_each, kernel
 from finelu.kernels.cuda.runtime.memory import set_pending, set_zero
 from finelu.kernels.operands import Triangle
 
@@ -77,13 +77,11 @@ def level_order(triangle: Triangle, level, deepest, depth: int | None, per_lane:
     counts, rank = words[2 * segments + 2 :], words[3 * segments + 2 :]
     order, jobs = cupy.empty(n, dtype), cupy.empty((most_jobs, 2), np.int32)
     set_zero(counts[:segments])
-    grid, block = (blocks(n, BLOCK),), (BLOCK,)
     rows = (dtype.type(n), np.int32(triangle.reverse), np.int32(per_lane), triangle.begin, triangle.end, level, rank)
-    kernel("runtime/packing", "count_rows", dtype)(grid, block, (*rows, counts))
+    for_each("runtime/packing", "count_rows", (dtype,), *rows, counts)
     kernel("runtime/packing", "segment_starts")((1,), (1024,), (deepest, counts, starts, total))
-    kernel("runtime/packing", "place_rows", dtype)(
-        grid, block, (*rows, counts, starts, order, jobs if most_jobs else NULL)
-    )
+    places = counts, starts, order, jobs if most_jobs else NULL
+    for_each("runtime/packing", "place_rows", (dtype,), *rows, *places)
     return order, jobs, total
 
 
