@@ -10,9 +10,10 @@ import numpy as np
 
 from finelu.errors import ParameterError, meant
 from finelu.kernels.cuda.indices import pointers as pointers_of
+from finelu.kernels.cuda.levels import levels_on_device
 from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, for_each, kernel, optional
 from finelu.kernels.cuda.runtime.memory import set_pending
-from finelu.kernels.cuda.runtime.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for
+from finelu.kernels.cuda.runtime.schedule import EARLY_ROWS, level_order, padding_for
 from finelu.kernels.operands import Triangle
 
 BLOCK = 128  # threads of a thread block

@@ -181,10 +181,10 @@ __global__ void __launch_bounds__(512) trsv_one_block(I n, const int* __restrict
 template <typename T, typename I>
 __global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source, const T* __restrict__ vals, T* out)
 {
-    for (long long p = (long long)blockIdx.x * blockDim.x + threadIdx.x; p < nnz; p += (long long)gridDim.x * blockDim.x) {
-        const T v = vals[source[p]];
-        out[p] = conjugate ? conj(v) : v;
-    }
+    const long long p = own_item();
+    if (p >= nnz) return;
+    const T v = vals[source[p]];
+    out[p] = conjugate ? conj(v) : v;
 }
 
 // inverse[r] = 1 / vals[place[r]]; bad[0] = the smallest r whose reciprocal is not finite. bad is set to 0xff bytes
@@ -192,7 +192,7 @@ __global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source
 template <typename T, typename I>
 __global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place, const T* __restrict__ vals, T* inverse, unsigned* bad)
 {
-    const I r = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I r = I(own_item());
     if (r >= n) return;
     const T d = vals[place[r]], q = T(1) / (conjugate ? conj(d) : d);
     inverse[r] = q;
@@ -205,7 +205,7 @@ __global__ void jacobi_sweep(I n, const I* __restrict__ begin, const I* __restri
                              const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b,
                              const T* __restrict__ x, T* y)
 {
-    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I i = I(own_item());
     const size_t k = gridDim.y, c = blockIdx.y;
     if (i >= n) return;
     T sum = b[i * k + c];
@@ -221,7 +221,7 @@ template <typename T, typename I>
 __global__ void isai(I n, int reverse, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
                      const T* __restrict__ vals, const T* __restrict__ inverse, T* w, T* w_diag)
 {
-    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I i = I(own_item());
     if (i >= n) return;
     const T wii = inverse == nullptr ? T(1) : inverse[i];
     w_diag[i] = wii;
@@ -245,7 +245,7 @@ template <typename T, typename I>
 __global__ void isai_apply(I n, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
                            const T* __restrict__ w, const T* __restrict__ w_diag, const T* __restrict__ b, int add, T* x)
 {
-    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I i = I(own_item());
     const size_t k = gridDim.y, c = blockIdx.y;
     if (i >= n) return;
     T sum = w_diag[i] * b[i * k + c];
@@ -259,7 +259,7 @@ __global__ void triangle_residual(I n, const I* __restrict__ begin, const I* __r
                                   const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b,
                                   const T* __restrict__ x, T* r)
 {
-    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I i = I(own_item());
     const size_t k = gridDim.y, c = blockIdx.y;
     if (i >= n) return;
     T sum = b[i * k + c] - (inverse == nullptr ? x[i * k + c] : x[i * k + c] / inverse[i]);

@@ -110,14 +110,17 @@ def optional(array):
     return NULL if array is None else array
 
 
-def for_each(stem: str, function: str, types: tuple, n, *arguments, lanes: int = 1, columns: int = 1) -> None:
+def for_each(
+    stem: str, function: str, types: tuple, n, *arguments, lanes: int = 1, columns: int = 1, block: int = BLOCK
+) -> None:
     """Launch a kernel with `lanes` threads for each of n items; of none nothing is launched.
 
-    types : the template arguments, as of `kernel`.  n : the kernel's first argument, a NumPy integer of its type.
+    types : the template arguments, as `kernel` takes them.
+    n : the first argument of the kernel, a NumPy integer of its type.
     columns : of right-hand sides, the second dimension of the grid.
     """
     if n and columns:
-        kernel(stem, function, *types)((blocks(int(n) * lanes, BLOCK), columns), (BLOCK,), (n, *arguments))
+        kernel(stem, function, *types)((blocks(int(n) * lanes, block), columns), (block,), (n, *arguments))
 
 
 def over_elements(stem: str, function: str, x, *arguments) -> None:
