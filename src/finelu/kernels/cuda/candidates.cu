@@ -163,7 +163,6 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_candidates(I n, const I* __re
                            long long* counts, const I* __restrict__ long_rows, const unsigned long long* __restrict__ n_long,
                            const I* __restrict__ starts, I* out_indices, T* out, double* squares, T* work, unsigned* bits)
 {
-    __shared__ int sums[LONG_BLOCK];
     const Factor<T, I, SYMMETRIC> factor{indptr, indices, diag, c_indptr, c_rows, c_places, data};
     const size_t words = (size_t(n) + 31) / 32;
     unsigned* const mine = bits + blockIdx.x * words;
@@ -224,18 +223,12 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_candidates(I n, const I* __re
         const size_t last = first + piece < words ? first + piece : words;
         int found = 0;
         for (size_t b = first; b < last; ++b) found += __popc(mine[b]);
-        sums[t] = found;
-        __syncthreads();
-        for (int offset = 1; offset < LONG_BLOCK; offset *= 2) {
-            const int before = t >= offset ? sums[t - offset] : 0;
-            __syncthreads();
-            sums[t] += before;
-            __syncthreads();
-        }
-        if (!FILL && t == 0) counts[i] = sums[LONG_BLOCK - 1];
+        int all;
+        const int before = sum_before<LONG_BLOCK>(found, all);
+        if (!FILL && t == 0) counts[i] = all;
         if (FILL) {
             double others = 0;
-            I place = starts[i] + sums[t] - found;
+            I place = starts[i] + before;
             for (size_t b = first; b < last; ++b) {
                 for (unsigned word = mine[b]; word != 0; word &= word - 1) {
                     const I j = I(b * 32 + __ffs(word) - 1);

@@ -232,7 +232,6 @@ __global__ void __launch_bounds__(256) coarse_products_long(
     const T* __restrict__ data, const int* __restrict__ parts, const T* __restrict__ Z, int* first, int* last, int fill,
     int* pointers, int* part, T* values)
 {
-    __shared__ int kept_of_warp[8];
     const long long i = rows[blockIdx.x];
     const I begin = indptr[i], end = indptr[i + 1];
     first += size_t(blockIdx.x) * count;
@@ -249,22 +248,15 @@ __global__ void __launch_bounds__(256) coarse_products_long(
         const int p = mine < end ? parts[indices[mine]] : -1;
         bool kept = p >= 0 && first[p] == int(mine - begin);
         if (kept) kept = any_in_part<T, I>(mine, begin + last[p] + 1, p, m, indices, data, parts, Z);
-        const unsigned votes = __ballot_sync(ALL, kept);
-        if (threadIdx.x % 32 == 0) kept_of_warp[threadIdx.x / 32] = __popc(votes);
-        __syncthreads();
-        int before = 0, all = 0;
-        for (int w = 0; w < 8; ++w) {
-            if (w < int(threadIdx.x / 32)) before += kept_of_warp[w];
-            all += kept_of_warp[w];
-        }
+        int all;
+        const int before = sum_before<256>(int(kept), all);
         if (fill && kept) {
-            const int here = at + before + votes_before(votes);
+            const int here = at + before;
             part[here] = p;
             for (int c = 0; c < m; ++c)
                 values[size_t(here) * m + c] = sum_in_part<T, I>(mine, begin + last[p] + 1, p, m, c, indices, data, parts, Z);
         }
         at += all;
-        __syncthreads();
     }
     if (!fill && threadIdx.x == 0) pointers[i] = at;
 }

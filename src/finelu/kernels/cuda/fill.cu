@@ -9,19 +9,10 @@ template <typename I, typename N>
 __device__ void iluk_row(I i, const I* __restrict__ indptr, const I* __restrict__ cols, int level,
                          const Pool<int, I>& pool, Row<int, I, N>& row)
 {
-    const I end = indptr[i + 1];
     bool fresh;
-    int slot, pivot_slot = 0;
-    row.clear();
-    for (I first = indptr[i]; first < end; first += 32) {
-        const bool has = first + row.lane < end;
-        const I j = has ? cols[first + row.lane] : I(-1);
-        if (!row.insert(has, j, i, slot, fresh)) return pool.end(TABLE_FULL);
-        if (has) row.value[slot] = 0;
-        const unsigned own = __ballot_sync(ALL, j == i);
-        if (own != 0) pivot_slot = __shfl_sync(ALL, slot, __ffs(own) - 1);
-    }
-    __syncwarp();
+    int slot;
+    const int pivot_slot = row.fill(i, indptr[i], indptr[i + 1], cols, [](I) { return 0; });
+    if (pivot_slot < 0) return pool.end(TABLE_FULL);
     while (row.waiting > 0) {
         int of_k;
         const I k = row.pop(of_k);
@@ -42,16 +33,8 @@ __device__ void iluk_row(I i, const I* __restrict__ indptr, const I* __restrict_
         }
         __syncwarp();
     }
-    const int below = row.kept, above = row.above;  // those before the diagonal are in order as they came
-    row.in_order(row.behind, above);
-    const long long place = pool.take(below + 1 + above);
-    if (place < 0) return;
-    for (int e = row.lane; e < below + 1 + above; e += 32) {
-        const int s = e < below ? row.list[e] : e == below ? pivot_slot : row.behind[e - below - 1];
-        pool.columns[place + e] = row.column(s);
-        pool.values[place + e] = row.value[s];
-    }
-    pool.publish(i, place, below, above);
+    row.in_order(row.behind, row.above);  // those before the diagonal are in order as they came
+    row.write(pool, i, row.kept, pivot_slot, row.above);
 }
 
 // scratch: null, and the rows of a block lie in its shared memory. Launch: GROWING_WARPS warps a block, any number of them.

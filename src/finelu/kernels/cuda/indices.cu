@@ -30,26 +30,6 @@ __global__ void lengths(long long n, const I* __restrict__ begin, const I* __res
     if (i < n) out[i] = end[i] - begin[i];
 }
 
-// The sum of v over the threads up to this one; all: over the block. blockDim.x = 256.
-__device__ inline long long sum_up_to(long long v, long long& all)
-{
-    __shared__ long long sums[8];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int d = 1; d < 32; d *= 2) {
-        const long long before = __shfl_up_sync(0xffffffffu, v, d);
-        if (lane >= d) v += before;
-    }
-    __syncthreads();
-    if (lane == 31) sums[warp] = v;
-    __syncthreads();
-    all = 0;
-    for (int w = 0; w < 8; ++w) {
-        if (w == warp) v += all;
-        all += sums[w];
-    }
-    return v;
-}
-
 // sums[c] = the sum of the counts before chunk c of CHUNK; *total = that of all.
 // Launch: a block of 256 a chunk; counter: see last_block.
 template <typename I>
@@ -67,10 +47,9 @@ __global__ void __launch_bounds__(256) sums_of_chunks(long long n, const I* __re
     long long before = 0;
     for (unsigned base = 0; base < gridDim.x; base += 256) {
         const unsigned c = base + threadIdx.x;
-        const long long mine = c < gridDim.x ? __ldcg(sums + c) : 0;
         long long all;
-        const long long until = sum_up_to(mine, all);
-        if (c < gridDim.x) sums[c] = before + until - mine;
+        const long long inside = sum_before<256>(c < gridDim.x ? __ldcg(sums + c) : 0ll, all);
+        if (c < gridDim.x) sums[c] = before + inside;
         before += all;
     }
     if (threadIdx.x == 0) *total = before;
@@ -86,9 +65,10 @@ __global__ void __launch_bounds__(256) write_pointers(long long n, const I* __re
     if (first == 0 && threadIdx.x == 0) pointers[0] = 0;
     for (int k = threadIdx.x; k < CHUNK; k += 256) {
         const long long i = first + k;
+        const long long mine = i < n ? (long long)counts[i] : 0;
         long long all;
-        const long long until = sum_up_to(i < n ? (long long)counts[i] : 0, all);
-        if (i < n) pointers[i + 1] = I(before + until);
+        const long long inside = sum_before<256>(mine, all);
+        if (i < n) pointers[i + 1] = I(before + inside + mine);
         before += all;
     }
 }

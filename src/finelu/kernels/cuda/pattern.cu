@@ -17,6 +17,7 @@
 //   columns_of   32 N + 28 n                 0.35 GB   0.08 ms (N = 10^7), and N atomics that return a value
 // These are bounds, not measurements.
 #include "runtime/finelu.cuh"
+#include "runtime/sums.cuh"
 
 using namespace fl;
 
@@ -172,33 +173,6 @@ __device__ inline void block_sums(i64 (&values)[COUNT])
     for (int c = 0; c < COUNT; ++c) {
         values[c] = 0;
         for (int w = 0; w < BLOCK / 32; ++w) values[c] += sums[w][c];
-    }
-}
-
-// values: their sums over the threads before this one; totals: over all. All threads call it.
-template <int COUNT>
-__device__ inline void block_scan(i64 (&values)[COUNT], i64 (&totals)[COUNT])
-{
-    __shared__ i64 sums[BLOCK / 32][COUNT];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    __syncthreads();
-    for (int c = 0; c < COUNT; ++c) {
-        const i64 mine = values[c];
-        i64 sum = mine;
-        for (int d = 1; d < 32; d *= 2) {
-            const i64 other = __shfl_up_sync(ALL, sum, d);
-            if (lane >= d) sum += other;
-        }
-        if (lane == 31) sums[warp][c] = sum;
-        values[c] = sum - mine;
-    }
-    __syncthreads();
-    for (int c = 0; c < COUNT; ++c) {
-        totals[c] = 0;
-        for (int w = 0; w < BLOCK / 32; ++w) {
-            if (w < warp) values[c] += sums[w][c];
-            totals[c] += sums[w][c];
-        }
     }
 }
 
@@ -457,7 +431,7 @@ __global__ void __launch_bounds__(BLOCK, PARTS_EACH) remove_rows(I n, i64 drop_b
             for (int c = 0; c < 4; ++c) counted[c] = counts[i64(c) * n + i];
         }
         i64 before[3] = {counted[LESS_BELOW] + counted[LESS_ABOVE], counted[TIES_BELOW], counted[TIES_ABOVE]}, all[3];
-        block_scan(before, all);
+        block_scan<BLOCK>(before, all);
         if (i < last) {
             const i64 t_below = ties_below + before[1], t_above = ties_above + before[2];
             const i64 was_below = spread_below.among(t_below), was_above = spread_above.among(t_above);
@@ -583,10 +557,9 @@ __global__ void __launch_bounds__(BLOCK, PARTS_EACH) magnitudes(I n, int lanes, 
     const auto length = [&](I i) { return indptr[i + 1] - indptr[i]; };
     for (i64 tile = first; tile < last; tile += BLOCK) {
         const i64 mine = tile + threadIdx.x;
-        i64 before[1] = {mine < last ? i64(diag[mine] - indptr[mine]) : 0}, all[1];
-        block_scan(before, all);
-        starts[threadIdx.x] = sum[0] + before[0];
-        sum[0] += all[0];
+        i64 all;
+        starts[threadIdx.x] = sum[0] + sum_before<BLOCK>(mine < last ? i64(diag[mine] - indptr[mine]) : 0, all);
+        sum[0] += all;
         // for_rows begins with __syncthreads
         for_rows(I(tile), I(least_of(tile + BLOCK, i64(last))), lanes, ROW_PASSES, length, [&](const auto& team, I i) {
             const I begin = indptr[i], size = indptr[i + 1] - begin, pivot = diag[i] - begin;
@@ -653,10 +626,10 @@ __global__ void __launch_bounds__(BLOCK) start_columns(i64 n, i64 share, const I
     block_sums(sum);
     for (i64 tile = begin; tile < end; tile += BLOCK) {
         const i64 j = tile + threadIdx.x;
-        i64 before[1] = {j < end ? i64(counts[j]) : 0}, all[1];
-        block_scan(before, all);
-        if (j < end) indptr[j] = I(sum[0] + before[0]);
-        sum[0] += all[0];
+        i64 all;
+        const i64 before = sum_before<BLOCK>(j < end ? i64(counts[j]) : 0, all);
+        if (j < end) indptr[j] = I(sum[0] + before);
+        sum[0] += all;
     }
     if (end == n && threadIdx.x == 0) indptr[n] = I(sum[0]);
 }

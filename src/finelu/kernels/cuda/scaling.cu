@@ -34,12 +34,7 @@ __global__ void divide_by_pivots(I n, const I* __restrict__ indptr, const I* __r
     if (i >= n) return;
     for (I p = indptr[i] + threadIdx.x % LANES; p < diag[i]; p += LANES) {
         const T v = out[p] / out[diag[indices[p]]];
-        if (is_finite(v)) {
-            out[p] = v;
-        } else {
-            atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
-            atomicMin(refused + 1, static_cast<long long>(i));
-        }
+        if (is_finite(v)) out[p] = v; else refuse(refused, i);
     }
 }
 

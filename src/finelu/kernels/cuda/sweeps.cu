@@ -45,6 +45,33 @@ __device__ inline double residual(bool below, T s, T old, T divisor)
     return SYMMETRIC && below ? 2 * square_of(r) : square_of(r);  // for the other triangle
 }
 
+// The entry (i, k) of L at place p renewed in place from its accumulator, by one thread, with the present pivot.
+template <typename T, typename I, bool SYMMETRIC>
+__device__ inline T renew_in_place(const Factor<T, I, SYMMETRIC>& factor, I i, I p, I k, T s, T* out, long long* refused)
+{
+    bool good = true;
+    const T l = renewed<T, SYMMETRIC>(true, false, s, peek(factor.data + p), peek(factor.data + factor.diag[k]), 1, good);
+    post(out + p, l);
+    if (!good) refuse(refused, i);
+    return l;
+}
+
+// The entry (i, j) at place p renewed from its accumulator; where `measured`, the square of its residual, else 0.
+template <typename T, typename I, bool SYMMETRIC, bool IN_PLACE>
+__device__ inline double renew(const Factor<T, I, SYMMETRIC>& factor, I i, I p, I j, T s, double damping, int parts, T* out,
+                               long long* refused, bool measured)
+{
+    const T* const data = factor.data;
+    const T old = IN_PLACE ? peek(data + p) : data[p], divisor = j < i ? data[factor.diag[j]] : T(1);
+    bool good = true;
+    const T v = parts & (j < i ? LOWER : UPPER)
+                    ? renewed<T, SYMMETRIC>(j < i, j == i, s, old, divisor, Real<T>(damping), good)
+                    : old;
+    if (IN_PLACE) post(out + p, v); else out[p] = v;
+    if (!good) refuse(refused, i);
+    return measured ? residual<T, SYMMETRIC>(j < i, s, old, divisor) : 0;
+}
+
 // A sweep, LANES threads a row; rows with more than MOST entries are left to long_sweep. squares may be null.
 // IN_PLACE: out is F's data; l_ik is final before it is used. Launch: gridDim.x * blockDim.x >= n * LANES, blockDim.x ==
 // BLOCK; dynamic shared memory BLOCK / LANES * SLOTS * (sizeof(I) + sizeof(T)).
@@ -95,17 +122,8 @@ __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ 
         [&](I p, I k, T given) {
             l = given;
             if (IN_PLACE) {
-                const T old = peek(data + p);
-                bool good = true;
-                l = renewed<T, SYMMETRIC>(true, false, values[lookup<SLOTS>(keys, k)], old, peek(data + diag[k]), 1, good);
-                l = shuffle(mask, l, 0, LANES);  // another pivot may have come between two lanes' looks
-                if (lane == 0) {
-                    post(out + p, l);
-                    if (!good) {
-                        atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
-                        atomicMin(refused + 1, (long long)i);
-                    }
-                }
+                if (lane == 0) l = renew_in_place(factor, i, p, k, values[lookup<SLOTS>(keys, k)], out, refused);
+                l = shuffle(mask, l, 0, LANES);
             }
         },
         [&](I j, T v, bool here) {
@@ -122,19 +140,8 @@ __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ 
     double sum = 0;
     for (I p = (IN_PLACE ? pivot : lo) + lane; p < hi; p += LANES) {
         const I j = indices[p];
-        const T s = values[lookup<SLOTS>(keys, j)], old = IN_PLACE ? peek(data + p) : data[p];
-        const T divisor = j < i ? data[diag[j]] : T(1);
-        bool good = true;
-        const T v = parts & (j < i ? LOWER : UPPER)
-                        ? renewed<T, SYMMETRIC>(j < i, j == i, s, old, divisor, Real<T>(damping), good)
-                        : old;
-        if (IN_PLACE) post(out + p, v);
-        else out[p] = v;
-        if (squares != nullptr) sum += residual<T, SYMMETRIC>(j < i, s, old, divisor);
-        if (!good) {
-            atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
-            atomicMin(refused + 1, (long long)i);
-        }
+        const T s = values[lookup<SLOTS>(keys, j)];
+        sum += renew<T, I, SYMMETRIC, IN_PLACE>(factor, i, p, j, s, damping, parts, out, refused, squares != nullptr);
     }
     if (squares != nullptr) {
         sum = lanes_sum<LANES>(sum, mask);
@@ -229,17 +236,8 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_sweep(I n, const I* __restric
             factor, lo, pivot, hi, squares == nullptr && parts == LOWER ? i - 1 : SYMMETRIC ? i : n,
             [&](I p, I k, T given) {
                 if (!IN_PLACE) return given;
-                if (t == 0) {
-                    const T old = peek(data + p);
-                    bool good = true;
-                    const T l = renewed<T, SYMMETRIC>(true, false, w[k], old, peek(data + diag[k]), 1, good);
-                    post(out + p, l);
-                    if (!good) {
-                        atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
-                        atomicMin(refused + 1, (long long)i);
-                    }
-                    staged_l[0] = l;  // its own place: no factors are staged in place
-                }
+                // its own place: no factors are staged in place
+                if (t == 0) staged_l[0] = renew_in_place(factor, i, p, k, w[k], out, refused);
                 __syncthreads();
                 return staged_l[0];
             },
@@ -248,18 +246,7 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_sweep(I n, const I* __restric
         double sum = 0;
         for (I p = (IN_PLACE ? pivot : lo) + t; p < hi; p += LONG_BLOCK) {
             const I j = indices[p];
-            const T s = w[j], old = IN_PLACE ? peek(data + p) : data[p], divisor = j < i ? data[diag[j]] : T(1);
-            bool good = true;
-            const T v = parts & (j < i ? LOWER : UPPER)
-                            ? renewed<T, SYMMETRIC>(j < i, j == i, s, old, divisor, Real<T>(damping), good)
-                            : old;
-            if (IN_PLACE) post(out + p, v);
-            else out[p] = v;
-            if (squares != nullptr) sum += residual<T, SYMMETRIC>(j < i, s, old, divisor);
-            if (!good) {
-                atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
-                atomicMin(refused + 1, (long long)i);
-            }
+            sum += renew<T, I, SYMMETRIC, IN_PLACE>(factor, i, p, j, w[j], damping, parts, out, refused, squares != nullptr);
         }
         if (squares != nullptr) {
             sum = block_sum(sum);
@@ -391,10 +378,7 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
                     one[lo + e * LANES + lane] = v;
                     square += residual<T, SYMMETRIC>(mine[e] < i, sum[e], held[e], divisor[e]);
                 }
-                if (here && !good) {
-                    atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
-                    atomicMin(refused + 1, (long long)i);
-                }
+                if (here && !good) refuse(refused, i);
             }
             if (squares != nullptr) {
 #pragma unroll

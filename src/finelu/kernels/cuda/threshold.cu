@@ -12,18 +12,9 @@ __device__ void ilut_row(I i, const I* __restrict__ indptr, const I* __restrict_
 {
     const I end = indptr[i + 1];
     bool fresh;
-    int slot, pivot_slot = 0;
-    row.clear();
-    for (I first = indptr[i]; first < end; first += 32) {
-        const I p = first + row.lane;
-        const bool has = p < end;
-        const I j = has ? cols[p] : I(-1);
-        if (!row.insert(has, j, i, slot, fresh)) return pool.end(TABLE_FULL);
-        if (has) row.value[slot] = a[p];
-        const unsigned own = __ballot_sync(ALL, j == i);
-        if (own != 0) pivot_slot = __shfl_sync(ALL, slot, __ffs(own) - 1);
-    }
-    __syncwarp();
+    int slot;
+    const int pivot_slot = row.fill(i, indptr[i], end, cols, [&](I p) { return a[p]; });
+    if (pivot_slot < 0) return pool.end(TABLE_FULL);
     while (row.waiting > 0) {
         int of_k;
         const I k = row.pop(of_k);
@@ -58,14 +49,7 @@ __device__ void ilut_row(I i, const I* __restrict__ indptr, const I* __restrict_
     const int below = row.largest(row.list, row.kept, allowed(fill, diag[i] - indptr[i]));  // in order as they came
     const int above = row.largest(row.behind, row.above, allowed(fill, end - 1 - diag[i]));
     row.in_order(row.behind, above);
-    const long long place = pool.take(below + 1 + above);
-    if (place < 0) return;
-    for (int e = row.lane; e < below + 1 + above; e += 32) {
-        const int s = e < below ? row.list[e] : e == below ? pivot_slot : row.behind[e - below - 1];
-        pool.columns[place + e] = row.column(s);
-        pool.values[place + e] = row.value[s];
-    }
-    pool.publish(i, place, below, above);
+    row.write(pool, i, below, pivot_slot, above);
 }
 
 // scratch: null, and the rows of a block lie in its shared memory. Launch: GROWING_WARPS warps a block, any number of them.

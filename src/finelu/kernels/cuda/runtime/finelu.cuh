@@ -232,6 +232,13 @@ template <typename T> __device__ inline T group_sum(T v, int lanes)
 // How many of the threads before this one have voted.
 __device__ inline int votes_before(unsigned votes) { return __popc(votes & ((1u << threadIdx.x % 32) - 1u)); }
 
+// One value of this row more has been refused: refused[0] counts them, refused[1] is the least row.
+__device__ inline void refuse(long long* refused, long long row)
+{
+    atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
+    atomicMin(refused + 1, row);
+}
+
 // The number of this thread in a 1-D grid, and of its group in one of groups of LANES threads.
 __device__ inline long long own_item() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
 template <typename I, int LANES> __device__ inline I own_row() { return I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES); }

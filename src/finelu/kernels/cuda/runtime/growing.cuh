@@ -191,6 +191,39 @@ struct Row {
         return true;
     }
 
+    // The entries begin to end of row i, of(p) the value of entry p, into the empty table: the slot of its diagonal, or
+    // -1: there is no room. The whole warp calls it.
+    template <typename Of> __device__ int fill(I i, I begin, I end, const I* __restrict__ cols, Of of)
+    {
+        bool fresh;
+        int slot, pivot_slot = 0;
+        clear();
+        for (I first = begin; first < end; first += 32) {
+            const I p = first + lane;
+            const bool has = p < end;
+            const I j = has ? cols[p] : I(-1);
+            if (!insert(has, j, i, slot, fresh)) return -1;
+            if (has) value[slot] = of(p);
+            const unsigned own = __ballot_sync(ALL, j == i);
+            if (own != 0) pivot_slot = __shfl_sync(ALL, slot, __ffs(own) - 1);
+        }
+        __syncwarp();
+        return pivot_slot;
+    }
+
+    // Row i to the pool: `below` slots of the list, the diagonal's, and `above` slots behind it.
+    __device__ void write(const Pool<V, I>& pool, I i, int below, int pivot_slot, int above) const
+    {
+        const long long place = pool.take(below + 1 + above);
+        if (place < 0) return;
+        for (int e = lane; e < below + 1 + above; e += 32) {
+            const int s = e < below ? list[e] : e == below ? pivot_slot : behind[e - below - 1];
+            pool.columns[place + e] = column(s);
+            pool.values[place + e] = value[s];
+        }
+        pool.publish(i, place, below, above);
+    }
+
     // The smallest column that waits, and its slot; it waits no more. waiting > 0.
     __device__ I pop(int& slot)
     {
