@@ -282,7 +282,7 @@ bsr_factor(const int* __restrict__ order, const int* __restrict__ early, const I
         }
     }
     int to_u[M], to_v;
-    good = invert_in_place<PIVOTING>(team, centre, cross, to_u, to_v) && good;
+    good = invert_in_place<PIVOTING, N, 0>(team, centre, cross, to_u, to_v) && good;
 #pragma unroll
     for (int m = 0; m < M; ++m) {
         if (!team.owns(m)) continue;
@@ -515,7 +515,7 @@ invert_blocks(long long count, const T* blocks, T* out, unsigned* bad)
     for (int m = 0; m < M; ++m) mine[m] = team.owns(m) ? blocks[i * Row::NN + team.element(m)] : T(0);
     T* const cross = reinterpret_cast<T*>(shared_bytes) + team.slot * 4 * N;
     int to_u[M], to_v;
-    bool good = invert_in_place<PIVOTING>(team, mine, cross, to_u, to_v);
+    bool good = invert_in_place<PIVOTING, N, 0>(team, mine, cross, to_u, to_v);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
         if (!team.owns(m)) continue;
