@@ -232,16 +232,22 @@ def bsr_residual(indptr, indices, data, x, b, out) -> None:
     read once.
     """
     _check_pattern(indptr, indices, None, data)
-    n, rows, index = data.shape[-1], indptr.size - 1, indices.dtype
+    n, rows = data.shape[-1], indptr.size - 1
     _check("x", x, (x.size // n * n,), data.dtype)
     for name, vector in (("b", b), ("out", out)):
         if vector is not None:
             _check(name, vector, (rows * n,), data.dtype)
+    _product("RESIDUAL", NULL, indptr, indices, data, x, optional(b), out)
+
+
+def _product(result: str, rows, indptr, indices, data, x, b, out) -> None:
+    """A x, used as `result` says, see bsr_product of blocks.cu."""
+    n, index, count = data.shape[-1], indices.dtype, indptr.size - 1
     team = team_for(n)
-    kernel("blocks", "bsr_residual", data.dtype, index, n, team.per_thread)(
-        (blocks_for(rows, team.rows),),
+    kernel("blocks", "bsr_product", data.dtype, index, n, team.per_thread, result)(
+        (blocks_for(count, team.rows),),
         (team.block,),
-        (index.type(rows), indptr, indices, data, x, optional(b), out),
+        (index.type(count), rows, indptr, indices, data, x, b, out),
         shared_mem=team.rows * n * n * data.dtype.itemsize,
     )
 
@@ -253,17 +259,11 @@ def bsr_accumulate(rows, indptr, indices, data, x, out, subtract) -> None:
     overlapping out, (m n,). Cost: each block is read once.
     """
     _check_pattern(indptr, indices, None, data)
-    n, count, index = data.shape[-1], indptr.size - 1, indices.dtype
+    n, count = data.shape[-1], indptr.size - 1
     _check("rows", rows, (count,), np.int64)
     for name, vector in (("x", x), ("out", out)):
         _check(name, vector, (vector.size // n * n,), data.dtype)
-    team = team_for(n)
-    kernel("blocks", "bsr_accumulate", data.dtype, index, n, team.per_thread, bool(subtract))(
-        (blocks_for(count, team.rows),),
-        (team.block,),
-        (index.type(count), rows, indptr, indices, data, x, out),
-        shared_mem=team.rows * n * n * data.dtype.itemsize,
-    )
+    _product("SUBTRACT" if subtract else "ADD", rows, indptr, indices, data, x, NULL, out)
 
 
 def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting, plan: FactorPlan | None = None):

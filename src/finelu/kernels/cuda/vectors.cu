@@ -11,10 +11,13 @@ using namespace fl;
 
 __device__ inline long long stride() { return (long long)gridDim.x * blockDim.x; }
 
-template <typename T>
-__device__ inline void finish_sum(T sum, double* room, unsigned* counter, T* out)
+// *out = the sum of term(i) over 0 <= i < n.
+template <typename S, typename Term>
+__device__ inline void sum_over(long long n, double* room, unsigned* counter, S* out, Term term)
 {
-    T* partial = reinterpret_cast<T*>(room);
+    S sum = S(0), *partial = reinterpret_cast<S*>(room);
+#pragma unroll 4
+    for (long long i = own_item(); i < n; i += stride()) sum += term(i);
     sum = block_sum(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
     if (!last_block(counter)) return;
@@ -25,29 +28,20 @@ __device__ inline void finish_sum(T sum, double* room, unsigned* counter, T* out
 template <typename T>
 __global__ void dot(long long n, double* room, unsigned* counter, const T* __restrict__ x, const T* __restrict__ y, T* out)
 {
-    T sum = T(0);
-#pragma unroll 4
-    for (long long i = own_item(); i < n; i += stride()) sum += conj(x[i]) * y[i];
-    finish_sum(sum, room, counter, out);
+    sum_over(n, room, counter, out, [&](long long i) { return conj(x[i]) * y[i]; });
 }
 
 template <typename T>
 __global__ void dotu(long long n, double* room, unsigned* counter, const T* __restrict__ x, const T* __restrict__ y, T* out)
 {
-    T sum = T(0);
-#pragma unroll 4
-    for (long long i = own_item(); i < n; i += stride()) sum += x[i] * y[i];
-    finish_sum(sum, room, counter, out);
+    sum_over(n, room, counter, out, [&](long long i) { return x[i] * y[i]; });
 }
 
 template <typename T>
 __global__ void size_of_dot(long long n, double* room, unsigned* counter, const T* __restrict__ x, const T* __restrict__ y,
                             Real<T>* out)
 {
-    Real<T> sum = 0;
-#pragma unroll 4
-    for (long long i = own_item(); i < n; i += stride()) sum += one_norm(x[i]) * one_norm(y[i]);
-    finish_sum(sum, room, counter, out);
+    sum_over(n, room, counter, out, [&](long long i) { return one_norm(x[i]) * one_norm(y[i]); });
 }
 
 template <typename T>
