@@ -5,17 +5,17 @@
 // ascending; diag[i] is the place of the diagonal block. Rows are taken in level order (`order`, each level filled up
 // with -1 to the rows of a warp, the end to those of a thread block), so a row waits for other warps only, never for
 // its own; thread blocks take their places by ticket(), so each waits for some that have begun. That holds for every
-// pattern: a level has only rows of lower levels to wait for, and rows without dependencies wait for none.
+// pattern: a level has only rows of lower levels to wait for, and rows without dependencies do not wait.
 //
-// lu is factored in place, so its values cannot say whether they are the factors' or still A's. What other rows need
-// goes through a second array `fresh`, where every value is its own ready flag (see finelu.cuh): the inverse of the
-// diagonal block, and the upper blocks that the elimination changes. A flag a row instead would put a fence before it
-// and one behind it into every level's latency. Upper blocks that no update reaches (all of them on a 7-point stencil)
-// are read from lu by anyone at any time, long before they are due.
+// lu is factored in place, so its values cannot say whether they are the factors' or still A's. Blocks that other rows
+// need go through a second array `fresh`, where every value is its own ready flag (see finelu.cuh): the inverse of the
+// diagonal block, and the upper blocks that the elimination changes. A flag for each row instead would add two fences
+// to the latency of every level. Upper blocks that no update reaches (all of them on a 7-point stencil) are read from
+// lu at any time.
 //
-// Where rows meet is looked up once a pattern (`count_intersections`, `write_intersections`): the program of row i is, for each
-// lower block k, FINISH (L_ik = A_ik U_kk^-1), then an update of A_ij for each j > k where rows i and k both store a
-// block.
+// Where rows meet is looked up once a pattern (`count_intersections`, `write_intersections`): the program of row i is,
+// for each lower block k, FINISH (L_ik = A_ik U_kk^-1), then an update of A_ij for each j > k where rows i and k both
+// store a block.
 //
 // Bytes a row, w = bytes of a value, and the bound with 4 TB/s, of a 7-point matrix in float64 at 65^3 and n = 6
 // (274625 rows, 193 levels):

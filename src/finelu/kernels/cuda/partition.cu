@@ -1,7 +1,8 @@
-// Couplings, matchings and contractions of graphs, and the grid that a pattern shows. Twins: kernels/reference/partition.py,
-// name by name. A graph has the neighbours of vertex i at begin[i] <= p < end[i]; lists may lie apart. The order inside
-// a list that `contract` or `place_ends` writes may differ from run to run; no result depends on it, as weights are integers
-// and every choice is that of the largest of distinct keys. Each element of the other results has one writer. No kernel waits.
+// Couplings, matchings and contractions of graphs, and the grid that a pattern shows. Twins:
+// kernels/reference/partition.py, name by name. A graph has the neighbours of vertex i at begin[i] <= p < end[i]; lists
+// may lie apart. The order inside a list that `contract` or `place_ends` writes may differ from run to run; no result
+// depends on it, as weights are integers and every choice is that of the largest of distinct keys. Each element of the
+// other results has one writer. No kernel waits.
 #include "runtime/finelu.cuh"
 
 using namespace fl;
@@ -14,7 +15,8 @@ constexpr int WARPS = 8;    // of a block of `contract`; as in partition.py
 
 template <typename T> __device__ inline double size_of(T a) { return double(fabs(real(a))) + double(fabs(imag(a))); }
 
-// The entries of 32 rows, those from `first` on, which the lanes of a warp take in turn: each in one row, of any length.
+// The entries of 32 rows, those from `first` on, which the lanes of a warp take in turn: each in one row, of any
+// length.
 struct Rows {
     int first;
     long long start;  // of this lane's row; that of the last row's end where there is no such row
@@ -37,7 +39,8 @@ struct Rows {
     }
 };
 
-// |a_ii| of this thread's row, or the largest magnitude of the row where that is 0 or not stored. All lanes of a warp call it.
+// |a_ii| of this thread's row, or the largest magnitude of the row where that is 0 or not stored. All lanes of a warp
+// call it.
 template <typename T>
 __device__ inline double row_size(int n, int i, const long long* __restrict__ indptr, const T* __restrict__ data,
                                   const long long* __restrict__ diag)
@@ -228,8 +231,8 @@ __global__ void pairs(int n, const long long* __restrict__ begin, const long lon
     if (threadIdx.x % 32 == 0 && 2 * entries > SLOTS) atomicMax(counts + 2, (unsigned long long)entries);
 }
 
-// Coarse vertices in the order of their lower vertices. until (2 n): the inclusive sums of marks. counts[0]: their number.
-// lower[c]: the lower vertex; starts[c]: where the entries of c may begin.
+// Coarse vertices in the order of their lower vertices. until (2 n): the inclusive sums of marks. counts[0]: their
+// number. lower[c]: the lower vertex; starts[c]: where the entries of c may begin.
 __global__ void enumerate(int n, const long long* __restrict__ begin, const long long* __restrict__ end, const int* __restrict__ sizes,
                           const int* __restrict__ wish, const long long* __restrict__ until, int* owner, int* lower, int* totals,
                           long long* starts, long long* counts)
@@ -248,9 +251,9 @@ __global__ void enumerate(int n, const long long* __restrict__ begin, const long
     starts[c] = i == 0 ? 0 : until[size_t(n) + i - 1] - until[n - 1];
 }
 
-// The lists of coarse vertices, a warp each, by a hash table of twice as many slots as the two lists have entries: in shared
-// memory where it fits, else at 2 starts[c] of keys and values, which none other than this warp touches. So a free slot is
-// always found. Launch: WARPS warps a block, gridDim.x * WARPS >= count.
+// The lists of coarse vertices, a warp each, by a hash table of twice as many slots as the two lists have entries: in
+// shared memory where it fits, else at 2 starts[c] of keys and values, which none other than this warp touches. So a
+// free slot is always found. Launch: WARPS warps a block, gridDim.x * WARPS >= count.
 __global__ void __launch_bounds__(32 * WARPS) contract(
     int count, const long long* __restrict__ begin, const long long* __restrict__ end, const int* __restrict__ neighbours,
     const long long* __restrict__ weights, const int* __restrict__ wish, long long most, const int* __restrict__ owner,
@@ -306,8 +309,8 @@ __global__ void __launch_bounds__(32 * WARPS) contract(
     if (lane == 0) stops[c] = found;
 }
 
-// found (7): sums of the couplings along x, y and z, how many entries they are, and the first row with an entry that does
-// not fit the grid (all bits set if there is none), 0 and all bits before. Rows after such a one may be left out.
+// found (7): sums of the couplings along x, y and z, how many entries they are, and the first row with an entry that
+// does not fit the grid (all bits set if there is none), 0 and all bits before. Rows after such a one may be left out.
 template <typename T>
 __global__ void grid_couplings(int n, const long long* __restrict__ indptr, const int* __restrict__ indices, const T* __restrict__ data,
                                const long long* __restrict__ diag, int nx, int ny, unsigned long long* found)

@@ -29,7 +29,7 @@ constexpr int AHEAD = 2;      // entries a thread loads before it looks at the f
 constexpr int LISTED = 256;   // long rows that a block remembers; the others stay with their group
 constexpr int SORTED = 2048;  // entries of a column that a block sorts in shared memory
 constexpr int PARTS_EACH = 5;  // blocks of a kernel with `parts` that each multiprocessor must have room for
-constexpr int ROW_WORK = 4;   // what a row costs besides its entries, in entries
+constexpr int ROW_WORK = 4;   // the cost of a row in addition to its entries, in entries
 enum { BELOW, ABOVE };
 enum { ROW_PASSES = 16, COLUMN_PASSES = 8 };  // of its group, from which on a row, or a column to be sorted, is long
 enum { LONGEST, MOST_BELOW, MOST_ABOVE, ALL_BELOW, FACTS };            // words of `facts`, as in pattern.py
@@ -47,7 +47,7 @@ __device__ inline i64 atomic_add(i64* at, i64 v) { return i64(atomicAdd((u64*)at
 template <typename T> __device__ inline T least_of(T a, T b) { return a < b ? a : b; }
 template <typename T> __device__ inline T most_of(T a, T b) { return a > b ? a : b; }
 
-// The group of neighbouring threads of a warp that has a row. What asks the others is called by all of the group.
+// The group of neighbouring threads of a warp that has a row. All threads of the group call its collective functions.
 struct Lanes {
     int size, rank;
     unsigned mask;  // of the group in its warp

@@ -21,7 +21,7 @@ MOST = 2**32 - 1  # entries, so that the product of two numbers of them has 64 b
 
 
 class _Facts:
-    """What a kernel has counted of a matrix, on the device: read once, when it is first wanted."""
+    """Facts of a matrix that a kernel has counted, on the device: read once, when they are first wanted."""
 
     def __init__(self, words):
         self.words = words
@@ -56,7 +56,7 @@ def _counted(indptr, indices, data, diag, counted: _Facts) -> CSR:
 
 
 def facts(A) -> tuple[int, int, int, int]:
-    """What CSR.facts says. The host waits once. Cost: one launch, a pass over indptr and diag."""
+    """CSR.facts of A. The host waits once. Cost: one launch, a pass over indptr and diag."""
     found, index = cupy.empty(FACTS, np.int64), A.indices.dtype
     set_zero(found)
     grid = min(blocks(A.n, BLOCK), RESIDENT * device_limits()["processors"])

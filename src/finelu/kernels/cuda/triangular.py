@@ -38,7 +38,7 @@ def gather(values, source, out, conjugate=False) -> None:
 
 
 class _Plan:
-    """What all methods share: where values come from, the inverse of the diagonal, workspace of a solve."""
+    """Common code of all methods: the values, the inverse of the diagonal, solves of several right-hand sides."""
 
     method = ""
 
@@ -218,7 +218,7 @@ class ISAI(_Plan):
 
 
 def solve_in_turn(plans, b, x) -> None:
-    """Solve with each plan what the one before has found, b first and x last; see kernels/reference/triangular.py.
+    """Solve with one plan after the other, each with the solution of the one before as its right-hand side: from b to x.
     Queued on the current stream."""
     columns = x.size // plans[0].n
     if columns > MOST_COLUMNS:

@@ -45,7 +45,7 @@ MODES = {"N": 0, "T": 1, "H": 2}  # cudssSolveMode_t
 TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5, "int32": 10, "int64": 24}  # cudaDataType_t
 UNNOTICED = 0.05  # s that a factorization may take on the thread that hears of signals
 LOOKS = 0.1  # s after which a thread that waits for another looks for signals
-OF_THREAD = 2  # the address of what is the default stream of whichever thread asks
+OF_THREAD = 2  # the address that stands for the default stream of the calling thread
 LAYER = f"libcudss_mtlayer_gomp.so.{VERSION}"
 
 _pointer, _int, _long, _size = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
@@ -170,7 +170,7 @@ class Solver:
         """indptr (n + 1,), indices (nnz,), values (nnz,) : by rows, sorted, on the GPU; kept, and read in each call.
         blank (n,) : memory of this dtype that stands for a right-hand side if there is none.
 
-        kind : of the matrix; unless it is GENERAL, what is above the diagonal is read.  threads : of the host.
+        kind : of the matrix; unless it is GENERAL, only the upper triangle is read.  threads : of the host.
         """
         self._calls, self._arrays = found.calls, (indptr, indices, values, blank)
         self._device, self._stream = _device(), _stream()
@@ -205,7 +205,7 @@ class Solver:
         self._call("cudssDataSet", self._handle, self._data, HOST_INTERRUPT, stop, ctypes.sizeof(self._stop))
 
     def _created(self, function: str, *arguments: Any, destroy: Callable[..., int]) -> Any:
-        """What a function makes: its address comes first, except for data, which belong to a handle."""
+        """The object that a function makes; the first argument is its address, or, for data, the handle."""
         made = _pointer()
         last = function == "cudssDataCreate"
         status = getattr(self._calls, function)(*arguments[:last], ctypes.byref(made), *arguments[last:])
@@ -215,7 +215,7 @@ class Solver:
         return made
 
     def _set_up(self, found: Library, ordering: int, matching: int, deterministic: bool, threads: int) -> None:
-        """Set what is not the library's default; it works without threads and without a folder for its kernels, too."""
+        """Set options that differ from the library's defaults. Threads and a folder for its kernels are optional."""
         self._mode, self._numeric = "N", 0.0
         chosen = (
             (ORDERING, ordering, DEFAULT_ORDER),
@@ -243,7 +243,7 @@ class Solver:
         return self._numbers(FACTORIZATION)
 
     def refactor(self) -> int:
-        """Factor other values, after `factor`, with matching and order as they are; what it returns is the same."""
+        """Factor other values, after `factor`, with the same matching and order; returns as `factor`."""
         return self._numbers(REFACTORIZATION)
 
     def _numbers(self, phase: int) -> int:
@@ -284,7 +284,7 @@ class Solver:
         return self._read(NPIVOTS, _int if self._arrays[1].dtype.itemsize == 4 else _long)
 
     def close(self) -> None:
-        """Give back what the library holds."""
+        """Free the objects of the library."""
         _destroy(self._made, self._device, None)
 
     # the calls
@@ -324,7 +324,7 @@ class Solver:
 
     @contextmanager
     def _dense(self, array: Any) -> Iterator[Any]:
-        """What the library needs to know of (n,) or (n, k), by columns; of use while a call is made."""
+        """The library's description of an array (n,) or (n, k), by columns, for the time of a call."""
         columns, made = 1 if array.ndim == 1 else array.shape[1], _pointer()
         what = (self._n, columns, self._n, _at(array), self._type, BY_COLUMNS)
         self._call("cudssMatrixCreateDn", ctypes.byref(made), *what)
@@ -398,7 +398,7 @@ def _load_what_it_needs() -> None:
 
 
 def free_idle_memory() -> None:
-    """Let CuPy's pool give back what nothing uses: the library takes memory by itself."""
+    """Let CuPy's pool free its unused memory: the library allocates memory by itself."""
     import_module("cupy").get_default_memory_pool().free_all_blocks()
 
 

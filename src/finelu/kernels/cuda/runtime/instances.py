@@ -34,7 +34,7 @@ def _over(functions, *parameters):
 
 
 def _selections():
-    """(type, order) of what is searched: the values, by themselves or by magnitude, and extracted keys."""
+    """The kernels of selection.cu for each (type, order): of values, by themselves or by magnitude, and of keys."""
     magnitudes, values = _over_pairs(VALUES, "MAGNITUDES"), _over_pairs(REALS, "VALUES")
     elements, keys = magnitudes + values, _over_pairs(("unsigned", "u64"), "KEYS")
     counting = ("LANES", "SHARED", "SHARED_AGGREGATED", "GLOBAL", "GLOBAL_AGGREGATED")

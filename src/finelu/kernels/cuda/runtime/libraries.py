@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 
 def places(wheel: str, name: str, version: int) -> Iterator[str]:
-    """What to load lib<name>.so of this major version as: from the wheel, if it is installed, then as the loader finds
+    """The names under which lib<name>.so of this major version may be loaded: in the wheel, then as the loader finds
     it."""
     with suppress(PackageNotFoundError):
         for file in distribution(wheel).files or ():

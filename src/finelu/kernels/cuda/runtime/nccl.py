@@ -23,7 +23,7 @@ _pointer, _int, _size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 
 
 class Identity(ctypes.Structure):
-    """ncclUniqueId: what the processes that are to be connected have in common."""
+    """ncclUniqueId: the same for all processes that are to be connected."""
 
     _fields_ = [("internal", ctypes.c_byte * 128)]
 
@@ -65,7 +65,7 @@ def found(cuda: int) -> Any:
 
 
 def new_identity() -> bytes:
-    """For one of the processes to make, and all to be given."""
+    """A new identity: one process makes it, and all receive it."""
     identity, calls = Identity(), library()
     _check(calls, calls.ncclGetUniqueId(ctypes.byref(identity)))
     return bytes(identity)
@@ -108,11 +108,11 @@ class Connection:
         _check(calls, ended)
 
     def wait(self) -> None:
-        """What is queued next on the current stream comes after the messages."""
+        """Work that is queued next on the current stream begins after the messages."""
         self._cuda.get_current_stream().wait_event(self._done)
 
     def close(self) -> None:
-        """For all processes to call; the messages are waited for."""
+        """Wait for the messages and end the connection; all processes call this."""
         if self._handle:
             self._stream.synchronize()
             self._calls.ncclCommDestroy(self._handle)
