@@ -218,7 +218,7 @@ class ISAI(_Plan):
 
 
 def solve_in_turn(plans, b, x) -> None:
-    """Solve with one plan after the other, each with the solution of the one before as its right-hand side: from b to x.
+    """Solve with one plan after the other, each with the solution of the one before as right-hand side, from b to x.
     Queued on the current stream."""
     columns = x.size // plans[0].n
     if columns > MOST_COLUMNS:
