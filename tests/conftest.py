@@ -8,6 +8,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # several processes: threads of BLAS wo
 import gc
 import re
 import sys
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -238,6 +239,32 @@ def own_methods(monkeypatch):
 
     monkeypatch.setattr(METHODS, "registered", dict(METHODS.registered))
     return register
+
+
+@pytest.fixture
+def recipe_of(own_recipes):
+    """recipe_of(factor): registers the recipe `own`, whose factor(A) is this function."""
+
+    def registered(factor):
+        from finelu.preconditioners.recipe import Recipe
+
+        kind = type("Own", (Recipe,), {"factor": lambda self, A: factor(A)})
+        return own_recipes(dataclass(frozen=True, kw_only=True, repr=False)(kind))
+
+    return registered
+
+
+@pytest.fixture
+def not_installed(monkeypatch):
+    """not_installed(name): a module that cannot be imported until the end of the test."""
+    return partial(monkeypatch.setitem, sys.modules, value=None)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """terminal(): stderr, as `capsys` has it in the test, is a terminal from then on."""
+    monkeypatch.setenv("TERM", "xterm")
+    return lambda: monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
 
 @pytest.fixture
