@@ -354,9 +354,7 @@ COLUMN = sp.csr_matrix(np.array([[1.0, 2, 0], [1, 3, 0], [0, 2, 0]]))
 @pytest.mark.parametrize(
     ("backend", "recipe", "A", "kind", "words"),
     [
-        pytest.param(
-            "feral", {}, gallery.poisson5(6).astype(complex), ParameterError, "takes real matrices", marks=ldl
-        ),
+        pytest.param("feral", {}, GAP.astype(complex), ParameterError, "takes real matrices", marks=ldl),
         pytest.param("feral", {}, gallery.convection_diffusion(6), MatrixError, "not symmetric", marks=ldl),
         pytest.param("feral", {}, EQUAL, SingularMatrix, "singular", marks=ldl),
         pytest.param("pardiso", {}, GAP, StructurallySingular, "singular", marks=blocks),
@@ -519,10 +517,10 @@ def test_pivots_that_are_too_small_for_pardiso_in_a_given_order_are_matched(begu
 def test_memory_of_pardiso_is_freed(calls_of):
     freed = calls_of(pardiso._Called, "free")
     F = fl.SparseLU(backend="pardiso").factor(gallery.poisson7(16))
-    before = len(freed)
+    freed.clear()
     del F
     gc.collect()
-    assert [called.kind for (called,) in freed[before:]] == [pardiso.DEFINITE]
+    assert len(freed) == 1
 
 
 @blocks

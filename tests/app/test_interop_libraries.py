@@ -487,13 +487,13 @@ def test_blas_has_one_thread_for_any_number_of_columns(splu_is):
     A, own, counts = gallery.poisson5(40), foreign.splu, []
 
     class Looking:
-        """Factors of SuperLU that look at the threads of BLAS as they solve."""
+        """Factors of SuperLU that look at the threads of its BLAS as they solve."""
 
         def __init__(self, *given, **options):
             self.made = own(*given, **options)
 
         def solve(self, *given):
-            counts.append({each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"})
+            counts.append({each["num_threads"] for each in threadpool_info() if each["internal_api"] == "openblas"})
             return self.made.solve(*given)
 
         def __getattr__(self, name):
