@@ -165,19 +165,6 @@ def test_where_there_is_no_fill_one_solve_is_exact(backend, name, kind, dtype):
 # By twin: the CPU gives the bits of the specification, on any number of threads
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [pytest.param(name, problem, id=f"{name}-{problem}") for name in KERNELS for problem in TABLE[name].problems],
-)
-def test_the_bits_are_those_of_the_specification(name, problem, variant):
-    A = TABLE[name].operand(problem.A)
-    want = TABLE[name].by_specification(A)
-    np.testing.assert_array_equal(TABLE[name].by_cpu(TABLE[name].plan(A, variant), A), want)
-    F = TABLE[name].made(variant=variant).factor(problem.A)
-    np.testing.assert_array_equal(F.L.data if name == "ic0" else F.triangles.data, want)
-
-
 @IN_TYPES
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, text in SPREAD if name in KERNELS])
 def test_the_bits_are_those_of_the_specification_in_every_dtype(name, text, dtype, index):
@@ -195,17 +182,6 @@ def test_the_bits_are_those_of_the_specification_however_rows_meet(name, kind, v
     """Nearly all entries of two rows meet; a row has more than 2^16 entries."""
     A = TABLE[name].operand(full(130, hermitian=True) if kind == "full" else gallery.arrow(70_000))
     np.testing.assert_array_equal(TABLE[name].by_cpu(TABLE[name].plan(A, variant), A), TABLE[name].by_specification(A))
-
-
-@EACH_KERNEL
-@pytest.mark.parametrize("dtype", ["float64", "complex64"])
-@PATTERNS
-@given(data=st.data())
-def test_the_bits_are_those_of_the_specification_for_any_pattern(name, dtype, data):
-    A = TABLE[name].operand(data.draw(dominant_matrices(hermitian=TABLE[name].hermitian, dtype=dtype)))
-    want = TABLE[name].by_specification(A)
-    for variant in ("sequential", "levels"):
-        np.testing.assert_array_equal(TABLE[name].by_cpu(TABLE[name].plan(A, variant), A), want)
 
 
 LARGE = {
