@@ -154,19 +154,6 @@ def test_the_bits_are_the_same_in_every_run(cupy, cuda):
             assert (getattr(again, part) == getattr(first, part)).all()
 
 
-@IN_TYPES
-def test_norms_of_rows(cupy, cuda, dtype, index):
-    A = with_index(as_csr(in_dtype(gallery.problem("random_dominant:60,0.08,3"), dtype)), index)
-    want, real = norms(A), A.data.real.dtype
-    made = cuda.scaling.row_norms(cupy.asarray(A.indptr), cupy.asarray(A.data)).get()
-    assert made.dtype == want.dtype == np.float64
-    assert_close(made.astype(real), want.astype(real), 4)
-    assert_close(reference.scaling.row_norms(A.indptr, A.data).astype(real), want.astype(real), 4)
-    if dtype == "float64":
-        large = cuda.scaling.row_norms(cupy.asarray(A.indptr), cupy.asarray(A.data * 1e300)).get()
-        assert_close(large / 1e300, want, 8)
-
-
 @pytest.mark.parametrize("name", ["poisson7:30", "random_dominant:6000,0.001,1"])
 def test_what_is_finished_stays_where_there_was_too_little_room(cupy, cuda, name):
     A = as_csr(gallery.problem(name))

@@ -134,7 +134,7 @@ def test_a_sum_of_vectors(backend, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("method", ["sequential", "levels", "isai"])
+@pytest.mark.parametrize("method", ["sequential", "levels", "auto", "jacobi", "isai"])
 @pytest.mark.parametrize("columns", [(), (3,)])
 def test_solves_in_turn(backend, dtype, method, columns):
     A = in_dtype(gallery.poisson5(9, 8), dtype)
