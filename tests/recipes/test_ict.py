@@ -161,15 +161,6 @@ def test_kernel_and_reference_stop_at_the_same_column():
     assert len(stopped) > 4
 
 
-def test_the_kernel_stops_at_the_most_entries_it_may_store():
-    L, _ = lower_triangle(as_csr(gallery.poisson7(8)))
-    tau = 1e-3 * row_norms(L)
-    whole = cpu.threshold.ict(L, tau, 10.0, UNLIMITED)
-    assert whole.rows == L.n == cpu.threshold.ict(L, tau, 10.0, whole.stored).rows
-    short = cpu.threshold.ict(L, tau, 10.0, whole.stored - 1)
-    assert short.rows == L.n - 1 and short.stored == whole.stored
-
-
 # The effect of each parameter
 
 

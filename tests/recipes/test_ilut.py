@@ -33,7 +33,7 @@ from finelu.cli import main
 from finelu.kernels import cpu, reference
 from finelu.kernels.cpu.graph import transposed
 from finelu.kernels.cpu.runtime.sort import kth_largest, pop, push, sort, strongest
-from finelu.matrix import CSR, as_csr
+from finelu.matrix import CSR, as_csr, lower_triangle
 from finelu.preconditioners.threshold import column_norms, row_norms
 
 FORMS = ("row", "crout")
@@ -295,16 +295,17 @@ def test_norms_of_large_and_small_numbers():
 
 def test_a_kernel_stops_at_the_most_entries_it_may_store():
     A = as_csr(gallery.poisson7(8))
-    rows, columns = 1e-3 * row_norms(A), 1e-3 * column_norms(A)
+    rows, columns, L = 1e-3 * row_norms(A), 1e-3 * column_norms(A), lower_triangle(A)[0]
     for run in (
         lambda most: cpu.threshold.ilut(A, rows, 10.0, most),
         lambda most: cpu.threshold.ilut_crout(A, rows, columns, 10.0, most),
+        lambda most: cpu.threshold.ict(L, 1e-3 * row_norms(L), 10.0, most),
     ):
         whole = run(UNLIMITED)
         assert whole.rows == A.n and run(whole.stored).rows == A.n
         short = run(whole.stored - 1)
         assert short.rows == A.n - 1 and short.stored > whole.stored - 1 and short.data.size == 0
-        assert 0 < run(A.nnz).rows < A.n
+        assert 0 < run(L.nnz).rows < A.n
 
 
 # The effect of each parameter

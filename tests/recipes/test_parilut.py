@@ -23,6 +23,7 @@ from checks import (
 )
 from conftest import real_matrix
 from hypothesis import given
+from hypothesis import strategies as st
 
 import finelu as fl
 from finelu import IC0, ICT, ILU0, ILUT, MatrixError, ParameterError, ParICT, ParILUT, ZeroPivot, gallery
@@ -78,29 +79,15 @@ def test_where_nothing_is_dropped_it_tends_to_the_complete_factorization(backend
 
 
 @BOTH
-def test_each_step_brings_it_nearer(backend, Recipe):
-    A = gallery.random_dominant(60, 0.08, 3, hermitian=Recipe is ParICT)
-    made = [Recipe(steps=s, fill=ALL, sweep="synchronous").factor(backend.move(A)) for s in (1, 2, 3, 4, 5)]
-    errors = [residual(backend, A, F) for F in made]
-    assert all(a > 4 * b for a, b in pairwise(errors)) and errors[-1] < 1e-5
-
-
 @PATTERNS
-@given(A=dominant_matrices())
-def test_any_pattern_is_factored_completely(backend, A):
+@given(data=st.data())
+def test_any_pattern_is_factored_completely(backend, Recipe, data):
+    A = data.draw(dominant_matrices(hermitian=Recipe is ParICT))
     for sweep in ("exact", "synchronous"):
-        F = ParILUT(steps=2 * A.shape[0] + 2, fill=ALL, sweep=sweep).factor(backend.move(A))
+        F = Recipe(steps=2 * A.shape[0] + 2, fill=ALL, sweep=sweep).factor(backend.move(A))
         L, U = fetched(backend, F)
         # without an entry on one side of the diagonal in A there is none there in L and U: `fill` times none
         assert_close((L @ U).toarray(), A.toarray(), 64, scale=(abs(L) @ abs(U)).toarray().max())
-
-
-@PATTERNS
-@given(A=dominant_matrices(hermitian=True))
-def test_any_symmetric_pattern_is_factored_completely(backend, A):
-    for sweep in ("exact", "synchronous"):
-        F = ParICT(steps=2 * A.shape[0] + 2, fill=ALL, sweep=sweep).factor(backend.move(A))
-        assert_close(fetched(backend, F)[0].toarray(), np.linalg.cholesky(A.toarray()), 256, scale=abs(A).max())
 
 
 # By definition
@@ -208,16 +195,6 @@ def test_the_bits_are_the_same_on_any_number_of_threads_and_in_every_run(Recipe,
         for other in made[1:]:
             for mine, theirs in zip(made[0], other, strict=True):
                 np.testing.assert_array_equal(mine, theirs)
-
-
-@BOTH
-def test_every_run_gives_the_same_bits(backend, Recipe):
-    A = backend.move(gallery.poisson7(12))
-    made = [fetched(backend, Recipe().factor(A)) for _ in range(3)]
-    for other in made[1:]:
-        for mine, theirs in zip(made[0], other, strict=True):
-            np.testing.assert_array_equal(mine.indices, theirs.indices)
-            np.testing.assert_array_equal(mine.data, theirs.data)
 
 
 @BOTH
@@ -687,14 +664,6 @@ def test_parict_takes_far_fewer_iterations_than_ic0_with_as_many_entries(backend
         needed = [fl.cg(A, b, M=F, rtol=1e-8) for F in made]
         assert all(solution.converged for solution in needed)
         assert needed[0].iterations >= 2.5 * needed[1].iterations
-
-
-def test_parilut_does_better_than_ilu0_with_as_many_entries(backend):
-    A = backend.move(real_matrix("orsirr_1"))
-    b = backend.move(values(A.shape[0], "float64"))
-    needed = [fl.gmres(A, b, M=R.factor(A), rtol=1e-8, restart=100) for R in (ILU0(), ParILUT())]
-    assert all(solution.converged for solution in needed)
-    assert needed[0].iterations > 1.8 * needed[1].iterations
 
 
 # By bad input
