@@ -94,6 +94,12 @@ def listen() -> None:
     event.register("numba:compiler_lock", listener)
 
 
+def compile_seconds() -> float:
+    """These seconds of this process so far: their difference between two calls is the part of what lies between."""
+    listen()
+    return _clock.total()
+
+
 @contextmanager
 def compile_clock(tell: Callable[[float | None], object] = lambda _: None) -> Iterator[Callable[[], float]]:
     """A clock of these seconds since the block began. tell(None) is called when such a time begins, tell(seconds) when
