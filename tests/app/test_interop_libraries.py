@@ -566,7 +566,7 @@ def test_what_cannot_end_in_time_is_not_begun(splu_is):
 
 @pytest.fixture
 def klu_does(monkeypatch):
-    """klu_does(rate, entry): KLU is expected to do so many flops a second, and to analyse an entry in `entry` flops."""
+    """klu_does(rate, entry): KLU is expected to do `rate` flops a second, and to analyse an entry in `entry` flops."""
 
     def expected(rate, entry=0.0):
         for name, value in {"KLU_RATE": rate, "KLU_ENTRY": entry}.items():

@@ -74,7 +74,7 @@ def test_an_update_when_old_factors_have_cost_more():
 
 
 def decisions(beyond):
-    """What is decided in each step where old factors take so many iterations, each a second, beyond 5, or (Inf) do not
+    """What is decided in each step where old factors take that many iterations, each a second, beyond 5, or (Inf) do not
     lead to x; an update takes ten seconds."""
     costs, made = ReuseCosts(made=10.0, updated=10.0, fresh=5, last=5, pace=1.0), []
     for more in beyond:
@@ -96,7 +96,7 @@ def decisions(beyond):
     ("beyond", "made"),
     [
         ([0] * 20, ["reuse"] * 20),
-        ([4] * 8, [*["reuse"] * 3, "update"] * 2),  # what they cost adds up
+        ([4] * 8, [*["reuse"] * 3, "update"] * 2),  # their times add up
         ([20] * 18, ["reuse", *["update"] * RETRY, "reuse"]),  # they cost more at once: it is seen again later
         ([0, 11, 0, 0, 11], ["reuse", "reuse", "update", "reuse", "reuse"]),  # only those of one step before tell that
         ([np.inf] * 18, ["given up", *["update"] * (RETRY - 1), "given up", "update"]),
