@@ -74,8 +74,8 @@ def test_an_update_when_old_factors_have_cost_more():
 
 
 def decisions(beyond):
-    """What is decided in each step where old factors take that many iterations, each a second, beyond 5, or (Inf) do not
-    lead to x; an update takes ten seconds."""
+    """What is decided in each step where old factors take that many iterations beyond 5, each a second, or (Inf) do
+    not lead to x; an update takes ten seconds."""
     costs, made = ReuseCosts(made=10.0, updated=10.0, fresh=5, last=5, pace=1.0), []
     for more in beyond:
         decision, _ = costs.decide()
