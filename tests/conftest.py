@@ -241,6 +241,24 @@ def own_methods(monkeypatch):
 
 
 @pytest.fixture
+def installed(tmp_path):
+    """installed(module, code, kind, points): the environment of a process in which a package of this module, with these
+    entry points for recipes or methods, is installed."""
+    import finelu
+
+    def package(module, code, kind, points):
+        (tmp_path / f"{module}.py").write_text(code)
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        lines = [f"{name} = {place}" for name, place in points.items()]
+        (info / "entry_points.txt").write_text("\n".join([f"[finelu.{kind}]", *lines, ""]))
+        return os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(finelu.__file__).parents[1])])}
+
+    return package
+
+
+@pytest.fixture
 def small_blocks(monkeypatch):
     """On the CPU several threads share even a small matrix in ParILU and ParILUT, some rows at a time."""
     from finelu.kernels.cpu.runtime import row_blocks
