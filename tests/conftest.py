@@ -23,6 +23,7 @@ from finelu.device import require_gpu
 from finelu.errors import DeviceError
 from finelu.kernels.compiling import compile_eagerly
 from finelu.kernels.cuda.runtime import cudss
+from finelu.kernels.operands import CSR
 
 MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).resolve().parents[2] / "shared" / "matrices"))
 
@@ -72,6 +73,8 @@ class Backend:
             return A
         import cupyx.scipy.sparse as csp
 
+        if isinstance(A, CSR):
+            return A.on(self.xp)
         if sp.issparse(A):
             data, indices, indptr = (self.xp.asarray(v) for v in (A.tocsr().data, A.tocsr().indices, A.tocsr().indptr))
             return csp.csr_matrix((data, indices, indptr), shape=A.shape)
