@@ -119,7 +119,7 @@ def test_bicgstab_starts_again_where_omega_underflows(backend, dtype, every):
 
 
 @pytest.mark.parametrize("preconditioned", [False, True])
-@pytest.mark.parametrize("dtype", [np.float64, np.complex128], ids=name)
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.complex128], ids=name)
 def test_bicg_makes_the_residual_orthogonal_to_the_krylov_space_of_the_adjoint(backend, dtype, preconditioned):
     A, b = system("general", dtype, m=6)
     M = sp.diags(np.linspace(0.2, 0.3, b.size) * (1 + 0.3j if np.dtype(dtype).kind == "c" else 1)).tocsr()
@@ -137,7 +137,8 @@ def test_bicg_makes_the_residual_orthogonal_to_the_krylov_space_of_the_adjoint(b
         callback=lambda x: seen.append(backend.fetch(x).copy()),
     )  # fmt: skip
     assert len(seen) == 5
-    np.testing.assert_allclose(seen[-1], exact, rtol=1e-9, atol=1e-11)
+    tol = 1e-9 if np.finfo(dtype).eps < 1e-10 else 1e-3
+    np.testing.assert_allclose(seen[-1], exact, rtol=tol, atol=tol / 100)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128], ids=name)
@@ -155,11 +156,12 @@ def test_bicg_takes_as_many_iterations_as_that_of_scipy(kind, dtype, preconditio
 
 
 def test_bicg_with_factors_is_bicg_with_their_dense_inverse():
-    A, b = system("general", np.complex128, m=6)
+    A, b = system("general", np.complex64, m=6)
     F = ILU0().factor(A)
-    one, other = bicg(A, b, M=F, rtol=1e-10), bicg(A, b, M=F.solve(np.eye(b.size)), rtol=1e-10)
-    assert one.converged and one.iterations == other.iterations < bicg(A, b, rtol=1e-10).iterations
-    np.testing.assert_allclose(one.history, other.history, rtol=1e-5, atol=1e-9 * one.history[0])
+    inverse = F.solve(np.eye(b.size, dtype=np.complex64))
+    one, other = bicg(A, b, M=F, rtol=1e-4), bicg(A, b, M=inverse, rtol=1e-4)
+    assert one.converged and one.iterations == other.iterations < bicg(A, b, rtol=1e-4).iterations
+    np.testing.assert_allclose(one.history, other.history, rtol=1e-2, atol=1e-5 * one.history[0])
 
 
 @pytest.mark.parametrize("which", ["A", "M"])
