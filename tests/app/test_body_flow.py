@@ -144,7 +144,7 @@ def test_the_flow_around_a_cylinder_at_40():
 
 
 @pytest.mark.parametrize("method", ["gmres", "correct"])
-def test_time_steps_solve_their_equations_and_combining_states_saves_pseudo_steps(monkeypatch, method):
+def test_time_steps_solve_their_equations_and_combining_states_saves_pseudo_steps(meanwhile, method):
     flow = bf.flow_on(bf.cylinder((40, 28), 2), viscosity=0.01)
     dt, start = 0.2, flow.start()
     bf.disturb(flow, start)
@@ -165,7 +165,7 @@ def test_time_steps_solve_their_equations_and_combining_states_saves_pseudo_step
             R[1:] += (1.5 * q - 2 * old + 0.5 * before)[1:] / dt
             sizes.append(np.linalg.norm(R))
         assert sizes[1] < 2e-5 * sizes[0]
-    monkeypatch.setattr(PseudoTime, "_combined", lambda march, q, b: (q, b))
+    meanwhile(PseudoTime, _combined=lambda march, q, b: (q, b))
     assert combined < 0.9 * flown()[1]
 
 
@@ -260,11 +260,11 @@ def test_a_folded_cell_is_named():
         bf.ring(nodes, 2)
 
 
-def test_ctrl_c_ends_cleanly(capsys, monkeypatch):
+def test_ctrl_c_ends_cleanly(capsys, meanwhile):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bf, "run", interrupted)
+    meanwhile(bf, run=interrupted)
     assert call(capsys, "cylinder")[::2] == (130, "interrupted\n")
 
 

@@ -215,7 +215,7 @@ def test_two_processes_compile_into_one_empty_folder_at_once(tmp_path):
     assert compiled_files(tmp_path) == kept
 
 
-def test_no_two_processes_give_one_name_to_what_they_write(monkeypatch):
+def test_no_two_processes_give_one_name_to_what_they_write(meanwhile):
     # Each takes the first name that the index does not have: both the same, if they had read it at once, and a later
     # process would run on integers what was compiled for doubles.
     kernel, locked = cache.compiled(lambda x: x + 1), []
@@ -225,7 +225,7 @@ def test_no_two_processes_give_one_name_to_what_they_write(monkeypatch):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         locked.append(key)
 
-    monkeypatch.setattr(kernel._cache._cache_file, "save", save)
+    meanwhile(kernel._cache._cache_file, save=save)
     assert kernel(1) == 2 and kernel(1.5) == 2.5 and len(locked) == 2
 
 
@@ -261,20 +261,18 @@ def _count_locks(channel, folder):
     channel.send([name for name in files if name == str(folder / "finelu.lock")])
 
 
-def test_a_lock_that_is_never_released_is_waited_for_once_and_the_kernel_is_used(tmp_path, monkeypatch):
+def test_a_lock_that_is_never_released_is_waited_for_once_and_the_kernel_is_used(tmp_path, meanwhile):
     clock, printed, saved = [0.0], [], []
     kernel = cache.compiled(lambda x: x + 1)
-    monkeypatch.setattr(kernel._cache, "_cache_path", str(tmp_path))
-    monkeypatch.setattr(kernel._cache._cache_file, "save", lambda key, data: saved.append(key))
-    monkeypatch.setattr(cache, "_stuck", False)
-    monkeypatch.setattr(compiling, "_kept", True)
-    monkeypatch.setattr(compiling, "tell", lambda line: printed.append(line))
+    meanwhile(kernel._cache, _cache_path=str(tmp_path))
+    meanwhile(kernel._cache._cache_file, save=lambda key, data: saved.append(key))
+    meanwhile(compiling, _kept=True, tell=printed.append)
 
     def sleep(seconds):
         clock[0] += seconds
         assert clock[0] <= cache.PATIENCE + 1
 
-    monkeypatch.setattr(cache, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    meanwhile(cache, _stuck=False, time=SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
     with open(tmp_path / "finelu.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert kernel(1) == 2
@@ -299,9 +297,9 @@ def closed():
 
 
 @pytest.mark.parametrize("stream", [None, closed(), NoTerminal()], ids=["none", "closed", "without isatty"])
-def test_a_stderr_that_takes_nothing_does_no_harm(monkeypatch, stream):
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(compiling, "_said", False)
+def test_a_stderr_that_takes_nothing_does_no_harm(meanwhile, stream):
+    meanwhile(sys, stderr=stream)
+    meanwhile(compiling, _said=False)
     compiling.begun()
     assert not compiling._said
 
@@ -330,18 +328,18 @@ def test_after_a_warmup_nothing_is_left_to_compile(tmp_path):
     assert json.loads(out)["converged"] and compiled_files(tmp_path) == kept
 
 
-def test_a_warmup_says_how_long_it_took_and_where_the_kernels_are(monkeypatch, capsys):
+def test_a_warmup_says_how_long_it_took_and_where_the_kernels_are(meanwhile, capsys):
     from finelu import warmup
     from finelu.cli import main
 
     asked = []
-    monkeypatch.setattr(warmup, "_pieces", lambda dtype: [(f"piece of {dtype}", lambda: asked.append(dtype.name))])
+    meanwhile(warmup, _pieces=lambda dtype: [(f"piece of {dtype}", lambda: asked.append(dtype.name))])
     assert main(["warmup"]) == 0
     out = capsys.readouterr().out
     assert asked == ["float64"] and out.startswith("took ") and warmup.kernel_folder() in out.replace("\n", "")
     assert main(["warmup", "--all"]) == 0
     assert asked[1:] == list(warmup.DTYPES)
-    monkeypatch.setattr(compiling, "_kept", False)
+    meanwhile(compiling, _kept=False)
     assert main(["warmup"]) == 1 and "set NUMBA_CACHE_DIR" in capsys.readouterr().out
 
 
