@@ -1,13 +1,11 @@
 """The example examples/body_flow.py: by definition, by exact solutions, by values of others, by bad input."""
 
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launched import launched
 
 from finelu.errors import ParameterError
 
@@ -271,24 +269,11 @@ def test_ctrl_c_ends_cleanly(capsys, meanwhile):
 @pytest.mark.parametrize(
     ("processes", "blocks", "more"), [(2, 3, ""), (2, 3, "--re 100 --dt 0.4 --steps 3 --every 1"), (2, 1, "")]
 )
-def test_processes_share_the_blocks(capsys, processes, blocks, more):
+def test_processes_share_the_blocks(capsys, monkeypatch, processes, blocks, more):
     pytest.importorskip("mpi4py")
-    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if mpiexec is None:
-        pytest.skip("there is no mpiexec")
+    monkeypatch.setenv("FINELU_NUM_THREADS", "1")
     arguments = ["cylinder", "--cells", "24", "12", "--blocks", str(blocks), "--method", "correct", *more.split()]
-    done = subprocess.run(
-        [mpiexec, "-n", str(processes), sys.executable, EXAMPLES / "body_flow.py", *arguments, "--mpi"],
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "FINELU_NUM_THREADS": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        },
-        timeout=120,
-    )
+    done = launched(processes, sys.executable, EXAMPLES / "body_flow.py", *arguments, "--mpi")
     if blocks < processes:
         assert done.stderr.count("error: 2 processes for 1 blocks") == 1 and "Traceback" not in done.stderr
         assert done.returncode != 0
