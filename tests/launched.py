@@ -19,7 +19,7 @@ OPEN_MPI |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_m
 
 
 def launched(processes, *program, seconds=120):
-    """The CompletedProcess of a program on `processes` processes; skips the test without mpiexec, fails it at the limit."""
+    """The CompletedProcess of a program on several processes; skips the test without mpiexec, fails it at the limit."""
     if MPIEXEC is None:
         pytest.skip("there is no mpiexec")
     paths = [str(Path(finelu.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]

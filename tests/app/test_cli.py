@@ -19,12 +19,11 @@ import scipy.io
 import scipy.sparse as sp
 
 import finelu
-from finelu import report
+from finelu import compiling, report
 from finelu.auto import cost, ladder
 from finelu.cli import main
 from finelu.cli.progress import Progress
 from finelu.device import require_gpu
-from finelu.kernels import compiling
 from finelu.krylov import METHODS
 from finelu.preconditioners import RECIPES
 from finelu.preconditioners.recipe import Recipe
