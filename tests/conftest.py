@@ -161,12 +161,12 @@ def backend(request):
 
 
 @pytest.fixture
-def threads(monkeypatch):
+def threads(meanwhile):
     """`set_num_threads`, undone after the test; triangular solves use threads here even where one would be as fast."""
     import finelu
     from finelu.kernels.cpu import triangular
 
-    monkeypatch.setattr(triangular, "schedule", partial(triangular.schedule, required=True))
+    meanwhile(triangular, schedule=partial(triangular.schedule, required=True))
     before = finelu.get_num_threads()
     yield finelu.set_num_threads
     finelu.set_num_threads(before)
@@ -197,12 +197,23 @@ def everywhere():
 
 
 @pytest.fixture
-def patient(everywhere, monkeypatch):
+def meanwhile(monkeypatch):
+    """meanwhile(module, NAME=value, ...): what these names of one module mean until the end of the test."""
+
+    def means(module, **names):
+        for name, value in names.items():
+            monkeypatch.setattr(module, name, value)
+
+    return means
+
+
+@pytest.fixture
+def patient(everywhere, meanwhile):
     """No attempt and no factors are given up for others because this machine is busy."""
     from finelu.auto import sequence
 
     everywhere("worth", lambda cost, elapsed, rest: False)
-    monkeypatch.setattr(sequence, "PATIENCE", 1e9)
+    meanwhile(sequence, PATIENCE=1e9)
 
 
 @pytest.fixture
@@ -344,12 +355,11 @@ def installed(tmp_path):
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def small_blocks(meanwhile):
     """On the CPU several threads share even a small matrix in ParILU and ParILUT, some rows at a time."""
     from finelu.kernels.cpu.runtime import row_blocks
 
-    for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
-        monkeypatch.setattr(row_blocks, name, value)
+    meanwhile(row_blocks, ALONE=0, GRAIN=128, COPY=64)
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def test_factors_of_a_shifted_matrix_are_not_taken_for_those_of_A():
 
 
 @needs_pardiso
-def test_what_a_library_gives_up_goes_to_superlu(pardiso_fails, monkeypatch):
+def test_what_a_library_gives_up_goes_to_superlu(pardiso_fails, meanwhile):
     A, b = gallery.poisson7(16), np.ones(4096)
     pardiso_fails(-3)
     F = fl.SparseLU().factor(A)
@@ -185,7 +185,7 @@ def test_what_a_library_gives_up_goes_to_superlu(pardiso_fails, monkeypatch):
         with pytest.raises(kind, match=words) as error:
             fl.SparseLU(backend="pardiso").factor(A)
         assert "out of memory" not in one_line(error)
-    monkeypatch.setattr(pardiso, "free_memory", lambda _: 1000)
+    meanwhile(pardiso, free_memory=lambda _: 1000)
     pardiso_fails(-2)
     with pytest.raises(MemoryError, match="out of memory"):
         fl.SparseLU(backend="pardiso").factor(A)
@@ -564,51 +564,40 @@ def test_what_cannot_end_in_time_is_not_begun(splu_is):
         superlu.SuperLU(sp.csc_matrix(gallery.convection_diffusion(14)), "", 100 * foreign.FASTEST)
 
 
-@pytest.fixture
-def klu_does(monkeypatch):
-    """klu_does(rate, entry): KLU is expected to do `rate` flops a second, and to analyse an entry in `entry` flops."""
-
-    def expected(rate, entry=0.0):
-        for name, value in {"KLU_RATE": rate, "KLU_ENTRY": entry}.items():
-            monkeypatch.setattr(klu, name, value)
-
-    return expected
-
-
 @needs_klu
 @pytest.mark.parametrize("ordering", ["auto", "amd"])  # counted by KLU, and before it
-def test_klu_which_cannot_be_left_begins_only_where_it_has_the_time(calls_of, klu_does, ordering):
+def test_klu_which_cannot_be_left_begins_only_where_it_has_the_time(calls_of, meanwhile, ordering):
     A, network = gallery.convection_diffusion(22), gallery.convection_diffusion(60, 60, 1)
     begun = calls_of(type(klu.nbklu().KLUSolver(index_bits=32, complex_values=False)), "factor")
     F = fl.SparseLU(backend="klu", ordering=ordering).factor(gallery.convection_diffusion(6))
     assert F.report.expected_flops > 0 and len(begun) == 1
     assert fl.SparseLU().factor(network).report.backend == "klu" and len(begun) == 2
     begun.clear()
-    klu_does(1e6)  # far more than 60 s for 9e8 flops
+    meanwhile(klu, KLU_RATE=1e6, KLU_ENTRY=0.0)  # far more than 60 s for 9e8 flops
     with pytest.raises(OutOfTime), deadline.limited(deadline.now() + 60):
         fl.SparseLU(backend="klu", ordering=ordering).factor(A)
-    klu_does(1e3)
+    meanwhile(klu, KLU_RATE=1e3, KLU_ENTRY=0.0)
     with deadline.limited(deadline.now() + 60):
         assert fl.SparseLU().factor(network).report.backend == "superlu"
     assert not begun
 
 
 @needs_klu
-def test_klu_does_not_analyse_what_it_has_no_time_for(calls_of, klu_does):
+def test_meanwhile_not_analyse_what_it_has_no_time_for(calls_of, meanwhile):
     begun = calls_of(type(klu.nbklu().KLUSolver(index_bits=32, complex_values=False)), "analyze")
-    klu_does(1.0, entry=1.0)
+    meanwhile(klu, KLU_RATE=1.0)
     with pytest.raises(OutOfTime), deadline.limited(deadline.now() + 60):
         fl.SparseLU(backend="klu").factor(gallery.convection_diffusion(22))
     assert not begun
 
 
 @needs_klu
-def test_where_klu_has_too_little_time_left_auto_takes_another_library(klu_does):
+def test_where_klu_has_too_little_time_left_auto_takes_another_library(meanwhile):
     A = gallery.convection_diffusion(60, 60, 1)
     with deadline.limited(deadline.now() + 60):
         known = analysis.analysed(fl.SparseLU(), fl.as_csr(A), counted=True)
         assert known.library.name == "klu"
-        klu_does(1e3)  # as if most of the time had gone since
+        meanwhile(klu, KLU_RATE=1e3, KLU_ENTRY=0.0)  # as if most of the time had gone since
         F = factors.SparseLUFactors(fl.SparseLU(), fl.as_csr(A), known)
     assert F.report.backend == "superlu" and F.report.tried == [
         "klu: it is expected to take longer than the time limit leaves"
@@ -644,8 +633,8 @@ def test_the_thread_of_a_call_that_was_left_is_free_again_once_that_is_over(none
     assert len(foreign._owners) <= before + 1
 
 
-def test_only_so_many_calls_that_were_left_go_on_at_a_time(none_left, monkeypatch):
-    monkeypatch.setattr(foreign, "MOST_LEFT", 2)
+def test_only_so_many_calls_that_were_left_go_on_at_a_time(none_left, meanwhile):
+    meanwhile(foreign, MOST_LEFT=2)
     go, begun = threading.Event(), []
     try:
         for _ in range(2):
