@@ -263,15 +263,6 @@ def test_what_is_not_finite_is_found(backend, dtype, bad, at):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [0, 300, 2**18 + 9])
-def test_what_is_gathered(backend, dtype, n):
-    x, places = np.linspace(1, 2, 500).astype(dtype), np.random.default_rng(0).integers(0, 500, n)
-    got = kernels_for(backend.move(x)).vectors.gather(backend.move(x), backend.move(places))
-    np.testing.assert_array_equal(backend.fetch(got), x[places])
-    np.testing.assert_array_equal(reference.vectors.gather(x, places[:300]), x[places[:300]])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_difference_may_be_written_over_one_of_its_vectors(backend, dtype):
     b, y = np.linspace(1, 2, 300).astype(dtype), np.linspace(3, -2, 300).astype(dtype)
     on_device = kernels_for(backend.move(b)), lambda a: backend.move(a.copy())

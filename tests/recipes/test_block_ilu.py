@@ -345,15 +345,6 @@ def test_after_a_failed_update_there_are_no_factors(backend):
         F.update(StencilMatrix(backend.move(blocks.astype("complex128"))))
 
 
-@pytest.mark.parametrize(
-    "bad", [{"shift": -1.0}, {"shift": np.nan}, {"shift": "1"}, {"precision": "half"}, {"pivoting": 1}], ids=str
-)
-def test_bad_parameters(bad):
-    with pytest.raises(ParameterError, match=next(iter(bad))) as error:
-        BlockILU0(**bad).factor(StencilMatrix(random_blocks((2, 2, 2), 2)))
-    one_line(error)
-
-
 def test_bad_matrices_and_right_hand_sides():
     A = StencilMatrix(random_blocks((2, 2, 2), 2))
     F = BlockILU0().factor(A)

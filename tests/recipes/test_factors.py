@@ -22,7 +22,6 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
 
 RECIPES = (ILU0(), IC0(), Jacobi(), BlockJacobi())
-SINGLE = {"float64": "float32", "complex128": "complex64"}
 
 
 @pytest.fixture(params=RECIPES, ids=lambda recipe: type(recipe).__name__)

@@ -24,10 +24,10 @@ from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
 from finelu.auto.singular import UNRESOLVED, condition, condition_in_words, verdict
 from finelu.auto.solvability import Solvability
+from finelu.compiling import compile_seconds
 from finelu.deadline import limited
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, MatrixError, OutOfTime, StructurallySingular, counted
-from finelu.kernels.compiling import compile_seconds
 from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
 from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm

@@ -19,10 +19,10 @@ from finelu.auto.precision import after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
 from finelu.auto.reuse import ReuseCosts
 from finelu.auto.solve import sooner_here_on_host
+from finelu.compiling import compile_seconds
 from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.kernels import kernels_for
-from finelu.kernels.compiling import compile_seconds
 from finelu.krylov import method_name
 from finelu.krylov.criterion import Criterion, criterion_asked, diminished, power_for, times_power
 from finelu.krylov.operators import as_operator

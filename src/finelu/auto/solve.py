@@ -15,10 +15,10 @@ from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.choose import recipe_asked, sooner_on_host
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
+from finelu.compiling import compile_seconds, quietly
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
-from finelu.kernels.compiling import compile_seconds, quietly
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
 from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm

@@ -200,4 +200,4 @@ def largest(v: Any) -> float:
 def terms_are_even(bound: Any) -> bool:
     """Whether the terms of the rows differ little, judged by the bounds of their rounding; False if these are unknown,
     or so small that they have underflowed."""
-    return bound is not None and bool((bound * UNEVEN >= max(largest(bound), np.finfo(bound.dtype).tiny)).all())
+    return bound is not None and bool(bound.min() * UNEVEN >= max(float(bound.max()), np.finfo(bound.dtype).tiny))
