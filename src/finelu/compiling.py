@@ -29,9 +29,6 @@ class _Clock:
         self.spent, self.depth, self.since = 0.0, 0, 0.0
         self.listeners: list[Callable[[bool], object]] = []
 
-    def total(self) -> float:
-        return self.spent + (perf_counter() - self.since if self.depth else 0.0)
-
     def begin(self) -> None:
         with _lock:
             self.depth += 1
@@ -72,26 +69,26 @@ if hasattr(os, "register_at_fork"):
 
 def compile_seconds() -> float:
     """These seconds of this process so far: their difference between two calls is the part of what lies between."""
-    return _clock.total()
+    return _clock.spent + (perf_counter() - _clock.since if _clock.depth else 0.0)
 
 
 def now() -> float:
     """The seconds of `perf_counter` without those of compiling, for time limits."""
-    return perf_counter() - _clock.total()
+    return perf_counter() - compile_seconds()
 
 
 @contextmanager
 def compile_clock(tell: Callable[[float | None], object] = lambda _: None) -> Iterator[Callable[[], float]]:
     """A clock of these seconds since the block began. tell(None) is called when such a time begins, tell(seconds) when
     it has ended."""
-    start = _clock.total()
+    start = compile_seconds()
 
     def listener(begins: bool) -> None:
-        tell(None if begins else _clock.total() - start)
+        tell(None if begins else compile_seconds() - start)
 
     _clock.listeners.append(listener)
     try:
-        yield lambda: _clock.total() - start
+        yield lambda: compile_seconds() - start
     finally:
         _clock.listeners.remove(listener)
 

@@ -40,7 +40,7 @@ def certificate(A: CSR, b: Any, x: Any, F: Any, *, complete: bool, deadline: flo
     """
     xp = namespace(b)
     product = matrix_operator(A if A.dtype == b.dtype else A.with_values(as_dtype(A.data, b.dtype)))
-    residual = Residual(product.matrix, product.__matmul__, b.dtype)
+    residual = Residual(product, b)
     most, power = max(largest(b), largest(x)), 0
     if 0 < most < float(np.finfo(b.dtype).tiny) / float(np.finfo(b.dtype).eps):  # roundings would underflow
         power = -math.frexp(most)[1]

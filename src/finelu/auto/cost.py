@@ -200,13 +200,14 @@ class Costs:
             if self.fill is None:
                 return self.pace * self.analysis_seconds
             return self.pace * self._of(self.fill)
-        typical = {"threshold": self.filling * RATES.threshold, "multilevel": self.filling * RATES.multilevel}
+        filling = self.filling if self.traits.dense else 1.0
+        typical = {"threshold": filling * RATES.threshold, "multilevel": filling * RATES.multilevel}
         return (typical | {"cheap": RATES.bicgstab * 20}).get(rung, 0.0) * nnz * self.pace
 
     @cached_property
     def filling(self) -> float:
         """The factor by which dense rows of A, which meet many others, prolong factorizations with fill."""
-        return max(1.0, products(self.A) / (COSTLY * self.traits.nnz)) if self.traits.dense else 1.0
+        return max(1.0, products(self.A) / (COSTLY * self.traits.nnz))
 
     def _made_on_gpu(self, rung: str) -> bool:
         """Whether the factors of a rung are made on the GPU if A is there; else the host's work takes most time."""

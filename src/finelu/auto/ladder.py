@@ -104,7 +104,11 @@ class Ladder:
         rung = self.next_rung(list(self.rungs))
         if rung is None:
             return {}
-        method = "refinement" if rung in COMPLETE else self._methods(rung)[0]
+        method = (
+            "refinement"
+            if rung in COMPLETE
+            else methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked)[0]
+        )
         return {"recipe": self._name(rung), "method": method, "reason": self.rungs[rung].reason}
 
     # the order of the rungs
@@ -504,7 +508,8 @@ class Ladder:
             else:
                 if recipe is not chosen.recipes[0]:
                     self.rungs[rung] = Rung((recipe,), chosen.reason)
-                synchronize(self.A.data)
+                if self.traits.gpu:
+                    synchronize(self.A.data)
                 return ""
         return outcome
 
@@ -519,7 +524,7 @@ class Ladder:
         iterations = Iterations(
             factors=self.factors[rung],
             recipe=self._name(rung),
-            methods=self._methods(rung),
+            methods=methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked),
             complete=direct,
             refine=direct and self.method == "auto",
             begins=lambda method, target: SwitchMonitor(
@@ -536,9 +541,6 @@ class Ladder:
         self.traits = replace(self.traits, definite=False)
         if not self.asked:
             self.rungs.update({name: rung for name, rung in rungs(self.traits).items() if name not in self.factors})
-
-    def _methods(self, rung: str) -> tuple[str, ...]:
-        return methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked)
 
     def _name(self, rung: str) -> str:
         recipe = self.rungs[rung].recipes[0]
