@@ -8,6 +8,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # several processes: threads of BLAS wo
 import gc
 import re
 import sys
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,9 +20,9 @@ import scipy.sparse as sp
 from checks import without_gpu
 from pairs import Pairs
 
+from finelu.compiling import compile_eagerly
 from finelu.device import require_gpu
 from finelu.errors import DeviceError
-from finelu.kernels.compiling import compile_eagerly
 from finelu.kernels.cuda.runtime import cudss
 from finelu.kernels.operands import CSR
 
@@ -29,6 +30,7 @@ MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).resolve().paren
 
 
 os.environ.setdefault("FINELU_RATES", os.devnull)  # no rates that this user has measured: the shipped ones
+os.environ.setdefault("FINELU_SILENT", "1")  # what stderr says does not depend on what was compiled before
 compile_eagerly()  # what a test sees does not depend on what was compiled before it
 
 
@@ -262,6 +264,86 @@ def installed(tmp_path):
 
 
 @pytest.fixture
+def recipe_of(own_recipes):
+    """recipe_of(factor): registers the recipe `own`, whose factor(A) is this function."""
+
+    def registered(factor):
+        from finelu.preconditioners.recipe import Recipe
+
+        kind = type("Own", (Recipe,), {"factor": lambda self, A: factor(A)})
+        return own_recipes(dataclass(frozen=True, kw_only=True, repr=False)(kind))
+
+    return registered
+
+
+@pytest.fixture
+def calls_of(monkeypatch):
+    """calls_of(owner, name): a list of the arguments of each later call of owner.name, which does what it did."""
+
+    def heard(owner, name):
+        calls, own = [], getattr(owner, name)
+
+        def both(*arguments, **options):
+            calls.append(arguments)
+            return own(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, both)
+        return calls
+
+    return heard
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """without(solver, ...): "klu", "feral" and "pardiso" as if they were not installed."""
+    found = {"klu": "klu.nbklu", "feral": "feral.feral", "pardiso": "pardiso.mkl"}
+
+    def missing(*solvers):
+        for solver in solvers:
+            monkeypatch.setattr(f"finelu.preconditioners.direct.{found[solver]}", lambda: None)
+
+    return missing
+
+
+@pytest.fixture
+def splu_is(monkeypatch):
+    """splu_is(function): what finelu calls from then on instead of SciPy's splu."""
+    return partial(monkeypatch.setattr, "finelu.foreign.splu")
+
+
+@pytest.fixture
+def pardiso_fails(monkeypatch):
+    """pardiso_fails(fault): what comes of each factorization by PARDISO from then on, an error's number or fault();
+    of None, what comes of it in truth."""
+    from finelu.preconditioners.direct import pardiso
+
+    own = pardiso._Called._call
+
+    def fails(fault):
+        def call(called, phase, *given):
+            if phase < 0 or fault is None:
+                return own(called, phase, *given)
+            return fault() if callable(fault) else fault
+
+        monkeypatch.setattr(pardiso._Called, "_call", call)
+
+    return fails
+
+
+@pytest.fixture
+def not_installed(monkeypatch):
+    """not_installed(name): a module that cannot be imported until the end of the test."""
+    return partial(monkeypatch.setitem, sys.modules, value=None)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """terminal(): stderr, as `capsys` has it in the test, is a terminal from then on."""
+    monkeypatch.setenv("TERM", "xterm")
+    return lambda: monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+
+@pytest.fixture
 def small_blocks(monkeypatch):
     """On the CPU several threads share even a small matrix in ParILU and ParILUT, some rows at a time."""
     from finelu.kernels.cpu.runtime import row_blocks
@@ -306,13 +388,12 @@ def real_matrix(name):
 
 
 @pytest.fixture(autouse=True)
-def direct_solvers(request, monkeypatch):
+def direct_solvers(request, monkeypatch, without):
     """What is tested is what comes with finelu, whether or not this environment has other direct solvers; in the tests
     of AS_INSTALLED also what a user of those has, and in the tests of a solver that one."""
     embedded = getattr(request, "param", "embedded") == "embedded"
     if embedded and request.path.name not in ("test_interop_direct.py", "test_interop_libraries.py"):
-        monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", lambda: None)
-        monkeypatch.setattr("finelu.preconditioners.direct.pardiso.mkl", lambda: None)
+        without("klu", "pardiso")
     if (embedded or without_gpu()) and request.path.name != "test_cudss.py":
         none = cudss.Library(None, "cuDSS is left out of this test")
         monkeypatch.setattr("finelu.kernels.cuda.runtime.cudss.library", lambda: none)

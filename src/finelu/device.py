@@ -84,6 +84,15 @@ def same_gpu(a: Array, b: Array) -> None:
             )
 
 
+def require_one_device(a: Array, b: Array, what: str) -> None:
+    """A DeviceError unless a and b are both on the host, or both on the current GPU.  what : both of them, in words."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return
+    if on_gpu(a) != on_gpu(b):
+        raise DeviceError(f"{what} are on different devices; move one of them first.")
+    same_gpu(a, b)
+
+
 def synchronize(array: object) -> None:
     """Wait until the work queued on the device of `array` is done (nothing to do on the CPU)."""
     if "cupy" in sys.modules and on_gpu(array):

@@ -367,8 +367,8 @@ def test_bad_input_is_one_clear_line(capsys, arguments, status, text):
     assert err.count("\n") == 1 and "Traceback" not in err
 
 
-def test_without_matplotlib_it_says_so(capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+def test_without_matplotlib_it_says_so(capsys, not_installed, tmp_path):
+    not_installed("matplotlib.figure")
     status, _, err = call(capsys, "cavity", "--png", tmp_path / "a.png")
     assert status == 2 and "needs matplotlib" in err
 

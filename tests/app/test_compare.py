@@ -975,8 +975,8 @@ def test_budgets_that_are_understood(text, wanted):
 
 
 @pytest.mark.parametrize("missing", ["jinja2", "matplotlib.figure"])
-def test_a_missing_package_is_said_before_the_work(capsys, monkeypatch, tmp_path, missing):
-    monkeypatch.setitem(sys.modules, missing, None)
+def test_a_missing_package_is_said_before_the_work(capsys, not_installed, tmp_path, missing):
+    not_installed(missing)
     status, _, err = run(capsys, "compare", "nowhere.mtx", "--html", tmp_path / "p.html")
     assert status == 2
     assert "finelu[report]" in err

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import finelu
 from finelu import gallery
+from finelu.compiling import compile_clock
 from finelu.errors import DeviceError, MatrixError, ParameterError
 from finelu.kernels import kernels_for, reference
-from finelu.kernels.compiling import compile_clock
 from finelu.krylov import METHODS
 from finelu.matrix import CSR, as_csr, check_vector, lower_triangle
 from finelu.validation import number

@@ -24,10 +24,10 @@ from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
 from finelu.auto.singular import UNRESOLVED, condition, condition_in_words, verdict
 from finelu.auto.solvability import Solvability
+from finelu.compiling import compile_seconds
 from finelu.deadline import limited
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, MatrixError, OutOfTime, StructurallySingular, counted
-from finelu.kernels.compiling import compile_clock
 from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
 from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
@@ -317,13 +317,13 @@ class Ladder:
         """Try a rung, from the best x so far. Sets the status of `rhs`; returns the rung to change to, or None."""
         start, made, compiled, first = perf_counter(), 0.0, 0.0, self._name(rung)
         if rung not in self.factors:
-            with compile_clock() as compiling:
-                try:
+            before = compile_seconds()
+            try:
+                with self.A.unchanged(self.traits.mirrored):  # until solve returns
                     outcome = self._factor(rung)
-                except OutOfTime as error:
-                    outcome, rhs.status = str(error), Status.OUT_OF_TIME
-            made = perf_counter() - start
-            compiled = compiling()
+            except OutOfTime as error:
+                outcome, rhs.status = str(error), Status.OUT_OF_TIME
+            made, compiled = perf_counter() - start, compile_seconds() - before
             if outcome:
                 self.broken.add(rung)
                 reached = rhs.size / rhs.scale
@@ -494,8 +494,7 @@ class Ladder:
                 elif recipe is None:
                     self.factors[rung] = None
                 else:
-                    with self.A.unchanged(self.traits.mirrored):  # until solve returns
-                        self.factors[rung] = recipe.factor(self.A)
+                    self.factors[rung] = recipe.factor(self.A)
             except OutOfTime:
                 raise
             except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from finelu.auto.solve import solve
 from finelu.compare.memory import SUPERLU_INDEX, held_bytes
 from finelu.compare.model import PERMC, REFERENCES, SOLVED, TIME_LIMIT, TOO_SLOW, Candidate, Measurement, Pictures
+from finelu.compiling import compile_clock, compile_eagerly
 from finelu.device import on_gpu, require_gpu, synchronize, to_host
 from finelu.errors import FineluError
-from finelu.kernels.compiling import compile_clock, compile_eagerly
 from finelu.krylov import CYCLE, METHODS
 from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual

@@ -33,11 +33,7 @@ class Diagonal:
     zero: int
     first_zero: int
     positive: bool  # all n entries are stored, real and > 0
-
-    @property
-    def usable(self) -> bool:
-        """Whether an incomplete factorization can divide by it."""
-        return self.missing == 0 and self.zero == 0
+    usable: bool  # an incomplete factorization can divide by it: no entry is missing or zero
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +130,12 @@ def diagonal(A: CSR) -> Diagonal:
     """Look at the stored diagonal of A. Cost: O(n)."""
     missing, first_missing, zero, first_zero, others = kernels_for(A.data).inspection.diagonal(A.data, A.diag)
     return Diagonal(
-        missing=missing, first_missing=first_missing, zero=zero, first_zero=first_zero, positive=others == 0
+        missing=missing,
+        first_missing=first_missing,
+        zero=zero,
+        first_zero=first_zero,
+        positive=others == 0,
+        usable=missing == zero == 0,
     )
 
 
