@@ -24,6 +24,7 @@ from finelu.compiling import compile_eagerly
 from finelu.device import require_gpu
 from finelu.errors import DeviceError
 from finelu.kernels.cuda.runtime import cudss
+from finelu.kernels.operands import CSR
 
 MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).resolve().parents[2] / "shared" / "matrices"))
 
@@ -74,6 +75,8 @@ class Backend:
             return A
         import cupyx.scipy.sparse as csp
 
+        if isinstance(A, CSR):
+            return A.on(self.xp)
         if sp.issparse(A):
             data, indices, indptr = (self.xp.asarray(v) for v in (A.tocsr().data, A.tocsr().indices, A.tocsr().indptr))
             return csp.csr_matrix((data, indices, indptr), shape=A.shape)
@@ -331,6 +334,24 @@ def terminal(monkeypatch):
     """terminal(): stderr, as `capsys` has it in the test, is a terminal from then on."""
     monkeypatch.setenv("TERM", "xterm")
     return lambda: monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """installed(module, code, kind, points): the environment of a process in which a package of this module, with these
+    entry points for recipes or methods, is installed."""
+    import finelu
+
+    def package(module, code, kind, points):
+        (tmp_path / f"{module}.py").write_text(code)
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        lines = [f"{name} = {place}" for name, place in points.items()]
+        (info / "entry_points.txt").write_text("\n".join([f"[finelu.{kind}]", *lines, ""]))
+        return os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(finelu.__file__).parents[1])])}
+
+    return package
 
 
 @pytest.fixture

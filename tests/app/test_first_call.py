@@ -74,12 +74,12 @@ def filled(tmp_path_factory):
 
 
 @pytest.fixture
-def two_missing(filled, tmp_path):
-    """Such a folder without two of the kernels: one that looks at A, and the residual's."""
+def some_missing(filled, tmp_path):
+    """Such a folder without two families of kernels, of which each call needs some."""
     folder = shutil.copytree(filled[0], tmp_path / "cache")
-    for kernel in ("inspection._inspect", "products._residual"):
-        (one,) = folder.rglob(f"{kernel}-*")
-        shutil.rmtree(one)
+    for family in ("inspection", "products"):
+        for kernel in folder.rglob(f"{family}.*"):
+            shutil.rmtree(kernel)
     return str(folder)
 
 
@@ -90,7 +90,7 @@ def test_a_solve_says_once_that_kernels_are_compiled_and_how_long_it_took(filled
     *lines, first, second = report.splitlines()
     first, second = eval(first), eval(second)
     assert 0 < first["compile"] <= first["solve"] and second["compile"] == 0
-    assert f"Compiling or loading kernels, at their first use: {first['compile']:.3g} s of the time above." in lines
+    assert any(line.startswith(f"Compiling kernels, at their first use: {first['compile']:.3g} s") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,15 @@ def test_a_solve_says_once_that_kernels_are_compiled_and_how_long_it_took(filled
         ("import os; os.environ['FINELU_SILENT'] = '1'; fl.Jacobi().factor(A)", False),
     ],
 )
-def test_every_call_says_the_same_lines_and_verbose_false_none(two_missing, call, said):
-    status, out, err = run(CALLS + call, FINELU_CACHE=two_missing)
+def test_every_call_says_the_same_lines_and_verbose_false_none(some_missing, call, said):
+    status, out, err = run(CALLS + call, FINELU_CACHE=some_missing)
     assert (status, out) == (0, "")
     assert err.startswith(compiling.BEGUN + "\n") and DONE.search(err) if said else err == ""
 
 
-def test_the_command_line_says_it_too(two_missing):
+def test_the_command_line_says_it_too(some_missing):
     words = ("solve", "gallery:poisson5:5", "--json")
-    status, out, err = run(PLAIN, *words, FINELU_CACHE=two_missing)
+    status, out, err = run(PLAIN, *words, FINELU_CACHE=some_missing)
     assert (status, err.partition("\n")[0]) == (0, compiling.BEGUN)
     assert json.loads(out)["converged"] and json.loads(out)["compile_seconds"] > 0
 
@@ -120,9 +120,9 @@ def test_kernels_of_others_are_not_told_of(tmp_path):
     assert run("import finelu, numba; numba.njit(lambda x: x)(1)", FINELU_CACHE=str(tmp_path)) == (0, "", "")
 
 
-def test_a_terminal_shows_the_lines(two_missing):
+def test_a_terminal_shows_the_lines(some_missing):
     terminal, end_of_it = pty.openpty()
-    given = {"FINELU_SILENT": "", "FINELU_CACHE": two_missing}
+    given = {"FINELU_SILENT": "", "FINELU_CACHE": some_missing}
     status = New(CALLS + "fl.Jacobi().factor(A)", stderr=os.ttyname(end_of_it), **given).wait(WAIT)
     os.close(end_of_it)
     shown = os.read(terminal, 4096).decode().replace("\r", "")
@@ -245,14 +245,14 @@ def test_a_warmup_says_how_long_it_took_and_where_the_kernels_are(monkeypatch, c
     assert main(["warmup"]) == 1 and "set FINELU_CACHE" in capsys.readouterr().out
 
 
-def test_clear_empties_the_folder_of_kernels_and_no_other(two_missing):
-    other_folder = Path(two_missing) / "kernels" / "notes"
+def test_clear_empties_the_folder_of_kernels_and_no_other(some_missing):
+    other_folder = Path(some_missing) / "kernels" / "notes"
     other_folder.mkdir()
     (other_folder / "mine.txt").write_text("kept")
-    status, out, err = run(PLAIN, "warmup", "--clear", "--json", FINELU_CACHE=two_missing)
+    status, out, err = run(PLAIN, "warmup", "--clear", "--json", FINELU_CACHE=some_missing)
     assert (status, err) == (0, "") and json.loads(out)["removed_bytes"] > 1e5
-    assert kept(two_missing) == {} and [path.name for path in other_folder.iterdir()] == ["mine.txt"]
-    assert "removed 0.0 MB" in run(PLAIN, "warmup", "--clear", FINELU_CACHE=two_missing)[1]
+    assert kept(some_missing) == {} and [path.name for path in other_folder.iterdir()] == ["mine.txt"]
+    assert "removed 0.0 MB" in run(PLAIN, "warmup", "--clear", FINELU_CACHE=some_missing)[1]
 
 
 def test_nothing_is_printed_where_nothing_was_compiled(capsys):

@@ -168,7 +168,7 @@ FORMS = {
 def test_a_norm_below_the_tolerance_is_none_of_rounding(form, dtype):
     A, x, b = cancelling(30, dtype)
     product = as_operator(FORMS[form](A), "A", b, b.dtype)
-    residual = Residual(product.matrix, product.__matmul__, b.dtype)
+    residual = Residual(product, b)
     exact = np.zeros(30, dtype)
     reference.products.residual_twice(A.indptr, A.indices, A.data, x, b, 1.0, exact)
     exact, eps = float(np.linalg.norm(exact)), float(np.finfo(dtype).eps)
@@ -199,7 +199,7 @@ def test_twice_the_precision_may_be_too_little():
     A = sp.csr_matrix(laplacian(np.array([[0, 0.1, 0.1], [0.1, 0, 0.2], [0.1, 0.2, 0]])))
     b, x = np.array([1.0, 0.0, 0.0]), np.full(3, 2.0**109)
     product = as_operator(A, "A", b, b.dtype)
-    size = Residual(product.matrix, product.__matmul__, b.dtype)(b, x, 1e-8)[1]
+    size = Residual(product, b)(b, x, 1e-8)[1]
     assert size > 1e-8 and exact_residual(A.toarray(), b, x) > 1e-8
 
 
@@ -576,7 +576,7 @@ def test_an_operator_whose_terms_overflow_claims_nothing():
     b = A @ x
     product = as_operator(spla.aslinearoperator(A), "A", b, b.dtype)
     with np.errstate(all="ignore"):
-        _, size = Residual(product.matrix, product.__matmul__, b.dtype)(b, x, 1e-8 * np.linalg.norm(b))
+        _, size = Residual(product, b)(b, x, 1e-8 * np.linalg.norm(b))
     assert not size <= 1e-8 * np.linalg.norm(b)
 
 
@@ -610,8 +610,7 @@ def test_norms_alone_show_that_dense_and_block_matrices_need_no_second_look(call
     for matrix, right, M in ((blocks, b, None), (grid, grid @ ones, F)):
         assert krylov.gmres(matrix, right, M=M, rtol=1e-4, maxiter=300).converged
     assert not called and not of_grid and not by_entries  # one norm is enough where the tolerance is not small
-    residual = Residual(blocks, blocks.matvec, blocks.dtype)
-    _, x = residual._prepared(b, np.ones(400))
+    residual, x = Residual(as_operator(blocks, "A", b, b.dtype), b), np.ones(400)
     eps = np.finfo(float).eps
     lengths = np.sqrt(blocks.bounds()[1] * blocks.bounds()[2]), blocks.norm_bound()
     small, large = ((blocks.most_in_row + 1) * 2 * eps * (size * 20 + np.linalg.norm(b)) for size in lengths)

@@ -11,7 +11,6 @@ import finelu
 from finelu import SparseLU, foreign, gallery
 from finelu.errors import ParameterError, SingularMatrix, StructurallySingular
 from finelu.kernels import cpu, reference
-from finelu.kernels.cpu import inspection as mirror
 from finelu.ordering import complete_fill, with_little_fill
 from finelu.preconditioners.direct import analysis, factors
 from finelu.scaling import by_largest
@@ -268,25 +267,6 @@ def test_nested_dissection_is_taken_where_it_pays_and_is_installed(monkeypatch):
     assert with_little_fill(A)[1] == degree
     small = gallery.poisson5(20, 20)  # is done before METIS would be
     assert with_little_fill(small)[1] == with_little_fill(small, "amd")[1]
-
-
-@PATTERNS
-@given(A=dominant_matrices(), dtype=st.sampled_from(["float64", "complex128", "float32"]), seed=st.integers(0, 99))
-def test_a_matrix_compared_with_its_transpose(A, dtype, seed):
-    A = A.astype(dtype)
-    rng = np.random.default_rng(seed)
-    A = sp.csr_matrix(A + A.T * rng.integers(0, 2))  # symmetric patterns as well
-    A.data = (rng.standard_normal(A.nnz) + (1j * rng.standard_normal(A.nnz) if dtype[0] == "c" else 0)).astype(dtype)
-    A.sort_indices()
-    whole = finelu.as_csr(A)
-    parts = (whole.indptr, whole.indices, whole.data, whole.diag)
-    np.testing.assert_allclose(mirror.mirrored(*parts), reference.inspection.mirrored(*parts), rtol=1e-6)
-    if dtype[0] != "c":
-        C = finelu.as_csr(A)
-        arguments = (C.indptr, C.indices, C.data, C.diag, 0.5, 0.8)
-        np.testing.assert_allclose(
-            mirror.signs(*arguments), reference.inspection.signs(*arguments), rtol=1e-5, atol=1e-6
-        )
 
 
 def test_fill_by_definition():
