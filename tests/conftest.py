@@ -257,27 +257,6 @@ def own_methods(monkeypatch):
 
 
 @pytest.fixture
-<<<<<<< HEAD
-=======
-def installed(tmp_path):
-    """installed(module, code, kind, points): the environment of a process in which a package of this module, with these
-    entry points for recipes or methods, is installed."""
-    import finelu
-
-    def package(module, code, kind, points):
-        (tmp_path / f"{module}.py").write_text(code)
-        info = tmp_path / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-        lines = [f"{name} = {place}" for name, place in points.items()]
-        (info / "entry_points.txt").write_text("\n".join([f"[finelu.{kind}]", *lines, ""]))
-        return os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(finelu.__file__).parents[1])])}
-
-    return package
-
-
-@pytest.fixture
->>>>>>> testsk
 def recipe_of(own_recipes):
     """recipe_of(factor): registers the recipe `own`, whose factor(A) is this function."""
 
@@ -355,7 +334,6 @@ def terminal(monkeypatch):
     """terminal(): stderr, as `capsys` has it in the test, is a terminal from then on."""
     monkeypatch.setenv("TERM", "xterm")
     return lambda: monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-<<<<<<< HEAD
 
 
 @pytest.fixture
@@ -374,8 +352,6 @@ def installed(tmp_path):
         return os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(finelu.__file__).parents[1])])}
 
     return package
-=======
->>>>>>> testsk
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import WAIT, New
+from programs import WAIT, New, ended
 
 import finelu as fl
 from finelu import compiling
@@ -37,9 +37,7 @@ DONE = re.compile(r"finelu: compiled (\d+ kernels|1 kernel) in \d+\.\d s\n")
 
 def run(code, *words, **environment):
     """(status, stdout, stderr) of a program with a cache folder of its own, or none."""
-    process = New(code, *words, **{"FINELU_SILENT": "", "FINELU_KERNELS": "compile", **environment})
-    out, err = process.communicate(timeout=WAIT)
-    return process.returncode, out, err
+    return ended(code, *words, **{"FINELU_SILENT": "", "FINELU_KERNELS": "compile", **environment})
 
 
 def kept(folder):
