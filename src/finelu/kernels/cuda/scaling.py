@@ -24,7 +24,7 @@ def scale(A, out, below, above):
 
 
 def divide_by_pivots(F, out, refused):
-    """out, with its entries below the diagonal divided by the pivots of their columns; see kernels/reference/scaling.py."""
+    """out, with the entries below the diagonal divided by their pivots; see kernels/reference/scaling.py."""
     n = F.indices.dtype.type(F.n)
     _each("divide_by_pivots", (out.dtype, n.dtype), n, F.indptr, F.indices, F.diag, out, refused, lanes=LANES)
     return out
