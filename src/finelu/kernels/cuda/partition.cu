@@ -19,15 +19,17 @@ template <typename T> __device__ inline double size_of(T a) { return double(fabs
 // length.
 struct Rows {
     int first;
-    long long start;  // of this lane's row; that of the last row's end where there is no such row
+    long long start;      // of this lane's row; that of the last row's end where there is no such row
+    long long begin, end;  // of the entries of all 32 rows
 
     __device__ Rows(int n, const long long* __restrict__ indptr)
     {
         const int lane = threadIdx.x % 32;
         first = (int(blockIdx.x) * (int(blockDim.x) / 32) + int(threadIdx.x) / 32) * 32;
         start = first < n ? indptr[min(first + lane, n)] : 0;
+        begin = __shfl_sync(ALL, start, 0);
+        end = first < n ? indptr[min(first + 32, n)] : 0;
     }
-    __device__ long long stop(int n, const long long* __restrict__ indptr) const { return indptr[min(first + 32, n)]; }
     // which of the 32 rows place p lies in; all lanes call it
     __device__ int row_of(long long p) const
     {
@@ -73,12 +75,11 @@ __global__ void couplings(int n, const long long* __restrict__ indptr, const int
 {
     const Rows rows(n, indptr);
     if (rows.first >= n) return;
-    const long long stop = rows.stop(n, indptr), start = __shfl_sync(ALL, rows.start, 0);
     unsigned alone = 0;
-    for (long long base = start; base < stop; base += 32) {
+    for (long long base = rows.begin; base < rows.end; base += 32) {
         const long long p = base + threadIdx.x % 32;
         const int i = rows.first + rows.row_of(p);
-        if (p >= stop) continue;  // of the last round
+        if (p >= rows.end) continue;  // of the last round
         const int j = indices[p];
         long long w = 0;
         if (j != i) {
@@ -99,10 +100,9 @@ __global__ void count_ends(int n, const long long* __restrict__ indptr, const in
 {
     const Rows rows(n, indptr);
     if (rows.first >= n) return;
-    const long long stop = rows.stop(n, indptr), start = __shfl_sync(ALL, rows.start, 0);
     const int own = rows.first + int(threadIdx.x) % 32;
     if (own < n) atomicAdd(count + own, (unsigned long long)(indptr[own + 1] - rows.start));
-    for (long long p = start + threadIdx.x % 32; p < stop; p += 32) atomicAdd(count + indices[p], 1ull);
+    for (long long p = rows.begin + threadIdx.x % 32; p < rows.end; p += 32) atomicAdd(count + indices[p], 1ull);
 }
 
 // Each entry at both of its ends; end[i] = begin[i] before, and the end of the list of i after.
@@ -111,11 +111,10 @@ __global__ void place_ends(int n, const long long* __restrict__ indptr, const in
 {
     const Rows rows(n, indptr);
     if (rows.first >= n) return;
-    const long long stop = rows.stop(n, indptr), start = __shfl_sync(ALL, rows.start, 0);
-    for (long long base = start; base < stop; base += 32) {
+    for (long long base = rows.begin; base < rows.end; base += 32) {
         const long long p = base + threadIdx.x % 32;
         const int i = rows.first + rows.row_of(p);
-        if (p >= stop) continue;
+        if (p >= rows.end) continue;
         const int j = indices[p];
         const unsigned long long here = atomicAdd(end + i, 1ull), there = atomicAdd(end + j, 1ull);
         neighbours[here] = j;
@@ -321,17 +320,16 @@ __global__ void grid_couplings(int n, const long long* __restrict__ indptr, cons
     const Rows rows(n, indptr);
     const int own = rows.first + int(threadIdx.x) % 32, own_x = own % nx, own_y = own / nx % ny;
     const double size = row_size(n, own, indptr, data, diag), own_scale = size > 0.0 ? ONE / size : 0.0;
-    const long long stop = rows.first < n ? rows.stop(n, indptr) : 0, start = __shfl_sync(ALL, rows.start, 0);
     const long long plane = (long long)nx * ny;
     unsigned long long sums[3] = {0, 0, 0};
     unsigned counts[3] = {0, 0, 0};
     bool fits = true;
-    for (long long base = start; base < stop; base += 32) {
+    for (long long base = rows.begin; base < rows.end; base += 32) {
         const long long p = base + threadIdx.x % 32;
         const int row = rows.row_of(p);
         const int x = __shfl_sync(ALL, own_x, row), y = __shfl_sync(ALL, own_y, row);
         const double scale = __shfl_sync(ALL, own_scale, row);
-        if (p >= stop) continue;
+        if (p >= rows.end) continue;
         long long r = (long long)indices[p] - (rows.first + row);
         if (r == 0) continue;
         int dy = 0, dz = 0;

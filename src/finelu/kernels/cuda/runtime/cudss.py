@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from finelu.errors import FineluError
-from finelu.kernels.cuda.runtime.libraries import cuda_version, places
+from finelu.kernels.cuda.runtime.libraries import cuda_version, declared, places
 from finelu.threads import Task
 
 VERSION = 1  # of the library, its major one, whose numbers these are
@@ -100,19 +100,11 @@ def found(cuda: int) -> Library:
             text = ".".join(map(str, version))
             if version[0] != VERSION:
                 return Library(None, f"cuDSS {text} was found ({name}), and version {VERSION} is needed: {install}")
-            return Library(declared(calls), "", _layer(name), text)
+            return Library(declared(calls, PROTOTYPES), "", _layer(name), text)
         except (OSError, AttributeError) as error:
             if os.path.isabs(name):
                 missing = f"cuDSS cannot be loaded: {error}"
     return Library(None, missing)
-
-
-def declared(calls: Any) -> Any:
-    """The library, its functions with their types. AttributeError where one is missing."""
-    for name, types in PROTOTYPES.items():
-        function = getattr(calls, name)
-        function.argtypes, function.restype = types, _int
-    return calls
 
 
 def _property(calls: Any, which: int) -> int:
@@ -173,10 +165,12 @@ class Solver:
         kind : of the matrix; unless it is GENERAL, only the upper triangle is read.  threads : of the host.
         """
         self._calls, self._arrays = found.calls, (indptr, indices, values, blank)
-        self._device, self._stream = _device(), _stream()
+        self._device, self._stream = int(_cuda().runtime.getDevice()), _stream()
         self._stop = _int(0)
         self._made: list[tuple[Any, ...]] = []
-        self._streams = {self._stream[0]: _stream_object()}  # that it has seen: one that is destroyed is a fault in it
+        self._streams = {
+            self._stream[0]: _cuda().get_current_stream()
+        }  # that it has seen: one that is destroyed is a fault in it
         kept = self._stop, self._arrays, self._streams  # whose addresses the library has
         weakref.finalize(self, _destroy, self._made, self._device, kept).atexit = False
         try:
@@ -297,12 +291,12 @@ class Solver:
         stream, blank = _stream(), self._arrays[-1]
         here = phase == REFACTORIZATION and self._numeric < UNNOTICED
         if stream[0] == OF_THREAD and not here:  # that of another thread is another
-            _synchronize()
+            _cuda().runtime.deviceSynchronize()
             stream = 0, 0
-        self._streams[stream[0]] = _stream_object()
+        self._streams[stream[0]] = _cuda().get_current_stream()
 
         def run() -> None:
-            with _on(self._device), self._dense(blank) as X, self._dense(blank) as B:
+            with _cuda().Device(self._device), self._dense(blank) as X, self._dense(blank) as B:
                 self._execute(phase, stream, X, B)
 
         self._stop.value = 0
@@ -316,9 +310,9 @@ class Solver:
 
     def _execute(self, phase: int, stream: tuple[int, int], X: Any, B: Any) -> None:
         if stream != self._stream:  # it keeps intermediate results in memory of its own
-            _synchronize()
+            _cuda().runtime.deviceSynchronize()
             self._stream = stream
-            self._streams[stream[0]] = _stream_object()
+            self._streams[stream[0]] = _cuda().get_current_stream()
         self._call("cudssSetStream", self._handle, stream[0])
         self._call("cudssExecute", self._handle, phase, self._config, self._data, self._matrix, X, B)
 
@@ -381,7 +375,7 @@ def aside(function: Callable[[], None], end: Callable[[], None]) -> None:
 def _destroy(made: list[tuple[Any, ...]], device: int, _: Any) -> None:
     """Destroy the objects, last first. _ : objects that must exist until then."""
     if made:
-        with _on(device):
+        with _cuda().Device(device):
             while made:
                 destroy, *arguments = made.pop()
                 destroy(*arguments)
@@ -402,28 +396,14 @@ def free_idle_memory() -> None:
     import_module("cupy").get_default_memory_pool().free_all_blocks()
 
 
-def _device() -> int:
-    return int(import_module("cupy").cuda.runtime.getDevice())
-
-
-def _on(device: int) -> Any:
-    """While it is entered, that GPU is the current one of this thread."""
-    return import_module("cupy").cuda.Device(device)
+def _cuda() -> Any:
+    return import_module("cupy").cuda
 
 
 def _stream() -> tuple[int, int]:
     """The address of the current stream; and the thread, where that is the default one of any thread, else 0."""
-    address = int(import_module("cupy").cuda.get_current_stream().ptr)
+    address = int(_cuda().get_current_stream().ptr)
     return address, threading.get_ident() if address == OF_THREAD else 0
-
-
-def _stream_object() -> Any:
-    """The current stream, which lives as long as this."""
-    return import_module("cupy").cuda.get_current_stream()
-
-
-def _synchronize() -> None:
-    import_module("cupy").cuda.runtime.deviceSynchronize()
 
 
 def _at(array: Any) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from ctypes.util import find_library
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
 
 
 def places(wheel: str, name: str, version: int) -> Iterator[str]:
@@ -19,6 +21,14 @@ def places(wheel: str, name: str, version: int) -> Iterator[str]:
     yield f"lib{name}.so.{version}"
     if (other := find_library(name)) is not None:
         yield other
+
+
+def declared(calls: Any, prototypes: Mapping[str, tuple[Any, ...]]) -> Any:
+    """The library, with the argument types of these functions, each of which returns an int. AttributeError without one."""
+    for name, types in prototypes.items():
+        function = getattr(calls, name)
+        function.argtypes, function.restype = types, ctypes.c_int
+    return calls
 
 
 def cuda_version() -> int:

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from finelu.errors import DeviceError
-from finelu.kernels.cuda.runtime.libraries import cuda_version, places
+from finelu.kernels.cuda.runtime.libraries import cuda_version, declared, places
 
 VERSION = 2  # of the library, its major one
 BYTES = 1  # ncclUint8, of ncclDataType_t
@@ -51,9 +51,7 @@ def found(cuda: int) -> Any:
     broken = ""
     for name in places(f"nvidia-nccl-cu{cuda}", "nccl", VERSION):
         try:
-            calls = ctypes.CDLL(name)
-            for function, types in PROTOTYPES.items():
-                getattr(calls, function).argtypes, getattr(calls, function).restype = types, _int
+            calls = declared(ctypes.CDLL(name), PROTOTYPES)
             calls.ncclGetErrorString.argtypes, calls.ncclGetErrorString.restype = (_int,), ctypes.c_char_p
             return calls
         except (OSError, AttributeError) as error:
