@@ -24,7 +24,7 @@ def places(wheel: str, name: str, version: int) -> Iterator[str]:
 
 
 def declared(calls: Any, prototypes: Mapping[str, tuple[Any, ...]]) -> Any:
-    """The library, with the types of these functions, each of which returns an int. AttributeError if one is missing."""
+    """The library, with the types of these functions, which return ints. AttributeError if one is missing."""
     for name, types in prototypes.items():
         function = getattr(calls, name)
         function.argtypes, function.restype = types, ctypes.c_int
