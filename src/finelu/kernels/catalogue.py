@@ -134,6 +134,7 @@ USES: dict[str, dict[str, str]] = {
         "fill": "indices threshold",
         "independent": "indices pattern vectors",
         "partition": "indices",
+        "pattern": "indices",
         "subdomains": "indices vectors",
         "threshold": "indices pattern vectors",
         "triangular": "levels",

@@ -600,40 +600,6 @@ __global__ void __launch_bounds__(BLOCK) count_columns(i64 nnz, const I* __restr
     }
 }
 
-// sums[b]: entries in columns b * share to (b + 1) * share. Launch: ceil(n / share) blocks, as start_columns.
-template <typename I>
-__global__ void __launch_bounds__(BLOCK) sum_columns(i64 n, i64 share, const I* __restrict__ counts, i64* sums)
-{
-    const i64 end = least_of((i64(blockIdx.x) + 1) * share, n);
-    i64 sum[1] = {0};
-    for (i64 j = i64(blockIdx.x) * share + threadIdx.x; j < end; j += BLOCK) sum[0] += counts[j];
-    block_sums(sum);
-    if (threadIdx.x == 0) sums[blockIdx.x] = sum[0];
-}
-
-// indptr (n + 1,) of the columns. sums: from sum_columns; or null, and each block adds up all counts before its own.
-template <typename I>
-__global__ void __launch_bounds__(BLOCK) start_columns(i64 n, i64 share, const I* __restrict__ counts,
-                    const i64* __restrict__ sums, I* indptr)
-{
-    const i64 begin = i64(blockIdx.x) * share, end = least_of(begin + share, n);
-    i64 sum[1] = {0};
-    if (sums == nullptr) {
-        for (i64 j = threadIdx.x; j < begin; j += BLOCK) sum[0] += counts[j];
-    } else {
-        for (int b = threadIdx.x; b < blockIdx.x; b += BLOCK) sum[0] += sums[b];
-    }
-    block_sums(sum);
-    for (i64 tile = begin; tile < end; tile += BLOCK) {
-        const i64 j = tile + threadIdx.x;
-        i64 all;
-        const i64 before = sum_before<BLOCK>(j < end ? i64(counts[j]) : 0, all);
-        if (j < end) indptr[j] = I(sum[0] + before);
-        sum[0] += all;
-    }
-    if (end == n && threadIdx.x == 0) indptr[n] = I(sum[0]);
-}
-
 template <typename I> __device__ constexpr I most_index() { return I(~0ull >> (65 - 8 * sizeof(I))); }
 
 template <typename I> struct alignas(2 * sizeof(I)) Entry {

@@ -182,7 +182,7 @@ INSTANCES: dict[str, list[str]] = {
     "fill": _over(["pattern_iluk"], INDICES, WORDS[1:3]) + _over(["places_in"], INDICES),
     "pattern": _over(["add", "values_at", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
     + _over(
-        "row_facts remove_rows sum_below count_columns sum_columns start_columns scatter_columns sort_columns",
+        "row_facts remove_rows sum_below count_columns scatter_columns sort_columns",
         INDICES,
     ),
     "sweeps": _tables("short_sweep") + _over(["long_sweep"], VALUES, INDICES, FLAGS) + _row_sweeps(),
