@@ -80,7 +80,7 @@ template <int COUNT, typename T>
 __device__ inline void await_all(const T* const (&from)[COUNT], const bool (&wanted)[COUNT], T (&value)[COUNT])
 {
     want(wanted, value);
-    while (ask(from, value)) {}
+    await_each(value, [&](int a) { return peek(from[a]); });
 }
 
 // an element of the product of two row-major N x N blocks: its row of one, its column of the other

@@ -53,19 +53,6 @@ template <typename F> __device__ inline void for_items(int count, int rows, int 
         f(int(t / columns / rows), int(t / columns % rows), int(t % columns));
 }
 
-// value[a] = *from[a] where it is still pending; whether one still is. All are asked at once, so that latencies
-// overlap.
-template <int COUNT, typename T> __device__ inline bool ask(const T* const (&from)[COUNT], T (&value)[COUNT])
-{
-    bool waits = false;
-#pragma unroll
-    for (int a = 0; a < COUNT; ++a)
-        if (pending(value[a])) value[a] = peek(from[a]);
-#pragma unroll
-    for (int a = 0; a < COUNT; ++a) waits |= pending(value[a]);
-    return waits;
-}
-
 // Cells far from their turn spare the L2 cache: one thread of a cell polls one value of a cell FAR hyperplanes away;
 // afterwards all threads poll for their own values.
 constexpr int FAR = 2;

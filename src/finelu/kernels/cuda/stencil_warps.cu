@@ -100,7 +100,7 @@ __device__ inline void await_all(const double* const (&from)[COUNT], double (&va
     if (threadIdx.x % 32 == 0 && early >= 0)
         while (pending(peek(values_of(early)))) {}
     __syncwarp();
-    while (ask(from, value)) {}
+    await_each(value, [&](int a) { return peek(from[a]); });
     __syncwarp();
 }
 

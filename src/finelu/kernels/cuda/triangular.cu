@@ -118,15 +118,7 @@ __device__ inline void solve_job(int2 job, size_t k, size_t c, int reverse, cons
                 v[q] = T(0);
                 if (have) make_pending(v[q]);
             }
-            bool waits;
-            do {  // ask again for all that are missing at once, so that their latencies overlap
-                waits = false;
-#pragma unroll
-                for (int q = 0; q < BATCH; ++q)
-                    if (pending(v[q])) v[q] = look(col[q]);
-#pragma unroll
-                for (int q = 0; q < BATCH; ++q) waits |= pending(v[q]);
-            } while (waits);
+            await_each(v, [&](int q) { return look(col[q]); });
 #pragma unroll
             for (int q = 0; q < BATCH; ++q) sum += val[q] * v[q];
         }

@@ -124,6 +124,20 @@ template <typename T> __device__ inline T await(const T* p)
     return v;
 }
 
+// ask(a) again for each value[a] that is pending, until none is: for all of them at once, so that their latencies overlap.
+template <int COUNT, typename T, typename Ask> __device__ inline void await_each(T (&value)[COUNT], const Ask& ask)
+{
+    bool waits;
+    do {
+        waits = false;
+#pragma unroll
+        for (int a = 0; a < COUNT; ++a)
+            if (pending(value[a])) value[a] = ask(a);
+#pragma unroll
+        for (int a = 0; a < COUNT; ++a) waits |= pending(value[a]);
+    } while (waits);
+}
+
 __device__ inline void post(int* p, int v) { asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 __device__ inline void post(float* p, float v)
 {
