@@ -167,8 +167,6 @@ __device__ inline void for_block_products(const Factor<T, I, SYMMETRIC>& factor,
             staged_l[t] = FRESH ? T(0) : factor.data[base + t];
         }
         __syncthreads();
-        I column[AHEAD];
-        T value[AHEAD];
         const auto fetch = [&](int e, I& j, T& v) {
             j = I(-1);
             if (e < steps) {
@@ -179,18 +177,12 @@ __device__ inline void for_block_products(const Factor<T, I, SYMMETRIC>& factor,
                 }
             }
         };
-#pragma unroll
-        for (int a = 0; a < AHEAD; ++a) fetch(a, column[a], value[a]);
+        Ahead<T, I> ahead(fetch);
         for (int e = 0; e < steps; ++e) {
             const T l = begin(base + e, staged_k[e], staged_l[e]);
-            I j = column[0];
-            T v = value[0];
-#pragma unroll
-            for (int a = 1; a < AHEAD; ++a) {
-                column[a - 1] = column[a];
-                value[a - 1] = value[a];
-            }
-            fetch(e + AHEAD, column[AHEAD - 1], value[AHEAD - 1]);
+            I j;
+            T v;
+            ahead.take(e, j, v, fetch);
             const I begin_e = staged_first[e], last_e = staged_last[e];
             const bool wide = for_own<T, I, SYMMETRIC, FRESH>(factor, base + e, hi, begin_e, last_e, t, LONG_BLOCK,
                                                               [&](I own, T w) { use(own, l * w); });
@@ -325,8 +317,6 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
             }
 #pragma unroll
             for (int e = 0; e < PER_LANE; ++e) {
-                I columns[AHEAD];
-                T values[AHEAD];
                 const auto fetch = [&](int t, I& j, T& v) {
                     const I q = shuffle(first[e], t % LANES, LANES) + lane, stop = shuffle(last[e], t % LANES, LANES);
                     j = I(-2);
@@ -336,20 +326,14 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
                         v = factor.template value<false>(q);
                     }
                 };
-#pragma unroll
-                for (int b = 0; b < AHEAD; ++b) fetch(b, columns[b], values[b]);
+                Ahead<T, I> ahead(fetch);
                 for (int t = 0; t < LANES; ++t) {
                     const I k_first = shuffle(first[e], t, LANES), k_last = shuffle(last[e], t, LANES);
                     const T l = shuffle(held[e], t, LANES);
                     if (!__any_sync(ALL, k_first > 0)) break;  // no row's entry t is below the diagonal
-                    I j = columns[0];
-                    T v = values[0];
-#pragma unroll
-                    for (int b = 1; b < AHEAD; ++b) {
-                        columns[b - 1] = columns[b];
-                        values[b - 1] = values[b];
-                    }
-                    fetch(t + AHEAD, columns[AHEAD - 1], values[AHEAD - 1]);
+                    I j;
+                    T v;
+                    ahead.take(t, j, v, fetch);
                     for (I q = k_first;;) {
                         for (int u = 0; u < LANES && __any_sync(ALL, q + u < k_last); ++u) {
                             const I column = shuffle(j, u, LANES);

@@ -40,6 +40,29 @@ struct Factor {
     }
 };
 
+// The first entries of the next AHEAD rows, on their way while one row is worked on. fetch(e, column, value): of row e.
+template <typename T, typename I> struct Ahead {
+    I column[AHEAD];
+    T value[AHEAD];
+    template <typename Fetch> __device__ explicit Ahead(const Fetch& fetch)
+    {
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) fetch(a, column[a], value[a]);
+    }
+    // j, v: those of row e, in the order of rows
+    template <typename Fetch> __device__ void take(int e, I& j, T& v, const Fetch& fetch)
+    {
+        j = column[0];
+        v = value[0];
+#pragma unroll
+        for (int a = 1; a < AHEAD; ++a) {
+            column[a - 1] = column[a];
+            value[a - 1] = value[a];
+        }
+        fetch(e + AHEAD, column[AHEAD - 1], value[AHEAD - 1]);
+    }
+};
+
 // use(step, column, value, here) for LANES entries of a row of U at a time, the rows in the order of the entries of L
 // in places [lo, pivot); begin(p, k, l) before each row gives the factor; here: this lane has an entry of columns
 // [from, upto]. No thread waits for a row of U when it is its turn: its bounds are known by then, and the first entries
@@ -62,8 +85,6 @@ __device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsig
             first = factor.first(k);
             last = factor.last(k);
         }
-        I column[AHEAD];
-        T value[AHEAD];
         const auto fetch = [&](int e, I& j, T& v) {
             const I q = shuffle(mask, first, e % LANES, LANES) + lane, stop = shuffle(mask, last, e % LANES, LANES);
             j = I(-1);
@@ -72,18 +93,12 @@ __device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsig
                 if (VALUES) v = factor.template value<FRESH>(q);
             }
         };
-#pragma unroll
-        for (int a = 0; a < AHEAD; ++a) fetch(a, column[a], value[a]);
+        Ahead<T, I> ahead(fetch);
         for (int e = 0; e < steps && more(); ++e) {
             begin(base + e, shuffle(mask, k, e, LANES), shuffle(mask, l, e, LANES));
-            I j = column[0];
-            T v = value[0];
-#pragma unroll
-            for (int a = 1; a < AHEAD; ++a) {
-                column[a - 1] = column[a];
-                value[a - 1] = value[a];
-            }
-            fetch(e + AHEAD, column[AHEAD - 1], value[AHEAD - 1]);
+            I j;
+            T v;
+            ahead.take(e, j, v, fetch);
             use(j, v, j >= from && j <= upto);
             const I rest = shuffle(mask, first, e, LANES) + LANES, last_e = shuffle(mask, last, e, LANES);
             const I stop = rest < last_e && !wide(base + e, rest, last_e) ? last_e : rest;
