@@ -119,7 +119,10 @@ USES: dict[str, dict[str, str]] = {
     },
     "cpu": {
         "arnoldi": "vectors",
+        "_schur": "_crout_rows",
         "blocks": "levels",
+        "crout": "_crout_rows _schur",
+        "crout_symmetric": "_crout_rows _schur",
         "elimination": "levels",
         "products": "vectors",
         "recurrences": "cycle vectors",
