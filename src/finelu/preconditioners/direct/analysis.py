@@ -16,7 +16,7 @@ from finelu.errors import (
     SingularMatrix,
     StructurallySingular,
 )
-from finelu.factors import Arrangement
+from finelu.factors import Arrangement, Columns
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.traits import MatrixTraits, dense_row
 from finelu.ordering import Fill, OrderingJob, complete_fill, with_little_fill
@@ -59,7 +59,7 @@ class Analysis:
     library: Library | None = None
     by_itself: str = ""
     prepared: Prepared | None = None
-    columns: Any = None
+    columns: Columns | None = None
 
 
 def analysed(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
@@ -327,15 +327,12 @@ def _partial_matching(A: CSR) -> np.ndarray:
     return rows
 
 
-def columns_of(recipe: Any, arranged: Arrangement, A: CSR) -> Any:
+def columns_of(recipe: Any, arranged: Arrangement, A: CSR) -> Columns:
     """The matrix to factor: A in its order, scaled and shifted, stored by columns."""
-    S = arranged.by_columns(A)
-    if recipe.shift:
-        d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
-        S = _narrow(S + recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype), format="csc"))
-    return S
-
-
-def _narrow(S: Any) -> Any:
-    """S with the 32-bit indices that the libraries need."""
-    return sp.csc_matrix((S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32)), shape=S.shape)
+    columns = arranged.by_columns(A)
+    if not recipe.shift:
+        return columns
+    S = columns.tosparse()
+    d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
+    S = S + recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype), format="csc")
+    return Columns(S.indptr.astype(np.int32), S.indices.astype(np.int32), S.data, S.shape)
