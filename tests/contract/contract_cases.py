@@ -98,6 +98,7 @@ OPTIONS = {
     "paric, new pivots": ("paric", {"pivots": "new", "scale": False}),
     "parilut, swept": ("parilut", {"sweep": "synchronous", "ordering": "rcm"}),
     "parict, swept": ("parict", {"sweep": "synchronous", "ordering": "rcm"}),
+    "schwarz, ilut": ("schwarz", {"local": "ilut"}),
 }
 
 

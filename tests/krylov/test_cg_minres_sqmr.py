@@ -99,7 +99,9 @@ def test_the_drift_of_minres_is_the_rounding_of_x_over_the_residual(backend, far
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("dtype", "far"), [(np.float64, 300), (np.complex128, 300), (np.float32, 35)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "far"), [(np.float64, 300), (np.complex128, 300), (np.complex64, 35), (np.float32, 35)], ids=str
+)
 def test_minres_sees_its_x_outgrow_the_precision_in_any_units(backend, dtype, far, seed):
     rng = np.random.default_rng(seed)
     n, rank = 40, 25

@@ -11,7 +11,6 @@ import finelu
 from finelu import SparseLU, foreign, gallery
 from finelu.errors import ParameterError, SingularMatrix, StructurallySingular
 from finelu.kernels import cpu, reference
-from finelu.kernels.cpu import inspection as mirror
 from finelu.ordering import complete_fill, with_little_fill
 from finelu.preconditioners.direct import analysis, factors
 from finelu.scaling import by_largest
@@ -270,25 +269,6 @@ def test_nested_dissection_is_taken_where_it_pays_and_is_installed(monkeypatch):
     assert with_little_fill(small)[1] == with_little_fill(small, "amd")[1]
 
 
-@PATTERNS
-@given(A=dominant_matrices(), dtype=st.sampled_from(["float64", "complex128", "float32"]), seed=st.integers(0, 99))
-def test_a_matrix_compared_with_its_transpose(A, dtype, seed):
-    A = A.astype(dtype)
-    rng = np.random.default_rng(seed)
-    A = sp.csr_matrix(A + A.T * rng.integers(0, 2))  # symmetric patterns as well
-    A.data = (rng.standard_normal(A.nnz) + (1j * rng.standard_normal(A.nnz) if dtype[0] == "c" else 0)).astype(dtype)
-    A.sort_indices()
-    whole = finelu.as_csr(A)
-    parts = (whole.indptr, whole.indices, whole.data, whole.diag)
-    np.testing.assert_allclose(mirror.mirrored(*parts), reference.inspection.mirrored(*parts), rtol=1e-6)
-    if dtype[0] != "c":
-        C = finelu.as_csr(A)
-        arguments = (C.indptr, C.indices, C.data, C.diag, 0.5, 0.8)
-        np.testing.assert_allclose(
-            mirror.signs(*arguments), reference.inspection.signs(*arguments), rtol=1e-5, atol=1e-6
-        )
-
-
 def test_fill_by_definition():
     A = gallery.poisson5(6, 5)
     L = np.linalg.cholesky(A.toarray())
@@ -312,11 +292,11 @@ def test_fill_of_an_order():
         assert "permutation" in one_line(error)
 
 
-def test_superlu_works_on_few_columns_at_once_where_an_entry_takes_little_work(monkeypatch):
+def test_superlu_works_on_few_columns_at_once_where_an_entry_takes_little_work(splu_is):
     """Measured: up to 30% less time; the factors are the same to rounding, whatever the number."""
     seen = []
     own = foreign.splu
-    monkeypatch.setattr(foreign, "splu", lambda A, **given: seen.append(given) or own(A, **given))
+    splu_is(lambda A, **given: seen.append(given) or own(A, **given))
     chain, box = gallery.poisson5(1, 400), gallery.poisson7(16)
     cases = [
         (chain, "auto", 1),

@@ -107,7 +107,7 @@ def test_the_pattern_of_long_rows_and_both_index_types(A):
 
 
 @pytest.mark.parametrize("variant", ["sequential", "levels", "auto"])
-@pytest.mark.parametrize("name", ["poisson7:5,4,3", "random_dominant:120,0.03,4,complex128"])
+@pytest.mark.parametrize("name", ["poisson7:5,4,3", "random_dominant:120,0.03,4,complex64"])
 def test_the_bits_are_those_of_the_reference_on_the_pattern(name, variant):
     A = gallery.problem(name)
     F = ILUK(level=2, variant=variant).factor(A)

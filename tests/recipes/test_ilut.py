@@ -31,7 +31,6 @@ import finelu as fl
 from finelu import ILU0, ILUT, ZeroPivot, gallery
 from finelu.cli import main
 from finelu.kernels import cpu, reference
-from finelu.kernels.cpu.graph import transposed
 from finelu.kernels.cpu.runtime.sort import kth_largest, pop, push, sort, strongest
 from finelu.matrix import CSR, as_csr, lower_triangle
 from finelu.preconditioners.threshold import column_norms, row_norms
@@ -273,16 +272,6 @@ def test_the_strongest_are_those_of_the_reference_with_many_ties(w, limit, tau):
 def test_the_strongest_say_where_one_is_not_finite():
     for bad in (np.nan, np.inf, -np.inf):
         assert strongest(np.arange(3, dtype=np.int32), 3, 0.5, 3, np.array([1.0, bad, 0.0]), np.empty(3)) == -1
-
-
-@PATTERNS
-@given(A=dominant_matrices())
-def test_transposed(A):
-    indptr, indices, data = transposed(A.indptr, A.indices, A.data)
-    want = sp.csr_matrix(A.T)
-    want.sort_indices()
-    for got, part in ((indptr, want.indptr), (indices, want.indices), (data, want.data)):
-        np.testing.assert_array_equal(got, part)
 
 
 def test_norms_of_large_and_small_numbers():

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 import finelu as fl
 from finelu import ILU0, MILU0, ZeroPivot, gallery
 from finelu.kernels.cpu.elimination import milu0, milu0_analysis
-from finelu.kernels.operands import CSR
 
 # By definition: (L U) e = A e
 
@@ -62,7 +61,7 @@ def test_on_a_gpu_it_is_that_of_the_cpu(backend, name, variant):
         for relax in (1.0, 0.7):
             want = np.empty_like(A.data)
             assert milu0(milu0_analysis(A, "sequential"), A.data, relax, want) == -1
-            on_gpu = CSR(*(backend.move(part) for part in (A.indptr, A.indices, A.data, A.diag)))
+            on_gpu = backend.move(A)
             F = MILU0(relax=relax, variant=variant).factor(on_gpu)
             for again in (F, F.update(on_gpu), MILU0(relax=relax, variant=variant).factor(on_gpu)):
                 got = backend.fetch(again.triangles.data)

@@ -6,13 +6,13 @@ import math
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from finelu.auto.choose import Rung
 from finelu.auto.rates import current, current_on_gpu
+from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import free_memory
 from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
@@ -55,7 +55,7 @@ class Costs:
 
     rungs : the rungs, from `choose.rungs`.
     limit : the memory for the factors of a rung in bytes; None for a part of the free memory.
-    deadline : a time of `perf_counter`.
+    deadline : a time of `compiling.now`.
     pace : the measured time of an iteration divided by the expected one, which corrects all expected times.
     gpu_pace : the same for the rungs that a GPU computes.
     analysis : the analysis of the direct solve, once `count_fill` has made it.
@@ -280,7 +280,7 @@ class Costs:
         seconds : on an idle machine; if `rung` is given, as returned by `seconds(rung)`, whose pace is taken out.
         """
         pace = self.gpu_pace if self.traits.gpu and self._made_on_gpu(rung) else self.pace
-        return perf_counter() + (seconds / pace if rung else seconds) < self.deadline
+        return now() + (seconds / pace if rung else seconds) < self.deadline
 
     @cached_property
     def memory(self) -> float:
