@@ -105,7 +105,7 @@ class Iterations:
                     rtol=0.0,
                     atol=tolerance,
                     maxiter=int(most),
-                    callback=callback and (lambda correction, x=x: callback(x + correction)),
+                    callback=None if callback is None else lambda correction, x=x: callback(x + correction),  # type: ignore[misc]
                     watch=monitor,
                     restart=REFINEMENTS if self.complete else krylov.CYCLE,
                 )
