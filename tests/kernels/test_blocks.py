@@ -277,23 +277,6 @@ def test_arrays_that_are_longer_than_what_they_hold_are_taken_as_scipy_does():
     np.testing.assert_array_equal(longer.tocsr().toarray(), dense(data, indices, indptr))
 
 
-def test_of_a_stencil_it_is_the_same_matrix():
-    S = StencilMatrix(random_blocks((3, 4, 5), 2))
-    A = BlockMatrix.from_bsr(S.to_bsr())
-    x = values(120, "float64")
-    assert_close(A @ x, S @ x, 32)
-    assert abs(A.tocsr() - S.tocsr()).max() == 0
-
-
-def test_krylov_methods_take_it_as_a(backend):
-    arrays = block_arrays(20, 3)
-    A, b = BlockMatrix(*(backend.move(v) for v in arrays)), values(60, "float64")
-    for method in (fl.gmres, fl.bicgstab, fl.bicg, fl.fgmres):
-        solution = method(A, backend.move(b), rtol=1e-10)
-        assert solution.converged
-        assert np.linalg.norm(b - dense(*arrays) @ backend.fetch(solution.x)) <= 1.01e-10 * np.linalg.norm(b)
-
-
 def test_it_prints_what_it_is():
     assert repr(BlockMatrix(*block_arrays(4, 3, 0))) == "BlockMatrix(4 rows, 4 blocks, n=3, float64, CPU)"
 

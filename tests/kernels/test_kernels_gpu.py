@@ -294,18 +294,6 @@ def on_device(b):
     return cupy.asarray(b)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("problem", WELL_CONDITIONED, ids=str)
-def test_every_method_is_the_reference(problem, kind):
-    lower, unit, trans = kind
-    A = scaled(as_csr(problem.A), unit)
-    b = values((A.n, 2), A.dtype)
-    want = reference.triangular.solve_triangular(triangle(A, lower, unit, trans), A.data, b)
-    for method in EXACT:
-        solver = TriangularSolver(on_gpu(A), lower=lower, unit=unit, trans=trans, method=method)
-        assert_close(solver.solve(on_device(b)).get(), want, 32)
-
-
 @PATTERNS
 @given(data=st.data())
 def test_every_method_on_any_pattern(cupy, data):

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from checks import DTYPES, PATTERNS, dominant_matrices, one_line, values, without_gpu
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse.linalg import aslinearoperator
 
 import finelu
 from finelu import gallery
@@ -464,6 +465,7 @@ def test_methods_take_every_form_of_A_and_of_M(method, n):
     A = sp.diags([-1.0, 4.0, -1.0], [-1, 0, 1], shape=(n, n), format="csr")
     M, b = sp.csr_matrix(np.linalg.inv(A.toarray())), np.arange(1.0, n + 1)
     solve = getattr(finelu, method)
+    assert np.allclose(A @ solve(aslinearoperator(A), b.tolist(), M=aslinearoperator(M), rtol=1e-12).x, b)
     for form in forms_of(A):
         assert np.allclose(A @ solve(form, b, rtol=1e-12).x, b), type(form)
         assert np.allclose(A @ finelu.solve(form, b).x, b), type(form)

@@ -108,13 +108,6 @@ def test_without_dropping_it_is_the_complete_factor(backend, name, dtype):
     assert_close(L.toarray(), want.astype(dtype), 256, scale=abs(want).max())
 
 
-@PATTERNS
-@given(A=dominant_matrices(hermitian=True))
-def test_without_dropping_any_pattern_is_factored_completely(A):
-    L = ICT(drop_tol=0.0, fill=NEVER).factor(A).L
-    assert_close((L @ L.T).toarray(), A.toarray(), 64, scale=abs(A).max())
-
-
 def test_where_there_is_no_fill_it_is_ic0():
     for A in (gallery.tridiagonal(60), gallery.arrow(40), full(20, hermitian=True)):
         F, G = ICT(drop_tol=0.0).factor(A), IC0().factor(A)

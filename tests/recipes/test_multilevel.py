@@ -253,13 +253,6 @@ def test_levels_and_dense_size_say_where_lapack_begins(backend, levels, dense_si
         assert iterations(backend, A, F) < 20
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_one_row(backend, dtype):
-    for dense_size in (0, 1):
-        F = MultilevelILU(dense_size=dense_size).factor(backend.move(sp.csr_matrix(np.full((1, 1), -4, dtype))))
-        np.testing.assert_array_equal(backend.fetch(F.solve(backend.move(np.full(1, 8, dtype)))), [-2])
-
-
 def test_rows_without_pivots_do_not_become_levels(backend):
     A = sp.csr_matrix(np.fliplr(np.eye(50)) * np.arange(1, 51))  # no diagonal, and nothing that brings one
     F = MultilevelILU(matching=False, dense_size=0, symmetric=False).factor(backend.move(A))
