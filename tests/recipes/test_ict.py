@@ -14,6 +14,7 @@ from checks import (
     in_dtype,
     iterations,
     one_line,
+    refused,
     with_index,
 )
 from conftest import real_matrix
@@ -196,9 +197,8 @@ def test_a_search_goes_on_beyond_breakdowns():
 
 def test_a_search_that_finds_no_factors_says_which_pivot_failed():
     A = sp.csr_matrix(gallery.poisson5(14, 14) - 3 * sp.eye(196))
-    with pytest.raises(ZeroPivot, match=r"which is not a positive number with drop_tol=") as error:
+    with refused(ZeroPivot, match=r"which is not a positive number with drop_tol="):
         ICT(nnz=A.nnz).factor(A)
-    one_line(error)
     F = ICT(nnz=A.nnz, shift=4.0).factor(A)
     assert A.nnz - 1 <= F.report["nnz"] <= A.nnz
 

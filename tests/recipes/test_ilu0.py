@@ -11,6 +11,7 @@ from checks import (
     in_dtype,
     iterations,
     one_line,
+    refused,
     values,
 )
 from conftest import real_matrix
@@ -164,9 +165,8 @@ def test_a_zero_pivot_names_its_row_and_what_to_try(backend, row):
 
 def test_values_that_overflow_are_found(backend):
     A = sp.csr_matrix(np.array([[1e-300, 1e300], [1e300, 1.0]]))
-    with pytest.raises(ZeroPivot, match="row 1 ") as error:
+    with refused(ZeroPivot, match="row 1 "):
         ILU0().factor(backend.move(A))
-    one_line(error)
 
 
 @pytest.mark.parametrize("name", ["lhr01", "west0479", "bayer10"])

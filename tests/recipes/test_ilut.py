@@ -20,6 +20,7 @@ from checks import (
     long_rows,
     longest_chain,
     one_line,
+    refused,
     values,
     with_index,
 )
@@ -444,11 +445,8 @@ def test_a_zero_pivot_names_its_row_and_what_to_try(backend, form):
 def test_a_search_that_finds_no_factors_says_so(form):
     A = gallery.anisotropic_triangles(3)
     A.data[A.indptr[7] : A.indptr[8]] = 0.0
-    with pytest.raises(
-        ZeroPivot, match=r"the pivot of row 7 is 0.0, which is zero or not finite with drop_tol="
-    ) as error:
+    with refused(ZeroPivot, match=r"the pivot of row 7 is 0.0, which is zero or not finite with drop_tol="):
         ILUT(form=form, nnz=A.nnz).factor(A)
-    one_line(error)
 
 
 @pytest.mark.parametrize("form", FORMS)
