@@ -161,12 +161,12 @@ def backend(request):
 
 
 @pytest.fixture
-def threads(monkeypatch):
+def threads(meanwhile):
     """`set_num_threads`, undone after the test; triangular solves use threads here even where one would be as fast."""
     import finelu
     from finelu.kernels.cpu import triangular
 
-    monkeypatch.setattr(triangular, "schedule", partial(triangular.schedule, required=True))
+    meanwhile(triangular, schedule=partial(triangular.schedule, required=True))
     before = finelu.get_num_threads()
     yield finelu.set_num_threads
     finelu.set_num_threads(before)
@@ -197,12 +197,23 @@ def everywhere():
 
 
 @pytest.fixture
-def patient(everywhere, monkeypatch):
+def meanwhile(monkeypatch):
+    """meanwhile(module, NAME=value, ...): what these names of one module mean until the end of the test."""
+
+    def means(module, **names):
+        for name, value in names.items():
+            monkeypatch.setattr(module, name, value)
+
+    return means
+
+
+@pytest.fixture
+def patient(everywhere, meanwhile):
     """No attempt and no factors are given up for others because this machine is busy."""
     from finelu.auto import sequence
 
     everywhere("worth", lambda cost, elapsed, rest: False)
-    monkeypatch.setattr(sequence, "PATIENCE", 1e9)
+    meanwhile(sequence, PATIENCE=1e9)
 
 
 @pytest.fixture
@@ -243,24 +254,6 @@ def own_methods(monkeypatch):
 
     monkeypatch.setattr(METHODS, "registered", dict(METHODS.registered))
     return register
-
-
-@pytest.fixture
-def installed(tmp_path):
-    """installed(module, code, kind, points): the environment of a process in which a package of this module, with these
-    entry points for recipes or methods, is installed."""
-    import finelu
-
-    def package(module, code, kind, points):
-        (tmp_path / f"{module}.py").write_text(code)
-        info = tmp_path / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-        lines = [f"{name} = {place}" for name, place in points.items()]
-        (info / "entry_points.txt").write_text("\n".join([f"[finelu.{kind}]", *lines, ""]))
-        return os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(finelu.__file__).parents[1])])}
-
-    return package
 
 
 @pytest.fixture
@@ -344,12 +337,29 @@ def terminal(monkeypatch):
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def installed(tmp_path):
+    """installed(module, code, kind, points): the environment of a process in which a package of this module, with these
+    entry points for recipes or methods, is installed."""
+    import finelu
+
+    def package(module, code, kind, points):
+        (tmp_path / f"{module}.py").write_text(code)
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        lines = [f"{name} = {place}" for name, place in points.items()]
+        (info / "entry_points.txt").write_text("\n".join([f"[finelu.{kind}]", *lines, ""]))
+        return os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(finelu.__file__).parents[1])])}
+
+    return package
+
+
+@pytest.fixture
+def small_blocks(meanwhile):
     """On the CPU several threads share even a small matrix in ParILU and ParILUT, some rows at a time."""
     from finelu.kernels.cpu.runtime import row_blocks
 
-    for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
-        monkeypatch.setattr(row_blocks, name, value)
+    meanwhile(row_blocks, ALONE=0, GRAIN=128, COPY=64)
 
 
 @pytest.fixture

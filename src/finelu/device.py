@@ -23,7 +23,8 @@ Dtype = Any  # anything that numpy.dtype takes
 
 def on_gpu(array: object) -> bool:
     """Whether `array` is a CuPy array or cupyx sparse matrix; does not import CuPy."""
-    return _is_of_cupy(type(array).__module__)
+    kind = type(array)
+    return kind is not np.ndarray and _is_of_cupy(kind.__module__)
 
 
 @cache

@@ -91,7 +91,8 @@ class TriangularSolver:
     Cost: the analysis once, then O(nnz) a solve. levels, level_packed, one_block and auto analyse the levels; auto on
     the CPU does so with the 20th solve, or later if the kernels of the analysis were never compiled. A CSR of finelu is
     kept without a copy, any other matrix on the CPU is copied.
-    Attributes: method (the one in use), levels (their number; None before the analysis), n, dtype.
+    Attributes: method (the one in use), levels (their number; None before the analysis), n, dtype, and plan, that of
+    the kernels, with the values of the last update.
     """
 
     @ignore_fp_errors
@@ -134,7 +135,7 @@ class TriangularSolver:
         self._kernels, self._xp, self._nnz, self._like = kernels, namespace(A.data), A.nnz, A.data
         operand = triangle(A, lower, unit, trans)
         self.nnz = operand.entries + (0 if unit else A.n)
-        self._plan = kernels.triangular.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1))
+        self.plan = kernels.triangular.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1))
         self._load(A.data)
 
     def __getstate__(self) -> Any:
@@ -146,19 +147,14 @@ class TriangularSolver:
         self._kernels, self._xp = kernels_for(self._like), namespace(self._like)
 
     @property
-    def plan(self) -> Any:
-        """The plan of the kernels, with the values of the last update."""
-        return self._plan
-
-    @property
     def method(self) -> str:
         """The method in use; "auto" may change to another on the CPU after some solves."""
-        chosen: str = self._plan.method
+        chosen: str = self.plan.method
         return chosen
 
     @property
     def levels(self) -> int | None:
-        depth: int | None = self._plan.depth
+        depth: int | None = self.plan.depth
         return depth
 
     @ignore_fp_errors
@@ -177,7 +173,7 @@ class TriangularSolver:
 
     def _load(self, data: Any) -> None:
         self._valid = False
-        bad = self._plan.load(data, self.check and not self.unit)
+        bad = self.plan.load(data, self.check and not self.unit)
         if self.check and not self.unit:
             row = self._kernels.vectors.first_bad(bad)
             if row >= 0:
@@ -214,7 +210,7 @@ class TriangularSolver:
         b = self._xp.ascontiguousarray(b, dtype=self.dtype)
         out = self._xp.empty_like(b) if out is None else out
         if b.size:
-            self._kernels.triangular.solve_in_turn([self._plan], b, out)
+            self._kernels.triangular.solve_in_turn([self.plan], b, out)
         return out
 
     def __repr__(self) -> str:

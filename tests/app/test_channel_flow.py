@@ -373,11 +373,11 @@ def test_without_matplotlib_it_says_so(capsys, not_installed, tmp_path):
     assert status == 2 and "needs matplotlib" in err
 
 
-def test_ctrl_c_ends_cleanly(capsys, monkeypatch):
+def test_ctrl_c_ends_cleanly(capsys, meanwhile):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cf, "run_cavity", interrupted)
+    meanwhile(cf, run_cavity=interrupted)
     assert call(capsys, "cavity")[::2] == (130, "interrupted\n")
 
 

@@ -356,13 +356,12 @@ def test_inspect_a_matrix_without_entries(capsys, tmp_path):
     assert list(found["suggestion"]) == ["recipe", "method", "reason"]
 
 
-def test_inspect_where_no_memory_is_free(capsys, monkeypatch, everywhere, tmp_path):
+def test_inspect_where_no_memory_is_free(capsys, meanwhile, tmp_path):
     A = sp.random(450, 450, density=0.03, rng=np.random.default_rng(0))
     A = (A + A.T).tolil()
     A.setdiag(0.0)  # without it the cheap factorization comes first, whatever the memory
     path = write_matrix(tmp_path / "A.mtx", A)
-    monkeypatch.setattr(cost, "free_memory", lambda array: 0)
-    everywhere("ALWAYS_FREE", 0)  # so that it is asked for a small matrix, too
+    meanwhile(cost, free_memory=lambda array: 0, ALWAYS_FREE=0)  # which is asked for a small matrix, too
     status, out, _ = run(capsys, "inspect", path)
     assert status == 0 and "too little memory is free" in " ".join(out.split())
     assert run_json(capsys, "inspect", path)[1]["suggestion"] == {}

@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import ended
 
 import finelu as fl
 from finelu import gallery
@@ -178,11 +179,11 @@ def test_an_analysis_is_taken_by_the_recipe_that_it_was_made_for_alone():
 
 
 @klu
-def test_no_room_for_an_analysis_leaves_the_direct_solve_out(monkeypatch):
+def test_no_room_for_an_analysis_leaves_the_direct_solve_out(meanwhile):
     def full(*_):
         raise nbklu.KLUOutOfMemoryException
 
-    monkeypatch.setattr(nbklu.KLUSolver32Real, "analyze", full)
+    meanwhile(nbklu.KLUSolver32Real, analyze=full)
     costs = Ladder(fl.as_csr(network(3000), diagonal=False), 1e-8).costs
     costs.count_fill()
     assert costs.counted and costs.seconds("direct") == np.inf
@@ -291,11 +292,10 @@ print(abs(A @ F.solve(np.ones(1000)) - 1).max() < 1e-10)
 
 
 @ldl
-def test_an_interrupt_of_feral_is_one(tmp_path):
+def test_an_interrupt_of_feral_is_one():
     text = """
 import finelu as fl, os, signal, threading
 from finelu.preconditioners.direct import feral
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 fl.SparseLU(backend="feral").factor(fl.gallery.poisson7(6))
 own = feral.LDL._factored
 feral.LDL._factored = lambda self, box: os.kill(os.getpid(), signal.SIGINT) or own(self, box)
@@ -304,8 +304,7 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+    assert ended(text) == (0, "interrupted\n", "")
 
 
 @pytest.mark.parametrize(
@@ -375,6 +374,8 @@ def test_what_a_library_cannot_take_is_named(backend, recipe, A, kind, words):
     with pytest.raises(kind, match=words) as error:
         fl.SparseLU(backend=backend, **recipe).factor(A)
     one_line(error)
+    del error
+    gc.collect()  # before another test has no PARDISO
 
 
 def test_without_feral_it_is_named_and_auto_does_without(without):
@@ -468,7 +469,7 @@ def test_pivots_that_pardiso_replaces_are_reported_or_left_to_superlu():
 
 
 @pytest.fixture
-def begun(monkeypatch, without):
+def begun(meanwhile, without):
     """(kind, whether by the order that was given, pivots replaced) of each analysis by PARDISO."""
     seen, begin = [], pardiso._Called._begun
 
@@ -477,7 +478,7 @@ def begun(monkeypatch, without):
         seen.append((kind, given, called.replaced))
         return made
 
-    monkeypatch.setattr(pardiso._Called, "_begun", noted)
+    meanwhile(pardiso._Called, _begun=noted)
     without("klu")  # which would be asked before
     return seen
 
@@ -524,7 +525,7 @@ def test_memory_of_pardiso_is_freed(calls_of):
 
 
 @blocks
-def test_threads_of_pardiso_are_as_many_as_finelu_has_and_do_not_wait(monkeypatch):
+def test_threads_of_pardiso_are_as_many_as_finelu_has_and_do_not_wait(meanwhile):
     openmp, seen, at = pardiso._openmp(), [], pardiso._at
 
     def looked_at(array):  # inside of a call
@@ -533,7 +534,7 @@ def test_threads_of_pardiso_are_as_many_as_finelu_has_and_do_not_wait(monkeypatc
 
     before = mkl().MKL_Get_Max_Threads(), openmp.kmp_get_blocktime()
     F = fl.SparseLU(backend="pardiso").factor(gallery.poisson7(8))
-    monkeypatch.setattr(pardiso, "_at", looked_at)
+    meanwhile(pardiso, _at=looked_at)
     fl.set_num_threads(1)
     try:
         F.update(gallery.poisson7(8))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from checks import DTYPES, assert_close, one_line
+from programs import WAIT, ended
 from scipy.optimize import newton_krylov
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -39,11 +40,11 @@ def solver(request):
     return request.param
 
 
-def run(text, *arguments, seconds=120):
-    """A process of its own, which is to end well."""
-    done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, timeout=seconds)
-    assert (done.returncode, done.stderr) == (0, ""), done
-    return done.stdout.split()
+def run(text, *arguments):
+    """The words that a process of its own prints, which is to end well."""
+    status, out, err = ended(text, *arguments)
+    assert (status, err) == (0, ""), (out, err)
+    return out.split()
 
 
 def scaled(n=400, seed=0, decades=8, dtype="float64"):
@@ -170,7 +171,7 @@ def test_factors_of_a_shifted_matrix_are_not_taken_for_those_of_A():
 
 
 @needs_pardiso
-def test_what_a_library_gives_up_goes_to_superlu(pardiso_fails, monkeypatch):
+def test_what_a_library_gives_up_goes_to_superlu(pardiso_fails, meanwhile):
     A, b = gallery.poisson7(16), np.ones(4096)
     pardiso_fails(-3)
     F = fl.SparseLU().factor(A)
@@ -185,7 +186,7 @@ def test_what_a_library_gives_up_goes_to_superlu(pardiso_fails, monkeypatch):
         with pytest.raises(kind, match=words) as error:
             fl.SparseLU(backend="pardiso").factor(A)
         assert "out of memory" not in one_line(error)
-    monkeypatch.setattr(pardiso, "free_memory", lambda _: 1000)
+    meanwhile(pardiso, free_memory=lambda _: 1000)
     pardiso_fails(-2)
     with pytest.raises(MemoryError, match="out of memory"):
         fl.SparseLU(backend="pardiso").factor(A)
@@ -529,7 +530,7 @@ def test_a_factorization_that_takes_too_long_is_left(stuck):
     go, left = stuck
     A, b = gallery.convection_diffusion(30), np.ones(27000)
     recipe = fl.SparseLU(backend="superlu")
-    with pytest.raises(OutOfTime) as error, deadline.limited(perf_counter() + 0.2):
+    with pytest.raises(OutOfTime) as error, deadline.limited(deadline.now() + 0.2):
         recipe.factor(A)
     one_line(error)
     assert not left  # it is at it still
@@ -547,7 +548,7 @@ def test_the_factors_of_a_coarse_matrix_are_left_too(none_left, splu_is):
 
     splu_is(waits)
     recipe = fl.Schwarz(size=4)
-    with deadline.limited(perf_counter() + 600):
+    with deadline.limited(deadline.now() + 600):
         limits.append(deadline.current())
         with pytest.raises(OutOfTime):
             recipe.factor(A)
@@ -560,55 +561,44 @@ def test_the_factors_of_a_coarse_matrix_are_left_too(none_left, splu_is):
 
 def test_what_cannot_end_in_time_is_not_begun(splu_is):
     splu_is(lambda *_, **__: pytest.fail("it was begun"))
-    with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 60):
+    with pytest.raises(OutOfTime), deadline.limited(deadline.now() + 60):
         superlu.SuperLU(sp.csc_matrix(gallery.convection_diffusion(14)), "", 100 * foreign.FASTEST)
-
-
-@pytest.fixture
-def klu_does(monkeypatch):
-    """klu_does(rate, entry): KLU is expected to do `rate` flops a second, and to analyse an entry in `entry` flops."""
-
-    def expected(rate, entry=0.0):
-        for name, value in {"KLU_RATE": rate, "KLU_ENTRY": entry}.items():
-            monkeypatch.setattr(klu, name, value)
-
-    return expected
 
 
 @needs_klu
 @pytest.mark.parametrize("ordering", ["auto", "amd"])  # counted by KLU, and before it
-def test_klu_which_cannot_be_left_begins_only_where_it_has_the_time(calls_of, klu_does, ordering):
+def test_klu_which_cannot_be_left_begins_only_where_it_has_the_time(calls_of, meanwhile, ordering):
     A, network = gallery.convection_diffusion(22), gallery.convection_diffusion(60, 60, 1)
     begun = calls_of(type(klu.nbklu().KLUSolver(index_bits=32, complex_values=False)), "factor")
     F = fl.SparseLU(backend="klu", ordering=ordering).factor(gallery.convection_diffusion(6))
     assert F.report.expected_flops > 0 and len(begun) == 1
     assert fl.SparseLU().factor(network).report.backend == "klu" and len(begun) == 2
     begun.clear()
-    klu_does(1e6)  # far more than 60 s for 9e8 flops
-    with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 60):
+    meanwhile(klu, KLU_RATE=1e6, KLU_ENTRY=0.0)  # far more than 60 s for 9e8 flops
+    with pytest.raises(OutOfTime), deadline.limited(deadline.now() + 60):
         fl.SparseLU(backend="klu", ordering=ordering).factor(A)
-    klu_does(1e3)
-    with deadline.limited(perf_counter() + 60):
+    meanwhile(klu, KLU_RATE=1e3, KLU_ENTRY=0.0)
+    with deadline.limited(deadline.now() + 60):
         assert fl.SparseLU().factor(network).report.backend == "superlu"
     assert not begun
 
 
 @needs_klu
-def test_klu_does_not_analyse_what_it_has_no_time_for(calls_of, klu_does):
+def test_meanwhile_not_analyse_what_it_has_no_time_for(calls_of, meanwhile):
     begun = calls_of(type(klu.nbklu().KLUSolver(index_bits=32, complex_values=False)), "analyze")
-    klu_does(1.0, entry=1.0)
-    with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 60):
+    meanwhile(klu, KLU_RATE=1.0)
+    with pytest.raises(OutOfTime), deadline.limited(deadline.now() + 60):
         fl.SparseLU(backend="klu").factor(gallery.convection_diffusion(22))
     assert not begun
 
 
 @needs_klu
-def test_where_klu_has_too_little_time_left_auto_takes_another_library(klu_does):
+def test_where_klu_has_too_little_time_left_auto_takes_another_library(meanwhile):
     A = gallery.convection_diffusion(60, 60, 1)
-    with deadline.limited(perf_counter() + 60):
+    with deadline.limited(deadline.now() + 60):
         known = analysis.analysed(fl.SparseLU(), fl.as_csr(A), counted=True)
         assert known.library.name == "klu"
-        klu_does(1e3)  # as if most of the time had gone since
+        meanwhile(klu, KLU_RATE=1e3, KLU_ENTRY=0.0)  # as if most of the time had gone since
         F = factors.SparseLUFactors(fl.SparseLU(), fl.as_csr(A), known)
     assert F.report.backend == "superlu" and F.report.tried == [
         "klu: it is expected to take longer than the time limit leaves"
@@ -637,22 +627,22 @@ def test_the_thread_of_a_call_that_was_left_is_free_again_once_that_is_over(none
     before = len(foreign._owners)
     for _ in range(5):
         go = threading.Event()
-        with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 0.01):
+        with pytest.raises(OutOfTime), deadline.limited(deadline.now() + 0.01):
             foreign.leavable(go.wait, 60)
         go.set()
         until(lambda: not left_calls())
     assert len(foreign._owners) <= before + 1
 
 
-def test_only_so_many_calls_that_were_left_go_on_at_a_time(none_left, monkeypatch):
-    monkeypatch.setattr(foreign, "MOST_LEFT", 2)
+def test_only_so_many_calls_that_were_left_go_on_at_a_time(none_left, meanwhile):
+    meanwhile(foreign, MOST_LEFT=2)
     go, begun = threading.Event(), []
     try:
         for _ in range(2):
-            with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 0.2):
+            with pytest.raises(OutOfTime), deadline.limited(deadline.now() + 0.2):
                 foreign.leavable(go.wait, 60)
         assert left_calls() == 2
-        with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 0.2):
+        with pytest.raises(OutOfTime), deadline.limited(deadline.now() + 0.2):
             foreign.leavable(begun.append, 1)
         assert not begun
         threading.Timer(0.1, go.set).start()
@@ -706,7 +696,7 @@ def test_a_call_that_has_not_begun_is_taken_back(calls_of):
         other.start()
         started.wait(60)
         for call in (lambda: F.solve(np.ones(216)), lambda: fl.SparseLU(backend="feral").factor(A)):
-            with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 0.1):
+            with pytest.raises(OutOfTime), deadline.limited(deadline.now() + 0.1):
                 call()
         assert owner.usable
         go.set()
@@ -723,7 +713,7 @@ def test_factors_of_feral_move_from_a_thread_where_a_call_was_left_only_while_it
     F, G = (fl.SparseLU(backend="feral").factor(A) for _ in range(2))
     owner, box = F._lu._owner, F._lu._solver
     assert G._lu._owner is owner
-    with pytest.raises(OutOfTime), deadline.limited(perf_counter() + 0.2):
+    with pytest.raises(OutOfTime), deadline.limited(deadline.now() + 0.2):
         owner.call(go.wait, 60)
     try:
         assert np.linalg.norm(A @ F.solve(np.ones(216)) - 1) < 1e-10 and F._lu._owner is not owner
@@ -790,4 +780,5 @@ print(abs(B @ F.solve(np.ones(512)) - 1).max() < 1e-8)
 go.set()
 print(begun.wait(60))
 """
-    assert run(text, library) == ["False", "False", "True", "True"]
+    done = subprocess.run([sys.executable, "-c", text, library], capture_output=True, text=True, timeout=WAIT)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["False", "False", "True", "True"], "")

@@ -74,8 +74,8 @@ def test_an_update_when_old_factors_have_cost_more():
 
 
 def decisions(beyond):
-    """What is decided in each step where old factors take that many iterations, each a second, beyond 5, or (Inf) do not
-    lead to x; an update takes ten seconds."""
+    """The decision of each step. beyond : by how many the iterations with old factors exceed 5, each taking a second;
+    Inf where they do not lead to x. An update takes ten seconds."""
     costs, made = ReuseCosts(made=10.0, updated=10.0, fresh=5, last=5, pace=1.0), []
     for more in beyond:
         decision, _ = costs.decide()
@@ -96,7 +96,7 @@ def decisions(beyond):
     ("beyond", "made"),
     [
         ([0] * 20, ["reuse"] * 20),
-        ([4] * 8, [*["reuse"] * 3, "update"] * 2),  # their times add up
+        ([4] * 8, [*["reuse"] * 3, "update"] * 2),  # their costs add up
         ([20] * 18, ["reuse", *["update"] * RETRY, "reuse"]),  # they cost more at once: it is seen again later
         ([0, 11, 0, 0, 11], ["reuse", "reuse", "update", "reuse", "reuse"]),  # only those of one step before tell that
         ([np.inf] * 18, ["given up", *["update"] * (RETRY - 1), "given up", "update"]),
@@ -127,11 +127,11 @@ def test_a_complex_right_hand_side_after_a_real_one():
     assert sequence.decisions == ["solve", "reuse"]
 
 
-def test_factors_that_no_longer_help_are_replaced(put):
+def test_factors_that_no_longer_help_are_replaced(meanwhile):
     b = values(N, "float64")
     sequence = Sequence(convection(), recipe="sparse_lu")
     sequence.step(b=b)
-    put(MAXITER=3)  # enough for complete factors only
+    meanwhile(module, MAXITER=3)  # enough for complete factors only
     B = perturbed(convection())
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)
@@ -248,24 +248,13 @@ class Unwilling(OrderingJob):
         return False
 
 
-@pytest.fixture
-def put(monkeypatch):
-    """put(NAME=value, ...): other names in the module of Sequence."""
-
-    def other(**names):
-        for name, value in names.items():
-            monkeypatch.setattr(module, name, value)
-
-    return other
-
-
 def instantly(plan=0.0):
     """The rates of a GPU where cuDSS plans in `plan` seconds."""
     return lambda: replace(SHIPPED_ON_GPU, cudss_overhead=plan, cudss_row=0.0)
 
 
 @pytest.fixture
-def as_on_a_gpu(put):
+def as_on_a_gpu(meanwhile):
     """as_on_a_gpu(...): the decision for complete factors by cuDSS, made on the CPU with those of SuperLU; returns the
     list of them."""
 
@@ -282,8 +271,8 @@ def as_on_a_gpu(put):
 
         OrderingJob(as_csr(gallery.poisson7(16)), aside=False)  # its kernels are compiled
         cudss = SimpleNamespace(missing=lambda: "", CudssFactors=Complete)
-        put(cudss=cudss, on_gpu=lambda array: True, current_on_gpu=instantly(plan), OrderingJob=begun)
-        put(STEP=step, ENTRY=entry)
+        meanwhile(module, cudss=cudss, on_gpu=lambda array: True, current_on_gpu=instantly(plan), OrderingJob=begun)
+        meanwhile(module, STEP=step, ENTRY=entry)
         return made
 
     return decided
@@ -331,7 +320,7 @@ def test_complete_factors_that_cannot_be_made_are_tried_once(as_on_a_gpu):
 
 
 @ON_GPU
-def test_cudss_takes_over_in_a_sequence(backend, put):
+def test_cudss_takes_over_in_a_sequence(backend, meanwhile):
     import cupy
     import cupyx.scipy.sparse as csp
 
@@ -339,7 +328,7 @@ def test_cudss_takes_over_in_a_sequence(backend, put):
         pytest.skip(module.cudss.missing())
     A, sequence = sp.csr_matrix(gallery.poisson7(16)), Sequence(rtol=1e-8)
     OrderingJob(as_csr(A), aside=False)  # its kernels are compiled
-    put(STEP=-1e9, current_on_gpu=instantly(), OrderingJob=Here)
+    meanwhile(module, STEP=-1e9, current_on_gpu=instantly(), OrderingJob=Here)
     for k in range(5):
         b = values(A.shape[0], "float64", k)
         solution = sequence.step(csp.csr_matrix(A * (1 + 0.01 * k)), cupy.asarray(b))

@@ -170,7 +170,7 @@ def test_block_ilu_is_compared_with_its_definition():
     assert not reference.error("solve", np.nan * x) <= fgbilu_cpu.AGREE
 
 
-def test_solve_all_judges_the_residual_itself_and_keeps_to_its_time(folder, monkeypatch):
+def test_solve_all_judges_the_residual_itself_and_keeps_to_its_time(folder, meanwhile):
     def outcomes(out, *arguments):
         assert solve_all.main([FOLDER, str(folder), "--out", str(folder / out), *arguments]) == 0
         matrices = read(next((folder / out).glob("*.json.gz")))["matrices"]
@@ -187,7 +187,7 @@ def test_solve_all_judges_the_residual_itself_and_keeps_to_its_time(folder, monk
         solution.x[0] += 1e-3
         return solution
 
-    monkeypatch.setattr(finelu, "cg", boasting)
+    meanwhile(finelu, cg=boasting)
     assert solve_all.main([FOLDER, str(folder), "--out", str(folder / "wrong")]) == 1
 
 
@@ -198,18 +198,16 @@ def test_a_fresh_process_imports_and_solves(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the resident memory is read as Linux has it")
-def test_memory_is_that_of_a_process_for_each_recipe(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "RECIPES", {name: memory.RECIPES[name] for name in ("ILU0()", "IC0()")})
+def test_memory_is_that_of_a_process_for_each_recipe(tmp_path, meanwhile):
+    meanwhile(memory, RECIPES={name: memory.RECIPES[name] for name in ("ILU0()", "IC0()")})
     assert memory.main(["--matrices", "convection_diffusion:40", "--machine", "box", "--out", str(tmp_path)]) == 0
     (record,) = Run.load(next(tmp_path.glob("memory-box-*.json.gz"))).records  # IC0 is for symmetric matrices
     assert record.variant == "ILU0()" and 8 < record.detail["peak"] < 100 and record.detail["nnz"] == 1
 
 
-def test_grids_of_several_blocks_on_one_process(tmp_path, monkeypatch):
+def test_grids_of_several_blocks_on_one_process(tmp_path, meanwhile):
     pytest.importorskip("mpi4py")
-    for name, value in {"REPEATS": 1, "TRIAD": 1000}.items():
-        monkeypatch.setattr(multiblock_scaling, name, value)
-    monkeypatch.setattr(multiblock_scaling, "started", lambda ranks, task: multiblock_scaling.worker(task))
+    meanwhile(multiblock_scaling, REPEATS=1, TRIAD=1000, started=lambda ranks, task: multiblock_scaling.worker(task))
     arguments = ["--ranks", "1", "--edge", "6", "--whole", "5", "--n", "2", "--machine", "here", "--out", str(tmp_path)]
     assert multiblock_scaling.main(arguments) == 0
     results = read(next(tmp_path.glob("multiblock-scaling-here-*.json.gz")))["results"]

@@ -846,7 +846,7 @@ def test_kernels_of_several_threads_keep_none_of_their_arrays(threads):
     threads(2)
     A = fl.gallery.poisson7(20)
     F = fl.ILU0(variant="levels", triangular="levels").factor(A)
-    plans = [solver._plan for solver in F.solvers("N")]
+    plans = [solver.plan for solver in F.solvers("N")]
     owners = [*plans, *(plan.schedule for plan in plans)]
     kept = [weakref.ref(v) for owner in owners for v in vars(owner).values() if isinstance(v, np.ndarray)]
     for _ in range(3):

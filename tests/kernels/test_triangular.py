@@ -236,7 +236,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(A, threads):
             threads(count)
             for method in ("levels", "auto"):
                 solver = TriangularSolver(A, lower=lower, trans=trans, method=method)
-                assert method == "auto" or min(count, 2) <= solver._plan.threads <= count
+                assert method == "auto" or min(count, 2) <= solver.plan.threads <= count
                 for _ in range(3 if method == "levels" else cpu.triangular.PAYS + 1):
                     np.testing.assert_array_equal(solver.solve(b), want)
 
@@ -336,8 +336,8 @@ def test_update_is_a_fresh_solver(backend, kind):
     b = backend.move(values((A.shape[0], 2), "float64"))
     for method in (*exact_methods(backend), "jacobi", "isai"):
         solver = TriangularSolver(backend.move(A), method=method, **kind)
-        plan = solver._plan
-        assert solver.update(backend.move(B.data)) is solver and solver._plan is plan
+        plan = solver.plan
+        assert solver.update(backend.move(B.data)) is solver and solver.plan is plan
         want = TriangularSolver(backend.move(B), method=method, **kind).solve(b)
         np.testing.assert_array_equal(backend.fetch(solver.solve(b)), backend.fetch(want))
 

@@ -277,10 +277,7 @@ class Sequence:
         """Solve with the present factors, for at most `patience` seconds after the first iteration, which may load
         code."""
         product, scale = as_operator(A, "A", b, b.dtype), norm(b)
-        residual, target = (
-            Criterion(self.criterion, Residual(product.matrix, product.__matmul__, b.dtype), b),
-            self.rtol * scale,
-        )
+        residual, target = Criterion(self.criterion, Residual(product, b), b), self.rtol * scale
         x, r = namespace(b).zeros_like(b), b
         known, least = self._known(b), scale
         worth = GUESSES * self._guessing <= self._reuse_costs.last * self._reuse_costs.pace

@@ -152,7 +152,7 @@ class _Bench:
         dtype = np.result_type(x.dtype, b.dtype, self.system.A.dtype)  # solve may have changed to double precision
         if dtype not in self.residuals:
             product = as_operator(self.system.A, "A", b, dtype)
-            self.residuals[dtype] = Residual(product.matrix, product.__matmul__, dtype)
+            self.residuals[dtype] = Residual(product, b.astype(dtype))
         with np.errstate(over="ignore", invalid="ignore"):
             _, size = self.residuals[dtype](b.astype(dtype), x.astype(dtype), self.system.rtol * self.norm_b)
         return float(size) / self.norm_b

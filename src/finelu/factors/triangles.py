@@ -142,17 +142,17 @@ class TriangularFactors(Factors):
 
     def _apply(self, R: Any, trans: str, out: Any = None) -> Any:
         """M^-1 R in a new array, or in `out`, C-contiguous, which may be R if `only_solves(trans)`."""
-        solve = self._in_turn.get(trans)
-        if solve is None:
-            plans = [solver.plan for solver in self.solvers(trans)]
-            solve = self._in_turn[trans] = partial(kernels_for(R).triangular.solve_in_turn, plans)
+        solve_in_turn = self._in_turn.get(trans)
+        if solve_in_turn is None:
+            plans = [self._solver(solve).plan for solve in self.SOLVES[trans]]
+            solve_in_turn = self._in_turn[trans] = partial(kernels_for(R).triangular.solve_in_turn, plans)
         conjugate, arranged = trans == self._conjugated, self._arranged
         R = R.conj() if conjugate else R
         R = R if arranged is None else arranged.gather_scaled(R, trans)
         R = R if R.flags.c_contiguous else R.copy(order="C")
         x = np.empty_like(R) if out is None else out  # of CuPy for its own arrays
         if R.size:
-            solve(R, x)
+            solve_in_turn(R, x)
         x = x if arranged is None else arranged.scatter_scaled(x, trans)
         return x.conj() if conjugate else x
 

@@ -162,7 +162,7 @@ def _to_csr_format(A: Any) -> Any:
     given: Any = A
     if sp.issparse(given) or isinstance(given, BlockProducts):
         require_square(A.shape)  # before SciPy raises an error of its own, for 3 dimensions
-        return (native(A) if sp.issparse(given) else A).tocsr()
+        return (A if isinstance(given, BlockProducts) or A.dtype.isnative else native(A)).tocsr()
     if hasattr(A, "to_scipy_sparse"):  # PyData's sparse arrays
         require_square(A.shape)
         return A.to_scipy_sparse().tocsr()

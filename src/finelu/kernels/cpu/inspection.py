@@ -9,10 +9,11 @@ import numpy as np
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.row_blocks import COPY, even_blocks, threads_for
+from finelu.kernels.cpu.runtime.row_blocks import even_blocks, threads_for
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 
 CHUNK = 2**16  # numbers that a thread looks at at a time
+SMALL = 2**15  # rows and entries up to which one pass takes less time than the division of the work
 
 
 def inspect(indptr, indices, data, diag):
@@ -21,7 +22,7 @@ def inspect(indptr, indices, data, diag):
     Rows are shared out among threads; a small matrix, and again one with anything wrong, is looked at by one.
     """
     n = indptr.size - 1
-    if n + indices.size > COPY and indptr[0] == 0 and indptr[n] == indices.size == data.size:
+    if n + indices.size > SMALL and indptr[0] == 0 and indptr[n] == indices.size == data.size:
         items = np.maximum.accumulate(np.clip(even_blocks(indptr), 0, n))
         missing = np.zeros((items.size - 1, 2), np.int64)
         run_items(_sound, items.size - 1, items, indptr, indices, diag, missing)
