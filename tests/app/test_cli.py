@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
 from pathlib import Path
 
 import numba
@@ -158,11 +157,6 @@ def test_every_method_by_its_name(capsys, method, recipe):
     status, result = run_json(capsys, "solve", LARGER, "--recipe", recipe, "--method", method)
     assert status == 0
     assert result["method"] == method
-
-
-def test_the_methods_that_restart_are_those_with_a_restart():
-    for kind in METHODS.values():
-        assert kind.restarts == ("restart" in signature(kind.solve).parameters)
 
 
 def test_the_word_about_compiling_is_no_part_of_the_json(capsys, everywhere, terminal, recipe_of):

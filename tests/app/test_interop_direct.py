@@ -191,15 +191,16 @@ def test_no_room_for_an_analysis_leaves_the_direct_solve_out(meanwhile):
         fl.SparseLU(backend="klu").factor(network())
 
 
-def test_without_nbklu_it_is_named_and_auto_does_without(without):
-    without("klu")
-    A = network()
-    with pytest.raises(ParameterError) as error:
-        fl.SparseLU(backend="klu").factor(A)
-    assert "pip install 'finelu[direct]'" in one_line(error)
-    F = fl.SparseLU().factor(A)
-    assert F.report.backend == "superlu"
-    assert rungs(traits(fl.as_csr(A, diagonal=False)))["direct"].recipes[0].ordering == "colamd"
+@pytest.mark.parametrize(("library", "extra"), [("klu", "direct"), ("feral", "direct"), ("pardiso", "mkl")])
+def test_what_is_not_installed_is_named_and_auto_does_without(without, library, extra):
+    without(library)
+    A = gallery.poisson7(20)
+    with pytest.raises(ParameterError, match=rf"pip install 'finelu\[{extra}\]'") as error:
+        fl.SparseLU(backend=library).factor(A)
+    one_line(error)
+    without("klu", "feral", "pardiso")
+    assert fl.SparseLU().factor(A).report.backend == fl.SparseLU().factor(network()).report.backend == "superlu"
+    assert rungs(traits(fl.as_csr(network(), diagonal=False)))["direct"].recipes[0].ordering == "colamd"
 
 
 def test_a_backend_that_is_none():
@@ -378,15 +379,6 @@ def test_what_a_library_cannot_take_is_named(backend, recipe, A, kind, words):
     gc.collect()  # before another test has no PARDISO
 
 
-def test_without_feral_it_is_named_and_auto_does_without(without):
-    without("feral")
-    A = gallery.poisson7(20)
-    with pytest.raises(ParameterError, match="pip install 'finelu\\[direct\\]'") as error:
-        fl.SparseLU(backend="feral").factor(A)
-    one_line(error)
-    assert fl.SparseLU().factor(A).report.backend == "superlu"
-
-
 def skew(A):
     """A with phases, Hermitian still."""
     above = sp.triu(A, 1).tocsr()
@@ -541,13 +533,6 @@ def test_threads_of_pardiso_are_as_many_as_finelu_has_and_do_not_wait(meanwhile)
     finally:
         fl.set_num_threads(available_cores())
     assert seen and set(seen) == {(1, 0)} and (mkl().MKL_Get_Max_Threads(), openmp.kmp_get_blocktime()) == before
-
-
-def test_without_pypardiso_it_is_named(without):
-    without("pardiso")
-    with pytest.raises(ParameterError, match="pip install 'finelu\\[mkl\\]'") as error:
-        fl.SparseLU(backend="pardiso").factor(gallery.poisson7(6))
-    one_line(error)
 
 
 @blocks
