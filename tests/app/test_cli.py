@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from command_line import run, run_json
 
 import finelu
 from finelu import compiling, report
 from finelu.auto import cost, ladder
-from finelu.cli import main
 from finelu.cli.progress import Progress
 from finelu.device import require_gpu
 from finelu.krylov import METHODS
@@ -29,19 +29,6 @@ from finelu.preconditioners.recipe import Recipe
 
 SMALL = "gallery:poisson7:6"
 LARGER = "gallery:poisson7:10"  # more entries than are solved directly at once
-
-
-def run(capsys, *arguments):
-    """Exit status, stdout and stderr of one command line."""
-    status = main([str(a) for a in arguments])
-    return status, *capsys.readouterr()
-
-
-def run_json(capsys, *arguments):
-    status, out, err = run(capsys, *arguments, "--json")
-    assert err == ""
-    assert out.count("\n") == 1
-    return status, json.loads(out)
 
 
 def write_matrix(path, A):

@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from command_line import run, run_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
 import finelu
 from finelu import report
-from finelu.cli import main
 from finelu.compare import (
     REFERENCES,
     Candidate,
@@ -60,18 +60,6 @@ def made_up(name, setup, solve, outcome="converged", method="cg", device="cpu", 
     return Measurement(
         name=name, recipe=recipe, method=method, device=device, outcome=outcome, setup=setup, solve=solve, **more
     )
-
-
-def run(capsys, *arguments):
-    status = main([str(a) for a in arguments])
-    return status, *capsys.readouterr()
-
-
-def run_json(capsys, *arguments):
-    status, out, err = run(capsys, *arguments, "--json")
-    assert err == ""
-    assert out.count("\n") == 1
-    return status, json.loads(out)
 
 
 class Forked:
