@@ -37,7 +37,7 @@ DONE = re.compile(r"finelu: compiled (\d+ kernels|1 kernel) in \d+\.\d s\n")
 
 def run(code, *words, **environment):
     """(status, stdout, stderr) of a program with a cache folder of its own, or none."""
-    return ended(code, *words, **{"FINELU_SILENT": "", **environment})
+    return ended(code, *words, **{"FINELU_SILENT": "", "FINELU_KERNELS": "compile", **environment})
 
 
 def kept(folder):
@@ -120,7 +120,7 @@ def test_kernels_of_others_are_not_told_of(tmp_path):
 
 def test_a_terminal_shows_the_lines(some_missing):
     terminal, end_of_it = pty.openpty()
-    given = {"FINELU_SILENT": "", "FINELU_CACHE": some_missing}
+    given = {"FINELU_SILENT": "", "FINELU_CACHE": some_missing, "FINELU_KERNELS": "compile"}
     status = New(CALLS + "fl.Jacobi().factor(A)", stderr=os.ttyname(end_of_it), **given).wait(WAIT)
     os.close(end_of_it)
     shown = os.read(terminal, 4096).decode().replace("\r", "")
@@ -154,7 +154,7 @@ def test_without_the_compiler_there_is_one_line():
 
 def test_two_processes_compile_into_one_empty_folder_at_once(tmp_path):
     code = CALLS + "x = fl.Jacobi().factor(A).solve(b)\nprint((4 * x).tolist() == b.tolist(), x.tolist())"
-    given = {"FINELU_CACHE": str(tmp_path), "FINELU_SILENT": "1"}
+    given = {"FINELU_CACHE": str(tmp_path), "FINELU_SILENT": "1", "FINELU_KERNELS": "compile"}
     both = [New(code, **given) for _ in range(2)]
     first, second = ((*process.communicate(timeout=WAIT), process.returncode) for process in both)
     assert first == second and first[0].startswith("True") and first[1:] == ("", 0)
@@ -201,7 +201,8 @@ def test_kernels_are_compiled_again_only_where_a_constant_has_changed_also_of_an
         text, found = re.subn(r"^CHUNK = [\d*]+", f"CHUNK = {chunk}", vectors.read_text(), flags=re.M)
         assert found == 1
         vectors.write_text(text)
-        env = os.environ | {"PYTHONPATH": str(tmp_path / checkout), "FINELU_CACHE": str(tmp_path / "cache")}
+        given = {"PYTHONPATH": str(tmp_path / checkout), "FINELU_CACHE": str(tmp_path / "cache")}
+        env = os.environ | given | {"FINELU_KERNELS": "compile"}
         ended = subprocess.run([sys.executable, "-c", LONG], env=env, capture_output=True, text=True, timeout=WAIT)
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{chunk} True\n", "")
         return kept(tmp_path / "cache")
