@@ -7,7 +7,7 @@ from checks import DTYPES, PATTERNS, assert_close, dominant_matrices, in_dtype, 
 from hypothesis import given
 
 from finelu import gallery
-from finelu.kernels import cpu, kernels_for, monitor, reference
+from finelu.kernels import kernels_for, reference
 from finelu.matrix import as_csr
 from finelu.triangular import triangle
 
@@ -107,20 +107,6 @@ def test_magnitudes_below_and_above_the_diagonal(backend, dtype, A):
     for mine, its, triangle_of in zip(got, want, (sp.tril(A, -1), sp.triu(A, 1)), strict=True):
         assert mine.dtype == its.dtype and its.size == triangle_of.nnz
         assert_close(backend.fetch(mine), its, 2, scale=its)
-
-
-def test_the_record_of_an_iteration():
-    """On a GPU it is a part of other kernels."""
-    for norm, claim, code in ((2.0, 1e-3, 0), (0.5, 1e-3, 0), (1e-4, 1e-3, 0), (np.nan, 1e-3, 0), (0.5, 1e-3, 4)):
-        state, norms, history = np.array([code, 2, 1, 1], np.int32), np.array([norm, 1e-4, claim, 1.0, 1.0]), np.ones(5)
-        made = state, norms, history
-        wanted = tuple(array.copy() for array in made)
-        cpu.cycle.record(*made)
-        reference.cycle.record(*wanted)
-        for got, want in zip(made, wanted, strict=True):
-            np.testing.assert_array_equal(got, want)
-        assert history[3] == (norm if code == 0 and np.isfinite(norm) else 1)
-        assert state[monitor.IMPROVED] == (code != 0 or norm < 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

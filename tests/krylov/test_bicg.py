@@ -77,7 +77,7 @@ def test_bicgstab_is_broken_where_omega_is_too_small_to_divide_by(backend, dtype
     }
     for (ts, t_norm), code in outcomes.items():
         state, history = xp.zeros(4, np.int32), xp.zeros(2, real)
-        norms = backend.move(np.array([0.0, 0, 0, np.inf, np.inf], real))
+        norms = backend.move(np.array([0.0, 0, 0, np.inf, np.inf, 0, np.inf], real))
         rho, sigma, ts_, p, r = (backend.move(np.array([v], dtype)) for v in (0.5, 1.0, ts, 3.0, 0.5))
         x, zero, one = (backend.move(np.array([v], dtype)) for v in (0.0, 0.0, 1.0))
         t_norm_, shadow_norm = (backend.move(np.array([v], real)) for v in (t_norm, 1.0))
@@ -211,7 +211,7 @@ def test_the_step_of_bicg_is_broken_where_there_is_nothing_to_divide_by(backend,
     for (rho, sigma), code in outcomes.items():
         state, alpha = xp.zeros(4, np.int32), xp.zeros(1, dtype)
         rho_, sigma_ = (backend.move(np.array([v], dtype)) for v in (rho, sigma))
-        kernels_for(alpha).recurrences.bicg_alpha(state, rho_, sigma_, xp.ones(1, real), alpha)
+        kernels_for(alpha).recurrences.ratio(state, rho_, sigma_, xp.ones(1, real), alpha)
         assert int(state[monitor.CODE]) == code, (rho, sigma)
         assert complex(alpha[0]) == pytest.approx(rho / sigma if code == monitor.RUNNING else 0)
 
@@ -221,7 +221,7 @@ def test_a_residual_that_outgrows_the_precision_ends_the_cycle(backend, dtype):
     eps = float(np.finfo(dtype).eps)
     for size, code in ((0.4 / eps, monitor.RUNNING), (0.6 / eps, monitor.BROKEN)):
         state, history = backend.xp.zeros(4, np.int32), backend.xp.zeros(2, dtype)
-        norms = backend.move(np.array([size, 0, 0, 1, 0.5], dtype))
-        kernels_for(norms).recurrences.bicg_record(state, norms, history, norms[:1])
+        norms = backend.move(np.array([size, 0, 0, 1, 0.5, 0, np.inf], dtype))
+        kernels_for(norms).recurrences.record(state, norms, history, norms[:1])
         assert int(state[monitor.CODE]) == code
         assert int(state[monitor.ITERATIONS]) == 1 and float(history[1]) == pytest.approx(size)
