@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from finelu.compiling import public_call
 from finelu.errors import DecompositionError, UnknownParameter
 
 P = ParamSpec("P")
@@ -34,7 +35,7 @@ def ignore_fp_errors(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def door(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), public_call:
                 return function(*args, **kwargs)
         except np.linalg.LinAlgError as error:
             if _is_of_finelu(error):

@@ -121,7 +121,7 @@ def survived(case: systems.Case) -> Any:
 def judges_gpu() -> None:
     """judge.judged asks finelu on the GPU from now on, and does not count what NVRTC takes."""
     require_gpu()
-    from finelu.kernels import compiling
+    from finelu import compiling
     from finelu.kernels.cuda.runtime import launch
 
     made = launch._made

@@ -25,8 +25,8 @@ import scipy.sparse as sp
 from systems import Case
 
 import finelu as fl
+from finelu.compiling import compile_clock
 from finelu.errors import FineluError
-from finelu.kernels.compiling import compile_clock
 from finelu.preconditioners import RECIPES
 
 EXACT = 20_000  # products that are summed exactly

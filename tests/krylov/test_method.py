@@ -2,10 +2,8 @@
 
 import inspect
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,16 +131,10 @@ def test_the_parameters_of_a_stranger_are_checked_by_it():
 
 
 @pytest.fixture
-def installed(tmp_path):
+def with_bicgstabl(installed):
     """The environment of a process in which a package with BiCGStabL, and a broken one, are installed."""
-    (tmp_path / "stabilized.py").write_text(method_in_one_file())
-    info = tmp_path / "stabilized-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stabilized\nVersion: 1.0\n")
-    points = "[finelu.methods]\nbicgstabl = stabilized:BiCGStabL\nghost = ghost_package:Ghost\n"
-    (info / "entry_points.txt").write_text(points)
-    path = os.pathsep.join([str(tmp_path), str(Path(fl.__file__).parents[1])])
-    return os.environ | {"PYTHONPATH": path}
+    points = {"bicgstabl": "stabilized:BiCGStabL", "ghost": "ghost_package:Ghost"}
+    return installed("stabilized", method_in_one_file(), "methods", points)
 
 
 CALLS = """
@@ -183,9 +175,9 @@ print(json.dumps([measured, code, said]))
 """
 
 
-def test_a_method_of_an_installed_package_is_taken_by_solve_compare_the_gradients_and_the_command_line(installed):
+def test_a_method_of_an_installed_package_is_taken_by_solve_compare_the_gradients_and_the_command_line(with_bicgstabl):
     command = [sys.executable, "-c", CALLS]
-    done = subprocess.run(command, env=installed, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, env=with_bicgstabl, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     measured, code, (solved, compared, ghost, unfit) = json.loads(done.stdout)
     assert measured[:3] == [["ilu0", "bicgstabl"], ["none", "bicgstabl"], ["solve", "bicgstabl"]]

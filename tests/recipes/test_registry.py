@@ -1,11 +1,9 @@
 """Recipes that finelu does not have: of a program that registers them, or of an installed package."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from checks import one_line
@@ -58,15 +56,9 @@ class SPAI0Factors(fl.Factors):
 
 
 @pytest.fixture
-def installed(tmp_path):
+def with_spai0(installed):
     """The environment of a process in which a package with SPAI0, and a broken one, are installed."""
-    (tmp_path / "spai.py").write_text(SPAI0)
-    info = tmp_path / "spai-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: spai\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[finelu.recipes]\nspai0 = spai:SPAI0\nghost = ghost_package:Ghost\n")
-    path = os.pathsep.join([str(tmp_path), str(Path(fl.__file__).parents[1])])
-    return os.environ | {"PYTHONPATH": path}
+    return installed("spai", SPAI0, "recipes", {"spai0": "spai:SPAI0", "ghost": "ghost_package:Ghost"})
 
 
 def process(environment, *arguments):
@@ -74,7 +66,7 @@ def process(environment, *arguments):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_solve_and_compare_take_the_recipe_of_an_installed_package(installed):
+def test_solve_and_compare_take_the_recipe_of_an_installed_package(with_spai0):
     code = """
 import json, sys
 import numpy as np, finelu as fl
@@ -91,7 +83,7 @@ rows = compare(A, b, recipes=["none", "spai0", "ghost"], device="cpu", budget=20
 print(json.dumps([solution.converged, solution.recipe, *((m.name, m.method, m.outcome) for m in rows.measurements),
                   rows.left_out["ghost"]]))
 """
-    status, out, err = process(installed, "-c", code)
+    status, out, err = process(with_spai0, "-c", code)
     assert status == 0, err
     converged, recipe, *rows, ghost = json.loads(out)
     assert converged and recipe == "SPAI0()"
@@ -112,12 +104,12 @@ print(json.dumps(said))
 """
 
 
-def test_the_command_line_takes_it_with_its_options(installed):
+def test_the_command_line_takes_it_with_its_options(with_spai0):
     solve = ["solve", "gallery:poisson5:20"]
     asked = [*solve, "--device", "cpu", "--json", "--recipe", "spai0"]
     calls = [[*asked, "--set", "damping=0.5"], [*asked, "--set", "dampink=0.5"]]
     calls += [[*solve, "--recipe", name] for name in ("ghost", "spai")]
-    status, out, err = process(installed, "-c", CALLS, json.dumps(calls))
+    status, out, err = process(with_spai0, "-c", CALLS, json.dumps(calls))
     assert status == 0, err
     (status, out, err), misspelt, ghost, unknown = json.loads(out)
     assert status == 0, err

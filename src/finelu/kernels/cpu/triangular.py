@@ -29,7 +29,7 @@ ONE, TWO, THREE, FOUR = (np.uint64(k) for k in (1, 2, 3, 4))  # an int would tur
 
 
 def solve_in_turn(plans, b, x) -> None:
-    """Solve with each plan what the one before has found, b first and x last; see kernels/reference/triangular.py."""
+    """Solve with the plans in turn, each for the result of the one before; see kernels/reference/triangular.py."""
     for plan in plans[:-1]:
         between = np.empty_like(x)
         plan.solve(b, between)
@@ -38,7 +38,7 @@ def solve_in_turn(plans, b, x) -> None:
 
 
 def triangular_plan(triangle: Triangle, method: str, sweeps: int):
-    """The plan of one of TRIANGULAR_METHODS, or of the faster exact one for "auto"; `sweeps` is of jacobi and isai."""
+    """The plan of one of TRIANGULAR_METHODS, for "auto" the faster exact one; only jacobi and isai use `sweeps`."""
     if method == "jacobi":
         return Jacobi(triangle, sweeps)
     if method == "isai":
@@ -49,7 +49,7 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int):
 
 
 def _by_levels(triangle: Triangle, chains: bool = False):
-    """Substitution in the order of a schedule; chains : except for chains of rows, of which no two can overlap."""
+    """Substitution in the order of a schedule; with `chains` in natural order if no two rows could overlap."""
     level, depth = levels(triangle)
     if chains and depth > triangle.n // 2:
         return Natural(triangle, depth)
@@ -59,16 +59,16 @@ def _by_levels(triangle: Triangle, chains: bool = False):
 
 
 class Deferred:
-    """Natural order at first; that of a schedule once the solves since the last load took as long as its analysis does,
-    so that the two together never take more than about twice the time of the better one. Then new values are copied
-    into the order of the schedule in the same way: after some solves with them where they lie. The bits stay the same.
-    If the kernels of the analysis have never been compiled, the time for that counts as well: see `forgo`.
+    """Natural order at first. The order of a schedule once the solves since the last load took as long as its analysis:
+    the two together never take more than about twice the time of the better one. From then on new values are copied
+    into the order of the schedule in the same way, after some solves with the values where they lie. The bits stay the
+    same. If the kernels of the analysis have never been compiled, the time to compile them counts as well: see `forgo`.
     """
 
     def __init__(self, triangle: Triangle):
         self._triangle, self._natural, self._solved, self._deciding = triangle, Natural(triangle), 0, False
-        self._now: Natural | Exact = self._natural  # the better one, once that has turned out
-        self._behind, self._since = False, 0  # it has older values; solves since it has
+        self._now: Natural | Exact = self._natural  # the better one, once it is known
+        self._behind, self._since = False, 0  # whether _now has older values; the solves since then
         self._values: Any = None
 
     @property
@@ -81,7 +81,7 @@ class Deferred:
 
     @property
     def threads(self) -> int:
-        """How many threads the next solve may take."""
+        """The number of threads that the next solve may take."""
         return get_num_threads() if self._solved < PAYS else self._now.threads
 
     def __getstate__(self):
@@ -100,7 +100,7 @@ class Deferred:
     def load(self, values, check: bool = True) -> int:
         self._values = values
         if self._solved < PAYS or self._deciding:
-            self._solved = 0  # what the new values take to be ready counts for natural order, where that is nothing
+            self._solved = 0  # counted anew: the new values are ready for natural order at no cost
         if self._triangle.source is not None:  # of a transpose both are copies
             return self._now.load(values, check)
         self._behind, self._since = self._now is not self._natural, 0
@@ -137,7 +137,7 @@ class Deferred:
                 if self._triangle.source is not None:
                     self._natural = Natural(self._triangle)  # without its copy of the values
         except MemoryError:
-            pass  # natural order takes none
+            pass  # natural order needs no memory
         except BaseException:
             self._solved = 0
             raise
@@ -146,7 +146,7 @@ class Deferred:
 
 
 class Natural:
-    """Substitution in natural order, on one thread, with the values where they lie: there is nothing to analyse."""
+    """Substitution in natural order, on one thread, with the values where they lie. It needs no analysis."""
 
     method, threads = "sequential", 1
 
@@ -160,7 +160,7 @@ class Natural:
         self.pivots: Any = None
 
     def load(self, values, check: bool = True) -> int:
-        """Take new values; they are not copied unless T is a transpose. Returns as Exact.load."""
+        """Take new values; they are not copied unless T is a transpose. Returns the same as Exact.load."""
         t = self.triangle
         self.pivots = values
         if t.conjugate:
@@ -177,33 +177,25 @@ class Natural:
 
     def solve(self, b, x) -> None:
         t = self.triangle
-        if b.size == t.n:
-            _substitute(t.reverse, *self.pattern, self.values, self.places, self.pivots, b.reshape(-1), x.reshape(-1))
-        else:
-            _substitute_many(t.reverse, *self.pattern, self.values, self.places, self.pivots, b, x)
+        operands = self.values, self.places, self.pivots, _columns(b, t.n), b.reshape(-1), x.reshape(-1)
+        _substitute(t.reverse, *self.pattern, *operands)
+
+
+def _columns(b, n: int):
+    """The number of columns of b, (n,) or (n, k); None for one, so that a kernel knows it when it is compiled."""
+    return None if b.size == n else np.uint64(b.size // n)
 
 
 @compiled
-def _substitute(reverse, begin, end, indices, values, places, pivots, b, x):
-    n = begin.size
+def _substitute(reverse, begin, end, indices, values, places, pivots, columns, b, x):
+    n, k = begin.size, ONE if columns is None else columns
     for t in range(n):
-        i = n - 1 - t if reverse else t
-        total = b[i]
-        for p in range(begin[i], end[i]):
-            total -= values[p] * x[indices[p]]
-        x[i] = divide(total, pivots[places[i]]) if places.size else total
-
-
-@compiled
-def _substitute_many(reverse, begin, end, indices, values, places, pivots, b, x):
-    n = begin.size
-    for t in range(n):
-        i = n - 1 - t if reverse else t
-        for c in range(b.shape[1]):
-            total = b[i, c]
+        i = np.uint64(n - 1 - t if reverse else t)
+        for c in range(k):
+            total = b[i * k + c]
             for p in range(begin[i], end[i]):
-                total -= values[p] * x[indices[p], c]
-            x[i, c] = divide(total, pivots[places[i]]) if places.size else total
+                total -= values[p] * x[indices[p] * k + c]
+            x[i * k + c] = divide(total, pivots[places[i]]) if places.size else total
 
 
 class Exact:
@@ -233,13 +225,11 @@ class Exact:
         if triangle.source is not None:
             self.source = triangle.source[self.source]
         self.diag_source = np.empty(0, index) if triangle.diag is None else triangle.diag[order]
-        self.vals, self.diag = (
-            np.empty(triangle.entries, triangle.dtype),
-            np.empty(self.diag_source.size, triangle.dtype),
-        )
+        self.vals = np.empty(triangle.entries, triangle.dtype)
+        self.diag = np.empty(self.diag_source.size, triangle.dtype)
 
     def load(self, values, check: bool = True) -> int:
-        """Take new values. Returns the first row whose diagonal has no finite reciprocal, or -1, as without `check`."""
+        """Take new values. Returns the first row whose diagonal has no finite reciprocal, -1 for none or no `check`."""
         conjugate = self.triangle.conjugate
         _gather(conjugate, unsigned(self.source), values, self.vals)
         _gather(conjugate, unsigned(self.diag_source), values, self.diag)
@@ -247,11 +237,8 @@ class Exact:
 
     def solve(self, b, x) -> None:
         """x = T^-1 b, both (n,) or (n, k) and C-contiguous."""
-        s = self.schedule
-        kernel = _solve_many
-        if b.size == self.triangle.n:
-            kernel, b, x = _solve, b.reshape(-1), x.reshape(-1)
-        run(kernel, s.threads, s.after, *s.state(), *self.pattern, self.vals, self.diag, b, x)
+        s, operands = self.schedule, (self.vals, self.diag, _columns(b, self.triangle.n), b.reshape(-1), x.reshape(-1))
+        run(_solve, s.threads, s.after, *s.state(), *self.pattern, *operands)
 
 
 @compiled
@@ -320,66 +307,38 @@ def _first_bad_diagonal(order, diag):
 
 
 @by_ordered_items
-def _solve(t, items, slices, order, ptr, cols, vals, diag, b, x):
-    """x = T^-1 b; several threads may run it on the same arguments, see items.py."""
-    for s in range(items[t], items[t + 1]):
-        r = np.uint64(slices[s])
-        p, stop = np.uint64(ptr[s]), np.uint64(ptr[s + ONE])
-        if np.uint64(slices[s + ONE]) - r == FOUR:
-            i0, i1, i2, i3 = order[r], order[r + ONE], order[r + TWO], order[r + THREE]
-            s0, s1, s2, s3 = b[i0], b[i1], b[i2], b[i3]
-            while p < stop:
-                s0 -= vals[p] * x[cols[p]]
-                s1 -= vals[p + ONE] * x[cols[p + ONE]]
-                s2 -= vals[p + TWO] * x[cols[p + TWO]]
-                s3 -= vals[p + THREE] * x[cols[p + THREE]]
-                p += FOUR
-            if diag.size:
-                s0, s1 = divide(s0, diag[r]), divide(s1, diag[r + ONE])
-                s2, s3 = divide(s2, diag[r + TWO]), divide(s3, diag[r + THREE])
-            x[i0], x[i1], x[i2], x[i3] = s0, s1, s2, s3
-        else:
-            i = order[r]
-            total = b[i]
-            while p < stop:
-                total -= vals[p] * x[cols[p]]
-                p += ONE
-            x[i] = divide(total, diag[r]) if diag.size else total
-
-
-@by_ordered_items
-def _solve_many(t, items, slices, order, ptr, cols, vals, diag, b, x):
-    """The same for b and x (n, k): all columns of a slice before the next slice."""
-    columns = np.uint64(b.shape[1])
+def _solve(t, items, slices, order, ptr, cols, vals, diag, columns, b, x):
+    """x = T^-1 b, all columns of a slice before the next slice; several threads may run it, see items.py."""
+    k = ONE if columns is None else columns
     for s in range(items[t], items[t + 1]):
         r = np.uint64(slices[s])
         begin, stop = np.uint64(ptr[s]), np.uint64(ptr[s + ONE])
         if np.uint64(slices[s + ONE]) - r == FOUR:
-            i0, i1, i2, i3 = order[r], order[r + ONE], order[r + TWO], order[r + THREE]
-            for c in range(columns):
-                s0, s1, s2, s3 = b[i0, c], b[i1, c], b[i2, c], b[i3, c]
+            i0, i1, i2, i3 = order[r] * k, order[r + ONE] * k, order[r + TWO] * k, order[r + THREE] * k
+            for c in range(k):
+                s0, s1, s2, s3 = b[i0 + c], b[i1 + c], b[i2 + c], b[i3 + c]
                 p = begin
                 while p < stop:
-                    s0 -= vals[p] * x[cols[p], c]
-                    s1 -= vals[p + ONE] * x[cols[p + ONE], c]
-                    s2 -= vals[p + TWO] * x[cols[p + TWO], c]
-                    s3 -= vals[p + THREE] * x[cols[p + THREE], c]
+                    s0 -= vals[p] * x[cols[p] * k + c]
+                    s1 -= vals[p + ONE] * x[cols[p + ONE] * k + c]
+                    s2 -= vals[p + TWO] * x[cols[p + TWO] * k + c]
+                    s3 -= vals[p + THREE] * x[cols[p + THREE] * k + c]
                     p += FOUR
                 if diag.size:
                     s0, s1 = divide(s0, diag[r]), divide(s1, diag[r + ONE])
                     s2, s3 = divide(s2, diag[r + TWO]), divide(s3, diag[r + THREE])
-                x[i0, c], x[i1, c], x[i2, c], x[i3, c] = s0, s1, s2, s3
+                x[i0 + c], x[i1 + c], x[i2 + c], x[i3 + c] = s0, s1, s2, s3
         else:
-            i = order[r]
-            for c in range(columns):
-                total = b[i, c]
+            i = order[r] * k
+            for c in range(k):
+                total = b[i + c]
                 for p in range(begin, stop):
-                    total -= vals[p] * x[cols[p], c]
-                x[i, c] = divide(total, diag[r]) if diag.size else total
+                    total -= vals[p] * x[cols[p] * k + c]
+                x[i + c] = divide(total, diag[r]) if diag.size else total
 
 
 class _Sweeping:
-    """What jacobi and isai share: values in natural order, and passes over all rows that each need the one before.
+    """Common to jacobi and isai: values in natural order, and passes over all rows, each of which needs the one before.
 
     Item t of a call is chunk t % m of pass t // m; it starts when the pass before is complete.
     """

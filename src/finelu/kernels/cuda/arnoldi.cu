@@ -8,10 +8,7 @@
 
 using namespace fl;
 
-template <typename T> using Real = typename RealOf<T>::type;
-
 template <typename R> __device__ constexpr R rounding() { return sizeof(R) == 4 ? R(1.1920929e-07) : R(2.220446049250313e-16); }
-__device__ inline long long own_row() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline float magnitude(float a) { return fabsf(a); }
 __device__ inline double magnitude(double a) { return fabs(a); }
 template <typename R> __device__ inline R magnitude(Complex<R> a) { return hypot(a.re, a.im); }
@@ -21,23 +18,6 @@ template <typename T> __device__ inline Real<T> share(T h, Real<T> incoming)
 {
     const Real<T> part = incoming > 0 ? magnitude(h) / incoming : Real<T>(0);
     return part * part;
-}
-
-// The sum of v over the lanes of a warp, in all of them.
-template <typename T>
-__device__ T lanes_sum(T v)
-{
-    for (int offset = 16; offset > 0; offset /= 2) v = v + shuffle_xor(v, offset);
-    return v;
-}
-
-// The word, once it is there.
-template <typename T>
-__device__ T arrived(const T* place)
-{
-    T word = peek(place);
-    while (pending(word)) word = peek(place);
-    return word;
 }
 
 constexpr int MGS_BLOCK = 512;  // as in arnoldi.py
@@ -61,7 +41,7 @@ __device__ T grid_sum(T v, T*& partial)
         v = lanes_sum(lane < WARPS ? part[lane] : T(0));
         if (lane == 0) post(partial + blockIdx.x, v);
         if (gridDim.x <= 32) {
-            v = lanes_sum(lane < gridDim.x ? arrived(words + lane) : T(0));
+            v = lanes_sum(lane < gridDim.x ? await(words + lane) : T(0));
             if (lane == 0) *total = v;
         }
     }
@@ -71,7 +51,7 @@ __device__ T grid_sum(T v, T*& partial)
         return *total;
     }
     v = T(0);
-    for (unsigned b = threadIdx.x; b < gridDim.x; b += MGS_BLOCK) v += arrived(words + b);
+    for (unsigned b = threadIdx.x; b < gridDim.x; b += MGS_BLOCK) v += await(words + b);
     return block_sum(v);
 }
 
@@ -253,7 +233,7 @@ __global__ void __launch_bounds__(512) cgs2_step(long long n, const int* state, 
         }
         for (int c = warp; c <= j; c += MGS_BLOCK / 32) {
             T sum = T(0);
-            for (unsigned b = lane; b < gridDim.x; b += 32) sum += arrived(partial + (long long)c * gridDim.x + b);
+            for (unsigned b = lane; b < gridDim.x; b += 32) sum += await(partial + (long long)c * gridDim.x + b);
             sum = lanes_sum(sum);
             if (lane == 0) {
                 h[c] = sum;
@@ -276,7 +256,7 @@ __global__ void __launch_bounds__(512) cgs2_step(long long n, const int* state, 
 template <typename T>
 __global__ void arnoldi_begin(long long n, const int* state, const Real<T>* norms, const T* r, T* Q, T* g, T* v)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i >= n || state[CODE] != RUNNING) return;
     if (i == 0) g[0] = T(norms[NORM]);
     v[i] = Q[i] = r[i] / T(norms[NORM]);
@@ -286,7 +266,7 @@ __global__ void arnoldi_begin(long long n, const int* state, const Real<T>* norm
 template <typename T>
 __global__ void keep_column(long long n, const int* state, const T* z, T* Z)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i < n && state[CODE] == RUNNING) Z[state[COLUMNS] * n + i] = z[i];
 }
 
@@ -379,7 +359,7 @@ __global__ void hessenberg_solve(const int* state, int m, const T* H, const T* g
 template <typename T>
 __global__ void combine(long long n, const int* state, const T* Q, const T* y, T* u)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i >= n) return;
     const int k = state[COLUMNS];
     T total = T(0);
@@ -391,7 +371,7 @@ __global__ void combine(long long n, const int* state, const T* Q, const T* y, T
 template <typename T>
 __global__ void update_solution(long long n, const int* state, const T* u, T* x)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i >= n || state[COLUMNS] == 0) return;
     x[i] += u[i];
 }

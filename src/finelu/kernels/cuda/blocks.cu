@@ -37,17 +37,6 @@ constexpr int FINISH = -1, DIAGONAL = -2;  // else the update of the changing bl
 constexpr int FAR = 2;                     // levels from its turn from where on a row polls for all that it needs
 constexpr int CHUNK = 4;                   // blocks of a row that solve and residual ask for at the same time
 
-// place of column j in cols[a, z), or -1
-template <typename I> __device__ inline I find(const I* __restrict__ cols, I a, I z, I j)
-{
-    const I stop = z;
-    while (a < z) {
-        const I mid = a + (z - a) / 2;
-        if (cols[mid] < j) a = mid + 1; else z = mid;
-    }
-    return a < stop && cols[a] == j ? a : I(-1);
-}
-
 // Calls f(place in row i, place in row k, how many before it) for each j > k that rows i and k both store, j ascending;
 // at(p) is a lower block of row i, k its column. The lanes of a warp share the shorter of the two lists, and search the
 // longer one. Returns how many there are.
@@ -56,7 +45,6 @@ __device__ inline int intersections(I p, I end_i, I begin_k, I end_k, const I* _
 {
     const bool by_reference = end_k - begin_k <= end_i - p - 1;  // row k is the shorter one
     const I first = by_reference ? begin_k : p + 1, stop = by_reference ? end_k : end_i;
-    const unsigned before = (1u << threadIdx.x % 32) - 1u;
     int found = 0;
     for (I base = first; base < stop; base += 32) {
         const I mine = base + I(threadIdx.x % 32);
@@ -65,21 +53,10 @@ __device__ inline int intersections(I p, I end_i, I begin_k, I end_k, const I* _
             other = by_reference ? find(indices, p + 1, end_i, indices[mine])
                                  : find(indices, begin_k, end_k, indices[mine]);
         const unsigned all = __ballot_sync(0xffffffffu, other >= 0);
-        if (other >= 0) f(by_reference ? other : mine, by_reference ? mine : other, found + __popc(all & before));
+        if (other >= 0) f(by_reference ? other : mine, by_reference ? mine : other, found + votes_before(all));
         found += __popc(all);
     }
     return found;
-}
-
-// the row of place p: the last one with indptr[row] <= p
-template <typename I> __device__ inline I row_of(I rows, const I* __restrict__ indptr, I p)
-{
-    I a = 0, z = rows;
-    while (z - a > 1) {
-        const I mid = a + (z - a) / 2;
-        if (indptr[mid] <= p) a = mid; else z = mid;
-    }
-    return a;
 }
 
 // length[p] = the steps of lower block p in the program of its row, 0 for other blocks; changed[i] (0 before the
@@ -89,9 +66,9 @@ template <typename I>
 __global__ void count_intersections(I rows, const I* __restrict__ indptr, const I* __restrict__ indices,
                                const I* __restrict__ diag, int* length, int* changed)
 {
-    const I p = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    const I p = own_row<I, 32>();
     if (p >= indptr[rows]) return;
-    const I i = row_of(rows, indptr, p), centre = diag[i];
+    const I i = list_of(indptr, rows, p), centre = diag[i];
     int steps = 0;
     if (p < centre) {
         const I k = indices[p];
@@ -112,9 +89,9 @@ __global__ void write_intersections(I rows, const I* __restrict__ indptr, const 
                                const long long* __restrict__ ends, const long long* __restrict__ fresh_start,
                                int* codes, I* operands)
 {
-    const I p = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    const I p = own_row<I, 32>();
     if (p >= indptr[rows] || length[p] == 0) return;
-    const I i = row_of(rows, indptr, p), lo = indptr[i], centre = diag[i], k = indices[p];
+    const I i = list_of(indptr, rows, p), lo = indptr[i], centre = diag[i], k = indices[p];
     const long long at = ends[p] - length[p], fresh_k = fresh_start[k];
     const I changed_k = I(fresh_start[k + 1] - fresh_k - 1);
     if (threadIdx.x % 32 == 0) {
@@ -133,7 +110,7 @@ template <typename I>
 __global__ void parents(I rows, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ indices,
                         const int* __restrict__ level, int* parent)
 {
-    const I i = I(size_t(blockIdx.x) * blockDim.x + threadIdx.x);
+    const I i = I(own_item());
     if (i >= rows) return;
     int found = -1;
     for (I p = begin[i]; p < end[i] && found < 0; ++p)
@@ -149,7 +126,7 @@ __global__ void early_rows(int places, const int* __restrict__ order, const I* _
                            const I* __restrict__ end, const long long* __restrict__ steps, int batch,
                            const int* __restrict__ parent, int* early)
 {
-    const int q = int(blockIdx.x * blockDim.x + threadIdx.x);
+    const int q = int(own_item());
     if (q >= places) return;
     int at = order[q];
     if (at >= 0) {
@@ -467,6 +444,23 @@ bsr_solve(int n_forward, const int* __restrict__ order_lower, const int* __restr
     if (team.t < N) post(out + size_t(i) * N + team.t, value);
 }
 
+// Element t of (A x)_i, in thread t < N of the row's team; part is N^2 of shared memory.
+template <typename T, typename I, int N, int M>
+__device__ inline T row_of_product(const Team<N, M>& team, size_t i, const I* __restrict__ indptr, const I* __restrict__ indices,
+                                   const T* __restrict__ data, const T* __restrict__ x, T* part)
+{
+    T sum[M];
+    row_times<PLAIN>(
+        team, indptr[i], indptr[i + 1], indices, static_cast<const I*>(nullptr), data, []() {},
+        [&](I j, int w) {
+            T value = x[size_t(j) * N + w];
+            settle(value);
+            return value;
+        },
+        sum);
+    return gathered<PLAIN>(team, sum, part);
+}
+
 // out = b - A x, or A x if b is null: twin bsr_residual. A team a row in natural order, no dependencies, so the order
 // of the sums is fixed. out may be b, but not x. Launch: gridDim.x * ROWS >= rows, blockDim.x = BLOCK, shared memory
 // ROWS N^2 sizeof(T).
@@ -480,16 +474,8 @@ bsr_residual(I rows, const I* __restrict__ indptr, const I* __restrict__ indices
     const Row team;
     const size_t i = size_t(blockIdx.x) * Row::ROWS + team.slot;
     if (team.idle || i >= size_t(rows)) return;
-    T sum[M];
-    row_times<PLAIN>(
-        team, indptr[i], indptr[i + 1], indices, static_cast<const I*>(nullptr), data, []() {},
-        [&](I j, int w) {
-            T value = x[size_t(j) * N + w];
-            settle(value);
-            return value;
-        },
-        sum);
-    const T value = gathered<PLAIN>(team, sum, reinterpret_cast<T*>(shared_bytes) + team.slot * Row::NN);
+    T* const part = reinterpret_cast<T*>(shared_bytes) + team.slot * Row::NN;
+    const T value = row_of_product<T, I, N, M>(team, i, indptr, indices, data, x, part);
     if (team.t < N) out[i * N + team.t] = b == nullptr ? value : b[i * N + team.t] - value;
 }
 
@@ -505,16 +491,8 @@ bsr_accumulate(I count, const long long* __restrict__ rows, const I* __restrict_
     const Row team;
     const size_t i = size_t(blockIdx.x) * Row::ROWS + team.slot;
     if (team.idle || i >= size_t(count)) return;
-    T sum[M];
-    row_times<PLAIN>(
-        team, indptr[i], indptr[i + 1], indices, static_cast<const I*>(nullptr), data, []() {},
-        [&](I j, int w) {
-            T value = x[size_t(j) * N + w];
-            settle(value);
-            return value;
-        },
-        sum);
-    const T value = gathered<PLAIN>(team, sum, reinterpret_cast<T*>(shared_bytes) + team.slot * Row::NN);
+    T* const part = reinterpret_cast<T*>(shared_bytes) + team.slot * Row::NN;
+    const T value = row_of_product<T, I, N, M>(team, i, indptr, indices, data, x, part);
     if (team.t < N) {
         T* const own = out + size_t(rows[i]) * N + team.t;
         *own = SUBTRACT ? *own - value : *own + value;

@@ -108,7 +108,7 @@ __device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* 
 #pragma unroll
         for (int m = 0; m < M; ++m) {
             exponent[m] = team.owns(m) ? largest[team.row(m)] : 0;
-            mine[m] = times(mine[m], power_against<typename RealOf<T>::type>(exponent[m]));
+            mine[m] = times(mine[m], power_against<Real<T>>(exponent[m]));
         }
     }
     for (int r = 0; r < N; ++r) {
@@ -123,7 +123,7 @@ __device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* 
         if (PIVOTING) {
             team.sync();
             q = -1;
-            typename RealOf<T>::type largest = 0;
+            Real<T> largest = 0;
             for (int w = 0; w < N; ++w) {
                 if (used >> w & 1u) continue;
                 const auto size = one_norm(column[w]);
@@ -157,7 +157,7 @@ __device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* 
         for (int m = 0; m < M; ++m)
             if (v == 0 && team.owns(m)) largest[team.row(m)] = exponent[m];
         team.sync();
-        const auto power = power_against<typename RealOf<T>::type>(largest[to_v]);
+        const auto power = power_against<Real<T>>(largest[to_v]);
 #pragma unroll
         for (int m = 0; m < M; ++m) mine[m] = times(mine[m], power);
     }

@@ -10,10 +10,10 @@ import cupy
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, device_limits, kernel, optional
+from finelu.kernels.cuda.levels import levels_on_device
+from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, device_limits, for_each, kernel, optional
 from finelu.kernels.cuda.runtime.launch import blocks as blocks_for
 from finelu.kernels.cuda.runtime.memory import new_bad, set_pending, set_zero
-from finelu.kernels.cuda.runtime.schedule import levels_on_device
 from finelu.kernels.operands import Triangle
 
 LARGEST_BLOCK = 32  # the rows that have been pivots are the bits of one word
@@ -81,30 +81,15 @@ def _in_level_order(triangle: Triangle, team: Team) -> Order:
     order = cupy.full(places, -1, np.int32)
     order[cupy.arange(n) + shift[level[by_level]]] = by_level.astype(np.int32)
     parent = cupy.empty(n, np.int32)
-    kernel("blocks", "parents", index)(
-        (blocks_for(n, BLOCK),),
-        (BLOCK,),
-        (index.type(n), triangle.begin, triangle.end, triangle.indices, level, parent),
-    )
+    entries = triangle.begin, triangle.end, triangle.indices
+    for_each("blocks", "parents", (index,), index.type(n), *entries, level, parent)
     return Order(order, level, parent, depth)
 
 
 def _early_rows(order: Order, triangle: Triangle, steps, batch: int):
     early = cupy.empty(order.order.size, np.int32)
-    kernel("blocks", "early_rows", triangle.indices.dtype)(
-        (blocks_for(early.size, BLOCK),),
-        (BLOCK,),
-        (
-            np.int32(early.size),
-            order.order,
-            triangle.begin,
-            triangle.end,
-            optional(steps),
-            np.int32(batch),
-            order.parent,
-            early,
-        ),
-    )
+    given = order.order, triangle.begin, triangle.end, optional(steps), np.int32(batch), order.parent, early
+    for_each("blocks", "early_rows", (triangle.indices.dtype,), np.int32(early.size), *given)
     return early
 
 
@@ -314,19 +299,8 @@ def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting, plan: FactorPlan | None
         (plan.order.size // team.rows,),
         (team.block,),
         (
-            plan.order,
-            plan.early,
-            indptr,
-            diag,
-            plan.program,
-            plan.codes,
-            plan.operands,
-            plan.fresh_start,
-            np.int32(room),
-            lu,
-            fresh,
-            bad,
-            counter,
+            *(plan.order, plan.early, indptr, diag, plan.program, plan.codes, plan.operands, plan.fresh_start),
+            *(np.int32(room), lu, fresh, bad, counter),
         ),
         shared_mem=per_block * (room * n * n + fixed),
     )
@@ -359,20 +333,8 @@ def bsr_ilu0_solve(indptr, indices, places, diag, lu, b, x, trans, plan: SolvePl
         (forward + backward,),
         (team.block,),
         (
-            np.int32(forward),
-            plan.order_lower,
-            plan.early_lower,
-            plan.order_upper,
-            plan.early_upper,
-            indptr,
-            indices,
-            NULL if trans == "N" else places,
-            diag,
-            lu,
-            b,
-            y,
-            x,
-            y[size:],
+            *(np.int32(forward), plan.order_lower, plan.early_lower, plan.order_upper, plan.early_upper),
+            *(indptr, indices, NULL if trans == "N" else places, diag, lu, b, y, x, y[size:]),
         ),
         shared_mem=team.rows * (n * n + n) * dtype.itemsize,
     )

@@ -6,8 +6,6 @@
 
 using namespace fl;
 
-template <typename T> using Real = typename RealOf<T>::type;
-
 template <typename W> __device__ inline W widened(float a) { return W(a); }
 template <typename W> __device__ inline W widened(double a) { return W(a); }
 template <typename W, typename R> __device__ inline W widened(Complex<R> a) { return W(a.re, a.im); }
@@ -31,7 +29,7 @@ __global__ void __launch_bounds__(128) restrict_to_parts(const int* __restrict__
             }
             sum += v;
         }
-        for (int offset = 16; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+        sum = lanes_sum(sum);
         if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
         __syncthreads();
         if (threadIdx.x == 0) g[size_t(blockIdx.x) * m + c] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
@@ -44,7 +42,7 @@ template <typename T>
 __global__ void prolong_from_parts(long long n, int m, const int* __restrict__ parts, const T* __restrict__ Z,
                                    const T* __restrict__ q, const T* __restrict__ less, T* x)
 {
-    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long long i = own_item();
     if (i >= n) return;
     const size_t mine = size_t(parts[i]) * m;
     T sum = T(0);
@@ -62,7 +60,7 @@ template <typename T>
 __global__ void sum_couplings(int K, int m, const int* __restrict__ starts, const int* __restrict__ members,
                               const T* __restrict__ sums, const T* __restrict__ less, T* out)
 {
-    const int k = int(blockIdx.x * blockDim.x + threadIdx.x);
+    const int k = int(own_item());
     if (k >= K) return;
     T sum = T(0);
 #pragma unroll 4
@@ -76,7 +74,7 @@ template <typename K>
 __global__ void coupling_keys(int entries, int count, const int* __restrict__ rows, const int* __restrict__ parts,
                               const int* __restrict__ part, K* keys)
 {
-    const int e = int(blockIdx.x * blockDim.x + threadIdx.x);
+    const int e = int(own_item());
     if (e < entries) keys[e] = K(parts[rows[e]]) * count + part[e];
 }
 
@@ -84,7 +82,7 @@ __global__ void coupling_keys(int entries, int count, const int* __restrict__ ro
 template <typename K>
 __global__ void coupling_begins(int entries, const K* __restrict__ keys, const long long* __restrict__ order, int* first)
 {
-    const int k = int(blockIdx.x * blockDim.x + threadIdx.x);
+    const int k = int(own_item());
     if (k < entries) first[k] = k == 0 || keys[order[k]] != keys[order[k - 1]];
 }
 
@@ -97,7 +95,7 @@ __global__ void write_couplings(int entries, int count, const K* __restrict__ ke
                                 const int* __restrict__ starts, const int* __restrict__ position, int* ends, int* of_parts,
                                 int* of_vectors, int* of_rows, unsigned short* local)
 {
-    const int k = int(blockIdx.x * blockDim.x + threadIdx.x);
+    const int k = int(own_item());
     if (k >= entries) return;
     const long long e = order[k];
     const int i = rows[e], coupling = until[k + 1] - 1;
@@ -135,13 +133,13 @@ __global__ void __launch_bounds__(256) product_with_dot(int n, const T* __restri
                                                         const T* __restrict__ v, int count, const T* __restrict__ dots, T* q,
                                                         T* room, unsigned* counter, T* total)
 {
-    const int i = int((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32), lane = threadIdx.x % 32;
+    const int i = own_row<int, 32>(), lane = threadIdx.x % 32;
     T sum = T(0);
     if (i < n) {
 #pragma unroll 8
         for (int j = lane; j < n; j += 32) sum += matrix[size_t(i) * n + j] * g[j];
     }
-    for (int offset = 16; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+    sum = lanes_sum(sum);
     if (i < n && lane == 0) q[i] = sum;
     sum = block_sum(i < n && lane == 0 ? conj(v[i]) * sum : T(0));
     if (threadIdx.x == 0) room[blockIdx.x] = sum;
@@ -160,7 +158,7 @@ __global__ void direction_with_coarse(long long n, int m, const int* __restrict_
                                       const T* __restrict__ rho_old, const int* __restrict__ parts, const T* __restrict__ Z,
                                       const T* __restrict__ q, const T* __restrict__ z, T* p)
 {
-    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long long i = own_item();
     if (i >= n || state[CODE] != RUNNING) return;
     const size_t mine = size_t(parts[i]) * m;
     T sum = z[i];
@@ -202,10 +200,10 @@ __global__ void coarse_products(long long n, int m, const I* __restrict__ indptr
                                 const T* __restrict__ data, const int* __restrict__ parts, const T* __restrict__ Z, int longest,
                                 int fill, int* pointers, int* part, T* values)
 {
-    const long long i = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / LANES;
+    const long long i = own_row<long long, LANES>();
     if (i >= n) return;
     const int lane = threadIdx.x % LANES;
-    const unsigned group = LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (threadIdx.x % 32 / LANES * LANES);
+    const unsigned group = group_mask<LANES>();
     const I begin = indptr[i], end = indptr[i + 1];
     if (end - begin > longest) return;
     int at = fill ? pointers[i] : 0;
@@ -217,7 +215,7 @@ __global__ void coarse_products(long long n, int m, const I* __restrict__ indptr
         const bool kept = first && any_in_part<T, I>(mine, end, p, m, indices, data, parts, Z);
         const unsigned votes = __ballot_sync(group, kept);
         if (fill && kept) {
-            const int here = at + __popc(votes & ((1u << threadIdx.x % 32) - 1u));
+            const int here = at + votes_before(votes);
             part[here] = p;
             for (int c = 0; c < m; ++c) values[size_t(here) * m + c] = sum_in_part<T, I>(mine, end, p, m, c, indices, data, parts, Z);
         }
@@ -234,7 +232,6 @@ __global__ void __launch_bounds__(256) coarse_products_long(
     const T* __restrict__ data, const int* __restrict__ parts, const T* __restrict__ Z, int* first, int* last, int fill,
     int* pointers, int* part, T* values)
 {
-    __shared__ int kept_of_warp[8];
     const long long i = rows[blockIdx.x];
     const I begin = indptr[i], end = indptr[i + 1];
     first += size_t(blockIdx.x) * count;
@@ -251,22 +248,15 @@ __global__ void __launch_bounds__(256) coarse_products_long(
         const int p = mine < end ? parts[indices[mine]] : -1;
         bool kept = p >= 0 && first[p] == int(mine - begin);
         if (kept) kept = any_in_part<T, I>(mine, begin + last[p] + 1, p, m, indices, data, parts, Z);
-        const unsigned votes = __ballot_sync(0xffffffffu, kept);
-        if (threadIdx.x % 32 == 0) kept_of_warp[threadIdx.x / 32] = __popc(votes);
-        __syncthreads();
-        int before = 0, all = 0;
-        for (int w = 0; w < 8; ++w) {
-            if (w < int(threadIdx.x / 32)) before += kept_of_warp[w];
-            all += kept_of_warp[w];
-        }
+        int all;
+        const int before = sum_before<256>(int(kept), all);
         if (fill && kept) {
-            const int here = at + before + __popc(votes & ((1u << threadIdx.x % 32) - 1u));
+            const int here = at + before;
             part[here] = p;
             for (int c = 0; c < m; ++c)
                 values[size_t(here) * m + c] = sum_in_part<T, I>(mine, begin + last[p] + 1, p, m, c, indices, data, parts, Z);
         }
         at += all;
-        __syncthreads();
     }
     if (!fill && threadIdx.x == 0) pointers[i] = at;
 }
@@ -280,7 +270,7 @@ __global__ void coarse_matrix(int segments, long long size, int m, const int* __
                               const T* __restrict__ values, const int* __restrict__ parts, const T* __restrict__ Z,
                               int conjugate, W* E)
 {
-    const int s = int((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32), lane = threadIdx.x % 32;
+    const int s = own_row<int, 32>(), lane = threadIdx.x % 32;
     if (s >= segments) return;
     const int begin = first[s], end = first[s + 1];
     const int p = parts[rows[order[begin]]], q = part[order[begin]];
@@ -296,7 +286,7 @@ __global__ void coarse_matrix(int segments, long long size, int m, const int* __
                 }
                 sum += v;
             }
-            for (int offset = 16; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+            sum = lanes_sum(sum);
             if (lane == 0) E[((long long)p * m + c) * size + (long long)q * m + d] = sum;
         }
 }

@@ -7,23 +7,9 @@ using namespace fl;
 enum State : unsigned char { USABLE, ESTIMATE, PIVOT, CHOSEN, UNDECIDED };
 
 constexpr int LANES = 8;  // threads of a row, where rows are only looked at
-constexpr unsigned ALL = 0xffffffffu;
 constexpr int CLASSES = 7;  // of sizes of tables
 
-template <int WIDTH, typename V> __device__ inline V group_max(V v)
-{
-#pragma unroll
-    for (int d = WIDTH / 2; d > 0; d /= 2) v = max(v, __shfl_xor_sync(ALL, v, d));
-    return v;
-}
-template <int WIDTH, typename V> __device__ inline V group_sum(V v)
-{
-#pragma unroll
-    for (int d = WIDTH / 2; d > 0; d /= 2) v += __shfl_xor_sync(ALL, v, d);
-    return v;
-}
-
-template <typename T> __device__ inline typename RealOf<T>::type size_of(T a) { return typename RealOf<T>::type(magnitude(a)); }
+template <typename T> __device__ inline Real<T> size_of(T a) { return Real<T>(modulus(a)); }
 
 // 1 - nu or -1 - nu, the larger, and the smaller
 template <typename T> __device__ inline T farthest(T nu) { return real(nu) <= 0 ? T(1) - nu : T(-1) - nu; }
@@ -52,7 +38,7 @@ __global__ void weigh(I m, const I* __restrict__ indptr, const I* __restrict__ i
                       const T* __restrict__ l_nu, const T* __restrict__ u_nu, R condest, R pivot_tol, R least, T* d, u64* keys,
                       unsigned char* state)
 {
-    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
+    const I i = own_row<I, LANES>();
     const bool here = i < m;
     R right = 0, under = 0;
     int odd = 0, own = 0;
@@ -73,11 +59,11 @@ __global__ void weigh(I m, const I* __restrict__ indptr, const I* __restrict__ i
             if (t_indices[p] != i) under = max(under, size_of(v));
         }
     }
-    right = group_max<LANES>(right);
-    under = group_max<LANES>(under);
-    odd = group_max<LANES>(odd);
-    own = group_max<LANES>(own);
-    const R size = group_max<LANES>(size_of(pivot));
+    right = lanes_max<LANES>(right);
+    under = lanes_max<LANES>(under);
+    odd = lanes_max<LANES>(odd);
+    own = lanes_max<LANES>(own);
+    const R size = lanes_max<LANES>(size_of(pivot));
     if (!here || threadIdx.x % LANES != 0) return;
     if (!own) d[i] = T(0);
     const bool small = size_of(farthest(l_nu[i])) <= condest && size_of(farthest(u_nu[i])) <= condest;
@@ -99,7 +85,7 @@ template <typename I>
 __global__ void decide(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const I* __restrict__ t_indptr,
                        const I* __restrict__ t_indices, const u64* __restrict__ keys, unsigned char* state, unsigned* left)
 {
-    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
+    const I i = own_row<I, LANES>();
     const bool here = i < m && look(state + i) == UNDECIDED;
     int waits = 0, taken = 0;
     if (here) {
@@ -112,8 +98,8 @@ __global__ void decide(I m, const I* __restrict__ indptr, const I* __restrict__ 
         for (I p = indptr[i] + threadIdx.x % LANES; p < indptr[i + 1]; p += LANES) meet(indices[p]);
         for (I p = t_indptr[i] + threadIdx.x % LANES; p < t_indptr[i + 1]; p += LANES) meet(t_indices[p]);
     }
-    waits = group_max<LANES>(waits);
-    taken = group_max<LANES>(taken);
+    waits = lanes_max<LANES>(waits);
+    taken = lanes_max<LANES>(taken);
     if (!here || threadIdx.x % LANES != 0) return;
     if (taken || !waits) {
         asm volatile("st.relaxed.gpu.global.u8 [%0], %1;" ::"l"(state + i), "r"(unsigned(taken ? USABLE : CHOSEN)) : "memory");
@@ -125,7 +111,7 @@ __global__ void decide(I m, const I* __restrict__ indptr, const I* __restrict__ 
 // 1 for each row that is not chosen. Launch: gridDim.x * blockDim.x >= m.
 template <typename I> __global__ void rest_flags(I m, const unsigned char* __restrict__ state, I* flags)
 {
-    const I i = I(size_t(blockIdx.x) * blockDim.x + threadIdx.x);
+    const I i = I(own_item());
     if (i < m) flags[i] = state[i] != CHOSEN;
 }
 
@@ -133,7 +119,7 @@ template <typename I> __global__ void rest_flags(I m, const unsigned char* __res
 // before each. Launch: as above.
 template <typename I> __global__ void split(I m, const unsigned char* __restrict__ state, const I* __restrict__ number, I* rest, I* pivots)
 {
-    const I i = I(size_t(blockIdx.x) * blockDim.x + threadIdx.x);
+    const I i = I(own_item());
     if (i >= m) return;
     if (state[i] == CHOSEN) pivots[i - number[i]] = i;
     else rest[number[i]] = i;
@@ -149,7 +135,7 @@ __global__ void pivot_rows(I m, const I* __restrict__ indptr, const I* __restric
                            R drop_tol, long long most, I* lengths, double* cut, long long* ties, u64* dropped,
                            const I* __restrict__ starts, I* out_indices, T* out)
 {
-    const I k = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    const I k = own_row<I, 32>();
     if (k >= m) return;
     const int lane = threadIdx.x % 32;
     if (state[k] != CHOSEN) {
@@ -168,8 +154,8 @@ __global__ void pivot_rows(I m, const I* __restrict__ indptr, const I* __restric
             kept += is;
             lost += !is && indices[p] != k && size_of(data[p]) != 0;
         }
-        kept = group_sum<32>(kept);
-        lost = group_sum<32>(lost);
+        kept = lanes_sum(kept);
+        lost = lanes_sum(lost);
         double smallest = 0;
         long long equal = 0;
         if (kept > most) {
@@ -182,7 +168,7 @@ __global__ void pivot_rows(I m, const I* __restrict__ indptr, const I* __restric
                     const double size = double(size_of(v));
                     found += large(p, v) && (above ? size > least : size >= least);
                 }
-                return group_sum<32>(found);
+                return lanes_sum(found);
             };
             while (high - low > 1) {
                 const u64 middle = low + (high - low) / 2;
@@ -217,12 +203,12 @@ __global__ void pivot_rows(I m, const I* __restrict__ indptr, const I* __restric
                 is = is && size > smallest;
             }
         }
-        const unsigned before = (1u << lane) - 1u, tied = __ballot_sync(ALL, tie);
-        if (tie) is = __popc(tied & before) < equal;
+        const unsigned tied = __ballot_sync(ALL, tie);
+        if (tie) is = votes_before(tied) < equal;
         equal -= __popc(tied);
         const unsigned votes = __ballot_sync(ALL, is);
         if (is) {
-            const I q = to + __popc(votes & before);
+            const I q = to + votes_before(votes);
             out_indices[q] = indices[p];
             out[q] = v;
         }
@@ -235,7 +221,7 @@ template <typename T, typename R, typename I>
 __global__ void signs(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                       const unsigned char* __restrict__ state, const T* __restrict__ nu, T* out)
 {
-    const I k = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    const I k = own_row<I, 32>();
     if (k >= m) return;
     const int lane = threadIdx.x % 32;
     if (state[k] != CHOSEN) {
@@ -249,8 +235,8 @@ __global__ void signs(I m, const I* __restrict__ indptr, const I* __restrict__ i
         far += size_of(there + best * data[p]);
         near += size_of(there + other * data[p]);
     }
-    far = group_sum<32>(far) + size_of(best);
-    near = group_sum<32>(near) + size_of(other);
+    far = lanes_sum(far) + size_of(best);
+    near = lanes_sum(near) + size_of(other);
     if (lane == 0) out[k] = T(0) - (near > far ? other : best);
 }
 
@@ -261,7 +247,7 @@ __global__ void classify(I m, const I* __restrict__ indptr, const I* __restrict_
                          const I* __restrict__ u_indptr, const unsigned char* __restrict__ state, const int* __restrict__ sizes,
                          I* lists, unsigned* counts)
 {
-    const I i = I(size_t(blockIdx.x) * blockDim.x + threadIdx.x);
+    const I i = I(own_item());
     int mine = -1;
     if (i < m && state[i] != CHOSEN) {
         const long long own = indptr[i + 1] - indptr[i];
@@ -275,7 +261,7 @@ __global__ void classify(I m, const I* __restrict__ indptr, const I* __restrict_
         unsigned base = 0;
         if (votes && threadIdx.x % 32 == 0) base = atomicAdd(counts + c, unsigned(__popc(votes)));
         base = __shfl_sync(ALL, base, 0);
-        if (mine == c) lists[size_t(c) * m + base + __popc(votes & ((1u << threadIdx.x % 32) - 1u))] = i;
+        if (mine == c) lists[size_t(c) * m + base + votes_before(votes)] = i;
     }
 }
 
@@ -368,8 +354,8 @@ __global__ void remaining_rows(I m, const I* __restrict__ indptr, const I* __res
             }
             if (!SYMMETRIC) raise(column_size + j, magnitude_of);
         }
-        largest = group_max<32>(largest);
-        odd = group_max<32>(odd);
+        largest = lanes_max(largest);
+        odd = lanes_max(odd);
         if (row.lane == 0) {
             place[r] = (long long)to;
             length[r] = row.above;
@@ -386,14 +372,14 @@ __global__ void kept_rows(I r, const long long* __restrict__ place, const I* __r
                           const T* __restrict__ values, const R* __restrict__ row_size, const R* __restrict__ column_size,
                           R drop_tol, I* lengths, const I* __restrict__ starts, I* out_indices, T* out)
 {
-    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
+    const I i = own_row<I, LANES>();
     const bool here = i < r;
     const int lane = threadIdx.x % LANES, first = threadIdx.x % 32 / LANES * LANES;
     const long long from = here ? place[i] : 0;
     const I count = here ? length[i] : I(0);
     const R own = here ? row_size[i] : R(0);
     I kept = FILL && here ? starts[i] : I(0);
-    const I most = group_max<32>(count);
+    const I most = lanes_max(count);
     for (I base = 0; base < most; base += LANES) {
         const I e = base + lane;
         bool is = false;

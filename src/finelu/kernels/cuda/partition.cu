@@ -6,7 +6,6 @@
 
 using namespace fl;
 
-constexpr unsigned ALL = 0xffffffffu;
 constexpr double ONE = 1048576.0, LARGEST = 1073741824.0;  // as in kernels/cpu/partition.py
 constexpr unsigned long long NONE = 1ull << 32;  // the keys of weights that are not 0 are larger, the others smaller
 constexpr int LONG = 256;   // entries of a list, from which on a warp looks at it
@@ -14,8 +13,6 @@ constexpr int SLOTS = 256;  // of a table in shared memory; as in partition.py
 constexpr int WARPS = 8;    // of a block of `contract`; as in partition.py
 
 template <typename T> __device__ inline double size_of(T a) { return double(fabs(real(a))) + double(fabs(imag(a))); }
-__device__ inline double size_of(float a) { return fabs(double(a)); }
-__device__ inline double size_of(double a) { return fabs(a); }
 
 // The entries of 32 rows, those from `first` on, which the lanes of a warp take in turn: each in one row, of any length.
 struct Rows {
@@ -50,7 +47,7 @@ __device__ inline double row_size(int n, int i, const long long* __restrict__ in
         const int lane = __ffs(rows) - 1, row = __shfl_sync(ALL, i, lane);
         double largest = 0.0;
         for (long long p = indptr[row] + threadIdx.x % 32; p < indptr[row + 1]; p += 32) largest = fmax(largest, size_of(data[p]));
-        for (int d = 16; d > 0; d /= 2) largest = fmax(largest, __shfl_xor_sync(ALL, largest, d));
+        largest = lanes_max(largest);
         if (threadIdx.x % 32 == lane) size = largest;
     }
     return size;
@@ -61,7 +58,7 @@ template <typename T>
 __global__ void scales(int n, const long long* __restrict__ indptr, const T* __restrict__ data, const long long* __restrict__ diag,
                        double* scale)
 {
-    const int i = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x);
+    const int i = int(own_item());
     const double size = row_size(n, i, indptr, data, diag);
     if (i < n) scale[i] = size > 0.0 ? 1.0 / sqrt(size) : 0.0;
 }
@@ -84,13 +81,8 @@ __global__ void couplings(int n, const long long* __restrict__ indptr, const int
         long long w = 0;
         if (j != i) {
             double size = size_of(data[p]);
-            long long a = indptr[j], z = indptr[j + 1];
-            const long long last = z;
-            while (a < z) {
-                const long long mid = a + (z - a) / 2;
-                if (indices[mid] < i) a = mid + 1; else z = mid;
-            }
-            if (a < last && indices[a] == i) size = __dadd_rn(size, size_of(data[a])); else ++alone;
+            const long long mirror = find(indices, indptr[j], indptr[j + 1], i);
+            if (mirror >= 0) size = __dadd_rn(size, size_of(data[mirror])); else ++alone;
             const double ratio = __dmul_rn(__dmul_rn(0.5 * size, __dmul_rn(scale[i], scale[j])), ONE);
             if (size != 0.0) w = ratio < LARGEST ? (long long)__dadd_rn(ratio, 0.5) : (long long)LARGEST;
         }
@@ -179,7 +171,7 @@ __global__ void propose(int n, const long long* __restrict__ begin, const long l
                         const int* __restrict__ neighbours, const long long* __restrict__ weights, const int* __restrict__ sizes, long long most,
                         const int* __restrict__ before, int* wish)
 {
-    const int i = int((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES), lane = threadIdx.x % LANES;
+    const int i = own_row<int, LANES>(), lane = threadIdx.x % LANES;
     bool searching = false;
     Best best = {NONE, i};
     long long first = 0, stop = 0, room = 0;
@@ -226,7 +218,7 @@ __device__ inline int partner(int i, const int* __restrict__ wish)
 __global__ void pairs(int n, const long long* __restrict__ begin, const long long* __restrict__ end, const int* __restrict__ wish,
                       long long* marks, unsigned long long* counts)
 {
-    const int i = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x);
+    const int i = int(own_item());
     unsigned entries = 0;
     if (i < n) {
         const int j = partner(i, wish);
@@ -244,7 +236,7 @@ __global__ void enumerate(int n, const long long* __restrict__ begin, const long
                           const int* __restrict__ wish, const long long* __restrict__ until, int* owner, int* lower, int* totals,
                           long long* starts, long long* counts)
 {
-    const int i = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x);
+    const int i = int(own_item());
     if (i >= n) return;
     const int j = partner(i, wish), c = int(until[min(i, j)]) - 1;
     owner[i] = c;
@@ -307,7 +299,7 @@ __global__ void __launch_bounds__(32 * WARPS) contract(
         const int d = s < slots ? keys[s] : -1;
         const unsigned there = __ballot_sync(ALL, d >= 0);
         if (d >= 0) {
-            const long long q = found + __popc(there & ((1u << lane) - 1u));
+            const long long q = found + votes_before(there);
             adjacent[q] = d;
             sums[q] = (long long)values[s];
         }
@@ -364,7 +356,7 @@ __global__ void grid_couplings(int n, const long long* __restrict__ indptr, cons
     }
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
-        for (int d = 16; d > 0; d /= 2) sums[k] += __shfl_xor_sync(ALL, sums[k], d);
+        sums[k] = lanes_sum(sums[k]);
         const unsigned all = __reduce_add_sync(ALL, counts[k]);
         if (threadIdx.x % 32 == 0 && all) {
             atomicAdd(block + k, sums[k]);
@@ -375,12 +367,12 @@ __global__ void grid_couplings(int n, const long long* __restrict__ indptr, cons
     if (threadIdx.x < 6 && block[threadIdx.x]) atomicAdd(found + threadIdx.x, block[threadIdx.x]);
 }
 
-// parts (nx ny nz): the brick of each node of a grid that is cut into kx, ky, kz along its directions.
-// Launch: gridDim.x * blockDim.x >= nx ny nz.
-__global__ void bricks(int nx, int ny, int nz, int kx, int ky, int kz, int* parts)
+// parts (n = nx ny nz): the brick of each node of a grid that is cut into kx, ky, kz along its directions.
+// Launch: gridDim.x * blockDim.x >= n.
+__global__ void bricks(int n, int nx, int ny, int nz, int kx, int ky, int kz, int* parts)
 {
-    const int row = int(blockIdx.x * blockDim.x + threadIdx.x);
-    if (row >= nx * ny * nz) return;
+    const int row = int(own_item());
+    if (row >= n) return;
     const long long i = row % nx, j = row / nx % ny, k = row / (nx * ny);
     parts[row] = int(i * kx / nx + kx * (j * ky / ny + ky * (k * kz / nz)));
 }

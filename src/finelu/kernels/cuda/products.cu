@@ -18,18 +18,10 @@
 
 using namespace fl;
 
-template <typename T> using Real = typename RealOf<T>::type;
-
 template <typename T> __device__ inline Real<T> size_of(T a) { return fabs(real(a)) + fabs(imag(a)); }
 __device__ inline void assign(float& to, double re, double) { to = float(re); }
 __device__ inline void assign(double& to, double re, double) { to = re; }
 template <typename R> __device__ inline void assign(Complex<R>& to, double re, double im) { to = Complex<R>(R(re), R(im)); }
-
-template <typename T> __device__ inline T lanes_sum(T v, int lanes)
-{
-    for (int offset = lanes / 2; offset > 0; offset /= 2) v += shuffle_xor(v, offset);
-    return v;
-}
 
 template <typename T, typename I>
 __global__ void residual(I n, int lanes, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
@@ -49,8 +41,8 @@ __global__ void residual(I n, int lanes, const I* __restrict__ indptr, const I* 
         total += a * v;
         size += size_of(a) * size_of(v);
     }
-    total = lanes_sum(total, lanes);
-    size = lanes_sum(size, lanes);
+    total = group_sum(total, lanes);
+    size = group_sum(size, lanes);
     if (lane || i >= n) return;
     r[i] = b[i] - T(factor) * total;
     bound[i] = Real<T>(stop - start + 1) * eps * (factor * size + size_of(b[i]));
@@ -173,7 +165,7 @@ __global__ void __launch_bounds__(256) product(I n, int rows, const I* __restric
                 __syncthreads();
                 base = upto;
             } while (base < end);
-            sum = lanes_sum(sum, lanes);
+            sum = group_sum(sum, lanes);
             if (i < last && t % lanes == 0) {
                 out[i] = sum;
                 if (y != nullptr) dot += conj(y[i]) * sum;
@@ -183,7 +175,7 @@ __global__ void __launch_bounds__(256) product(I n, int rows, const I* __restric
             for (I i = first + I(threadIdx.x / 32); i < last; i += THREADS / 32) {
                 const I start = indptr[i], stop = indptr[i + 1];
                 if (stop - start > LONG) continue;
-                const T sum = lanes_sum(part_of_row<T, I>(start + lane, stop, 32, indices, data, x), 32);
+                const T sum = lanes_sum(part_of_row<T, I>(start + lane, stop, 32, indices, data, x));
                 if (lane == 0) {
                     out[i] = sum;
                     if (y != nullptr) dot += conj(y[i]) * sum;
@@ -224,7 +216,7 @@ __global__ void subtract_product(I n, int columns, int lanes, const I* __restric
     if (i < n)
         for (I p = indptr[i] + lane; p < indptr[i + 1]; p += lanes)
             sum += data[p] * x[size_t(indices[p]) * columns + blockIdx.y];
-    sum = lanes_sum(sum, lanes);
+    sum = group_sum(sum, lanes);
     if (i < n && lane == 0) {
         const size_t at = size_t(i) * columns + blockIdx.y;
         out[at] = y == nullptr ? sum : y[at] - sum;
@@ -240,6 +232,6 @@ __global__ void dense_product(int n, int columns, const T* __restrict__ matrix, 
     T sum = T(0);
 #pragma unroll 8
     for (int j = int(threadIdx.x % 32); j < n; j += 32) sum += matrix[size_t(i) * n + j] * x[size_t(j) * columns + blockIdx.y];
-    sum = lanes_sum(sum, 32);
+    sum = lanes_sum(sum);
     if (threadIdx.x % 32 == 0) out[size_t(i) * columns + blockIdx.y] = sum;
 }

@@ -204,7 +204,7 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
         atomicMax(largest + u, exponent_of(one_norm(mine)));
         __syncthreads();
         exponent = largest[u];
-        mine = times(mine, power_against<typename RealOf<T>::type>(exponent));
+        mine = times(mine, power_against<Real<T>>(exponent));
     }
 #pragma unroll(N <= 8 ? N : 1)
     for (int r = 0; r < N; ++r) {
@@ -215,7 +215,7 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
         if (PIVOTING) {
             __syncthreads();
             q = -1;
-            typename RealOf<T>::type largest = 0;
+            Real<T> largest = 0;
             for (int w = 0; w < N; ++w) {
                 if (used >> w & 1u) continue;
                 const auto size = one_norm(column[w]);
@@ -239,7 +239,7 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
         int* const largest = reinterpret_cast<int*>(cross + N % 2 * 2 * N);  // the buffers of the last step but one
         if (v == 0) largest[u] = exponent;
         __syncthreads();
-        mine = times(mine, power_against<typename RealOf<T>::type>(largest[to_v]));
+        mine = times(mine, power_against<Real<T>>(largest[to_v]));
     }
     if (c < 0) return;
     post(d + size_t(c) * NN + to_u * N + to_v, mine);
@@ -343,14 +343,6 @@ stencil_residual(int I, int J, int K, int periodic, const T* __restrict__ blocks
 // reads 2 TILES numbers of shared memory for TILES^2 multiply-adds. Where a thread's registers do not hold them (n > 96, and
 // n > 64 with numbers of 16 bytes) the compiler keeps a part in local memory. Elements beyond n are zero, or unused.
 
-// *value as soon as it has been posted
-template <typename T> __device__ inline T await(const T* value)
-{
-    T found = peek(value);
-    while (pending(found)) found = peek(value);
-    return found;
-}
-
 // into += left right: left holds `edge` columns of a block by rows, right the rows of another that belong to them, each of
 // `width` elements.
 template <int TILES, typename T>
@@ -375,7 +367,7 @@ __device__ inline void multiply_add(T (&into)[TILES][TILES], const T* left, cons
 // bit w of `used` stands for row threadIdx.x + 32 w and is kept by that thread. All of its threads get the row.
 template <typename T> __device__ inline int pivot_row(const T* column, int n, unsigned& used)
 {
-    using R = typename RealOf<T>::type;
+    using R = Real<T>;
     const int lane = threadIdx.x;
     R largest = R(-1);
     int q = n;
@@ -490,7 +482,7 @@ factor_by_tiles(int I, int J, int K, int n, const int* __restrict__ order, const
 #pragma unroll
         for (int i = 0; i < TILES; ++i) {
             exponent[i] = largest[s + i * edge];
-            const auto power = power_against<typename RealOf<T>::type>(exponent[i]);
+            const auto power = power_against<Real<T>>(exponent[i]);
 #pragma unroll
             for (int j = 0; j < TILES; ++j) mine[i][j] = times(mine[i][j], power);
         }
@@ -556,7 +548,7 @@ factor_by_tiles(int I, int J, int K, int n, const int* __restrict__ order, const
         __syncthreads();
 #pragma unroll
         for (int j = 0; j < TILES; ++j) {
-            const auto power = power_against<typename RealOf<T>::type>(largest[to_v[j]]);
+            const auto power = power_against<Real<T>>(largest[to_v[j]]);
 #pragma unroll
             for (int i = 0; i < TILES; ++i) mine[i][j] = times(mine[i][j], power);
         }

@@ -15,14 +15,7 @@
 
 using namespace fl;
 
-template <typename T> using Real = typename RealOf<T>::type;
 using Local = unsigned short;
-
-template <typename T> __device__ inline T shuffle_in(unsigned group, T v, int mask) { return __shfl_xor_sync(group, v, mask); }
-template <typename R> __device__ inline Complex<R> shuffle_in(unsigned group, Complex<R> v, int mask)
-{
-    return {shuffle_in(group, v.re, mask), shuffle_in(group, v.im, mask)};
-}
 
 constexpr int GROUP = 8;  // threads that look at the entries of a row of A together
 
@@ -35,7 +28,7 @@ __global__ void inside(const int* __restrict__ starts, const int* __restrict__ r
 {
     const int first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
     const int lane = threadIdx.x % GROUP;
-    const unsigned group = ((1u << GROUP) - 1u) << (threadIdx.x % 32 / GROUP * GROUP);
+    const unsigned group = group_mask<GROUP>();
     for (int k = first + int(threadIdx.x) / GROUP; k < last; k += blockDim.x / GROUP) {
         const int i = rows[k];
         const I end = indptr[i + 1];
@@ -49,17 +42,12 @@ __global__ void inside(const int* __restrict__ starts, const int* __restrict__ r
                     found = position[j];
                     if (found < first || found >= last) found = -1;
                 } else {
-                    int low = first, high = last;
-                    while (low < high) {
-                        const int middle = (low + high) / 2;
-                        if (rows[middle] < j) low = middle + 1; else high = middle;
-                    }
-                    if (low < last && rows[low] == j) found = low;
+                    found = find(rows, first, last, j);
                 }
             }
             const unsigned votes = __ballot_sync(group, found >= 0);
             if (fill && found >= 0) {
-                const I here = at + __popc(votes & ((1u << threadIdx.x % 32) - 1u));
+                const I here = at + votes_before(votes);
                 columns[here] = found;
                 places[here] = place;
             }
@@ -154,7 +142,6 @@ __global__ void order_by_levels(const int* __restrict__ starts, const long long*
     }
     __syncthreads();
     if (thread < 32) {  // by one warp: a slice a thread, then where they begin
-        const int full = 0xffffffff;
         int slice = 0, entry = 0;
         for (int l = 0; l < depth; ++l) {
             const int from = l ? counts[l - 1] : 0, upto = counts[l];
@@ -170,11 +157,11 @@ __global__ void order_by_levels(const int* __restrict__ starts, const long long*
                 const int each = (longest + lanes - 1) / lanes, mine = each * (end - row) * lanes;
                 int sum = mine;
                 for (int d = 1; d < 32; d *= 2) {
-                    const int other = __shfl_up_sync(full, sum, d);
+                    const int other = __shfl_up_sync(ALL, sum, d);
                     if (thread >= d) sum += other;
                 }
                 if (c < count) slices[base + slice + thread] = make_int2(entry + sum - mine, int(unsigned(row) | unsigned(each) << 16));
-                entry += __shfl_sync(full, sum, 31);
+                entry += __shfl_sync(ALL, sum, 31);
             }
             slice += count - (count + 31) / 32 * 32;
         }
@@ -320,8 +307,7 @@ __device__ inline void solve_row(const Packed<T, V>& t, T* s, int row, int at, i
 #pragma unroll
     for (int a = 0; a < EACH; ++a) sum += Kept<V, T>::widened(vals[a]) * s[cols[a]];
     for (int a = EACH; a < each; ++a) sum += Kept<V, T>::widened(t.vals[at + a * width]) * s[t.cols[at + a * width]];
-#pragma unroll
-    for (int offset = LANES / 2; offset > 0; offset /= 2) sum += shuffle_in(group, sum, offset);
+    sum = lanes_sum<LANES>(sum, group);
     if (lane) return;
     if (t.inverses == nullptr) s[i] = own - sum;
     else s[i] = NARROW<T, V> ? own * t.inverses[row] - sum : (own - sum) * t.inverses[row];
@@ -353,7 +339,7 @@ template <typename T, typename V, int LANES> __device__ inline void substitute(c
 {
     const int warps = t.shape.y, warp = threadIdx.x / 32, thread = threadIdx.x % 32, lane = thread % LANES;
     if (warp >= warps) return let_others_solve(t.shape.w, warps);
-    const unsigned group = LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (thread / LANES * LANES);
+    const unsigned group = group_mask<LANES>();
     int2 slice = t.slices[warp];
     int next_row = t.slices[warp + 1].y;
     for (int c = warp; c < t.shape.w; c += warps) {
@@ -500,7 +486,7 @@ __global__ void __launch_bounds__(128, 6) subdomain_solve(
                 for (int u = 0; u < AHEAD; ++u)
                     if (e + 32 * u < ends[c + 1]) sum += (conjugate ? conj(value[u]) : value[u]) * s[row[u]];
             }
-            for (int offset = 16; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+            sum = lanes_sum(sum);
             if (lane == 0) sums[size_t(c) * columns + column] = sum;
         }
 }

@@ -12,7 +12,7 @@ from finelu import deadline
 from finelu.errors import MatrixError
 from finelu.kernels.cuda.indices import pointers, shifted
 from finelu.kernels.cuda.pattern import columns_of
-from finelu.kernels.cuda.runtime.launch import BLOCK, blocks, device_limits, kernel, most_shared, optional
+from finelu.kernels.cuda.runtime.launch import blocks, device_limits, for_each, kernel, most_shared, optional
 from finelu.kernels.cuda.runtime.memory import set_pending, set_zero
 from finelu.kernels.cuda.vectors import gather
 from finelu.kernels.operands import CSR, INT32_LIMIT, Factored
@@ -108,17 +108,14 @@ def _longer(array, size: int, stored: int):
 def _collected(ready, before, columns, data, values: bool):
     """indptr, indices, data and diag of the rows in the pool, one after the other."""
     n, lengths = ready.size, cupy.empty(ready.size, np.int64)
-    kernel("runtime/growing", "pool_lengths")((blocks(n, BLOCK),), (BLOCK,), (np.int64(n), ready, before, lengths))
+    for_each("runtime/growing", "pool_lengths", (), np.int64(n), ready, before, lengths)
     indptr, stored = pointers(lengths)
     index = columns.dtype if stored <= INT32_LIMIT else np.dtype(np.int64)
     indptr, columns = shifted(indptr, 0, index), shifted(columns[:stored], 0, index)
     indices, diag = cupy.empty(stored, index), cupy.empty(n, index)
     out = cupy.empty(stored, data.dtype) if values else None
-    kernel("runtime/growing", "collect", data.dtype, index)(
-        (blocks(32 * n, BLOCK),),
-        (BLOCK,),
-        (index.type(n), ready, before, columns, data, indptr, indices, optional(out), diag),
-    )
+    given = index.type(n), ready, before, columns, data, indptr, indices, optional(out), diag
+    for_each("runtime/growing", "collect", (data.dtype, index), *given, lanes=32)
     return indptr, indices, out, diag
 
 

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
         }
     };
     fetch();
-    while (__any_sync(0xffffffffu, !done)) {
+    while (__any_sync(ALL, !done)) {
         while (p < stop) {
             const I at = (reverse ? n - 1 - col : col) - first;
             const T v = at >= 0 ? peek_shared(own + at) : peek(x + col * k + c);
@@ -68,13 +68,10 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
         __syncwarp();
         bool ready = !done && p >= stop;
         if (LANES > 1) {
-            const unsigned votes = __ballot_sync(0xffffffffu, ready);
-            const unsigned group = (LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (threadIdx.x % 32 / LANES * LANES));
-            ready = (votes & group) == group;
-            if (__any_sync(0xffffffffu, ready)) {
-                T total = sum;
-#pragma unroll
-                for (int offset = LANES / 2; offset > 0; offset /= 2) total += shuffle_xor(total, offset);
+            const unsigned votes = __ballot_sync(ALL, ready);
+            ready = (votes & group_mask<LANES>()) == group_mask<LANES>();
+            if (__any_sync(ALL, ready)) {
+                const T total = lanes_sum<LANES>(sum);
                 if (ready) sum = total;
             }
         }
@@ -135,7 +132,7 @@ __device__ inline void solve_job(int2 job, size_t k, size_t c, int reverse, cons
         }
     }
     __syncwarp();
-    for (int offset = lanes / 2; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+    sum = group_sum(sum, lanes);
     if (alive && lane == 0) tell(i, (rhs - sum) * inv);
 }
 
@@ -184,10 +181,10 @@ __global__ void __launch_bounds__(512) trsv_one_block(I n, const int* __restrict
 template <typename T, typename I>
 __global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source, const T* __restrict__ vals, T* out)
 {
-    for (long long p = (long long)blockIdx.x * blockDim.x + threadIdx.x; p < nnz; p += (long long)gridDim.x * blockDim.x) {
-        const T v = vals[source[p]];
-        out[p] = conjugate ? conj(v) : v;
-    }
+    const long long p = own_item();
+    if (p >= nnz) return;
+    const T v = vals[source[p]];
+    out[p] = conjugate ? conj(v) : v;
 }
 
 // inverse[r] = 1 / vals[place[r]]; bad[0] = the smallest r whose reciprocal is not finite. bad is set to 0xff bytes
@@ -195,7 +192,7 @@ __global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source
 template <typename T, typename I>
 __global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place, const T* __restrict__ vals, T* inverse, unsigned* bad)
 {
-    const I r = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I r = I(own_item());
     if (r >= n) return;
     const T d = vals[place[r]], q = T(1) / (conjugate ? conj(d) : d);
     inverse[r] = q;
@@ -208,7 +205,7 @@ __global__ void jacobi_sweep(I n, const I* __restrict__ begin, const I* __restri
                              const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b,
                              const T* __restrict__ x, T* y)
 {
-    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I i = I(own_item());
     const size_t k = gridDim.y, c = blockIdx.y;
     if (i >= n) return;
     T sum = b[i * k + c];
@@ -224,7 +221,7 @@ template <typename T, typename I>
 __global__ void isai(I n, int reverse, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
                      const T* __restrict__ vals, const T* __restrict__ inverse, T* w, T* w_diag)
 {
-    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I i = I(own_item());
     if (i >= n) return;
     const T wii = inverse == nullptr ? T(1) : inverse[i];
     w_diag[i] = wii;
@@ -236,12 +233,8 @@ __global__ void isai(I n, int reverse, const I* __restrict__ begin, const I* __r
         for (I before = 0; before < step; ++before) {
             const I q = reverse ? lo + before : lo + len - 1 - before;
             const I m = cols[q];
-            I a = begin[m], z = end[m];
-            while (a < z) {
-                const I mid = a + (z - a) / 2;
-                if (cols[mid] < j) a = mid + 1; else z = mid;
-            }
-            if (a < end[m] && cols[a] == j) sum += w[q] * vals[a];
+            const I meets = find(cols, begin[m], end[m], j);
+            if (meets >= 0) sum += w[q] * vals[meets];
         }
         w[p] = inverse == nullptr ? -sum : -sum * inverse[j];
     }
@@ -252,7 +245,7 @@ template <typename T, typename I>
 __global__ void isai_apply(I n, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
                            const T* __restrict__ w, const T* __restrict__ w_diag, const T* __restrict__ b, int add, T* x)
 {
-    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I i = I(own_item());
     const size_t k = gridDim.y, c = blockIdx.y;
     if (i >= n) return;
     T sum = w_diag[i] * b[i * k + c];
@@ -266,7 +259,7 @@ __global__ void triangle_residual(I n, const I* __restrict__ begin, const I* __r
                                   const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b,
                                   const T* __restrict__ x, T* r)
 {
-    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I i = I(own_item());
     const size_t k = gridDim.y, c = blockIdx.y;
     if (i >= n) return;
     T sum = b[i * k + c] - (inverse == nullptr ? x[i * k + c] : x[i * k + c] / inverse[i]);

@@ -9,9 +9,6 @@
 
 using namespace fl;
 
-template <typename T> using Real = typename RealOf<T>::type;
-
-__device__ inline long long own_row() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline long long stride() { return (long long)gridDim.x * blockDim.x; }
 
 template <typename T>
@@ -30,7 +27,7 @@ __global__ void dot(long long n, double* room, unsigned* counter, const T* __res
 {
     T sum = T(0);
 #pragma unroll 4
-    for (long long i = own_row(); i < n; i += stride()) sum += conj(x[i]) * y[i];
+    for (long long i = own_item(); i < n; i += stride()) sum += conj(x[i]) * y[i];
     finish_sum(sum, room, counter, out);
 }
 
@@ -39,7 +36,7 @@ __global__ void dotu(long long n, double* room, unsigned* counter, const T* __re
 {
     T sum = T(0);
 #pragma unroll 4
-    for (long long i = own_row(); i < n; i += stride()) sum += x[i] * y[i];
+    for (long long i = own_item(); i < n; i += stride()) sum += x[i] * y[i];
     finish_sum(sum, room, counter, out);
 }
 
@@ -49,7 +46,7 @@ __global__ void size_of_dot(long long n, double* room, unsigned* counter, const 
 {
     Real<T> sum = 0;
 #pragma unroll 4
-    for (long long i = own_row(); i < n; i += stride()) sum += one_norm(x[i]) * one_norm(y[i]);
+    for (long long i = own_item(); i < n; i += stride()) sum += one_norm(x[i]) * one_norm(y[i]);
     finish_sum(sum, room, counter, out);
 }
 
@@ -58,7 +55,7 @@ __global__ void norm(long long n, double* room, unsigned* counter, const T* x, R
 {
     double square = 0;
 #pragma unroll 4
-    for (long long i = own_row(); i < n; i += stride()) square += square_of(x[i]);
+    for (long long i = own_item(); i < n; i += stride()) square += square_of(x[i]);
     square = block_sum(square);
     if (threadIdx.x == 0) room[blockIdx.x] = square;
     if (!last_block(counter)) return;
@@ -73,7 +70,7 @@ __global__ void dot_and_norm(long long n, double* room, unsigned* counter, const
     T sum = T(0), *partial = reinterpret_cast<T*>(room + gridDim.x);
     double square = 0;
 #pragma unroll 4
-    for (long long i = own_row(); i < n; i += stride()) {
+    for (long long i = own_item(); i < n; i += stride()) {
         const T v = x[i];
         sum += conj(v) * y[i];
         square += square_of(v);
@@ -97,7 +94,7 @@ __global__ void dot_and_norm(long long n, double* room, unsigned* counter, const
 template <typename T>
 __global__ void difference(long long n, const T* b, const T* y, T* r)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i < n) r[i] = b[i] - y[i];
 }
 
@@ -105,7 +102,7 @@ __global__ void difference(long long n, const T* b, const T* y, T* r)
 template <typename T>
 __global__ void added(long long n, const T* x, const T* y, T* r)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i < n) r[i] = x[i] + y[i];
 }
 
@@ -113,7 +110,7 @@ __global__ void added(long long n, const T* x, const T* y, T* r)
 template <typename W, typename I>
 __global__ void gather(long long n, int columns, const I* __restrict__ places, const W* __restrict__ x, W* out)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i < n) out[i] = x[columns == 1 ? (long long)places[i] : (long long)places[i / columns] * columns + i % columns];
 }
 
@@ -122,7 +119,7 @@ __global__ void gather(long long n, int columns, const I* __restrict__ places, c
 template <typename T, typename I>
 __global__ void first_not_positive(long long n, const T* __restrict__ x, const I* __restrict__ places, unsigned long long* first)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i < n && !(real(x[places[i]]) > 0)) atomicMin(first, (unsigned long long)i);
 }
 
@@ -132,7 +129,7 @@ template <typename T, typename I>
 __global__ void first_of_other_sign(long long n, const T* __restrict__ x, const I* __restrict__ places, const T* __restrict__ y,
                                     unsigned long long* first)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i < n && (x[places[i]] > 0) != (y[i] > 0)) atomicMin(first, (unsigned long long)i);
 }
 
@@ -140,13 +137,13 @@ __global__ void first_of_other_sign(long long n, const T* __restrict__ x, const 
 template <typename T>
 __global__ void first_not_finite(long long n, const T* __restrict__ x, unsigned long long* first)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i < n && !is_finite(x[i])) atomicMin(first, (unsigned long long)i);
 }
 
 // out[i] = scale[i] r[rows[i]]. Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename I>
-__global__ void gather_scaled(I n, int columns, const I* __restrict__ rows, const typename RealOf<T>::type* __restrict__ scale,
+__global__ void gather_scaled(I n, int columns, const I* __restrict__ rows, const Real<T>* __restrict__ scale,
                       const T* __restrict__ r, T* out)
 {
     const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -157,7 +154,7 @@ __global__ void gather_scaled(I n, int columns, const I* __restrict__ rows, cons
 // Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename I>
 __global__ void scatter_scaled(I n, I pivots, int columns, const I* __restrict__ places,
-                      const typename RealOf<T>::type* __restrict__ scale, const T* __restrict__ s, const T* __restrict__ t,
+                      const Real<T>* __restrict__ scale, const T* __restrict__ s, const T* __restrict__ t,
                       const T* __restrict__ w, T* out)
 {
     const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;

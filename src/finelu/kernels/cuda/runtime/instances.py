@@ -53,22 +53,19 @@ def _over_pairs(types, order):
     return tuple(f"{t}, {order}" for t in types)
 
 
-def _eliminations(name, updates):
+def _eliminations(kind):
     shapes = [f"{lanes}, {per_lane}" for lanes, per_lane in ROW_SHAPES]
-    short = [f"{update}, {ahead}, true" for update in updates for ahead in BOOLEANS]
-    long = [f"{update}, true, false" for update in updates]
-    every_shape = _over([name], ("double",), ("int",), shapes, short + long)
-    every_type = _over([name], VALUES, INDICES, ("32, 2",), short + long)
-    return every_shape + [i for i in every_type if i not in every_shape]
+    short = [f"{update}, {ahead}, true, {kind}" for update in ("SEARCH", "TABLE") for ahead in BOOLEANS]
+    long = [f"{update}, true, false, {kind}" for update in ("SEARCH", "TABLE")]
+    every_shape = _over(["eliminate"], ("double",), ("int",), shapes, short + long)
+    return list(dict.fromkeys(every_shape + _over(["eliminate"], VALUES, INDICES, ("32, 2",), short + long)))
 
 
 def _by_warp():
-    short, long = ([f"{update}, false, {fits}" for update in ("INTERSECT", "VECTOR")] for fits in ("true", "false"))
-    every_shape = _over(["ilu0"], ("double",), ("int",), ("32, 1", "32, 2", "32, 4"), short)
-    every_type = _over(["ilu0"], VALUES, INDICES, ("32, 2",), short) + _over(
-        ["ilu0"], VALUES, INDICES, ("32, 4",), long
-    )
-    return list(dict.fromkeys(every_shape + every_type))
+    short, long = ([f"{update}, false, {fits}, LU" for update in ("INTERSECT", "VECTOR")] for fits in BOOLEANS[::-1])
+    every_shape = _over(["eliminate"], ("double",), ("int",), ("32, 1", "32, 2", "32, 4"), short)
+    every_type = [_over(["eliminate"], VALUES, INDICES, *how) for how in ((("32, 2",), short), (("32, 4",), long))]
+    return list(dict.fromkeys(sum(every_type, every_shape)))
 
 
 WIDENED = ("float, double", "double, double", "Complex<float>, Complex<double>", "Complex<double>, Complex<double>")
@@ -167,12 +164,13 @@ INSTANCES: dict[str, list[str]] = {
         VALUES,
         INDICES,
     ),
-    "elimination": _eliminations("ilu0", ("SEARCH", "TABLE"))
-    + _by_warp()
-    + _eliminations("ic0", ("SEARCH", "TABLE"))
-    + _eliminations("milu0", ("SEARCH", "TABLE"))
-    + _over(["table_sizes", "ilu0_match", "ic0_match"], INDICES)
-    + ["pend_unless"],
+    "elimination": [
+        *(i for kind in ("LU", "CHOLESKY", "MODIFIED") for i in _eliminations(kind)),
+        *_by_warp(),
+        *_over(["match_rows"], INDICES, ("LU", "CHOLESKY")),
+        *_over(["table_sizes"], INDICES),
+        "pend_unless",
+    ],
     "arnoldi": _over(["mgs_step"], VALUES, (0, 4))
     + _over(
         [

@@ -18,17 +18,6 @@ constexpr int LONG_BLOCK = 512;  // and for long ones
 constexpr int AT_ONCE = 4;       // entries of a row of U that a thread asks for at a time
 constexpr int AHEAD = 3;         // rows of U whose first entries are asked for before they are needed
 
-template <int LANES> __device__ inline unsigned lanes_mask()
-{
-    return LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (threadIdx.x % 32 / LANES * LANES);
-}
-template <int LANES> __device__ inline double lanes_sum(unsigned mask, double v)
-{
-#pragma unroll
-    for (int offset = LANES / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(mask, v, offset);
-    return v;
-}
-
 // One entry of what row k of the row's L is multiplied with: columns[q], value at q. By columns (Cholesky) or by rows (LU).
 template <typename T, typename I, bool SYMMETRIC>
 struct Factor {
@@ -49,12 +38,6 @@ struct Factor {
         return SYMMETRIC ? conj(v) : v;
     }
 };
-
-template <typename V> __device__ inline V of_lane(unsigned mask, V v, int lane, int width) { return __shfl_sync(mask, v, lane, width); }
-template <typename R> __device__ inline Complex<R> of_lane(unsigned mask, Complex<R> v, int lane, int width)
-{
-    return {__shfl_sync(mask, v.re, lane, width), __shfl_sync(mask, v.im, lane, width)};
-}
 
 // use(step, column, value, here) for LANES entries of a row of U at a time, the rows in the order of the entries of L in
 // places [lo, pivot); begin(p, k, l) before each row gives the factor; here: this lane has an entry of columns [from, upto]. No thread waits for
@@ -81,7 +64,7 @@ __device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsig
         I column[AHEAD];
         T value[AHEAD];
         const auto fetch = [&](int e, I& j, T& v) {
-            const I q = of_lane(mask, first, e % LANES, LANES) + lane, stop = of_lane(mask, last, e % LANES, LANES);
+            const I q = shuffle(mask, first, e % LANES, LANES) + lane, stop = shuffle(mask, last, e % LANES, LANES);
             j = I(-1);
             if (e < steps && q < stop) {
                 j = factor.column(q);
@@ -91,7 +74,7 @@ __device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsig
 #pragma unroll
         for (int a = 0; a < AHEAD; ++a) fetch(a, column[a], value[a]);
         for (int e = 0; e < steps && more(); ++e) {
-            begin(base + e, of_lane(mask, k, e, LANES), of_lane(mask, l, e, LANES));
+            begin(base + e, shuffle(mask, k, e, LANES), shuffle(mask, l, e, LANES));
             I j = column[0];
             T v = value[0];
 #pragma unroll
@@ -101,7 +84,7 @@ __device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsig
             }
             fetch(e + AHEAD, column[AHEAD - 1], value[AHEAD - 1]);
             use(j, v, j >= from && j <= upto);
-            const I rest = of_lane(mask, first, e, LANES) + LANES, last_e = of_lane(mask, last, e, LANES);
+            const I rest = shuffle(mask, first, e, LANES) + LANES, last_e = shuffle(mask, last, e, LANES);
             const I stop = rest < last_e && !wide(base + e, rest, last_e) ? last_e : rest;
             for (I base_q = rest; base_q < stop && more(); base_q += AT_ONCE * LANES) {
                 I columns[AT_ONCE];
@@ -160,17 +143,4 @@ template <int SLOTS, typename I> __device__ inline int insert(I* keys, I column,
         }
     }
     return -1;
-}
-
-__device__ inline double block_sum(double v)
-{
-    __shared__ double sums[LONG_BLOCK / 32];
-    for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = v;
-    __syncthreads();
-    double total = 0;
-    for (int w = 0; w < LONG_BLOCK / 32; ++w) total += sums[w];
-    __syncthreads();
-    return total;
 }

@@ -32,6 +32,41 @@ __device__ inline double block_max(double v)
     return v;
 }
 
+// values: their sums over the threads before this one; totals: over all. THREADS = blockDim.x. All threads call it.
+template <int THREADS, typename T, int COUNT>
+__device__ inline void block_scan(T (&values)[COUNT], T (&totals)[COUNT])
+{
+    __shared__ T sums[THREADS / 32][COUNT];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    __syncthreads();
+    for (int c = 0; c < COUNT; ++c) {
+        const T mine = values[c];
+        T sum = mine;
+        for (int d = 1; d < 32; d *= 2) {
+            const T other = __shfl_up_sync(ALL, sum, d);
+            if (lane >= d) sum += other;
+        }
+        if (lane == 31) sums[warp][c] = sum;
+        values[c] = sum - mine;
+    }
+    __syncthreads();
+    for (int c = 0; c < COUNT; ++c) {
+        totals[c] = 0;
+        for (int w = 0; w < THREADS / 32; ++w) {
+            if (w < warp) values[c] += sums[w][c];
+            totals[c] += sums[w][c];
+        }
+    }
+}
+// The same of one value: its sum over the threads before this one.
+template <int THREADS, typename T> __device__ inline T sum_before(T v, T& total)
+{
+    T values[1] = {v}, totals[1];
+    block_scan<THREADS>(values, totals);
+    total = totals[0];
+    return values[0];
+}
+
 // Whether this block is the last of the grid to come here. All threads call it; the last block sees, by `peek`, what all
 // blocks have written before: the barriers and the fences of one thread pass on what the others have done. counter: 0
 // before a launch, and again after it.
