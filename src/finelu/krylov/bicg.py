@@ -27,7 +27,6 @@ class BiCG(Method):
     Source: Fletcher 1976; Barrett et al. 1994, section 2.3.5; Saad 2003, Alg. 7.3.
     """
 
-    adjoint = True
     products = 2
 
     @staticmethod

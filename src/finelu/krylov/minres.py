@@ -29,7 +29,6 @@ class MINRES(Method):
     """
 
     needs = "hermitian"
-    minimizes = True
 
     @staticmethod
     def iterate(loop: Loop) -> Solution:
