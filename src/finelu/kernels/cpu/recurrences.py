@@ -1,7 +1,7 @@
 """The steps of the Krylov methods between two products: one pass over the vectors each, and the stopping test in it.
 
 `state`, `norms` and `history` are described in kernels/monitor.py. Scalars are arrays of one element, so that on the
-GPU the same calls read them from device memory. Those of cg are shared by threads where vectors are long.
+GPU the same calls read them from device memory. Threads share `direction` and `cg_step` of long vectors.
 """
 
 from __future__ import annotations
@@ -90,12 +90,20 @@ def advance(state, z, x, best):
         x[i] += z[i]
 
 
+@compiled
+def _turn(state, beta, z, p):
+    if state[CODE] != RUNNING:
+        return
+    for i in range(p.size):
+        p[i] = z[i] + beta * p[i]
+
+
 @by_items
 def _direction_of_chunks(t, monitor, rho, rho_old, z, p, z_shadow, p_shadow):
     k = slice(t * CHUNK, min((t + 1) * CHUNK, p.size))
-    _turn(monitor, rho, rho_old, z[k], p[k])
+    _turn(monitor, rho[0] / rho_old[0], z[k], p[k])
     if z_shadow is not None:
-        _turn_shadow(monitor, rho, rho_old, z_shadow[k], p_shadow[k])
+        _turn(monitor, np.conj(rho[0] / rho_old[0]), z_shadow[k], p_shadow[k])
 
 
 def _long_direction(*arguments):
@@ -106,27 +114,10 @@ def _long_direction(*arguments):
 @compiled
 def direction(state, rho, rho_old, z, p, z_shadow, p_shadow):
     """p = z + beta p with beta = rho / rho_old, and p_shadow = z_shadow + conj(beta) p_shadow if these are not None."""
-    _turn(state, rho, rho_old, z, p)
-    if z_shadow is not None:
-        _turn_shadow(state, rho, rho_old, z_shadow, p_shadow)
-
-
-@compiled
-def _turn(state, rho, rho_old, z, p):
-    if state[CODE] != RUNNING:
-        return
     beta = rho[0] / rho_old[0]
-    for i in range(p.size):
-        p[i] = z[i] + beta * p[i]
-
-
-@compiled
-def _turn_shadow(state, rho, rho_old, z, p):
-    if state[CODE] != RUNNING:
-        return
-    beta = np.conj(rho[0] / rho_old[0])
-    for i in range(p.size):
-        p[i] = z[i] + beta * p[i]
+    _turn(state, beta, z, p)
+    if z_shadow is not None:
+        _turn(state, np.conj(beta), z_shadow, p_shadow)
 
 
 @compiled
