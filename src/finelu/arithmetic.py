@@ -11,7 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from finelu.compiling import public_call
+from finelu import compiling
+from finelu.compiling import calls
 from finelu.errors import DecompositionError, UnknownParameter
 
 P = ParamSpec("P")
@@ -34,8 +35,9 @@ def ignore_fp_errors(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def door(*args: P.args, **kwargs: P.kwargs) -> R:
+        calls.depth += 1
         try:
-            with np.errstate(all="ignore"), public_call:
+            with np.errstate(all="ignore"):
                 return function(*args, **kwargs)
         except np.linalg.LinAlgError as error:
             if _is_of_finelu(error):
@@ -44,6 +46,10 @@ def ignore_fp_errors(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError:
             require_known(function, function.__qualname__.removesuffix(".__init__"), kwargs)
             raise
+        finally:
+            calls.depth -= 1
+            if compiling.untold and not calls.depth:
+                compiling.ended()
 
     return door
 

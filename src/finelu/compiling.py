@@ -19,7 +19,7 @@ _lock = threading.Lock()
 _quiet = 0  # number of active blocks without the line
 _said = False
 _kept = True
-_untold = 0  # kernels that were compiled since the last line of it
+untold, _told = 0, 0.0  # kernels that were compiled since the last line of it, and the seconds until then
 
 
 class _Clock:
@@ -114,32 +114,27 @@ def compile_eagerly() -> None:
 
 def begun() -> None:
     """A kernel is being compiled: a line on stderr, once a process."""
-    global _said, _untold
-    _untold += not _quiet
+    global _said, untold
+    untold += not _quiet
     if not _said:
         _said = tell(BEGUN)
 
 
-class _Call(threading.local):
-    """The block of a public call: if kernels were compiled in the outermost one, a line on stderr says how many."""
+class Calls(threading.local):
+    """The number of public calls that this thread is in."""
 
-    depth, start = 0, 0.0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-        if self.depth == 1:
-            self.start = _clock.spent
-
-    def __exit__(self, *_: object) -> None:
-        global _untold
-        self.depth -= 1
-        if _untold and not self.depth:
-            count, _untold = _untold, 0
-            kernels = "1 kernel" if count == 1 else f"{count} kernels"
-            tell(DONE.format(kernels, _clock.spent - self.start) + ("" if _kept else EACH_TIME))
+    depth = 0
 
 
-public_call = _Call()
+calls = Calls()
+
+
+def ended() -> None:
+    """The outermost call of a thread has ended in which kernels were compiled: a line on stderr says how many."""
+    global untold, _told
+    count, seconds, untold, _told = untold, _clock.spent - _told, 0, _clock.spent
+    kernels = "1 kernel" if count == 1 else f"{count} kernels"
+    tell(DONE.format(kernels, seconds) + ("" if _kept else EACH_TIME))
 
 
 def tell(line: str) -> bool:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import WAIT, New
+from programs import WAIT, New, ended
 
 import finelu as fl
 from finelu import compiling
@@ -37,9 +37,7 @@ DONE = re.compile(r"finelu: compiled (\d+ kernels|1 kernel) in \d+\.\d s\n")
 
 def run(code, *words, **environment):
     """(status, stdout, stderr) of a program with a cache folder of its own, or none."""
-    process = New(code, *words, **{"FINELU_SILENT": "", **environment})
-    out, err = process.communicate(timeout=WAIT)
-    return process.returncode, out, err
+    return ended(code, *words, **{"FINELU_SILENT": "", "FINELU_KERNELS": "compile", **environment})
 
 
 def kept(folder):
@@ -74,12 +72,12 @@ def filled(tmp_path_factory):
 
 
 @pytest.fixture
-def two_missing(filled, tmp_path):
-    """Such a folder without two of the kernels: one that looks at A, and the residual's."""
+def some_missing(filled, tmp_path):
+    """Such a folder without two families of kernels, of which each call needs some."""
     folder = shutil.copytree(filled[0], tmp_path / "cache")
-    for kernel in ("inspection._inspect", "products._residual"):
-        (one,) = folder.rglob(f"{kernel}-*")
-        shutil.rmtree(one)
+    for family in ("inspection", "products"):
+        for kernel in folder.rglob(f"{family}.*"):
+            shutil.rmtree(kernel)
     return str(folder)
 
 
@@ -103,15 +101,15 @@ def test_a_solve_says_once_that_kernels_are_compiled_and_how_long_it_took(filled
         ("import os; os.environ['FINELU_SILENT'] = '1'; fl.Jacobi().factor(A)", False),
     ],
 )
-def test_every_call_says_the_same_lines_and_verbose_false_none(two_missing, call, said):
-    status, out, err = run(CALLS + call, FINELU_CACHE=two_missing)
+def test_every_call_says_the_same_lines_and_verbose_false_none(some_missing, call, said):
+    status, out, err = run(CALLS + call, FINELU_CACHE=some_missing)
     assert (status, out) == (0, "")
     assert err.startswith(compiling.BEGUN + "\n") and DONE.search(err) if said else err == ""
 
 
-def test_the_command_line_says_it_too(two_missing):
+def test_the_command_line_says_it_too(some_missing):
     words = ("solve", "gallery:poisson5:5", "--json")
-    status, out, err = run(PLAIN, *words, FINELU_CACHE=two_missing)
+    status, out, err = run(PLAIN, *words, FINELU_CACHE=some_missing)
     assert (status, err.partition("\n")[0]) == (0, compiling.BEGUN)
     assert json.loads(out)["converged"] and json.loads(out)["compile_seconds"] > 0
 
@@ -120,9 +118,9 @@ def test_kernels_of_others_are_not_told_of(tmp_path):
     assert run("import finelu, numba; numba.njit(lambda x: x)(1)", FINELU_CACHE=str(tmp_path)) == (0, "", "")
 
 
-def test_a_terminal_shows_the_lines(two_missing):
+def test_a_terminal_shows_the_lines(some_missing):
     terminal, end_of_it = pty.openpty()
-    given = {"FINELU_SILENT": "", "FINELU_CACHE": two_missing}
+    given = {"FINELU_SILENT": "", "FINELU_CACHE": some_missing, "FINELU_KERNELS": "compile"}
     status = New(CALLS + "fl.Jacobi().factor(A)", stderr=os.ttyname(end_of_it), **given).wait(WAIT)
     os.close(end_of_it)
     shown = os.read(terminal, 4096).decode().replace("\r", "")
@@ -156,7 +154,7 @@ def test_without_the_compiler_there_is_one_line():
 
 def test_two_processes_compile_into_one_empty_folder_at_once(tmp_path):
     code = CALLS + "x = fl.Jacobi().factor(A).solve(b)\nprint((4 * x).tolist() == b.tolist(), x.tolist())"
-    given = {"FINELU_CACHE": str(tmp_path), "FINELU_SILENT": "1"}
+    given = {"FINELU_CACHE": str(tmp_path), "FINELU_SILENT": "1", "FINELU_KERNELS": "compile"}
     both = [New(code, **given) for _ in range(2)]
     first, second = ((*process.communicate(timeout=WAIT), process.returncode) for process in both)
     assert first == second and first[0].startswith("True") and first[1:] == ("", 0)
@@ -203,7 +201,8 @@ def test_kernels_are_compiled_again_only_where_a_constant_has_changed_also_of_an
         text, found = re.subn(r"^CHUNK = [\d*]+", f"CHUNK = {chunk}", vectors.read_text(), flags=re.M)
         assert found == 1
         vectors.write_text(text)
-        env = os.environ | {"PYTHONPATH": str(tmp_path / checkout), "FINELU_CACHE": str(tmp_path / "cache")}
+        given = {"PYTHONPATH": str(tmp_path / checkout), "FINELU_CACHE": str(tmp_path / "cache")}
+        env = os.environ | given | {"FINELU_KERNELS": "compile"}
         ended = subprocess.run([sys.executable, "-c", LONG], env=env, capture_output=True, text=True, timeout=WAIT)
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{chunk} True\n", "")
         return kept(tmp_path / "cache")
@@ -245,14 +244,14 @@ def test_a_warmup_says_how_long_it_took_and_where_the_kernels_are(monkeypatch, c
     assert main(["warmup"]) == 1 and "set FINELU_CACHE" in capsys.readouterr().out
 
 
-def test_clear_empties_the_folder_of_kernels_and_no_other(two_missing):
-    other_folder = Path(two_missing) / "kernels" / "notes"
+def test_clear_empties_the_folder_of_kernels_and_no_other(some_missing):
+    other_folder = Path(some_missing) / "kernels" / "notes"
     other_folder.mkdir()
     (other_folder / "mine.txt").write_text("kept")
-    status, out, err = run(PLAIN, "warmup", "--clear", "--json", FINELU_CACHE=two_missing)
+    status, out, err = run(PLAIN, "warmup", "--clear", "--json", FINELU_CACHE=some_missing)
     assert (status, err) == (0, "") and json.loads(out)["removed_bytes"] > 1e5
-    assert kept(two_missing) == {} and [path.name for path in other_folder.iterdir()] == ["mine.txt"]
-    assert "removed 0.0 MB" in run(PLAIN, "warmup", "--clear", FINELU_CACHE=two_missing)[1]
+    assert kept(some_missing) == {} and [path.name for path in other_folder.iterdir()] == ["mine.txt"]
+    assert "removed 0.0 MB" in run(PLAIN, "warmup", "--clear", FINELU_CACHE=some_missing)[1]
 
 
 def test_nothing_is_printed_where_nothing_was_compiled(capsys):

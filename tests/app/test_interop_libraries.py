@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from checks import DTYPES, assert_close, one_line
+from programs import WAIT, ended
 from scipy.optimize import newton_krylov
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -39,11 +40,11 @@ def solver(request):
     return request.param
 
 
-def run(text, *arguments, seconds=120):
-    """A process of its own, which is to end well."""
-    done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, timeout=seconds)
-    assert (done.returncode, done.stderr) == (0, ""), done
-    return done.stdout.split()
+def run(text, *arguments):
+    """The words that a process of its own prints, which is to end well."""
+    status, out, err = ended(text, *arguments)
+    assert (status, err) == (0, ""), (out, err)
+    return out.split()
 
 
 def scaled(n=400, seed=0, decades=8, dtype="float64"):
@@ -779,4 +780,5 @@ print(abs(B @ F.solve(np.ones(512)) - 1).max() < 1e-8)
 go.set()
 print(begun.wait(60))
 """
-    assert run(text, library) == ["False", "False", "True", "True"]
+    done = subprocess.run([sys.executable, "-c", text, library], capture_output=True, text=True, timeout=WAIT)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["False", "False", "True", "True"], "")

@@ -60,7 +60,7 @@ def test_the_record_and_a_replay(tmp_path):
     done = command("--systems", 3, "--first", 7, "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     (record,) = tmp_path.glob("fuzz-*.md")
-    assert "systems: 3 cases from seed 7 on, 0 faults" in record.read_text() and "- processor: " in record.read_text()
+    assert "systems: 3 cases from seed 7 on, 0 faults" in record.read_text() and "- cpu: " in record.read_text()
     assert '"first seed": 7' in record.with_suffix(".json").read_text()
     assert "Verdict(outcome=" in command("--seed", 7).stdout
 

@@ -277,8 +277,8 @@ for dtype in ("float32", "float64"):
         team, batch = blocks.team_for(n), blocks.batch_for(n, dtype)
         asked.add(("blocks", f"bsr_factor<{value}, int, {n}, {team.per_thread}, {batch}, true>"))
         asked.add(("blocks", f"bsr_solve<{value}, int, {n}, {team.per_thread}, TRANSPOSED>"))
-        asked.add(("blocks", f"bsr_residual<{value}, int, {n}, {team.per_thread}>"))
-        asked.add(("blocks", f"bsr_accumulate<{value}, int, {n}, {team.per_thread}, true>"))
+        asked.add(("blocks", f"bsr_product<{value}, int, {n}, {team.per_thread}, RESIDUAL>"))
+        asked.add(("blocks", f"bsr_product<{value}, int, {n}, {team.per_thread}, SUBTRACT>"))
         asked.add(("blocks", f"invert_blocks<{value}, {n}, {team.per_thread}, true>"))
         asked.add(("blocks", f"blocks_times<{value}, {n}, {team.per_thread}, PLAIN>"))
     for n in (*range(1, 9), 16, 32):

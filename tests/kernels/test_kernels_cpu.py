@@ -355,7 +355,7 @@ def test_auto_goes_over_to_levels_once_its_solves_have_taken_as_long_as_the_anal
 
 
 @pytest.mark.parametrize("trans", "NTH")
-def test_new_values_are_copied_into_levels_once_that_pays(monkeypatch, trans):
+def test_new_values_are_copied_into_levels_once_that_pays(calls_of, trans):
     A = as_csr(gallery.poisson7(6))
     T = triangle(A, True, False, trans)
     plan = cpu.triangular.triangular_plan(T, "auto", 1)
@@ -364,8 +364,7 @@ def test_new_values_are_copied_into_levels_once_that_pays(monkeypatch, trans):
     for _ in range(triangular.PAYS):
         solve(plan, b)
     assert plan.method == "levels"
-    copied, gather = [], triangular._gather
-    monkeypatch.setattr(triangular, "_gather", lambda *arguments: copied.append(1) or gather(*arguments))
+    copied = calls_of(triangular, "_gather")
     for scale in (3, 5):
         copied.clear()
         plan.load(scale * A.data)

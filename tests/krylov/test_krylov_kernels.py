@@ -356,7 +356,7 @@ BREAKDOWNS += [(name, {"norms": {CLAIM: 1e3}}, CLAIMED) for name in STEPS_THAT_R
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("function", "given_", "code"), BREAKDOWNS, ids=str)
+@pytest.mark.parametrize(("function", "given_", "code"), BREAKDOWNS, ids=lambda v: "ends" if callable(v) else str(v))
 def test_a_breakdown_is_named(backend, dtype, function, given_, code):
     given_ = given_(np.finfo(dtype)) if callable(given_) else given_
     values = Values(dtype, 20, 3).arguments("recurrences", function, given_)

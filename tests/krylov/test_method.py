@@ -226,10 +226,9 @@ def test_a_parameter_of_any_name_survives_a_correction():
     assert Named.solve(A, b, rtol=1e-8, kind=1, found=2, method=3, system=4).converged
 
 
-def test_a_name_is_registered_once_by_many_threads(monkeypatch):
+def test_a_name_is_registered_once_by_many_threads(monkeypatch, own_methods):
     from concurrent.futures import ThreadPoolExecutor
 
-    monkeypatch.setattr(METHODS, "registered", dict(METHODS.registered))
     kind = type("Late", (fl.Method,), {"iterate": staticmethod(lambda loop: None)})
     point = type("Point", (), {"name": "late", "value": "late:Late", "load": lambda self: kind})()
     monkeypatch.setitem(METHODS.__dict__, "_installed", {"late": point})

@@ -1,7 +1,6 @@
 """Orderings and scalings, and the kernels that scale: by definition, by twin, by bad input."""
 
 import os
-import sys
 import threading
 from importlib.util import find_spec
 from itertools import pairwise
@@ -298,8 +297,8 @@ def test_a_permutation_by_another_order(backend, ordering):
     np.testing.assert_array_equal(dense(backend, P.matrix(backend.move(as_csr(A)))), A.toarray()[np.ix_(order, order)])
 
 
-def test_what_is_not_installed_is_named_with_its_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pymetis", None)
+def test_what_is_not_installed_is_named_with_its_command(not_installed):
+    not_installed("pymetis")
     A = gallery.poisson5(3)
     for call, command in (
         (lambda: nested_dissection(A), "pip install 'finelu[metis]'"),

@@ -1,7 +1,6 @@
 """Parts of a matrix: by definition, by twin, by behaviour, by bad input; the same ones everywhere."""
 
 import math
-import sys
 from functools import cache
 
 import numpy as np
@@ -467,8 +466,8 @@ def test_a_method_that_does_not_exist():
     one_line(error)
 
 
-def test_metis_that_is_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pymetis", None)
+def test_metis_that_is_not_installed(not_installed):
+    not_installed("pymetis")
     with pytest.raises(ParameterError, match=r"finelu\[metis\].*use 'aggregate'") as error:
         partition(as_csr(gallery.poisson5(5)), 10, "metis")
     one_line(error)

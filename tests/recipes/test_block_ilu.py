@@ -13,13 +13,12 @@ from stencil_cases import OPEN, SHAPES, dense, random_blocks
 
 import finelu as fl
 from finelu import ILU0, MatrixError, ParameterError, ZeroPivot, gallery
-from finelu.errors import NoFactors
 from finelu.kernels import kernels_for, reference
 from finelu.kernels.cpu import stencil
 from finelu.krylov import richardson
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
-from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock
+from finelu.preconditioners.block_ilu import BlockILU0
 from finelu.result import Status
 
 
@@ -218,14 +217,6 @@ def test_where_corrections_diverge_the_best_iterate_comes_back(backend):
         assert np.isfinite(solution.history).all()
 
 
-def test_float32_factors_serve_float64_corrections(backend):
-    blocks = random_blocks((4, 5, 6), 3)
-    A, F = factored(backend, blocks, precision="float32")
-    assert F.dtype == "float32"
-    solution = richardson(A, backend.move(values(A.shape[0], "float64")), M=F, rtol=1e-12, maxiter=20)
-    assert solution.converged
-
-
 def test_it_preconditions_on_a_periodic_grid_and_in_scipy(backend):
     blocks = random_blocks((6, 5, 4), 3)
     blocks[3] = blocks[3] / 2
@@ -251,27 +242,6 @@ def test_real_factors_take_complex_right_hand_sides(backend):
 # The effect of each parameter
 
 
-def test_update_takes_new_values_and_shift_moves_the_diagonal(backend):
-    first, second = random_blocks((3, 4, 5), 2), random_blocks((3, 4, 5), 2, seed=7)
-    _, F = factored(backend, first)
-    d = F.d
-    assert F.update(StencilMatrix(backend.move(second))) is F and F.d is d
-    _, G = factored(backend, second)
-    np.testing.assert_array_equal(backend.fetch(F.d), backend.fetch(G.d))
-    b = backend.move(values(120, "float64"))
-    np.testing.assert_array_equal(backend.fetch(F.solve(b)), backend.fetch(G.solve(b)))
-    moved = first.copy()
-    moved[3][..., [0, 1], [0, 1]] *= 1.25
-    _, S = factored(backend, first, shift=0.25)
-    _, want = factored(backend, moved)
-    assert_close(backend.fetch(S.d), backend.fetch(want.d), 64, scale=1)
-    zero = first.copy()
-    zero[3][..., 0, 0] = 0
-    _, Z = factored(backend, zero, shift=0.5, pivoting=False)  # a zero becomes a part of its row's largest
-    assert np.isfinite(backend.fetch(Z.solve(b))).all()
-    assert F.report["numeric_seconds"] > 0 and F.report["hyperplanes"] == 10
-
-
 def test_pivoting_inverts_blocks_with_a_zero_diagonal(backend):
     blocks = random_blocks((2, 3, 4), 3)
     blocks[3] = blocks[3][..., [1, 2, 0], :]
@@ -286,34 +256,6 @@ def test_pivoting_inverts_blocks_with_a_zero_diagonal(backend):
 
 
 # Bad input
-
-
-@pytest.mark.parametrize("pivoting", [False, True])
-def test_a_singular_block_names_its_cell_and_condition(backend, pivoting):
-    blocks = random_blocks((3, 4, 5), 2)
-    blocks[:3, 2, 1, 3] = 0  # so that nothing is subtracted from the block
-    blocks[3, 2, 1, 3] = [[1, 2], [2, 4]]
-    blocks[3, 2, 3, 4] = 0  # a later one
-    with pytest.raises(SingularBlock, match=r"cell \(2, 1, 3\) \(from row 96 on\), of condition inf") as error:
-        factored(backend, blocks, pivoting=pivoting)
-    assert error.value.cell == (2, 1, 3) and error.value.row == 96
-    assert f"BlockILU0({'' if pivoting else 'pivoting=False'})" in one_line(error)
-
-
-def test_after_a_failed_update_there_are_no_factors(backend):
-    blocks = random_blocks((2, 2, 2), 2)
-    A, F = factored(backend, blocks)
-    with pytest.raises(ZeroPivot):
-        F.update(StencilMatrix(backend.move(0 * blocks)))
-    with pytest.raises(NoFactors):
-        F.solve(backend.move(np.ones(16)))
-    F.update(A)
-    F.solve(backend.move(np.ones(16)))
-    for other in (random_blocks((2, 2, 3), 2), random_blocks((2, 2, 2), 3)):
-        with pytest.raises(MatrixError, match="update needs the grid"):
-            F.update(StencilMatrix(backend.move(other)))
-    with pytest.raises(MatrixError, match="complex"):
-        F.update(StencilMatrix(backend.move(blocks.astype("complex128"))))
 
 
 def test_bad_matrices_and_right_hand_sides():

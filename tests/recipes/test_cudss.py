@@ -604,10 +604,9 @@ def test_ctrl_c_ends_a_plan(fake, heard):
 
 
 @pytest.mark.parametrize("noticed", [True, False])
-def test_new_values_are_factored_here_where_nobody_would_notice(fake, monkeypatch, noticed):
+def test_new_values_are_factored_here_where_nobody_would_notice(fake, monkeypatch, calls_of, noticed):
     monkeypatch.setattr(runtime, "UNNOTICED", 0.0 if noticed else 1e9)
-    threads, aside = [], runtime.aside
-    monkeypatch.setattr(runtime, "aside", lambda run, end: threads.append(run) or aside(run, end))
+    threads = calls_of(runtime, "aside")
     A = of_kind("general")
     F = SparseLU(backend="cudss").factor(A)
     assert len(threads) == 2  # the plan and the first factorization, however short

@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(512) cgs2_step(long long n, const int* state, 
     unit_vector(n, own, incoming, last, v, column + j + 1, partial);
 }
 
-// v = Q(:, 0) = r / ||r|| and g[0] = ||r||. Launch: any 1-D grid with gridDim.x * blockDim.x >= n.
+// v = Q(:, 0) = r / ||r|| and g[0] = ||r||.
 template <typename T>
 __global__ void arnoldi_begin(long long n, const int* state, const Real<T>* norms, const T* r, T* Q, T* g, T* v)
 {
@@ -262,7 +262,7 @@ __global__ void arnoldi_begin(long long n, const int* state, const Real<T>* norm
     v[i] = Q[i] = r[i] / T(norms[NORM]);
 }
 
-// Z(:, j) = z. Launch: any 1-D grid with gridDim.x * blockDim.x >= n.
+// Z(:, j) = z.
 template <typename T>
 __global__ void keep_column(long long n, const int* state, const T* z, T* Z)
 {
@@ -355,7 +355,7 @@ __global__ void hessenberg_solve(const int* state, int m, const T* H, const T* g
     }
 }
 
-// u = Q(:, :k) y[:k], k = state[COLUMNS]; later columns are not read. Launch: gridDim.x * blockDim.x >= n.
+// u = Q(:, :k) y[:k], k = state[COLUMNS]; later columns are not read.
 template <typename T>
 __global__ void combine(long long n, const int* state, const T* Q, const T* y, T* u)
 {
@@ -367,7 +367,7 @@ __global__ void combine(long long n, const int* state, const T* Q, const T* y, T
     u[i] = total;
 }
 
-// x += u; nothing in a cycle without columns. Launch: gridDim.x * blockDim.x >= n.
+// x += u; nothing in a cycle without columns.
 template <typename T>
 __global__ void update_solution(long long n, const int* state, const T* u, T* x)
 {

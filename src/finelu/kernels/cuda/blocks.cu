@@ -33,6 +33,7 @@
 using namespace fl;
 
 enum Trans { PLAIN, TRANSPOSED, ADJOINT };
+enum Result { RESIDUAL, ADD, SUBTRACT };  // of bsr_product
 constexpr int FINISH = -1, DIAGONAL = -2;  // else the update of the changing block with that number, see bsr_factor
 constexpr int FAR = 2;                     // levels from its turn from where on a row polls for all that it needs
 constexpr int CHUNK = 4;                   // blocks of a row that solve and residual ask for at the same time
@@ -282,7 +283,7 @@ bsr_factor(const int* __restrict__ order, const int* __restrict__ early, const I
         }
     }
     int to_u[M], to_v;
-    good = invert_in_place<PIVOTING>(team, centre, cross, to_u, to_v) && good;
+    good = invert_in_place<PIVOTING, N, 0>(team, centre, cross, to_u, to_v) && good;
 #pragma unroll
     for (int m = 0; m < M; ++m) {
         if (!team.owns(m)) continue;
@@ -444,11 +445,19 @@ bsr_solve(int n_forward, const int* __restrict__ order_lower, const int* __restr
     if (team.t < N) post(out + size_t(i) * N + team.t, value);
 }
 
-// Element t of (A x)_i, in thread t < N of the row's team; part is N^2 of shared memory.
-template <typename T, typename I, int N, int M>
-__device__ inline T row_of_product(const Team<N, M>& team, size_t i, const I* __restrict__ indptr, const I* __restrict__ indices,
-                                   const T* __restrict__ data, const T* __restrict__ x, T* part)
+// RESIDUAL: out = b - A x, or A x if b is null; out may be b, but not x; twin bsr_residual. ADD, SUBTRACT: out_rows[i]
+// += (A x)_i, or -=, rows distinct; twin bsr_accumulate. A team a row of A in natural order, no dependencies, so the
+// order of the sums is fixed. Launch: gridDim.x * ROWS >= count, blockDim.x = BLOCK, shared memory ROWS N^2 sizeof(T).
+template <typename T, typename I, int N, int M, int RESULT>
+__global__ void __launch_bounds__(Team<N, M>::BLOCK)
+bsr_product(I count, const long long* __restrict__ rows, const I* __restrict__ indptr, const I* __restrict__ indices,
+            const T* __restrict__ data, const T* __restrict__ x, const T* b, T* out)
 {
+    extern __shared__ __align__(16) unsigned char shared_bytes[];
+    using Row = Team<N, M>;
+    const Row team;
+    const size_t i = size_t(blockIdx.x) * Row::ROWS + team.slot;
+    if (team.idle || i >= size_t(count)) return;
     T sum[M];
     row_times<PLAIN>(
         team, indptr[i], indptr[i + 1], indices, static_cast<const I*>(nullptr), data, []() {},
@@ -458,45 +467,11 @@ __device__ inline T row_of_product(const Team<N, M>& team, size_t i, const I* __
             return value;
         },
         sum);
-    return gathered<PLAIN>(team, sum, part);
-}
-
-// out = b - A x, or A x if b is null: twin bsr_residual. A team a row in natural order, no dependencies, so the order
-// of the sums is fixed. out may be b, but not x. Launch: gridDim.x * ROWS >= rows, blockDim.x = BLOCK, shared memory
-// ROWS N^2 sizeof(T).
-template <typename T, typename I, int N, int M>
-__global__ void __launch_bounds__(Team<N, M>::BLOCK)
-bsr_residual(I rows, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
-             const T* __restrict__ x, const T* b, T* out)
-{
-    extern __shared__ __align__(16) unsigned char shared_bytes[];
-    using Row = Team<N, M>;
-    const Row team;
-    const size_t i = size_t(blockIdx.x) * Row::ROWS + team.slot;
-    if (team.idle || i >= size_t(rows)) return;
-    T* const part = reinterpret_cast<T*>(shared_bytes) + team.slot * Row::NN;
-    const T value = row_of_product<T, I, N, M>(team, i, indptr, indices, data, x, part);
-    if (team.t < N) out[i * N + team.t] = b == nullptr ? value : b[i * N + team.t] - value;
-}
-
-// out_rows[i] += (A x)_i, or -= if SUBTRACT: twin bsr_accumulate. A team a row of A, and rows are distinct. Launch as
-// bsr_residual.
-template <typename T, typename I, int N, int M, bool SUBTRACT>
-__global__ void __launch_bounds__(Team<N, M>::BLOCK)
-bsr_accumulate(I count, const long long* __restrict__ rows, const I* __restrict__ indptr, const I* __restrict__ indices,
-               const T* __restrict__ data, const T* __restrict__ x, T* __restrict__ out)
-{
-    extern __shared__ __align__(16) unsigned char shared_bytes[];
-    using Row = Team<N, M>;
-    const Row team;
-    const size_t i = size_t(blockIdx.x) * Row::ROWS + team.slot;
-    if (team.idle || i >= size_t(count)) return;
-    T* const part = reinterpret_cast<T*>(shared_bytes) + team.slot * Row::NN;
-    const T value = row_of_product<T, I, N, M>(team, i, indptr, indices, data, x, part);
-    if (team.t < N) {
-        T* const own = out + size_t(rows[i]) * N + team.t;
-        *own = SUBTRACT ? *own - value : *own + value;
-    }
+    const T value = gathered<PLAIN>(team, sum, reinterpret_cast<T*>(shared_bytes) + team.slot * Row::NN);
+    if (team.t >= N) return;
+    T* const own = out + (RESULT == RESIDUAL ? i : size_t(rows[i])) * N + team.t;
+    if (RESULT == RESIDUAL) *own = b == nullptr ? value : b[i * N + team.t] - value;
+    else *own = RESULT == SUBTRACT ? *own - value : *own + value;
 }
 
 // out[i] = blocks[i]^-1: twin invert_blocks. out may be blocks. bad[0] (pending before the launch) as in bsr_factor.
@@ -515,7 +490,7 @@ invert_blocks(long long count, const T* blocks, T* out, unsigned* bad)
     for (int m = 0; m < M; ++m) mine[m] = team.owns(m) ? blocks[i * Row::NN + team.element(m)] : T(0);
     T* const cross = reinterpret_cast<T*>(shared_bytes) + team.slot * 4 * N;
     int to_u[M], to_v;
-    bool good = invert_in_place<PIVOTING>(team, mine, cross, to_u, to_v);
+    bool good = invert_in_place<PIVOTING, N, 0>(team, mine, cross, to_u, to_v);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
         if (!team.owns(m)) continue;

@@ -57,7 +57,7 @@ template <typename R> __device__ inline void settle(Complex<R>& a) { settle(a.re
 // Who is far from its turn leaves the L2 cache to those at the front: one thread of the row polls one value that is due
 // some levels earlier, and only then all poll for their values. polls: whether there is such a value; apart from its
 // address, since NVRTC 13.0 was seen to test a pointer that may be null before it is set.
-template <typename Team, typename T> __device__ inline void wait_for_turn(const Team& team, bool polls, const T* value)
+template <typename Members, typename T> __device__ inline void wait_for_turn(const Members& team, bool polls, const T* value)
 {
     if (team.t == 0 && polls)
         while (pending(peek(value))) {}
@@ -84,9 +84,10 @@ __device__ inline void product(const Team<N, M>& team, const T* a, const T* b, T
 // thread that owns the pivot divides for all. With PIVOTING rows are scaled by powers of two, the columns of the inverse
 // too, and the largest entry of the column in the rows not yet used is the pivot (two barriers a step); no row is moved:
 // element (to_u[m], to_v) of the inverse is what this thread then has in mine[m]. Returns whether the pivots have been
-// neither zero nor without a finite reciprocal; goes on in any case.
-template <bool PIVOTING, int N, int M, typename T>
-__device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* cross, int (&to_u)[M], int& to_v)
+// neither zero nor without a finite reciprocal; goes on in any case. AT_ONCE: steps that are unrolled, 0 for the compiler's
+// choice. Members: a Team, or what has t, v, row, owns and sync as it has.
+template <bool PIVOTING, int N, int AT_ONCE, typename Members, int M, typename T>
+__device__ inline bool invert_in_place(const Members& team, T (&mine)[M], T* cross, int (&to_u)[M], int& to_v)
 {
     bool good = true;
     unsigned used = 0;  // rows that have been a pivot row
@@ -111,7 +112,7 @@ __device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* 
             mine[m] = times(mine[m], power_against<Real<T>>(exponent[m]));
         }
     }
-    for (int r = 0; r < N; ++r) {
+    const auto eliminate = [&](int r) {
         T* const row = cross + r % 2 * 2 * N;
         T* const column = row + N;
         int q = r;
@@ -150,6 +151,12 @@ __device__ inline bool invert_in_place(const Team<N, M>& team, T (&mine)[M], T* 
             if (team.row(m) == q) mine[m] = v == r ? inverse : scaled;
             else mine[m] = v == r ? -(mine[m] * inverse) : mine[m] - column[team.row(m)] * scaled;
         }
+    };
+    if constexpr (AT_ONCE > 0) {
+#pragma unroll AT_ONCE
+        for (int r = 0; r < N; ++r) eliminate(r);
+    } else {
+        for (int r = 0; r < N; ++r) eliminate(r);
     }
     if (PIVOTING) {
         int* const largest = reinterpret_cast<int*>(cross + N % 2 * 2 * N);  // the buffers of the last step but one

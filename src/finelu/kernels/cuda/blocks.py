@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
+from finelu.device import free_memory
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.cuda.levels import levels_on_device
 from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, device_limits, for_each, kernel, optional
 from finelu.kernels.cuda.runtime.launch import blocks as blocks_for
-from finelu.kernels.cuda.runtime.memory import new_bad, set_pending, set_zero
+from finelu.kernels.cuda.runtime.memory import new_bad, set_pending, set_zero, while_alive
 from finelu.kernels.operands import Triangle
 
 LARGEST_BLOCK = 32  # the rows that have been pivots are the bits of one word
 MOST_PLACES = 2**31 - 1  # in level order: they are numbered by 32-bit integers
 CHUNK = 4  # as in blocks.cu
 TRANS = {"N": "PLAIN", "T": "TRANSPOSED", "H": "ADJOINT"}
-
-_kept: dict[tuple, tuple] = {}
 
 
 class Team(NamedTuple):
@@ -139,7 +137,7 @@ def factor_plan(indptr, indices, diag, n: int, batch: int) -> FactorPlan:
     fresh_start = _starts(cupy.cumsum(changed + 1, dtype=np.int64))
     steps, fresh = int(ends[-1]), int(fresh_start[-1])
     longest = int((diag - indptr[:-1] + changed).max())
-    needed, free = steps * (4 + index.itemsize), _free_memory()
+    needed, free = steps * (4 + index.itemsize), free_memory(indices)
     if needed > free:
         raise MatrixError(
             f"the elimination of this pattern multiplies blocks {steps} times, and the list of them takes "
@@ -159,10 +157,6 @@ def _starts(ends):
     starts = cupy.empty(ends.size + 1, ends.dtype)
     starts[0], starts[1:] = 0, ends
     return starts
-
-
-def _free_memory() -> int:
-    return cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
 
 
 @dataclass(eq=False)
@@ -193,13 +187,13 @@ def solve_plan(indptr, indices, diag, n: int) -> SolvePlan:
 def _for_pattern(make, indptr, indices, diag, *options):
     """make(indptr, indices, diag, *options), once for these very arrays, while `indices` lives."""
     key = make, id(indptr), id(indices), id(diag), *options
-    found = _kept.get(key)
-    if found is None:
+
+    def made():
         plan = make(indptr, indices, diag, *options)
         cupy.cuda.get_current_stream().synchronize()  # other streams will read it too
-        alive = weakref.ref(indices, lambda _: _kept.pop(key, None))
-        found = _kept[key] = plan, alive, indptr, diag  # while these two are held, no other array has their id
-    return found[0]
+        return plan, indptr, diag  # while these two are held, no other array has their id
+
+    return while_alive(indices, key, made)[0]
 
 
 def _check_block_size(n: int) -> None:
@@ -238,16 +232,22 @@ def bsr_residual(indptr, indices, data, x, b, out) -> None:
     read once.
     """
     _check_pattern(indptr, indices, None, data)
-    n, rows, index = data.shape[-1], indptr.size - 1, indices.dtype
+    n, rows = data.shape[-1], indptr.size - 1
     _check("x", x, (x.size // n * n,), data.dtype)
     for name, vector in (("b", b), ("out", out)):
         if vector is not None:
             _check(name, vector, (rows * n,), data.dtype)
+    _product("RESIDUAL", NULL, indptr, indices, data, x, optional(b), out)
+
+
+def _product(result: str, rows, indptr, indices, data, x, b, out) -> None:
+    """A x, used as `result` says, see bsr_product of blocks.cu."""
+    n, index, count = data.shape[-1], indices.dtype, indptr.size - 1
     team = team_for(n)
-    kernel("blocks", "bsr_residual", data.dtype, index, n, team.per_thread)(
-        (blocks_for(rows, team.rows),),
+    kernel("blocks", "bsr_product", data.dtype, index, n, team.per_thread, result)(
+        (blocks_for(count, team.rows),),
         (team.block,),
-        (index.type(rows), indptr, indices, data, x, optional(b), out),
+        (index.type(count), rows, indptr, indices, data, x, b, out),
         shared_mem=team.rows * n * n * data.dtype.itemsize,
     )
 
@@ -259,17 +259,11 @@ def bsr_accumulate(rows, indptr, indices, data, x, out, subtract) -> None:
     overlapping out, (m n,). Cost: each block is read once.
     """
     _check_pattern(indptr, indices, None, data)
-    n, count, index = data.shape[-1], indptr.size - 1, indices.dtype
+    n, count = data.shape[-1], indptr.size - 1
     _check("rows", rows, (count,), np.int64)
     for name, vector in (("x", x), ("out", out)):
         _check(name, vector, (vector.size // n * n,), data.dtype)
-    team = team_for(n)
-    kernel("blocks", "bsr_accumulate", data.dtype, index, n, team.per_thread, bool(subtract))(
-        (blocks_for(count, team.rows),),
-        (team.block,),
-        (index.type(count), rows, indptr, indices, data, x, out),
-        shared_mem=team.rows * n * n * data.dtype.itemsize,
-    )
+    _product("SUBTRACT" if subtract else "ADD", rows, indptr, indices, data, x, NULL, out)
 
 
 def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting, plan: FactorPlan | None = None):

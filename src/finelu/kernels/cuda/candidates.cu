@@ -10,6 +10,15 @@ template <typename T> __device__ inline bool large(T l, T v, double least)
     return !(least > 0) || modulus(l) * modulus(v) >= least;
 }
 
+// The square of r_ij = (the accumulator at place p) - (what L U has of row p there), and of r_ji for Cholesky.
+template <typename T, typename I, bool SYMMETRIC>
+__device__ inline double own_square(const Factor<T, I, SYMMETRIC>& factor, I i, I p, I j, T accumulated)
+{
+    const T* const data = factor.data;
+    const T held = j < i ? data[p] * data[factor.diag[j]] : SYMMETRIC ? T(abs2(data[p])) : data[p];
+    return (SYMMETRIC && j < i ? 2.0 : 1.0) * square_of(accumulated - held);
+}
+
 // The candidates of each row, LANES threads a row: with FILL their columns (ascending), values and squares, else their
 // number. Rows that do not fit into the table are listed for long_candidates by the count, and left out by both.
 // Launch: gridDim.x * blockDim.x >= n * LANES, blockDim.x == BLOCK; dynamic shared memory BLOCK / LANES * SLOTS *
@@ -112,9 +121,7 @@ __global__ void __launch_bounds__(BLOCK) short_candidates(I n, const I* __restri
     double own = 0, others = 0;
     for (I p = lo + lane; p < hi; p += LANES) {
         const I j = indices[p];
-        const T held = j < i ? data[p] * data[diag[j]] : SYMMETRIC ? T(abs2(data[p])) : data[p];
-        const T r = values[lookup<SLOTS>(keys, j)] - held;
-        own += (SYMMETRIC && j < i ? 2.0 : 1.0) * square_of(r);
+        own += own_square(factor, i, p, j, values[lookup<SLOTS>(keys, j)]);
     }
     int m = 0;
     for (int s = lane; s < SLOTS; s += LANES) {
@@ -211,9 +218,7 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_candidates(I n, const I* __re
             const I j = indices[p];
             atomicAnd(mine + j / 32, ~(1u << (j % 32)));
             if (FILL) {
-                const T held = j < i ? data[p] * data[diag[j]] : SYMMETRIC ? T(abs2(data[p])) : data[p];
-                const T d = w[j] - held;
-                own += (SYMMETRIC && j < i ? 2.0 : 1.0) * square_of(d);
+                own += own_square(factor, i, p, j, w[j]);
                 w[j] = T(0);
             }
         }

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(128) restrict_to_parts(const int* __restrict__
     }
 }
 
-// x_i += Z_i (q - less)_p for i in part p; less may be null: 0. Launch: gridDim.x * blockDim.x >= n.
+// x_i += Z_i (q - less)_p for i in part p; less may be null: 0.
 template <typename T>
 __global__ void prolong_from_parts(long long n, int m, const int* __restrict__ parts, const T* __restrict__ Z,
                                    const T* __restrict__ q, const T* __restrict__ less, T* x)
@@ -55,7 +55,6 @@ __global__ void prolong_from_parts(long long n, int m, const int* __restrict__ p
 
 // out_k = the sum of sums over the couplings of coarse vector k = (part, column), or, where `less` is not null, less_k minus
 // it: with (part, column) = (k / m, k % m), those couplings are members[starts[part]], ..., each with m sums.
-// Launch: gridDim.x * blockDim.x >= K.
 template <typename T>
 __global__ void sum_couplings(int K, int m, const int* __restrict__ starts, const int* __restrict__ members,
                               const T* __restrict__ sums, const T* __restrict__ less, T* out)
@@ -69,7 +68,6 @@ __global__ void sum_couplings(int K, int m, const int* __restrict__ starts, cons
 }
 
 // keys[e] = (part of the row of entry e of A Z, part of its vector) as one number.
-// Launch: gridDim.x * blockDim.x >= entries.
 template <typename K>
 __global__ void coupling_keys(int entries, int count, const int* __restrict__ rows, const int* __restrict__ parts,
                               const int* __restrict__ part, K* keys)
@@ -78,7 +76,7 @@ __global__ void coupling_keys(int entries, int count, const int* __restrict__ ro
     if (e < entries) keys[e] = K(parts[rows[e]]) * count + part[e];
 }
 
-// first[k] = 1 where a coupling begins at place k of the sorted keys, else 0. Launch: gridDim.x * blockDim.x >= entries.
+// first[k] = 1 where a coupling begins at place k of the sorted keys, else 0.
 template <typename K>
 __global__ void coupling_begins(int entries, const K* __restrict__ keys, const long long* __restrict__ order, int* first)
 {
@@ -88,7 +86,6 @@ __global__ void coupling_begins(int entries, const K* __restrict__ keys, const l
 
 // The couplings, and their entries in the order of the keys. until (entries + 1): until[k + 1] couplings begin up to place
 // k. position (n): that of each row. ends, of_parts, of_vectors: by couplings; of_rows, local: by entries.
-// Launch: gridDim.x * blockDim.x >= entries.
 template <typename K>
 __global__ void write_couplings(int entries, int count, const K* __restrict__ keys, const long long* __restrict__ order,
                                 const int* __restrict__ until, const int* __restrict__ rows, const int* __restrict__ parts,
@@ -152,7 +149,6 @@ __global__ void __launch_bounds__(256) product_with_dot(int n, const T* __restri
 }
 
 // p = z + Z q + (rho / rho_old) p, while the iteration runs; Z as in prolong_from_parts.
-// Launch: gridDim.x * blockDim.x >= n.
 template <typename T>
 __global__ void direction_with_coarse(long long n, int m, const int* __restrict__ state, const T* __restrict__ rho,
                                       const T* __restrict__ rho_old, const int* __restrict__ parts, const T* __restrict__ Z,
@@ -194,7 +190,6 @@ __device__ inline bool any_in_part(I from, I to, int p, int m, const I* __restri
 // of that part, in ascending order of j; no part whose sums are all 0. LANES threads a row; the thread that has the first
 // entry of a part adds up. Rows of more than `longest` entries are left to coarse_products_long.
 // fill = 0: how many parts each row has; 1: they are written from pointers[i] on.
-// Launch: gridDim.x * blockDim.x >= n * LANES, blockDim.x a multiple of 32.
 template <typename T, typename I, int LANES>
 __global__ void coarse_products(long long n, int m, const I* __restrict__ indptr, const I* __restrict__ indices,
                                 const T* __restrict__ data, const int* __restrict__ parts, const T* __restrict__ Z, int longest,
@@ -263,7 +258,6 @@ __global__ void __launch_bounds__(256) coarse_products_long(
 
 // E = Z^H A Z in double precision: block (p, q) from the entries of A Z that lie in rows of part p and belong to part q,
 // which are order[first[s]], ..., order[first[s + 1] - 1] for one s. A warp adds up each; E (size, size) is 0 before.
-// Launch: gridDim.x * blockDim.x >= 32 * segments, blockDim.x a multiple of 32.
 template <typename T, typename W>
 __global__ void coarse_matrix(int segments, long long size, int m, const int* __restrict__ first,
                               const long long* __restrict__ order, const int* __restrict__ rows, const int* __restrict__ part,

@@ -8,6 +8,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from finelu.device import free_memory
 from finelu.errors import ParameterError, meant
 from finelu.kernels.cuda.indices import pointers as pointers_of
 from finelu.kernels.cuda.levels import levels_on_device
@@ -108,8 +109,9 @@ def _intersections(kind: str, A, modest: bool):
     given = index.type(A.n), index.type(VERY_LONG), A.indptr, A.diag, sizes
     for_each("elimination", "table_sizes", (index,), *given)
     base, total = pointers_of(sizes)
-    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    most = min(free // 4, TABLE_BYTES_PER_ENTRY * A.nnz) if modest else free // 4
+    most = free_memory(A.data) // 4
+    if modest:
+        most = min(most, TABLE_BYTES_PER_ENTRY * A.nnz)
     if total * A.indices.itemsize > most:
         return None
     table = cupy.empty(max(total, 1), A.indices.dtype)

@@ -49,7 +49,7 @@ pattern_iluk(I n, const I* __restrict__ indptr, const I* __restrict__ cols, int 
         if (!pool.has(t)) iluk_row(I(t), indptr, cols, level, pool, row);
 }
 
-// places[p] = where entry p of A lies in a pattern that has it. A warp a row. Launch: gridDim.x * blockDim.x >= 32 n.
+// places[p] = where entry p of A lies in a pattern that has it. A warp a row.
 template <typename I>
 __global__ void places_in(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ larger,
                           const I* __restrict__ larger_cols, I* places)

@@ -31,7 +31,7 @@ __device__ inline unsigned mixed(unsigned i)
     return h ^ h >> 16;
 }
 
-// What a row may be, its pivot d and its key in the order of choice. Launch: gridDim.x * blockDim.x >= m * LANES.
+// What a row may be, its pivot d and its key in the order of choice.
 template <typename T, typename R, typename I>
 __global__ void weigh(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                       const I* __restrict__ t_indptr, const I* __restrict__ t_indices, const T* __restrict__ t_data,
@@ -80,7 +80,7 @@ __device__ inline unsigned char look(const unsigned char* p)
 }
 
 // A row that is undecided is chosen once none of its neighbours of a smaller key is undecided or chosen. What it finds
-// does not depend on the order of events. left: how many are undecided still. Launch: as `weigh`.
+// does not depend on the order of events. left: how many are undecided still.
 template <typename I>
 __global__ void decide(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const I* __restrict__ t_indptr,
                        const I* __restrict__ t_indices, const u64* __restrict__ keys, unsigned char* state, unsigned* left)
@@ -108,7 +108,7 @@ __global__ void decide(I m, const I* __restrict__ indptr, const I* __restrict__ 
     }
 }
 
-// 1 for each row that is not chosen. Launch: gridDim.x * blockDim.x >= m.
+// 1 for each row that is not chosen.
 template <typename I> __global__ void rest_flags(I m, const unsigned char* __restrict__ state, I* flags)
 {
     const I i = I(own_item());
@@ -116,7 +116,7 @@ template <typename I> __global__ void rest_flags(I m, const unsigned char* __res
 }
 
 // The numbers of the rows that are not chosen, and of those that are. number (m + 1): how many of the first there are
-// before each. Launch: as above.
+// before each.
 template <typename I> __global__ void split(I m, const unsigned char* __restrict__ state, const I* __restrict__ number, I* rest, I* pivots)
 {
     const I i = I(own_item());
@@ -127,8 +127,7 @@ template <typename I> __global__ void split(I m, const unsigned char* __restrict
 
 // Rows of D^-1 S off the diagonal, a warp a row that is chosen: their lengths, or with FILL their entries. What `most`
 // allows of a row is found by halving the range of bits of the smallest magnitude that is kept; cut (m): that, or 0; ties
-// (m): of those as small how many are kept, the first ones. dropped: by tolerance, by limit. Launch: gridDim.x *
-// blockDim.x >= 32 m.
+// (m): of those as small how many are kept, the first ones. dropped: by tolerance, by limit.
 template <typename T, typename R, typename I, bool FILL>
 __global__ void pivot_rows(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                            const unsigned char* __restrict__ state, const T* __restrict__ d, const T* __restrict__ nu,
@@ -216,7 +215,7 @@ __global__ void pivot_rows(I m, const I* __restrict__ indptr, const I* __restric
     }
 }
 
-// -xi of each row that is chosen, 0 of others; a warp a row. Launch: gridDim.x * blockDim.x >= 32 m.
+// -xi of each row that is chosen, 0 of others; a warp a row.
 template <typename T, typename R, typename I>
 __global__ void signs(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                       const unsigned char* __restrict__ state, const T* __restrict__ nu, T* out)
@@ -241,7 +240,7 @@ __global__ void signs(I m, const I* __restrict__ indptr, const I* __restrict__ i
 }
 
 // Rows by the size of the table that they will need, as far as that can be guessed: lists (CLASSES, m), counts (CLASSES).
-// sizes: of the tables. Launch: as `split`.
+// sizes: of the tables.
 template <typename I>
 __global__ void classify(I m, const I* __restrict__ indptr, const I* __restrict__ l_indptr, const I* __restrict__ l_indices,
                          const I* __restrict__ u_indptr, const unsigned char* __restrict__ state, const int* __restrict__ sizes,
@@ -365,8 +364,7 @@ __global__ void remaining_rows(I m, const I* __restrict__ indptr, const I* __res
     }
 }
 
-// The kept entries of the rows in the pool, LANES threads a row: lengths, or with FILL the rows. Launch: gridDim.x *
-// blockDim.x >= r * LANES.
+// The kept entries of the rows in the pool, LANES threads a row: lengths, or with FILL the rows.
 template <typename T, typename R, typename I, bool FILL>
 __global__ void kept_rows(I r, const long long* __restrict__ place, const I* __restrict__ length, const I* __restrict__ columns,
                           const T* __restrict__ values, const R* __restrict__ row_size, const R* __restrict__ column_size,

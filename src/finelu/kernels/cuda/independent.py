@@ -8,6 +8,7 @@ import cupy
 import numpy as np
 
 from finelu import deadline
+from finelu.device import free_memory
 from finelu.errors import MatrixError
 from finelu.kernels.cuda.indices import pointers
 from finelu.kernels.cuda.pattern import columns_of
@@ -129,7 +130,7 @@ def remainder(S, L, U, d, state, number, drop_tol, symmetric):
         for c, size in enumerate(sizes):
             count = r if c < len(SIZES) else int(words[c].item())
             if count:
-                run, grid, warps, shared, scratch = _shape((S.dtype, real, index), bool(symmetric), count, int(size))
+                run, grid, warps, shared, scratch = _shape((S.dtype, real, index), bool(symmetric), count, int(size), d)
                 given = index.type(m), *arrays, d, state, number, lists[c], words[c:], lists[c + 1], *out
                 run((grid,), (32 * warps,), (*given, optional(scratch), np.int32(size)), shared_mem=shared)
         used, bad = (int(word) for word in sums.get())
@@ -149,7 +150,7 @@ def remainder(S, L, U, d, state, number, drop_tol, symmetric):
     return CSR(starts, out_columns, out, None), (~bad & (2**64 - 1) if bad else -1)
 
 
-def _shape(types, symmetric: bool, rows: int, size: int):
+def _shape(types, symmetric: bool, rows: int, size: int, like):
     """(kernel, blocks, warps and bytes of shared memory of each, memory for the tables elsewhere or None)."""
     processors, column = device_limits()["processors"], types[0].itemsize + types[2].itemsize
     run, of_row = kernel("independent", "remaining_rows", *types, "unsigned short", symmetric), size * (column + 4)
@@ -157,6 +158,5 @@ def _shape(types, symmetric: bool, rows: int, size: int):
         warps = max(1, min(WARPS, SHARED // of_row))
         return run, min(blocks(rows, warps), BLOCKS * processors), warps, warps * of_row, None
     run, of_block = kernel("independent", "remaining_rows", *types, "unsigned", symmetric), WARPS * size * (column + 8)
-    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    grid = max(1, min(blocks(rows, WARPS), TABLES * processors, free // 4 // of_block))
+    grid = max(1, min(blocks(rows, WARPS), TABLES * processors, free_memory(like) // 4 // of_block))
     return run, grid, WARPS, 0, cupy.empty(grid * of_block, np.uint8)

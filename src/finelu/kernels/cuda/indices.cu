@@ -6,7 +6,7 @@ using namespace fl;
 
 constexpr int CHUNK = 4096;  // counts of a block of 256 that is to add them up
 
-// out_i = first + i step. Launch: gridDim.x * blockDim.x >= n.
+// out_i = first + i step.
 template <typename I>
 __global__ void progression(long long n, long long first, long long step, I* out)
 {
@@ -14,7 +14,7 @@ __global__ void progression(long long n, long long first, long long step, I* out
     if (i < n) out[i] = I(first + i * step);
 }
 
-// y = x + by. Launch: gridDim.x * blockDim.x >= n.
+// y = x + by.
 template <typename From, typename To>
 __global__ void shifted(long long n, long long by, const From* __restrict__ x, To* y)
 {
@@ -22,7 +22,7 @@ __global__ void shifted(long long n, long long by, const From* __restrict__ x, T
     if (i < n) y[i] = To((long long)x[i] + by);
 }
 
-// out = end - begin. Launch: gridDim.x * blockDim.x >= n.
+// out = end - begin.
 template <typename I>
 __global__ void lengths(long long n, const I* __restrict__ begin, const I* __restrict__ end, I* out)
 {
@@ -73,8 +73,7 @@ __global__ void __launch_bounds__(256) write_pointers(long long n, const I* __re
     }
 }
 
-// For each place e of n lists: its list i, and begin[i] + its place in that; begin and places may be null. Launch:
-// gridDim.x * blockDim.x >= total.
+// For each place e of n lists: its list i, and begin[i] + its place in that; begin and places may be null.
 template <typename I>
 __global__ void entries(long long total, I n, const I* __restrict__ pointers, const I* __restrict__ begin, I* rows, I* places)
 {
@@ -85,7 +84,7 @@ __global__ void entries(long long total, I n, const I* __restrict__ pointers, co
     if (places != nullptr) places[e] = begin[i] + (I(e) - pointers[i]);
 }
 
-// out[order[k]] = k. Launch: gridDim.x * blockDim.x >= n.
+// out[order[k]] = k.
 template <typename I>
 __global__ void inverse(long long n, const I* __restrict__ order, int* out)
 {
@@ -93,7 +92,7 @@ __global__ void inverse(long long n, const I* __restrict__ order, int* out)
     if (k < n) out[order[k]] = int(k);
 }
 
-// out[i] = how many of `count` numbers, which ascend, are below i. Launch: gridDim.x * blockDim.x >= n.
+// out[i] = how many of `count` numbers, which ascend, are below i.
 template <typename I>
 __global__ void starts(long long n, long long count, const I* __restrict__ numbers, I* out)
 {

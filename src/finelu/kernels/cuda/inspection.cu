@@ -2,7 +2,7 @@
 // found (six words, 0 before): 0 smallest row with a column outside 0..n-1 or row
 // pointers that descend, leave the arrays or do not span them, 1 pairs out of order,
 // 2 entries that are not finite, 3 smallest such row, 4 rows without a diagonal entry, 5 smallest such row; of a smallest row
-// the complement, 0 for none. Sums and maxima of integers by atomics: the same in every run. Launch: gridDim.x * blockDim.x >= n.
+// the complement, 0 for none. Sums and maxima of integers by atomics: the same in every run.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
 
@@ -41,7 +41,6 @@ __global__ void inspect(I n, I nnz, const I* __restrict__ indptr, const I* __res
 
 // root[i] = the root of |a_ii|, or where that is not stored (diag[i] = -1), or at most 1000 eps of it, of the largest
 // magnitude of row i.
-// Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename I>
 __global__ void roots(I n, const I* __restrict__ indptr, const T* __restrict__ data, const I* __restrict__ diag, double* root)
 {
@@ -93,7 +92,7 @@ __global__ void mirrored(I n, const I* __restrict__ indptr, const I* __restrict_
 
 // found (five words, 0 before): 0 rows without a diagonal entry, 1 the smallest, 2 rows where it is 0, 3 the smallest, 4 rows
 // where it is not a positive real number, or not stored; of a smallest row as `inspect`. Twin:
-// kernels/reference/inspection.py:diagonal. Launch: gridDim.x * blockDim.x >= n.
+// kernels/reference/inspection.py:diagonal.
 template <typename T, typename I>
 __global__ void diagonal(I n, const T* __restrict__ data, const I* __restrict__ diag, unsigned long long* found)
 {
@@ -167,7 +166,7 @@ __global__ void __launch_bounds__(256) signs(I n, const I* __restrict__ indptr, 
     }
 }
 
-// Sets unlike where two lists differ. Launch: gridDim.x * blockDim.x >= n.
+// Sets unlike where two lists differ.
 template <typename I>
 __global__ void same(long long n, const I* __restrict__ a, const I* __restrict__ b, int* unlike)
 {

@@ -53,7 +53,7 @@ __device__ inline double row_size(int n, int i, const long long* __restrict__ in
     return size;
 }
 
-// scale[i] = 1 / sqrt(|a_ii|), see row_size; 0 for a row of zeros. Launch: gridDim.x * blockDim.x >= n, whole warps.
+// scale[i] = 1 / sqrt(|a_ii|), see row_size; 0 for a row of zeros.
 template <typename T>
 __global__ void scales(int n, const long long* __restrict__ indptr, const T* __restrict__ data, const long long* __restrict__ diag,
                        double* scale)
@@ -64,7 +64,6 @@ __global__ void scales(int n, const long long* __restrict__ indptr, const T* __r
 }
 
 // weights[p], and unpaired[0] += the entries (i, j) without an entry (j, i); a warp for 32 rows.
-// Launch: gridDim.x * blockDim.x >= n, whole warps.
 template <typename T>
 __global__ void couplings(int n, const long long* __restrict__ indptr, const int* __restrict__ indices, const T* __restrict__ data,
                           const double* __restrict__ scale, long long* weights, unsigned long long* unpaired)
@@ -92,7 +91,7 @@ __global__ void couplings(int n, const long long* __restrict__ indptr, const int
     if (alone && threadIdx.x % 32 == 0) atomicAdd(unpaired, (unsigned long long)alone);
 }
 
-// count[i] (0 before) = the entries in row i and in column i, those of the diagonal twice. Launch: as couplings.
+// count[i] (0 before) = the entries in row i and in column i, those of the diagonal twice.
 __global__ void count_ends(int n, const long long* __restrict__ indptr, const int* __restrict__ indices, unsigned long long* count)
 {
     const Rows rows(n, indptr);
@@ -103,7 +102,7 @@ __global__ void count_ends(int n, const long long* __restrict__ indptr, const in
     for (long long p = start + threadIdx.x % 32; p < stop; p += 32) atomicAdd(count + indices[p], 1ull);
 }
 
-// Each entry at both of its ends; end[i] = begin[i] before, and the end of the list of i after. Launch: as couplings.
+// Each entry at both of its ends; end[i] = begin[i] before, and the end of the list of i after.
 __global__ void place_ends(int n, const long long* __restrict__ indptr, const int* __restrict__ indices,
                            const long long* __restrict__ weights, unsigned long long* end, int* neighbours, long long* both)
 {
@@ -165,7 +164,6 @@ __device__ inline void consider(Best& best, int i, float own, long long room, lo
 }
 
 // wish[i], LANES threads a vertex, a warp where its list is long. `before` is not written to.
-// Launch: gridDim.x * blockDim.x >= n * LANES, whole warps.
 template <int LANES>
 __global__ void propose(int n, const long long* __restrict__ begin, const long long* __restrict__ end,
                         const int* __restrict__ neighbours, const long long* __restrict__ weights, const int* __restrict__ sizes, long long most,
@@ -214,7 +212,7 @@ __device__ inline int partner(int i, const int* __restrict__ wish)
 }
 
 // marks (2 n): whether i is the lower vertex of its pair, or alone; and then how many entries the two have. counts[2]
-// (0 before) = the most of a pair that does not fit in shared memory. Launch: gridDim.x * blockDim.x >= n, whole warps.
+// (0 before) = the most of a pair that does not fit in shared memory.
 __global__ void pairs(int n, const long long* __restrict__ begin, const long long* __restrict__ end, const int* __restrict__ wish,
                       long long* marks, unsigned long long* counts)
 {
@@ -231,7 +229,7 @@ __global__ void pairs(int n, const long long* __restrict__ begin, const long lon
 }
 
 // Coarse vertices in the order of their lower vertices. until (2 n): the inclusive sums of marks. counts[0]: their number.
-// lower[c]: the lower vertex; starts[c]: where the entries of c may begin. Launch: gridDim.x * blockDim.x >= n.
+// lower[c]: the lower vertex; starts[c]: where the entries of c may begin.
 __global__ void enumerate(int n, const long long* __restrict__ begin, const long long* __restrict__ end, const int* __restrict__ sizes,
                           const int* __restrict__ wish, const long long* __restrict__ until, int* owner, int* lower, int* totals,
                           long long* starts, long long* counts)
@@ -310,7 +308,6 @@ __global__ void __launch_bounds__(32 * WARPS) contract(
 
 // found (7): sums of the couplings along x, y and z, how many entries they are, and the first row with an entry that does
 // not fit the grid (all bits set if there is none), 0 and all bits before. Rows after such a one may be left out.
-// Launch: as couplings.
 template <typename T>
 __global__ void grid_couplings(int n, const long long* __restrict__ indptr, const int* __restrict__ indices, const T* __restrict__ data,
                                const long long* __restrict__ diag, int nx, int ny, unsigned long long* found)
@@ -368,7 +365,6 @@ __global__ void grid_couplings(int n, const long long* __restrict__ indptr, cons
 }
 
 // parts (n = nx ny nz): the brick of each node of a grid that is cut into kx, ky, kz along its directions.
-// Launch: gridDim.x * blockDim.x >= n.
 __global__ void bricks(int n, int nx, int ny, int nz, int kx, int ky, int kz, int* parts)
 {
     const int row = int(own_item());

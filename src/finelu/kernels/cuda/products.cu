@@ -3,7 +3,7 @@
 // residual, residual_twice: b - factor A x for a CSR matrix, with a bound on what rounding puts into it, and the same in
 // twice the precision. `lanes` neighbouring threads take a row, a power of two up to 32, in residual_twice 32: each takes every
 // lanes-th entry, and they add up by shuffles in a fixed order, so that the bits are the same in every run. Each row of r and
-// bound has one writer, and no thread reads them. Launch: gridDim.x * blockDim.x >= lanes n, blockDim.x a multiple of 32.
+// bound has one writer, and no thread reads them.
 //
 // product: A x, and on request y^H A x, added up as in runtime/sums.cuh. A block takes `rows` neighbouring rows at a time, a
 // power of two; all its threads bring the terms of their entries into shared memory, one after the other as they lie in global
@@ -204,7 +204,6 @@ __global__ void __launch_bounds__(256) product(I n, int rows, const I* __restric
 }
 
 // out = y - M x, or M x where y is null; M (n rows) by rows, `lanes` neighbouring threads each, a power of two up to 32.
-// Launch: gridDim.x * blockDim.x >= n * lanes, blockDim.x a multiple of 32.
 template <typename T, typename I>
 __global__ void subtract_product(I n, int columns, int lanes, const I* __restrict__ indptr, const I* __restrict__ indices,
                                  const T* __restrict__ data, const T* __restrict__ x, const T* __restrict__ y, T* out)
@@ -223,7 +222,7 @@ __global__ void subtract_product(I n, int columns, int lanes, const I* __restric
     }
 }
 
-// out = M x with M (n, n) by rows, a warp a row. Launch: gridDim.x * blockDim.x >= 32 n, blockDim.x a multiple of 32.
+// out = M x with M (n, n) by rows, a warp a row.
 template <typename T>
 __global__ void dense_product(int n, int columns, const T* __restrict__ matrix, const T* __restrict__ x, T* out)
 {

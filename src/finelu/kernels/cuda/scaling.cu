@@ -1,5 +1,5 @@
 // Scaling by rows and columns, apart below the diagonal and on and above it. Twin: kernels/reference/scaling.py:scale, the same
-// bits. LANES threads a row, none waits; out may be a. A null vector means ones. Launch: gridDim.x * blockDim.x >= n * LANES.
+// bits. LANES threads a row, none waits; out may be a. A null vector means ones.
 #include "runtime/finelu.cuh"
 
 using namespace fl;
@@ -25,7 +25,6 @@ __global__ void scale(I n, const I* __restrict__ indptr, const I* __restrict__ i
 
 // Below the diagonal out_ij / out_jj; pivots are only read. What would not be finite stays, counted in
 // refused[0], its least row in refused[1]. Twin: kernels/reference/scaling.py:divide_by_pivots, to an ulp or two.
-// Launch: gridDim.x * blockDim.x >= n * LANES.
 template <typename T, typename I>
 __global__ void divide_by_pivots(I n, const I* __restrict__ indptr, const I* __restrict__ indices,
                                  const I* __restrict__ diag, T* out, long long* refused)
@@ -40,7 +39,7 @@ __global__ void divide_by_pivots(I n, const I* __restrict__ indptr, const I* __r
 
 // d[i] = 1 / sqrt(|a_ii|), 1 where a_ii is 0. found[0]: the smallest row whose pivot is not finite or zero, of Cholesky not
 // positive; found[1]: the smallest whose pivot is not a positive real number. Both 0x7f bytes before the launch.
-// Twin: kernels/reference/scaling.py:pivots. Launch: gridDim.x * blockDim.x >= n.
+// Twin: kernels/reference/scaling.py:pivots.
 template <typename T, typename R, typename I>
 __global__ void pivots(I n, const I* __restrict__ diag, const T* __restrict__ a, int cholesky, R* d, long long* found)
 {
@@ -54,7 +53,6 @@ __global__ void pivots(I n, const I* __restrict__ diag, const T* __restrict__ a,
 }
 
 // roots, 1 / weights and 1 / roots of each row. Twin: kernels/reference/scaling.py:dropping_weights, to an ulp or two.
-// Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename R, typename I>
 __global__ void dropping_weights(I n, const I* __restrict__ diag, const T* __restrict__ f, const T* __restrict__ diagonal,
                                  int cholesky, R* roots, R* by_weights, R* by_roots)
@@ -68,7 +66,7 @@ __global__ void dropping_weights(I n, const I* __restrict__ diag, const T* __res
 }
 
 // found[0] (0x7f bytes before): the smallest row with a value that is not finite or with a zero pivot. LANES threads a row.
-// Twin: kernels/reference/scaling.py:first_unusable. Launch: gridDim.x * blockDim.x >= n * LANES.
+// Twin: kernels/reference/scaling.py:first_unusable.
 template <typename T, typename I>
 __global__ void unusable(I n, const I* __restrict__ indptr, const I* __restrict__ diag, const T* __restrict__ a, long long* found)
 {
@@ -80,7 +78,7 @@ __global__ void unusable(I n, const I* __restrict__ indptr, const I* __restrict_
 }
 
 // The 2-norm of each row, its entries first divided by the largest. Twin: kernels/reference/scaling.py:row_norms, to an
-// ulp or two. Launch: gridDim.x * blockDim.x >= n * LANES, all threads of a warp.
+// ulp or two.
 template <typename T, typename I>
 __global__ void row_norms(I n, const I* __restrict__ indptr, const T* __restrict__ a, double* norms)
 {
@@ -98,7 +96,7 @@ __global__ void row_norms(I n, const I* __restrict__ indptr, const T* __restrict
 }
 
 // Whether A may be positive definite (bad stays 0), and scales for its diagonal. Twin:
-// kernels/reference/scaling.py:definite_scale. Launch: gridDim.x * blockDim.x >= n * LANES.
+// kernels/reference/scaling.py:definite_scale.
 template <typename T, typename R, typename I>
 __global__ void definite_scale(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const I* __restrict__ diag,
                                const T* __restrict__ a, R limit, R* out, unsigned* bad)

@@ -29,6 +29,7 @@
 // in stencil_warps.cu.
 #include "runtime/finelu.cuh"
 #include "stencil.cuh"
+#include "blocks.cuh"
 
 using namespace fl;
 
@@ -50,16 +51,15 @@ template <typename T> __device__ inline void copy_to_shared(T* to, const T* from
     asm volatile("{ .reg .u64 place; cvta.to.shared.u64 place, %0; cp.async.ca.shared.global [place], [%1], %2, %3; }"
                  ::"l"(to), "l"(from), "n"(int(sizeof(T))), "r"(bytes) : "memory");
 }
-__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// One thread a cell polls one value of a cell FAR hyperplanes away. At the end all threads of the block meet.
-// The flag stands apart from the address: NVRTC 13.0 was seen to test a pointer that may be null before it is set.
-template <typename T> __device__ inline void wait_for_turn(bool polls, const T* value)
-{
-    if (polls)
-        while (pending(peek(value))) {}
-    __syncthreads();
-}
+// The threads of a cell for wait_for_turn and invert_in_place of blocks.cuh: thread t owns element (u, v) of a block of N,
+// and all cells of a thread block go on together.
+struct CellTeam {
+    int t, u, v;
+    __device__ int row(int) const { return u; }
+    __device__ bool owns(int) const { return true; }
+    __device__ void sync() const { __syncthreads(); }
+};
 
 // value[a] = pending where it is wanted, else 0
 template <int COUNT, typename T> __device__ inline void want(const bool (&wanted)[COUNT], T (&value)[COUNT])
@@ -127,10 +127,6 @@ __global__ void wavefront_order(int I, int J, int K, const int* __restrict__ sta
 
 // Algorithm 9 without a launch a hyperplane: d = (delta - alpha d_{k-1} eta_{k-1} - beta d_{j-1} zeta_{j-1}
 // - gamma d_{i-1} epsilon_{i-1})^-1. Thread (u, v) owns that element of the cell from the products to the inverse.
-// In-place Gauss-Jordan: pivot row and column of a step go through two alternating buffers, so there is one barrier a step,
-// and the thread that owns the pivot divides for all. With PIVOTING rows are scaled by powers of two, the columns of the
-// inverse too, and the largest entry of the column in the rows not yet used is the pivot (two barriers a step); no row is
-// moved: the pivots' places say where the inverse's elements belong.
 // d, bad[0] and counter are pending (0xff) before the launch. bad[0] receives the smallest cell with a pivot that is zero
 // or without a finite reciprocal, or a value that is not finite; a cell depends on smaller cells only, so that one is never
 // the consequence of another. Elimination goes on with NaN so that no cell waits for ever. The result is the same in every
@@ -164,10 +160,11 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
         copy_to_shared(lower + a * NN + e, q < 0 ? blocks : blocks + (a * cells + c) * NN + e, q >= 0);
         copy_to_shared(upper + a * NN + e, q < 0 ? blocks : blocks + ((6 - a) * cells + q) * NN + e, q >= 0);
     }
-    T mine = load_or_zero(blocks, c >= 0, (DELTA * cells + c) * NN + e);
-    if (c < 0) mine = T(u == v);  // places left over invert the identity
+    T mine[1] = {load_or_zero(blocks, c >= 0, (DELTA * cells + c) * NN + e)};
+    if (c < 0) mine[0] = T(u == v);  // places left over invert the identity
+    const CellTeam team{e, u, v};
     const int early = cell.ancestor(-1, FAR);
-    wait_for_turn(e == 0 && early >= 0, d + size_t(early < 0 ? 0 : early) * NN);
+    wait_for_turn(team, early >= 0, d + size_t(early < 0 ? 0 : early) * NN);
     T left[AXES][PRELOAD ? N : 1];  // the own row of lower
     if (PRELOAD) {
         wait_for_copies();
@@ -191,59 +188,13 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
     __syncthreads();
 #pragma unroll
     for (int a = 0; a < AXES; ++a) before[a] = element_of_product<N>(lower + a * NN + u * N, upper + a * NN + v);
-    mine -= before[0] + before[1] + before[2];
+    mine[0] -= before[0] + before[1] + before[2];
 
-    bool good = true;
-    unsigned used = 0;     // PIVOTING: rows that have been a pivot row
-    int to_u = u, to_v = v;  // where this thread's element belongs
-    int exponent = 0;        // PIVOTING: of the largest entry of row u
-    if (PIVOTING) {
-        int* const largest = reinterpret_cast<int*>(cross);
-        if (v == 0) largest[u] = 0;
-        __syncthreads();
-        atomicMax(largest + u, exponent_of(one_norm(mine)));
-        __syncthreads();
-        exponent = largest[u];
-        mine = times(mine, power_against<Real<T>>(exponent));
-    }
-#pragma unroll(N <= 8 ? N : 1)
-    for (int r = 0; r < N; ++r) {
-        T* const row = cross + r % 2 * 2 * N;
-        T* const column = row + N;
-        int q = r;
-        if (v == r) column[u] = mine;
-        if (PIVOTING) {
-            __syncthreads();
-            q = -1;
-            Real<T> largest = 0;
-            for (int w = 0; w < N; ++w) {
-                if (used >> w & 1u) continue;
-                const auto size = one_norm(column[w]);
-                if (q < 0 || size > largest) {
-                    q = w;
-                    largest = size;
-                }
-            }
-            used |= 1u << q;
-            if (u == q) to_u = r;
-            if (v == r) to_v = q;
-        }
-        if (u == q) row[v] = v == r ? T(1) / mine : mine;
-        __syncthreads();
-        const T inverse = row[r];
-        good = good && is_finite(inverse) && !(inverse == T(0));
-        if (u == q) mine = v == r ? inverse : mine * inverse;
-        else mine = v == r ? -(mine * inverse) : mine - column[u] * (row[v] * inverse);
-    }
-    if (PIVOTING) {
-        int* const largest = reinterpret_cast<int*>(cross + N % 2 * 2 * N);  // the buffers of the last step but one
-        if (v == 0) largest[u] = exponent;
-        __syncthreads();
-        mine = times(mine, power_against<Real<T>>(largest[to_v]));
-    }
+    int to_u[1], to_v;  // where this thread's element belongs
+    const bool good = invert_in_place<PIVOTING, N, N <= 8 ? N : 1>(team, mine, cross, to_u, to_v);
     if (c < 0) return;
-    post(d + size_t(c) * NN + to_u * N + to_v, mine);
-    if (!good || !is_finite(mine)) atomicMin(bad, unsigned(c));
+    post(d + size_t(c) * NN + to_u[0] * N + to_v, mine[0]);
+    if (!good || !is_finite(mine[0])) atomicMin(bad, unsigned(c));
 }
 
 // M x = b, M^T x = b or M^H x = b (TRANS): Algorithm 10, both sweeps in one launch, the blocks of the backward sweep after
@@ -289,7 +240,7 @@ solve_by_cells(int I, int J, int K, int n_blocks, const int* __restrict__ order,
     const T diagonal = element(load_or_zero(d, c >= 0, size_t(c) * NN + e));
     const T rhs = load_or_zero(b, c >= 0 && !backward, size_t(c) * N + v);
     const int early = cell.ancestor(step, FAR);
-    wait_for_turn(e == 0 && early >= 0, out + size_t(early < 0 ? 0 : early) * N);
+    wait_for_turn(CellTeam{e, u, v}, early >= 0, out + size_t(early < 0 ? 0 : early) * N);
     await_all(from, wanted, value);
     first[u * STRIDE + v] = coefficient[0] * value[0] + coefficient[1] * value[1] + coefficient[2] * value[2];
     __syncthreads();
@@ -430,7 +381,7 @@ factor_by_tiles(int I, int J, int K, int n, const int* __restrict__ order, const
         for (int i = 0; i < TILES; ++i)
 #pragma unroll
             for (int j = 0; j < TILES; ++j) product[i][j] = T(0);
-        wait_for_turn(threadIdx.x == 0, before);  // the others spare the L2 cache until then
+        wait_for_turn(CellTeam{int(threadIdx.x), s, f}, true, before);  // the others spare the L2 cache until then
 #pragma unroll 1
         for (int k = 0; k < width; k += edge) {
 #pragma unroll

@@ -9,6 +9,7 @@ import cupy
 import numpy as np
 
 from finelu import deadline
+from finelu.device import free_memory
 from finelu.errors import MatrixError
 from finelu.kernels.cuda.indices import pointers, shifted
 from finelu.kernels.cuda.pattern import columns_of
@@ -61,7 +62,7 @@ def grow(launched: tuple, indices, n: int, value, most: int, *arguments, values:
         deadline.check()
         set_zero(state[1:2])
         set_pending(state[2:3])
-        run, grid, shared, scratch = _shape(launched, n, size, value.itemsize + index.itemsize)
+        run, grid, shared, scratch = _shape(launched, n, size, value.itemsize + index.itemsize, ready)
         pool = columns, data, ready, before, state, np.int64(room), pivots
         run(
             (grid,),
@@ -86,15 +87,14 @@ def grow(launched: tuple, indices, n: int, value, most: int, *arguments, values:
     return Grown(-1, 0, stored, *_collected(ready, before, columns, data, values))
 
 
-def _shape(launched: tuple, n: int, size: int, bytes_of_column: int):
+def _shape(launched: tuple, n: int, size: int, bytes_of_column: int, like):
     """(kernel, blocks, bytes of shared memory of each, memory for the tables elsewhere or None)."""
     grid = min(blocks(n, WARPS), BLOCKS * device_limits()["processors"])
     run, of_block = kernel(*launched, "unsigned short"), WARPS * size * (bytes_of_column + 4)
     if size <= SHARED and of_block <= most_shared(run):
         return run, grid, of_block, None
     run, of_block = kernel(*launched, "unsigned"), WARPS * size * (bytes_of_column + 8)
-    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    grid = max(1, min(grid, free // 4 // of_block))
+    grid = max(1, min(grid, free_memory(like) // 4 // of_block))
     return run, grid, 0, cupy.empty(grid * of_block, np.uint8)
 
 

@@ -11,10 +11,13 @@ using namespace fl;
 
 __device__ inline long long stride() { return (long long)gridDim.x * blockDim.x; }
 
-template <typename T>
-__device__ inline void finish_sum(T sum, double* room, unsigned* counter, T* out)
+// *out = the sum of term(i) over 0 <= i < n.
+template <typename S, typename Term>
+__device__ inline void sum_over(long long n, double* room, unsigned* counter, S* out, Term term)
 {
-    T* partial = reinterpret_cast<T*>(room);
+    S sum = S(0), *partial = reinterpret_cast<S*>(room);
+#pragma unroll 4
+    for (long long i = own_item(); i < n; i += stride()) sum += term(i);
     sum = block_sum(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
     if (!last_block(counter)) return;
@@ -25,29 +28,20 @@ __device__ inline void finish_sum(T sum, double* room, unsigned* counter, T* out
 template <typename T>
 __global__ void dot(long long n, double* room, unsigned* counter, const T* __restrict__ x, const T* __restrict__ y, T* out)
 {
-    T sum = T(0);
-#pragma unroll 4
-    for (long long i = own_item(); i < n; i += stride()) sum += conj(x[i]) * y[i];
-    finish_sum(sum, room, counter, out);
+    sum_over(n, room, counter, out, [&](long long i) { return conj(x[i]) * y[i]; });
 }
 
 template <typename T>
 __global__ void dotu(long long n, double* room, unsigned* counter, const T* __restrict__ x, const T* __restrict__ y, T* out)
 {
-    T sum = T(0);
-#pragma unroll 4
-    for (long long i = own_item(); i < n; i += stride()) sum += x[i] * y[i];
-    finish_sum(sum, room, counter, out);
+    sum_over(n, room, counter, out, [&](long long i) { return x[i] * y[i]; });
 }
 
 template <typename T>
 __global__ void size_of_dot(long long n, double* room, unsigned* counter, const T* __restrict__ x, const T* __restrict__ y,
                             Real<T>* out)
 {
-    Real<T> sum = 0;
-#pragma unroll 4
-    for (long long i = own_item(); i < n; i += stride()) sum += one_norm(x[i]) * one_norm(y[i]);
-    finish_sum(sum, room, counter, out);
+    sum_over(n, room, counter, out, [&](long long i) { return one_norm(x[i]) * one_norm(y[i]); });
 }
 
 template <typename T>
@@ -90,7 +84,7 @@ __global__ void dot_and_norm(long long n, double* room, unsigned* counter, const
     }
 }
 
-// r = b - y; r may be one of them. Launch: gridDim.x * blockDim.x >= n.
+// r = b - y; r may be one of them.
 template <typename T>
 __global__ void difference(long long n, const T* b, const T* y, T* r)
 {
@@ -98,7 +92,7 @@ __global__ void difference(long long n, const T* b, const T* y, T* r)
     if (i < n) r[i] = b[i] - y[i];
 }
 
-// r = x + y; r may be one of them. Launch: gridDim.x * blockDim.x >= n.
+// r = x + y; r may be one of them.
 template <typename T>
 __global__ void added(long long n, const T* x, const T* y, T* r)
 {
@@ -106,7 +100,7 @@ __global__ void added(long long n, const T* x, const T* y, T* r)
     if (i < n) r[i] = x[i] + y[i];
 }
 
-// out[i] = x[places[i]], rows of `columns` words, for n words in all. Launch: gridDim.x * blockDim.x >= n.
+// out[i] = x[places[i]], rows of `columns` words, for n words in all.
 template <typename W, typename I>
 __global__ void gather(long long n, int columns, const I* __restrict__ places, const W* __restrict__ x, W* out)
 {
@@ -115,7 +109,6 @@ __global__ void gather(long long n, int columns, const I* __restrict__ places, c
 }
 
 // The first i for which the real part of x[places[i]] is not above 0; all ones before, and if there is none.
-// Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename I>
 __global__ void first_not_positive(long long n, const T* __restrict__ x, const I* __restrict__ places, unsigned long long* first)
 {
@@ -124,7 +117,7 @@ __global__ void first_not_positive(long long n, const T* __restrict__ x, const I
 }
 
 // The first i for which one of x[places[i]] and y[i] is above 0 and the other is not; all ones before, and where there is
-// none. Launch: gridDim.x * blockDim.x >= n.
+// none.
 template <typename T, typename I>
 __global__ void first_of_other_sign(long long n, const T* __restrict__ x, const I* __restrict__ places, const T* __restrict__ y,
                                     unsigned long long* first)
@@ -133,7 +126,7 @@ __global__ void first_of_other_sign(long long n, const T* __restrict__ x, const 
     if (i < n && (x[places[i]] > 0) != (y[i] > 0)) atomicMin(first, (unsigned long long)i);
 }
 
-// The first place of NaN or Inf; all ones before, and if there is none. Launch: gridDim.x * blockDim.x >= n.
+// The first place of NaN or Inf; all ones before, and if there is none.
 template <typename T>
 __global__ void first_not_finite(long long n, const T* __restrict__ x, unsigned long long* first)
 {
@@ -141,7 +134,7 @@ __global__ void first_not_finite(long long n, const T* __restrict__ x, unsigned 
     if (i < n && !is_finite(x[i])) atomicMin(first, (unsigned long long)i);
 }
 
-// out[i] = scale[i] r[rows[i]]. Launch: gridDim.x * blockDim.x >= n.
+// out[i] = scale[i] r[rows[i]].
 template <typename T, typename I>
 __global__ void gather_scaled(I n, int columns, const I* __restrict__ rows, const Real<T>* __restrict__ scale,
                       const T* __restrict__ r, T* out)
@@ -151,7 +144,6 @@ __global__ void gather_scaled(I n, int columns, const I* __restrict__ rows, cons
 }
 
 // out[places[i]] = scale[i] (s_i - t_i) for i < pivots, and scale[i] w_(i - pivots) for the others. t may be null: 0.
-// Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename I>
 __global__ void scatter_scaled(I n, I pivots, int columns, const I* __restrict__ places,
                       const Real<T>* __restrict__ scale, const T* __restrict__ s, const T* __restrict__ t,

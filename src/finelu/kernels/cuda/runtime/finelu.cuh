@@ -4,6 +4,9 @@
 // load tells both, with no fence and no second array.
 // `peek` goes to the L2 cache (relaxed, scope gpu), never to L1, so that it cannot see a stale value for ever.
 // `post` replaces the pending pattern by another NaN where a computed value has it, so that no reader waits for ever.
+//
+// A kernel that says nothing of its launch has a thread, or LANES or 32 neighbouring threads, for each item, whose number
+// is its first argument: any 1-D grid that is large enough, blocks of whole warps; see for_each of launch.py.
 #pragma once
 
 namespace fl {

@@ -13,6 +13,7 @@ of these sizes and of 9; grids with no hyperplane that fills a thread block.
 from __future__ import annotations
 
 import re
+from itertools import product
 
 VALUES = ("float", "double", "Complex<float>", "Complex<double>")
 REALS = ("float", "double")
@@ -26,10 +27,10 @@ ROW_SHAPES = ((8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 1), (32, 2
 
 
 def _over(functions, *parameters):
-    ids = [()]
-    for choices in parameters:
-        ids = [(*head, choice) for head in ids for choice in choices]
-    return [f"{name}<{', '.join(str(a) for a in arguments)}>" for name in functions for arguments in ids]
+    """Each function, of a list or of names in one string, with each combination of template arguments."""
+    names = functions.split() if isinstance(functions, str) else functions
+    combined = [", ".join(map(str, arguments)) for arguments in product(*parameters)]
+    return [f"{name}<{arguments}>" for name in names for arguments in combined]
 
 
 def _selections():
@@ -135,8 +136,7 @@ INSTANCES: dict[str, list[str]] = {
         *_over(["count_intersections", "write_intersections", "parents", "early_rows"], INDICES),
         *_by_teams("bsr_factor", BOOLEANS, indices=True, batch=True),
         *_by_teams("bsr_solve", ("PLAIN", "TRANSPOSED", "ADJOINT"), indices=True),
-        *_by_teams("bsr_residual", indices=True),
-        *_by_teams("bsr_accumulate", BOOLEANS, indices=True),
+        *_by_teams("bsr_product", ("RESIDUAL", "ADD", "SUBTRACT"), indices=True),
         *_by_teams("invert_blocks", BOOLEANS),
         *_by_teams("blocks_times", ("PLAIN", "TRANSPOSED", "ADJOINT")),
     ],
@@ -151,16 +151,7 @@ INSTANCES: dict[str, list[str]] = {
     "runtime/packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
     "triangular": _over(["trsv_sync_free"], VALUES, INDICES, LANES)
     + _over(
-        [
-            "trsv_level_packed",
-            "trsv_one_block",
-            "gather_values",
-            "invert_diagonal",
-            "jacobi_sweep",
-            "isai",
-            "isai_apply",
-            "triangle_residual",
-        ],
+        "trsv_level_packed trsv_one_block gather_values invert_diagonal jacobi_sweep isai isai_apply triangle_residual",
         VALUES,
         INDICES,
     ),
@@ -172,18 +163,7 @@ INSTANCES: dict[str, list[str]] = {
         "pend_unless",
     ],
     "arnoldi": _over(["mgs_step"], VALUES, (0, 4))
-    + _over(
-        [
-            "cgs2_step",
-            "arnoldi_begin",
-            "keep_column",
-            "givens_step",
-            "hessenberg_solve",
-            "combine",
-            "update_solution",
-        ],
-        VALUES,
-    ),
+    + _over("cgs2_step arnoldi_begin keep_column givens_step hessenberg_solve combine update_solution", VALUES),
     "partition": [
         "count_ends",
         "place_ends",
@@ -202,16 +182,7 @@ INSTANCES: dict[str, list[str]] = {
     "fill": _over(["pattern_iluk"], INDICES, WORDS[1:3]) + _over(["places_in"], INDICES),
     "pattern": _over(["add", "values_at", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
     + _over(
-        [
-            "row_facts",
-            "remove_rows",
-            "sum_below",
-            "count_columns",
-            "sum_columns",
-            "start_columns",
-            "scatter_columns",
-            "sort_columns",
-        ],
+        "row_facts remove_rows sum_below count_columns sum_columns start_columns scatter_columns sort_columns",
         INDICES,
     ),
     "sweeps": _tables("short_sweep") + _over(["long_sweep"], VALUES, INDICES, FLAGS) + _row_sweeps(),
@@ -222,13 +193,8 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["dot", "dotu", "size_of_dot", "norm", "dot_and_norm", "difference", "added", "first_not_finite"], VALUES),
     "products": _over(["product", "residual", "residual_twice", "subtract_product"], VALUES, INDICES)
     + _over(["dense_product"], VALUES),
-    "scaling": _over(
-        ["pivots", "dropping_weights"],
-        WITH_REALS,
-        INDICES,
-    )
-    + _over(["unusable", "divide_by_pivots", "row_norms"], VALUES, INDICES)
-    + _over(["scale", "definite_scale"], WITH_REALS, INDICES),
+    "scaling": _over(["pivots", "dropping_weights", "scale", "definite_scale"], WITH_REALS, INDICES)
+    + _over(["unusable", "divide_by_pivots", "row_norms"], VALUES, INDICES),
     "selection": _selections(),
     "subdomains": _over(["inside", "order_by_levels"], INDICES)
     + _over(["pack"], STORED, INDICES)

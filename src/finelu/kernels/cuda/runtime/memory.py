@@ -1,13 +1,15 @@
-"""Initial values of device memory, written in stream order."""
+"""Initial values of device memory, written in stream order; objects that are kept as long as an array."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 
 import cupy
 import numpy as np
 
 _counters: dict = {}
+_kept: dict[tuple, tuple] = {}
 
 
 def set_bytes(array, byte: int) -> None:
@@ -56,3 +58,12 @@ def new_bad():
     bad = cupy.empty(1, np.int32)
     set_pending(bad)
     return bad
+
+
+def while_alive(array, key: tuple, make):
+    """make(), once for this key while `array` lives."""
+    found = _kept.get(key)
+    if found is None:
+        alive = weakref.ref(array, lambda _: _kept.pop(key, None))
+        found = _kept.setdefault(key, (make(), alive))
+    return found[0]

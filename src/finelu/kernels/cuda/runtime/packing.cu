@@ -20,7 +20,7 @@ __device__ inline int lanes_log2(long long length, int per_lane)
 }
 
 // rank[t] of the row visited as number t among those of its level and class; counts (depth * CLASSES, zero before) how
-// many they are. Launch: gridDim.x * blockDim.x >= n, blockDim.x a multiple of 32.
+// many they are.
 template <typename I>
 __global__ void count_rows(I n, int reverse, int per_lane, const I* __restrict__ begin, const I* __restrict__ end,
                            const int* __restrict__ level, int* rank, int* counts)
@@ -59,7 +59,6 @@ __global__ void __launch_bounds__(1024) segment_starts(const int* __restrict__ d
 }
 
 // order (n): the rows, sorted. jobs: see solve_job in triangular.cu; null for the order only.
-// Launch: gridDim.x * blockDim.x >= n.
 template <typename I>
 __global__ void place_rows(I n, int reverse, int per_lane, const I* __restrict__ begin, const I* __restrict__ end,
                            const int* __restrict__ level, const int* __restrict__ rank, const int* __restrict__ counts,
