@@ -17,7 +17,6 @@ from krylov_cases import DTYPES, kind_for, name, operator, residual, system
 import finelu
 from finelu.errors import MatrixError, ParameterError
 from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, sqmr
-from finelu.matrix import as_csr
 from finelu.result import Status
 
 METHODS = list(registered_methods().values())
@@ -397,28 +396,6 @@ def test_a_tolerance_beyond_the_precision_is_met_by_any_finite_residual(backend,
 
 
 # What A, b, M and x0 may be
-
-
-FORMS = {
-    "csc": sp.csc_matrix,
-    "coo array": sp.coo_array,
-    "dense": lambda A: A.toarray(),
-    "list": lambda A: A.toarray().tolist(),
-    "operator": spla.aslinearoperator,
-    "finelu": lambda A: as_csr(A),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-@EVERY_METHOD
-def test_every_form_of_A_and_M_gives_the_same(method, form):
-    A, b = system(kind_for(method), m=6)
-    M = sp.diags(np.linspace(0.2, 0.3, b.size)).tocsr()
-    plain = method(A, b, M=M, rtol=1e-9)
-    preconditioner = M.toarray() if form == "list" else FORMS[form](M)
-    formed = method(FORMS[form](A), b.tolist() if form == "list" else b, M=preconditioner, rtol=1e-9)
-    np.testing.assert_allclose(formed.x, plain.x, rtol=1e-6, atol=1e-9)
-    assert abs(formed.iterations - plain.iterations) <= 1
 
 
 def test_the_working_precision_is_the_widest_of_the_system():

@@ -118,7 +118,10 @@ USES: dict[str, dict[str, str]] = {
     },
     "cpu": {
         "arnoldi": "vectors",
+        "_schur": "_crout_rows",
         "blocks": "levels",
+        "crout": "_crout_rows _schur",
+        "crout_symmetric": "_crout_rows _schur",
         "elimination": "levels",
         "products": "vectors",
         "recurrences": "vectors",
@@ -133,6 +136,7 @@ USES: dict[str, dict[str, str]] = {
         "fill": "indices threshold",
         "independent": "indices pattern vectors",
         "partition": "indices",
+        "pattern": "indices",
         "subdomains": "indices vectors",
         "threshold": "indices pattern vectors",
         "triangular": "levels",
