@@ -2,8 +2,8 @@
 
 Usage: python tools/build_cpu_kernels.py [--processor x86-64-v3] [--jobs N] [--dtypes float64 ...] [--int32]
 
-Writes `src/finelu/kernels/cpu/binaries/<processor>-numba<version>.zip`, see kernels/cpu/runtime/store.py: what Numba makes, in this
-version, of each kernel for all types of arguments that the public calls of finelu.warmup give it, in the four dtypes,
+Writes `src/finelu/kernels/cpu/binaries/<processor>-numba<version>.zip`, see kernels/cpu/runtime/store.py: the code that
+Numba makes of each kernel for all types of arguments that the public calls of finelu.warmup give it, in four dtypes,
 with int32 indices and with the int64 ones of matrices with more than 2^31 entries. The sums of the vectors' kernels
 have the order that the vector unit of the processor likes: that of x86-64-v3 is that of all processors with AVX2 or
 AVX-512 that LLVM takes 256 bits at a time for, and so of the code that Numba makes on these machines. Ends with status

@@ -142,7 +142,8 @@ from finelu.warmup import pieces
 
 
 def known():
-    return {(each.store.name, signature) for each in gc.get_objects() if isinstance(each, Cache) for signature in each.known}
+    caches = [each for each in gc.get_objects() if isinstance(each, Cache)]
+    return {(cache.store.name, signature) for cache in caches for signature in cache.known}
 
 
 dtype = np.dtype(sys.argv[1])
@@ -172,7 +173,8 @@ for kind in preconditioners.OWN:
                 method.solve(A, b, maxiter=8, M=F if method.name not in ("cgs",) else None)
 sequence = fl.Sequence()
 for shift in (0, 0.1, 0.2):
-    sequence.solve((GENERAL + shift * sp.identity(GENERAL.shape[0], format="csr")).astype(dtype), np.ones(GENERAL.shape[0], dtype))
+    A = GENERAL + shift * sp.identity(GENERAL.shape[0], format="csr")
+    sequence.solve(A.astype(dtype), np.ones(A.shape[0], dtype))
 for kernel, signature in sorted(known() - before):
     print(kernel, signature)
 """
