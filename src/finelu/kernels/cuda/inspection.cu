@@ -5,8 +5,8 @@
 //   1     pairs of neighbouring entries that are not in ascending order
 //   2, 3  entries that are not finite, and the smallest row with one
 //   4, 5  rows without a diagonal entry, and the smallest of them
-// A smallest row is kept as its complement, 0 if there is no such row. Sums and maxima of integers by atomics: the same in
-// every run.
+// A smallest row is kept as its complement, 0 if there is no such row. Sums and maxima of integers by atomics: the same
+// in every run.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
 
