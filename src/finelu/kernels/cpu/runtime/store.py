@@ -163,9 +163,11 @@ class Store:
             if record.signature != signature:
                 raise Damaged(f"it is of {record.signature}")
         except (Damaged, ValueError) as error:
-            compiling.tell(
-                f"finelu: {self._file(signature, '.code')} is damaged ({error}); the kernel is compiled anew"
-            )
+            path = self._file(signature, ".code")
+            compiling.tell(f"finelu: {path} is damaged ({error}); the kernel is compiled anew")
+            with contextlib.suppress(OSError):
+                path.with_suffix(".library").unlink()
+                path.unlink()
             return None
         return record
 
@@ -195,8 +197,8 @@ class Store:
             return False
         try:
             where.mkdir(parents=True, exist_ok=True)
-            _written(self._file(record.signature, ".library"), zlib.compress(library))
             _written(self._file(record.signature, ".code"), record.packed())
+            _written(self._file(record.signature, ".library"), zlib.compress(library))
             _bounded()
         except OSError:  # no disk space, or no permission
             return False
