@@ -151,7 +151,7 @@ for _, piece in pieces(dtype.name):
     piece()
 before = known()
 rng = np.random.default_rng(0)
-SPD, GENERAL = gallery.poisson5(15), gallery.convection_diffusion(7)
+SPD, GENERAL = gallery.poisson5(15), gallery.convection_diffusion(6)
 SYSTEMS = [SPD, GENERAL, gallery.stokes(9), gallery.kkt(60, 20), gallery.tridiagonal(300), gallery.arrow(200),
            gallery.poisson27(6), gallery.random_dominant(250), gallery.poisson7(20), SPD.todense(), SPD.tobsr((3, 3))]
 for A in SYSTEMS:
