@@ -3,8 +3,8 @@
 The folder is $FINELU_CACHE/kernels, else $NUMBA_CACHE_DIR, else $XDG_CACHE_HOME/finelu/kernels, which is by default
 ~/.cache/finelu/kernels. Each kernel has a folder in it, named by its function and by a digest of all that its code was
 made of: its source and the kernels that it imports, the version of Numba, the processor. So checkouts, environments and
-versions share one folder, no process has to wait for another: a file is written under
-another name first. There are two files a signature:
+versions share one folder. A file is written under another name first, so that no process waits for another. There are
+two files a signature:
 
     <digest of the signature>.code      a Record: machine code alone, which loads in 0.2 ms
     <digest of the signature>.library   Numba's result of the compilation, for kernels that call this one
