@@ -18,7 +18,7 @@ CHUNK = 2**16  # numbers that a thread looks at at a time
 def inspect(indptr, indices, data, diag):
     """Soundness of a CSR matrix, and its diagonal; see the specification. Stops at the first corrupt row.
 
-    Rows are shared out among threads; a matrix with anything wrong is looked at again by one.
+    Threads share the rows; a matrix with any fault is inspected again by one thread.
     """
     n = indptr.size - 1
     if indptr[0] == 0 and indptr[n] == indices.size == data.size and n > 0:
@@ -103,7 +103,7 @@ def _unlike(t, a, b, unlike):
 
 @compiled
 def _inspect(indptr, indices, data, diag):
-    """`inspect` on one thread, and all that is wrong."""
+    """`inspect` on one thread; finds all faults."""
     n = indptr.size - 1
     unsorted = not_finite = missing = 0
     first_not_finite = first_missing = -1
@@ -140,7 +140,7 @@ STEPS = np.uint64(8)  # before a search by halves
 
 
 def mirrored(indptr, indices, data, diag):
-    """What A has in common with its transpose; see kernels/reference/inspection.py. Rows are shared out among threads.
+    """The comparison of A with its transpose; see kernels/reference/inspection.py. Threads share the rows.
 
     Cost: a search in row j for each entry (i, j) below the diagonal, and above it too unless the pattern is symmetric.
     """
