@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 # What is kept for other runs and checkouts, all of it named by its content: compiled kernels, CUDA files that compile.
 override FINELU_CACHE := $(abspath $(or $(FINELU_CACHE),$(or $(XDG_CACHE_HOME),$(if $(HOME),$(HOME)/.cache,build))/finelu))
-KERNELS_KEPT = NUMBA_CACHE_DIR="$${NUMBA_CACHE_DIR:-$(FINELU_CACHE)/kernels}"
+export FINELU_CACHE
 
 comma := ,
 NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
@@ -54,28 +54,26 @@ demo: $(VENV)/.stamp-report
 
 # What was compiled a month ago is compiled once more: else what sources of before led to would pile up.
 forget:
-	@find "$(FINELU_CACHE)/kernels" -name '*.nb[ic]' -mtime +30 -delete 2>/dev/null || true
 	@find "$(FINELU_CACHE)/cuda" -type f -mtime +30 -delete 2>/dev/null || true
 
 test: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
-	$(KERNELS_KEPT) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
 
 test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
-	FINELU_EXAMPLES=100 $(KERNELS_KEPT) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+	FINELU_EXAMPLES=100 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
-# An environment of its own, with compiled kernels of its own.
+# An environment of its own.
 MINIMUM := $(CURDIR)/build/minimum
 test-minimum: pyproject.toml
 	@mkdir -p $(MINIMUM)
 	$(PYTHON) tools/minimum.py report test >$(MINIMUM)/constraints.txt
-	PIP_CONSTRAINT=$(MINIMUM)/constraints.txt NUMBA_CACHE_DIR=$(MINIMUM)/kernels \
-	    $(MAKE) test VENV=$(MINIMUM)/venv
+	PIP_CONSTRAINT=$(MINIMUM)/constraints.txt $(MAKE) test VENV=$(MINIMUM)/venv
 
 # Of the processes that tests start, too. The kernels are not counted: Numba or NVRTC runs them.
 coverage: $(VENV)/.stamp-report $(VENV)/.stamp-test
 	@mkdir -p build
 	$(BIN)/coverage erase
-	$(KERNELS_KEPT) $(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
@@ -89,7 +87,7 @@ interop-venv:
 	@PYTHON=$(PYTHON) tools/interop_venv.sh $(INTEROP_VENV) $(TORCH_INDEX)
 
 test-interop: interop-venv
-	$(KERNELS_KEPT) $(INTEROP_VENV)/bin/python -m pytest -q -rs -n $(WORKERS) -m "not slow and not gpu" \
+	$(INTEROP_VENV)/bin/python -m pytest -q -rs -n $(WORKERS) -m "not slow and not gpu" \
 	    $(filter-out %_petsc.py, $(wildcard tests/app/test_interop_*.py)) tests/app/test_examples.py \
 	    $(patsubst %, tests/app/test_%.py, solver singular certify sequence spilu deadline) \
 	    tests/app/test_documentation.py::test_what_the_api_names_can_be_imported
@@ -103,7 +101,7 @@ test-petsc: pyproject.toml
 	@PYTHON=$(PYTHON) PETSC=$(PETSC) tools/petsc_venv.sh $(PETSC_VENV) $(PETSC_WHEELS) \
 	    || { [ $$? = 3 ] && [ "$(PETSC)" != required ]; }
 	@if [ -f $(PETSC_VENV)/petsc.env ]; then set -a; . $(PETSC_VENV)/petsc.env; \
-	    $(KERNELS_KEPT) timeout -k 10 900 $(PETSC_VENV)/bin/python -m pytest -q -m "petsc or mpi" \
+	    timeout -k 10 900 $(PETSC_VENV)/bin/python -m pytest -q -m "petsc or mpi" \
 	        tests/app/test_interop_petsc.py tests/app/test_multiblock_processes.py; \
 	    else echo "make: ***** the tests that need PETSc or MPI were NOT run *****" >&2; fi
 

@@ -134,13 +134,19 @@ def documented(page, what):
     return found
 
 
-def method_in_one_file():
-    """The method of docs/extend.md, without what is done with it there."""
+def in_one_file(first):
+    """The recipe or the method of docs/extend.md whose code begins so, without the calls that follow it there."""
     text = (Path(__file__).resolve().parents[1] / "docs" / "extend.md").read_text()
-    (code,) = re.findall(
-        r"^```python\n(import finelu as fl\nfrom finelu.krylov import register\n.*?)\n\n\n# ", text, re.M | re.S
-    )
+    (code,) = re.findall(rf"^```python\n({re.escape(first)}\n.*?)\n\n\n# ", text, re.M | re.S)
     return code
+
+
+def recipe_in_one_file():
+    return in_one_file("from dataclasses import dataclass")
+
+
+def method_in_one_file():
+    return in_one_file("import finelu as fl\nfrom finelu.krylov import register")
 
 
 def run_at_once(work, count=6):

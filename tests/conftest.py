@@ -8,6 +8,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # several processes: threads of BLAS wo
 import gc
 import re
 import sys
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,15 +20,17 @@ import scipy.sparse as sp
 from checks import without_gpu
 from pairs import Pairs
 
+from finelu.compiling import compile_eagerly
 from finelu.device import require_gpu
 from finelu.errors import DeviceError
-from finelu.kernels.compiling import compile_eagerly
 from finelu.kernels.cuda.runtime import cudss
+from finelu.kernels.operands import CSR
 
 MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).resolve().parents[2] / "shared" / "matrices"))
 
 
 os.environ.setdefault("FINELU_RATES", os.devnull)  # no rates that this user has measured: the shipped ones
+os.environ.setdefault("FINELU_SILENT", "1")  # what stderr says does not depend on what was compiled before
 compile_eagerly()  # what a test sees does not depend on what was compiled before it
 
 
@@ -72,6 +75,8 @@ class Backend:
             return A
         import cupyx.scipy.sparse as csp
 
+        if isinstance(A, CSR):
+            return A.on(self.xp)
         if sp.issparse(A):
             data, indices, indptr = (self.xp.asarray(v) for v in (A.tocsr().data, A.tocsr().indices, A.tocsr().indptr))
             return csp.csr_matrix((data, indices, indptr), shape=A.shape)
@@ -156,12 +161,12 @@ def backend(request):
 
 
 @pytest.fixture
-def threads(monkeypatch):
+def threads(meanwhile):
     """`set_num_threads`, undone after the test; triangular solves use threads here even where one would be as fast."""
     import finelu
     from finelu.kernels.cpu import triangular
 
-    monkeypatch.setattr(triangular, "schedule", partial(triangular.schedule, required=True))
+    meanwhile(triangular, schedule=partial(triangular.schedule, required=True))
     before = finelu.get_num_threads()
     yield finelu.set_num_threads
     finelu.set_num_threads(before)
@@ -192,12 +197,23 @@ def everywhere():
 
 
 @pytest.fixture
-def patient(everywhere, monkeypatch):
+def meanwhile(monkeypatch):
+    """meanwhile(module, NAME=value, ...): what these names of one module mean until the end of the test."""
+
+    def means(module, **names):
+        for name, value in names.items():
+            monkeypatch.setattr(module, name, value)
+
+    return means
+
+
+@pytest.fixture
+def patient(everywhere, meanwhile):
     """No attempt and no factors are given up for others because this machine is busy."""
     from finelu.auto import sequence
 
     everywhere("worth", lambda cost, elapsed, rest: False)
-    monkeypatch.setattr(sequence, "PATIENCE", 1e9)
+    meanwhile(sequence, PATIENCE=1e9)
 
 
 @pytest.fixture
@@ -241,12 +257,109 @@ def own_methods(monkeypatch):
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def recipe_of(own_recipes):
+    """recipe_of(factor): registers the recipe `own`, whose factor(A) is this function."""
+
+    def registered(factor):
+        from finelu.preconditioners.recipe import Recipe
+
+        kind = type("Own", (Recipe,), {"factor": lambda self, A: factor(A)})
+        return own_recipes(dataclass(frozen=True, kw_only=True, repr=False)(kind))
+
+    return registered
+
+
+@pytest.fixture
+def calls_of(monkeypatch):
+    """calls_of(owner, name): a list of the arguments of each later call of owner.name, which does what it did."""
+
+    def heard(owner, name):
+        calls, own = [], getattr(owner, name)
+
+        def both(*arguments, **options):
+            calls.append(arguments)
+            return own(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, both)
+        return calls
+
+    return heard
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """without(solver, ...): "klu", "feral" and "pardiso" as if they were not installed."""
+    found = {"klu": "klu.nbklu", "feral": "feral.feral", "pardiso": "pardiso.mkl"}
+
+    def missing(*solvers):
+        for solver in solvers:
+            monkeypatch.setattr(f"finelu.preconditioners.direct.{found[solver]}", lambda: None)
+
+    return missing
+
+
+@pytest.fixture
+def splu_is(monkeypatch):
+    """splu_is(function): what finelu calls from then on instead of SciPy's splu."""
+    return partial(monkeypatch.setattr, "finelu.foreign.splu")
+
+
+@pytest.fixture
+def pardiso_fails(monkeypatch):
+    """pardiso_fails(fault): what comes of each factorization by PARDISO from then on, an error's number or fault();
+    of None, what comes of it in truth."""
+    from finelu.preconditioners.direct import pardiso
+
+    own = pardiso._Called._call
+
+    def fails(fault):
+        def call(called, phase, *given):
+            if phase < 0 or fault is None:
+                return own(called, phase, *given)
+            return fault() if callable(fault) else fault
+
+        monkeypatch.setattr(pardiso._Called, "_call", call)
+
+    return fails
+
+
+@pytest.fixture
+def not_installed(monkeypatch):
+    """not_installed(name): a module that cannot be imported until the end of the test."""
+    return partial(monkeypatch.setitem, sys.modules, value=None)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """terminal(): stderr, as `capsys` has it in the test, is a terminal from then on."""
+    monkeypatch.setenv("TERM", "xterm")
+    return lambda: monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """installed(module, code, kind, points): the environment of a process in which a package of this module, with these
+    entry points for recipes or methods, is installed."""
+    import finelu
+
+    def package(module, code, kind, points):
+        (tmp_path / f"{module}.py").write_text(code)
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        lines = [f"{name} = {place}" for name, place in points.items()]
+        (info / "entry_points.txt").write_text("\n".join([f"[finelu.{kind}]", *lines, ""]))
+        return os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(finelu.__file__).parents[1])])}
+
+    return package
+
+
+@pytest.fixture
+def small_blocks(meanwhile):
     """On the CPU several threads share even a small matrix in ParILU and ParILUT, some rows at a time."""
     from finelu.kernels.cpu.runtime import row_blocks
 
-    for name, value in {"ALONE": 0, "GRAIN": 128, "COPY": 64}.items():
-        monkeypatch.setattr(row_blocks, name, value)
+    meanwhile(row_blocks, ALONE=0, GRAIN=128, COPY=64)
 
 
 @pytest.fixture
@@ -285,13 +398,12 @@ def real_matrix(name):
 
 
 @pytest.fixture(autouse=True)
-def direct_solvers(request, monkeypatch):
+def direct_solvers(request, monkeypatch, without):
     """What is tested is what comes with finelu, whether or not this environment has other direct solvers; in the tests
     of AS_INSTALLED also what a user of those has, and in the tests of a solver that one."""
     embedded = getattr(request, "param", "embedded") == "embedded"
     if embedded and request.path.name not in ("test_interop_direct.py", "test_interop_libraries.py"):
-        monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", lambda: None)
-        monkeypatch.setattr("finelu.preconditioners.direct.pardiso.mkl", lambda: None)
+        without("klu", "pardiso")
     if (embedded or without_gpu()) and request.path.name != "test_cudss.py":
         none = cudss.Library(None, "cuDSS is left out of this test")
         monkeypatch.setattr("finelu.kernels.cuda.runtime.cudss.library", lambda: none)

@@ -75,6 +75,13 @@ class New:
         return self.wait(WAIT)
 
 
+def ended(code, *words, **environment):
+    """(status, stdout, stderr) of such a process. What ends a Python, as the functions of atexit, is not done."""
+    process = New(code, *words, **environment)
+    said = process.communicate(WAIT)
+    return process.returncode, *said
+
+
 def _new(ends, terminal, code, words, environment):
     from numba.core import config
 

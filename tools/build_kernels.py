@@ -144,7 +144,7 @@ def write(path: Path, made: dict[str, dict[str, Instance]]) -> None:
 
 
 def types_of(template_id: str) -> str:
-    """'double,int' of 'ilu0<double, int, 16, 1, SEARCH, false, true>'; 'plain' if there are none."""
+    """'double,int' of 'eliminate<double, int, 16, 1, SEARCH, false, true, LU>'; 'plain' if there are none."""
     arguments = template_id.partition("<")[2].removesuffix(">").split(", ")
     return ",".join(a for a in arguments if not NO_TYPE.fullmatch(a)) or "plain"
 

@@ -53,8 +53,8 @@ from benchmarks.peers.solvers import (
     scipy_spilu,
     scipy_splu,
 )
+from finelu.compiling import compile_clock
 from finelu.errors import FineluError, ParameterError
-from finelu.kernels.compiling import compile_clock
 from finelu.preconditioners import RECIPES
 
 LARGER = ("poisson5:30,30", "convection_diffusion:11", "helmholtz:24,k=9,absorbing=False", "stokes:16")

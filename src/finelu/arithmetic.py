@@ -11,6 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from finelu import compiling
+from finelu.compiling import calls
 from finelu.errors import DecompositionError, UnknownParameter
 
 P = ParamSpec("P")
@@ -33,6 +35,7 @@ def ignore_fp_errors(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def door(*args: P.args, **kwargs: P.kwargs) -> R:
+        calls.depth += 1
         try:
             with np.errstate(all="ignore"):
                 return function(*args, **kwargs)
@@ -43,6 +46,10 @@ def ignore_fp_errors(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError:
             require_known(function, function.__qualname__.removesuffix(".__init__"), kwargs)
             raise
+        finally:
+            calls.depth -= 1
+            if compiling.untold and not calls.depth:
+                compiling.ended()
 
     return door
 

@@ -3,7 +3,8 @@
 `with limited(end)` sets a limit for the calling thread, and for the work of finelu's threads for it. Python code calls
 `check` between steps, which raises OutOfTime once the time is over. A compiled kernel gets the array `halt()`, reads
 its number about once per row, and returns early if it is no longer 0; its caller then calls `check`. Calls that cannot
-be ended, such as those of LAPACK, are made by `finelu.foreign.leavable`.
+be ended, such as those of LAPACK, are made by `finelu.foreign.leavable`. The clock of limits stands still while a
+thread compiles kernels: a limit is for the work.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import os
 import threading
 from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Empty, SimpleQueue
-from time import perf_counter
 from typing import Any
 from weakref import ref
 
 import numpy as np
 
+from finelu.compiling import now
 from finelu.errors import NoThread, OutOfTime
 
 LONGEST = 1e6  # s that a thread waits for the end of the time; a later end is no limit
@@ -65,16 +66,16 @@ class Watchdog:
     def _run(self) -> None:
         while True:
             self._wakes = math.inf
-            now, wakes = perf_counter(), math.inf
+            present, wakes = now(), math.inf
             for end, halt in tuple(self._watched.values()):
-                if end <= now:
+                if end <= present:
                     halt[0] = 1
                     self.forget(halt)
                 else:
                     wakes = min(wakes, end)
             self._wakes = wakes
             with suppress(Empty):
-                self._woken.get(timeout=None if wakes == math.inf else wakes - now)
+                self._woken.get(timeout=None if wakes == math.inf else wakes - present)
 
 
 _watchdog = Watchdog()
@@ -91,7 +92,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Limit:
-    """The end of the time, of `perf_counter`, and the number that kernels read, which is 1 from then on."""
+    """The end of the time, of `compiling.now`, and the number that kernels read, which is 1 from then on."""
 
     def __init__(self, end: float):
         self.end = end
@@ -99,7 +100,7 @@ class Limit:
         self._watchdog: Watchdog | None = None  # the one that watches this limit
 
     def remaining(self) -> float:
-        return 0.0 if self._halt[0] else max(self.end - perf_counter(), 0.0)
+        return 0.0 if self._halt[0] else max(self.end - now(), 0.0)
 
     def over(self) -> bool:
         return self.remaining() == 0
@@ -107,7 +108,7 @@ class Limit:
     def halt(self) -> Any:
         """(1,) int64; from the first call on a thread sets it in time."""
         if self._watchdog is not _watchdog and not self._halt[0]:
-            if self.end <= perf_counter():
+            if self.end <= now():
                 self.expire()
             else:
                 _watchdog.watch(self.end, self._halt)
@@ -153,8 +154,8 @@ def under(limit: Limit | None) -> AbstractContextManager[None]:
 
 
 def limited(end: float) -> AbstractContextManager[None]:
-    """A context in which calls end by `end`, of `perf_counter`, or by an outer limit if that is earlier."""
-    if end == math.inf or end - perf_counter() > LONGEST:
+    """A context in which calls end by `end`, of `compiling.now`, or by an outer limit if that is earlier."""
+    if end == math.inf or end - now() > LONGEST:
         return UNLIMITED
     outside = current()
     if outside is not None and outside.end <= end:

@@ -23,7 +23,8 @@ Dtype = Any  # anything that numpy.dtype takes
 
 def on_gpu(array: object) -> bool:
     """Whether `array` is a CuPy array or cupyx sparse matrix; does not import CuPy."""
-    return _is_of_cupy(type(array).__module__)
+    kind = type(array)
+    return kind is not np.ndarray and _is_of_cupy(kind.__module__)
 
 
 @cache
@@ -82,6 +83,15 @@ def same_gpu(a: Array, b: Array) -> None:
                 f"arrays of GPU {ours} and GPU {theirs} met while GPU {current} is current; "
                 "put them on one, and make it current (with cupy.cuda.Device(...))."
             )
+
+
+def require_one_device(a: Array, b: Array, what: str) -> None:
+    """A DeviceError unless a and b are both on the host, or both on the current GPU.  what : both of them, in words."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return
+    if on_gpu(a) != on_gpu(b):
+        raise DeviceError(f"{what} are on different devices; move one of them first.")
+    same_gpu(a, b)
 
 
 def synchronize(array: object) -> None:

@@ -217,7 +217,7 @@ class Solution(NoArray):
         if self.certificate is not None:
             lines.append(f"Certified: {self.certificate.sentence()}.")
         if (compiling := self.timings.get("compile", 0.0)) > 0:
-            lines.append(f"Compiling or loading kernels, at their first use: {compiling:.3g} s of the time above.")
+            lines.append(f"Compiling kernels, at their first use: {compiling:.3g} s, not counted in the times above.")
         return "\n".join([*lines, f"Result: {self.status.name.lower().replace('_', ' ')}: {self.status.value}."])
 
     def __bool__(self) -> bool:

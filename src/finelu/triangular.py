@@ -8,15 +8,14 @@ CPU it begins with `sequential`, and computes the level sets once its solves hav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from finelu.arithmetic import ignore_fp_errors
-from finelu.device import as_any_other, namespace, on_gpu, same_gpu
-from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, ZeroPivot, counted, meant
+from finelu.device import as_any_other, namespace, on_gpu, require_one_device
+from finelu.errors import MatrixError, NoFactors, ParameterError, ZeroPivot, counted, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import Triangle
 from finelu.matrix import CSR, as_csr
@@ -92,7 +91,8 @@ class TriangularSolver:
     Cost: the analysis once, then O(nnz) a solve. levels, level_packed, one_block and auto analyse the levels; auto on
     the CPU does so with the 20th solve, or later if the kernels of the analysis were never compiled. A CSR of finelu is
     kept without a copy, any other matrix on the CPU is copied.
-    Attributes: method (the one in use), levels (their number; None before the analysis), n, dtype.
+    Attributes: method (the one in use), levels (their number; None before the analysis), n, dtype, and plan, that of
+    the kernels, with the values of the last update.
     """
 
     @ignore_fp_errors
@@ -135,7 +135,7 @@ class TriangularSolver:
         self._kernels, self._xp, self._nnz, self._like = kernels, namespace(A.data), A.nnz, A.data
         operand = triangle(A, lower, unit, trans)
         self.nnz = operand.entries + (0 if unit else A.n)
-        self._plan = kernels.triangular.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1))
+        self.plan = kernels.triangular.triangular_plan(operand, method, sweeps or DEFAULT_SWEEPS.get(method, 1))
         self._load(A.data)
 
     def __getstate__(self) -> Any:
@@ -147,19 +147,14 @@ class TriangularSolver:
         self._kernels, self._xp = kernels_for(self._like), namespace(self._like)
 
     @property
-    def plan(self) -> Any:
-        """The plan of the kernels, with the values of the last update."""
-        return self._plan
-
-    @property
     def method(self) -> str:
         """The method in use; "auto" may change to another on the CPU after some solves."""
-        chosen: str = self._plan.method
+        chosen: str = self.plan.method
         return chosen
 
     @property
     def levels(self) -> int | None:
-        depth: int | None = self._plan.depth
+        depth: int | None = self.plan.depth
         return depth
 
     @ignore_fp_errors
@@ -168,8 +163,7 @@ class TriangularSolver:
 
         The array may be kept rather than copied: do not change it before the next update.
         """
-        if on_gpu(data) != on_gpu(self._like):
-            raise DeviceError("the new values and the analysis are on different devices; move one of them first.")
+        require_one_device(data, self._like, "the new values and the analysis")
         if data.shape != (self._nnz,) or data.dtype != self.dtype:
             raise MatrixError(
                 f"new values have shape {data.shape} and dtype {data.dtype}; ({self._nnz},) of {self.dtype} is needed."
@@ -179,7 +173,7 @@ class TriangularSolver:
 
     def _load(self, data: Any) -> None:
         self._valid = False
-        bad = self._plan.load(data, self.check and not self.unit)
+        bad = self.plan.load(data, self.check and not self.unit)
         if self.check and not self.unit:
             row = self._kernels.vectors.first_bad(bad)
             if row >= 0:
@@ -191,10 +185,8 @@ class TriangularSolver:
     @ignore_fp_errors
     def solve(self, b: Any, out: Any = None) -> Any:
         """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of its dtype, apart from b)."""
-        if on_gpu(b) != on_gpu(self._like):
-            raise DeviceError("the right-hand side and the triangle are on different devices; move one of them first.")
+        require_one_device(b, self._like, "the right-hand side and the triangle")
         b = as_any_other(self._xp.asarray(b))
-        same_gpu(b, self._like)
         if b.ndim not in (1, 2) or b.shape[0] != self.n:
             raise MatrixError(f"the right-hand side has shape {b.shape}, but the triangle has {self.n} rows.")
         if not np.can_cast(b.dtype, self.dtype, "same_kind"):
@@ -213,29 +205,17 @@ class TriangularSolver:
     def apply(self, b: Any, out: Any = None) -> Any:
         """`solve` without its checks: for callers with `ignore_fp_errors` that have checked b's device, shape and
         dtype."""
-        return solve_in_turn((self,), b, out)
+        if not self._valid:
+            raise NoFactors(self)
+        b = self._xp.ascontiguousarray(b, dtype=self.dtype)
+        out = self._xp.empty_like(b) if out is None else out
+        if b.size:
+            self._kernels.triangular.solve_in_turn([self.plan], b, out)
+        return out
 
     def __repr__(self) -> str:
         side = "lower" if self.lower else "upper"
         return f"TriangularSolver(n={self.n}, {side}, unit={self.unit}, trans={self.trans!r}, method={self.method!r})"
-
-
-def solve_in_turn(solvers: Sequence[TriangularSolver], b: Any, out: Any = None) -> Any:
-    """Apply one solver after the other, as `apply`, beginning with b (n,) or (n, k), without waiting between them.
-
-    Returns b if there is no solver. out : C-contiguous and of their dtype; it may be b if there are several solvers.
-    """
-    for solver in solvers:
-        if not solver._valid:
-            raise NoFactors(solver)
-    if not solvers:
-        return b
-    first = solvers[0]
-    b = first._xp.ascontiguousarray(b, dtype=first.dtype)
-    out = first._xp.empty(b.shape, first.dtype) if out is None else out
-    if b.size:
-        first._kernels.triangular.solve_in_turn([solver._plan for solver in solvers], b, out)
-    return out
 
 
 def levels(A: Any) -> tuple[int, int]:

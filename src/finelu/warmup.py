@@ -1,8 +1,10 @@
-"""`finelu warmup`: compile the kernels of the CPU before they are needed, into Numba's cache."""
+"""`finelu warmup`: compile the kernels of the CPU before they are needed, into the user's cache folder."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from time import perf_counter
@@ -14,7 +16,7 @@ from scipy.sparse import csr_array
 
 from finelu import gallery, krylov
 from finelu.auto.solve import solve
-from finelu.kernels.compiling import compile_clock, kept, quietly
+from finelu.compiling import compile_clock, kept, quietly
 from finelu.matrix import CSR, as_csr
 from finelu.partition import partition
 from finelu.preconditioners import OWN, Recipe, SparseLU
@@ -32,12 +34,12 @@ def warmup(
     """Run once, for each dtype, the kernels that `solve`, the recipes and the Krylov methods compile at first use.
 
     dtypes : of "float64", "float32", "complex128", "complex64".  tell(what, done, of) is called before each piece.
-    Returns seconds, compile_seconds (the part for compiling kernels or loading them from the disk) and folder, where
+    Returns seconds, compile_seconds (the part for compiling kernels) and folder, where
     the kernels are kept, or None if one could not be kept: then every process compiles it anew. Indices are int32, as
     they are up to 2^31 entries. Cost: one to some minutes a dtype, on one core.
     """
     start = perf_counter()
-    work = [piece for dtype in dtypes for piece in _pieces(np.dtype(dtype))]
+    work = [piece for dtype in dtypes for piece in pieces(dtype)]
     with compile_clock() as compiling, quietly(), np.errstate(all="ignore"):
         for done, (what, run) in enumerate(work):
             tell(what, done, len(work))
@@ -47,14 +49,29 @@ def warmup(
 
 def kernel_folder() -> str | None:
     """The folder of compiled kernels; None if no folder can be written."""
-    from finelu.kernels.cpu import vectors
+    from finelu.kernels.cpu.runtime.store import folder
 
-    kernel: Any = vectors.length
-    return kernel._cache.folder if kept() else None
+    where = folder()
+    return str(where) if where is not None and kept() else None
 
 
-def _pieces(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The pieces of work, each with its name."""
+@contextmanager
+def long_indices() -> Iterator[None]:
+    """Matrices made in the block have int64 indices, as those with more than 2^31 entries have."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("finelu.matrix.")]
+    limits = [(module, module.INT32_LIMIT) for module in modules if hasattr(module, "INT32_LIMIT")]
+    try:
+        for module, _ in limits:
+            vars(module)["INT32_LIMIT"] = 0
+        yield
+    finally:
+        for module, limit in limits:
+            vars(module)["INT32_LIMIT"] = limit
+
+
+def pieces(name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The pieces of work for the dtype of this name, each with a name of its own. Nothing is made before it is run."""
+    dtype = np.dtype(name)
     symmetric, general = _of(gallery.poisson7(SIZE), dtype), _of(gallery.convection_diffusion(SIZE), dtype)
     saddle = _of(gallery.stokes(SIZE), dtype)
     b = np.ones(symmetric.n, dtype)

@@ -1,13 +1,11 @@
 """The example examples/body_flow.py: by definition, by exact solutions, by values of others, by bad input."""
 
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launched import launched
 
 from finelu.errors import ParameterError
 
@@ -144,7 +142,7 @@ def test_the_flow_around_a_cylinder_at_40():
 
 
 @pytest.mark.parametrize("method", ["gmres", "correct"])
-def test_time_steps_solve_their_equations_and_combining_states_saves_pseudo_steps(monkeypatch, method):
+def test_time_steps_solve_their_equations_and_combining_states_saves_pseudo_steps(meanwhile, method):
     flow = bf.flow_on(bf.cylinder((40, 28), 2), viscosity=0.01)
     dt, start = 0.2, flow.start()
     bf.disturb(flow, start)
@@ -165,7 +163,7 @@ def test_time_steps_solve_their_equations_and_combining_states_saves_pseudo_step
             R[1:] += (1.5 * q - 2 * old + 0.5 * before)[1:] / dt
             sizes.append(np.linalg.norm(R))
         assert sizes[1] < 2e-5 * sizes[0]
-    monkeypatch.setattr(PseudoTime, "_combined", lambda march, q, b: (q, b))
+    meanwhile(PseudoTime, _combined=lambda march, q, b: (q, b))
     assert combined < 0.9 * flown()[1]
 
 
@@ -260,35 +258,22 @@ def test_a_folded_cell_is_named():
         bf.ring(nodes, 2)
 
 
-def test_ctrl_c_ends_cleanly(capsys, monkeypatch):
+def test_ctrl_c_ends_cleanly(capsys, meanwhile):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bf, "run", interrupted)
+    meanwhile(bf, run=interrupted)
     assert call(capsys, "cylinder")[::2] == (130, "interrupted\n")
 
 
 @pytest.mark.parametrize(
     ("processes", "blocks", "more"), [(2, 3, ""), (2, 3, "--re 100 --dt 0.4 --steps 3 --every 1"), (2, 1, "")]
 )
-def test_processes_share_the_blocks(capsys, processes, blocks, more):
+def test_processes_share_the_blocks(capsys, monkeypatch, processes, blocks, more):
     pytest.importorskip("mpi4py")
-    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if mpiexec is None:
-        pytest.skip("there is no mpiexec")
+    monkeypatch.setenv("FINELU_NUM_THREADS", "1")
     arguments = ["cylinder", "--cells", "24", "12", "--blocks", str(blocks), "--method", "correct", *more.split()]
-    done = subprocess.run(
-        [mpiexec, "-n", str(processes), sys.executable, EXAMPLES / "body_flow.py", *arguments, "--mpi"],
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "FINELU_NUM_THREADS": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        },
-        timeout=120,
-    )
+    done = launched(processes, sys.executable, EXAMPLES / "body_flow.py", *arguments, "--mpi")
     if blocks < processes:
         assert done.stderr.count("error: 2 processes for 1 blocks") == 1 and "Traceback" not in done.stderr
         assert done.returncode != 0

@@ -367,17 +367,17 @@ def test_bad_input_is_one_clear_line(capsys, arguments, status, text):
     assert err.count("\n") == 1 and "Traceback" not in err
 
 
-def test_without_matplotlib_it_says_so(capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+def test_without_matplotlib_it_says_so(capsys, not_installed, tmp_path):
+    not_installed("matplotlib.figure")
     status, _, err = call(capsys, "cavity", "--png", tmp_path / "a.png")
     assert status == 2 and "needs matplotlib" in err
 
 
-def test_ctrl_c_ends_cleanly(capsys, monkeypatch):
+def test_ctrl_c_ends_cleanly(capsys, meanwhile):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cf, "run_cavity", interrupted)
+    meanwhile(cf, run_cavity=interrupted)
     assert call(capsys, "cavity")[::2] == (130, "interrupted\n")
 
 

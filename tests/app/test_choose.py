@@ -20,6 +20,7 @@ from finelu.compare.choose import candidates
 from finelu.interop.adjoint import Options, System
 from finelu.matrix.traits import traits
 from finelu.preconditioners import RECIPES
+from finelu.preconditioners.direct import cudss
 from finelu.properties import properties
 
 POISSON = gallery.poisson5(34, 33)
@@ -76,8 +77,8 @@ def test_subdomains_come_first_on_a_gpu_where_rows_are_coupled(A, recipes):
 
 
 @pytest.mark.parametrize("missing", [True, False])
-def test_which_systems_on_a_gpu_the_cpu_solves_sooner(monkeypatch, missing):
-    monkeypatch.setattr("finelu.preconditioners.direct.cudss.missing", lambda: "not here" if missing else "")
+def test_which_systems_on_a_gpu_the_cpu_solves_sooner(meanwhile, missing):
+    meanwhile(cudss, missing=lambda: "not here" if missing else "")
 
     def sooner(A, **other):
         found = replace(traits(fl.as_csr(sp.csr_matrix(A), diagonal=False)), gpu=True, **other)
@@ -105,9 +106,9 @@ def test_chains_of_rows_are_seen():
     assert traits(fl.as_csr(CHAIN * 1j)).levels == 1
 
 
-def test_on_a_gpu_cudss_is_a_rung_before_the_direct_solvers_of_the_host(monkeypatch):
+def test_on_a_gpu_cudss_is_a_rung_before_the_direct_solvers_of_the_host(meanwhile):
     large, small = (traits(fl.as_csr(gallery.poisson5(side))) for side in (100, 20))
-    monkeypatch.setattr("finelu.preconditioners.direct.cudss.missing", lambda: "")
+    meanwhile(cudss, missing=lambda: "")
     assert "cudss" not in rungs(large) and "cudss" not in rungs(replace(small, gpu=True))
     found = rungs(replace(large, gpu=True))
     assert list(found) == ["cheap", "threshold", "cudss", "direct", "multilevel"]

@@ -37,6 +37,7 @@ from finelu.compare import (
     compare,
     crossover,
     held_bytes,
+    measure,
     script,
     stages,
 )
@@ -93,9 +94,8 @@ class Forked:
 
 
 @pytest.fixture
-def forked(monkeypatch):
-    means = {**vars(subprocess), "Popen": Forked}
-    monkeypatch.setattr("finelu.compare.measure.subprocess", SimpleNamespace(**means))
+def forked(meanwhile):
+    meanwhile(measure, subprocess=SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
 
 
 FORKED = pytest.mark.usefixtures("forked")  # of tests of what is measured, not of the process that measures
@@ -342,9 +342,9 @@ def test_compiling_takes_nothing_of_a_share():
     assert 990.0 < share.left <= 1005.0
 
 
-def test_a_candidate_is_not_ended_while_it_compiles(monkeypatch):
+def test_a_candidate_is_not_ended_while_it_compiles(clock):
     """The clock and the process are made up: 1000 s of compiling, of a share of 10 s and a budget of 20 s."""
-    clock = Clock(monkeypatch)
+    clock = clock()
     candidate = Candidate("none", None, "cg", "cpu")
     row = candidate.row("converged", "")
     course = [(0, ("stage", "cg", "the solve")), (1, ("compiling", None)), (1001, ("compiling", 1000.0)), (1005, row)]
@@ -386,14 +386,25 @@ def test_dominance_is_diagonal_over_the_rest():
 
 
 class Clock:
-    """Replaces `time` in compare/measure.py: the tests set its clock."""
+    """Stands for the module `time`."""
 
-    def __init__(self, monkeypatch, now=lambda: 0.0):
+    def __init__(self, now):
         self.ahead, self.plain = 0.0, now
-        monkeypatch.setattr("finelu.compare.measure.time", self)
 
     def monotonic(self):
         return self.plain() + self.ahead
+
+
+@pytest.fixture
+def clock(meanwhile):
+    """clock(now): the Clock that compare/measure.py reads from then on."""
+
+    def read(now=lambda: 0.0):
+        made = Clock(now)
+        meanwhile(measure, time=made)
+        return made
+
+    return read
 
 
 class Silent:
@@ -423,11 +434,11 @@ class Silent:
     ],
     ids=["share", "compiled", "nothing"],
 )
-def test_what_takes_too_long_is_ended_a_second_after_its_share(monkeypatch, messages, end):
-    clock, ended = Clock(monkeypatch, lambda: 100.0), []
+def test_what_takes_too_long_is_ended_a_second_after_its_share(clock, messages, end):
+    clock, ended = clock(lambda: 100.0), []
     worker = object.__new__(Worker)
     worker.channel, worker.system, worker.ended, worker.compiled = Silent(clock, *messages), None, False, 0.0
-    monkeypatch.setattr(worker, "end", lambda: ended.append(clock.monotonic()), raising=False)
+    worker.end = lambda: ended.append(clock.monotonic())
     A = as_csr(finelu.gallery.problem("poisson7:4"))
     todo, _ = candidates(A, properties(A), ["ic0"], ["cpu"])
     (row,) = worker.measure(todo[0], 3.0, 110.0, math.inf, lambda text: None)
@@ -435,8 +446,8 @@ def test_what_takes_too_long_is_ended_a_second_after_its_share(monkeypatch, mess
     assert ended == [pytest.approx(100 + end + GRACE, abs=1e-9)]
 
 
-def test_shares_are_of_what_is_left_and_end_with_the_budget(monkeypatch):
-    clock, asked = Clock(monkeypatch), []
+def test_shares_are_of_what_is_left_and_end_with_the_budget(clock, meanwhile):
+    clock, asked = clock(), []
 
     class Instead:
         """Replaces the process: each candidate takes three times its share."""
@@ -452,7 +463,7 @@ def test_shares_are_of_what_is_left_and_end_with_the_budget(monkeypatch):
         def end(self):
             """Nothing to end."""
 
-    monkeypatch.setattr("finelu.compare.measure.Worker", Instead)
+    meanwhile(measure, Worker=Instead)
     A = finelu.gallery.problem("poisson7:6")
     result = compare(A, np.ones(216), budget=90, device="cpu", recipes=["none", "ilu0", "ic0", "jacobi"])
     names = [m.name for m in result.measurements]
@@ -461,9 +472,9 @@ def test_shares_are_of_what_is_left_and_end_with_the_budget(monkeypatch):
     assert len(names) == 4 and result.seconds == 90.0
 
 
-def flies(monkeypatch, seconds, during):
-    """compare's clock is so far ahead once `during` is reported. Returns the `watch` that it is reported to."""
-    clock = Clock(monkeypatch, time.monotonic)
+def flies(clock, seconds, during):
+    """The clock is so far ahead once `during` is reported. Returns the `watch` that it is reported to."""
+    clock = clock(time.monotonic)
 
     def watch(text, *_):
         clock.ahead = max(clock.ahead, seconds if during in text else 0.0)
@@ -472,9 +483,9 @@ def flies(monkeypatch, seconds, during):
 
 
 @pytest.mark.slow
-def test_a_set_up_that_takes_too_long_is_ended_with_its_share(monkeypatch):
+def test_a_set_up_that_takes_too_long_is_ended_with_its_share(clock):
     A = finelu.gallery.problem("poisson7:40")
-    watch = flies(monkeypatch, 5000, "MMD_AT_PLUS_A on cpu: the set-up")
+    watch = flies(clock, 5000, "MMD_AT_PLUS_A on cpu: the set-up")
     result = compare(A, np.ones(A.shape[0]), budget=2000, device="cpu", recipes=["splu", "spilu", "none"], watch=watch)
     rows = {m.name: m for m in reversed(result.measurements)}  # of splu the first, with MMD_AT_PLUS_A
     assert set(rows) == {"splu", "spilu", "none"}
@@ -548,8 +559,8 @@ def odd(own_recipes):
     return measured
 
 
-def test_a_set_up_that_sleeps_has_its_share_and_the_others_have_theirs(odd, monkeypatch):
-    watch = flies(monkeypatch, 1000, "the set-up of Sleeping()")
+def test_a_set_up_that_sleeps_has_its_share_and_the_others_have_theirs(odd, clock):
+    watch = flies(clock, 1000, "the set-up of Sleeping()")
     rows, result = odd("sleeping", "spilu", budget=2000, watch=watch)
     assert 1000 < result.seconds < 2000
     assert rows["sleeping"].outcome == "time limit" and "the set-up of Sleeping()" in rows["sleeping"].reason
@@ -585,8 +596,8 @@ def test_a_preconditioner_that_is_useless_is_not_called_solved(odd):
     assert not rows["wrong"].solved and rows["wrong"].outcome != "error"
 
 
-def test_a_solve_that_cannot_win_is_given_up(monkeypatch):
-    monkeypatch.setattr("finelu.compare.measure.LEAST_PATIENCE", 0.0)
+def test_a_solve_that_cannot_win_is_given_up(meanwhile):
+    meanwhile(measure, LEAST_PATIENCE=0.0)
     A = finelu.gallery.problem("ani4")
     result = compare(A, np.ones(A.shape[0]), budget=60, device="cpu", recipes=["ic0", "milu0"])
     refused, milu0 = (m for m in result.measurements if m.name == "milu0")
@@ -772,21 +783,14 @@ def test_no_text_of_a_chart_lies_over_its_curves(page):
 
 
 @pytest.mark.parametrize("draw", ["convergence", "matrix"])
-def test_no_legend_of_a_picture_lies_over_its_curves(monkeypatch, tmp_path, draw):
-    Figure = pytest.importorskip("matplotlib.figure").Figure
-    figures = []
-
-    def figure(*args, **options):
-        figures.append(Figure(*args, **options))
-        return figures[-1]
-
-    monkeypatch.setattr("matplotlib.figure.Figure", figure)
+def test_no_legend_of_a_picture_lies_over_its_curves(calls_of, tmp_path, draw):
+    saved = calls_of(pytest.importorskip("matplotlib.figure").Figure, "savefig")
     if draw == "convergence":
         curves = {f"curve number {k}": np.geomspace(1, 10.0**-k, 20) for k in range(1, 9)}
         report.plot_convergence(str(tmp_path / "a.png"), curves, 1e-8)
     else:
         report.plot_matrix(str(tmp_path / "a.png"), as_csr(finelu.gallery.problem("poisson5:9")))
-    (drawn,) = figures
+    ((drawn, *_),) = saved
     legends = [*drawn.legends, *(axes.get_legend() for axes in drawn.axes if axes.get_legend())]
     assert legends
     for legend in legends:
@@ -975,8 +979,8 @@ def test_budgets_that_are_understood(text, wanted):
 
 
 @pytest.mark.parametrize("missing", ["jinja2", "matplotlib.figure"])
-def test_a_missing_package_is_said_before_the_work(capsys, monkeypatch, tmp_path, missing):
-    monkeypatch.setitem(sys.modules, missing, None)
+def test_a_missing_package_is_said_before_the_work(capsys, not_installed, tmp_path, missing):
+    not_installed(missing)
     status, _, err = run(capsys, "compare", "nowhere.mtx", "--html", tmp_path / "p.html")
     assert status == 2
     assert "finelu[report]" in err

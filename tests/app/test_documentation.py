@@ -181,10 +181,10 @@ def test_the_readme_shows_few_rows_and_calls_before_kernels():
     assert kernels == sorted(kernels)
 
 
-def test_a_figure_that_drifts_is_seen(tmp_path, monkeypatch):
+def test_a_figure_that_drifts_is_seen(tmp_path, meanwhile):
     page = tmp_path / "README.md"
     page.write_text(re.sub(r"\| 2\.72 +\|", "| 2.73 |", README))
-    monkeypatch.setattr(figures, "README", page)
+    meanwhile(figures, README=page)
     assert list(figures.outdated()) == [page] and figures.main(["--check"]) == 1
     assert figures.main([]) == 0 and page.read_text() == README
     page.write_text(README.replace("<!-- figures in front", "<!-- "))
@@ -192,7 +192,7 @@ def test_a_figure_that_drifts_is_seen(tmp_path, monkeypatch):
         figures.outdated()
 
 
-def test_ilu0_as_called_stands_in_table_and_picture_once_it_is_measured(monkeypatch, measured):
+def test_ilu0_as_called_stands_in_table_and_picture_once_it_is_measured(meanwhile, measured):
     run = Run("calls", {"name": "box", "cpu": "AMD EPYC", "cores": 2}, "2026-01-02")
     for name, ms in (("a", 1.0), ("b", 2.0)):
         run.matrices[name] = {"n": 10, "nnz": 50, "apart": False}
@@ -202,8 +202,7 @@ def test_ilu0_as_called_stands_in_table_and_picture_once_it_is_measured(monkeypa
                 took = ms if who == "finelu" else 3.0
                 run.records.append(Record(name, work, "cpu", who, variant, took, error=0.0))
     load = figures.load
-    monkeypatch.setattr(figures, "CALLS", "calls-box")
-    monkeypatch.setattr(figures, "load", lambda name: run if name == "calls-box" else load(name))
+    meanwhile(figures, CALLS="calls-box", load=lambda name: run if name == "calls-box" else load(name))
     rows = [row for row in figures.figures() if row.record == "calls-box"]
     assert len(rows) == sum(map(len, calls.PEERS.values())) and [row.front for row in rows].count(True) == 3
     assert all(row.found == {"a": 3.0, "b": 1.5} for row in rows)

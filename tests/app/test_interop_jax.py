@@ -207,7 +207,7 @@ assert seen == [second, second, None], seen
     subprocess.run([sys.executable, "-c", program], check=True, env=os.environ | {"JAX_PLATFORMS": "cpu"})
 
 
-def test_the_callback_of_a_gpu_works_on_the_device_that_was_expected(monkeypatch):
+def test_the_callback_of_a_gpu_works_on_the_device_that_was_expected(meanwhile):
     used = []
 
     class Device:
@@ -221,8 +221,7 @@ def test_the_callback_of_a_gpu_works_on_the_device_that_was_expected(monkeypatch
             used.append("left")
 
     cupy = SimpleNamespace(cuda=SimpleNamespace(Device=Device))
-    monkeypatch.setattr(interop, "require_gpu", lambda: cupy)
-    monkeypatch.setattr(interop, "_solved_each", lambda *_: used.append("solved"))
+    meanwhile(interop, require_gpu=lambda: cupy, _solved_each=lambda *_: used.append("solved"))
     third = SimpleNamespace(platform="gpu", local_hardware_id=3)
     interop._on_host(None, third, "N", (), True)
     assert used == [3, "solved", "left"]

@@ -236,7 +236,7 @@ def at(event, _):
 sys.addaudithook(at)
 finelu.start.main()
 """
-MOMENTS = [1, 2, *(int(k) for k in np.random.default_rng(0).integers(3, 900, 6))]
+MOMENTS = [1, 2, *(int(k) for k in np.random.default_rng(0).integers(3, 900, 3))]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -3,49 +3,22 @@
 The cases are in multiblock_processes.py, which mpiexec runs.
 """
 
-import json
-import os
 import re
-import shutil
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from launched import MPIEXEC, launched, result
 
-import finelu as fl
 from finelu.kernels.cuda.runtime import nccl
 
 pytest.importorskip("mpi4py")
-HERE = Path(__file__).parent
-MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-OPEN_MPI |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
 pytestmark = [pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec"), pytest.mark.mpi]
 
 
-def run(case, processes=2, seconds=120, script="multiblock_processes.py"):
+def run(case, processes=2, script="multiblock_processes.py"):
     """The CompletedProcess of a case."""
-    paths = [str(Path(fl.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"} | OPEN_MPI
-    # Where this process is ended, the others end by themselves a little later.
-    guard = [timeout, "-k", "5", str(seconds + 15)] if (timeout := shutil.which("timeout")) else []
-    command = [*guard, MPIEXEC, "-n", str(processes), sys.executable, str(HERE / script), case]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-    with subprocess.Popen(command, **pipes, text=True, env=environment, start_new_session=True) as process:
-        try:
-            said = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            pytest.fail(f"no end after {seconds} s: {process.communicate()}")
-    return subprocess.CompletedProcess(command, process.returncode, *said)
-
-
-def result(done):
-    """What a case returned; a launcher may write other lines, and colours around it."""
-    (found,) = re.findall(r"RESULT ([\[{].*[\]}])", done.stdout)
-    return json.loads(found)
+    return launched(processes, sys.executable, Path(__file__).with_name(script), case)
 
 
 @pytest.fixture(scope="module")

@@ -53,30 +53,29 @@ def test_a_damaged_file_is_named_and_not_taken(folder, text):
     assert str(file) in str(warned[0].message) and "\n" not in str(warned[0].message)
 
 
-def test_machines_have_files_of_their_own_and_need_no_home(folder, monkeypatch):
+def test_machines_have_files_of_their_own_and_need_no_home(folder, meanwhile, monkeypatch):
     here = rates.kept_in()
-    monkeypatch.setattr(rates, "processor", lambda: "Another (R) CPU @ 1 GHz")
+    meanwhile(rates, processor=lambda: "Another (R) CPU @ 1 GHz")
     assert rates.kept_in() != here and "another-r-cpu-1-ghz" in rates.kept_in().name
     monkeypatch.delenv("FINELU_RATES")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
 
     def homeless():
         raise RuntimeError("no home")
 
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(rates.Path, "home", homeless)
+    meanwhile(rates.Path, home=homeless)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert rates.current() is rates.SHIPPED
 
 
-def test_solve_expects_what_was_measured(monkeypatch):
+def test_solve_expects_what_was_measured(meanwhile):
     A = fl.as_csr(gallery.poisson5(60))
     slow = replace(rates.SHIPPED, superlu_entry=1.0, analysis=1.0, threshold=1.0, multilevel=2.0)
     before = Ladder(A, 1e-8).costs
     before.count_fill()
     assert before.seconds("direct") < 1
-    monkeypatch.setattr(cost, "RATES", slow)
-    monkeypatch.setattr(cost, "SECONDS", {"superlu": slow.of("superlu")})
+    meanwhile(cost, RATES=slow, SECONDS={"superlu": slow.of("superlu")})
     costs = Ladder(A, 1e-8).costs
     assert costs.analysis_seconds == pytest.approx(A.nnz + slow.analysis_row * A.n)
     costs.count_fill()
@@ -85,13 +84,12 @@ def test_solve_expects_what_was_measured(monkeypatch):
     assert monitor.better(costs, ["threshold", "multilevel"], 1e9, 1.5 * A.nnz) == "threshold"
 
 
-def test_what_is_measured_is_the_time_of_what_it_is_for(monkeypatch):
+def test_what_is_measured_is_the_time_of_what_it_is_for(meanwhile):
     """With a clock that advances by one second a look, each run takes one second."""
     ticks = iter(np.arange(1e6))
-    monkeypatch.setattr(calibrate, "perf_counter", lambda: float(next(ticks)))
-    monkeypatch.setattr(calibrate, "RUNS", 1)
-    monkeypatch.setattr(calibrate.gallery, "problem", lambda name: gallery.poisson5(30))
     A, seen = gallery.poisson5(30), []
+    meanwhile(calibrate, perf_counter=lambda: float(next(ticks)), RUNS=1)
+    meanwhile(calibrate.gallery, problem=lambda name: A)
     found = calibrate.calibrate(lambda *given: seen.append(given))
     for name in ("quick", "columnwise", "threshold", "multilevel"):
         assert getattr(found, name) == pytest.approx(1 / A.nnz)
@@ -107,9 +105,9 @@ def test_what_is_measured_is_the_time_of_what_it_is_for(monkeypatch):
 
 
 @pytest.fixture
-def on_gpu(folder, monkeypatch):
+def on_gpu(folder, meanwhile):
     """As if there were a GPU, of this name."""
-    monkeypatch.setattr(rates, "gpu", lambda: "NVIDIA X100 (80 GB)")
+    meanwhile(rates, gpu=lambda: "NVIDIA X100 (80 GB)")
     rates.current_on_gpu.cache_clear()
     yield
     rates.current_on_gpu.cache_clear()
@@ -178,9 +176,9 @@ def test_a_gpu_is_measured(folder, capsys):
     rates.current_on_gpu.cache_clear()
 
 
-def test_the_command_measures_keeps_shows_and_resets(folder, monkeypatch, capsys):
+def test_the_command_measures_keeps_shows_and_resets(folder, meanwhile, capsys):
     found = replace(rates.SHIPPED, cg=8e-9)
-    monkeypatch.setattr(calibrate, "calibrate", lambda tell: found)
+    meanwhile(calibrate, calibrate=lambda tell: found)
     assert main(["calibrate"]) == 0
     out = capsys.readouterr().out
     assert "cg                  8.00e-09    2.00" in out and str(rates.kept_in()) in out and rates.current() == found

@@ -1,6 +1,7 @@
 """Sequence: right answers whatever it decides, and decisions that follow from what happened."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ from checks import ON_GPU, one_line, perturbed, values
 
 import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
-from finelu.auto import reuse
 from finelu.auto import sequence as module
 from finelu.auto.rates import SHIPPED_ON_GPU
+from finelu.auto.reuse import RETRY, ReuseCosts
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.matrix import as_csr
 from finelu.ordering import OrderingJob
@@ -72,59 +73,39 @@ def test_an_update_when_old_factors_have_cost_more():
     assert sequence.decisions[-1] == "reuse"
 
 
-def test_what_old_factors_cost_adds_up_to_an_update(monkeypatch):
-    """Iterations take a second each, an update takes ten."""
-    b, sequence = values(N, "float64"), Sequence(recipe="ilu0")
-    sequence.step(convection(), b)
-    iterate = Sequence._iterate
-
-    def timed(self, *arguments):
-        solution = iterate(self, *arguments)
-        self._reuse_costs.pace = 1.0
-        return solution
-
-    monkeypatch.setattr(Sequence, "_iterate", timed)
-    sequence._reuse_costs.made = sequence._reuse_costs.updated = 10.0
-    fresh, steps, excess = sequence._reuse_costs.fresh, 0, 0.0
-    B = perturbed(convection())
-    while sequence.decisions[-1] != "update":
-        assert (excess > 10.0) == (sequence._reuse_costs.excess > 10.0)
-        b = values(N, "float64", seed=steps)
-        solution = sequence.step(B, b)
-        assert_solves(B, b, solution)
-        sequence._reuse_costs.updated = 10.0
-        excess, steps = excess + max(solution.iterations - fresh, 0), steps + 1
-        assert steps < 50
-    assert steps > 2 and excess > 10.0
+def decisions(beyond):
+    """The decision of each step. beyond : by how many the iterations with old factors exceed 5, each taking a second;
+    Inf where they do not lead to x. An update takes ten seconds."""
+    costs, made = ReuseCosts(made=10.0, updated=10.0, fresh=5, last=5, pace=1.0), []
+    for more in beyond:
+        decision, _ = costs.decide()
+        made.append(decision)
+        if decision == "reuse" and more < np.inf:
+            costs.last = 5 + more
+            costs.solved_with_old()
+            continue
+        if decision == "reuse":
+            made[-1] = "given up"
+            costs.gave_up(1.0)
+        costs.last = 5
+        costs.solved_afresh()
+    return made
 
 
-def test_updates_follow_each_other_where_a_reuse_costs_more(monkeypatch):
-    monkeypatch.setattr(reuse, "RETRY", 3)
-    sequence, b = Sequence(recipe="ilu0"), values(N, "float64")
-    for k in range(7):
-        A = convection(1e-6 * k)
-        assert_solves(A, b, sequence.step(A, b))
-        sequence._reuse_costs.made = sequence._reuse_costs.updated = 1.0
-        if k == 0:
-            sequence._reuse_costs.first = 2.0
-    assert sequence.decisions == ["solve", *["update"] * 3, *["reuse"] * 3]  # which cost nothing here
-
-
-def test_only_the_first_reuse_tells_what_factors_of_one_step_before_cost():
-    more = iter([0, 5, 0, 0])  # iterations beyond those with fresh factors
-
-    class Counted(Sequence):
-        def _iterate(self, A, b, patience):
-            solution = super()._iterate(A, b, patience)
-            self._reuse_costs.last, self._reuse_costs.pace = self._reuse_costs.fresh + next(more), 1.0
-            return solution
-
-    sequence, b = Counted(recipe="ilu0"), values(N, "float64")
-    for k in range(5):
-        A = convection(1e-6 * k)
-        assert_solves(A, b, sequence.step(A, b))
-        sequence._reuse_costs.made = sequence._reuse_costs.updated = 3.0
-    assert sequence.decisions == ["solve", "reuse", "reuse", "update", "reuse"]
+@pytest.mark.parametrize(
+    ("beyond", "made"),
+    [
+        ([0] * 20, ["reuse"] * 20),
+        ([4] * 8, [*["reuse"] * 3, "update"] * 2),  # their costs add up
+        ([20] * 18, ["reuse", *["update"] * RETRY, "reuse"]),  # they cost more at once: it is seen again later
+        ([0, 11, 0, 0, 11], ["reuse", "reuse", "update", "reuse", "reuse"]),  # only those of one step before tell that
+        ([np.inf] * 18, ["given up", *["update"] * (RETRY - 1), "given up", "update"]),
+        ([0, 0, np.inf, 0, 0], ["reuse", "reuse", "given up", "reuse", "reuse"]),  # they were good for long
+    ],
+    ids=["free", "some", "much", "later", "never", "once"],
+)
+def test_old_factors_are_kept_while_they_cost_less_than_an_update(beyond, made):
+    assert decisions(beyond) == made
 
 
 def test_the_matrix_of_the_step_before_need_not_be_the_one_that_was_factored():
@@ -146,52 +127,15 @@ def test_a_complex_right_hand_side_after_a_real_one():
     assert sequence.decisions == ["solve", "reuse"]
 
 
-def test_factors_that_no_longer_help_are_replaced(monkeypatch):
+def test_factors_that_no_longer_help_are_replaced(meanwhile):
     b = values(N, "float64")
     sequence = Sequence(convection(), recipe="sparse_lu")
     sequence.step(b=b)
-    monkeypatch.setattr(module, "MAXITER", 3)  # enough for complete factors only
+    meanwhile(module, MAXITER=3)  # enough for complete factors only
     B = perturbed(convection())
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)
     assert sequence.decisions == ["solve", "update"] and "reuse did not converge" in solution.explain()
-
-
-def test_old_factors_that_were_given_up_are_not_tried_again_at_once(monkeypatch):
-    monkeypatch.setattr(reuse, "RETRY", 3)
-    sequence, b, tried = Sequence(recipe="ilu0"), values(N, "float64"), []
-    sequence.step(convection(), b)
-    iterate = Sequence._iterate
-
-    def impatient(self, A, b, patience):
-        solution = iterate(self, A, b, patience)
-        tried.append(self._current)
-        return solution if self._current else replace(solution, status=finelu.Status.INTERRUPTED)
-
-    monkeypatch.setattr(Sequence, "_iterate", impatient)
-    sequence._reuse_costs.made, sequence._reuse_costs.updated = 1e-9, 1e-9
-    for k in range(5):
-        assert_solves(convection(1e-6 * k), b, sequence.step(convection(1e-6 * k), b))
-    assert sequence.decisions == ["solve", *["update"] * 5]
-    assert tried == [False, True, True, True, False, True, True]  # with old factors again after RETRY updates
-
-
-def test_old_factors_that_were_good_for_long_are_tried_again(monkeypatch):
-    sequence, b, steps = Sequence(recipe="ilu0"), values(N, "float64"), []
-    iterate = Sequence._iterate
-
-    def jumps(self, A, b, patience):
-        solution = iterate(self, A, b, patience)
-        steps.append(self._current)
-        return replace(solution, status=finelu.Status.BREAKDOWN) if len(steps) == 4 else solution
-
-    sequence.step(convection(), b)
-    sequence._reuse_costs.made = sequence._reuse_costs.updated = 1e9
-    monkeypatch.setattr(Sequence, "_iterate", jumps)
-    for k in range(6):
-        assert_solves(convection(1e-6 * k), b, sequence.step(convection(1e-6 * k), b))
-        sequence._reuse_costs.updated = 1e9
-    assert sequence.decisions == ["solve", *["reuse"] * 3, "update", *["reuse"] * 2]
 
 
 def test_the_values_alone_are_what_an_update_is_expected_to_take():
@@ -226,25 +170,25 @@ def test_another_size_or_precision_begins_anew():
     assert sequence.decisions == ["solve"] * 5
 
 
-def test_an_update_without_factors_ends_in_a_rebuild_or_a_new_choice(monkeypatch):
+def test_an_update_without_factors_ends_in_a_rebuild_or_a_new_choice():
     A, b = convection(), values(N, "float64")
     sequence = Sequence(A, recipe="ilu0")
     sequence.step(b=b)
 
-    def fails(self, *_):
+    def fails(*_):
         raise ZeroPivot(ILU0(), 3, 0.0)
 
-    monkeypatch.setattr(type(sequence._F), "update", fails)
+    sequence._F.update = fails
     sequence._reuse_costs.made, sequence._reuse_costs.excess = 1e-9, 1.0
     B = perturbed(A)
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)
     assert sequence.decisions[-1] == "rebuild" and "update failed" in solution.explain()
-    monkeypatch.setattr(ILU0, "factor", fails)
     sequence._reuse_costs.made, sequence._reuse_costs.excess = 1e-9, 1.0
+    zero = A.copy()
+    zero.data[0] = 0.0  # the first pivot
     with pytest.raises(ZeroPivot):  # the recipe was asked for: there is no other
-        sequence.step(A, b)
-    monkeypatch.undo()
+        sequence.step(zero, b)
     assert_solves(A, b, sequence.step(A, b))
     assert sequence.decisions[-1] == "solve"
 
@@ -270,27 +214,19 @@ def test_what_does_not_converge_is_said_and_forgotten():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
-def test_the_first_guess_combines_the_last_solutions(monkeypatch, dtype):
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_the_first_guess_combines_the_last_solutions_unless_that_takes_too_long(dtype, seconds):
     """b moves within a space of three dimensions: from the fourth step on the guess is x to about the tolerance."""
-    monkeypatch.setattr(module, "GUESSES", 0)  # however long it takes
-    A = gallery.convection_diffusion(9).astype(dtype)
+    A, found = gallery.convection_diffusion(9).astype(dtype), []
     parts = [values(A.shape[0], dtype, seed) for seed in range(3)]
     sequence = Sequence(rtol=1e-4 if dtype == "float32" else 1e-8, recipe="Jacobi")
-    steps = [sequence.step(A, sum(np.cos(k * m) * v for m, v in enumerate(parts))) for k in range(6)]
-    assert all(s.converged for s in steps)
-    assert steps[0].iterations > 4 and max(s.iterations for s in steps[3:]) <= 2
+    for k in range(6):
+        sequence._guessing = seconds
+        found.append(sequence.step(A, sum(np.cos(k * m) * v for m, v in enumerate(parts))))
+    assert all(s.converged for s in found)
+    assert found[0].iterations > 4 and (max(s.iterations for s in found[3:]) <= 2) is (seconds == 0)
     other = sequence.step(A, values(A.shape[0], dtype, 9))  # of which the last four know nothing
     assert other.converged and other.iterations > 2
-
-
-def test_a_guess_that_takes_too_long_is_not_made(monkeypatch):
-    made = []
-    monkeypatch.setattr(module, "_combined", lambda product, known, b: made.append(len(known)) or known[0])
-    monkeypatch.setattr(module, "GUESSES", 1e9)
-    A, sequence = convection(), Sequence(rtol=1e-8, recipe="Jacobi")
-    for k in range(8):
-        assert sequence.step(A, values(N, "float64", k)).converged
-    assert made == [1, 2, 3, 4]  # from the first of four it is known how long that takes
 
 
 class Here(OrderingJob):
@@ -312,27 +248,34 @@ class Unwilling(OrderingJob):
         return False
 
 
-def as_on_a_gpu(monkeypatch, plan=0.0, step=-1e9, entry=1e-30, broken=False, begun=Here):
-    """The decision for complete factors by cuDSS, made on the CPU with those of SuperLU; returns the list of them."""
-    made = []
+def instantly(plan=0.0):
+    """The rates of a GPU where cuDSS plans in `plan` seconds."""
+    return lambda: replace(SHIPPED_ON_GPU, cudss_overhead=plan, cudss_row=0.0)
 
-    class Complete:
-        def __new__(cls, recipe, A, most, *, indefinite):
-            assert recipe.backend == "cudss" and most > 0
-            made.append(finelu.SparseLU(backend="superlu").factor(A))
-            if broken:
-                raise MemoryError
-            return made[-1]
 
-    OrderingJob(as_csr(gallery.poisson7(16)), aside=False)  # its kernels are compiled
-    monkeypatch.setattr(module, "OrderingJob", begun)
-    monkeypatch.setattr(module, "on_gpu", lambda array: True)
-    monkeypatch.setattr(module.cudss, "missing", lambda: "")
-    monkeypatch.setattr(module, "current_on_gpu", lambda: replace(SHIPPED_ON_GPU, cudss_overhead=plan, cudss_row=0.0))
-    monkeypatch.setattr(module.cudss, "CudssFactors", Complete)
-    for name, value in (("STEP", step), ("ENTRY", entry)):
-        monkeypatch.setattr(module, name, value)
-    return made
+@pytest.fixture
+def as_on_a_gpu(meanwhile):
+    """as_on_a_gpu(...): the decision for complete factors by cuDSS, made on the CPU with those of SuperLU; returns the
+    list of them."""
+
+    def decided(plan=0.0, step=-1e9, entry=1e-30, broken=False, begun=Here):
+        made = []
+
+        class Complete:
+            def __new__(cls, recipe, A, most, *, indefinite):
+                assert recipe.backend == "cudss" and most > 0
+                made.append(finelu.SparseLU(backend="superlu").factor(A))
+                if broken:
+                    raise MemoryError
+                return made[-1]
+
+        OrderingJob(as_csr(gallery.poisson7(16)), aside=False)  # its kernels are compiled
+        cudss = SimpleNamespace(missing=lambda: "", CudssFactors=Complete)
+        meanwhile(module, cudss=cudss, on_gpu=lambda array: True, current_on_gpu=instantly(plan), OrderingJob=begun)
+        meanwhile(module, STEP=step, ENTRY=entry)
+        return made
+
+    return decided
 
 
 def steps(sequence, count):
@@ -345,49 +288,47 @@ def steps(sequence, count):
 
 
 @pytest.mark.parametrize("begun", [Here, Unwilling])
-def test_complete_factors_take_over_once_they_pay(monkeypatch, begun):
-    made, sequence = as_on_a_gpu(monkeypatch, begun=begun), Sequence(rtol=1e-8)
+def test_complete_factors_take_over_once_they_pay(as_on_a_gpu, begun):
+    made, sequence = as_on_a_gpu(begun=begun), Sequence(rtol=1e-8)
     assert len(list(steps(sequence, 5))) == 5
     assert [k for k, decision in enumerate(sequence.decisions) if decision == "rebuild"] == [2]  # 0 tells nothing
     assert len(made) == 1 and sequence._F is made[0]
 
 
 @pytest.mark.parametrize("change", [{"plan": 1e9}, {"step": 1e9}, {"entry": 1e15}], ids=["plan", "step", "fill"])
-def test_complete_factors_that_take_too_long_are_not_made(monkeypatch, change):
-    made, sequence = as_on_a_gpu(monkeypatch, **change), Sequence(rtol=1e-8)
+def test_complete_factors_that_take_too_long_are_not_made(as_on_a_gpu, change):
+    made, sequence = as_on_a_gpu(**change), Sequence(rtol=1e-8)
     assert all(s.converged for s in steps(sequence, 4))
     assert not made and "rebuild" not in sequence.decisions
 
 
-def test_steps_go_on_while_the_fill_is_counted(monkeypatch):
+def test_steps_go_on_while_the_fill_is_counted(as_on_a_gpu):
     class Slow(Here):
         over = False
 
-    made, sequence = as_on_a_gpu(monkeypatch, begun=Slow), Sequence(rtol=1e-8)
+    made, sequence = as_on_a_gpu(begun=Slow), Sequence(rtol=1e-8)
     assert len(list(steps(sequence, 3))) == 3 and not made
     Slow.over = True
     assert len(list(steps(sequence, 2))) == 2
     assert sequence.decisions[3] == "rebuild" and sequence._F is made[0]
 
 
-def test_complete_factors_that_cannot_be_made_are_tried_once(monkeypatch):
-    made, sequence = as_on_a_gpu(monkeypatch, broken=True), Sequence(rtol=1e-8)
+def test_complete_factors_that_cannot_be_made_are_tried_once(as_on_a_gpu):
+    made, sequence = as_on_a_gpu(broken=True), Sequence(rtol=1e-8)
     said = sum("no complete factors by cuDSS: MemoryError" in s.explain() for s in steps(sequence, 4))
     assert said == len(made) == 1 and "rebuild" not in sequence.decisions and sequence._F is not made[0]
 
 
 @ON_GPU
-def test_cudss_takes_over_in_a_sequence(backend, monkeypatch):
+def test_cudss_takes_over_in_a_sequence(backend, meanwhile):
     import cupy
     import cupyx.scipy.sparse as csp
 
     if module.cudss.missing():
         pytest.skip(module.cudss.missing())
-    monkeypatch.setattr(module, "STEP", -1e9)
-    monkeypatch.setattr(module, "current_on_gpu", lambda: replace(SHIPPED_ON_GPU, cudss_overhead=0.0, cudss_row=0.0))
     A, sequence = sp.csr_matrix(gallery.poisson7(16)), Sequence(rtol=1e-8)
     OrderingJob(as_csr(A), aside=False)  # its kernels are compiled
-    monkeypatch.setattr(module, "OrderingJob", Here)
+    meanwhile(module, STEP=-1e9, current_on_gpu=instantly(), OrderingJob=Here)
     for k in range(5):
         b = values(A.shape[0], "float64", k)
         solution = sequence.step(csp.csr_matrix(A * (1 + 0.01 * k)), cupy.asarray(b))

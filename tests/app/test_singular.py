@@ -9,7 +9,7 @@ import scipy.sparse.linalg as spla
 
 import finelu as fl
 from finelu import Status, solve
-from finelu.auto import exact, null_space, singular
+from finelu.auto import exact, null_space, singular, solvability
 from finelu.errors import DecompositionError
 from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel import dense
@@ -187,14 +187,8 @@ def test_constants_of_the_columns_alone():
     assert relative(A, b, solution.x) == pytest.approx(abs(b.mean()) * 30 / np.linalg.norm(b), rel=1e-3)
 
 
-def test_null_vectors_are_looked_for_once_and_not_for_what_is_solved(backend, monkeypatch):
-    looks, look = [], null_space.constants
-
-    def counted(A, **how):
-        looks.append(A)
-        return look(A, **how)
-
-    monkeypatch.setattr("finelu.auto.solvability.constants", counted)
+def test_null_vectors_are_looked_for_once_and_not_for_what_is_solved(backend, calls_of):
+    looks = calls_of(solvability, "constants")
     A = neumann(30, 30)
     within = A @ random(900)
     solution = solve(backend.move(A), backend.move(within), device=backend.name)
@@ -345,7 +339,7 @@ def test_constants_are_exact_or_rounding_or_none():
     assert found(shell).right.count == 1  # a connected part
 
 
-def test_all_rows_may_be_null(backend, monkeypatch):
+def test_all_rows_may_be_null(backend, meanwhile):
     """CuPy's bincount takes no empty array."""
     bincount = np.bincount
 
@@ -354,7 +348,7 @@ def test_all_rows_may_be_null(backend, monkeypatch):
             raise ValueError("The length of the array must be larger than 0")
         return bincount(x, weights, minlength)
 
-    monkeypatch.setattr(np, "bincount", of_some)
+    meanwhile(np, bincount=of_some)
     A = as_csr(backend.move(neumann(30, 30)), diagonal=False)
     assert null_space.constants(A, hermitian=True).right.exact
     b = random(900)
@@ -514,17 +508,17 @@ def failing(*_, **__):
     raise np.linalg.LinAlgError("SVD did not converge")
 
 
-def test_what_lapack_does_not_find_is_an_error_of_finelu(monkeypatch):
-    monkeypatch.setattr(np.linalg, "eigh", np.linalg.cholesky)  # which an indefinite matrix does not have
+def test_what_lapack_does_not_find_is_an_error_of_finelu(meanwhile):
+    meanwhile(np.linalg, eigh=np.linalg.cholesky)  # which an indefinite matrix does not have
     with pytest.raises(DecompositionError, match="not positive definite") as caught:
         fl.MultilevelILU(definite=True).factor(fl.gallery.poisson5(5) - 1.7 * sp.identity(25))
     assert isinstance(caught.value, fl.FineluError) and isinstance(caught.value.__cause__, np.linalg.LinAlgError)
 
 
-def test_singular_values_by_another_way(monkeypatch):
+def test_singular_values_by_another_way(meanwhile):
     M = np.random.default_rng(0).standard_normal((6, 3))
     wanted = np.linalg.svd(M, full_matrices=False)[1]
-    monkeypatch.setattr(np.linalg, "svd", failing)
+    meanwhile(np.linalg, svd=failing)
     left, values, right = dense.svd(M)
     np.testing.assert_allclose(values, wanted)
     np.testing.assert_allclose((left * values) @ right, M, atol=1e-12)

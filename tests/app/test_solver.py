@@ -30,8 +30,10 @@ from finelu import (
     threads,
 )
 from finelu.auto import choose, cost, ladder, monitor
+from finelu.compiling import now
 from finelu.errors import DeviceError, MatrixError, ParameterError, ZeroPivot
 from finelu.factors import LUFactors
+from finelu.kernels.cpu import minimum_degree
 from finelu.matrix.traits import traits
 from finelu.ordering import with_little_fill
 from finelu.result import Status
@@ -45,26 +47,26 @@ pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.fixture
-def costs(everywhere, monkeypatch):
+def costs(everywhere, meanwhile):
     """costs(rung=seconds, ...): what the rungs are expected to take, others 1e9 s; the analysis of the direct one."""
 
     def expected(analysis=1e-15, **seconds):
         everywhere("worth", worth)
-        monkeypatch.setattr(cost.Costs, "seconds", lambda self, rung: seconds.get(rung, 1e9))
-        monkeypatch.setattr(cost, "RATES", replace(cost.RATES, analysis_row=analysis / N, analysis=0.0))
+        meanwhile(cost.Costs, seconds=lambda self, rung: seconds.get(rung, 1e9))
+        meanwhile(cost, RATES=replace(cost.RATES, analysis_row=analysis / N, analysis=0.0))
 
     return expected
 
 
 @pytest.fixture
-def no_factors(monkeypatch):
+def no_factors(meanwhile):
     """no_factors(recipes): each of them finds a zero pivot."""
 
     def broken(*recipes):
         for recipe in recipes:
-            monkeypatch.setattr(recipe, "factor", failing())
+            meanwhile(recipe, factor=failing())
         if SparseLU in recipes:
-            monkeypatch.setattr(ladder, "SparseLUFactors", lambda *_, **__: failing()(SparseLU(), None))
+            meanwhile(ladder, SparseLUFactors=lambda *_, **__: failing()(SparseLU(), None))
 
     return broken
 
@@ -335,7 +337,7 @@ def test_nothing_works(no_factors):
     assert {a.recipe for a in solution.attempts} >= {"MILU0()", "SparseLU()", "MultilevelILU()"}
 
 
-def test_factors_that_give_nan_are_left(monkeypatch):
+def test_factors_that_give_nan_are_left(meanwhile):
     class Poison(LUFactors):
         def _apply(self, R, trans):
             return R * np.nan
@@ -346,7 +348,7 @@ def test_factors_that_give_nan_are_left(monkeypatch):
         return F
 
     plain = MILU0.factor
-    monkeypatch.setattr(MILU0, "factor", factor)
+    meanwhile(MILU0, factor=factor)
     b = values(N, "float64")
     solution = solve(POISSON, b)
     assert_solved(POISSON, b, solution)
@@ -424,6 +426,7 @@ def test_the_time_limit_ends_the_iteration(everywhere):
         clock[0] += 1.0
 
     everywhere("perf_counter", lambda: clock[0])
+    everywhere("now", lambda: clock[0])
     solution = solve(POISSON, values((N, 3), "float64"), recipe=None, time_limit=5.5, watch=watch)
     # the clock is read before the watch makes a second of it: the seventh look, at six seconds, is the last
     assert solution.status is Status.OUT_OF_TIME and seen == list(range(7)) and solution.timings["solve"] == 7.0
@@ -535,12 +538,12 @@ def test_what_is_seen():
     assert traits(finelu.as_csr(sp.eye(9) + sp.eye(9, k=1), diagonal=False)).paired == pytest.approx(9 / 17)
 
 
-def test_free_memory_keeps_to_the_limit_of_a_container(tmp_path, monkeypatch):
+def test_free_memory_keeps_to_the_limit_of_a_container(tmp_path, meanwhile):
     free = device.free_memory(np.empty(0))
     (tmp_path / "memory.max").write_text("3000\n")
     (tmp_path / "memory.current").write_text("1200\n")
     (tmp_path / "memory.stat").write_text("anon 700\ninactive_file 200\n")
-    monkeypatch.setattr(device, "CONTAINERS", ((tmp_path, "memory.max", "memory.current", "inactive_file"),))
+    meanwhile(device, CONTAINERS=((tmp_path, "memory.max", "memory.current", "inactive_file"),))
     assert device.free_memory(np.empty(0)) == 2000
     assert ladder.Ladder(finelu.as_csr(POISSON), 1e-8).costs.memory == 0.8 * 2000
     (tmp_path / "memory.max").write_text("max\n")
@@ -562,14 +565,14 @@ def test_long_rows_that_columns_alone_order_reach_the_direct_solve(no_factors):
     assert solve(A, b, memory_limit=600**2).status is Status.OUT_OF_MEMORY
 
 
-def test_no_memory_while_iterating_is_a_failed_attempt(monkeypatch):
+def test_no_memory_while_iterating_is_a_failed_attempt(meanwhile):
     def without_memory(method, *arguments, **options):
         if method in ("cg", "gmres"):
             raise MemoryError
         return iterate(method, *arguments, **options)
 
     iterate = krylov.iterate
-    monkeypatch.setattr(krylov, "iterate", without_memory)
+    meanwhile(krylov, iterate=without_memory)
     b = values(N, "float64")
     solution = solve(POISSON, b)
     assert_solved(POISSON, b, solution)
@@ -683,7 +686,7 @@ def test_a_change_has_to_fit_the_time(everywhere):
     everywhere("worth", lambda *_: True)
     found = ladder.Ladder(finelu.as_csr(POISSON), 1e-8)
     assert monitor.better(found.costs, ["direct", "multilevel"], 1.0, 1.0) == "direct"
-    late = ladder.Ladder(finelu.as_csr(POISSON), 1e-8, deadline=time.perf_counter() - 1)
+    late = ladder.Ladder(finelu.as_csr(POISSON), 1e-8, deadline=now() - 1)
     assert monitor.better(late.costs, ["direct", "multilevel"], 1.0, 1.0) is None and late.costs.fill is None
 
 
@@ -693,8 +696,8 @@ def test_direct_factors_that_find_no_room_are_not_begun():
 
 
 @EMBEDDED
-def test_few_rows_are_factored_without_a_count_but_where_memory_is_limited(monkeypatch):
-    monkeypatch.setattr(choose, "LIGHT", 0)
+def test_few_rows_are_factored_without_a_count_but_where_memory_is_limited(meanwhile):
+    meanwhile(choose, LIGHT=0)
     A = finelu.as_csr(POISSON)
     for limit, counted in ((None, False), (16 * A.n**2, False), (16 * A.n**2 - 1, True), (16 * A.nnz, True)):
         costs = ladder.Ladder(A, 1e-8, memory=limit).costs
@@ -720,7 +723,7 @@ def test_a_consistent_singular_system_is_not_called_unsolvable_for_its_rounding(
     assert solve(A, b, rtol=0).status is not Status.SINGULAR
 
 
-def test_a_rung_that_found_no_memory_is_not_preferred(monkeypatch):
+def test_a_rung_that_found_no_memory_is_not_preferred(meanwhile):
     solutions = iter([None, MemoryError()])
     improve = ladder.Ladder._improve
 
@@ -729,12 +732,12 @@ def test_a_rung_that_found_no_memory_is_not_preferred(monkeypatch):
             raise error
         return improve(self, *arguments)
 
-    monkeypatch.setattr(ladder.Ladder, "_improve", sometimes)
+    meanwhile(ladder.Ladder, _improve=sometimes)
     solution = solve(POISSON, values((N, 3), "float64"))
     assert solution.converged and [a.outcome for a in solution.attempts].count("no memory for its iterations") == 1
 
 
-def test_what_a_direct_solve_takes_is_counted_by_another_thread_while_the_iterations_go_on(monkeypatch, everywhere):
+def test_what_a_direct_solve_takes_is_counted_by_another_thread_while_the_iterations_go_on(meanwhile, everywhere):
     everywhere("worth", worth)
     threads.set_num_threads(2)
     try:
@@ -744,7 +747,7 @@ def test_what_a_direct_solve_takes_is_counted_by_another_thread_while_the_iterat
         assert costs.counting() == pytest.approx(aside)
         assert monitor.better(costs, ["direct"], aside, aside / 2) is None and costs.job is None  # not worth it
         release, order = threading.Event(), ordering._amd
-        monkeypatch.setattr(ordering, "_amd", lambda *given: release.wait(60) and order(*given))
+        meanwhile(ordering, _amd=lambda *given: release.wait(60) and order(*given))
         assert monitor.better(costs, ["direct"], 0.0, 1e9) is None
         assert monitor.better(costs, ["direct", "threshold"], 0.0, 1e9) is None  # not before it is counted
         assert costs.job is not None and not costs.job.over and costs.counting() == np.inf
@@ -756,9 +759,9 @@ def test_what_a_direct_solve_takes_is_counted_by_another_thread_while_the_iterat
         threads.set_num_threads(threads.available_cores())
 
 
-def test_a_count_that_must_be_compiled_first_costs_that_as_well(monkeypatch, everywhere):
+def test_a_count_that_must_be_compiled_first_costs_that_as_well(meanwhile, everywhere):
     everywhere("worth", worth)
-    monkeypatch.setattr("finelu.kernels.cpu.minimum_degree.is_compiled", lambda: False)
+    meanwhile(minimum_degree, is_compiled=lambda: False)
     for rest, counts in ((cost.COMPILES, False), (100 * cost.COMPILES, True)):
         costs = ladder.Ladder(finelu.as_csr(gallery.poisson7(30)), 1e-8).costs
         assert monitor.better(costs, ["direct"], 1.0, rest) == ("direct" if counts else None)
@@ -775,34 +778,37 @@ def test_a_threshold_factorization_is_doubted_where_the_cheap_one_has_failed():
     assert found.next_rung(["threshold"]) == "threshold"
 
 
-def test_after_a_solve_no_thread_is_at_work_on_a(monkeypatch, costs):
+def test_after_a_solve_no_thread_is_at_work_on_a(meanwhile, calls_of, costs):
     costs()
-    monkeypatch.setattr("finelu.kernels.cpu.minimum_degree.is_compiled", lambda: True)
-    ended, end = [], ordering.OrderingJob.end
+    meanwhile(minimum_degree, is_compiled=lambda: True)
+    ended = calls_of(ordering.OrderingJob, "end")
 
     def until_halted(S, halt):
         while not halt[0]:
             time.sleep(1e-3)
 
-    monkeypatch.setattr(ordering, "_amd", until_halted)
-    monkeypatch.setattr(ordering.OrderingJob, "end", lambda self: (end(self), ended.append(self.over)))
+    meanwhile(ordering, _amd=until_halted)
     threads.set_num_threads(2)
     try:
         A = gallery.poisson5(60)
         solution = finelu.solve(A, np.ones(A.shape[0]), rtol=1e-10)
     finally:
         threads.set_num_threads(threads.available_cores())
-    assert solution.converged and [a.outcome for a in solution.attempts] == ["solved"] and ended == [True]
+    assert (
+        solution.converged
+        and [a.outcome for a in solution.attempts] == ["solved"]
+        and [job.over for (job,) in ended] == [True]
+    )
 
 
-def test_no_thread_begins_where_there_is_no_other_or_the_iterations_need_it_or_nothing_is_compiled(monkeypatch):
+def test_no_thread_begins_where_there_is_no_other_or_the_iterations_need_it_or_nothing_is_compiled(meanwhile):
     small, large = finelu.as_csr(gallery.poisson5(60)), finelu.as_csr(gallery.poisson7(40))
     assert small.nnz < cost.BESIDES < large.nnz
     try:
         for A, count, compiled in ((small, 1, True), (large, 2, True), (small, 2, False), (small, 2, True)):
             aside = A is small and count == 2 and compiled
             threads.set_num_threads(count)
-            monkeypatch.setattr("finelu.kernels.cpu.minimum_degree.is_compiled", lambda compiled=compiled: compiled)
+            meanwhile(minimum_degree, is_compiled=lambda compiled=compiled: compiled)
             costs = ladder.Ladder(A, 1e-8).costs
             costs.begin_count(now=False)
             assert (costs.job is not None) is aside

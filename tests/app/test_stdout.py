@@ -56,7 +56,7 @@ def test_of_real_matrices(tmp_path, name, recipe):
     one_object(tmp_path / "A.mtx", recipe)
 
 
-def test_superlu_is_never_given_a_structurally_singular_matrix(monkeypatch):
+def test_superlu_is_never_given_a_structurally_singular_matrix(splu_is):
     from finelu import FineluError, SparseLU, foreign
 
     given, plain = [], foreign.splu
@@ -66,7 +66,7 @@ def test_superlu_is_never_given_a_structurally_singular_matrix(monkeypatch):
         assert given[-1] == A.shape[0]
         return plain(A, **how)
 
-    monkeypatch.setattr(foreign, "splu", checked)
+    splu_is(checked)
     refused = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)

@@ -168,7 +168,7 @@ FORMS = {
 def test_a_norm_below_the_tolerance_is_none_of_rounding(form, dtype):
     A, x, b = cancelling(30, dtype)
     product = as_operator(FORMS[form](A), "A", b, b.dtype)
-    residual = Residual(product.matrix, product.__matmul__, b.dtype)
+    residual = Residual(product, b)
     exact = np.zeros(30, dtype)
     reference.products.residual_twice(A.indptr, A.indices, A.data, x, b, 1.0, exact)
     exact, eps = float(np.linalg.norm(exact)), float(np.finfo(dtype).eps)
@@ -199,16 +199,15 @@ def test_twice_the_precision_may_be_too_little():
     A = sp.csr_matrix(laplacian(np.array([[0, 0.1, 0.1], [0.1, 0, 0.2], [0.1, 0.2, 0]])))
     b, x = np.array([1.0, 0.0, 0.0]), np.full(3, 2.0**109)
     product = as_operator(A, "A", b, b.dtype)
-    size = Residual(product.matrix, product.__matmul__, b.dtype)(b, x, 1e-8)[1]
+    size = Residual(product, b)(b, x, 1e-8)[1]
     assert size > 1e-8 and exact_residual(A.toarray(), b, x) > 1e-8
 
 
-def test_an_ordinary_residual_is_formed_once(monkeypatch):
+def test_an_ordinary_residual_is_formed_once(calls_of):
     A, b = gallery.poisson5(20), values(400, "float64")
-    kernels = kernels_for(b)
-    monkeypatch.setattr(kernels.products, "residual_twice", lambda *_: pytest.fail("formed again"))
+    again = calls_of(kernels_for(b).products, "residual_twice")
     assert krylov.cg(A, b, rtol=1e-8).converged and solve(A, b).converged
-    assert krylov.cg(A.toarray(), b, rtol=1e-8).converged
+    assert krylov.cg(A.toarray(), b, rtol=1e-8).converged and not again
 
 
 # extremes
@@ -409,12 +408,12 @@ def test_a_recurrence_that_parts_from_the_truth_is_seen():
     assert not plain.parts_from_recurrence
 
 
-def test_x_recipe_and_residual_are_of_one_attempt(everywhere, monkeypatch):
+def test_x_recipe_and_residual_are_of_one_attempt(everywhere, meanwhile):
     """The second attempt makes nothing better, so the answer is the first one's."""
-    monkeypatch.setattr(attempt, "MAXITER", 3)
+    meanwhile(attempt, MAXITER=3)
     everywhere("at_limit", lambda *_: False)
     rungs = {"cheap": Rung((ILU0(),), ""), "threshold": Rung((Jacobi(),), "")}
-    monkeypatch.setattr(ladder, "rungs", lambda traits: rungs)
+    meanwhile(ladder, rungs=lambda traits: rungs)
     original = ladder.Ladder._improve
 
     def improve(self, column, rung, left, start):
@@ -425,7 +424,7 @@ def test_x_recipe_and_residual_are_of_one_attempt(everywhere, monkeypatch):
             )
         return found, switch
 
-    monkeypatch.setattr(ladder.Ladder, "_improve", improve)
+    meanwhile(ladder.Ladder, _improve=improve)
     A, b = gallery.poisson5(30), values(900, "float64")
     solution = solve(A, b)
     assert [a.recipe for a in solution.attempts] == ["ILU0()", "Jacobi()"] and not solution.converged
@@ -577,7 +576,7 @@ def test_an_operator_whose_terms_overflow_claims_nothing():
     b = A @ x
     product = as_operator(spla.aslinearoperator(A), "A", b, b.dtype)
     with np.errstate(all="ignore"):
-        _, size = Residual(product.matrix, product.__matmul__, b.dtype)(b, x, 1e-8 * np.linalg.norm(b))
+        _, size = Residual(product, b)(b, x, 1e-8 * np.linalg.norm(b))
     assert not size <= 1e-8 * np.linalg.norm(b)
 
 
@@ -598,8 +597,8 @@ def test_the_worst_column_is_that_of_the_largest_residual():
     )
 
 
-def test_norms_alone_show_that_dense_and_block_matrices_need_no_second_look(monkeypatch):
-    monkeypatch.setattr(Residual, "_by_entries", lambda *_: pytest.fail("looked at entry by entry"))
+def test_norms_alone_show_that_dense_and_block_matrices_need_no_second_look(calls_of):
+    by_entries = calls_of(Residual, "_by_entries")
     A, b = gallery.poisson5(20), values(400, "float64")
     assert krylov.cg(A.toarray(), b, rtol=1e-8).converged
     blocks = finelu.BlockMatrix.from_csr(A, 4)
@@ -607,14 +606,11 @@ def test_norms_alone_show_that_dense_and_block_matrices_need_no_second_look(monk
     grid = finelu.StencilMatrix(random_blocks((5, 4, 3), 2))
     ones = np.ones(grid.shape[0])
     F = finelu.BlockILU0().factor(grid)
+    called, of_grid = calls_of(finelu.BlockMatrix, "bounds"), calls_of(finelu.StencilMatrix, "bounds")
     for matrix, right, M in ((blocks, b, None), (grid, grid @ ones, F)):
-        with monkeypatch.context() as without:  # one norm is enough where the tolerance is not small
-            without.setattr(type(matrix), "bounds", lambda *_: pytest.fail("looked at sum by sum"))
-            assert krylov.gmres(matrix, right, M=M, rtol=1e-4, maxiter=300).converged
-    called, bounds = [], finelu.BlockMatrix.bounds
-    monkeypatch.setattr(finelu.BlockMatrix, "bounds", lambda A: called.append(1) or bounds(A))
-    residual = Residual(blocks, blocks.matvec, blocks.dtype)
-    _, x = residual._prepared(b, np.ones(400))
+        assert krylov.gmres(matrix, right, M=M, rtol=1e-4, maxiter=300).converged
+    assert not called and not of_grid and not by_entries  # one norm is enough where the tolerance is not small
+    residual, x = Residual(as_operator(blocks, "A", b, b.dtype), b), np.ones(400)
     eps = np.finfo(float).eps
     lengths = np.sqrt(blocks.bounds()[1] * blocks.bounds()[2]), blocks.norm_bound()
     small, large = ((blocks.most_in_row + 1) * 2 * eps * (size * 20 + np.linalg.norm(b)) for size in lengths)

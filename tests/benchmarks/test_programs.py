@@ -39,8 +39,8 @@ from benchmarks.claims import (  # noqa: E402
     spine,
 )
 from benchmarks.harness.measure import APPROXIMATE_SOLVES  # noqa: E402
-from benchmarks.harness.record import Record, Run, page_of, read  # noqa: E402
-from benchmarks.papers import fgbilu, ilupack, syncfree  # noqa: E402
+from benchmarks.harness.record import Run, page_of, read  # noqa: E402
+from benchmarks.papers import fgbilu, fgbilu_cpu, ilupack, syncfree  # noqa: E402
 from benchmarks.papers import parilut as parilut_papers  # noqa: E402
 
 ONE, TWO = "poisson5:15,15", "poisson5:15,15,convection_diffusion:9,9"
@@ -108,18 +108,9 @@ def test_a_program_runs_and_writes_its_record_and_its_page(name, folder, threads
 @pytest.mark.parametrize("program", [robustness, solve], ids=["robustness", "solve"])
 def test_a_wrong_claim_of_finelu_ends_in_an_error(program, folder, capsys):
     solvers = "MultilevelILU" if program is robustness else "finelu.solve"
-    arguments = [
-        FOLDER,
-        str(folder),
-        "--solvers",
-        solvers,
-        "--matrices",
-        "poisson",
-        *ONE_THREAD,
-        "--out",
-        str(folder / "out"),
-    ]
-    program.main([*arguments, *(["--parts", "systems"] if program is solve else [])])
+    arguments = [FOLDER, str(folder), "--solvers", solvers, "--matrices", "poisson", *ONE_THREAD]
+    parts = ["--parts", "systems"] if program is solve else []
+    program.main([*arguments, *parts, "--out", str(folder / "out")])
     run = Run.load(next((folder / "out").glob("*.json.gz")))
     run.records[0].detail |= {"claimed": True, "status": "residual 0.1"}
     with pytest.raises(FineluError, match="wrong for poisson"):
@@ -166,7 +157,20 @@ def test_every_benchmark_is_found_by_name():
 # Each of these measures in its own way
 
 
-def test_solve_all_judges_the_residual_itself_and_keeps_to_its_time(folder, monkeypatch):
+def test_block_ilu_is_compared_with_its_definition():
+    rng = np.random.default_rng(6)
+    blocks = rng.standard_normal((7, 3, 4, 2, 6, 6)) / 48
+    blocks[3] += 2 * np.eye(6)
+    A, b = finelu.StencilMatrix(blocks), rng.standard_normal(144)
+    reference, F = fgbilu_cpu.Reference(A, b, timed=False), finelu.BlockILU0(pivoting=False).factor(A)
+    x = F.solve(b)
+    for work, found in (("factor", F.d), ("solve", x), ("residual", b - A.tocsr() @ x)):
+        assert reference.error(work, found) < 1e-13
+    assert reference.error("solve", 1.001 * x) == pytest.approx(1e-3)
+    assert not reference.error("solve", np.nan * x) <= fgbilu_cpu.AGREE
+
+
+def test_solve_all_judges_the_residual_itself_and_keeps_to_its_time(folder, meanwhile):
     def outcomes(out, *arguments):
         assert solve_all.main([FOLDER, str(folder), "--out", str(folder / out), *arguments]) == 0
         matrices = read(next((folder / out).glob("*.json.gz")))["matrices"]
@@ -183,7 +187,7 @@ def test_solve_all_judges_the_residual_itself_and_keeps_to_its_time(folder, monk
         solution.x[0] += 1e-3
         return solution
 
-    monkeypatch.setattr(finelu, "cg", boasting)
+    meanwhile(finelu, cg=boasting)
     assert solve_all.main([FOLDER, str(folder), "--out", str(folder / "wrong")]) == 1
 
 
@@ -194,18 +198,16 @@ def test_a_fresh_process_imports_and_solves(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the resident memory is read as Linux has it")
-def test_memory_is_that_of_a_process_for_each_recipe(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "RECIPES", {name: memory.RECIPES[name] for name in ("ILU0()", "IC0()")})
+def test_memory_is_that_of_a_process_for_each_recipe(tmp_path, meanwhile):
+    meanwhile(memory, RECIPES={name: memory.RECIPES[name] for name in ("ILU0()", "IC0()")})
     assert memory.main(["--matrices", "convection_diffusion:40", "--machine", "box", "--out", str(tmp_path)]) == 0
     (record,) = Run.load(next(tmp_path.glob("memory-box-*.json.gz"))).records  # IC0 is for symmetric matrices
     assert record.variant == "ILU0()" and 8 < record.detail["peak"] < 100 and record.detail["nnz"] == 1
 
 
-def test_grids_of_several_blocks_on_one_process(tmp_path, monkeypatch):
+def test_grids_of_several_blocks_on_one_process(tmp_path, meanwhile):
     pytest.importorskip("mpi4py")
-    for name, value in {"REPEATS": 1, "TRIAD": 1000}.items():
-        monkeypatch.setattr(multiblock_scaling, name, value)
-    monkeypatch.setattr(multiblock_scaling, "started", lambda ranks, task: multiblock_scaling.worker(task))
+    meanwhile(multiblock_scaling, REPEATS=1, TRIAD=1000, started=lambda ranks, task: multiblock_scaling.worker(task))
     arguments = ["--ranks", "1", "--edge", "6", "--whole", "5", "--n", "2", "--machine", "here", "--out", str(tmp_path)]
     assert multiblock_scaling.main(arguments) == 0
     results = read(next(tmp_path.glob("multiblock-scaling-here-*.json.gz")))["results"]
@@ -259,43 +261,6 @@ def test_the_mean_and_each_call_decide_and_what_misses_is_named():
     text, holds = pairs.verdict([fast, slow], 0.98, 0.93)
     assert not holds and "geometric mean 1.155" in text and "below 0.93: spine, slow: F.solve(b) (0.333" in text
     assert pairs.verdict([fast, slow], 0.98, 0.3)[1] and not pairs.verdict([fast, slow], 1.2, 0.3)[1]
-
-
-# Pages of programs for a GPU, from made-up records: only right answers count
-
-
-def test_the_better_policy_of_cusparse_is_compared():
-    def record(name, variant, ms, error=1e-15):
-        who = "finelu" if variant == "ILU0" else "cusparse"
-        return Record(name, "solve", "gpu", who, variant, ms, error=error)
-
-    facts = {"n": 10, "nnz": 28, "apart": False}
-    matrices = {"A": facts, "B": facts, "T": facts | {"apart": True}}
-    run = Run("calls-gpu", {"name": "box", "commit": "0"}, "2026-01-02", matrices=matrices)
-    for name in run.matrices:
-        run.records += [record(name, "ILU0", 2.0), record(name, "USE_LEVEL", 4.0)]
-    run.records += [record("A", "NO_LEVEL", 3.0), record("B", "NO_LEVEL", 1.0, error=1e-3)]
-    assert calls_gpu.ratios(run, "solve") == {"A": 1.5, "B": 2.0} and calls_gpu.ratios(run, "factor") == {}
-    text = calls_gpu.page(run)
-    assert "1.73" in calls_gpu.summary(run) and "Wrong results" in text and text.count("| B ") == 4
-
-
-def test_a_gpu_is_compared_with_the_cpu_and_with_direct_solvers():
-    def record(name, variant, ms, error=1e-9):
-        detail = {"first": 9.0, "converged": True, "recipes": ["IC0"], "method": "cg", "iterations": 3, "status": "X"}
-        detail = detail if variant in (solve_gpu.GPU, solve_gpu.CPU) else {}
-        return Record(name, "solution", "gpu", variant, variant, ms, None, error, detail=detail)
-
-    CPU, GPU, CUDSS, SPLU = solve_gpu.CPU, solve_gpu.GPU, solve_gpu.CUDSS, solve_gpu.SPLU
-    run = Run("solve-gpu", {}, "2026-01-02", matrices={k: {"n": n, "nnz": 9} for k, n in (("A", 10), ("B", 10**6))})
-    run.records = [record("A", GPU, 2.0), record("A", CPU, 4.0), record("B", GPU, 1.0), record("B", CPU, 8.0)]
-    run.records += [record("A", SPLU, 1.0, error=1e-3), record("A", CUDSS, 3.0), record("B", SPLU, 0.5)]
-    assert solve_gpu.ratios(run, (CPU,), ["A", "B"]) == [(2.0, "A"), (8.0, "B")]
-    assert solve_gpu.ratios(run, (CUDSS, SPLU), ["A", "B"]) == [(0.5, "B"), (1.5, "A")]
-    assert "4.00" in solve_gpu.claims(run) and "IC0: cg, 3, X" in solve_gpu.times(run)
-    run.records[0].error = 1e-3  # claims to have converged
-    assert solve_gpu.ratios(run, (CPU,), ["A"]) == [(0.0, "A")]
-    assert "Claims that are false: A." in solve_gpu.claims(run)
 
 
 def test_a_peer_that_takes_too_long_is_stopped():

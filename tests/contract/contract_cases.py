@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import in_dtype, values
+from checks import assert_close, in_dtype, values
 from krylov_cases import stranger
 
 from finelu import gallery
@@ -87,13 +87,57 @@ LINES = {
 }
 
 
+# Recipes with other options, which take other ways through the code.
+OPTIONS = {
+    "milu0, relaxed": ("milu0", {"relax": 0.9, "shift": 0.01}),
+    "iluk, level 2": ("iluk", {"level": 2}),
+    "ilut, crout": ("ilut", {"form": "crout", "drop_tol": 0.03}),
+    "parilu, ordered": ("parilu", {"ordering": "rcm", "level": 1}),
+    "paric, ordered": ("paric", {"ordering": "rcm", "level": 1}),
+    "parilu, new pivots": ("parilu", {"pivots": "new", "scale": False}),
+    "paric, new pivots": ("paric", {"pivots": "new", "scale": False}),
+    "parilut, swept": ("parilut", {"sweep": "synchronous", "ordering": "rcm"}),
+    "parict, swept": ("parict", {"sweep": "synchronous", "ordering": "rcm"}),
+    "schwarz, ilut": ("schwarz", {"local": "ilut"}),
+}
+
+
+def with_options() -> dict:
+    """Name -> (class, options) of every recipe as registered, and of those with other options."""
+    plain = {name: (kind, {}) for name, kind in registered().items()}
+    return plain | {name: (registered()[own], options) for name, (own, options) in OPTIONS.items()}
+
+
 def line(name) -> Line:
-    return LINES.get(name, Line())
+    return LINES.get(OPTIONS[name][0] if name in OPTIONS else name, Line())
 
 
 def made(name, **parameters):
-    """The recipe `name` with the parameters of its line."""
-    return registered()[name](**{**line(name).cheap, **parameters})
+    """The recipe `name` with the parameters of its line, and with its other options."""
+    kind, options = with_options()[name]
+    return kind(**{**line(name).cheap, **options, **parameters})
+
+
+DIRECTIONS = ("N", "T", "H")
+
+
+def applied(backend, F, R):
+    """M^-1 R in all directions."""
+    return [backend.fetch(F.solve(backend.move(R), trans=trans)) for trans in DIRECTIONS]
+
+
+def inverse(backend, F):
+    """M^-1 as a dense array."""
+    return backend.fetch(F.solve(backend.move(np.eye(F.shape[0], dtype=F.dtype))))
+
+
+def assert_same_parts(backend, F, G, ulps):
+    """L and U of both are alike, where such factors show them."""
+    for part in ("L", "U"):
+        if hasattr(F, part):
+            got, want = (getattr(X, part) for X in (F, G))
+            np.testing.assert_array_equal(backend.fetch(got.indices), backend.fetch(want.indices))
+            assert_close(backend.fetch(got.data), backend.fetch(want.data), ulps)
 
 
 GENERAL_ONLY = {"skip": tuple(name for name, kind in RECIPES.items() if kind.hermitian), "reason": "A = A^H is needed"}
@@ -170,14 +214,19 @@ def each(registered, cases, why_not):
 
 
 EVERY_RECIPE = pytest.mark.parametrize("name", list(registered()))
-EVERY_RECIPE_AND_MATRIX = pytest.mark.parametrize(
-    ("name", "case"),
-    each(
-        {name: name for name in registered()},
-        matrices(),
-        lambda name, case: line(name).skip.get(case.name) or case.why_not(name),
-    ),
-)
+
+
+def _and_matrix(names):
+    """A parametrization by these recipes and all matrices."""
+
+    def why_not(name, case):
+        return line(name).skip.get(case.name) or case.why_not(OPTIONS[name][0] if name in OPTIONS else name)
+
+    return pytest.mark.parametrize(("name", "case"), each({name: name for name in names}, matrices(), why_not))
+
+
+EVERY_RECIPE_AND_MATRIX = _and_matrix(registered())
+WITH_OPTIONS_AND_MATRIX = _and_matrix(with_options())
 EVERY_METHOD = pytest.mark.parametrize("method", list(registered_methods().values()), ids=list(registered_methods()))
 EVERY_METHOD_AND_SYSTEM = pytest.mark.parametrize(
     ("method", "case"), each(registered_methods(), systems(), lambda name, case: case.why_not(name))

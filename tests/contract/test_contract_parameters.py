@@ -12,6 +12,53 @@ from finelu.preconditioners import RECIPES
 from finelu.validation import choice, count, flag, number
 
 NOTHING = [float("nan"), -1, -0.5, "x", [1], np.array([1.0, 2.0]), 10**400, 1j]  # no parameter of any recipe is such
+CALLED = {"triangular": "method", "triangular_sweeps": "sweeps", "local": "recipe"}  # names where they are checked
+INF = float("inf")
+SWEPT = {"sweep": "synchronous"}
+BEYOND = [  # recipes, parameters that each by itself might have, and the text of the error
+    (
+        ("ilu0", "ic0", "ilut", "parilu", "multilevel", "block_jacobi", "sparse_lu"),
+        {"shift": INF},
+        "shift must be a fin",
+    ),
+    (("ilu0", "ic0", "milu0", "iluk", "ilut", "ict"), {"sweeps": 3}, "sweeps"),
+    (("ilu0", "ic0", "milu0", "iluk", "ilut", "ict"), {"triangular": "jacobi", "sweeps": 0}, "sweeps"),
+    (("ilu0", "ict"), {"triangular": "isai", "sweeps": -1}, "sweeps"),
+    (("parilu", "paric", "parilut"), {"triangular": "jacobi", "triangular_sweeps": 0}, "sweeps"),
+    (("milu0",), {"relax": 1.1}, "relax"),
+    (("iluk",), {"level": 1.5}, "level"),
+    (("ilut", "ict"), {"drop_tol": INF}, "drop_tol"),
+    (("ilut", "ict"), {"fill": 0}, "fill"),
+    (("ilut", "ict"), {"nnz": 29}, "nnz must be an integer >= 30"),
+    (("ilut", "ict"), {"nnz": 1e3}, "nnz"),
+    (("parilu", "paric"), {"sweeps": 2.0}, "sweeps"),
+    (("parilu", "paric"), {"damping": 0.0}, "damping"),
+    (("parilu", "paric"), {"damping": 1.5}, "damping"),
+    (("parilu", "paric"), {"asynchronous": 1}, "asynchronous"),
+    (("parilu", "paric"), {"track": None}, "track"),
+    (("parilu", "paric"), {"asynchronous": True, "track": True}, "track"),
+    (("parilu", "paric"), {"asynchronous": True, "damping": 0.5}, "damping"),
+    (("parilu", "paric"), {"asynchronous": True, "pivots": "new"}, "pivots"),
+    (("parilut", "parict"), {"fill": 0.0}, "fill must be a number > 0 and <= 1e"),
+    (("parilut", "parict"), {"fill": 2.0, "nnz": 40}, "fill and nnz say the same"),
+    (("parilut", "parict"), {"nnz": 29}, "nnz must be an integer >= 30"),
+    (("parilut", "parict"), {"progressive": 1}, "progressive must be True or False"),
+    (("parilut", "parict"), {"add_fraction": 0.0}, "add_fraction must be a number > 0 and <= 1"),
+    (("parilut", "parict"), {"add_fraction": 1.1}, "add_fraction must be a number > 0 and <= 1"),
+    (("parilut", "parict"), {**SWEPT, "initial": "zero"}, "initial must be 'residual', 'scaled' or None"),
+    (("parilut", "parict"), {"initial": "scaled"}, "initial is for sweeps"),
+    (("parilut", "parict"), {"update_sweeps": 3}, "update_sweeps is for sweeps"),
+    (("parilut", "parict"), {**SWEPT, "update_sweeps": -1}, "update_sweeps must be an integer >= 0"),
+    (("parilut", "parict"), {"stagnation": 2}, "stagnation must be a number from 0 to 1"),
+    (("parilut", "parict"), {"memory_limit": 0}, "memory_limit must be an integer >= 1"),
+    (("parilut", "parict"), {"memory_limit": 1e9}, "memory_limit must be an integer >= 1"),
+    (("multilevel",), {"condest": 0.5}, "condest must be a number >= 1"),
+    (("multilevel",), {"parts": 0}, "parts must be an integer >= 1"),
+    (("multilevel",), {"levels": 0}, "levels must be an integer >= 1"),
+    (("multilevel",), {"symmetric": 0}, "symmetric .*must be True, False or None"),
+    (("block_jacobi",), {"block_size": 0}, "block_size"),
+    (("sparse_lu",), {"matching": 2}, "matching"),
+]
 NUMBERS = [(name, f.name) for name, kind in RECIPES.items() for f in fields(kind) if f.type in ("int", "float")]
 
 
@@ -23,7 +70,8 @@ def test_what_no_parameter_can_be(name, value):
     for f in fields(RECIPES[name]):
         with pytest.raises(ParameterError) as error:
             RECIPES[name](**{**sized, f.name: value}).factor(A)
-        one_line(error)
+        text = one_line(error)
+        assert f.name in text or CALLED.get(f.name, f.name) in text
 
 
 @pytest.mark.parametrize(("name", "parameter"), NUMBERS)
@@ -32,6 +80,17 @@ def test_a_number_is_neither_a_truth_nor_nothing(name, parameter):
     for value in (True, None):
         with pytest.raises(ParameterError, match=parameter):
             RECIPES[name](**{**sized, parameter: value}).factor(gallery.poisson5(6, 5))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [(name, options, text) for names, options, text in BEYOND for name in names],
+    ids=lambda value: str(value) if not isinstance(value, str) or value in RECIPES else "",
+)
+def test_numbers_and_pairs_of_parameters_that_have_no_meaning(name, options, text):
+    with pytest.raises(ParameterError, match=text) as error:
+        RECIPES[name](**options).factor(gallery.poisson5(6, 5))
+    assert "sweeps=" in one_line(error) or str(error.value).startswith(f"{RECIPES[name].__name__}(")
 
 
 @pytest.mark.parametrize("name", [name for name, kind in RECIPES.items() if "shift" in kind.__dataclass_fields__])

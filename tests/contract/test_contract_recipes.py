@@ -1,39 +1,34 @@
 """What all recipes do alike: directions, dtypes, right-hand sides, updates, threads, zero pivots, parameters."""
 
 import re
+import warnings
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
-from checks import DTYPES, assert_close, in_dtype, one_line, perturbed, values
-from contract_cases import EVERY_RECIPE, EVERY_RECIPE_AND_MATRIX, LINES, line, made, registered, singular
+from checks import DTYPES, assert_close, fetched, in_dtype, one_line, perturbed, values
+from contract_cases import (
+    DIRECTIONS,
+    EVERY_RECIPE,
+    EVERY_RECIPE_AND_MATRIX,
+    LINES,
+    WITH_OPTIONS_AND_MATRIX,
+    applied,
+    assert_same_parts,
+    inverse,
+    line,
+    made,
+    registered,
+    singular,
+)
 
 import finelu as fl
 from finelu import DeviceError, MatrixError, ParameterError, gallery
 from finelu.device import on_gpu
 from finelu.errors import FineluError, NoFactors, ZeroPivot
-
-DIRECTIONS = ("N", "T", "H")
-
-
-def applied(backend, F, R):
-    return [backend.fetch(F.solve(backend.move(R), trans=trans)) for trans in DIRECTIONS]
-
-
-def inverse(backend, F):
-    """M^-1 as a dense array."""
-    return backend.fetch(F.solve(backend.move(np.eye(F.shape[0], dtype=F.dtype))))
-
-
-def assert_same_parts(backend, F, G, ulps):
-    """L and U of both are alike, where such factors show them."""
-    for part in ("L", "U"):
-        if hasattr(F, part):
-            got, want = (getattr(X, part) for X in (F, G))
-            np.testing.assert_array_equal(backend.fetch(got.indices), backend.fetch(want.indices))
-            assert_close(backend.fetch(got.data), backend.fetch(want.data), ulps)
+from finelu.factors import CholeskyFactors, LUFactors
 
 
 def test_every_line_is_that_of_a_recipe():
@@ -43,7 +38,7 @@ def test_every_line_is_that_of_a_recipe():
 # Directions and dtypes
 
 
-@EVERY_RECIPE_AND_MATRIX
+@WITH_OPTIONS_AND_MATRIX
 def test_t_and_h_solve_with_the_transpose_and_the_adjoint(backend, name, case):
     F = made(name).factor(backend.move(case.A))
     assert F.shape == case.A.shape and F.dtype == case.A.dtype and F.nnz >= 0
@@ -52,6 +47,11 @@ def test_t_and_h_solve_with_the_transpose_and_the_adjoint(backend, name, case):
     scale = np.linalg.norm(M, 2) * np.linalg.norm(R)
     for z, operator in zip(applied(backend, F, R), (M, M.T, M.conj().T), strict=True):
         assert_close(z, operator @ R, 64, scale)
+    if isinstance(F, LUFactors | CholeskyFactors):
+        L, U = fetched(backend, F)
+        order = slice(None) if F.permutation is None else backend.fetch(F.permutation)
+        P = np.eye(F.shape[0], dtype=F.dtype)
+        assert_close(L @ (U @ M[order][:, order]), P, 64, abs(L).dot(abs(U)).max() * np.linalg.norm(M, 2) * len(M))
 
 
 @EVERY_RECIPE_AND_MATRIX
@@ -211,7 +211,7 @@ def test_devices_are_not_mixed(backend, name):
 # Update
 
 
-@EVERY_RECIPE_AND_MATRIX
+@WITH_OPTIONS_AND_MATRIX
 def test_update_is_a_fresh_factorization(backend, name, case):
     B = perturbed(case.A)
     R = values((B.shape[0], 2), B.dtype)
@@ -236,8 +236,17 @@ def test_an_update_that_is_refused_changes_nothing(backend, name):
         with pytest.raises(MatrixError, match=r"update needs the (block )?pattern") as error:
             F.update(backend.move(other))
         one_line(error)
+    elsewhere = A.tolil()
+    elsewhere[3, 2], elsewhere[3, 20] = 0, 1.0  # as many entries
+    with pytest.raises(MatrixError, match=r"update needs the (block )?pattern"):
+        F.update(backend.move(sp.csr_matrix(elsewhere)))
     with pytest.raises(MatrixError, match="complex"):
         F.update(backend.move(in_dtype(A, "complex128")))
+    for bad in (np.nan, np.inf):
+        spoilt = A.copy()
+        spoilt.data[A.indptr[7]] = bad
+        with pytest.raises(MatrixError, match=r"NaN or Inf in (row 7|block row 2|the block of block row 2)"):
+            F.update(backend.move(spoilt))
     np.testing.assert_array_equal(applied(backend, F, R), before)
 
 
@@ -288,9 +297,11 @@ def test_nothing_of_the_caller_is_written_or_kept_and_nothing_of_the_factors_giv
         for array in (moved.data, moved.indices, moved.indptr, R):
             array.flags.writeable = False  # which is good enough
     kept = R.copy()
-    F = made(name).factor(moved)
-    before = applied(backend, F, R)
-    F.update(moved)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        F = made(name).factor(moved)
+        before = applied(backend, F, R)
+        F.update(moved)
     for now, then in ((moved.data, A.data), (moved.indices, A.indices), (moved.indptr, A.indptr)):
         np.testing.assert_array_equal(backend.fetch(now), then)
     np.testing.assert_array_equal(R, kept)
@@ -352,6 +363,16 @@ def test_a_row_without_a_diagonal_entry_is_named_or_does_no_harm(backend, name):
     with pytest.raises(MatrixError, match="row 4 ") as error:
         made(name).factor(backend.move(A))
     one_line(error)
+
+
+@EVERY_RECIPE
+def test_a_matrix_that_cannot_be_factored_is_refused(backend, name):
+    spoilt = gallery.poisson5(6, 5)
+    spoilt.data[spoilt.indptr[7]] = np.nan
+    for bad, text in ((gallery.poisson5(6, 5)[:24], "square"), (spoilt, "NaN or Inf in row 7")):
+        with pytest.raises(MatrixError, match=text) as error:
+            made(name).factor(backend.move(bad))
+        one_line(error)
 
 
 # Parameters

@@ -24,8 +24,8 @@ import systems
 from judge import Measured, Verdict, answer, look, named
 
 import finelu as fl
+from finelu.compiling import compile_clock
 from finelu.errors import FineluError
-from finelu.kernels.compiling import compile_clock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tools"))

@@ -1,39 +1,27 @@
-"""The random systems of systems.py on a GPU, judged as on the CPU; run.py says how it goes on.
-
-    python tests/fuzz/gpu.py --minutes 10 --out benchmarks/results
-    python tests/fuzz/gpu.py --systems 2000 [--first 0]
-    python tests/fuzz/gpu.py --seed 17    one case again, in this process, with all there is to say
+"""The random systems of systems.py on a GPU, judged as on the CPU, for `run.py --kind gpu`.
 
 A and b are moved to the GPU, or, for one `solve` in four, left on the host; `solve` is asked for device="cuda".
-
---all-types : of float32 and complex128, too, for which kernels are compiled for many minutes at first. Without it a
-    seed stands for the first of seed, seed + 10^9, ... whose system is of float64 or complex64.
+Kernels for float32 and complex128 are compiled for many minutes at first: a seed stands for the first of seed,
+seed + 10^9, ... whose system is of float64 or complex64, unless FINELU_FUZZ_TYPES=all is set.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import subprocess
 import sys
-import tempfile
 import warnings
 from dataclasses import replace
-from pathlib import Path
+from functools import cache
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 import judge
 import numpy as np
-import run
 import scipy.sparse as sp
 import systems
 
 import finelu as fl
 from finelu.device import require_gpu, to_host
 
-KIND = "gpu"
 USUAL = ("float64", "complex64")
 NEXT = 10**9
 on_host = judge.answer
@@ -41,9 +29,9 @@ LOST = (700, 702, 709, 715, 716, 717, 718, 719)  # CUDA's errors after which a p
 DIED = 70
 
 
-def case_of(seed: int, every_type: bool) -> systems.Case:
+def case_of(seed: int) -> systems.Case:
     case = systems.case(seed)
-    while not every_type and case.system.stored.dtype.name not in USUAL:
+    while os.environ.get("FINELU_FUZZ_TYPES") != "all" and case.system.stored.dtype.name not in USUAL:
         seed += NEXT
         case = systems.case(seed)
     return case
@@ -118,10 +106,11 @@ def survived(case: systems.Case) -> Any:
         raise
 
 
+@cache
 def judges_gpu() -> None:
     """judge.judged asks finelu on the GPU from now on, and does not count what NVRTC takes."""
     require_gpu()
-    from finelu.kernels import compiling
+    from finelu import compiling
     from finelu.kernels.cuda.runtime import launch
 
     made = launch._made
@@ -136,79 +125,6 @@ def judges_gpu() -> None:
     launch._made, judge.answer = timed, survived
 
 
-class Worker(run.Worker):
-    """A process that tries cases on the GPU."""
-
-    every_type = False
-
-    def _start(self) -> None:
-        command = [sys.executable, __file__, "--work", str(self.folder), *(["--all-types"] if self.every_type else [])]
-        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "FINELU_RATES": os.devnull, "PYTHONWARNINGS": ""}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
-        )
-        self.rest = b""
-
-
-def work(folder: Path, every_type: bool) -> None:
+def judged(seed: int) -> judge.Verdict:
     judges_gpu()
-
-    def one(kind: str, seed: int, streams: Any) -> Any:
-        verdict = judge.judged(case_of(seed, every_type))
-        printed = "".join(streams.taken())
-        if printed:
-            verdict.faults.append(f"printed: {printed[:300]!r}")
-        return verdict
-
-    run.one = one
-    run.work(KIND, folder)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--systems", type=int, help="how many, instead of --minutes")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--processes", type=int, default=min(8, os.cpu_count() or 1))
-    parser.add_argument("--out", type=Path, help="folder for the record, fuzz-gpu-DATE.json and .md")
-    parser.add_argument("--seed", type=int, help="this case alone, in this process")
-    parser.add_argument("--all-types", action="store_true")
-    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.work:
-        work(given.work, given.all_types)
-        return 0
-    if given.seed is not None:
-        judges_gpu()
-        case = case_of(given.seed, given.all_types)
-        print(f"{case.system.n} rows; {', '.join(case.system.words)}; {case.call}")
-        verdict = judge.judged(case)
-        print(verdict)
-        return 1 if verdict.faults else 0
-    name = require_gpu().cuda.runtime.getDeviceProperties(0)["name"].decode()
-    run.CHUNK[KIND], run.Worker, Worker.every_type = 20, Worker, given.all_types
-    seconds = float("inf") if given.minutes is None else 60 * given.minutes
-    with tempfile.TemporaryDirectory() as folder:
-        found = run.tried(KIND, given.first, given.systems, seconds, given.processes, Path(folder))
-    print(f"{found.count} systems from seed {found.first} on, {len(found.faults)} faults, {found.wall:.0f} s on {name}")
-    print("   ", ", ".join(f"{outcome}: {count}" for outcome, count in found.outcomes.most_common()))
-    for text, count in found.weak.most_common():
-        print(f"    weak, {count} times: {text}; seeds {found.weak_seeds[text][:10]}")
-    for fault in found.faults:
-        print(f"    fault, --seed {fault['seed']}: {fault['outcome']}: {fault['faults']}")
-    if given.out is not None:
-        write(found, given.processes, given.out, name)
-    return 1 if found.faults else 0
-
-
-def write(found: Any, processes: int, out: Path, name: str) -> None:
-    machine = run.machine
-    run.machine = lambda: machine() | {"gpu": name}
-    run.written([found], processes, out)
-    for ending in ("json", "md"):
-        path = max(out.glob(f"fuzz-2*.{ending}"), key=lambda path: path.stat().st_mtime)
-        path.rename(path.with_name(path.name.replace("fuzz-", "fuzz-gpu-")))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return judge.judged(case_of(seed))

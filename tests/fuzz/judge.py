@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+import systems
 from systems import Case
 
 import finelu as fl
+from finelu.compiling import compile_clock
 from finelu.errors import FineluError
-from finelu.kernels.compiling import compile_clock
 from finelu.preconditioners import RECIPES
 
 EXACT = 20_000  # products that are summed exactly
@@ -334,9 +335,14 @@ def answer(case: Case) -> Any:
     return F, x, F.solve(b, call.options["trans"])
 
 
-def judged(case: Case) -> Verdict:
-    """Calls finelu and looks at what comes of it. Time is that of the clock on the wall, so that waiting counts: who
-    runs several cases at once repeats what was late alone."""
+def case_of(seed: int) -> Case:
+    return systems.case(seed)
+
+
+def judged(case: Case | int) -> Verdict:
+    """Calls finelu with a case, or that of a seed, and looks at what comes of it. Time is that of the clock on the
+    wall, so that waiting counts: who runs several cases at once repeats what was late alone."""
+    case = case_of(case) if isinstance(case, int) else case
     system, call, verdict = case.system, case.call, Verdict()
     before = snapshot(system.A), snapshot(system.b)
     fl.set_num_threads(call.threads)

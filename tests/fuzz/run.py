@@ -2,6 +2,7 @@
 
     python tests/fuzz/run.py --systems 100000 --files 10000 --calls 500 --processes 16 --out benchmarks/results
     python tests/fuzz/run.py --minutes 10        the three in turn, from new seeds on
+    python tests/fuzz/run.py --minutes 10 --kind gpu    systems on a GPU, by gpu.py
     python tests/fuzz/run.py --seed 17 [--kind files]   one case again, in this process, with all there is to say
 
 The cases of a kind are numbered; a number makes the same case everywhere. They run in processes of their own: one that
@@ -16,7 +17,6 @@ import collections
 import faulthandler
 import json
 import os
-import platform
 import select
 import signal
 import subprocess
@@ -27,14 +27,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-KINDS = ("systems", "files", "calls")
-SHARES = {"systems": 0.7, "files": 0.15, "calls": 0.15}  # of the minutes
-CHUNK = {"systems": 50, "files": 50, "calls": 3}  # cases that a process is given at a time
+KINDS = ("systems", "files", "calls", "gpu")
+SHARES = {"systems": 0.7, "files": 0.15, "calls": 0.15}  # of the minutes, unless one kind is asked for
+CHUNK = {"systems": 50, "files": 50, "calls": 3, "gpu": 20}  # cases that a process is given at a time
 PATIENCE = 300.0  # seconds for one case, compiling included
 ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 
 class Streams:
@@ -56,21 +58,18 @@ class Streams:
         return printed
 
 
+def cases_of(kind: str) -> Any:
+    """The module whose `judged(seed)` tries a case of this kind."""
+    return import_module({"systems": "judge"}.get(kind, kind))
+
+
 def one(kind: str, seed: int, streams: Streams) -> Any:
     """The Verdict on one case."""
     if kind == "files":
         import files
 
         return files.judged(seed, streams)
-    if kind == "calls":
-        import calls
-
-        verdict = calls.judged(seed)
-    else:
-        import judge
-        import systems
-
-        verdict = judge.judged(systems.case(seed))
+    verdict = cases_of(kind).judged(seed)
     printed = "".join(streams.taken())
     if printed:
         verdict.faults.append(f"printed: {printed[:300]!r}")
@@ -252,35 +251,14 @@ def tried(kind: str, first: int, count: int | None, seconds: float, processes: i
     return found
 
 
-def machine() -> dict[str, str]:
-    """What ran: processor, versions, commit."""
-    import numpy
-    import scipy
-
-    import finelu
-
-    def said(*command: str) -> str:
-        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip()
-
-    processor = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        names = [s for s in Path("/proc/cpuinfo").read_text().splitlines() if s.startswith("model name")]
-        processor = names[0].partition(": ")[2] if names else processor
-    changed = " with changes" if said("git", "status", "--porcelain", "--untracked-files=no") else ""
-    return {
-        "processor": f"{processor}, {os.cpu_count()} cores",
-        "system": platform.platform(),
-        "python": f"Python {platform.python_version()}, NumPy {numpy.__version__}, SciPy {scipy.__version__}",
-        "finelu": f"{finelu.__version__}, commit {said('git', 'rev-parse', '--short', 'HEAD')}{changed}",
-        "date": date.today().isoformat(),
-    }
-
-
 def written(results: list[Found], processes: int, out: Path) -> None:
     """The record, as JSON and in words."""
-    about = machine() | {"processes": str(processes)}
+    from benchmarks.harness.record import machine
+
+    about = machine(any(found.kind == "gpu" for found in results)) | {"date": date.today().isoformat()}
+    about["processes"] = processes
     out.mkdir(parents=True, exist_ok=True)
-    stem = out / f"fuzz-{about['date']}"
+    stem = out / f"fuzz-{about['name']}-{about['date']}"
     parts = []
     lines = ["# Random systems, damaged files and unusual calls", "", *(f"- {k}: {v}" for k, v in about.items()), ""]
     for found in results:
@@ -323,18 +301,11 @@ def written(results: list[Found], processes: int, out: Path) -> None:
 
 def again(kind: str, seed: int) -> int:
     """One case in this process, with what it is."""
-
-    import judge
-    import systems
-
-    if kind == "systems":
-        case = systems.case(seed)
+    if kind in ("systems", "gpu"):
+        case = cases_of(kind).case_of(seed)
         print(f"{case.system.n} rows; {', '.join(case.system.words)}; {case.call}")
-        verdict = judge.judged(case)
-    elif kind == "calls":
-        import calls
-
-        verdict = calls.judged(seed)
+    if kind != "files":
+        verdict = cases_of(kind).judged(seed)
     else:
         import files
 
@@ -363,7 +334,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, help="folder for the record, fuzz-DATE.json and .md")
     parser.add_argument("--seed", type=int, help="this case alone, in this process")
-    parser.add_argument("--kind", choices=KINDS, help="of --seed (systems) and --minutes (all)")
+    parser.add_argument("--kind", choices=KINDS, help="of --seed (systems) and --minutes (all but gpu)")
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.work:
@@ -380,7 +351,7 @@ def main(arguments: list[str] | None = None) -> int:
             count: int | None = getattr(given, kind)
             seconds = float("inf")
             if given.minutes is not None:
-                if given.kind not in (None, kind):
+                if given.kind != kind and (given.kind or kind not in SHARES):
                     continue
                 count, seconds = None, 60 * given.minutes * (SHARES[kind] if given.kind is None else 1.0)
             if count == 0:

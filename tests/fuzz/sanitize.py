@@ -31,10 +31,13 @@ from time import perf_counter
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools"), str(ROOT / "tests")]
 
 import numpy as np  # noqa: E402
 import scipy.sparse as sp  # noqa: E402
+from block_cases import block_arrays  # noqa: E402
+from checks import full, in_dtype, values  # noqa: E402
+from stencil_cases import random_blocks  # noqa: E402
 
 import finelu as fl  # noqa: E402
 from finelu import gallery  # noqa: E402
@@ -99,19 +102,9 @@ class Device:
 # Matrices ------------------------------------------------------------------------------------------------------------
 
 
-def values(shape, dtype="float64", seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal(shape)
-    return (x + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
-
-
 def typed(A, dtype):
-    """A real A in `dtype`: for a complex one D A D^H with |D_ii| = 1, Hermitian where A is symmetric."""
-    A = sp.csr_matrix(A)
-    if np.dtype(dtype).kind == "c":
-        D = sp.diags(np.exp(1j * np.arange(A.shape[0])))
-        A = D @ A @ D.conj()
-    A = sp.csr_matrix(A.astype(dtype))
+    """A real A in `dtype`, Hermitian where A is symmetric, with sorted rows."""
+    A = in_dtype(sp.csr_matrix(A), dtype)
     A.sort_indices()
     return A
 
@@ -125,26 +118,6 @@ def long_rows(n, dense=3):
     A = sp.csr_matrix(A + A.T)
     A = A - sp.diags(A.diagonal())
     return sp.csr_matrix(A + sp.diags(1.0 + np.asarray(abs(A).sum(axis=1)).ravel()))
-
-
-def full(n):
-    R = np.random.default_rng(n).uniform(-1, 1, (n, n))
-    return sp.csr_matrix((R + R.T) / 2 + n * np.eye(n))
-
-
-def random_blocks(shape, n, dtype="float64"):
-    """Dominant blocks (7, I, J, K, n, n), zero where they point out of the grid."""
-    blocks = values((7, *shape, n, n), dtype)
-    blocks[3] += (7 * n * np.eye(n)).astype(dtype)
-    return fl.StencilMatrix(blocks).blocks.copy()
-
-
-def block_matrix(rows, n, dtype="float64", density=0.3):
-    rng = np.random.default_rng(rows)
-    row, indices = np.nonzero((rng.random((rows, rows)) < density) | np.eye(rows, dtype=bool))
-    data = values((row.size, n, n), dtype)
-    data[row == indices] += (4 * n * np.sqrt(1 + density * rows) * np.eye(n)).astype(dtype)
-    return data, indices.astype(np.int32), np.searchsorted(row, np.arange(rows + 1)).astype(np.int32)
 
 
 def close(d: Device, got, want, what: str, ulps: float = 1e4) -> None:
@@ -246,7 +219,7 @@ def triangular_of_a_chain(d):
 @part
 def triangular_by_iteration(d):
     A = typed(gallery.poisson7(7, 6, 5), "float64")
-    b = values(A.shape[0])
+    b = values(A.shape[0], "float64")
     want = np.linalg.solve(sp.tril(A).toarray(), b)
     for method, sweeps in (("jacobi", 40), ("isai", 40)):
         for trans in ("N", "T"):
@@ -310,7 +283,7 @@ def long_vectors(d):
     """The form of modified Gram-Schmidt that does not keep its vector in registers."""
     n = 300_000 if d.gpu else 3000
     A = typed(sp.diags([np.full(n - 1, -1.0), np.full(n, 4.0), np.full(n - 1, -1.0)], [-1, 0, 1]), "float64")
-    b = values(n)
+    b = values(n, "float64")
     solved(d, A, fl.gmres(d.move(A), d.move(b), rtol=1e-3, restart=5), b, "gmres", 1e-3)
 
 
@@ -412,7 +385,7 @@ def products(d):
     k = d.kernels.products
     for dtype in DTYPES:
         real = "float64" if dtype == "float64" else "float32"
-        for S in (gallery.poisson7(9), long_rows(400), full(300)):
+        for S in (gallery.poisson7(9), long_rows(400), full(300, hermitian=True)):
             A = typed(S, dtype)
             n, x, b, M = A.shape[0], values(A.shape[0], dtype, 1), values(A.shape[0], dtype, 2), d.move(as_csr(A))
             product, total = k.Product(M), d.new(1, dtype)
@@ -476,7 +449,7 @@ def pattern(d):
 @part
 def candidates(d):
     for dtype in DTYPES:
-        for S in (gallery.poisson7(8), long_rows(300), full(160), gallery.arrow(1500)):
+        for S in (gallery.poisson7(8), long_rows(300), full(160, hermitian=True), gallery.arrow(1500)):
             A = as_csr(typed(S, dtype))
             F, k = d.move(A), d.kernels.candidates
             found = k.candidates(F, F)
@@ -519,7 +492,7 @@ def sweeps(d):
 @part
 def sweeps_of_long_rows(d):
     for dtype in DTYPES:
-        for S in (gallery.poisson27(5), full(100)):
+        for S in (gallery.poisson27(5), full(100, hermitian=True)):
             swept(d, S, dtype)
 
 
@@ -591,7 +564,7 @@ def thresholds_of_columns(d):
 @part
 def thresholds_of_long_rows(d):
     """Tables that grow, in shared memory and elsewhere."""
-    preconditions(d, fl.ILUT(drop_tol=1e-4, fill=1e9), full(200), "float64")
+    preconditions(d, fl.ILUT(drop_tol=1e-4, fill=1e9), full(200, hermitian=True), "float64")
     preconditions(d, fl.ILUT(drop_tol=1e-4, fill=1e9), gallery.arrow(1500), "float64")
     first = gallery.arrow(1100)[::-1, ::-1]
     preconditions(d, fl.ICT(drop_tol=5e-4, fill=1e9), first, "float64", "cg")
@@ -635,7 +608,7 @@ def blocks(d):
             if not d.gpu and n not in (3, 9):
                 continue
             rows = 23
-            arrays = block_matrix(rows, n, dtype)
+            arrays = block_arrays(rows, n, dtype=dtype)
             A = fl.BlockMatrix(*(d.move(v) for v in arrays))
             dense = sp.bsr_matrix(arrays, shape=(rows * n, rows * n)).toarray()
             b = values(rows * n, dtype)
@@ -663,9 +636,14 @@ def blocks(d):
                 k.invert_blocks(d.move(arrays[0][:rows].copy()), inverses, pivoting)
 
 
+def inside_blocks(shape, n, dtype="float64"):
+    """Dominant blocks (7, I, J, K, n, n), zero where they point out of the grid."""
+    return fl.StencilMatrix(random_blocks(shape, n, dtype)).blocks.copy()
+
+
 def of_stencil(d, shape, n, dtype):
     """Against the specification, whose inverses NumPy makes: the CPU's kernels are compiled for each size of block."""
-    reference, blocks = specification.stencil, random_blocks(shape, n, dtype)
+    reference, blocks = specification.stencil, inside_blocks(shape, n, dtype)
     size = int(np.prod(shape)) * n
     A, b, x, want = fl.StencilMatrix(d.move(blocks)), values(size, dtype), values(size, dtype, 1), np.empty(size, dtype)
     for right in (None, b):
@@ -696,7 +674,7 @@ def stencil(d):
             of_stencil(d, (3, 4, 5), n, dtype)
     if d.gpu:  # without warps of their own, and rows of lower blocks in registers or not
         k = d.kernels.stencil
-        blocks, b = d.move(random_blocks((7, 5, 6), 6)), d.move(values(1260))
+        blocks, b = d.move(inside_blocks((7, 5, 6), 6)), d.move(values(1260, "float64"))
         for options in ({}, {"preload": False}, {"by_warps": True, "cells_per_block": 3}):
             plan = k.StencilPlan((7, 5, 6), 6, **options)
             inverses, x = d.new((7, 5, 6, 6, 6)), d.new(1260)
@@ -823,7 +801,7 @@ def independent(d):
     if k is None:
         from finelu.kernels.reference import independent as k
     for dtype in DTYPES:
-        for S in (gallery.poisson7(6, 6, 5), full(150), long_rows(300)):
+        for S in (gallery.poisson7(6, 6, 5), full(150, hermitian=True), long_rows(300)):
             T = typed(S, dtype)
             A = d.move(CSR(T.indptr, T.indices, T.data, None))
             nu = d.move(np.zeros(T.shape[0], dtype))

@@ -60,7 +60,7 @@ def test_the_record_and_a_replay(tmp_path):
     done = command("--systems", 3, "--first", 7, "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     (record,) = tmp_path.glob("fuzz-*.md")
-    assert "systems: 3 cases from seed 7 on, 0 faults" in record.read_text() and "- processor: " in record.read_text()
+    assert "systems: 3 cases from seed 7 on, 0 faults" in record.read_text() and "- cpu: " in record.read_text()
     assert '"first seed": 7' in record.with_suffix(".json").read_text()
     assert "Verdict(outcome=" in command("--seed", 7).stdout
 
@@ -102,14 +102,14 @@ def test_residuals_are_exact(exponent):
     assert found.meets(0.0, found.size * (1 + 1e-9), 0.0) and not found.meets(0.0, found.size * (1 - 1e-9), 0.0)
 
 
-def test_residuals_of_complex_and_of_large_systems(monkeypatch):
+def test_residuals_of_complex_and_of_large_systems(meanwhile):
     rng = np.random.default_rng(0)
     A = sp.random(50, 50, 0.3, random_state=rng, format="csr")
     A.data = A.data + 1j * rng.random(A.nnz)
     x = rng.standard_normal(50) * 1j
     b = A @ x + 1e-9
     exact = judge.Measured(A, b, x)
-    monkeypatch.setattr(judge, "EXACT", 0)
+    meanwhile(judge, EXACT=0)
     extended = judge.Measured(A, b, x)
     assert exact.exact and extended.exact is not judge.EXTENDED
     assert exact.relative == pytest.approx(np.linalg.norm(b - A @ x) / np.linalg.norm(b), rel=1e-3)
@@ -154,23 +154,23 @@ FALSE = {
 
 
 @pytest.mark.parametrize("fault", FALSE)
-def test_a_false_answer_is_a_fault(fault, monkeypatch):
+def test_a_false_answer_is_a_fault(fault, meanwhile):
     A, solve = gallery.poisson5(5), finelu.solve
     case = case_of(A, np.ones(25), maxiter=9)
     assert judge.judged(case).faults == []
-    monkeypatch.setattr(finelu, "solve", lambda *a, **k: FALSE[fault](solve(*a, **k)))
+    meanwhile(finelu, solve=lambda *a, **k: FALSE[fault](solve(*a, **k)))
     assert fault in " ".join(judge.judged(case).faults)
 
 
-def test_a_time_limit_is_of_the_clock_on_the_wall(monkeypatch):
+def test_a_time_limit_is_of_the_clock_on_the_wall(meanwhile):
     solve = finelu.solve
 
     def waiting(*args, **options):
         time.sleep(0.3)
         return solve(*args, **options)
 
-    monkeypatch.setattr(finelu, "solve", waiting)
-    monkeypatch.setattr(os, "getloadavg", lambda: (1e6, 1e6, 1e6))
+    meanwhile(finelu, solve=waiting)
+    meanwhile(os, getloadavg=lambda: (1e6, 1e6, 1e6))
     verdict = judge.judged(case_of(gallery.poisson5(4), np.ones(16), time_limit=0.1))
     assert verdict.late and "s, with time_limit=0.1" in verdict.faults[0]
 
@@ -197,18 +197,14 @@ def changing(A, b, **options):
         ("A was changed", changing),
     ],
 )
-def test_what_else_is_a_fault(fault, solve, monkeypatch):
-    monkeypatch.setattr(finelu, "solve", solve)
+def test_what_else_is_a_fault(fault, solve, meanwhile):
+    meanwhile(finelu, solve=solve)
     assert fault in " ".join(judge.judged(case_of(gallery.poisson5(4), np.ones(16))).faults)
 
 
-def test_a_system_that_could_be_solved_is_a_weak_point(monkeypatch):
-    solve = finelu.solve
-    monkeypatch.setattr(
-        finelu,
-        "solve",
-        lambda *a, **k: replace(solve(*a, **k), x=np.zeros(16), status=Status.STAGNATED, residual_norm=4.0),
-    )
+def test_a_system_that_could_be_solved_is_a_weak_point(meanwhile):
+    solve, unsolved = finelu.solve, {"x": np.zeros(16), "status": Status.STAGNATED, "residual_norm": 4.0}
+    meanwhile(finelu, solve=lambda *a, **k: replace(solve(*a, **k), **unsolved))
     D = sp.diags(10.0 ** np.linspace(-100, 100, 16))
     assert judge.judged(case_of(D @ gallery.poisson5(4), D @ np.ones(16))).weak == ["not solved: STAGNATED"]
     hopeless = 1 / (np.arange(16)[:, None] + np.arange(16) + 1.0)
@@ -245,7 +241,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_case_that_dies_or_hangs_is_reported_and_the_next_goes_on(tmp_path, monkeypatch):
+def test_a_case_that_dies_or_hangs_is_reported_and_the_next_goes_on(tmp_path, meanwhile):
     (tmp_path / "err").write_text("")
     started = run.Worker._start
 
@@ -253,8 +249,8 @@ def test_a_case_that_dies_or_hangs_is_reported_and_the_next_goes_on(tmp_path, mo
         worker.command = [sys.executable, "-c", DYING, str(tmp_path / "err")]
         started(worker)
 
-    monkeypatch.setattr(run.Worker, "_start", start)
-    monkeypatch.setattr(run, "PATIENCE", 5.0)
+    meanwhile(run.Worker, _start=start)
+    meanwhile(run, PATIENCE=5.0)
     worker = run.Worker("systems", tmp_path)
     found = dict(worker.tried(0, 6))
     worker.close()

@@ -17,7 +17,7 @@ launched: vectors:dot 3
 """
 MEMCHECK = """========= COMPUTE-SANITIZER
 ========= Invalid __global__ read of size 8 bytes
-=========     at void ilu0<double, int, (int)32, (int)1>(T2, const T2 *, T1 *)+0x70
+=========     at void eliminate<double, int, (int)32, (int)1>(T2, const T2 *, T1 *)+0x70
 =========     by thread (0,0,0) in block (0,0,0)
 =========     Saved host backtrace up to driver entry point at kernel launch time
 =========         Host Frame: cuLaunchKernel [0x2e6b5d] in libcuda.so
@@ -70,7 +70,7 @@ def outcome_of(text, status, names, part="vectors"):
 
 def test_every_report_is_counted_for_its_kernel(names):
     found = [kernel_of(report, names) for report in reports(MEMCHECK)]
-    assert found == ["elimination:ilu0", OTHERS + "cub::DeviceRadixSortOnesweepKernel"]
+    assert found == ["elimination:eliminate", OTHERS + "cub::DeviceRadixSortOnesweepKernel"]
     assert [kernel_of(report, names) for report in reports(RACECHECK)] == ["triangular:trsv_one_block"]
     assert [kernel_of(report, names) for report in reports(FOREIGN)] == [OTHERS + "cupy_nonzero_kernel_incomplete_scan"]
     copy = "a copy by to_host in device.py:41, grow in threshold.py:83"  # whatever functions the frames before name
@@ -106,12 +106,12 @@ def test_the_first_report_of_a_kernel_is_kept_with_their_number(names):
 
 def test_the_page_has_a_line_for_every_kernel_whether_or_not_it_was_launched(names):
     outcome = outcome_of("ilu0: done, 1.0 s\n" + MEMCHECK, 9, names, "ilu0")
-    outcome.launched.update({"elimination:ilu0": 2})
+    outcome.launched.update({"elimination:eliminate": 2})
     text = page(
         {"memcheck": [outcome]}, every_kernel(), {"gpu": "GPU"}, SimpleNamespace(plain_loads=False), "Version 1"
     )
     assert f"| memcheck | 1 of {len(every_kernel())} | 2 | 1 | 1 | none |" in text
-    assert "| `elimination:ilu0` | 2 | 1 |" in text
+    assert "| `elimination:eliminate` | 2 | 1 |" in text
     outcome.text = MEMCHECK
     assert "| 2 | 1 | 1 | ilu0 |" in page({"memcheck": [outcome]}, every_kernel(), {}, None, "Version 1")
     assert f"| `{OTHERS}cub::DeviceRadixSortOnesweepKernel` | 0 | 1 |" in text

@@ -60,7 +60,7 @@ def rewritten(path, member, content):
 @pytest.mark.parametrize(
     ("template_id", "types"),
     [
-        ("ilu0<double, int, 16, 1, SEARCH, false, true>", "double,int"),
+        ("eliminate<double, int, 16, 1, SEARCH, false, true, LU>", "double,int"),
         ("pack<Complex<double>, Complex<float>, long long>", "Complex<double>,Complex<float>,long long"),
         ("gather<ulonglong2, int>", "ulonglong2,int"),
         ("count_buckets<u64, KEYS, SHARED_AGGREGATED, true>", "u64"),
@@ -256,16 +256,16 @@ carried = {stem: set(listed) for stem, listed in instances.CARRIED.items()}
 asked = set()
 for dtype in ("float32", "float64"):
     value = launch.CUDA_TYPES[dtype]
-    for recipe in ("ilu0", "ic0"):
+    for kind in ("LU", "CHOLESKY"):
         for longest in (1, 5, 8, 16, 17, 32, 33, 64, 100, 128, 129, 500):
             for mean in (1, 4, 10, 30, 100, 500):
                 for resident in (1e2, 1e4, 5e4, 1e5, 1e8):
-                    lanes, per_lane = elimination._row_shape(longest, mean, resident, 300_000, recipe == "ilu0")
+                    lanes, per_lane = elimination._row_shape(longest, mean, resident, 300_000, kind == "LU")
                     short = longest <= lanes * per_lane
                     for ahead in ("true",) if not short else ("false", "true"):
                         for update in ("SEARCH", "TABLE"):
                             template = f"{value}, int, {lanes}, {per_lane}, {update}, {ahead}, {str(short).lower()}"
-                            asked.add(("elimination", f"{recipe}<{template}>"))
+                            asked.add(("elimination", f"eliminate<{template}, {kind}>"))
     for mean in (1, 5, 6, 12, 13, 24, 25, 100):
         for wanted in (1, 20, 40, 80, 200, 500, 5000):
             lanes, slots = row_products.shape(mean, wanted)
@@ -277,8 +277,8 @@ for dtype in ("float32", "float64"):
         team, batch = blocks.team_for(n), blocks.batch_for(n, dtype)
         asked.add(("blocks", f"bsr_factor<{value}, int, {n}, {team.per_thread}, {batch}, true>"))
         asked.add(("blocks", f"bsr_solve<{value}, int, {n}, {team.per_thread}, TRANSPOSED>"))
-        asked.add(("blocks", f"bsr_residual<{value}, int, {n}, {team.per_thread}>"))
-        asked.add(("blocks", f"bsr_accumulate<{value}, int, {n}, {team.per_thread}, true>"))
+        asked.add(("blocks", f"bsr_product<{value}, int, {n}, {team.per_thread}, RESIDUAL>"))
+        asked.add(("blocks", f"bsr_product<{value}, int, {n}, {team.per_thread}, SUBTRACT>"))
         asked.add(("blocks", f"invert_blocks<{value}, {n}, {team.per_thread}, true>"))
         asked.add(("blocks", f"blocks_times<{value}, {n}, {team.per_thread}, PLAIN>"))
     for n in (*range(1, 9), 16, 32):

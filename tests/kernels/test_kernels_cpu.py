@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, SOME_DTYPES, in_dtype
+from checks import DTYPES, SOME_DTYPES, TYPES, in_dtype
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -32,14 +32,6 @@ from finelu.kernels.cpu.runtime.schedule import Blocks, Levels, in_level_order, 
 from finelu.kernels.cpu.runtime.sharing import STEPS, shared_out
 from finelu.matrix import CSR, as_csr
 from finelu.triangular import triangle
-
-TYPES = [
-    ("float32", "int32"),
-    ("float64", "int32"),
-    ("complex64", "int32"),
-    ("complex128", "int32"),
-    ("float64", "int64"),
-]
 
 
 @pytest.fixture(autouse=True)
@@ -136,46 +128,44 @@ def check_solves(A, seed=0):
                 assert np.array_equal(solve(plan, b), expected, equal_nan=True)
 
 
-def eliminations(A, analysis, listed=True):
-    """Plans with every kind of schedule; `listed` False: without the list of intersections."""
-    plan = analysis(A, "sequential")
-    below = triangle(A, True, True)
-    if not listed:
-        plan = replace(plan, first=None)
-    yield from (replace(plan, schedule=s) for s in schedules(below).values())
-    yield analysis(A, "levels")
-    yield analysis(A, "auto")
-
-
-def check_factorization(A, kernel, analysis, expected, bad):
-    for listed in (True, False):
-        for plan in eliminations(A, analysis, listed):
-            values, before = np.full_like(A.data, np.nan), A.data.copy()
-            assert kernel(plan, A.data, values) == bad
-            assert np.array_equal(A.data, before)
-            stop = A.indptr[bad] if bad >= 0 else A.data.size
-            assert np.array_equal(values[:stop], expected[:stop])
-
-
-def check_ilu0(A):
-    expected = np.empty_like(A.data)
-    with np.errstate(all="ignore"):
-        bad = reference.elimination.ilu0(A.indptr, A.indices, A.diag, A.data, expected)
-    check_factorization(A, cpu.elimination.ilu0, cpu.elimination.ilu0_analysis, expected, bad)
-
-
-def check_ic0(A):
-    L = lower_part(A)
-    expected = np.empty_like(L.data)
-    with np.errstate(all="ignore"):
-        bad = reference.elimination.ic0(L.indptr, L.indices, L.data, expected)
-    check_factorization(L, cpu.elimination.ic0, cpu.elimination.ic0_analysis, expected, bad)
-
-
 def lower_part(A):
     L = as_csr(sp.tril(sp.csr_matrix((A.data, A.indices, A.indptr), shape=A.shape), format="csr"))
     index = A.indices.dtype
     return CSR(L.indptr.astype(index), L.indices.astype(index), L.data, L.diag.astype(index))
+
+
+# name -> what is factored of A, its places of the diagonal if they are an argument, and the numbers before the output
+ELIMINATIONS = {
+    "ilu0": (lambda A: A, lambda A: (A.diag,), ()),
+    "ic0": (lower_part, lambda A: (), ()),
+    "milu0": (lambda A: A, lambda A: (A.diag,), (0.9,)),
+}
+
+
+def eliminations(A, name):
+    """Plans with every kind of schedule, with and without the list of intersections where there is one."""
+    analysis = getattr(cpu.elimination, f"{name}_analysis")
+    below, plan = triangle(A, True, True), analysis(A, "sequential")
+    for listed in (plan, replace(plan, first=None)) if hasattr(plan, "first") else (plan,):
+        yield from (replace(listed, schedule=s) for s in schedules(below).values())
+    yield analysis(A, "levels")
+    yield analysis(A, "auto")
+
+
+def check_elimination(A, name):
+    """Every plan gives the bits of the reference, or its first bad row, and what comes before that."""
+    operand, places, more = ELIMINATIONS[name]
+    A = operand(A)
+    expected, more = np.empty_like(A.data), [A.dtype.type(x) for x in more]
+    with np.errstate(all="ignore"):
+        factor = getattr(reference.elimination, name)
+        bad = factor(A.indptr, A.indices, *places(A), A.data, *more, expected)
+    stop = A.indptr[bad] if bad >= 0 else A.data.size
+    for plan in eliminations(A, name):
+        values, before = np.full_like(A.data, np.nan), A.data.copy()
+        assert getattr(cpu.elimination, name)(plan, A.data, *more, values) == bad
+        assert np.array_equal(A.data, before)
+        assert np.array_equal(values[:stop], expected[:stop])
 
 
 # The bits of the reference -------------------------------------------------------------------------------------------
@@ -186,21 +176,23 @@ def test_gallery_solves_have_the_bits_of_the_reference(problem):
     check_solves(as_csr(problem.A))
 
 
-@pytest.mark.parametrize("problem", gallery.small(), ids=str)
-def test_gallery_ilu0_has_the_bits_of_the_reference(problem):
-    check_ilu0(as_csr(problem.A))
-
-
-@pytest.mark.parametrize("problem", gallery.small_spd(), ids=str)
-def test_gallery_ic0_has_the_bits_of_the_reference(problem):
-    check_ic0(as_csr(problem.A))
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        pytest.param(name, problem, id=f"{name}-{problem}")
+        for name in ELIMINATIONS
+        for problem in (gallery.small_spd() if name == "ic0" else gallery.small())
+    ],
+)
+def test_gallery_eliminations_have_the_bits_of_the_reference(name, problem):
+    check_elimination(as_csr(problem.A), name)
 
 
 @pytest.mark.parametrize("name", shapes())
 def test_shapes_have_the_bits_of_the_reference(name):
     A = matrix(shapes()[name])
-    check_ilu0(A)
-    check_ic0(A)
+    for elimination in ELIMINATIONS:
+        check_elimination(A, elimination)
     if A.n < 1000:
         check_solves(A)
     else:
@@ -220,8 +212,8 @@ def test_random_patterns_solve_with_the_bits_of_the_reference(A):
 @given(matrices())
 @settings(max_examples=60, deadline=None)
 def test_random_patterns_factor_with_the_bits_of_the_reference(A):
-    check_ilu0(A)
-    check_ic0(A)
+    for elimination in ELIMINATIONS:
+        check_elimination(A, elimination)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
@@ -241,39 +233,7 @@ def _divide_all(a, b, out):
         out[i] = divide(a[i], b[i])
 
 
-# By definition -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("dtype", "index"), TYPES)
-def test_ilu0_reproduces_A_on_its_pattern(dtype, index):
-    A = matrix(np.random.default_rng(2).random((70, 70)) < 0.1, dtype, index)
-    lu = np.empty_like(A.data)
-    assert cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A), A.data, lu) == -1
-    LU = sp.csr_matrix((lu, A.indices, A.indptr), shape=A.shape).toarray()
-    product = (np.tril(LU, -1) + np.eye(A.n)) @ np.triu(LU)
-    dense = A.tosparse().toarray()
-    on_pattern = dense != 0
-    assert abs(product - dense)[on_pattern].max() < 64 * np.finfo(dtype).eps * abs(dense).max()
-
-
-def test_ilu0_of_a_full_matrix_is_the_lu_factorization():
-    A = matrix(np.ones((30, 30), bool))
-    lu = np.empty_like(A.data)
-    cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A), A.data, lu)
-    LU = lu.reshape(30, 30)
-    assert np.allclose((np.tril(LU, -1) + np.eye(30)) @ np.triu(LU), A.tosparse().toarray(), rtol=1e-13)
-
-
-@pytest.mark.parametrize("problem", gallery.small_spd(), ids=str)
-def test_ic0_reproduces_A_on_its_pattern(problem):
-    A = as_csr(problem.A)
-    lower = lower_part(A)
-    l = np.empty_like(lower.data)
-    assert cpu.elimination.ic0(cpu.elimination.ic0_analysis(lower), lower.data, l) == -1
-    L = sp.csr_matrix((l, lower.indices, lower.indptr), shape=A.shape).toarray()
-    dense = problem.A.toarray()
-    error = abs(L @ L.conj().T - dense)[dense != 0].max()
-    assert error < 64 * np.finfo(A.dtype).eps * abs(dense).max()
+# Schedules, and solves by sweeps --------------------------------------------------------------------------------------
 
 
 def exact_schedules_are_topological(T, s):
@@ -310,40 +270,20 @@ def test_blocks_of_a_grid_leave_work_for_two_threads_and_those_of_a_chain_do_not
     assert speedups[1] <= 1.0
 
 
-@pytest.mark.parametrize("sweeps", [1, 2, 5])
-@pytest.mark.parametrize("columns", [(), (3,)])
-def test_jacobi_has_the_bits_of_the_reference(sweeps, columns):
-    A = matrix(np.random.default_rng(3).random((90, 90)) < 0.1, "complex128")
-    b = numbers(np.random.default_rng(4), (A.n, *columns), A.dtype)
-    for T in triangles(A):
-        plan = cpu.triangular.triangular_plan(T, "jacobi", sweeps)
-        assert plan.load(A.data) == -1
-        assert np.array_equal(solve(plan, b), reference.triangular.jacobi_sweeps(T, A.data, b, sweeps))
-
-
-def test_jacobi_is_exact_after_as_many_sweeps_as_levels():
-    A = as_csr(gallery.poisson7(4, 3, 3))
-    T = triangle(A, True, False)
-    plan = cpu.triangular.triangular_plan(T, "jacobi", cpu.levels.levels(T)[1])
-    plan.load(A.data)
-    b = np.arange(1.0, A.n + 1)
-    assert np.array_equal(solve(plan, b), reference.triangular.solve_triangular(T, A.data, b))
-
-
 @pytest.mark.parametrize("columns", [(), (3,)])
 def test_isai_inverts_on_the_pattern(columns):
-    A = matrix(np.random.default_rng(6).random((60, 60)) < 0.15, "complex128")
+    A = matrix(np.random.default_rng(6).random((60, 60)) < 0.15, "complex64")
     b = numbers(np.random.default_rng(7), (A.n, *columns), A.dtype)
     for T in triangles(A):
         W = reference.triangular.isai(T, A.data)
         dense = reference.triangular.dense(T, A.data)
         pattern = (W != 0) | np.eye(A.n, dtype=bool)
-        assert np.allclose((W @ dense)[pattern], np.eye(A.n)[pattern], atol=1e-13)
+        assert np.allclose((W @ dense)[pattern], np.eye(A.n)[pattern], atol=1e-5)
         x = W @ b
         for sweeps in (1, 2, 3):
             plan = cpu.triangular.triangular_plan(T, "isai", sweeps)
             plan.load(A.data)
-            assert np.allclose(solve(plan, b), x, rtol=1e-12, atol=1e-13)
+            assert np.allclose(solve(plan, b), x, rtol=1e-4, atol=1e-5)
             x = x + W @ (b - dense @ x)
 
 
@@ -367,44 +307,19 @@ def test_the_first_bad_pivot_is_named_whatever_the_schedule():
         for i in rows:
             data[A.indptr[i] : A.indptr[i + 1]] = 0
         B = CSR(A.indptr, A.indices, data, A.diag)
-        values = np.empty_like(data)
-        for listed in (True, False):
-            for plan in eliminations(B, cpu.elimination.ilu0_analysis, listed):
-                assert cpu.vectors.first_bad(cpu.elimination.ilu0(plan, data, values)) == min(rows)
-        L = lower_part(B)
-        for listed in (True, False):
-            for plan in eliminations(L, cpu.elimination.ic0_analysis, listed):
-                assert cpu.vectors.first_bad(cpu.elimination.ic0(plan, L.data, np.empty_like(L.data))) == min(rows)
+        for name, (operand, _, more) in ELIMINATIONS.items():
+            C = operand(B)
+            for plan in eliminations(C, name):
+                bad = getattr(cpu.elimination, name)(plan, C.data, *more, np.empty_like(C.data))
+                assert cpu.vectors.first_bad(bad) == min(rows)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_overflow_is_a_bad_row(dtype):
+@pytest.mark.parametrize(("dtype", "tiny"), [("float64", 1e-300), ("complex64", 1e-30)])
+def test_overflow_is_a_bad_row(dtype, tiny):
     A = matrix(np.ones((3, 3), bool), dtype)
     data = A.data.copy()
-    data[:] = [1e-300, 1, 1, 1e10, 1, 1, 1, 1, 1]
+    data[:] = [tiny, 1, 1, 1e10, 1, 1, 1, 1, 1]
     assert cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A), data, np.empty_like(data)) == 1
-
-
-def test_a_diagonal_without_finite_reciprocal_is_named():
-    A = matrix(np.eye(20, k=-1, dtype=bool))
-    T = triangle(A, True, False)
-    for value in (0.0, 1e-320, np.nan):
-        data = A.data.copy()
-        data[A.diag[[13, 7]]] = value
-        for method in cpu.triangular.TRIANGULAR_METHODS:
-            assert cpu.triangular.triangular_plan(T, method, 1).load(data) == 7
-    assert cpu.triangular.triangular_plan(T, "levels", 1).load(A.data) == -1
-
-
-def test_new_values_are_taken_without_a_new_analysis():
-    A = matrix(np.random.default_rng(9).random((80, 80)) < 0.1)
-    b = np.ones(A.n)
-    for T in triangles(A):
-        for method in ("sequential", "levels"):
-            plan = cpu.triangular.triangular_plan(T, method, 1)
-            for values in (A.data, 3 * A.data):
-                plan.load(values)
-                assert np.array_equal(solve(plan, b), reference.triangular.solve_triangular(T, values, b))
 
 
 def test_levels_are_counted_where_they_are_asked_for():
@@ -440,7 +355,7 @@ def test_auto_goes_over_to_levels_once_its_solves_have_taken_as_long_as_the_anal
 
 
 @pytest.mark.parametrize("trans", "NTH")
-def test_new_values_are_copied_into_levels_once_that_pays(monkeypatch, trans):
+def test_new_values_are_copied_into_levels_once_that_pays(calls_of, trans):
     A = as_csr(gallery.poisson7(6))
     T = triangle(A, True, False, trans)
     plan = cpu.triangular.triangular_plan(T, "auto", 1)
@@ -449,8 +364,7 @@ def test_new_values_are_copied_into_levels_once_that_pays(monkeypatch, trans):
     for _ in range(triangular.PAYS):
         solve(plan, b)
     assert plan.method == "levels"
-    copied, gather = [], triangular._gather
-    monkeypatch.setattr(triangular, "_gather", lambda *arguments: copied.append(1) or gather(*arguments))
+    copied = calls_of(triangular, "_gather")
     for scale in (3, 5):
         copied.clear()
         plan.load(scale * A.data)
@@ -612,8 +526,8 @@ def test_a_long_list_of_intersections_is_not_made():
     assert cpu.elimination.ilu0_analysis(matrix(np.ones((60, 60), bool))).first is not None
     A = matrix(np.ones((110, 110), bool))  # an entry meets 37 others
     assert cpu.elimination.ilu0_analysis(A).first is None
-    check_ilu0(A)
-    check_ic0(A)
+    for elimination in ELIMINATIONS:
+        check_elimination(A, elimination)
 
 
 def test_a_single_factorization_makes_the_list_only_where_scattering_is_hopeless():
@@ -633,27 +547,6 @@ def test_a_single_factorization_makes_the_list_only_where_scattering_is_hopeless
         assert np.array_equal(values, expected)
 
 
-@given(matrices(), st.data())
-@settings(max_examples=40, deadline=None)
-def test_inspect_counts_as_the_reference(A, data):
-    n, nnz = A.n, A.indices.size
-    indices, values = A.indices.copy(), A.data.copy()
-    for _ in range(data.draw(st.integers(0, 3))):
-        values[data.draw(st.integers(0, nnz - 1))] = data.draw(st.sampled_from([np.nan, np.inf]))
-    if data.draw(st.booleans()):
-        indices[data.draw(st.integers(0, nnz - 1))] = data.draw(st.integers(0, n - 1))
-    places = np.empty(n, indices.dtype), np.empty(n, indices.dtype)
-    found = [
-        tuple(k.inspection.inspect(A.indptr, indices, values, d)) for k, d in zip((cpu, reference), places, strict=True)
-    ]
-    assert found[0] == found[1]
-    assert np.array_equal(*places)
-    row = data.draw(st.integers(0, n - 1))
-    indices[A.indptr[row]] = data.draw(st.sampled_from([-1, n]))
-    assert cpu.inspection.inspect(A.indptr, indices, values, places[0])[0] == row
-    assert reference.inspection.inspect(A.indptr, indices, values, places[0])[0] == row
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_finite_sees_every_number(dtype):
     for size in (1, 7, CHUNK, CHUNK + 1, 3 * CHUNK - 1):
@@ -666,20 +559,6 @@ def test_finite_sees_every_number(dtype):
                     v = sound.copy()
                     v[place] = bad
                     assert not cpu.inspection.finite(v) and not reference.inspection.finite(v)
-
-
-@pytest.mark.parametrize("index", ["int32", "int64"])
-def test_same_sees_every_difference(index):
-    for size in (1, 7, CHUNK, CHUNK + 1, 3 * CHUNK - 1):
-        a = np.random.default_rng(size).integers(0, 9, size).astype(index)
-        for form in (cpu, reference):
-            assert form.inspection.same(a, a) and form.inspection.same(a, a.copy())
-            assert not form.inspection.same(a, a[:-1])
-            assert not form.inspection.same(a, a.astype("int64" if index == "int32" else "int32"))
-            for place in {0, size // 2, size - 1}:
-                b = a.copy()
-                b[place] += 1
-                assert not form.inspection.same(a, b)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -973,7 +852,7 @@ def test_kernels_of_several_threads_keep_none_of_their_arrays(threads):
     threads(2)
     A = fl.gallery.poisson7(20)
     F = fl.ILU0(variant="levels", triangular="levels").factor(A)
-    plans = [solver._plan for solver in F.solvers("N")]
+    plans = [solver.plan for solver in F.solvers("N")]
     owners = [*plans, *(plan.schedule for plan in plans)]
     kept = [weakref.ref(v) for owner in owners for v in vars(owner).values() if isinstance(v, np.ndarray)]
     for _ in range(3):

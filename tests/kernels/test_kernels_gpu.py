@@ -38,13 +38,13 @@ KINDS = list(product((True, False), (True, False), ("N", "T", "H")))  # lower, u
 WELL_CONDITIONED = [p for p in gallery.small() if not p.name.startswith("apache2")]
 WELL_CONDITIONED_SPD = [p for p in gallery.small_spd() if not p.name.startswith("apache2")]
 LENGTHS = (1, 2, 3, 4, 5, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257, 1024, 1025, 1500)
-SPREAD = ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "anisotropic_triangles:2")
+SPREAD = ("poisson7:5,4,3", "convection_diffusion:8,7,1,peclet=50", "anisotropic_triangles:2")  # every second Hermitian
 
 
 def on_gpu(A: CSR) -> CSR:
     import cupy
 
-    return CSR(*(cupy.asarray(v) for v in (A.indptr, A.indices, A.data, A.diag)))
+    return A.on(cupy)
 
 
 def sizes(A: CSR, lu):
@@ -56,44 +56,53 @@ def sizes(A: CSR, lu):
     return largest[side, rows]
 
 
-def ilu0_by_reference(A: CSR):
-    lu = np.empty_like(A.data)
-    assert reference.elimination.ilu0(A.indptr, A.indices, A.diag, A.data, lu) == -1
-    return lu
+def lower_half(A: CSR) -> CSR:
+    return lower_triangle(A)[0]
 
 
-def ilu0_by_cpu(A: CSR):
+# kernel -> what it factors of A, and the arguments of its specification
+ELIMINATIONS = {
+    "ilu0": (lambda A: A, lambda A: (A.indptr, A.indices, A.diag, A.data)),
+    "ic0": (lower_half, lambda L: (L.indptr, L.indices, L.data)),
+}
+EACH = pytest.mark.parametrize("name", ELIMINATIONS)
+
+
+def operand(name, A):
+    return ELIMINATIONS[name][0](as_csr(A))
+
+
+def by_reference(name, A: CSR):
+    out = np.empty_like(A.data)
+    assert getattr(reference.elimination, name)(*ELIMINATIONS[name][1](A), out) == -1
+    return out
+
+
+def by_cpu(name, A: CSR):
     """The same bits, fast enough for large matrices."""
-    lu = np.empty_like(A.data)
-    assert cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A, "sequential"), A.data, lu) == -1
-    return lu
+    out, analysis = np.empty_like(A.data), getattr(cpu.elimination, f"{name}_analysis")
+    assert getattr(cpu.elimination, name)(analysis(A, "sequential"), A.data, out) == -1
+    return out
 
 
-def ic0_by_reference(L: CSR):
-    l = np.empty_like(L.data)
-    assert reference.elimination.ic0(L.indptr, L.indices, L.data, l) == -1
-    return l
+def every_variant(cuda, name):
+    return (*getattr(cuda.elimination, f"{name.upper()}_VARIANTS"), "auto")
 
 
-def ic0_by_cpu(L: CSR):
-    l = np.empty_like(L.data)
-    assert cpu.elimination.ic0(cpu.elimination.ic0_analysis(L, "sequential"), L.data, l) == -1
-    return l
-
-
-def run_ilu0(cuda, A: CSR, variant):
+def run(cuda, name, A: CSR, variant):
     """Factors of A by the kernel; every place of the output has a value before, which must not matter."""
-    moved = on_gpu(A)
-    lu = moved.data * np.nan
-    bad = cuda.vectors.first_bad(cuda.elimination.ilu0(cuda.elimination.ilu0_analysis(moved, variant), moved.data, lu))
-    return lu.get(), bad
+    moved, analysis = on_gpu(A), getattr(cuda.elimination, f"{name}_analysis")
+    out = moved.data * np.nan
+    bad = cuda.vectors.first_bad(getattr(cuda.elimination, name)(analysis(moved, variant), moved.data, out))
+    return out.get(), bad
 
 
-def run_ic0(cuda, L: CSR, variant):
-    moved = on_gpu(L)
-    l = moved.data * np.nan
-    bad = cuda.vectors.first_bad(cuda.elimination.ic0(cuda.elimination.ic0_analysis(moved, variant), moved.data, l))
-    return l.get(), bad
+def check(cuda, name, A: CSR, want, ulps=32):
+    """Every variant gives these factors."""
+    for variant in every_variant(cuda, name):
+        got, bad = run(cuda, name, A, variant)
+        assert bad == -1 and got.dtype == A.dtype, variant
+        assert_close(got, want, ulps, scale=sizes(A, want))
 
 
 def row_of(length, dtype="float64"):
@@ -115,85 +124,41 @@ def test_all_variants_of_the_paper_are_offered(cuda):
     assert set(IC0_VARIANTS) <= {*cuda.elimination.IC0_VARIANTS, "auto"}
 
 
-def every_variant(offered):
-    return (*offered, "auto")
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        pytest.param(name, problem, id=f"{name}-{problem}")
+        for name, problems in (("ilu0", WELL_CONDITIONED), ("ic0", WELL_CONDITIONED_SPD))
+        for problem in problems
+    ],
+)
+def test_factors_are_those_of_the_reference_on_every_variant(cuda, name, problem):
+    A = operand(name, problem.A)
+    check(cuda, name, A, by_reference(name, A))
 
 
-@pytest.mark.parametrize("problem", WELL_CONDITIONED, ids=str)
-def test_ilu0_is_the_reference_on_every_variant(cuda, problem):
-    A = as_csr(problem.A)
-    want = ilu0_by_reference(A)
-    for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
-        lu, bad = run_ilu0(cuda, A, variant)
-        assert bad == -1, variant
-        assert_close(lu, want, 32, scale=sizes(A, want))
-
-
-@pytest.mark.parametrize("problem", WELL_CONDITIONED_SPD, ids=str)
-def test_ic0_is_the_reference_on_every_variant(cuda, problem):
-    L, _ = lower_triangle(as_csr(problem.A))
-    want = ic0_by_reference(L)
-    for variant in every_variant(cuda.elimination.IC0_VARIANTS):
-        l, bad = run_ic0(cuda, L, variant)
-        assert bad == -1, variant
-        assert_close(l, want, 32, scale=sizes(L, want))
-
-
+@EACH
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_ilu0_is_the_reference_in_every_dtype(cuda, dtype, index):
-    for name in SPREAD:
-        A = with_index(in_dtype(gallery.problem(name), dtype), index)
-        want = ilu0_by_reference(A)
-        for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
-            lu, bad = run_ilu0(cuda, A, variant)
-            assert bad == -1 and lu.dtype == dtype
-            assert_close(lu, want, 32, scale=sizes(A, want))
+def test_factors_are_those_of_the_reference_in_every_dtype(cuda, name, dtype, index):
+    for text in SPREAD if name == "ilu0" else SPREAD[::2]:
+        A = operand(name, with_index(in_dtype(gallery.problem(text), dtype), index))
+        check(cuda, name, A, by_reference(name, A))
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_ic0_is_the_reference_in_every_dtype(cuda, dtype, index):
-    for name in ("poisson7:5,4,3", "anisotropic_triangles:2"):
-        L, _ = lower_triangle(with_index(in_dtype(gallery.problem(name), dtype), index))
-        want = ic0_by_reference(L)
-        for variant in every_variant(cuda.elimination.IC0_VARIANTS):
-            l, bad = run_ic0(cuda, L, variant)
-            assert bad == -1 and l.dtype == dtype
-            assert_close(l, want, 32, scale=sizes(L, want))
-
-
+@EACH
 @PATTERNS
-@given(A=dominant_matrices(largest=40))
-def test_ilu0_of_any_pattern(cuda, A):
-    A = as_csr(A)
-    want = ilu0_by_reference(A)
-    for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
-        lu, bad = run_ilu0(cuda, A, variant)
-        assert bad == -1, variant
-        assert_close(lu, want, 32, scale=sizes(A, want))
+@given(data=st.data())
+def test_factors_of_any_pattern(cuda, name, data):
+    A = operand(name, data.draw(dominant_matrices(largest=40, hermitian=name == "ic0")))
+    check(cuda, name, A, by_reference(name, A))
 
 
-@PATTERNS
-@given(A=dominant_matrices(largest=40, hermitian=True))
-def test_ic0_of_any_pattern(cuda, A):
-    L, _ = lower_triangle(as_csr(A))
-    want = ic0_by_reference(L)
-    for variant in every_variant(cuda.elimination.IC0_VARIANTS):
-        l, bad = run_ic0(cuda, L, variant)
-        assert bad == -1, variant
-        assert_close(l, want, 32, scale=sizes(L, want))
-
-
+@EACH
 @pytest.mark.parametrize("length", LENGTHS)
-def test_rows_of_every_length(cuda, length):
-    A = as_csr(row_of(length))
-    L, _ = lower_triangle(A)
-    want, want_l = ilu0_by_cpu(A), ic0_by_cpu(L)
-    for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
-        assert_close(run_ilu0(cuda, A, variant)[0], want, 64, scale=sizes(A, want))
-    for variant in every_variant(cuda.elimination.IC0_VARIANTS):
-        assert_close(run_ic0(cuda, L, variant)[0], want_l, 64, scale=sizes(L, want_l))
+def test_rows_of_every_length(cuda, name, length):
+    A = operand(name, row_of(length))
+    check(cuda, name, A, by_cpu(name, A), 64)
 
 
 LARGE = {
@@ -211,25 +176,16 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("name", LARGE)
-def test_ilu0_of_large_matrices(cuda, name):
+HERMITIAN = ("poisson7", "full", "arrow", "diagonal", "tridiagonal")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [*(("ilu0", kind) for kind in LARGE), *(("ic0", kind) for kind in HERMITIAN)]
+)
+def test_factors_of_large_matrices(cuda, name, kind):
     """Many blocks, more than are resident; deep chains; rows beyond the registers."""
-    A = as_csr(LARGE[name]())
-    want = ilu0_by_cpu(A)
-    for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
-        lu, bad = run_ilu0(cuda, A, variant)
-        assert bad == -1, variant
-        assert_close(lu, want, 64, scale=sizes(A, want))
-
-
-@pytest.mark.parametrize("name", ["poisson7", "full", "arrow", "diagonal", "tridiagonal"])
-def test_ic0_of_large_matrices(cuda, name):
-    L, _ = lower_triangle(as_csr(LARGE[name]()))
-    want = ic0_by_cpu(L)
-    for variant in every_variant(cuda.elimination.IC0_VARIANTS):
-        l, bad = run_ic0(cuda, L, variant)
-        assert bad == -1, variant
-        assert_close(l, want, 64, scale=sizes(L, want))
+    A = operand(name, LARGE[kind]())
+    check(cuda, name, A, by_cpu(name, A), 64)
 
 
 def test_the_variant_asked_for_is_the_one_that_runs(cuda, cupy):
@@ -260,12 +216,9 @@ def test_the_first_of_many_bad_rows_is_named_however_many_blocks_there_are(cuda)
     bad = np.isin(rows, [30_011, 30_012, 50_000]) & (rows == A.indices)
     A.data[np.isin(rows, [30_011, 30_012, 50_000])] = 0  # rows of zeros: their pivots are zero whatever comes before
     assert bad.sum() == 3
-    A = as_csr(A)
-    for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
-        assert run_ilu0(cuda, A, variant)[1] == 30_011, variant
-    L, _ = lower_triangle(A)
-    for variant in every_variant(cuda.elimination.IC0_VARIANTS):
-        assert run_ic0(cuda, L, variant)[1] == 30_011, variant
+    for name in ELIMINATIONS:
+        for variant in every_variant(cuda, name):
+            assert run(cuda, name, operand(name, A), variant)[1] == 30_011, variant
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
@@ -276,12 +229,10 @@ def test_nan_of_any_bits_ends_every_wait(cuda, dtype, word):
     data = A.data.copy()
     data[A.diag[100] : A.diag[100] + 1].view(np.uint8)[:] = word  # 0x7f: a NaN or a very large number
     damaged = CSR(A.indptr, A.indices, data, A.diag)
-    L, _ = lower_triangle(damaged)
     if word == 0xFF:
-        for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
-            assert run_ilu0(cuda, damaged, variant)[1] == 100, variant
-        for variant in every_variant(cuda.elimination.IC0_VARIANTS):
-            assert run_ic0(cuda, L, variant)[1] == 100, variant
+        for name in ELIMINATIONS:
+            for variant in every_variant(cuda, name):
+                assert run(cuda, name, operand(name, damaged), variant)[1] == 100, variant
     b = on_gpu(A).data[: A.n].copy()
     for method in METHODS:
         solver = TriangularSolver(on_gpu(damaged), method=method, check=False)
@@ -447,19 +398,14 @@ def test_levels_are_those_of_the_cpu(cuda, name, index):
 # The same bits in every run
 
 
-@pytest.mark.parametrize("name", ["poisson7", "long rows", "full", "random", "tridiagonal"])
-def test_factors_have_the_same_bits_in_every_run(cuda, name):
-    A = as_csr(LARGE[name]())
-    for variant in every_variant(cuda.elimination.ILU0_VARIANTS):
-        first, _ = run_ilu0(cuda, A, variant)  # a new analysis each time
-        for _ in range(4):
-            np.testing.assert_array_equal(run_ilu0(cuda, A, variant)[0], first)
-    if name in ("poisson7", "full", "tridiagonal"):
-        L, _ = lower_triangle(A)
-        for variant in every_variant(cuda.elimination.IC0_VARIANTS):
-            first, _ = run_ic0(cuda, L, variant)
+@pytest.mark.parametrize("kind", ["poisson7", "long rows", "full", "random", "tridiagonal"])
+def test_factors_have_the_same_bits_in_every_run(cuda, kind):
+    for name in ELIMINATIONS if kind in HERMITIAN else ("ilu0",):
+        A = operand(name, LARGE[kind]())
+        for variant in every_variant(cuda, name):
+            first, _ = run(cuda, name, A, variant)  # a new analysis each time
             for _ in range(4):
-                np.testing.assert_array_equal(run_ic0(cuda, L, variant)[0], first)
+                np.testing.assert_array_equal(run(cuda, name, A, variant)[0], first)
 
 
 @pytest.mark.parametrize("name", ["poisson7", "long rows", "full", "random", "tridiagonal", "arrow"])
@@ -481,29 +427,23 @@ def test_solves_have_the_same_bits_in_every_run(name):
 
 
 def test_a_numeric_factorization_allocates_nothing(cuda, cupy):
-    A = on_gpu(as_csr(gallery.poisson7(20)))
-    L, _ = lower_triangle(A)
+    A = as_csr(gallery.poisson7(20))
 
     def refuse(size):
         raise AssertionError(f"{size} bytes were asked for")
 
-    cases = [
-        (cuda.elimination.ilu0, cuda.elimination.ilu0_analysis, A, v)
-        for v in every_variant(cuda.elimination.ILU0_VARIANTS)
-    ]
-    cases += [
-        (cuda.elimination.ic0, cuda.elimination.ic0_analysis, L, v)
-        for v in every_variant(cuda.elimination.IC0_VARIANTS)
-    ]
-    for factor, analysis, M, variant in cases:
-        plan, out = analysis(M, variant), cupy.empty_like(M.data)
-        factor(plan, M.data, out)  # compiles
-        want = out.get()
-        out[:] = 0
-        with cupy.cuda.using_allocator(refuse):
-            bad = factor(plan, M.data, out)
-        assert cuda.vectors.first_bad(bad) == -1
-        np.testing.assert_array_equal(out.get(), want)
+    for name in ELIMINATIONS:
+        for variant in every_variant(cuda, name):
+            factor, analysis = getattr(cuda.elimination, name), getattr(cuda.elimination, f"{name}_analysis")
+            M = on_gpu(operand(name, A))
+            plan, out = analysis(M, variant), cupy.empty_like(M.data)
+            factor(plan, M.data, out)  # compiles
+            want = out.get()
+            out[:] = 0
+            with cupy.cuda.using_allocator(refuse):
+                bad = factor(plan, M.data, out)
+            assert cuda.vectors.first_bad(bad) == -1
+            np.testing.assert_array_equal(out.get(), want)
 
 
 def test_two_streams_at_once(cupy):

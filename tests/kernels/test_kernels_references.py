@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, PATTERNS, assert_close, dominant_matrices, in_dtype, values
+from checks import DTYPES, PATTERNS, dominant_matrices, values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,19 +73,6 @@ def test_a_plan_of_a_selection_names_the_first_nan():
         assert plan.select(x, 1) == np.inf
         with pytest.raises(MatrixError, match=r"values\[1\]"):
             plan.check()
-
-
-@pytest.mark.parametrize("method", ["sequential", "levels", "auto", "jacobi", "isai"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_plan_of_a_triangle(dtype, method):
-    A = as_csr(in_dtype(gallery.problem("poisson5:9"), dtype))
-    for b in (values(A.n, dtype), values((A.n, 3), dtype)):
-        x, y = np.empty_like(b), np.empty_like(b)
-        for solution, form in ((x, cpu), (y, reference)):
-            plan = form.triangular.triangular_plan(triangle(A, True, False), method, 2)
-            assert plan.load(A.data) == -1
-            plan.solve(b, solution)
-        assert_close(x, y, 64 if method == "isai" else 0)
 
 
 def test_a_plan_of_a_triangle_names_the_first_zero_of_the_diagonal():

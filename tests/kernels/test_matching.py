@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 
 from finelu import MatrixError, ParameterError, gallery, io
 from finelu.errors import StructurallySingular
-from finelu.kernels.cpu.matching import cut_cycles, lightest_matching
+from finelu.kernels.cpu.matching import cut_cycles
 from finelu.matrix import as_csr
 from finelu.scaling import dual_exponents, equilibrate, matching
 
@@ -289,18 +289,6 @@ def test_layers_in_which_paths_multiply_are_matched_at_once():
     A = sp.csr_matrix(A[:, : 2 * depth + 1])
     with pytest.raises(StructurallySingular, match="1 row"):
         matching(A)
-
-
-@PATTERNS
-@given(A=matrices(), wide=st.integers(1, 14))
-def test_as_many_rows_as_can_be_are_matched_whatever_the_shape(A, wide):
-    A = sp.csr_matrix(A.toarray()[:, :wide])
-    A.eliminate_zeros()
-    columns = np.empty(A.shape[0], np.int64)
-    lightest_matching(A.indptr, A.indices, np.zeros(A.nnz), columns, np.empty(A.shape[1]))
-    i = np.flatnonzero(columns >= 0)
-    assert i.size == sp.csgraph.structural_rank(A) and np.unique(columns[i]).size == i.size
-    assert (A.toarray()[i, columns[i]] != 0).all()
 
 
 def test_what_cannot_be_matched_is_named():

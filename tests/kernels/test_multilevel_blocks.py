@@ -3,20 +3,18 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import assert_close
+from checks import DTYPES, assert_close, own_types, values
 
 from finelu.device import sparse_module
 from finelu.kernels import kernels_for, reference
 
-TYPES = pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+TYPES = pytest.mark.parametrize("dtype", DTYPES)
 INDEX = pytest.mark.parametrize("index", ["int32", "int64"])
 COLUMNS = pytest.mark.parametrize("shape", [(), (1,), (3,)], ids=["vector", "one", "three"])
 
 
 def vector(n, shape, dtype, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, *shape)) + 1j * rng.standard_normal((n, *shape))
-    return (x if np.dtype(dtype).kind == "c" else x.real).astype(dtype)
+    return values((n, *shape), dtype, seed)
 
 
 def kernels(backend):
@@ -27,6 +25,7 @@ def kernels(backend):
 @INDEX
 @COLUMNS
 def test_the_way_in_and_out_are_their_twins(backend, dtype, index, shape):
+    own_types(backend, dtype, index)
     n, pivots = 300, 170
     rng = np.random.default_rng(1)
     order = rng.permutation(n).astype(index)
@@ -54,6 +53,7 @@ def test_a_vector_with_gaps_comes_in_as_well(backend):
 @COLUMNS
 @pytest.mark.parametrize("density", [0.002, 0.05, 0.6])
 def test_products_with_blocks_are_their_twins(backend, dtype, index, shape, density):
+    own_types(backend, dtype, index)
     M = sp.random(150, 90, density, "csr", random_state=np.random.default_rng(5))
     M = sp.csr_matrix((vector(M.nnz, (), dtype, 6), M.indices, M.indptr), shape=M.shape)
     M.indptr, M.indices = M.indptr.astype(index), M.indices.astype(index)

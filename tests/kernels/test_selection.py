@@ -371,10 +371,8 @@ def test_a_sample_that_leads_astray_costs_time_only(monkeypatch):
         values[5] = 0.0
 
 
-def test_method_on_the_cpu_has_its_effect(monkeypatch):
-    passes = []
-    count = cpu.selection.Selection._count
-    monkeypatch.setattr(cpu.selection.Selection, "_count", lambda *args: passes.append(1) or count(*args))
+def test_method_on_the_cpu_has_its_effect(calls_of):
+    passes = calls_of(cpu.selection.Selection, "_count")
     values = numbers("normal", 300_000)
     threshold(values, 1000, method="quickselect")
     assert not passes
@@ -413,20 +411,18 @@ def test_every_counting_gives_the_same(cuda, counting, kind):
 
 
 @pytest.mark.gpu
-def test_counting_and_method_choose_the_kernels(cuda, monkeypatch):
+def test_counting_and_method_choose_the_kernels(cuda, calls_of):
     import cupy
 
     from finelu.kernels.cuda import selection
 
-    asked = []
-    kernel = selection.kernel
-    monkeypatch.setattr(selection, "kernel", lambda *key: asked.append(key[1:]) or kernel(*key))
+    asked = calls_of(selection, "kernel")
     values = cupy.asarray(numbers("normal", 20_001))
     for counting in COUNTINGS[1:]:
         for method, function in (("sampleselect", "count_buckets"), ("quickselect", "partition")):
             asked.clear()
             cuda.selection.Selection(20_001, "float64", method=method, counting=counting).select(values, 5)
-            assert {key[3] for key in asked if key[0] == function} == {counting.upper()}
+            assert {key[4] for key in asked if key[1] == function} == {counting.upper()}
     with pytest.raises(ParameterError, match="quickselect offers shared"):
         cuda.selection.Selection(9, "float64", method="quickselect", counting="lanes")
 

@@ -52,15 +52,16 @@ def test_a_spike_of_the_residual_leaves_the_iterate_before_it(method, every):
     assert elsewhere.converged and residual(A, b, elsewhere.x) <= 1e-9 * np.linalg.norm(b)
 
 
-# BiCGSTAB
-
-
-def test_bicgstab_starts_again_where_its_recurrence_breaks_down():
-    A = np.array([[0.0, 1.0], [-1.0, 0.0]])  # shadow^H A r = 0 in the first step, whatever r is
-    solution = bicgstab(A, np.array([1.0, 1.0]))
+@pytest.mark.parametrize("method", [bicgstab, bicg], ids=name)
+def test_a_recurrence_that_breaks_down_starts_again(method):
+    A = np.array([[0.0, 1.0], [-1.0, 0.0]])  # shadow^H A r, or p_shadow^H A p, is 0 in the first step, whatever r is
+    solution = method(A, np.array([1.0, 1.0]))
     assert solution.status is Status.BREAKDOWN and np.isfinite(solution.x).all()
     B = np.array([[1.0, 2.0, 0.0], [-2.0, 1.0, 1.0], [0.0, 3.0, -1.0]])
-    assert bicgstab(B, np.array([1.0, 0.0, 0.0]), rtol=1e-12, maxiter=50).converged
+    assert method(B, np.array([1.0, 0.0, 0.0]), rtol=1e-12, maxiter=50).converged
+
+
+# BiCGSTAB
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
@@ -118,7 +119,7 @@ def test_bicgstab_starts_again_where_omega_underflows(backend, dtype, every):
 
 
 @pytest.mark.parametrize("preconditioned", [False, True])
-@pytest.mark.parametrize("dtype", [np.float64, np.complex128], ids=name)
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.complex128], ids=name)
 def test_bicg_makes_the_residual_orthogonal_to_the_krylov_space_of_the_adjoint(backend, dtype, preconditioned):
     A, b = system("general", dtype, m=6)
     M = sp.diags(np.linspace(0.2, 0.3, b.size) * (1 + 0.3j if np.dtype(dtype).kind == "c" else 1)).tocsr()
@@ -136,7 +137,8 @@ def test_bicg_makes_the_residual_orthogonal_to_the_krylov_space_of_the_adjoint(b
         callback=lambda x: seen.append(backend.fetch(x).copy()),
     )  # fmt: skip
     assert len(seen) == 5
-    np.testing.assert_allclose(seen[-1], exact, rtol=1e-9, atol=1e-11)
+    tol = 1e-9 if np.finfo(dtype).eps < 1e-10 else 1e-3
+    np.testing.assert_allclose(seen[-1], exact, rtol=tol, atol=tol / 100)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128], ids=name)
@@ -154,11 +156,12 @@ def test_bicg_takes_as_many_iterations_as_that_of_scipy(kind, dtype, preconditio
 
 
 def test_bicg_with_factors_is_bicg_with_their_dense_inverse():
-    A, b = system("general", np.complex128, m=6)
+    A, b = system("general", np.complex64, m=6)
     F = ILU0().factor(A)
-    one, other = bicg(A, b, M=F, rtol=1e-10), bicg(A, b, M=F.solve(np.eye(b.size)), rtol=1e-10)
-    assert one.converged and one.iterations == other.iterations < bicg(A, b, rtol=1e-10).iterations
-    np.testing.assert_allclose(one.history, other.history, rtol=1e-5, atol=1e-9 * one.history[0])
+    inverse = F.solve(np.eye(b.size, dtype=np.complex64))
+    one, other = bicg(A, b, M=F, rtol=1e-4), bicg(A, b, M=inverse, rtol=1e-4)
+    assert one.converged and one.iterations == other.iterations < bicg(A, b, rtol=1e-4).iterations
+    np.testing.assert_allclose(one.history, other.history, rtol=1e-2, atol=1e-5 * one.history[0])
 
 
 @pytest.mark.parametrize("which", ["A", "M"])
@@ -182,46 +185,3 @@ def test_bicg_names_an_adjoint_that_answers_wrongly():
     short = spla.LinearOperator(A.shape, matvec=lambda v: A @ v, rmatvec=lambda v: v * 1j, dtype=A.dtype)
     with pytest.raises(MatrixError, match=r"A\^H gave complex numbers for a real vector"):
         bicg(short, b)
-
-
-def test_bicg_starts_again_where_its_recurrence_breaks_down():
-    A = np.array([[0.0, 1.0], [-1.0, 0.0]])  # p_shadow^H A p = 0 in the first step, whatever r is
-    solution = bicg(A, np.array([1.0, 1.0]))
-    assert solution.status is Status.BREAKDOWN and np.isfinite(solution.x).all()
-    B = np.array([[1.0, 2.0, 0.0], [-2.0, 1.0, 1.0], [0.0, 3.0, -1.0]])
-    assert bicg(B, np.array([1.0, 0.0, 0.0]), rtol=1e-12, maxiter=50).converged
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=name)
-def test_the_step_of_bicg_is_broken_where_there_is_nothing_to_divide_by(backend, dtype):
-    xp, real = backend.xp, np.empty(0, dtype).real.dtype
-    finfo = np.finfo(real)
-    eps, tiny, huge = float(finfo.eps), float(finfo.tiny), float(finfo.max)
-    outcomes = {
-        (1.0, 2.0): monitor.RUNNING,
-        (2 * eps, 1.0): monitor.RUNNING,
-        (eps, 1.0): monitor.BROKEN,  # rho: its terms cancel to rounding
-        (0.0, 1.0): monitor.BROKEN,
-        (1.0, 0.0): monitor.BROKEN,  # sigma
-        (1.0, tiny / 4): monitor.BROKEN,  # alpha overflows
-        (float("nan"), 1.0): monitor.NOT_FINITE,
-        (1.0, float("inf")): monitor.NOT_FINITE,
-        (1.0, huge): monitor.RUNNING,
-    }
-    for (rho, sigma), code in outcomes.items():
-        state, alpha = xp.zeros(4, np.int32), xp.zeros(1, dtype)
-        rho_, sigma_ = (backend.move(np.array([v], dtype)) for v in (rho, sigma))
-        kernels_for(alpha).recurrences.bicg_alpha(state, rho_, sigma_, xp.ones(1, real), alpha)
-        assert int(state[monitor.CODE]) == code, (rho, sigma)
-        assert complex(alpha[0]) == pytest.approx(rho / sigma if code == monitor.RUNNING else 0)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=name)
-def test_a_residual_that_outgrows_the_precision_ends_the_cycle(backend, dtype):
-    eps = float(np.finfo(dtype).eps)
-    for size, code in ((0.4 / eps, monitor.RUNNING), (0.6 / eps, monitor.BROKEN)):
-        state, history = backend.xp.zeros(4, np.int32), backend.xp.zeros(2, dtype)
-        norms = backend.move(np.array([size, 0, 0, 1, 0.5], dtype))
-        kernels_for(norms).recurrences.bicg_record(state, norms, history, norms[:1])
-        assert int(state[monitor.CODE]) == code
-        assert int(state[monitor.ITERATIONS]) == 1 and float(history[1]) == pytest.approx(size)

@@ -149,7 +149,7 @@ def at_column(backend, j):
     return backend.move(np.array([monitor.RUNNING, j, j, 0], np.int32))
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32], ids=name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
 @pytest.mark.parametrize("n", [9, 5000])
 def test_mgs_step_is_figure_2(backend, dtype, n):
     rng = np.random.default_rng(3)

@@ -263,15 +263,6 @@ def test_what_is_not_finite_is_found(backend, dtype, bad, at):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [0, 300, 2**18 + 9])
-def test_what_is_gathered(backend, dtype, n):
-    x, places = np.linspace(1, 2, 500).astype(dtype), np.random.default_rng(0).integers(0, 500, n)
-    got = kernels_for(backend.move(x)).vectors.gather(backend.move(x), backend.move(places))
-    np.testing.assert_array_equal(backend.fetch(got), x[places])
-    np.testing.assert_array_equal(reference.vectors.gather(x, places[:300]), x[places[:300]])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_difference_may_be_written_over_one_of_its_vectors(backend, dtype):
     b, y = np.linspace(1, 2, 300).astype(dtype), np.linspace(3, -2, 300).astype(dtype)
     on_device = kernels_for(backend.move(b)), lambda a: backend.move(a.copy())
@@ -337,6 +328,18 @@ BREAKDOWNS = [
 ]
 RECORDS = [name for name in FAMILIES["recurrences"] if name.endswith("_record")]
 STEPS_THAT_RECORD = ("cg_step", "bicgstab_step")  # the norm of the r that they make
+# rho, sigma : the code, at the ends of the precision
+for code, rho, sigma in (
+    (RUNNING, lambda f: 2 * f.eps, lambda f: 1),
+    (BROKEN, lambda f: f.eps, lambda f: 1),  # the terms of rho cancel to rounding
+    (BROKEN, lambda f: 1, lambda f: f.tiny / 4),  # alpha overflows
+    (RUNNING, lambda f: 1, lambda f: f.max),
+):
+    given_ = lambda f, rho=rho, sigma=sigma: {"rho": rho(f), "sigma": sigma(f), "size": 1}  # noqa: E731
+    BREAKDOWNS.append(("bicg_alpha", given_, code))
+for code, size in ((RUNNING, 0.4), (BROKEN, 0.6)):  # a residual that outgrows the precision
+    given_ = lambda f, s=size: {"norms": {NORM: s / f.eps, START: 1, BEST: 0.5, CLAIM: 0}, "size": s / f.eps}  # noqa: E731
+    BREAKDOWNS.append(("bicg_record", given_, code))
 BREAKDOWNS += [(name, {"norms": {NORM: bad}}, NOT_FINITE) for name in RECORDS for bad in (NAN, INF)]
 BREAKDOWNS += [(name, {"norms": {NORM: 1e-3, CLAIM: 1e-3}}, CLAIMED) for name in RECORDS]
 BREAKDOWNS += [(name, {"r": NAN}, NOT_FINITE) for name in STEPS_THAT_RECORD]
@@ -344,8 +347,9 @@ BREAKDOWNS += [(name, {"norms": {CLAIM: 1e3}}, CLAIMED) for name in STEPS_THAT_R
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("function", "given_", "code"), BREAKDOWNS, ids=str)
+@pytest.mark.parametrize(("function", "given_", "code"), BREAKDOWNS, ids=lambda v: "ends" if callable(v) else str(v))
 def test_a_breakdown_is_named(backend, dtype, function, given_, code):
+    given_ = given_(np.finfo(dtype)) if callable(given_) else given_
     values = Values(dtype, 20, 3).arguments("recurrences", function, given_)
     after = agree(backend, "recurrences", function, values, 64.0)
     if code is not None:

@@ -2,10 +2,8 @@
 
 import inspect
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,16 +131,10 @@ def test_the_parameters_of_a_stranger_are_checked_by_it():
 
 
 @pytest.fixture
-def installed(tmp_path):
+def with_bicgstabl(installed):
     """The environment of a process in which a package with BiCGStabL, and a broken one, are installed."""
-    (tmp_path / "stabilized.py").write_text(method_in_one_file())
-    info = tmp_path / "stabilized-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stabilized\nVersion: 1.0\n")
-    points = "[finelu.methods]\nbicgstabl = stabilized:BiCGStabL\nghost = ghost_package:Ghost\n"
-    (info / "entry_points.txt").write_text(points)
-    path = os.pathsep.join([str(tmp_path), str(Path(fl.__file__).parents[1])])
-    return os.environ | {"PYTHONPATH": path}
+    points = {"bicgstabl": "stabilized:BiCGStabL", "ghost": "ghost_package:Ghost"}
+    return installed("stabilized", method_in_one_file(), "methods", points)
 
 
 CALLS = """
@@ -183,9 +175,9 @@ print(json.dumps([measured, code, said]))
 """
 
 
-def test_a_method_of_an_installed_package_is_taken_by_solve_compare_the_gradients_and_the_command_line(installed):
+def test_a_method_of_an_installed_package_is_taken_by_solve_compare_the_gradients_and_the_command_line(with_bicgstabl):
     command = [sys.executable, "-c", CALLS]
-    done = subprocess.run(command, env=installed, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, env=with_bicgstabl, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     measured, code, (solved, compared, ghost, unfit) = json.loads(done.stdout)
     assert measured[:3] == [["ilu0", "bicgstabl"], ["none", "bicgstabl"], ["solve", "bicgstabl"]]
@@ -234,10 +226,9 @@ def test_a_parameter_of_any_name_survives_a_correction():
     assert Named.solve(A, b, rtol=1e-8, kind=1, found=2, method=3, system=4).converged
 
 
-def test_a_name_is_registered_once_by_many_threads(monkeypatch):
+def test_a_name_is_registered_once_by_many_threads(monkeypatch, own_methods):
     from concurrent.futures import ThreadPoolExecutor
 
-    monkeypatch.setattr(METHODS, "registered", dict(METHODS.registered))
     kind = type("Late", (fl.Method,), {"iterate": staticmethod(lambda loop: None)})
     point = type("Point", (), {"name": "late", "value": "late:Late", "load": lambda self: kind})()
     monkeypatch.setitem(METHODS.__dict__, "_installed", {"late": point})

@@ -19,18 +19,7 @@ from finelu.krylov import METHODS as NAMES
 from finelu.krylov import richardson
 from finelu.krylov.operators import as_operator
 from finelu.krylov.system import System
-from finelu.matrix import as_csr
 from finelu.result import Status
-
-FORMS = {
-    "csc": sp.csc_matrix,
-    "coo array": sp.coo_array,
-    "dense": lambda A: A.toarray(),
-    "list": lambda A: A.toarray().tolist(),
-    "operator": spla.aslinearoperator,
-    "finelu": lambda A: as_csr(A),
-}
-
 
 # One name, one thing; one door
 
@@ -120,16 +109,6 @@ def test_richardson_keeps_to_the_arguments_of_all_methods(every):
     assert (fixed.status, fixed.iterations) == (Status.MAX_ITERATIONS, 7)
     assert richardson(A, b, M=M, atol=1e-3 * np.linalg.norm(b)).converged
     assert richardson(A, b, M=M, rtol=1e-30, maxiter=500).status is Status.MAX_ITERATIONS
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_richardson_takes_every_form(form):
-    A, b = system("spd", m=6)
-    A = (A + 4 * sp.eye(b.size)).tocsr()
-    M = sp.diags(1 / A.diagonal()).tocsr()
-    plain = richardson(A, b, M=M, rtol=1e-9)
-    formed = richardson(FORMS[form](A), b, M=FORMS[form](M), rtol=1e-9)
-    np.testing.assert_allclose(formed.x, plain.x, rtol=1e-6, atol=1e-9)
 
 
 def test_richardson_that_grows_ends_and_gives_the_best_back(backend):

@@ -130,16 +130,10 @@ def test_a_matrix_that_was_changed_in_place_is_looked_at_anew(backend, recipe):
         recipe.factor(C)
 
 
-def test_solve_looks_once(monkeypatch):
+def test_solve_looks_once(calls_of):
     from finelu.kernels import cpu
 
-    calls, plain = [], cpu.inspection.mirrored
-
-    def counted(*arguments):
-        calls.append(1)
-        return plain(*arguments)
-
-    monkeypatch.setattr(cpu.inspection, "mirrored", counted)
+    calls = calls_of(cpu.inspection, "mirrored")
     C = fl.as_csr(gallery.poisson5(30, 30))
     for recipe in ("ic0", "ict", "paric", "parict"):
         assert fl.solve(C, np.ones(900), recipe=recipe).converged and len(calls) == 1

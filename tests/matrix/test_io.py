@@ -114,6 +114,15 @@ def test_a_matrix_survives_every_format_bit_for_bit(tmp_path, extension, A):
         ("coordinate integer general", ["2 2 2", "1 1 4", "2 2 -7"], [[4, 0], [0, -7]]),
         ("array real general", ["2 2", "1", "2", "3", "4"], [[1, 3], [2, 4]]),
         ("coordinate real general", ["% remark", "", "1 1 2", "1 1 1", "1 1 2.5"], [[3.5]]),
+        (
+            "coordinate real skew-symmetric",
+            ["2 2 2", "2 1 1", "2 2 0"],
+            [[0, -1], [1, 0]],
+        ),
+        ("coordinate real symmetric", ["2 2 2", "1 2 0", "2 1 1"], [[0, 1], [1, 0]]),
+        ("coordinate real symmetric", ["2 2 2", "2 1 1", "1 2 -0.0"], [[0, 1], [1, 0]]),
+        ("coordinate real skew-symmetric", ["2 2 2", "1 2 1", "2 1 0"], [[0, 1], [-1, 0]]),
+        ("coordinate real general % as some write it", ["2 2 1", "2 1 1"], [[0, 0], [1, 0]]),
     ],
 )
 @pytest.mark.parametrize("extension", [".mtx", ".mtx.gz"])
@@ -373,6 +382,12 @@ def test_npz_with_several_arrays_is_ambiguous(tmp_path):
         (["%%MatrixMarket matrix array real general", "2 1", "1 2"], "line 3: '1 2': expected: a real number"),
         ([f"{MARKET}real general", "2 2 1", "1 1 1\f"], r"line 3: '1 1 1\\x0c': expected: row, column"),
         ([f"{MARKET}real general more", "2 2 1", "1 1 1"], "line 1: .*: 5 words follow"),
+        ([f"{MARKET}real skew-symmetric", "2 2 2", "2 1 1", "2 2 3"], "line 4: '2 2 3': the diagonal of .* is 0"),
+        ([f"{MARKET}complex hermitian", "2 2 2", "2 1 1 1", "2 2 1 1"], "line 4: '2 2 1 1': the diagonal of .* real"),
+        (
+            ["%%MatrixMarket matrix array complex hermitian", "2 2", "1 0", "2 1", "1 -1"],
+            "line 5: '1 -1': the diagonal of .* real",
+        ),
     ],
 )
 @pytest.mark.parametrize("extension", [".mtx", ".mtx.gz"])
@@ -448,34 +463,6 @@ def test_either_triangle_may_be_stored_and_never_both(tmp_path, symmetry, mirror
     path = text_file(tmp_path, "A.mtx", f"{MARKET}real {symmetry}", "3 3 3", *entries)
     with pytest.raises(FileError, match=r"line 5: '[12] [12] 5': \(2, 1\) and \(1, 2\) are both stored.*" + symmetry):
         read_matrix(path)
-
-
-@pytest.mark.parametrize(
-    ("layout", "lines", "match"),
-    [
-        ("coordinate real skew-symmetric", ["2 2 2", "2 1 1", "2 2 3"], "line 4: '2 2 3': the diagonal of .* is 0"),
-        ("coordinate complex hermitian", ["2 2 2", "2 1 1 1", "2 2 1 1"], "line 4: '2 2 1 1': the diagonal of .* real"),
-        ("array complex hermitian", ["2 2", "1 0", "2 1", "1 -1"], "line 5: '1 -1': the diagonal of .* real"),
-    ],
-)
-def test_diagonals_that_the_symmetry_does_not_allow(tmp_path, layout, lines, match):
-    with pytest.raises(FileError, match=match):
-        read_matrix(text_file(tmp_path, "A.mtx", f"%%MatrixMarket matrix {layout}", *lines))
-
-
-@pytest.mark.parametrize(
-    ("symmetry", "lines", "wanted"),
-    [
-        ("skew-symmetric", ["2 2 2", "2 1 1", "2 2 0"], [[0, -1], [1, 0]]),
-        ("symmetric", ["2 2 2", "1 2 0", "2 1 1"], [[0, 1], [1, 0]]),
-        ("symmetric", ["2 2 2", "2 1 1", "1 2 -0.0"], [[0, 1], [1, 0]]),
-        ("skew-symmetric", ["2 2 2", "1 2 1", "2 1 0"], [[0, 1], [-1, 0]]),
-        ("general % as some write it", ["2 2 1", "2 1 1"], [[0, 0], [1, 0]]),
-    ],
-)
-def test_zeros_and_comments_that_others_write(tmp_path, symmetry, lines, wanted):
-    A = read_matrix(text_file(tmp_path, "A.mtx", f"{MARKET}real {symmetry}", *lines))
-    assert (A.toarray() == np.array(wanted, float)).all()
 
 
 def test_the_name_says_whether_a_file_is_compressed(tmp_path):
@@ -688,15 +675,9 @@ def test_a_truncated_file_is_a_file_error_wherever_it_ends(tmp_path, extension, 
     content = path.read_bytes()
     for end in range(0, len(content), max(1, len(content) // 60)):
         path.write_bytes(content[:end])
-        with pytest.raises(FileError, match=f"A{extension}: "):
+        with pytest.raises(FileError, match=f"A{extension}: ") as error:
             read_matrix(path)
-
-
-def test_a_truncated_gz_says_so(tmp_path):
-    path = text_file(tmp_path, "A.mtx.gz", "%%MatrixMarket matrix coordinate real general", "1 1 1", "1 1 2")
-    path.write_bytes(path.read_bytes()[:-12])
-    with pytest.raises(FileError, match="the file is truncated"):
-        read_matrix(path)
+    assert "the file is truncated" in str(error.value) or extension != ".mtx.gz"
 
 
 @pytest.mark.parametrize("extension", VECTOR_FORMATS)
@@ -964,24 +945,8 @@ def test_arrays_that_a_format_cannot_hold(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "entries", "symmetric"),
-    [
-        ("1138_bus", 1138, 4054, True),
-        ("bcsstk16", 4884, 290378, True),
-        ("orsreg_1", 2205, 14133, False),
-        ("memplus", 17758, 126150, False),  # 99147 and 27003 explicit zeros
-    ],
+    "name", ["1138_bus", "bcsstk16", "gre_115", "memplus", "west0479", "ng_helmholtz_k40", "hifir_LE_4"]
 )
-def test_real_matrices(name, rows, entries, symmetric):
-    path = MATRICES / f"{name}.mtx.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not there; FINELU_MATRICES names the folder of real matrices")
-    A = read_matrix(path)
-    assert (A.shape, A.nnz) == ((rows, rows), entries)
-    assert (abs(A - A.T).max() == 0) == symmetric
-
-
-@pytest.mark.parametrize("name", ["1138_bus", "gre_115", "memplus", "west0479", "ng_helmholtz_k40", "hifir_LE_4"])
 def test_real_matrices_are_what_scipy_reads(name):
     path = MATRICES / f"{name}.mtx.gz"
     if not path.exists():

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import finelu
 from finelu import gallery
+from finelu.compiling import compile_clock
 from finelu.errors import DeviceError, MatrixError, ParameterError
 from finelu.kernels import kernels_for, reference
-from finelu.kernels.compiling import compile_clock
 from finelu.krylov import METHODS
 from finelu.matrix import CSR, as_csr, check_vector, lower_triangle
 from finelu.validation import number
@@ -39,10 +39,6 @@ def assert_same_csr(got: CSR, want: sp.csr_matrix):
     np.testing.assert_array_equal(got.data, want.data)
     np.testing.assert_array_equal(want.data[got.diag], want.diagonal())
     np.testing.assert_array_equal(want.indices[got.diag], np.arange(want.shape[0]))
-
-
-def fetched(backend, A: CSR):
-    return CSR(*(backend.fetch(v) for v in (A.indptr, A.indices, A.data, A.diag)))
 
 
 # What comes in
@@ -81,11 +77,11 @@ def test_dense_matrices_come_in_by_their_non_zeros(wrap):
 def test_a_dense_array_stays_on_its_device(backend):
     got = as_csr(backend.move(example().toarray()))
     assert isinstance(got.data, backend.xp.ndarray)
-    assert_same_csr(fetched(backend, got), example())
+    assert_same_csr(got.on(np), example())
 
 
 def test_one_row(backend):
-    got = fetched(backend, as_csr(backend.move(sp.csr_matrix([[3.0]]))))
+    got = as_csr(backend.move(sp.csr_matrix([[3.0]]))).on(np)
     assert (got.n, got.nnz, got.shape) == (1, 1, (1, 1))
 
 
@@ -140,7 +136,7 @@ def test_duplicates_are_summed_and_rows_sorted(backend):
     data = np.array([1.0, 4, 2, 3, -3, 5, 7, 1])
     A = sp.csr_matrix((data, indices, indptr), shape=(3, 3))
     kept = data.copy(), indices.copy(), indptr.copy()
-    got = fetched(backend, as_csr(backend.move(A)))
+    got = as_csr(backend.move(A)).on(np)
     np.testing.assert_array_equal(got.indptr, [0, 2, 3, 5])
     np.testing.assert_array_equal(got.indices, [0, 2, 1, 0, 2])
     np.testing.assert_array_equal(got.data, [4, 3, 0, 7, 6])
@@ -235,11 +231,6 @@ def test_an_array_that_is_no_matrix_is_refused(A):
     one_line(error)
 
 
-def test_a_vector_on_the_gpu_is_refused(backend):
-    with pytest.raises(MatrixError, match=r"shape \(3,\)"):
-        as_csr(backend.move(np.ones(3)))
-
-
 def test_an_empty_matrix_is_refused(backend):
     for A in (backend.move(np.empty((0, 0))), sp.csr_matrix((0, 0))):
         with pytest.raises(MatrixError, match="empty") as error:
@@ -324,12 +315,6 @@ def test_missing_diagonal_entries_of_any_pattern_are_counted(backend, A, data):
         as_csr(backend.move(B))
 
 
-def test_one_missing_diagonal_entry(backend):
-    A = sp.csr_matrix(np.array([[1.0, 2], [3, 0]]))
-    with pytest.raises(MatrixError, match=r"row 1 \(1 such row\)"):
-        as_csr(backend.move(A))
-
-
 def test_an_explicit_zero_is_an_entry(backend):
     A = sp.csr_matrix((np.array([1.0, 0.0]), [0, 1], [0, 1, 2]), shape=(2, 2))
     assert as_csr(backend.move(A)).nnz == 2
@@ -366,7 +351,7 @@ def test_errors_are_value_errors_too():
 def test_the_lower_triangle_is_that_of_scipy(backend, A):
     L, places = lower_triangle(as_csr(backend.move(A)))
     want = sp.tril(A, format="csr")
-    assert_same_csr(fetched(backend, L), want)
+    assert_same_csr(L.on(np), want)
     np.testing.assert_array_equal(A.data[backend.fetch(places)], want.data)
 
 
@@ -385,7 +370,7 @@ def test_patterns_are_the_same_or_not(backend):
 def test_every_gallery_matrix_comes_through_untouched(backend):
     for problem in gallery.small():
         before = [v.copy() for v in (problem.A.data, problem.A.indices, problem.A.indptr)]
-        assert_same_csr(fetched(backend, as_csr(backend.move(problem.A))), problem.A)
+        assert_same_csr(as_csr(backend.move(problem.A)).on(np), problem.A)
         for now, then in zip((problem.A.data, problem.A.indices, problem.A.indptr), before, strict=True):
             np.testing.assert_array_equal(now, then)
 

@@ -1,7 +1,6 @@
 """Orderings and scalings, and the kernels that scale: by definition, by twin, by bad input."""
 
 import os
-import sys
 import threading
 from importlib.util import find_spec
 from itertools import pairwise
@@ -50,10 +49,6 @@ from finelu.ordering import (
 NO_ROW = 2**62
 
 
-def on(backend, A):
-    return CSR(*(backend.move(part) for part in (A.indptr, A.indices, A.data, A.diag)))
-
-
 def dense(backend, A):
     return sp.csr_matrix(tuple(backend.fetch(v) for v in (A.data, A.indices, A.indptr)), shape=A.shape).toarray()
 
@@ -96,11 +91,11 @@ def test_rcm_takes_a_pattern_that_is_not_symmetric_and_one_in_parts():
 @PATTERNS
 @given(A=dominant_matrices(dtype="complex128"))
 def test_a_permutation_is_p_a_pt_and_follows_new_values(backend, A):
-    P = permutation(on(backend, as_csr(A)), "rcm")
+    P = permutation(backend.move(as_csr(A)), "rcm")
     order, inverse = (backend.fetch(v) for v in (P.order, P.inverse))
     np.testing.assert_array_equal(order[inverse], np.arange(A.shape[0]))
     for B in (A, perturbed(A)):
-        B_permuted = P.matrix(on(backend, as_csr(B)))
+        B_permuted = P.matrix(backend.move(as_csr(B)))
         np.testing.assert_array_equal(dense(backend, B_permuted), B.toarray()[np.ix_(order, order)])
         np.testing.assert_array_equal(backend.fetch(B_permuted.data[B_permuted.diag]), B.diagonal()[order])
         indptr, indices = backend.fetch(B_permuted.indptr), backend.fetch(B_permuted.indices)
@@ -113,16 +108,16 @@ def test_of_a_lower_triangle_the_lower_triangle_of_p_a_pt_comes_out(backend, A):
     A = sp.csr_matrix(A + 1j * (sp.tril(A, -1) - sp.triu(A, 1)))  # Hermitian, and not symmetric
     for B in (A, sp.csr_matrix(A.multiply(A.real))):
         half, _ = lower_triangle(as_csr(B))
-        P = permutation(on(backend, half), "rcm", hermitian=True)
+        P = permutation(backend.move(half), "rcm", hermitian=True)
         order = backend.fetch(P.order)
         want = np.tril(B.toarray()[np.ix_(order, order)])
-        np.testing.assert_array_equal(dense(backend, P.matrix(on(backend, half))), want)
+        np.testing.assert_array_equal(dense(backend, P.matrix(backend.move(half))), want)
         np.testing.assert_array_equal(backend.fetch(P.pattern.diag) + 1, backend.fetch(P.pattern.indptr)[1:])
 
 
 def test_the_index_type_is_kept(backend):
     for index in (np.int32, np.int64):
-        P = permutation(on(backend, with_index(gallery.poisson5(5), index)), "rcm")
+        P = permutation(backend.move(with_index(gallery.poisson5(5), index)), "rcm")
         assert {v.dtype for v in (P.order, P.inverse, P.places, P.pattern.indptr, P.pattern.diag)} == {np.dtype(index)}
 
 
@@ -296,14 +291,14 @@ def test_a_permutation_by_another_order(backend, ordering):
     if ordering == "nd":
         pytest.importorskip("pymetis")
     A = gallery.convection_diffusion(9, 8, 1)
-    P = permutation(on(backend, as_csr(A)), ordering)
+    P = permutation(backend.move(as_csr(A)), ordering)
     order = backend.fetch(P.order)
     np.testing.assert_array_equal(order, {"mmd": minimum_degree, "amd": amd, "nd": nested_dissection}[ordering](A))
-    np.testing.assert_array_equal(dense(backend, P.matrix(on(backend, as_csr(A)))), A.toarray()[np.ix_(order, order)])
+    np.testing.assert_array_equal(dense(backend, P.matrix(backend.move(as_csr(A)))), A.toarray()[np.ix_(order, order)])
 
 
-def test_what_is_not_installed_is_named_with_its_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pymetis", None)
+def test_what_is_not_installed_is_named_with_its_command(not_installed):
+    not_installed("pymetis")
     A = gallery.poisson5(3)
     for call, command in (
         (lambda: nested_dissection(A), "pip install 'finelu[metis]'"),
@@ -465,7 +460,7 @@ def backend_pivots(A):
 def test_unit_diagonal_makes_pivots_of_magnitude_one(backend, dtype):
     A = in_dtype(gallery.random_dominant(60, 0.1, 1), dtype)
     A = as_csr(sp.csr_matrix(sp.diags(np.where(np.arange(60) % 2, -1e4, 1e-3)).astype(dtype) @ A))
-    d = backend.fetch(backend_pivots(on(backend, A)))
+    d = backend.fetch(backend_pivots(backend.move(A)))
     assert d.dtype == A.data.real.dtype
     assert_close(d * d * abs(A.data[A.diag]), np.ones(60, d.dtype), 4)
 
@@ -473,7 +468,7 @@ def test_unit_diagonal_makes_pivots_of_magnitude_one(backend, dtype):
 def test_unit_diagonal_leaves_a_zero_alone(backend):
     A = as_csr(sp.csr_matrix(np.array([[4.0, 1], [1, 3]])))
     A.data[A.diag[1]] = 0
-    np.testing.assert_array_equal(backend.fetch(backend_pivots(on(backend, A))), [0.5, 1])
+    np.testing.assert_array_equal(backend.fetch(backend_pivots(backend.move(A))), [0.5, 1])
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
@@ -492,7 +487,7 @@ def test_scale_is_its_twin_and_by_definition(backend, dtype, index):
         want = reference.scaling.scale(A, np.empty_like(A.data), below, above)
         sides = [tuple(v if v is None else backend.move(v) for v in side) for side in (below, above)]
         out = backend.xp.empty(A.nnz, dtype)
-        assert kernels_for(out).scaling.scale(on(backend, A), out, *sides) is out
+        assert kernels_for(out).scaling.scale(backend.move(A), out, *sides) is out
         np.testing.assert_array_equal(backend.fetch(out), want)
     M = A.tosparse().toarray()
     by_definition = np.tril(a[:, None] * M * b, -1) + np.triu(c[:, None] * M * d)
@@ -510,7 +505,7 @@ def test_divide_by_pivots_is_its_twin(backend, dtype, index):
     want, counted = new.copy(), np.array([0, NO_ROW])
     reference.scaling.divide_by_pivots(F, want, counted)
     out, refused = backend.move(new.copy()), backend.move(np.array([0, NO_ROW]))
-    assert kernels_for(out).scaling.divide_by_pivots(on(backend, F), out, refused) is out
+    assert kernels_for(out).scaling.divide_by_pivots(backend.move(F), out, refused) is out
     assert_close(backend.fetch(out), want, 0 if backend.name == "cpu" else 8, scale=abs(want))
     np.testing.assert_array_equal(backend.fetch(refused), [0, NO_ROW])
     above = F.tosparse().indices >= np.repeat(np.arange(F.n), np.diff(F.indptr))
@@ -524,7 +519,7 @@ def test_what_a_pivot_would_make_infinite_stays_and_is_counted(backend):
     want, counted = new.copy(), np.array([0, NO_ROW])
     reference.scaling.divide_by_pivots(F, want, counted)
     out, refused = backend.move(new.copy()), backend.move(np.array([0, NO_ROW]))
-    kernels_for(out).scaling.divide_by_pivots(on(backend, F), out, refused)
+    kernels_for(out).scaling.divide_by_pivots(backend.move(F), out, refused)
     for got, count in ((want, counted), (backend.fetch(out), backend.fetch(refused))):
         np.testing.assert_array_equal(got, new)
         np.testing.assert_array_equal(count, [2, 1])

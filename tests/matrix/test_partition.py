@@ -1,7 +1,6 @@
 """Parts of a matrix: by definition, by twin, by behaviour, by bad input; the same ones everywhere."""
 
 import math
-import sys
 from functools import cache
 
 import numpy as np
@@ -26,7 +25,7 @@ from scipy.sparse.csgraph import connected_components
 import finelu.partition
 from finelu import MatrixError, ParameterError, gallery
 from finelu.kernels import kernels_for, reference
-from finelu.matrix import CSR, as_csr
+from finelu.matrix import as_csr
 from finelu.partition import METHODS, TOLERATED, grid_of, partition
 
 SIZES = (1, 2, 7, 30, 500)
@@ -81,14 +80,10 @@ def matrices():
 NAMES = pytest.mark.parametrize("name", matrices())
 
 
-def on(backend, A):
-    return CSR(*(backend.move(part) for part in (A.indptr, A.indices, A.data, A.diag)))
-
-
 def found(backend, S, size, method="aggregate"):
     """The parts on the host, and how many there are; of which what every partition promises is asserted."""
     A = as_csr(S, diagonal=False)
-    result = partition(on(backend, A), size, method)
+    result = partition(backend.move(A), size, method)
     assert isinstance(result.parts, backend.xp.ndarray)
     parts = backend.fetch(result.parts)
     assert parts.shape == (A.n,) and parts.dtype == np.int32 and type(result.count) is int
@@ -251,7 +246,7 @@ def test_a_graph_without_gaps_has_the_same_lists(backend, n, seed):
 @NAMES
 def test_a_gpu_finds_the_same_parts(backend, name):
     A = as_csr(matrices()[name], diagonal=False)
-    assert grid_of(on(backend, A)) == grid_of(A)
+    assert grid_of(backend.move(A)) == grid_of(A)
     for method in ("aggregate", "auto"):
         for size in SIZES:
             np.testing.assert_array_equal(found(backend, A, size, method)[0], partition(A, size, method).parts)
@@ -386,12 +381,12 @@ def nine_points(nx, ny):
     ids=str,
 )
 def test_a_grid_is_found(backend, S, shape):
-    grid = grid_of(on(backend, as_csr(S)))
+    grid = grid_of(backend.move(as_csr(S)))
     assert grid is not None and grid.shape == shape and grid.alike
 
 
 def test_couplings_of_a_grid_are_those_of_its_directions(backend):
-    grid = grid_of(on(backend, as_csr(gallery.apache2_like(8, 9, 10))))
+    grid = grid_of(backend.move(as_csr(gallery.apache2_like(8, 9, 10))))
     diagonal = gallery.apache2_like(8, 9, 10).diagonal().max()
     assert grid.couplings[0] > 0.4 and grid.couplings[1] == pytest.approx(4 / diagonal, rel=0.5)
     assert not grid.alike
@@ -426,7 +421,7 @@ def with_entry(A, i, j):
     ids=str,
 )
 def test_what_is_no_grid_is_none(backend, S):
-    A = on(backend, as_csr(S, diagonal=False))
+    A = backend.move(as_csr(S, diagonal=False))
     assert grid_of(A) is None
     with pytest.raises(MatrixError, match="not that of a grid") as error:
         partition(A, 10, "geometric")
@@ -471,8 +466,8 @@ def test_a_method_that_does_not_exist():
     one_line(error)
 
 
-def test_metis_that_is_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pymetis", None)
+def test_metis_that_is_not_installed(not_installed):
+    not_installed("pymetis")
     with pytest.raises(ParameterError, match=r"finelu\[metis\].*use 'aggregate'") as error:
         partition(as_csr(gallery.poisson5(5)), 10, "metis")
     one_line(error)
@@ -480,7 +475,7 @@ def test_metis_that_is_not_installed(monkeypatch):
 
 def test_the_matrix_stays_as_it_is(backend):
     S = in_dtype(gallery.anisotropic_triangles(3), "float64")
-    A = on(backend, as_csr(S))
+    A = backend.move(as_csr(S))
     copies = [backend.fetch(v).copy() for v in (A.indptr, A.indices, A.data, A.diag)]
     for method in ("aggregate", "natural", "auto"):
         partition(A, 20, method)

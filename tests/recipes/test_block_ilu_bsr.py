@@ -12,7 +12,6 @@ from stencil_cases import random_blocks
 
 import finelu as fl
 from finelu import ILU0, BlockILU0, BlockMatrix, MatrixError, ParameterError, SingularBlock, StencilMatrix, gallery
-from finelu.errors import NoFactors
 from finelu.kernels import kernels_for
 from finelu.result import Status
 
@@ -204,14 +203,6 @@ def test_corrections_with_any_pattern(backend):
     assert np.linalg.norm(b - dense(*arrays) @ backend.fetch(solution.x)) <= 1.1e-11 * np.linalg.norm(b)
 
 
-def test_real_factors_take_complex_right_hand_sides_and_none(backend):
-    arrays = block_arrays(6, 3)
-    _, F = factored(backend, arrays)
-    b = values((18, 2), "complex128")
-    assert_close(product(backend, F).T @ backend.fetch(F.solve(backend.move(b), "H")), b, 1024)
-    assert F.solve(backend.xp.empty((18, 0))).shape == (18, 0)
-
-
 # The effect of each parameter
 
 
@@ -227,66 +218,7 @@ def test_pivoting_inverts_blocks_with_a_zero_diagonal(backend):
     assert_close(backend.fetch(F.lu), np.linalg.inv(data), 512, scale=1)
 
 
-def test_float32_factors_of_a_float64_matrix(backend):
-    arrays = block_arrays(10, 3)
-    A, F = factored(backend, arrays, precision="float32")
-    assert F.dtype == F.lu.dtype == "float32"
-    _, G = factored(backend, (arrays[0].astype("float32"), *arrays[1:]))
-    np.testing.assert_array_equal(backend.fetch(F.lu), backend.fetch(G.lu))
-    assert fl.gmres(A, backend.move(values(30, "float64")), M=F, rtol=1e-12).converged
-    _, wide = factored(backend, (arrays[0].astype("complex64"), *arrays[1:]), precision="float64")
-    assert wide.dtype == "complex128"
-
-
-def test_shift_moves_the_diagonal(backend):
-    data, indices, indptr = block_arrays(8, 3)
-    moved = data.copy()
-    diag = np.flatnonzero(np.repeat(np.arange(8), np.diff(indptr)) == indices)
-    moved[diag[:, None], range(3), range(3)] *= 1.25
-    _, S = factored(backend, (data, indices, indptr), shift=0.25)
-    _, want = factored(backend, (moved, indices, indptr))
-    assert_close(backend.fetch(S.lu), backend.fetch(want.lu), 64, scale=abs(moved).max())
-    zero = data.copy()
-    zero[diag, 0, 0] = 0
-    _, Z = factored(backend, (zero, indices, indptr), shift=0.5, pivoting=False)
-    assert np.isfinite(backend.fetch(Z.lu)).all()
-
-
-def test_update_takes_new_values_and_keeps_memory_and_pattern(backend):
-    first, second = block_arrays(12, 3), block_arrays(12, 3)
-    second[0][...] = second[0] * values(second[0].shape, "float64", 5) + first[0]
-    A, F = factored(backend, first)
-    b = backend.move(values(36, "float64"))
-    F.solve(b, "T")
-    lu, pattern, transposed = F.lu, F.pattern.pattern, F.pattern.pattern.transposed
-    assert F.update(BlockMatrix(*(backend.move(v) for v in second))) is F
-    assert F.lu is lu and F.pattern.pattern is pattern and pattern.transposed is transposed
-    _, G = factored(backend, second)
-    for trans in ("N", "T"):
-        np.testing.assert_array_equal(backend.fetch(F.solve(b, trans)), backend.fetch(G.solve(b, trans)))
-    F.update(A)
-    np.testing.assert_array_equal(backend.fetch(A.data), first[0])  # the caller's blocks are not written
-    assert F.report["numeric_seconds"] > 0
-    C = BlockILU0(block_size=3).factor(A.tocsr())
-    np.testing.assert_array_equal(backend.fetch(C.solve(b)), backend.fetch(F.solve(b)))
-    C.update(G.pattern.with_values(backend.move(second[0])).tocsr())
-    np.testing.assert_array_equal(backend.fetch(C.solve(b)), backend.fetch(G.solve(b)))
-
-
 # Bad input
-
-
-@pytest.mark.parametrize("pivoting", [False, True])
-def test_a_singular_block_names_its_block_row_and_condition(backend, pivoting):
-    data, indices, indptr = block_tridiagonal(9, 2)
-    rows = np.repeat(np.arange(9), np.diff(indptr))
-    data[(rows == 5) & (indices == 4)] = 0  # so that nothing is subtracted from the block
-    data[(rows == 5) & (indices == 5)] = [[1, 2], [2, 4]]
-    data[(rows == 7) & (indices == 7)] = 0  # a later one
-    with pytest.raises(SingularBlock, match=r"block row 5 \(from row 10 on\), of condition inf") as error:
-        factored(backend, (data, indices, indptr), pivoting=pivoting)
-    assert error.value.cell == 5 and error.value.row == 10
-    assert f"BlockILU0({'' if pivoting else 'pivoting=False'})" in one_line(error)
 
 
 def test_the_condition_is_that_of_the_block_of_the_factorization(backend):
@@ -314,48 +246,6 @@ def test_a_missing_diagonal_block_is_named(backend):
     indices[[3, 5]] = 0
     with pytest.raises(MatrixError, match=r"block row 3 \(from row 9 on; 2 such block rows\)") as error:
         factored(backend, (data, indices, indptr))
-    one_line(error)
-
-
-def test_after_a_failed_update_there_are_no_factors(backend):
-    arrays = block_arrays(4, 2)
-    A, F = factored(backend, arrays)
-    b = backend.move(np.ones(8))
-    with pytest.raises(SingularBlock):
-        F.update(A.with_values(0 * A.data))
-    for use in (lambda: F.solve(b), lambda: F.L, lambda: F.U):
-        with pytest.raises(NoFactors):
-            use()
-    F.update(A).solve(b)
-    other = block_arrays(4, 2, seed=1)
-    assert other[0].shape != arrays[0].shape or (other[1] != arrays[1]).any()
-    for wrong in (other, block_arrays(4, 3), block_arrays(5, 2)):
-        with pytest.raises(MatrixError, match="update needs the block pattern") as error:
-            F.update(BlockMatrix(*(backend.move(v) for v in wrong)))
-        one_line(error)
-    with pytest.raises(MatrixError, match="update needs the block pattern"):
-        F.update(StencilMatrix(backend.move(random_blocks((4, 1, 1), 2))))
-    with pytest.raises(MatrixError, match="complex"):
-        F.update(A.astype("complex128"))
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"shift": -1.0},
-        {"shift": np.nan},
-        {"precision": "half"},
-        {"pivoting": 1},
-        {"block_size": 0},
-        {"block_size": 2.0},
-        {"block_size": True},
-        {"block_size": "2"},
-    ],
-    ids=str,
-)
-def test_bad_parameters(bad):
-    with pytest.raises(ParameterError, match=next(iter(bad))) as error:
-        BlockILU0(**bad).factor(BlockMatrix(*block_arrays(3, 2)))
     one_line(error)
 
 

@@ -13,7 +13,6 @@ from stencil_cases import random_blocks
 
 import finelu as fl
 from finelu import BlockILU0, BlockJacobi, BlockMatrix, MatrixError, ParameterError, SingularBlock, StencilMatrix
-from finelu.errors import NoFactors
 
 
 def diagonal_blocks(D, n):
@@ -87,65 +86,7 @@ def test_badly_scaled_rows_do_no_harm(backend):
     np.testing.assert_allclose(backend.fetch(F.solve(backend.move(dense(scaled, indices, indptr) @ x))), x, rtol=1e-10)
 
 
-# The effect of each parameter
-
-
-def test_precision_and_shift(backend):
-    matrices, D = forms(backend)
-    R = values((72, 2), "float64")
-    moved = D.copy()
-    moved[range(72), range(72)] *= 1.5
-    for A, size in zip(matrices, (None, None, 3), strict=True):
-        F = BlockJacobi(block_size=size, precision="float32").factor(A)
-        assert F.dtype == "float32" and F.inverses.dtype == "float32"
-        want = np.linalg.solve(diagonal_blocks(D, 3), R)
-        got = backend.fetch(F.solve(backend.move(R)))
-        assert got.dtype == "float64"
-        np.testing.assert_allclose(got, want, atol=1e-5 * abs(want).max())
-        S = BlockJacobi(block_size=size, shift=0.5).factor(A)
-        want = np.linalg.solve(diagonal_blocks(moved, 3), R)
-        assert_close(backend.fetch(S.solve(backend.move(R))), want, 512)
-
-
-def test_update_takes_new_values(backend):
-    matrices, _ = forms(backend)
-    b = backend.move(values(72, "float64"))
-    for A, size in zip(matrices, (None, None, 3), strict=True):
-        recipe = BlockJacobi(block_size=size)
-        F = recipe.factor(A)
-        double = StencilMatrix(2 * A.blocks) if isinstance(A, StencilMatrix) else None
-        double = double or (A.with_values(2 * A.data) if isinstance(A, BlockMatrix) else 2 * A)
-        assert F.update(double) is F
-        np.testing.assert_array_equal(backend.fetch(F.solve(b)), backend.fetch(recipe.factor(double).solve(b)))
-    F = BlockJacobi().factor(matrices[0])
-    with pytest.raises(SingularBlock):
-        F.update(StencilMatrix(0 * matrices[0].blocks))
-    with pytest.raises(NoFactors):
-        F.solve(b)
-    for wrong in (matrices[1], StencilMatrix(backend.move(random_blocks((3, 2, 5), 3)))):
-        with pytest.raises(MatrixError, match="update needs the grid"):
-            F.update(wrong)
-
-
 # Bad input
-
-
-@pytest.mark.parametrize("n", [2, 3, 34])
-def test_a_singular_block_names_cell_or_block_row_and_condition(backend, n):
-    blocks = random_blocks((2, 2, 3), n)
-    blocks[3, 1, 0, 2] = 1.0
-    blocks[3, 1, 1, 0] = np.diag([1e-30] + [1.0] * (n - 1)) @ np.ones((n, n))
-    S = StencilMatrix(blocks)
-    B = BlockMatrix.from_bsr(S.to_bsr())
-    block = BlockMatrix(*(backend.move(v) for v in (B.data, B.indices, B.indptr)))
-    for A, cell, text in (
-        (StencilMatrix(backend.move(blocks)), (1, 0, 2), rf"cell \(1, 0, 2\) \(from row {8 * n} on\), of condition"),
-        (block, 8, rf"block row 8 \(from row {8 * n} on\), of condition .* singular to working precision"),
-    ):
-        with pytest.raises(SingularBlock, match=text) as error:
-            BlockJacobi().factor(A)
-        assert error.value.cell == cell and error.value.row == 8 * n and error.value.condition > 1e15
-        assert "pivoting" not in one_line(error)
 
 
 @pytest.mark.parametrize("n", [3, 40])

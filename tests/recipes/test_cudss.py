@@ -7,8 +7,10 @@ import gc
 import os
 import pickle
 import signal
+import sys
 import threading
 from contextlib import nullcontext, suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -198,15 +200,19 @@ def fake(monkeypatch):
     gc.freeze()  # the collection at the end passes over what is older: that is no solver of this library
     library, device = Fake(), {"stream": 0, "waits": 0, "freed": 0}
     library.device = device
+    cuda = SimpleNamespace(
+        Device=lambda number: nullcontext(),
+        get_current_stream=lambda: SimpleNamespace(ptr=device["stream"]),
+        runtime=SimpleNamespace(
+            getDevice=lambda: 0, deviceSynchronize=lambda: device.update(waits=device["waits"] + 1)
+        ),
+    )
+    pool = SimpleNamespace(free_all_blocks=lambda: device.update(freed=device["freed"] + 1))
+    cupy = SimpleNamespace(cuda=cuda, get_default_memory_pool=lambda: pool)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setenv("CUDSS_JIT_CACHE_DIR", "")
     monkeypatch.setattr(runtime, "library", lambda: runtime.Library(library, version="1.0.0"))
-    monkeypatch.setattr(runtime, "_device", lambda: 0)
-    monkeypatch.setattr(runtime, "_on", lambda device: nullcontext())
-    monkeypatch.setattr(runtime, "_stream", lambda: (device["stream"], 0))
-    monkeypatch.setattr(runtime, "_stream_object", lambda: None)
-    monkeypatch.setattr(runtime, "_synchronize", lambda: device.update(waits=device["waits"] + 1))
-    monkeypatch.setattr(runtime, "free_idle_memory", lambda: device.update(freed=device["freed"] + 1))
     monkeypatch.setattr(runtime, "_at", lambda array: array.ctypes.data)
-    monkeypatch.setattr(runtime, "jit_folder", lambda: None)
     for place in ("finelu.preconditioners.direct.cudss.on_gpu", "finelu.preconditioners.direct.recipe.on_gpu"):
         monkeypatch.setattr(place, lambda array: True)
     yield library
@@ -303,14 +309,6 @@ def test_an_update_that_is_symmetric_no_more(where):
         assert close(B, where.fetch(F.update(where.move(B)).solve(where.move(b))), b) and F.report.kind == kind
 
 
-def test_an_update_that_is_definite_no_more(where):
-    A = of_kind("positive definite")
-    B, b = sp.csr_matrix(A - 1.5 * sp.identity(A.shape[0])), np.ones(A.shape[0])
-    F = SparseLU(backend="cudss").factor(where.move(A))
-    assert F.report.kind == "positive definite"
-    assert close(B, where.fetch(F.update(where.move(B)).solve(where.move(b))), b) and F.report.kind == "symmetric"
-
-
 @pytest.mark.parametrize("kind", ["general", "symmetric"])
 def test_gaps_of_the_diagonal(where, kind):
     A = gallery.stokes(8)
@@ -392,17 +390,14 @@ def test_copies_factor_anew(where):
     np.testing.assert_allclose(where.fetch(F.solve(where.move(b))), want, rtol=1e-8)
 
 
-@pytest.mark.parametrize("ordering", ["auto", "nd", "amd", None])
-def test_orderings(where, ordering):
+@pytest.mark.parametrize(
+    "options",
+    [*({"ordering": o} for o in ("auto", "nd", "amd", None)), {"matching": True}, {"matching": False}],
+    ids=str,
+)
+def test_orderings_and_matchings(where, options):
     A, b = of_kind("general"), np.ones(210)
-    F = SparseLU(backend="cudss", ordering=ordering).factor(where.move(A))
-    assert close(A, where.fetch(F.solve(where.move(b))), b)
-
-
-@pytest.mark.parametrize("matching", [None, True, False])
-def test_matchings(where, matching):
-    A, b = of_kind("general"), np.ones(210)
-    F = SparseLU(backend="cudss", matching=matching).factor(where.move(A))
+    F = SparseLU(backend="cudss", **options).factor(where.move(A))
     assert close(A, where.fetch(F.solve(where.move(b))), b)
 
 
@@ -476,9 +471,10 @@ def test_choices_reach_the_library(fake):
 
 def test_threads_and_compiled_kernels(fake, monkeypatch, tmp_path):
     monkeypatch.setattr(runtime, "library", lambda: runtime.Library(fake, layer="layer.so"))
-    monkeypatch.setattr(runtime, "jit_folder", lambda: str(tmp_path))
+    monkeypatch.delenv("CUDSS_JIT_CACHE_DIR")
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
     SparseLU(backend="cudss").factor(of_kind("general"))
-    assert (fake.layer, fake.folder) == (b"layer.so", os.fsencode(tmp_path))
+    assert (fake.layer, fake.folder) == (b"layer.so", os.fsencode(tmp_path / "cudss"))
     assert fake.configured == {runtime.HOST_THREADS: fl.get_num_threads()}
 
 
@@ -608,10 +604,9 @@ def test_ctrl_c_ends_a_plan(fake, heard):
 
 
 @pytest.mark.parametrize("noticed", [True, False])
-def test_new_values_are_factored_here_where_nobody_would_notice(fake, monkeypatch, noticed):
+def test_new_values_are_factored_here_where_nobody_would_notice(fake, monkeypatch, calls_of, noticed):
     monkeypatch.setattr(runtime, "UNNOTICED", 0.0 if noticed else 1e9)
-    threads, aside = [], runtime.aside
-    monkeypatch.setattr(runtime, "aside", lambda run, end: threads.append(run) or aside(run, end))
+    threads = calls_of(runtime, "aside")
     A = of_kind("general")
     F = SparseLU(backend="cudss").factor(A)
     assert len(threads) == 2  # the plan and the first factorization, however short
@@ -700,13 +695,10 @@ def places(monkeypatch):
     return set_to
 
 
-def test_a_library_that_is_not_there(places):
+def test_a_library_that_is_not_there_or_cannot_be_loaded(places, tmp_path):
     places("libno-such-cudss.so.1")
     assert runtime.found(13) == (None, "cuDSS is not installed: pip install 'finelu[cudss13]'", None, "")
     assert "finelu[cudss12]" in runtime.found(12).missing
-
-
-def test_a_library_that_cannot_be_loaded(places, tmp_path):
     (tmp_path / "libcudss.so.1").write_text("no library")
     places(str(tmp_path / "libcudss.so.1"), "libno-such-cudss.so.1")
     assert runtime.found(13).calls is None and "cannot be loaded" in runtime.found(13).missing
@@ -754,12 +746,15 @@ def test_a_plan_with_too_many_entries_is_not_made_again(fake, monkeypatch):
     assert fake.plans == 1 and fake.device["freed"] == 0
 
 
-def test_new_values_that_are_not_definite_are_planned_once_more(fake):
-    A = of_kind("positive definite")
-    F = SparseLU(backend="cudss").factor(A)
-    F.update(sp.csr_matrix(-A))
+@pytest.mark.parametrize("change", [lambda A: -A, lambda A: A - 1.5 * sp.identity(216)], ids=["negative", "neither"])
+def test_new_values_that_are_not_definite_are_planned_once_more(where, change):
+    A, b = of_kind("positive definite"), np.ones(216)
+    F = SparseLU(backend="cudss").factor(where.move(A))
+    assert F.report.kind == "positive definite"
+    B = sp.csr_matrix(change(A))
+    F.update(where.move(B))
     assert F.report.plans == 2 and F.report.kind == "symmetric"
-    assert close(-A, F.solve(np.ones(216)), np.ones(216))
+    assert close(B, where.fetch(F.solve(where.move(b))), b)
 
 
 @pytest.mark.gpu

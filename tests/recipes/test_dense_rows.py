@@ -129,11 +129,10 @@ def test_a_sweep_in_place_has_the_bits_of_the_reference_where_rows_are_looked_up
     np.testing.assert_array_equal(got.data, want.data)
 
 
-def test_the_longest_column_is_looked_for_once_of_all_sweeps(monkeypatch):
+def test_the_longest_column_is_looked_for_once_of_all_sweeps(calls_of):
     A = lower_triangle(as_csr(hub(14, symmetric=True)))[0]
-    kernels, looks, diff = kernels_for(A.data), [], np.diff
-    columns = kernels.pattern.columns_of(A)
-    monkeypatch.setattr(np, "diff", lambda *a: looks.append(a) or diff(*a))
+    kernels = kernels_for(A.data)
+    columns, looks = kernels.pattern.columns_of(A), calls_of(np, "diff")
     kernels.sweeps.sweeps(A, A, 4, None, np.array([0, 2**62]), columns)
     kernels.sweeps.sweep_in_place(A, A.copy(), np.array([0, 2**62]), columns)
     assert len(looks) == 1

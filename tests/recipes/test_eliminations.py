@@ -32,7 +32,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finelu import IC0, ILU0, ILUK, MILU0, ParameterError, gallery
-from finelu.kernels import cpu, kernels_for, reference
+from finelu.kernels import cpu, reference
 from finelu.matrix import as_csr, lower_triangle
 
 
@@ -134,17 +134,6 @@ def test_it_is_its_definition_for_any_pattern(backend, name, dtype, data):
     TABLE[name].assert_defined(backend, A, TABLE[name].made().factor(backend.move(A)))
 
 
-@EACH
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_solve_is_that_with_its_factors(backend, name, dtype):
-    A = in_dtype(gallery.problem(TABLE[name].spread[1]), dtype)
-    F = TABLE[name].made().factor(backend.move(A))
-    L, U = (factor.toarray() for factor in fetched(backend, F))
-    r = values((A.shape[0], 3), dtype)
-    for trans, M in (("N", L @ U), ("T", (L @ U).T), ("H", (L @ U).conj().T)):
-        assert_close(M @ backend.fetch(F.solve(backend.move(r), trans=trans)), r, 256)
-
-
 # By limit: without fill the incomplete factors are the factors
 
 WITHOUT_FILL = {
@@ -176,19 +165,6 @@ def test_where_there_is_no_fill_one_solve_is_exact(backend, name, kind, dtype):
 # By twin: the CPU gives the bits of the specification, on any number of threads
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [pytest.param(name, problem, id=f"{name}-{problem}") for name in KERNELS for problem in TABLE[name].problems],
-)
-def test_the_bits_are_those_of_the_specification(name, problem, variant):
-    A = TABLE[name].operand(problem.A)
-    want = TABLE[name].by_specification(A)
-    np.testing.assert_array_equal(TABLE[name].by_cpu(TABLE[name].plan(A, variant), A), want)
-    F = TABLE[name].made(variant=variant).factor(problem.A)
-    np.testing.assert_array_equal(F.L.data if name == "ic0" else F.triangles.data, want)
-
-
 @IN_TYPES
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, text in SPREAD if name in KERNELS])
 def test_the_bits_are_those_of_the_specification_in_every_dtype(name, text, dtype, index):
@@ -206,17 +182,6 @@ def test_the_bits_are_those_of_the_specification_however_rows_meet(name, kind, v
     """Nearly all entries of two rows meet; a row has more than 2^16 entries."""
     A = TABLE[name].operand(full(130, hermitian=True) if kind == "full" else gallery.arrow(70_000))
     np.testing.assert_array_equal(TABLE[name].by_cpu(TABLE[name].plan(A, variant), A), TABLE[name].by_specification(A))
-
-
-@EACH_KERNEL
-@pytest.mark.parametrize("dtype", ["float64", "complex64"])
-@PATTERNS
-@given(data=st.data())
-def test_the_bits_are_those_of_the_specification_for_any_pattern(name, dtype, data):
-    A = TABLE[name].operand(data.draw(dominant_matrices(hermitian=TABLE[name].hermitian, dtype=dtype)))
-    want = TABLE[name].by_specification(A)
-    for variant in ("sequential", "levels"):
-        np.testing.assert_array_equal(TABLE[name].by_cpu(TABLE[name].plan(A, variant), A), want)
 
 
 LARGE = {
@@ -250,77 +215,11 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(name, kind, threads):
 # The effect of each parameter
 
 
-@OF_EACH
-def test_shift_moves_the_diagonal_by_a_share_of_itself(backend, name, problem):
-    A = problem.A
-    F = TABLE[name].made(shift=0.25).factor(backend.move(A))
-    moved = A.copy()
-    moved.setdiag(A.diagonal() * np.asarray(1.25, A.real.dtype))
-    TABLE[name].assert_defined(backend, sp.csr_matrix(moved), F)
-
-
-@EACH
-@pytest.mark.parametrize(("dtype", "single"), [("float64", "float32"), ("complex128", "complex64")])
-def test_precision_float32_gives_the_factors_of_the_rounded_matrix(backend, name, dtype, single):
-    A = in_dtype(gallery.poisson7(5, 4, 3), dtype)
-    F = TABLE[name].made(precision="float32").factor(backend.move(A))
-    G = TABLE[name].made().factor(backend.move(A.astype(single)))
-    assert F.dtype == F.L.dtype == F.U.dtype == single
-    np.testing.assert_array_equal(backend.fetch(F.U.data), backend.fetch(G.U.data))
-    r = values(A.shape[0], dtype)
-    z = backend.fetch(F.solve(backend.move(r)))
-    assert z.dtype == dtype  # a float64 Krylov method gets float64 back
-    np.testing.assert_array_equal(z, backend.fetch(G.solve(backend.move(r.astype(single)))))
-    exact = backend.fetch(TABLE[name].made().factor(backend.move(A)).solve(backend.move(r)))
-    assert 0 < abs(z - exact).max() < 1e-5 * abs(exact).max()
-
-
-@EACH
-def test_every_exact_triangular_method_gives_the_same_solution(backend, name):
-    A, r = gallery.poisson7(5, 4, 3), values(60, "float64")
-    F = TABLE[name].made().factor(backend.move(A))
-    L, U = (factor.toarray() for factor in fetched(backend, F))
-    want = np.linalg.solve(U, np.linalg.solve(L, r))
-    methods = set(kernels_for(backend.move(r)).triangular.TRIANGULAR_METHODS) - {"jacobi", "isai"}
-    assert F.report["triangular"]["lower"]["method"] in methods
-    for method in methods:
-        F = TABLE[name].made(triangular=method).factor(backend.move(A))
-        assert {part["method"] for part in F.report["triangular"].values()} == {method}
-        assert_close(backend.fetch(F.solve(backend.move(r))), want, 64)
-
-
-@EACH
-@pytest.mark.parametrize("method", ["jacobi", "isai"])
-def test_sweeps_bring_an_iterative_triangular_method_nearer(backend, name, method):
-    A = backend.move(gallery.poisson7(6))
-    r = backend.move(values(A.shape[0], "float64"))
-    exact = backend.fetch(TABLE[name].made().factor(A).solve(r))
-    errors = []
-    for sweeps in (1, 3, 6, 40):
-        F = TABLE[name].made(triangular=method, sweeps=sweeps).factor(A)
-        assert {part["method"] for part in F.report["triangular"].values()} == {method}
-        errors.append(abs(backend.fetch(F.solve(r)) - exact).max())
-    assert errors[0] > errors[1] > errors[2] > errors[3]
-    assert errors[0] > 1e-3 and errors[3] < 1e-11
-
-
 @EACH
 def test_the_variant_asked_for_is_the_one_that_runs(name):
     A, made = gallery.poisson7(5), TABLE[name].made
     assert [made(variant=v).factor(A).report["variant"] for v in ("sequential", "levels")] == ["sequential", "levels"]
     assert made().factor(A).report["variant"] in ("sequential", "levels")
-
-
-@EACH
-def test_the_report_says_what_happened(backend, name):
-    F = TABLE[name].made().factor(backend.move(gallery.poisson7(5, 4, 3)))
-    device = "CPU" if backend.name == "cpu" else "GPU"
-    assert F.report["factored_on"] == F.report["applied_on"] == device
-    for key in ("analysis_seconds", "numeric_seconds", "triangular_seconds"):
-        assert 0 <= F.report[key] < 600
-    assert set(F.report["triangular"]) == {"lower", "lower H" if TABLE[name].hermitian else "upper"}
-    if name in KERNELS:  # fill makes levels
-        assert all(part["levels"] in (5 + 4 + 3 - 2, None) for part in F.report["triangular"].values())
 
 
 # Update
@@ -345,29 +244,6 @@ def test_update_keeps_the_analysis_and_the_storage(backend, name, variant):
 
 
 # By bad input
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"shift": -0.1}, "shift"),
-        ({"shift": np.nan}, "shift"),
-        ({"shift": np.inf}, "shift"),
-        ({"shift": "much"}, "shift"),
-        ({"precision": "float16"}, "precision"),
-        ({"variant": "fastest"}, "variant"),
-        ({"triangular": "direct"}, "direct"),
-        ({"sweeps": 3}, "sweeps"),
-        ({"triangular": "jacobi", "sweeps": 0}, "sweeps"),
-        ({"triangular": "isai", "sweeps": -1}, "sweeps"),
-    ],
-    ids=str,
-)
-@EACH
-def test_parameters_without_a_meaning_are_refused(backend, name, options, named):
-    with pytest.raises(ParameterError, match=named) as error:
-        TABLE[name].made(**options).factor(backend.move(gallery.poisson7(3)))
-    one_line(error)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,9 @@ import finelu as fl
 from finelu import IC0, ILU0, BlockJacobi, Jacobi, gallery
 from finelu.factors import CholeskyFactors, Factors, LUFactors, triangles
 from finelu.kernels.cpu.elimination import REPEATED
-from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
 
 RECIPES = (ILU0(), IC0(), Jacobi(), BlockJacobi())
-SINGLE = {"float64": "float32", "complex128": "complex64"}
 
 
 @pytest.fixture(params=RECIPES, ids=lambda recipe: type(recipe).__name__)
@@ -140,13 +138,13 @@ def counted(A):
     return operator, products
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "float32"])
 @pytest.mark.parametrize("method", ["gmres", "lgmres", "gcrotmk", "bicgstab", "bicg", "cgs", "cg"])
 def test_scipy_takes_factors_as_m(method, dtype):
     A = in_dtype(gallery.poisson5(20) if method == "cg" else gallery.convection_diffusion(20, 20, 1, peclet=20), dtype)
     x = values(A.shape[0], dtype)
     b = A @ x
-    rtol = 1e-4 if dtype == "float32" else 1e-9
+    rtol = 1e-9 if dtype == "float64" else 1e-4
     needed = []
     for M in (None, (IC0() if method == "cg" else ILU0()).factor(A)):
         operator, products = counted(A)
@@ -394,7 +392,7 @@ def test_out_that_is_read_only_is_refused_and_updates_are_counted():
 
 
 def test_a_pattern_may_have_indices_of_another_type(backend):
-    A = CSR(*(backend.move(part) for part in vars_of(as_csr(gallery.poisson5(8)))))
+    A = backend.move(as_csr(gallery.poisson5(8)))
     B = A.with_index(np.int64)
     assert A.same_pattern(B) and B.same_pattern(A)
     b = backend.move(values(A.n, "float64"))
@@ -402,7 +400,3 @@ def test_a_pattern_may_have_indices_of_another_type(backend):
         F = ILU0().factor(first)
         want = backend.fetch(F.solve(b))
         np.testing.assert_array_equal(backend.fetch(F.update(second).solve(b)), want)
-
-
-def vars_of(A):
-    return A.indptr, A.indices, A.data, A.diag

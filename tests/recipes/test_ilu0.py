@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import finelu as fl
 from finelu import ILU0, MatrixError, ZeroPivot, gallery
-from finelu.errors import NoFactors
 from finelu.kernels.cpu.elimination import _cut_apart, ic0, ic0_analysis, ilu0, ilu0_analysis
 from finelu.kernels.cpu.runtime.row_blocks import COPY
 from finelu.matrix import as_csr, lower_triangle
@@ -122,84 +121,7 @@ def test_shift_replaces_a_zero_on_the_diagonal_by_a_share_of_its_row(backend):
     assert A.data[0] == 0.0
 
 
-def test_shift_makes_factors_where_there_are_none(backend):
-    A = sp.csr_matrix(np.array([[1.0, 1], [1, 1]]))
-    with pytest.raises(ZeroPivot):
-        ILU0().factor(backend.move(A))
-    x = ILU0(shift=1e-2).factor(backend.move(A)).solve(backend.move(np.ones(2)))
-    assert np.isfinite(backend.fetch(x)).all()
-
-
-def test_precision_float64_widens_a_float32_matrix(backend):
-    A = gallery.poisson7(5, 4, 3).astype("float32")
-    F = ILU0(precision="float64").factor(backend.move(A))
-    assert F.dtype == np.float64
-    assert_is_ilu0_of(A.astype("float64"), *fetched(backend, F))
-    F.update(backend.move(A * np.float32(2)))
-    assert_is_ilu0_of(A.astype("float64") * 2, *fetched(backend, F))
-
-
 # Update
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("recipe", [ILU0(), ILU0(shift=0.1), fl.MILU0(relax=0.9), fl.ILUK(level=1), fl.IC0()], ids=repr)
-def test_an_update_gives_the_factors_of_the_new_values(backend, recipe, dtype):
-    A = in_dtype(gallery.poisson7(9, 8, 7), dtype)
-    B = sp.csr_matrix((A.data * (1 + 0.25 * (A.indices % 2 == 0)), A.indices.copy(), A.indptr.copy()), A.shape)
-    B = B if not recipe.hermitian else sp.csr_matrix(A * A.dtype.type(1.5))
-    F, r = recipe.factor(backend.move(A)), backend.move(values(A.shape[0], dtype))
-    F.update(backend.move(A))
-    for matrix in (B, A, B):
-        F.update(backend.move(matrix))
-        want = recipe.factor(backend.move(matrix))
-        eps = np.finfo(dtype).eps
-        np.testing.assert_allclose(backend.fetch(F.U.data), backend.fetch(want.U.data), rtol=64 * eps, atol=64 * eps)
-        for trans in "NTH":
-            x, y = (backend.fetch(G.solve(r, trans)) for G in (F, want))
-            np.testing.assert_allclose(x, y, rtol=1e4 * eps, atol=1e3 * eps)
-
-
-@pytest.mark.parametrize("recipe", [ILU0(), fl.MILU0(), fl.ILUK(level=1)], ids=repr)
-def test_a_refused_update_leaves_the_factors_as_they_were(backend, recipe):
-    A = sp.csr_matrix(gallery.poisson7(9, 8, 7))
-    F, r = recipe.factor(backend.move(A)), backend.move(values(A.shape[0], "float64"))
-    for _ in range(3):
-        F.update(backend.move(sp.csr_matrix(A * 1.25)))
-    x, factors, pattern = backend.fetch(F.solve(r)), backend.fetch(F._triangles.data), A.nnz
-    for name, change in (("NaN", np.nan), ("Inf", np.inf)):
-        B = A.copy()
-        B.data[1000] = change
-        with pytest.raises(MatrixError, match=f"(?s)NaN or Inf in row {np.searchsorted(A.indptr, 1000, 'right') - 1}"):
-            F.update(backend.move(B))
-        np.testing.assert_array_equal(backend.fetch(F._triangles.data), factors, err_msg=name)
-    elsewhere = A.tolil()
-    elsewhere[3, 4], elsewhere[3, 200] = 0, 1.0  # as many entries, one of them in another place
-    elsewhere = sp.csr_matrix(elsewhere)
-    assert elsewhere.nnz == pattern
-    with pytest.raises(MatrixError, match="needs the pattern"):
-        F.update(backend.move(elsewhere))
-    np.testing.assert_array_equal(backend.fetch(F._triangles.data), factors)
-    np.testing.assert_array_equal(backend.fetch(F.solve(r)), x)
-    F.update(backend.move(A))
-    np.testing.assert_allclose(backend.fetch(F.solve(r)), 1.25 * x, rtol=1e-12)
-
-
-def test_an_update_with_a_zero_pivot_leaves_no_factors(backend):
-    A = sp.csr_matrix(gallery.poisson7(6))
-    F, r = ILU0().factor(backend.move(A)), backend.move(values(A.shape[0], "float64"))
-    F.update(backend.move(A))
-    B = A.copy()
-    B.data[B.indptr[7] : B.indptr[8]] = 0
-    for _ in range(2):
-        with pytest.raises(ZeroPivot, match="row 7"):
-            F.update(backend.move(B))
-        with pytest.raises(NoFactors):
-            F.solve(r)
-    F.update(backend.move(A))
-    np.testing.assert_allclose(
-        backend.fetch(F.solve(r)), backend.fetch(ILU0().factor(backend.move(A)).solve(r)), rtol=1e-12
-    )
 
 
 @pytest.mark.parametrize("columns", [None, 1, 3, 7])

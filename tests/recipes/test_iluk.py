@@ -107,7 +107,7 @@ def test_the_pattern_of_long_rows_and_both_index_types(A):
 
 
 @pytest.mark.parametrize("variant", ["sequential", "levels", "auto"])
-@pytest.mark.parametrize("name", ["poisson7:5,4,3", "random_dominant:120,0.03,4,complex128"])
+@pytest.mark.parametrize("name", ["poisson7:5,4,3", "random_dominant:120,0.03,4,complex64"])
 def test_the_bits_are_those_of_the_reference_on_the_pattern(name, variant):
     A = gallery.problem(name)
     F = ILUK(level=2, variant=variant).factor(A)
@@ -132,17 +132,10 @@ def test_the_pattern_as_a_matrix_has_its_diagonal_and_the_type_of_its_indices():
 def test_a_higher_level_gives_more_entries_and_fewer_iterations():
     A = gallery.convection_diffusion(12, 12, 12, peclet=20)
     made = [ILUK(level=level).factor(A) for level in range(4)]
+    assert all(F.report["symbolic_seconds"] > 0 for F in made)
     entries, needed = [F.nnz for F in made], [iterations(A, F, restart=100) for F in made]
     assert entries == sorted(entries) and len(set(entries)) == 4
     assert needed == sorted(needed, reverse=True) and needed[3] <= 0.6 * needed[0]
-
-
-def test_the_report_says_what_ran_where(backend):
-    F = ILUK().factor(backend.move(gallery.poisson7(5, 4, 3)))
-    device = "CPU" if backend.name == "cpu" else "GPU"
-    assert F.report["symbolic_seconds"] > 0 and F.report["factored_on"] == F.report["applied_on"] == device
-    for key in ("symbolic_seconds", "analysis_seconds", "numeric_seconds", "triangular_seconds"):
-        assert 0 <= F.report[key] < 600
 
 
 # By behaviour

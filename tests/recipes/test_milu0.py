@@ -14,7 +14,6 @@ from checks import (
     long_rows,
     longest_chain,
     one_line,
-    perturbed,
     values,
     with_index,
 )
@@ -24,7 +23,6 @@ from hypothesis import strategies as st
 import finelu as fl
 from finelu import ILU0, MILU0, ZeroPivot, gallery
 from finelu.kernels.cpu.elimination import milu0, milu0_analysis
-from finelu.kernels.operands import CSR
 
 # By definition: (L U) e = A e
 
@@ -63,7 +61,7 @@ def test_on_a_gpu_it_is_that_of_the_cpu(backend, name, variant):
         for relax in (1.0, 0.7):
             want = np.empty_like(A.data)
             assert milu0(milu0_analysis(A, "sequential"), A.data, relax, want) == -1
-            on_gpu = CSR(*(backend.move(part) for part in (A.indptr, A.indices, A.data, A.diag)))
+            on_gpu = backend.move(A)
             F = MILU0(relax=relax, variant=variant).factor(on_gpu)
             for again in (F, F.update(on_gpu), MILU0(relax=relax, variant=variant).factor(on_gpu)):
                 got = backend.fetch(again.triangles.data)
@@ -89,23 +87,6 @@ def test_relax_moves_the_diagonal_between_ilu0_and_milu0():
     diagonals = [MILU0(relax=relax).factor(A).U.diagonal() for relax in (0.0, 0.5, 1.0)]
     assert (diagonals[0] >= diagonals[1]).all() and (diagonals[1] >= diagonals[2]).all()
     assert abs(diagonals[0] - diagonals[1]).max() > 0.1 < abs(diagonals[1] - diagonals[2]).max()
-
-
-# Update
-
-
-@pytest.mark.parametrize("problem", gallery.small()[:24:8], ids=str)
-def test_update_is_a_fresh_factorization(backend, problem):
-    B = perturbed(problem.A)
-    F, G = (MILU0(relax=0.9).factor(backend.move(A)) for A in (problem.A, B))
-    plan, storage = F._numeric.plan, F._triangles.data
-    r = backend.move(values((B.shape[0], 2), B.dtype))
-    F.solve(r, trans="H")
-    assert F.update(backend.move(B)) is F
-    assert (F._numeric.plan is plan or plan.provisional) and F._triangles.data is storage
-    np.testing.assert_array_equal(backend.fetch(F.U.data), backend.fetch(G.U.data))
-    for trans in ("N", "T", "H"):
-        np.testing.assert_array_equal(backend.fetch(F.solve(r, trans=trans)), backend.fetch(G.solve(r, trans=trans)))
 
 
 # By behaviour

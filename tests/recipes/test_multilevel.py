@@ -192,28 +192,6 @@ def test_asymmetry_that_is_tiny_next_to_one_huge_entry_counts():
     assert_close(F.solve(A @ x), x, 1e4)
 
 
-def test_many_right_hand_sides_are_many_solves(backend):
-    for kind, dtype in (("general", "float64"), ("indefinite", "float64"), ("hermitian", "complex64")):
-        _, A = case(kind, dtype)
-        F = MultilevelILU(**ROUGH).factor(backend.move(A))
-        R = values((A.shape[0], 5), dtype)
-        for trans in "NTH":
-            together = backend.fetch(F.solve(backend.move(R), trans=trans))
-            for k in range(5):
-                alone = backend.fetch(F.solve(backend.move(R[:, k].copy()), trans=trans))
-                assert_close(together[:, k], alone, 1e4)
-        assert F.solve(backend.move(R[:, :0])).shape == (A.shape[0], 0)
-
-
-def test_real_factors_take_complex_right_hand_sides(backend):
-    _, A = case("indefinite", "float64")
-    F = MultilevelILU(**ROUGH).factor(backend.move(A))
-    r = values(A.shape[0], "complex128")
-    z = backend.fetch(F.solve(backend.move(r)))
-    parts = [backend.fetch(F.solve(backend.move(part.copy()))) for part in (r.real, r.imag)]
-    assert_close(z, parts[0] + 1j * parts[1], 64)
-
-
 # By limit
 
 
@@ -333,25 +311,6 @@ def test_scaling_by_powers_of_two_changes_little(kind):
     assert np.linalg.norm(A @ x - b) < 0.2 * np.linalg.norm(b)
 
 
-@pytest.mark.parametrize(("dtype", "single"), [("float64", "float32"), ("complex128", "complex64")])
-def test_precision_float32_gives_the_factors_of_the_rounded_matrix(backend, dtype, single):
-    for kind in ("general", "indefinite"):
-        A = in_dtype(case(kind, "float64")[1], dtype)
-        F = MultilevelILU(precision="float32", **ROUGH).factor(backend.move(A))
-        G = MultilevelILU(**ROUGH).factor(backend.move(A.astype(single)))
-        assert F.dtype == single
-        np.testing.assert_array_equal(applied(backend, F), applied(backend, G))
-        assert backend.fetch(F.solve(backend.move(values(A.shape[0], dtype)))).dtype == dtype
-        assert iterations(backend, A, F) < 30
-
-
-def test_shift_moves_the_diagonal_by_a_share_of_itself(backend):
-    A = gallery.poisson7(5, 4, 3)
-    moved = sp.csr_matrix(A + sp.diags(0.25 * A.diagonal()))
-    F, G = (MultilevelILU(**ROUGH, shift=s).factor(backend.move(B)) for s, B in ((0.25, A), (0.0, moved)))
-    np.testing.assert_array_equal(applied(backend, F), applied(backend, G))
-
-
 def test_the_default_order_is_approximate_minimum_degree(backend):
     A = gallery.poisson5(40)
     F, G, H = (MultilevelILU(**o).factor(backend.move(A)) for o in ({}, {"ordering": "amd"}, {"ordering": "rcm"}))
@@ -415,9 +374,6 @@ def test_minres_and_cg_take_a_definite_one(backend):
     shifted = sp.csr_matrix(A - 0.1 * sp.identity(625))  # indefinite, with the M of a definite one
     assert np.linalg.eigvalsh(shifted.toarray())[0] < 0
     assert iterations(backend, shifted, F, fl.minres) < 60
-
-
-# New values
 
 
 # definite=True: |D| for D (Gill, Murray, Ponceleon, Saunders 1992)
@@ -524,7 +480,7 @@ def test_the_magnitude_is_of_hermitian_matrices_only(backend):
         F.update(backend.move(unlike))
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [c for c in CASES if c.values[1] in ("float64", "complex128")])
+@pytest.mark.parametrize(("kind", "dtype"), [c for c in CASES if c.values[1] in ("float64", "complex64")])
 def test_update_keeps_the_order_and_is_as_good_as_a_fresh_factorization(backend, kind, dtype):
     _, A = case(kind, dtype)
     B = perturbed(A)
@@ -960,37 +916,6 @@ def test_any_pattern_in_any_scale_has_a_finite_inverse_or_a_clear_error(scaled, 
 # By bad input
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"drop_tol": -1e-3}, "drop_tol must be a finite number >= 0"),
-        ({"drop_tol": float("nan")}, "drop_tol must be a finite number >= 0"),
-        ({"condest": 0.5}, "condest must be a number >= 1"),
-        ({"condest": "5"}, "condest must be a number >= 1"),
-        ({"fill": -1}, "fill must be a number >= 0"),
-        ({"drop_tol": "1"}, "drop_tol must be a finite number >= 0"),
-        ({"fill": "1"}, "fill must be a number >= 0"),
-        ({"shift": NEVER}, "shift must be a finite number >= 0"),
-        ({"parts": 0}, "parts must be an integer >= 1"),
-        ({"parts": 2.0}, "parts must be an integer >= 1"),
-        ({"dense_size": -1}, "dense_size must be an integer >= 0"),
-        ({"levels": 0}, "levels must be an integer >= 1"),
-        ({"levels": True}, "levels must be an integer >= 1"),
-        ({"ordering": "colour"}, "ordering must be one of None, 'rcm', 'mmd', 'amd', 'nd'"),
-        ({"matching": 1}, "matching must be True or False"),
-        ({"symmetric": 0}, "symmetric .*must be True, False or None"),
-        ({"symmetric": "yes"}, "symmetric .*must be True, False or None"),
-        ({"precision": "half"}, "precision must be None"),
-        ({"triangular": "magic"}, "triangular must be one of"),
-    ],
-    ids=str,
-)
-def test_a_parameter_without_meaning_is_refused(options, text):
-    with pytest.raises(ParameterError, match=text) as error:
-        MultilevelILU(**options).factor(gallery.poisson5(3))
-    assert one_line(error).startswith("MultilevelILU(")
-
-
 def test_a_matrix_that_cannot_be_factored_is_refused(backend):
     for bad, text in (
         (sp.csr_matrix(np.ones((2, 3))), "square"),
@@ -1018,20 +943,3 @@ def test_what_is_too_large_for_lapack_is_named():
     with pytest.raises(MatrixError, match="none of the 6002 rows that are left has a pivot") as error:
         MultilevelILU(matching=False).factor(A)
     one_line(error)
-
-
-def test_numpys_numbers_are_numbers():
-    A = gallery.poisson5(9, 8)
-    recipe = MultilevelILU(drop_tol=np.float32(0.0625), condest=np.int64(3), fill=np.float64(2), levels=np.int32(4))
-    same = MultilevelILU(drop_tol=0.0625, condest=3, fill=2.0, levels=4)
-    np.testing.assert_array_equal(recipe.factor(A).solve(np.ones(72)), same.factor(A).solve(np.ones(72)))
-
-
-def test_a_is_not_written(backend):
-    for A in (case("general", "float64")[1], gallery.stokes(5, store_zeros=True)):
-        for options in (ROUGH, {"matching": False}, {"dense_size": 500}):
-            moved = backend.move(A.copy())
-            F = MultilevelILU(**options).factor(moved)
-            F.update(moved)
-            for name in ("indptr", "indices", "data"):
-                np.testing.assert_array_equal(backend.fetch(getattr(moved, name)), getattr(A, name))

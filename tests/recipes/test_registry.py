@@ -1,72 +1,23 @@
 """Recipes that finelu does not have: of a program that registers them, or of an installed package."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from checks import one_line
+from checks import one_line, recipe_in_one_file
 
 import finelu as fl
 from finelu.errors import ParameterError
 from finelu.preconditioners import RECIPES, registry
 
-SPAI0 = '''
-"""SPAI-0: M^-1 is the diagonal that minimizes ||I - M^-1 A||_F."""
-
-from dataclasses import dataclass
-from typing import Any
-
-import finelu as fl
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class SPAI0(fl.Recipe):
-    """m_ii = damping a_ii / ||row i||^2. Source: Broeker, Grote 2002."""
-
-    keeps_symmetry = keeps_definite = True
-
-    damping: float = 1.0
-
-    def factor(self, A: Any) -> fl.Factors:
-        if not self.damping > 0:
-            raise fl.ParameterError(f"{self!r}: damping must be > 0.")
-        return SPAI0Factors(self, fl.as_csr(A))
-
-
-class SPAI0Factors(fl.Factors):
-    """A diagonal."""
-
-    def __init__(self, recipe, A):
-        super().__init__(recipe, A)
-        self._refresh(A)
-
-    def _refresh(self, A):
-        squares = (abs(A.tosparse()).power(2) @ (A.data[A.diag] * 0 + 1)).real
-        self._m = self.recipe.damping * A.data[A.diag].conj() / squares
-
-    def _apply(self, R, trans):
-        return (R.T * (self._m.conj() if trans == "H" else self._m)).T
-
-    @property
-    def nnz(self):
-        return self.shape[0]
-'''
-
 
 @pytest.fixture
-def installed(tmp_path):
-    """The environment of a process in which a package with SPAI0, and a broken one, are installed."""
-    (tmp_path / "spai.py").write_text(SPAI0)
-    info = tmp_path / "spai-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: spai\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[finelu.recipes]\nspai0 = spai:SPAI0\nghost = ghost_package:Ghost\n")
-    path = os.pathsep.join([str(tmp_path), str(Path(fl.__file__).parents[1])])
-    return os.environ | {"PYTHONPATH": path}
+def with_ssor(installed):
+    """The environment of a process in which a package with SSOR, and a broken one, are installed."""
+    points = {"ssor": "relaxed:SSOR", "ghost": "ghost_package:Ghost"}
+    return installed("relaxed", recipe_in_one_file(), "recipes", points)
 
 
 def process(environment, *arguments):
@@ -74,28 +25,28 @@ def process(environment, *arguments):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_solve_and_compare_take_the_recipe_of_an_installed_package(installed):
+def test_solve_and_compare_take_the_recipe_of_an_installed_package(with_ssor):
     code = """
 import json, sys
 import numpy as np, finelu as fl
 from finelu.compare import compare
 from finelu.preconditioners import RECIPES
-assert "spai0" in RECIPES and "spai" not in sys.modules
+assert "ssor" in RECIPES and "relaxed" not in sys.modules
 A = fl.gallery.poisson5(20, 19)
 b = np.ones(A.shape[0])
-solution = fl.solve(A, b, recipe="spai0", rtol=1e-8)
-F = fl.preconditioners.recipe_of("SPAI-0").factor(A)
-squares = np.asarray(A.multiply(A).sum(axis=1)).ravel()
-assert np.allclose(F.solve(b), A.diagonal() / squares * b) and F.report["factored_on"] == "CPU"
-rows = compare(A, b, recipes=["none", "spai0", "ghost"], device="cpu", budget=200)
+solution = fl.solve(A, b, recipe="ssor", rtol=1e-8)
+F = fl.preconditioners.recipe_of("S-SOR").factor(A)
+M = np.tril(A.toarray()) @ np.diag(1 / A.diagonal()) @ np.triu(A.toarray())
+assert np.allclose(M @ F.solve(b), b) and F.report["factored_on"] == "CPU"
+rows = compare(A, b, recipes=["none", "ssor", "ghost"], device="cpu", budget=200)
 print(json.dumps([solution.converged, solution.recipe, *((m.name, m.method, m.outcome) for m in rows.measurements),
                   rows.left_out["ghost"]]))
 """
-    status, out, err = process(installed, "-c", code)
+    status, out, err = process(with_ssor, "-c", code)
     assert status == 0, err
     converged, recipe, *rows, ghost = json.loads(out)
-    assert converged and recipe == "SPAI0()"
-    assert sorted(rows) == [["none", "cg", "converged"], ["spai0", "cg", "converged"]]
+    assert converged and recipe == "SSOR()"
+    assert sorted(rows) == [["none", "cg", "converged"], ["ssor", "cg", "converged"]]
     assert "the recipe 'ghost' of ghost_package:Ghost cannot be loaded: ModuleNotFoundError" in ghost
 
 
@@ -112,23 +63,23 @@ print(json.dumps(said))
 """
 
 
-def test_the_command_line_takes_it_with_its_options(installed):
+def test_the_command_line_takes_it_with_its_options(with_ssor):
     solve = ["solve", "gallery:poisson5:20"]
-    asked = [*solve, "--device", "cpu", "--json", "--recipe", "spai0"]
-    calls = [[*asked, "--set", "damping=0.5"], [*asked, "--set", "dampink=0.5"]]
-    calls += [[*solve, "--recipe", name] for name in ("ghost", "spai")]
-    status, out, err = process(installed, "-c", CALLS, json.dumps(calls))
+    asked = [*solve, "--device", "cpu", "--json", "--recipe", "ssor"]
+    calls = [[*asked, "--set", "omega=0.5"], [*asked, "--set", "omaga=0.5"]]
+    calls += [[*solve, "--recipe", name] for name in ("ghost", "ssr")]
+    status, out, err = process(with_ssor, "-c", CALLS, json.dumps(calls))
     assert status == 0, err
     (status, out, err), misspelt, ghost, unknown = json.loads(out)
     assert status == 0, err
     found = json.loads(out)
-    assert found["recipe"] == "SPAI0(damping=0.5)" and found["method"] == "cg" and found["converged"]
+    assert found["recipe"] == "SSOR(omega=0.5)" and found["method"] == "cg" and found["converged"]
     status, out, err = misspelt
-    assert status == 2 and "recipe spai0 has no parameter 'dampink'; it has damping" in out + err
+    assert status == 2 and "recipe ssor has no parameter 'omaga'; it has omega" in out + err
     status, _, err = ghost
     assert status == 2 and "the recipe 'ghost' of ghost_package:Ghost cannot be loaded" in err
     status, _, err = unknown
-    assert status == 2 and "Did you mean 'spai0'" in err
+    assert status == 2 and "Did you mean 'ssor'" in err
 
 
 def test_a_program_registers_its_own(own_recipes):

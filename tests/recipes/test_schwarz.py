@@ -147,15 +147,6 @@ def test_iterations_hardly_grow_with_the_grid():
     assert counts[1] <= 1.25 * counts[0] and counts[1] < 0.8 * alone[1]
 
 
-def test_update_is_a_fresh_factorization():
-    A = system("general")
-    B = perturbed(A)
-    for recipe in (fl.Schwarz(size=12), fl.Schwarz(size=12, overlap=1), fl.Schwarz(size=12, local="ilut")):
-        F, r = recipe.factor(A), values(99, "float64")
-        np.testing.assert_array_equal(F.update(B).solve(r), recipe.factor(B).solve(r))
-        np.testing.assert_array_equal(F.solve(r, "T"), recipe.factor(B).solve(r, "T"))
-
-
 def test_an_update_after_a_failed_one_makes_the_form_that_its_matrix_needs():
     A, C = system("hermitian"), system("general")
     full = sp.csr_matrix(abs(A) + abs(C))

@@ -47,7 +47,7 @@ class RightHandSide:
     def __init__(self, A: CSR, b: Any, scale: float, wanted: float, criterion: str = "auto"):
         self.A = matrix_operator(A if A.dtype == b.dtype else A.with_values(as_dtype(A.data, b.dtype)))
         self.b, self.scale, self.wanted, self.target = b, scale, wanted, wanted * scale
-        self.residual = Criterion(criterion, Residual(self.A.matrix, self.A.__matmul__, b.dtype), b)
+        self.residual = Criterion(criterion, Residual(self.A, b), b)
         self.attempts: list[Attempt] = []
         self.best: Attempt | None = None
         self.tried = self.indefinite = False
@@ -84,7 +84,7 @@ class Iterations:
 
     def run(self, rhs: RightHandSide) -> tuple[Solution, SwitchMonitor]:
         """The solution that the iterations find from the x of `rhs`, or that x if they find no better one."""
-        b, x, size, target = rhs.b, rhs.x, rhs.size, rhs.target
+        b, x, size, target, callback = rhs.b, rhs.x, rhs.size, rhs.target, self.callback
         M = as_operator(self.factors, "M", b, b.dtype)
         r = b if size == rhs.scale else rhs.residual(b, x, target)[0]
         monitor, method, status, iterations = self.begins("refinement", target), "refinement", Status.CONVERGED, 0
@@ -100,7 +100,16 @@ class Iterations:
                     break
                 before, (rest, tolerance) = size, rhs.residual.correction(x, r, size, target)
                 monitor = self.begins(method, tolerance)
-                found = self._correct(rhs, M, method, x, rest, tolerance, monitor, int(most))
+                found = krylov.iterate(
+                    method,
+                    System(rhs.A, rest, M),
+                    rtol=0.0,
+                    atol=tolerance,
+                    maxiter=int(most),
+                    callback=callback and (lambda correction, x=x: callback(x + correction)),
+                    watch=monitor,
+                    restart=REFINEMENTS if self.complete else krylov.CYCLE,
+                )
                 iterations, status = iterations + found.iterations, found.status
                 better = kernels_for(b).vectors.added(x, found.x)  # corrections are solved for: rtol keeps its meaning
                 rest, reached = rhs.residual(b, better, target)
@@ -122,30 +131,6 @@ class Iterations:
         status = monitor.status or (Status.MAX_ITERATIONS if monitor.change else status)
         found = Solution(x, status, iterations, size, history, method=method, recipe=self.recipe, recurrence=recurrence)
         return found, monitor
-
-    def _correct(
-        self,
-        rhs: RightHandSide,
-        M: Any,
-        method: str,
-        x: Any,
-        r: Any,
-        tolerance: float,
-        monitor: SwitchMonitor,
-        most: int,
-    ) -> Solution:
-        """A correction of x, whose residual is r, that reduces the residual norm below the tolerance."""
-        callback, restart = self.callback, REFINEMENTS if self.complete else krylov.CYCLE
-        return krylov.iterate(
-            method,
-            System(rhs.A, r, M),
-            rtol=0.0,
-            atol=tolerance,
-            maxiter=most,
-            callback=None if callback is None else lambda correction: callback(x + correction),
-            watch=monitor,
-            restart=restart,
-        )
 
     def _refine(self, rhs: RightHandSide, r: Any, monitor: SwitchMonitor) -> tuple[Any, Any, float, Any]:
         """(x, b - A x, its norm, history) after x <- x + M^-1 (b - A x), as long as that halves the residual."""

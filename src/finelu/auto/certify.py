@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from finelu import krylov
 from finelu.auto.attempt import MAXITER
+from finelu.compiling import now
 from finelu.device import namespace, to_host
 from finelu.krylov.criterion import times_power
 from finelu.krylov.operators import Identity, as_operator, matrix_operator
@@ -33,14 +33,14 @@ def certificate(A: CSR, b: Any, x: Any, F: Any, *, complete: bool, deadline: flo
 
     F : the factors that led to x, None if there are none.
     complete : whether F are the factors of A up to rounding.
-    deadline : a time of `perf_counter`; figures not known by then are Inf.
+    deadline : a time of `compiling.now`; figures not known by then are Inf.
     The error bound is that of LAPACK's xGERFS: || |A^-1| (|r| + (k + 1) eps (|A| |x| + |b|)) || / ||x||. The norms are
     largest elements, r = b - A x is formed in twice the precision, and k is the number of entries of each row. Norms
     with A^-1 are estimated by some ten solves with A and A^H: from below, and mostly by a factor of less than 3.
     """
     xp = namespace(b)
     product = matrix_operator(A if A.dtype == b.dtype else A.with_values(as_dtype(A.data, b.dtype)))
-    residual = Residual(product.matrix, product.__matmul__, b.dtype)
+    residual = Residual(product, b)
     most, power = max(largest(b), largest(x)), 0
     if 0 < most < float(np.finfo(b.dtype).tiny) / float(np.finfo(b.dtype).eps):  # roundings would underflow
         power = -math.frexp(most)[1]
@@ -108,12 +108,12 @@ class _Inverse:
                 rtol=DIGITS,
                 maxiter=MAXITER,
                 restart=krylov.CYCLE,
-                watch=lambda *_: perf_counter() > self.deadline,
+                watch=lambda *_: now() > self.deadline,
             )
             if not solution.converged:
                 raise NotKnown
             x = solution.x
-        if perf_counter() > self.deadline:
+        if now() > self.deadline:
             raise NotKnown
         return to_host(x)
 

@@ -6,13 +6,13 @@ import math
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from finelu.auto.choose import Rung
 from finelu.auto.rates import current, current_on_gpu
+from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import free_memory
 from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
@@ -55,7 +55,7 @@ class Costs:
 
     rungs : the rungs, from `choose.rungs`.
     limit : the memory for the factors of a rung in bytes; None for a part of the free memory.
-    deadline : a time of `perf_counter`.
+    deadline : a time of `compiling.now`.
     pace : the measured time of an iteration divided by the expected one, which corrects all expected times.
     gpu_pace : the same for the rungs that a GPU computes.
     analysis : the analysis of the direct solve, once `count_fill` has made it.
@@ -200,13 +200,14 @@ class Costs:
             if self.fill is None:
                 return self.pace * self.analysis_seconds
             return self.pace * self._of(self.fill)
-        typical = {"threshold": self.filling * RATES.threshold, "multilevel": self.filling * RATES.multilevel}
+        filling = self.filling if self.traits.dense else 1.0
+        typical = {"threshold": filling * RATES.threshold, "multilevel": filling * RATES.multilevel}
         return (typical | {"cheap": RATES.bicgstab * 20}).get(rung, 0.0) * nnz * self.pace
 
     @cached_property
     def filling(self) -> float:
         """The factor by which dense rows of A, which meet many others, prolong factorizations with fill."""
-        return max(1.0, products(self.A) / (COSTLY * self.traits.nnz)) if self.traits.dense else 1.0
+        return max(1.0, products(self.A) / (COSTLY * self.traits.nnz))
 
     def _made_on_gpu(self, rung: str) -> bool:
         """Whether the factors of a rung are made on the GPU if A is there; else the host's work takes most time."""
@@ -279,7 +280,7 @@ class Costs:
         seconds : on an idle machine; if `rung` is given, as returned by `seconds(rung)`, whose pace is taken out.
         """
         pace = self.gpu_pace if self.traits.gpu and self._made_on_gpu(rung) else self.pace
-        return perf_counter() + (seconds / pace if rung else seconds) < self.deadline
+        return now() + (seconds / pace if rung else seconds) < self.deadline
 
     @cached_property
     def memory(self) -> float:

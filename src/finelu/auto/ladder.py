@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
@@ -24,10 +23,10 @@ from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
 from finelu.auto.singular import UNRESOLVED, condition, condition_in_words, verdict
 from finelu.auto.solvability import Solvability
+from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, MatrixError, OutOfTime, StructurallySingular, counted
-from finelu.kernels.compiling import compile_clock
 from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
 from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
@@ -74,7 +73,7 @@ class Ladder:
 
         rtol : the relative tolerance.
         recipe, method : "auto", or the only recipe or method to try.
-        deadline : a time of `perf_counter`.
+        deadline : a time of `compiling.now`.
         memory : the memory for the factors of a rung in bytes, None for a part of the free memory.
         watch, norm_callback : see `SwitchMonitor`.
         callback : called with each new x.
@@ -105,7 +104,11 @@ class Ladder:
         rung = self.next_rung(list(self.rungs))
         if rung is None:
             return {}
-        method = "refinement" if rung in COMPLETE else self._methods(rung)[0]
+        method = (
+            "refinement"
+            if rung in COMPLETE
+            else methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked)[0]
+        )
         return {"recipe": self._name(rung), "method": method, "reason": self.rungs[rung].reason}
 
     # the order of the rungs
@@ -205,7 +208,7 @@ class Ladder:
         try:
             rung = rung or self.preferred or self.next_rung(left)
             why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
-            while rung is not None and perf_counter() <= self.costs.deadline:
+            while rung is not None and now() <= self.costs.deadline:
                 left.remove(rung)
                 change = self._attempt(rhs, rung, why, left)
                 goes_on = rhs.status not in OVER[:3] and rhs.iterations < self.most
@@ -315,25 +318,24 @@ class Ladder:
 
     def _attempt(self, rhs: RightHandSide, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the status of `rhs`; returns the rung to change to, or None."""
-        start, made, compiled, first = perf_counter(), 0.0, 0.0, self._name(rung)
+        start, made, first = now(), 0.0, self._name(rung)
         if rung not in self.factors:
-            with compile_clock() as compiling:
-                try:
+            try:
+                with self.A.unchanged(self.traits.mirrored):  # until solve returns
                     outcome = self._factor(rung)
-                except OutOfTime as error:
-                    outcome, rhs.status = str(error), Status.OUT_OF_TIME
-            made = perf_counter() - start
-            compiled = compiling()
+            except OutOfTime as error:
+                outcome, rhs.status = str(error), Status.OUT_OF_TIME
+            made = now() - start
             if outcome:
                 self.broken.add(rung)
                 reached = rhs.size / rhs.scale
                 rhs.attempts.append(Attempt(self._name(rung), "", why, f"no factors: {outcome}", 0, made, 0.0, reached))
                 return None
             why += f", and {first} found no factors" if first != self._name(rung) else ""
-        begin = perf_counter()
+        begin = now()
         try:
             others = compared([other for other in left if other not in self.given_up])
-            found, monitor = self._improve(rhs, rung, others, start + min(compiled, made))
+            found, monitor = self._improve(rhs, rung, others, start)
             if rhs.indefinite and self.traits.definite:
                 self._is_indefinite()
         except MemoryError:
@@ -342,13 +344,13 @@ class Ladder:
             del self.factors[rung]
             self.broken.add(rung)
             self.preferred = None if self.preferred == rung else self.preferred
-            spent, reached = perf_counter() - begin, rhs.size / rhs.scale
+            spent, reached = now() - begin, rhs.size / rhs.scale
             outcome = "no memory for its iterations"
             rhs.attempts.append(Attempt(self._name(rung), "", why, outcome, 0, made, spent, reached))
             return None
         solved = found.residual_norm <= rhs.target
         outcome = "solved" if solved else monitor.why or found.status.name.lower().replace("_", " ")
-        spent, reached = perf_counter() - begin, found.residual_norm / rhs.scale
+        spent, reached = now() - begin, found.residual_norm / rhs.scale
         attempt = Attempt(self._name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
         self._take(rhs, rung, found, attempt, given_up=monitor.change is not None)
         return monitor.change
@@ -494,8 +496,7 @@ class Ladder:
                 elif recipe is None:
                     self.factors[rung] = None
                 else:
-                    with self.A.unchanged(self.traits.mirrored):  # until solve returns
-                        self.factors[rung] = recipe.factor(self.A)
+                    self.factors[rung] = recipe.factor(self.A)
             except OutOfTime:
                 raise
             except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
@@ -507,7 +508,8 @@ class Ladder:
             else:
                 if recipe is not chosen.recipes[0]:
                     self.rungs[rung] = Rung((recipe,), chosen.reason)
-                synchronize(self.A.data)
+                if self.traits.gpu:
+                    synchronize(self.A.data)
                 return ""
         return outcome
 
@@ -522,7 +524,7 @@ class Ladder:
         iterations = Iterations(
             factors=self.factors[rung],
             recipe=self._name(rung),
-            methods=self._methods(rung),
+            methods=methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked),
             complete=direct,
             refine=direct and self.method == "auto",
             begins=lambda method, target: SwitchMonitor(
@@ -539,9 +541,6 @@ class Ladder:
         self.traits = replace(self.traits, definite=False)
         if not self.asked:
             self.rungs.update({name: rung for name, rung in rungs(self.traits).items() if name not in self.factors})
-
-    def _methods(self, rung: str) -> tuple[str, ...]:
-        return methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked)
 
     def _name(self, rung: str) -> str:
         recipe = self.rungs[rung].recipes[0]

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Any
 
 from finelu.auto.cost import Costs
+from finelu.compiling import now
 from finelu.krylov import CYCLE, METHODS
 from finelu.result import Status
 
@@ -28,7 +28,7 @@ class SwitchMonitor:
     left : the rungs with which it is compared; () for no comparison.
     scale : ||b||.
     target : the residual norm to reach.
-    start : when the attempt began, by `perf_counter`; None for now.
+    start : when the attempt began, by `compiling.now`; None for the present.
     watch : the caller's function of (iteration, residual norm), or None.
     norm_callback : the caller's function of the relative residual norm, or None.
 
@@ -57,13 +57,13 @@ class SwitchMonitor:
         self.costs, self.rung, self.left = costs, rung, left
         self.expected = costs.of_iteration(method)
         self.scale, self.target = scale, target
-        self.spent = 0.0 if start is None else perf_counter() - start
+        self.spent = 0.0 if start is None else now() - start
         self.watch, self.norm_callback = watch, norm_callback
         self.first: float | None = None
         self.smallest = math.inf
         self.restarted = method != "refinement" and METHODS.registered[method].restarts
         self.seen = 0, math.inf  # the iteration of the last test for stagnation of cycles, and the smallest norm then
-        self.began, self.start = 0, 0.0  # the first iteration and its end: it may include compiling kernels
+        self.began, self.start = 0, 0.0  # the first iteration and its end: it may include loading kernels
         self.next = 0.0  # seconds of the iteration before the next comparison
         self.apart = 0.0  # seconds that comparisons took
         self.status: Status | None = None
@@ -71,12 +71,12 @@ class SwitchMonitor:
         self.why = ""
 
     def __call__(self, iteration: int, norm: float) -> bool:
-        now = perf_counter()
+        present = now()
         if self.watch is not None and self.stops(self.watch, iteration, norm):
             return True
         if self.norm_callback is not None and iteration and self.stops(self.norm_callback, norm / self.scale):
             return True
-        if now > self.costs.deadline:
+        if present > self.costs.deadline:
             self.status, self.why = Status.OUT_OF_TIME, "the time limit was reached"
             return True
         if self.first is None:
@@ -89,10 +89,10 @@ class SwitchMonitor:
                 return True
             self.seen = iteration, self.smallest
         if not self.began and iteration > 0:
-            self.began, self.start = iteration, now
+            self.began, self.start = iteration, present
         if iteration < LEAST or iteration == self.began or not self.left or self.target == 0:
             return False
-        elapsed = (now - self.start - self.apart) * iteration / (iteration - self.began)
+        elapsed = (present - self.start - self.apart) * iteration / (iteration - self.began)
         if elapsed < self.next:
             return False
         self.next = 1.1 * elapsed
@@ -102,7 +102,7 @@ class SwitchMonitor:
         gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
         rest = elapsed * (wanted / (gained + PRIOR * wanted) - 1)
         self.change = better(self.costs, self.left, self.spent + elapsed, rest)
-        self.apart += perf_counter() - now
+        self.apart += now() - present
         if self.change is None:
             return False
         self.why = f"given up: it was expected to take {rest:.2g} s more"

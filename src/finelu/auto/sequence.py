@@ -19,10 +19,10 @@ from finelu.auto.precision import after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
 from finelu.auto.reuse import ReuseCosts
 from finelu.auto.solve import sooner_here_on_host
+from finelu.compiling import compile_seconds
 from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.kernels import kernels_for
-from finelu.kernels.compiling import compile_clock
 from finelu.krylov import method_name
 from finelu.krylov.criterion import Criterion, criterion_asked, diminished, power_for, times_power
 from finelu.krylov.operators import as_operator
@@ -128,15 +128,15 @@ class Sequence:
             raise MatrixError(f"b has {b.shape[1]} columns; a step solves for one: call it for each.")
         self._A, self._current = A, same and self._current
         A, v = precise(A, b.reshape(-1), self._precise)
-        with compile_clock() as compiling:
-            power = power_for(v, A)  # of the smallest numbers: see `finelu.krylov.criterion`
-            larger = times_power(v, power) if power else v
-            solution, decision, why, on_host = self._solved(A, larger)
-            if power:
-                A, v = precise(A, v, self._precise)  # which the step may have changed
-                found, product = replace(solution, x=namespace(v).asarray(solution.x)), as_operator(A, "A", v, v.dtype)
-                solution = diminished(found, product, v, self.criterion, power, self.rtol * norm(larger))
-        self._taken = perf_counter() - start - compiling()
+        compiled = compile_seconds()
+        power = power_for(v, A)  # of the smallest numbers: see `finelu.krylov.criterion`
+        larger = times_power(v, power) if power else v
+        solution, decision, why, on_host = self._solved(A, larger)
+        if power:
+            A, v = precise(A, v, self._precise)  # which the step may have changed
+            found, product = replace(solution, x=namespace(v).asarray(solution.x)), as_operator(A, "A", v, v.dtype)
+            solution = diminished(found, product, v, self.criterion, power, self.rtol * norm(larger))
+        self._taken = perf_counter() - start - (compile_seconds() - compiled)
         self._spent += self._taken
         self._past = [solution.x, *self._past[: PAST - 1]] if solution.converged else []
         self.decisions.append(decision)
@@ -238,15 +238,14 @@ class Sequence:
         """The solution or None, the last decision, and its reason."""
         ways, costs = ("reuse", "update", "rebuild"), self._reuse_costs
         for way in ("reuse",) if self._current else ways[ways.index(decision) :]:
-            start = perf_counter()
+            start, compiled = perf_counter(), compile_seconds()
             try:
-                with compile_clock() as compiling:
-                    if way == "update":
-                        self._F.update(A)
-                    elif way == "rebuild":
-                        self._F = self._F.recipe.factor(A)
-                        self._pattern = A
-                    synchronize(A.data)
+                if way == "update":
+                    self._F.update(A)
+                elif way == "rebuild":
+                    self._F = self._F.recipe.factor(A)
+                    self._pattern = A
+                synchronize(A.data)
             except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:
                 why += f"; {way} failed: {error}"
                 continue
@@ -254,16 +253,15 @@ class Sequence:
                 self._F = None  # an interrupt may leave factors that are half new; the next step begins anew
                 raise
             self._current = self._current or way != "reuse"
-            spent = max(perf_counter() - start - compiling(), 0.0)
+            spent = _seconds_since(start, compiled)
             if way == "update":
                 costs.updated = spent
             elif way == "rebuild":
                 costs.made = spent
             patience = math.inf if way == "rebuild" else 2 * (costs.fresh * costs.pace + costs.price) + PATIENCE
-            begin = perf_counter()
-            with compile_clock() as compiling:
-                solution = self._iterate(A, b, patience)
-            spent = max(perf_counter() - begin - compiling(), 0.0)
+            start, compiled = perf_counter(), compile_seconds()
+            solution = self._iterate(A, b, patience)
+            spent = _seconds_since(start, compiled)
             if solution.converged:
                 if way != "reuse":
                     costs.solved_afresh()
@@ -279,10 +277,7 @@ class Sequence:
         """Solve with the present factors, for at most `patience` seconds after the first iteration, which may load
         code."""
         product, scale = as_operator(A, "A", b, b.dtype), norm(b)
-        residual, target = (
-            Criterion(self.criterion, Residual(product.matrix, product.__matmul__, b.dtype), b),
-            self.rtol * scale,
-        )
+        residual, target = Criterion(self.criterion, Residual(product, b), b), self.rtol * scale
         x, r = namespace(b).zeros_like(b), b
         known, least = self._known(b), scale
         worth = GUESSES * self._guessing <= self._reuse_costs.last * self._reuse_costs.pace
@@ -345,29 +340,35 @@ class Sequence:
     def _from_the_beginning(self, A: CSR, b: Any) -> Solution:
         self._F = self._pattern = None
         ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
-        with compile_clock() as compiling:
-            solution = ladder.solve(b)
-            if may_need_double(solution, b):
-                self._precise = 0.0
-                A, b = precise(A, b, self._precise)
-                ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
-                solution = after(solution, ladder.solve(b, as_dtype(solution.x, b.dtype)))
+        compiled = compile_seconds()
+        solution = ladder.solve(b)
+        if may_need_double(solution, b):
+            self._precise = 0.0
+            A, b = precise(A, b, self._precise)
+            ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
+            solution = after(solution, ladder.solve(b, as_dtype(solution.x, b.dtype)))
+        compiled = compile_seconds() - compiled
         if solution.converged and ladder.preferred is not None and len(solution.attempts) > 0:
             done = solution.attempts[-1]
             self._F, self._pattern = ladder.factors[ladder.preferred], A
             self._method = "gmres" if done.method == "refinement" else done.method
             self._current = True
             self._indefinite = not ladder.traits.definite
-            made = max(done.setup_seconds - compiling(), 0.0)
+            made = max(done.setup_seconds - compiled, 0.0)
             numeric = getattr(getattr(self._F, "report", None), "numeric_seconds", None)
             self._reuse_costs = ReuseCosts(
                 made=made,
                 updated=min(numeric or 0.0, made),
                 fresh=done.iterations,
                 last=done.iterations,
-                pace=max(done.seconds - compiling(), 0.0) / max(done.iterations, 1),
+                pace=max(done.seconds - compiled, 0.0) / max(done.iterations, 1),
             )
         return solution
+
+
+def _seconds_since(start: float, compiled: float) -> float:
+    """The seconds since `start` without those that were spent compiling, of which there were `compiled` then."""
+    return max(perf_counter() - start - (compile_seconds() - compiled), 0.0)
 
 
 def _combined(product: Any, known: list[Any], b: Any) -> Any:

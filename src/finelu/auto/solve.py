@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import astuple, replace
 from time import perf_counter
 from typing import Any
@@ -14,10 +15,10 @@ from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.choose import recipe_asked, sooner_on_host
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
+from finelu.compiling import compile_seconds, now, quietly
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
-from finelu.kernels.compiling import compile_clock, quietly
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
 from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
@@ -63,8 +64,8 @@ def solve(
         solves sooner (docs/solve.md lists them; `explain()` says so). x is returned where b was.
     recipe : "auto", or a recipe, its class or its name: then no other is tried.
     method : "auto", or a Krylov method: its name, its function or its class.
-    time_limit : seconds for everything. At the limit set-up and iterations end early, and x is the best so far; only
-        the compilation of kernels at their first use is not interrupted.
+    time_limit : seconds for everything but compiling kernels at their first use. At the limit set-up and iterations
+        end early, and x is the best so far.
     memory_limit : bytes for the factors, estimated before they are made; None: 80% of the free memory of the machine,
         or of the GPU.
     callback : called as SciPy's: after each iteration, or wherever the method has a new x (gmres: after each cycle);
@@ -87,7 +88,7 @@ def solve(
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
     The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
     """
-    start = perf_counter()
+    start, began = perf_counter(), now()
     rtol, atol = number("rtol", rtol), number("atol", atol)
     most = math.inf if maxiter is None else count("maxiter", maxiter, 0)
     if callback_type not in CALLBACKS:
@@ -98,7 +99,8 @@ def solve(
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     flag("certify", certify)
     chosen, method = recipe_asked(recipe), method_name(method, "auto")
-    with compile_clock() as compiling, quietly(not verbose):
+    compiled = compile_seconds()
+    with nullcontext() if verbose else quietly():
         A, home = as_csr(A, diagonal=False), on_gpu(b)
         if device is not None:
             A, b, x0 = _moved(A, b, x0, device)
@@ -108,11 +110,11 @@ def solve(
             b = as_dtype(b, np.result_type(b.dtype, x0.dtype))
         A, b = precise(A, b, rtol)
         known, moved = traits(A), ""
-        if device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
+        if known.gpu and device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
             moved = sooner_here_on_host(known)
         if moved:
             (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
-        options: dict[str, Any] = {"deadline": start + time_limit, "memory": memory_limit, "watch": watch}
+        options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
         options["criterion"] = criterion_asked(criterion)
         options["callback" if callback_type == "x" else "norm_callback"] = callback
         ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
@@ -146,7 +148,7 @@ def solve(
         seen=seen,
         iterations=sum(s.iterations for s in found),
         attempts=tuple(a for s in found for a in s.attempts),
-        timings={"solve": perf_counter() - start, "compile": compiling()},
+        timings={"solve": perf_counter() - start, "compile": compile_seconds() - compiled},
     )
 
 

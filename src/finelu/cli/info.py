@@ -46,10 +46,12 @@ def info(as_json: Json = False) -> int:
     from finelu.auto.rates import processor
     from finelu.device import free_memory, require_gpu
     from finelu.errors import DeviceError
+    from finelu.kernels.cpu.runtime import store
     from finelu.report import table
     from finelu.threads import available_cores, get_num_threads
     from finelu.warmup import kernel_folder
 
+    carried = store.archive()
     found = {name: _version(module, name) for module, name, _ in PACKAGES}
     machine = {
         "finelu": finelu.__version__,
@@ -60,6 +62,8 @@ def info(as_json: Json = False) -> int:
         "threads": get_num_threads(),
         "memory": f"{free_memory(np.empty(0)) / 2**30:.1f} GiB free",
         "kernels": kernel_folder(),
+        "kernels_mb": round(store.size() / 1e6, 1),
+        "carried_kernels": None if carried is None else str(carried.path),
     }
     libraries = sorted({f"{each['internal_api']} {each['version'] or ''}".strip() for each in threadpool_info()})
     variables = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(VARIABLES)}
@@ -82,7 +86,9 @@ def info(as_json: Json = False) -> int:
     if variables:
         words["variables"] = "\n".join(f"{name}={value}" for name, value in variables.items())
     if machine["kernels"] is None:
-        words["kernels"] = "no folder for compiled kernels can be written; set NUMBA_CACHE_DIR to one"
+        words["kernels"] = "no folder for compiled kernels can be written; set FINELU_CACHE to one"
+    words["kernels_mb"] = f"{machine['kernels_mb']} MB in that folder"
+    words["carried_kernels"] = words["carried_kernels"] if carried else "none: kernels are compiled at their first use"
     packages = {name: f"{found[name] or 'not found'}: {purpose}" for _, name, purpose in PACKAGES}
     with console() as out:
         out.print(table("this machine", words))

@@ -42,8 +42,8 @@ class Progress:
 
     @contextmanager
     def compile_clock(self) -> Iterator[Callable[[], float]]:
-        """`finelu.kernels.compiling.compile_clock`; a stage of its own while kernels are compiled."""
-        from finelu.kernels.compiling import compile_clock
+        """`finelu.compiling.compile_clock`; a stage of its own while kernels are compiled."""
+        from finelu.compiling import compile_clock
 
         before = ""
 

@@ -22,9 +22,9 @@ from finelu.arithmetic import ignore_fp_errors
 from finelu.compare.choose import best, candidates, requested_devices, requested_names
 from finelu.compare.model import INTERRUPTED, NOT_REACHED, TIME_LIMIT, Candidate, Comparison, Measurement
 from finelu.compare.worker import PATIENCE, System
+from finelu.compiling import compile_clock
 from finelu.device import to_host
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.compiling import compile_clock
 from finelu.krylov import method_name
 from finelu.matrix import as_csr, check_vector
 from finelu.properties import properties

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from finelu.auto.solve import solve
 from finelu.compare.memory import SUPERLU_INDEX, held_bytes
 from finelu.compare.model import PERMC, REFERENCES, SOLVED, TIME_LIMIT, TOO_SLOW, Candidate, Measurement, Pictures
+from finelu.compiling import compile_clock, compile_eagerly
 from finelu.device import on_gpu, require_gpu, synchronize, to_host
 from finelu.errors import FineluError
-from finelu.kernels.compiling import compile_clock, compile_eagerly
 from finelu.krylov import CYCLE, METHODS
 from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual
@@ -152,7 +152,7 @@ class _Bench:
         dtype = np.result_type(x.dtype, b.dtype, self.system.A.dtype)  # solve may have changed to double precision
         if dtype not in self.residuals:
             product = as_operator(self.system.A, "A", b, dtype)
-            self.residuals[dtype] = Residual(product.matrix, product.__matmul__, dtype)
+            self.residuals[dtype] = Residual(product, b.astype(dtype))
         with np.errstate(over="ignore", invalid="ignore"):
             _, size = self.residuals[dtype](b.astype(dtype), x.astype(dtype), self.system.rtol * self.norm_b)
         return float(size) / self.norm_b

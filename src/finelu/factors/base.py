@@ -12,8 +12,8 @@ import numpy as np
 
 from finelu import deadline
 from finelu.arithmetic import ignore_fp_errors
-from finelu.device import namespace, on_gpu, same_gpu
-from finelu.errors import DeviceError, MatrixError, NoFactors, ParameterError, UnstableFactors
+from finelu.device import namespace, on_gpu, require_one_device, same_gpu
+from finelu.errors import MatrixError, NoFactors, ParameterError, UnstableFactors
 from finelu.factors.report import Report
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -47,13 +47,13 @@ class Factors:
 
     def __init__(self, recipe: Any, A: CSR, *, report: Report | None = None):
         deadline.check()
-        self.recipe = recipe
-        self.pattern = A
+        self.recipe, self.pattern = recipe, A
+        self.shape: tuple[int, int] = A.shape
         self.dtype = np.dtype(A.dtype)
-        device = "GPU" if on_gpu(A.data) else "CPU"
-        self.report: Report = Report() if report is None else report
-        self.report.factored_on = "CPU" if recipe.factored_on == "CPU" else device
-        self.report.applied_on = "CPU" if recipe.applied_on == "CPU" else device
+        device, report = "GPU" if on_gpu(A.data) else "CPU", Report() if report is None else report
+        report.factored_on = "CPU" if recipe.factored_on == "CPU" else device
+        report.applied_on = "CPU" if recipe.applied_on == "CPU" else device
+        self.report: Report = report
         self._valid = True  # until an update fails
         self._lock = threading.RLock()
 
@@ -67,10 +67,6 @@ class Factors:
     def __copy__(self) -> Factors:
         """A deep copy: an update of one of two that share arrays would change the other."""
         return deepcopy(self)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.pattern.shape
 
     @property
     def capturable(self) -> bool:
@@ -92,11 +88,10 @@ class Factors:
         """
         if trans not in TRANSPOSES:
             raise ParameterError(f"trans={trans!r}; one of {', '.join(TRANSPOSES)} is needed.")
-        self._require_valid()
+        if not self._valid:
+            raise NoFactors(self.recipe)
         R = dense_numbers(R, "the right-hand side")
-        if on_gpu(R) != on_gpu(self.pattern.data):
-            raise DeviceError("the right-hand side and the factors are on different devices; move one of them first.")
-        same_gpu(R, self.pattern.data)
+        require_one_device(R, self.pattern.data, "the right-hand side and the factors")
         if R.ndim not in (1, 2) or R.shape[0] != self.shape[0]:
             raise MatrixError(f"the right-hand side has shape {R.shape}, but the factors have {self.shape[0]} rows.")
         wide = self.dtype if R.dtype == self.dtype else np.result_type(R.dtype, self.dtype)
@@ -200,23 +195,12 @@ class Factors:
         return False
 
     # SciPy's and CuPy's LinearOperator protocol
-    def matvec(self, r: Any) -> Any:
-        return self.solve(r)
+    matvec = matmat = __matmul__ = __call__ = solve
 
-    def rmatvec(self, r: Any) -> Any:
-        return self.solve(r, trans="H")
-
-    def matmat(self, R: Any) -> Any:
-        return self.solve(R)
-
-    def rmatmat(self, R: Any) -> Any:
+    def rmatvec(self, R: Any) -> Any:
         return self.solve(R, trans="H")
 
-    def __matmul__(self, R: Any) -> Any:
-        return self.solve(R)
-
-    def __call__(self, R: Any) -> Any:
-        return self.solve(R)
+    rmatmat = rmatvec
 
     def __repr__(self) -> str:
         device = "GPU" if on_gpu(self.pattern.data) else "CPU"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
 
 from finelu.device import synchronize
 from finelu.factors.arranged import Arrangement
 from finelu.factors.base import Factors
 from finelu.factors.report import TriangularReport
+from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.triangular import TriangularSolver, solve_in_turn
+from finelu.triangular import TriangularSolver
 
 
 class Solve(NamedTuple):
@@ -58,9 +63,7 @@ class TriangularFactors(Factors):
         trial: bool = False,
     ):
         self._solvers: dict[Solve, TriangularSolver] = {}
-        self._in_turn: dict[
-            str, tuple[TriangularSolver, ...]
-        ] = {}  # the solves of M^-1, M^-T and M^-H, made at first use
+        self._in_turn: dict[str, Callable[[Any, Any], None]] = {}  # (r, x) -> x = M^-1 r, M^-T r or M^-H r
         self._reported: tuple[Solve, ...] = ()  # the solves that existed when the triangles were taken
         super().__init__(recipe, A, report=numeric.report)
         self._conjugated = self.CONJUGATED if self.dtype.kind == "c" else ""
@@ -114,16 +117,13 @@ class TriangularFactors(Factors):
         for solve in self.SOLVES["N"]:
             self._solver(solve)
         self._reported = tuple(self._solvers)
-        self.report.triangular_seconds = perf_counter() - start
+        self._report.triangular_seconds = perf_counter() - start
         if self._trial:
             self._try_solve(A, lambda v: self._apply(v, "N"))
 
     def solvers(self, trans: str = "N") -> tuple[TriangularSolver, ...]:
         """The solves of M^-1 ("N"), M^-T ("T") or M^-H ("H"), in their order."""
-        found = self._in_turn.get(trans)
-        if found is None:
-            found = self._in_turn[trans] = tuple(self._solver(solve) for solve in self.SOLVES[trans])
-        return found
+        return tuple(self._solver(solve) for solve in self.SOLVES[trans])
 
     def only_solves(self, trans: str) -> bool:
         """Whether `solvers(trans)` alone compute M^-1 r, without a permutation or a conjugate before and after."""
@@ -140,18 +140,26 @@ class TriangularFactors(Factors):
                 self._solvers[solve] = solver
             return self._solvers[solve]
 
-    def _apply(self, R: Any, trans: str) -> Any:
-        conjugate = trans == self._conjugated
+    def _apply(self, R: Any, trans: str, out: Any = None) -> Any:
+        """M^-1 R in a new array, or in `out`, C-contiguous, which may be R if `only_solves(trans)`."""
+        solve_in_turn = self._in_turn.get(trans)
+        if solve_in_turn is None:
+            plans = [self._solver(solve).plan for solve in self.SOLVES[trans]]
+            solve_in_turn = self._in_turn[trans] = partial(kernels_for(R).triangular.solve_in_turn, plans)
+        conjugate, arranged = trans == self._conjugated, self._arranged
         R = R.conj() if conjugate else R
-        R = R if self._arranged is None else self._arranged.gather_scaled(R, trans)
-        R = solve_in_turn(self.solvers(trans), R)
-        R = R if self._arranged is None else self._arranged.scatter_scaled(R, trans)
-        return R.conj() if conjugate else R
+        R = R if arranged is None else arranged.gather_scaled(R, trans)
+        R = R if R.flags.c_contiguous else R.copy(order="C")
+        x = np.empty_like(R) if out is None else out  # of CuPy for its own arrays
+        if R.size:
+            solve_in_turn(R, x)
+        x = x if arranged is None else arranged.scatter_scaled(x, trans)
+        return x.conj() if conjugate else x
 
     def _apply_into(self, R: Any, trans: str, out: Any) -> None:
         if not (self.only_solves(trans) and out.flags.c_contiguous):
             return super()._apply_into(R, trans, out)
-        solve_in_turn(self.solvers(trans), R, out)
+        self._apply(R, trans, out)
         return None
 
     @property

@@ -131,13 +131,16 @@ USES: dict[str, dict[str, str]] = {
         "triangular": "levels",
     },
     "cuda": {
+        "blocks": "levels",
         "candidates": "indices",
-        "elimination": "indices",
+        "elimination": "indices levels",
         "fill": "indices threshold",
         "independent": "indices pattern vectors",
         "partition": "indices",
+        "pattern": "indices",
         "subdomains": "indices vectors",
         "threshold": "indices pattern vectors",
+        "triangular": "levels",
     },
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -34,22 +34,20 @@ class CSR:
     indices: Any
     data: Any
     diag: Any
+    n: int = field(init=False, repr=False)
+    nnz: int = field(init=False, repr=False)
+    shape: tuple[int, int] = field(init=False, repr=False)
+    dtype: Any = field(init=False, repr=False)
 
-    @property
-    def n(self) -> int:
-        return self.indptr.size - 1
+    def __post_init__(self) -> None:
+        n = self.indptr.size - 1
+        self.__dict__.update(n=n, nnz=self.data.size, shape=(n, n), dtype=self.data.dtype)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return (self.n, self.n)
-
-    @property
-    def nnz(self) -> int:
-        return self.data.size
-
-    @property
-    def dtype(self):
-        return self.data.dtype
+    def _like(self, indptr: Any, indices: Any, data: Any, diag: Any) -> CSR:
+        """The matrix with these arrays, of the same pattern, with its analyses."""
+        other = CSR(indptr, indices, data, diag)
+        other.__dict__.update({name: self.__dict__[name] for name in KNOWN if name in self.__dict__})
+        return other
 
     @cached_property
     def missing(self) -> int:
@@ -88,32 +86,24 @@ class CSR:
 
     def with_values(self, data) -> CSR:
         """The same pattern, with its analyses, and other values (nnz,)."""
-        other = CSR(self.indptr, self.indices, data, self.diag)
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
-        return other
+        return self._like(self.indptr, self.indices, data, self.diag)
 
     def with_index(self, index) -> CSR:
         """The same matrix with index arrays of this type; itself if they are."""
         if self.indices.dtype == index:
             return self
-        other = CSR(self.indptr.astype(index), self.indices.astype(index), self.data, self.diag.astype(index))
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
-        return other
+        return self._like(self.indptr.astype(index), self.indices.astype(index), self.data, self.diag.astype(index))
 
     def copy(self) -> CSR:
         """A copy of the matrix, with its analyses, in arrays of its own."""
-        other = CSR(*(part.copy() for part in (self.indptr, self.indices, self.data, self.diag)))
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
-        return other
+        return self._like(*(part.copy() for part in (self.indptr, self.indices, self.data, self.diag)))
 
     def with_own_pattern(self) -> CSR:
         """The same matrix with a pattern of its own, so that a caller may change A in place; itself on a GPU, where
         CuPy changes no pattern in place."""
         if on_gpu(self.data):
             return self
-        other = CSR(self.indptr.copy(), self.indices.copy(), self.data, self.diag)
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
-        return other
+        return self._like(self.indptr.copy(), self.indices.copy(), self.data, self.diag)
 
     def on(self, xp) -> CSR:
         """The same matrix, with its analyses, in the memory of xp, numpy or cupy; itself if it is there. Cost: a copy
@@ -121,9 +111,7 @@ class CSR:
         if xp is namespace(self.data):
             return self
         move = to_host if on_gpu(self.data) else xp.asarray
-        other = CSR(*(move(part) for part in (self.indptr, self.indices, self.data, self.diag)))
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in KNOWN})
-        return other
+        return self._like(*(move(part) for part in (self.indptr, self.indices, self.data, self.diag)))
 
     def same_pattern(self, other: CSR) -> bool:
         """Whether `other` stores entries at the same places (and on the same device)."""

@@ -22,7 +22,7 @@ from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.operators import Operator, as_operator
 from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_even
 from finelu.krylov.system import System
-from finelu.matrix.vectors import as_dtype, flushes, in_single, underflows
+from finelu.matrix.vectors import as_dtype, flushes, in_single, norm, underflows
 from finelu.result import Solution, Status
 
 if TYPE_CHECKING:
@@ -93,14 +93,14 @@ class Criterion:
             return r, self.norm
         sizes = self._sizes
         ratio = self._of_scaled_b / self._of_b
-        r, size = self._resolved(b, x, r, lambda v: norm_of(v / sizes), tolerance * ratio)
+        r, size = self._resolved(b, x, r, lambda v: norm(v / sizes), tolerance * ratio)
         self.rows = size / self._of_scaled_b
         self.by_rows = size / ratio > self.norm
         return r, max(self.norm, size / ratio)
 
     def _backward(self, b: Any, x: Any, r: Any, tolerance: float) -> tuple[Any, float]:
         xp = namespace(b)
-        self._of_b = self._of_b or norm_of(self.b)
+        self._of_b = self._of_b or norm(self.b)
         if self._of_b == 0:
             return r, self.norm
         terms = self.residual.magnitudes(b, x)
@@ -125,7 +125,7 @@ class Criterion:
 
     def _bound(self, b: Any, x: Any) -> Any:
         if self.residual.bound is None:
-            self.residual.bound = self.residual._rounding(*self.residual._prepared(b, x))[0]
+            self.residual.bound = self.residual._rounding(b, x)[0]
         return self.residual.bound
 
     def _looked_at(self) -> Any:
@@ -142,8 +142,8 @@ class Criterion:
         least, most = float(sums.min()), float(sums.max())
         if not most > UNEVEN * least or not math.isfinite(most):
             return False
-        self.uneven, self._of_b = most / least, norm_of(self.b)
-        self._of_scaled_b = norm_of(self.b / sums)
+        self.uneven, self._of_b = most / least, norm(self.b)
+        self._of_scaled_b = norm(self.b / sums)
         return sums if 0 < self._of_scaled_b < math.inf else False
 
     def rounding(self, b: Any, x: Any) -> float:
@@ -154,7 +154,7 @@ class Criterion:
         eps, terms = float(np.finfo(b.dtype).eps), self.residual.magnitudes(b, x)
         if self.kind == "backward":
             return eps * self._of_b if bool((terms > 0).any()) else 0.0
-        return eps * norm_of(terms / self._sizes) * self._of_b / self._of_scaled_b
+        return eps * norm(terms / self._sizes) * self._of_b / self._of_scaled_b
 
     def has_seen(self, x: Any) -> bool:
         """Whether the last call had this x."""
@@ -175,7 +175,7 @@ class Criterion:
         if not self.by_rows or size <= tolerance:
             return r, tolerance
         rest = namespace(r).where(abs(r) > self.residual.bound, r, 0)
-        length = norm_of(rest)
+        length = norm(rest)
         return (rest, length * min(1.0, tolerance / size) * AIM) if length > 0 else (r, tolerance)
 
     def sentence(self) -> str:
@@ -188,14 +188,6 @@ class Criterion:
             f"rows of A differ in size by {self.uneven:.0e}, so that each is compared with its own, too: the relative "
             f"residual of the row-equilibrated system is {self.rows:.1e}, that of A x = b {self.norm / self._of_b:.1e}"
         )
-
-
-def norm_of(v: Any) -> float:
-    """||v||_2, on the host."""
-    v = namespace(v).ascontiguousarray(v)
-    out = namespace(v).zeros(1, v.real.dtype)
-    kernels_for(v).vectors.norm(v, out)
-    return float(out[0])
 
 
 def solved(
@@ -219,7 +211,7 @@ def solved(
     if kind == "backward" and system.comm is not None:
         raise ParameterError("criterion='backward' is not for an A that is spread over processes; use 'residual'.")
     given, power = system, 0
-    if needs_double(system):
+    if system.xp is not np and needs_double(system):
         system = in_double_precision(system)
         callback = None if callback is None else in_single_precision(callback)
     elif system.comm is None and (power := power_for(system.b, system.A.matrix)):
@@ -229,11 +221,11 @@ def solved(
     found = method.iterate(loop, **options)
     matrix = system.A.matrix
     rows = isinstance(matrix, CSR) or is_array(matrix)
-    if kind == "backward" or (kind == "auto" and rows and found.converged and not loop.is_even()):
+    if kind == "backward" or (kind == "auto" and rows and found.status is Status.CONVERGED and not loop.is_even()):
         found = _corrected(found, kind, loop, system, watch, **options)
     if system is given:
         return found
-    target = max(rtol * norm_of(system.b), atol)
+    target = max(rtol * norm(system.b), atol)
     if not power:
         why = "entries of A are so small, or so large,"
         x = in_single(found.x)
@@ -255,8 +247,7 @@ def _corrected(
 ) -> Solution:
     """The solution with x + d + ... instead of x, where A d = b - A x, if the criterion asks for more than a small
     norm. Corrections d are added as long as each halves the size."""
-    residual = Residual(system.A.matrix, system.A.__matmul__, system.dtype, system.A.factor, system)
-    check = Criterion(kind, residual, system.b)
+    check = Criterion(kind, Residual(system.A, system.b, system), system.b)
     of_b = loop.size(system.b)
     target = max(loop.rtol * of_b, loop.atol)
     x, left, callback = found.x.reshape(-1), loop.maxiter - found.iterations, loop.callback
@@ -412,14 +403,12 @@ def rounded(found: Solution, x: Any, A: Any, b: Any, kind: str, target: float, w
     A, b, target : in the precision, and with the power of two, in which the residual of x is formed.
     why : the reason, in words, why the computed x cannot be returned.
     """
-    check = Criterion(kind, Residual(A.matrix, A.__matmul__, b.dtype, A.factor), b)
+    check = Criterion(kind, Residual(A, b), b)
     _, reached = check(b, as_dtype(x, b.dtype).reshape(-1), target)
     found = replace(found, x=x, residual_norm=check.norm)
     if not found.converged or reached <= target:
         return found
-    limit = (
-        f"{why} that x, rounded to what {x.dtype} can hold, leaves a relative residual of {reached / norm_of(b):.1e}"
-    )
+    limit = f"{why} that x, rounded to what {x.dtype} can hold, leaves a relative residual of {reached / norm(b):.1e}"
     return replace(found, status=Status.PRECISION_LIMIT, seen=(*found.seen, limit))
 
 

@@ -95,7 +95,7 @@ class Loop(Measures):
         self.x = self.xp.zeros(self.b.size, self.dtype) if self.start is None else copied(self.start)
         self.verified = copied(self.x)
         self.best: Any = None  # until keeps_best()
-        self.residual = Residual(self.A.matrix, self.A.__matmul__, self.dtype, self.A.factor, system)
+        self.residual = Residual(self.A, self.b, system)
         self.believed = math.inf  # the true norm of the last claim that `Residual` tested
         self.doubted = math.inf  # the true norm of the last claim that it rejected
 

@@ -53,7 +53,7 @@ class Operator:
 
     apply : the function that forms the product. Its results are trusted, so a caller's function is wrapped by
         `_checked`.
-    given : the object from which the operator was made.
+    given : the object from which the operator was made.  recipe : its recipe, if it is factors, or else its type.
     name : "A" or "M", for reports and errors.
     make_adjoint : a function without arguments that returns the function for A^H x, or None; called by `H`.
     matrix : the matrix, if its entries are accessible: a CSR of the working dtype, a dense array, or anything with
@@ -85,6 +85,7 @@ class Operator:
     ):
         self.apply = apply
         self.given = given
+        self.recipe = repr(getattr(given, "recipe", type(given).__name__))
         self.name = name
         self.make_adjoint = make_adjoint
         self.matrix = matrix
@@ -92,11 +93,6 @@ class Operator:
         if with_dot is not None:
             self.with_dot = with_dot  # type: ignore[method-assign, assignment]
         self.capturable = capturable
-
-    @property
-    def recipe(self) -> str:
-        """The recipe of factors, or the type of any other object."""
-        return repr(getattr(self.given, "recipe", type(self.given).__name__))
 
     def scaled(self, factor: float, levels: bool, comm: Any = None) -> Operator:
         """factor times the operator; factor is a power of two.
@@ -200,11 +196,11 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
         raise MatrixError(f"M is a {type(A).__name__}, which is neither a matrix nor a LinearOperator; {instead}.")
     if tuple(shape) != (n, n):
         raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")
-    if isinstance(A, Factors) and A.well_formed and A.dtype == dtype and on_gpu(A.pattern.data) == on_gpu(like):
-        same_gpu(like, A.pattern.data)
-        factors = Operator(
-            A.apply, A, name, lambda: lambda r: A.apply(r, "H"), capturable=A.capturable and on_gpu(like)
-        )
+    gpu = on_gpu(like)
+    if isinstance(A, Factors) and A.well_formed and A.dtype == dtype and on_gpu(A.pattern.data) == gpu:
+        if gpu:
+            same_gpu(like, A.pattern.data)
+        factors = Operator(A.apply, A, name, lambda: lambda r: A.apply(r, "H"), capturable=A.capturable and gpu)
         factors.deflated = A.deflated
         return factors
     if hasattr(A, "matvec"):
@@ -216,14 +212,14 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
             (lambda: _checked(A.rmatvec, f"{name}^H", like, no_adjoint(name))) if hasattr(A, "rmatvec") else None,
             A if own else None,
             A.residual if own else None,
-            capturable=type(A) in (StencilMatrix, BlockMatrix) and on_gpu(like),
+            capturable=type(A) in (StencilMatrix, BlockMatrix) and gpu,
         )
     place = location(A)
     if place is None:
         if callable(A):
             return Operator(_checked(A, name, like), A, name)
         raise MatrixError(f"{name} is a {type(A).__name__}; a matrix, a LinearOperator or factors are needed.")
-    if on_gpu(place) != on_gpu(like):
+    if on_gpu(place) != gpu:
         raise DeviceError(f"{name} is on {_where(place)} but b is on {_where(like)}; move one of them first.")
     if not (isinstance(A, CSR) or hasattr(A, "tocsr") or hasattr(A, "to_scipy_sparse")):
         array = _dense(A, name, like, dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -53,10 +52,9 @@ class Residual(Measures):
     If no entries of A are known (a LinearOperator, a function), the returned norm is at least an estimate of the
     rounding, from two more products: the elements of A (g x), g random, are as large as their terms in the mean square.
 
-    matrix : the matrix, if its entries are accessible: a CSR of this dtype, a dense array, or an object with `tocsr`,
-        `bounds` and perhaps `norm_bound`; else None.
-    product : a function of x that returns factor A x.
-    factor : a power of two.
+    A : the operator; its `matrix`, if its entries are accessible, is a CSR of this dtype, a dense array, or an object
+        with `tocsr`, `bounds` and perhaps `norm_bound`.
+    like : a vector of this dtype, on the device of all others.
     system : a `System` whose kernels are used, and over whose processes the rows are spread: all of them then call
         this.
 
@@ -67,18 +65,20 @@ class Residual(Measures):
     Cost: one pass over the entries; if the result is formed again, another, four times as expensive.
     """
 
-    def __init__(self, matrix: Any, product: Callable[[Any], Any], dtype: Any, factor: float = 1.0, system: Any = None):
-        self.matrix, self.product, self.dtype, self.factor = matrix, product, dtype, factor
+    def __init__(self, A: Any, like: Any, system: Any = None):
+        self.matrix, self.product, self.dtype, self.factor = A.matrix, A.__matmul__, like.dtype, A.factor
+        self._entries: CSR | None = A.matrix if isinstance(A.matrix, CSR) else None
         self.noise = 0.0
         self.bound: Any = None
-        self.comm = None if system is None else system.comm
-        self.xp: Any = None  # set at the first call, with the kernels, by the device of b
         if system is not None:
-            self.xp, self.decides, self.kernels = system.xp, system.decides, system.kernels
+            self.xp, self.decides, self.kernels, self.comm = system.xp, system.decides, system.kernels, system.comm
+        else:
+            self.xp = self.decides = namespace(like)
+            self.kernels, self.comm = kernels_for(like), None
 
     def __call__(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
         self.noise, self.bound = 0.0, None
-        b, x = self._prepared(b, x)
+        b, x = self.xp.ascontiguousarray(b), self.xp.ascontiguousarray(x)
         if self.matrix is None:
             return self._by_products(b, x, tolerance)
         if isinstance(self.matrix, CSR) or not self._harmless(b, x, tolerance):
@@ -90,8 +90,8 @@ class Residual(Measures):
         """|A| |x| + |b| for each row; None if no entries of A are known."""
         if self.matrix is None:
             return None
-        terms, _ = self._rounding(*self._prepared(b, x), eps=1 / MANY)  # with the true eps this may under- or overflow
-        A = self._entries
+        terms, _ = self._rounding(b, x, eps=1 / MANY)  # with the true eps this may under- or overflow
+        A = self._entries or self._by_rows()
         return terms / (A.indptr[1:] - A.indptr[:-1] + 1) * MANY
 
     def twice(self, b: Any, x: Any) -> tuple[Any, float]:
@@ -100,8 +100,8 @@ class Residual(Measures):
         The remaining error of each row is at most the factor times `bound`: (k + 1)^2 eps^2 (|A| |x| + |b|), with the
         eps of double precision.
         """
-        b, x = self._prepared(b, x)
-        A = self._entries
+        b, x = self.xp.ascontiguousarray(b), self.xp.ascontiguousarray(x)
+        A = self._entries or self._by_rows()
         r = self.xp.empty_like(b)
         values = x if self.comm is None else self.matrix.with_ghosts(x)
         self.kernels.products.residual_twice(A.indptr, A.indices, A.data, values, b, self.factor, r)
@@ -112,12 +112,6 @@ class Residual(Measures):
     def rounding(self, b: Any, x: Any) -> float:
         """The norm of one rounding of |A| |x| + |b| in each row."""
         return float(np.finfo(b.dtype).eps) * self.size(self.magnitudes(b, x))
-
-    def _prepared(self, b: Any, x: Any) -> tuple[Any, Any]:
-        if self.xp is None:
-            self.xp, self.kernels = namespace(b), kernels_for(b)
-            self.decides = self.xp
-        return self.xp.ascontiguousarray(b), self.xp.ascontiguousarray(x)
 
     def _by_entries(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
         bound, r = self._rounding(b, x)
@@ -133,19 +127,22 @@ class Residual(Measures):
         return accurate, size if rest <= max(tolerance, BELOW * square * self.size(b)) else max(size, rest)
 
     def _rounding(self, b: Any, x: Any, eps: float | None = None) -> tuple[Any, Any]:
-        A = self._entries
+        A = self._entries or self._by_rows()
+        b, x = self.xp.ascontiguousarray(b), self.xp.ascontiguousarray(x)
         r, bound = self.xp.empty_like(b), self.xp.empty(b.size, b.real.dtype)
         x = x if self.comm is None else self.matrix.with_ghosts(x)
         with np.errstate(over="ignore", invalid="ignore"):
             self.kernels.products.residual(A.indptr, A.indices, A.data, x, b, self.factor, r, bound, eps)
         return bound, r
 
-    @cached_property
-    def _entries(self) -> CSR:
-        if self.comm is not None:
+    def _by_rows(self) -> CSR:
+        """The entries of a matrix that is no CSR: found once, when they are first needed."""
+        if self.comm is None:
+            self._entries = as_csr(self.matrix, diagonal=False, dtype=self.dtype)
+        else:
             A = self.matrix.astype(self.dtype).extended()
-            return CSR(A.indptr, A.indices, A.data, None)
-        return self.matrix if isinstance(self.matrix, CSR) else as_csr(self.matrix, diagonal=False, dtype=self.dtype)
+            self._entries = CSR(A.indptr, A.indices, A.data, None)
+        return self._entries
 
     def _harmless(self, b: Any, x: Any, tolerance: float) -> bool:
         """Whether norms alone show that rounding stays below the tolerance, so that no pass over A is needed."""
@@ -153,7 +150,7 @@ class Residual(Measures):
         eps = 2 * float(np.finfo(b.dtype).eps)  # twice for the parts of complex numbers
 
         def stays_below(entries: int, size: float) -> bool:  # size : an upper bound of || |A| ||_2
-            return (entries + 1) * eps * (size * self.factor * of_x + of_b) <= tolerance
+            return bool((entries + 1) * eps * (size * self.factor * of_x + of_b) <= tolerance)
 
         if self._quick_bound is not None and stays_below(*self._quick_bound):
             return True
@@ -203,4 +200,4 @@ def largest(v: Any) -> float:
 def terms_are_even(bound: Any) -> bool:
     """Whether the terms of the rows differ little, judged by the bounds of their rounding; False if these are unknown,
     or so small that they have underflowed."""
-    return bound is not None and bool((bound * UNEVEN >= max(largest(bound), np.finfo(bound.dtype).tiny)).all())
+    return bound is not None and bool(bound.min() * UNEVEN >= max(float(bound.max()), np.finfo(bound.dtype).tiny))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -48,13 +49,16 @@ class System:
         self.A, self.b, self.x0 = A, namespace(b).ascontiguousarray(b), x0
         self.M = Identity() if M is None else M
         self.shape = b.shape if shape is None else shape
-        self.dtype, self.real = b.dtype, real(b.dtype)
-        if narrow is None:
-            narrow = real(value_dtype(self.M.given) if isinstance(self.M, Operator) else b.dtype)
-        self.narrow = narrow
+        self.dtype, self.real = b.dtype, b.real.dtype
+        if narrow is not None:
+            self.narrow = narrow
         self.xp, self.kernels = namespace(b), kernels_for(b)
         self.decides: Any = self.xp
         self.unknowns = b.size
+
+    @cached_property
+    def narrow(self) -> np.dtype[Any]:
+        return real(value_dtype(self.M.given) if isinstance(self.M, Operator) else self.b.dtype)
 
     @classmethod
     def checked(cls, A: Any, b: Any, x0: Any = None, M: Any = None, *, spread: bool = False) -> System:
@@ -72,12 +76,15 @@ class System:
             )
         n, place = order(A), location(A)
         b = check_vector(b, n, b if place is None else place)
-        shape, b = b.shape, _single(b, "b")
+        shape = b.shape
+        if b.ndim == 2 and shape[1] != 1:
+            raise MatrixError(f"b has {shape[1]} columns; a Krylov method solves for one: call it for each column.")
+        b = b.reshape(-1)
         if x0 is not None:
             x0 = check_vector(x0, n, b, "x0")
             if x0.shape not in (shape, (n,)):
                 raise MatrixError(f"x0 has shape {x0.shape}, but b has {shape}; give x0 the shape of b.")
-            x0 = _single(x0, "x0")
+            x0 = x0.reshape(-1)
         dtype = np.result_type(value_dtype(A), b.dtype, b.dtype if x0 is None else x0.dtype)
         if M is not None and value_dtype(M).kind == "c":
             dtype = np.result_type(dtype, np.complex64)
@@ -90,10 +97,3 @@ class System:
 def real(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The real dtype of the same precision."""
     return np.dtype(dtype.char.lower())
-
-
-def _single(v: Any, name: str) -> Any:
-    """(n,) from (n,) or (n, 1)."""
-    if v.ndim == 2 and v.shape[1] != 1:
-        raise MatrixError(f"{name} has {v.shape[1]} columns; a Krylov method solves for one: call it for each column.")
-    return v.reshape(-1)

@@ -14,9 +14,7 @@ from finelu.errors import DeviceError, MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.products import BlockProducts
-from finelu.matrix.vectors import DTYPES, as_dtype, dense_numbers, loses, native, require_square
-
-NATIVE = frozenset(map(np.dtype, DTYPES))
+from finelu.matrix.vectors import DTYPES, NATIVE, as_dtype, dense_numbers, loses, native, require_square
 
 
 @ignore_fp_errors
@@ -42,7 +40,7 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     n = S.shape[0]
     xp = namespace(S.data)
     data = S.data if dtype is None else as_dtype(S.data, dtype)
-    if str(data.dtype) not in DTYPES:
+    if data.dtype not in NATIVE:
         if data.dtype.kind not in "biuf":
             raise MatrixError(
                 f"A holds values of dtype {data.dtype}; one of {', '.join(DTYPES)} is needed (integers become float64)."
@@ -164,7 +162,7 @@ def _to_csr_format(A: Any) -> Any:
     given: Any = A
     if sp.issparse(given) or isinstance(given, BlockProducts):
         require_square(A.shape)  # before SciPy raises an error of its own, for 3 dimensions
-        return (native(A) if sp.issparse(given) else A).tocsr()
+        return (A if isinstance(given, BlockProducts) or A.dtype.isnative else native(A)).tocsr()
     if hasattr(A, "to_scipy_sparse"):  # PyData's sparse arrays
         require_square(A.shape)
         return A.to_scipy_sparse().tocsr()
@@ -220,7 +218,7 @@ def check_vector(b: Any, n: int, like: Any, name: str = "b") -> Any:
     if b.ndim not in (1, 2) or b.shape[0] != n:
         raise MatrixError(f"{name} has shape {b.shape}, but A has {n} rows; shape ({n},) or ({n}, k) is needed.")
     xp = namespace(b)
-    if str(b.dtype) not in DTYPES:
+    if b.dtype not in NATIVE:
         b = b.astype(xp.complex128 if b.dtype.kind == "c" else xp.float64)
     place = kernels_for(b).vectors.first_not_finite(xp.ascontiguousarray(b).reshape(-1)) if b.size else -1
     if place >= 0:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
-from finelu.device import namespace, on_gpu, same_gpu
-from finelu.errors import DeviceError, MatrixError
+from finelu.device import namespace, require_one_device
+from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 from finelu.matrix.vectors import DTYPES, dense_numbers
 
@@ -92,9 +92,7 @@ class BlockProducts:
 
     def _checked(self, x: Any, name: str) -> Any:
         x = dense_numbers(x, name)
-        if on_gpu(x) != on_gpu(self.data):
-            raise DeviceError(f"{name} and the blocks are on different devices; move one of them first.")
-        same_gpu(x, self.data)
+        require_one_device(x, self.data, f"{name} and the blocks")
         if x.ndim not in (1, 2) or x.shape[0] != self.shape[0]:
             raise MatrixError(
                 f"{name} has shape {x.shape}, but A has {self.shape[0]} rows; shape ({self.shape[0]},) or "

@@ -33,11 +33,7 @@ class Diagonal:
     zero: int
     first_zero: int
     positive: bool  # all n entries are stored, real and > 0
-
-    @property
-    def usable(self) -> bool:
-        """Whether an incomplete factorization can divide by it."""
-        return self.missing == 0 and self.zero == 0
+    usable: bool  # an incomplete factorization can divide by it: no entry is missing or zero
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +96,7 @@ def traits(A: CSR) -> MatrixTraits:
         same, opposite, fine, close, linked = signs(A.indptr, A.indices, A.data, A.diag, 1e-8, SHARE)
         coupled, levels = close / A.n, A.n / (A.n - linked)
         m_matrix = opposite > 0 and same <= (1 - NEARLY_ALL) * opposite and fine >= NEARLY_ALL * A.n
+    longest = int((A.indptr[1:] - A.indptr[:-1]).max()) if found.missing else A.facts[0]
     return MatrixTraits(
         n=A.n,
         nnz=A.nnz,
@@ -111,18 +108,11 @@ def traits(A: CSR) -> MatrixTraits:
         levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
-        dense=_has_dense_row(A, found),
+        dense=longest > dense_row(A.n),
         mirrored=mirrored,
         gpu=on_gpu(A.data),
         complex=A.dtype.kind == "c",
     )
-
-
-def _has_dense_row(A: CSR, found: Diagonal) -> bool:
-    limit = dense_row(A.n)
-    if A.nnz <= limit:
-        return False
-    return (int((A.indptr[1:] - A.indptr[:-1]).max()) if found.missing else A.longest[0]) > limit
 
 
 def dense_row(n: int) -> int:
@@ -134,7 +124,12 @@ def diagonal(A: CSR) -> Diagonal:
     """Look at the stored diagonal of A. Cost: O(n)."""
     missing, first_missing, zero, first_zero, others = kernels_for(A.data).inspection.diagonal(A.data, A.diag)
     return Diagonal(
-        missing=missing, first_missing=first_missing, zero=zero, first_zero=first_zero, positive=others == 0
+        missing=missing,
+        first_missing=first_missing,
+        zero=zero,
+        first_zero=first_zero,
+        positive=others == 0,
+        usable=missing == zero == 0,
     )
 
 

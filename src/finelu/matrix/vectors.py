@@ -12,6 +12,7 @@ from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
+NATIVE = frozenset(map(np.dtype, DTYPES))
 
 
 def require_square(shape: Any) -> None:
@@ -29,6 +30,8 @@ def require_square(shape: Any) -> None:
 
 def dense_numbers(b: Any, name: str) -> Any:
     """b as a dense array of numbers, on its device; a MatrixError for anything else."""
+    if type(b) is np.ndarray and b.dtype in NATIVE and b.flags.writeable:  # the usual case
+        return b
     if sp.issparse(b) or type(b).__module__.startswith("cupyx"):
         raise MatrixError(f"{name} is a sparse {type(b).__name__}; pass a dense array (its toarray()).")
     given = type(b).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
@@ -93,6 +94,10 @@ class Recipe:
         raise NotImplementedError(f"{type(self).__name__} has no factor(A).")
 
     def __repr__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         changed = ((f.name, getattr(self, f.name)) for f in fields(self) if not same(getattr(self, f.name), f.default))
         return f"{type(self).__name__}({', '.join(f'{name}={shown(value, LONGEST)}' for name, value in changed)})"
 

@@ -268,7 +268,7 @@ class PC:
             return True
         if not isinstance(F, TriangularFactors):
             return False
-        return all(getattr(solver._plan, "threads", 2) == 1 for solver in F.solvers(trans))
+        return all(getattr(solver.plan, "threads", 2) == 1 for solver in F.solvers(trans))
 
     def _solve_on_gpu(self, x: PETSc.Vec | PETSc.Mat, y: PETSc.Vec | PETSc.Mat, trans: str) -> None:
         """On vectors that PETSc has on the GPU in place; on others by a copy there and one back."""

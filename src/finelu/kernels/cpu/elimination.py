@@ -397,9 +397,10 @@ def milu0_analysis(A, variant: str = "auto", once: bool = False) -> ModifiedElim
     once : as in `ilu0_analysis`.
     """
     _require_variant(variant, "by MILU0")
-    triangle = Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, A.below, A.longest[1], None)
+    _, longest_below, _, below = A.facts
+    triangle = Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, below, longest_below, None)
     shared, waits = None, 0
-    required, most = variant == "levels", ROW * A.n + ENTRY * A.nnz + UPDATE * A.below * A.longest[1]
+    required, most = variant == "levels", ROW * A.n + ENTRY * A.nnz + UPDATE * below * longest_below
     if required or (variant == "auto" and could_pay(most)):
         cost = np.empty(A.n, np.float32)
         _cost(A.indptr, unsigned(A.indices), A.diag, cost)
@@ -424,7 +425,7 @@ def milu0(plan: ModifiedElimination, a, relax, lu) -> int:
     """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1."""
     s, A = plan.schedule, plan.A
     state, done = s.state()
-    sums = np.empty(A.nnz if A.longest[2] > LONG else 0, a.dtype)
+    sums = np.empty(A.nnz if A.facts[2] > LONG else 0, a.dtype)
     pattern = [unsigned(x) for x in (s.items, s.order, A.indptr, A.indices, A.diag)]
     run(_milu0, s.threads, s.after, state, done, *pattern, a.dtype.type(relax), a, sums, lu, deadline.halt())
     deadline.check()

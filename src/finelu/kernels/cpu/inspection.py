@@ -13,15 +13,16 @@ from finelu.kernels.cpu.runtime.row_blocks import even_blocks, threads_for
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 
 CHUNK = 2**16  # numbers that a thread looks at at a time
+SMALL = 2**15  # rows and entries up to which one pass takes less time than the division of the work
 
 
 def inspect(indptr, indices, data, diag):
     """Soundness of a CSR matrix, and its diagonal; see the specification. Stops at the first corrupt row.
 
-    Threads share the rows; a matrix with any fault is inspected again by one thread.
+    Threads share the rows; one thread inspects a small matrix, and once more a matrix with any fault.
     """
     n = indptr.size - 1
-    if indptr[0] == 0 and indptr[n] == indices.size == data.size and n > 0:
+    if n + indices.size > SMALL and indptr[0] == 0 and indptr[n] == indices.size == data.size:
         items = np.maximum.accumulate(np.clip(even_blocks(indptr), 0, n))
         missing = np.zeros((items.size - 1, 2), np.int64)
         run_items(_sound, items.size - 1, items, indptr, indices, diag, missing)
@@ -239,14 +240,25 @@ def _relative(difference, a, b, size):
     return difference / max(size, abs(a), abs(b)) if difference < np.inf else np.inf
 
 
+@compiled
 def diagonal(data, diag):
     """Rows without a diagonal entry, with one of 0, without a positive one; see kernels/reference/inspection.py."""
-    missing = diag < 0
-    values = np.zeros(diag.size, data.dtype)
-    values[~missing] = data[diag[~missing]]
-    zero, positive = (values == 0) & ~missing, (values.real > 0) & (values.imag == 0)
-    found = [n for rows in (missing, zero) for n in (int(rows.sum()), int(rows.argmax()) if rows.any() else -1)]
-    return *found, int(diag.size - positive.sum())
+    missing = zero = others = 0
+    first_missing = first_zero = -1
+    for i in range(diag.size):
+        if diag[i] < 0:
+            if missing == 0:
+                first_missing = i
+            missing += 1
+            others += 1
+            continue
+        d = data[diag[i]]
+        if d == 0:
+            if zero == 0:
+                first_zero = i
+            zero += 1
+        others += not (d.real > 0 and d.imag == 0)
+    return missing, first_missing, zero, first_zero, others
 
 
 @compiled

@@ -1,5 +1,5 @@
-// The Arnoldi process and the small least-squares problem of GMRES. Twins: kernels/reference/arnoldi.py, name by name; the
-// meaning of state, norms and history: kernels/monitor.py. Q and H are stored by columns: Q(i, j) = Q[j * n + i],
+// The Arnoldi process and the small least-squares problem of GMRES. Twins: kernels/reference/arnoldi.py, name by name;
+// the meaning of state, norms and history: kernels/monitor.py. Q and H are stored by columns: Q(i, j) = Q[j * n + i],
 // H(i, j) = H[j * (m + 1) + i]. The column of a step is read from state[COLUMNS], so that the same launch serves all of
 // them. The order of every sum is fixed by n, the grid and the block: the same bits in every run.
 #include "runtime/finelu.cuh"
@@ -8,10 +8,7 @@
 
 using namespace fl;
 
-template <typename T> using Real = typename RealOf<T>::type;
-
 template <typename R> __device__ constexpr R rounding() { return sizeof(R) == 4 ? R(1.1920929e-07) : R(2.220446049250313e-16); }
-__device__ inline long long own_row() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline float magnitude(float a) { return fabsf(a); }
 __device__ inline double magnitude(double a) { return fabs(a); }
 template <typename R> __device__ inline R magnitude(Complex<R> a) { return hypot(a.re, a.im); }
@@ -21,23 +18,6 @@ template <typename T> __device__ inline Real<T> share(T h, Real<T> incoming)
 {
     const Real<T> part = incoming > 0 ? magnitude(h) / incoming : Real<T>(0);
     return part * part;
-}
-
-// The sum of v over the lanes of a warp, in all of them.
-template <typename T>
-__device__ T lanes_sum(T v)
-{
-    for (int offset = 16; offset > 0; offset /= 2) v = v + shuffle_xor(v, offset);
-    return v;
-}
-
-// The word, once it is there.
-template <typename T>
-__device__ T arrived(const T* place)
-{
-    T word = peek(place);
-    while (pending(word)) word = peek(place);
-    return word;
 }
 
 constexpr int MGS_BLOCK = 512;  // as in arnoldi.py
@@ -61,7 +41,7 @@ __device__ T grid_sum(T v, T*& partial)
         v = lanes_sum(lane < WARPS ? part[lane] : T(0));
         if (lane == 0) post(partial + blockIdx.x, v);
         if (gridDim.x <= 32) {
-            v = lanes_sum(lane < gridDim.x ? arrived(words + lane) : T(0));
+            v = lanes_sum(lane < gridDim.x ? await(words + lane) : T(0));
             if (lane == 0) *total = v;
         }
     }
@@ -71,12 +51,12 @@ __device__ T grid_sum(T v, T*& partial)
         return *total;
     }
     v = T(0);
-    for (unsigned b = threadIdx.x; b < gridDim.x; b += MGS_BLOCK) v += arrived(words + b);
+    for (unsigned b = threadIdx.x; b < gridDim.x; b += MGS_BLOCK) v += await(words + b);
     return block_sum(v);
 }
 
-// The entries of the new vector z that a thread owns: every MGS_BLOCK-th of the neighbouring ones that its block has. Up to PER of
-// them lie in its registers; with PER = 0 they lie in global memory, at z.
+// The entries of the new vector z that a thread owns: every MGS_BLOCK-th of the neighbouring ones that its block has.
+// Up to PER of them lie in its registers; with PER = 0 they lie in global memory, at z.
 
 struct Range {
     long long first, last;
@@ -168,7 +148,7 @@ __device__ Real<T> grid_norm(long long n, Own<T, PER>& own, T*& partial)
     return mean * sqrt(real(grid_sum(sum, partial)));
 }
 
-// v = Q(:, j + 1) = z / ||z|| and H(j + 1, j) = ||z||; 0 where z is only the rounding of what came in.
+// v = Q(:, j + 1) = z / ||z|| and H(j + 1, j) = ||z||; both 0 where z is only the rounding of the incoming vector.
 template <typename T, int PER>
 __device__ void unit_vector(long long n, Own<T, PER>& own, Real<T> incoming, T* q, T* v, T* below, T*& partial)
 {
@@ -253,7 +233,7 @@ __global__ void __launch_bounds__(512) cgs2_step(long long n, const int* state, 
         }
         for (int c = warp; c <= j; c += MGS_BLOCK / 32) {
             T sum = T(0);
-            for (unsigned b = lane; b < gridDim.x; b += 32) sum += arrived(partial + (long long)c * gridDim.x + b);
+            for (unsigned b = lane; b < gridDim.x; b += 32) sum += await(partial + (long long)c * gridDim.x + b);
             sum = lanes_sum(sum);
             if (lane == 0) {
                 h[c] = sum;
@@ -272,21 +252,21 @@ __global__ void __launch_bounds__(512) cgs2_step(long long n, const int* state, 
     unit_vector(n, own, incoming, last, v, column + j + 1, partial);
 }
 
-// v = Q(:, 0) = r / ||r|| and g[0] = ||r||. Launch: any 1-D grid with gridDim.x * blockDim.x >= n.
+// v = Q(:, 0) = r / ||r|| and g[0] = ||r||.
 template <typename T>
 __global__ void arnoldi_begin(long long n, const int* state, const Real<T>* norms, const T* r, T* Q, T* g, T* v)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i >= n || state[CODE] != RUNNING) return;
     if (i == 0) g[0] = T(norms[NORM]);
     v[i] = Q[i] = r[i] / T(norms[NORM]);
 }
 
-// Z(:, j) = z. Launch: any 1-D grid with gridDim.x * blockDim.x >= n.
+// Z(:, j) = z.
 template <typename T>
 __global__ void keep_column(long long n, const int* state, const T* z, T* Z)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i < n && state[CODE] == RUNNING) Z[state[COLUMNS] * n + i] = z[i];
 }
 
@@ -351,8 +331,8 @@ __global__ void givens_step(int* state, Real<T>* norms, Real<T>* history, long l
     if (norms[NORM] <= norms[CLAIM]) state[CODE] = CLAIMED;
 }
 
-// y[:k] = R^-1 g[:k], k = state[COLUMNS], and 0 from there to m. By columns: lane t holds row t, t + 32, ... of what is
-// left of the right-hand side, in shared memory. Launch: one warp; dynamic shared memory m * sizeof(T).
+// y[:k] = R^-1 g[:k], k = state[COLUMNS], and 0 from there to m. By columns: lane t updates rows t, t + 32, ... of the
+// right-hand side in shared memory. Launch: one warp; dynamic shared memory m * sizeof(T).
 template <typename T>
 __global__ void hessenberg_solve(const int* state, int m, const T* H, const T* g, T* y)
 {
@@ -375,11 +355,11 @@ __global__ void hessenberg_solve(const int* state, int m, const T* H, const T* g
     }
 }
 
-// u = Q(:, :k) y[:k], k = state[COLUMNS]; later columns are not read. Launch: gridDim.x * blockDim.x >= n.
+// u = Q(:, :k) y[:k], k = state[COLUMNS]; later columns are not read.
 template <typename T>
 __global__ void combine(long long n, const int* state, const T* Q, const T* y, T* u)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i >= n) return;
     const int k = state[COLUMNS];
     T total = T(0);
@@ -387,11 +367,11 @@ __global__ void combine(long long n, const int* state, const T* Q, const T* y, T
     u[i] = total;
 }
 
-// x += u; nothing in a cycle without columns. Launch: gridDim.x * blockDim.x >= n.
+// x += u; nothing in a cycle without columns.
 template <typename T>
 __global__ void update_solution(long long n, const int* state, const T* u, T* x)
 {
-    const long long i = own_row();
+    const long long i = own_item();
     if (i >= n || state[COLUMNS] == 0) return;
     x[i] += u[i];
 }

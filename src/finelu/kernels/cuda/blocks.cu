@@ -5,17 +5,17 @@
 // ascending; diag[i] is the place of the diagonal block. Rows are taken in level order (`order`, each level filled up
 // with -1 to the rows of a warp, the end to those of a thread block), so a row waits for other warps only, never for
 // its own; thread blocks take their places by ticket(), so each waits for some that have begun. That holds for every
-// pattern: a level has only rows of lower levels to wait for, and rows without dependencies wait for none.
+// pattern: a level has only rows of lower levels to wait for, and rows without dependencies do not wait.
 //
-// lu is factored in place, so its values cannot say whether they are the factors' or still A's. What other rows need
-// goes through a second array `fresh`, where every value is its own ready flag (see finelu.cuh): the inverse of the
-// diagonal block, and the upper blocks that the elimination changes. A flag a row instead would put a fence before it
-// and one behind it into every level's latency. Upper blocks that no update reaches (all of them on a 7-point stencil)
-// are read from lu by anyone at any time, long before they are due.
+// lu is factored in place, so its values cannot say whether they are the factors' or still A's. Blocks that other rows
+// need go through a second array `fresh`, where every value is its own ready flag (see finelu.cuh): the inverse of the
+// diagonal block, and the upper blocks that the elimination changes. A flag for each row instead would add two fences
+// to the latency of every level. Upper blocks that no update reaches (all of them on a 7-point stencil) are read from
+// lu at any time.
 //
-// Where rows meet is looked up once a pattern (`count_intersections`, `write_intersections`): the program of row i is, for each
-// lower block k, FINISH (L_ik = A_ik U_kk^-1), then an update of A_ij for each j > k where rows i and k both store a
-// block.
+// Where rows meet is looked up once a pattern (`count_intersections`, `write_intersections`): the program of row i is,
+// for each lower block k, FINISH (L_ik = A_ik U_kk^-1), then an update of A_ij for each j > k where rows i and k both
+// store a block.
 //
 // Bytes a row, w = bytes of a value, and the bound with 4 TB/s, of a 7-point matrix in float64 at 65^3 and n = 6
 // (274625 rows, 193 levels):
@@ -33,20 +33,10 @@
 using namespace fl;
 
 enum Trans { PLAIN, TRANSPOSED, ADJOINT };
+enum Result { RESIDUAL, ADD, SUBTRACT };  // of bsr_product
 constexpr int FINISH = -1, DIAGONAL = -2;  // else the update of the changing block with that number, see bsr_factor
 constexpr int FAR = 2;                     // levels from its turn from where on a row polls for all that it needs
 constexpr int CHUNK = 4;                   // blocks of a row that solve and residual ask for at the same time
-
-// place of column j in cols[a, z), or -1
-template <typename I> __device__ inline I find(const I* __restrict__ cols, I a, I z, I j)
-{
-    const I stop = z;
-    while (a < z) {
-        const I mid = a + (z - a) / 2;
-        if (cols[mid] < j) a = mid + 1; else z = mid;
-    }
-    return a < stop && cols[a] == j ? a : I(-1);
-}
 
 // Calls f(place in row i, place in row k, how many before it) for each j > k that rows i and k both store, j ascending;
 // at(p) is a lower block of row i, k its column. The lanes of a warp share the shorter of the two lists, and search the
@@ -56,7 +46,6 @@ __device__ inline int intersections(I p, I end_i, I begin_k, I end_k, const I* _
 {
     const bool by_reference = end_k - begin_k <= end_i - p - 1;  // row k is the shorter one
     const I first = by_reference ? begin_k : p + 1, stop = by_reference ? end_k : end_i;
-    const unsigned before = (1u << threadIdx.x % 32) - 1u;
     int found = 0;
     for (I base = first; base < stop; base += 32) {
         const I mine = base + I(threadIdx.x % 32);
@@ -65,21 +54,10 @@ __device__ inline int intersections(I p, I end_i, I begin_k, I end_k, const I* _
             other = by_reference ? find(indices, p + 1, end_i, indices[mine])
                                  : find(indices, begin_k, end_k, indices[mine]);
         const unsigned all = __ballot_sync(0xffffffffu, other >= 0);
-        if (other >= 0) f(by_reference ? other : mine, by_reference ? mine : other, found + __popc(all & before));
+        if (other >= 0) f(by_reference ? other : mine, by_reference ? mine : other, found + votes_before(all));
         found += __popc(all);
     }
     return found;
-}
-
-// the row of place p: the last one with indptr[row] <= p
-template <typename I> __device__ inline I row_of(I rows, const I* __restrict__ indptr, I p)
-{
-    I a = 0, z = rows;
-    while (z - a > 1) {
-        const I mid = a + (z - a) / 2;
-        if (indptr[mid] <= p) a = mid; else z = mid;
-    }
-    return a;
 }
 
 // length[p] = the steps of lower block p in the program of its row, 0 for other blocks; changed[i] (0 before the
@@ -89,9 +67,9 @@ template <typename I>
 __global__ void count_intersections(I rows, const I* __restrict__ indptr, const I* __restrict__ indices,
                                const I* __restrict__ diag, int* length, int* changed)
 {
-    const I p = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    const I p = own_row<I, 32>();
     if (p >= indptr[rows]) return;
-    const I i = row_of(rows, indptr, p), centre = diag[i];
+    const I i = list_of(indptr, rows, p), centre = diag[i];
     int steps = 0;
     if (p < centre) {
         const I k = indices[p];
@@ -112,9 +90,9 @@ __global__ void write_intersections(I rows, const I* __restrict__ indptr, const 
                                const long long* __restrict__ ends, const long long* __restrict__ fresh_start,
                                int* codes, I* operands)
 {
-    const I p = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    const I p = own_row<I, 32>();
     if (p >= indptr[rows] || length[p] == 0) return;
-    const I i = row_of(rows, indptr, p), lo = indptr[i], centre = diag[i], k = indices[p];
+    const I i = list_of(indptr, rows, p), lo = indptr[i], centre = diag[i], k = indices[p];
     const long long at = ends[p] - length[p], fresh_k = fresh_start[k];
     const I changed_k = I(fresh_start[k + 1] - fresh_k - 1);
     if (threadIdx.x % 32 == 0) {
@@ -133,7 +111,7 @@ template <typename I>
 __global__ void parents(I rows, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ indices,
                         const int* __restrict__ level, int* parent)
 {
-    const I i = I(size_t(blockIdx.x) * blockDim.x + threadIdx.x);
+    const I i = I(own_item());
     if (i >= rows) return;
     int found = -1;
     for (I p = begin[i]; p < end[i] && found < 0; ++p)
@@ -149,7 +127,7 @@ __global__ void early_rows(int places, const int* __restrict__ order, const I* _
                            const I* __restrict__ end, const long long* __restrict__ steps, int batch,
                            const int* __restrict__ parent, int* early)
 {
-    const int q = int(blockIdx.x * blockDim.x + threadIdx.x);
+    const int q = int(own_item());
     if (q >= places) return;
     int at = order[q];
     if (at >= 0) {
@@ -207,7 +185,7 @@ bsr_factor(const int* __restrict__ order, const int* __restrict__ early, const I
     int now = below > 0 ? codes[program[i]] : 0;
     for (long long step = program[i]; step < last; step += BATCH) {
         const T* from[BATCH];
-        T value[BATCH][M];
+        T value[BATCH * M];
         unsigned original = 0;  // operands that are there from the beginning
 #pragma unroll
         for (int b = 0; b < BATCH; ++b) {
@@ -221,7 +199,7 @@ bsr_factor(const int* __restrict__ order, const int* __restrict__ early, const I
         for (int b = 0; b < BATCH; ++b)
 #pragma unroll
             for (int m = 0; m < M; ++m)
-                value[b][m] = step + b < last && team.owns(m) ? peek(from[b] + Row::THREADS * m) : T(0);
+                value[b * M + m] = step + b < last && team.owns(m) ? peek(from[b] + Row::THREADS * m) : T(0);
         if (first) {
             const int turn = early[place];
             wait_for_turn(team, turn >= 0, fresh + size_t(fresh_start[turn < 0 ? 0 : turn]) * NN);
@@ -230,20 +208,8 @@ bsr_factor(const int* __restrict__ order, const int* __restrict__ early, const I
         for (int b = 0; b < BATCH; ++b)
 #pragma unroll
             for (int m = 0; m < M; ++m)
-                if (original >> b & 1u) settle(value[b][m]);
-        bool waits;
-        do {  // ask again for all that are missing at once, so that their latencies overlap
-            waits = false;
-#pragma unroll
-            for (int b = 0; b < BATCH; ++b)
-#pragma unroll
-                for (int m = 0; m < M; ++m)
-                    if (pending(value[b][m])) value[b][m] = peek(from[b] + Row::THREADS * m);
-#pragma unroll
-            for (int b = 0; b < BATCH; ++b)
-#pragma unroll
-                for (int m = 0; m < M; ++m) waits |= pending(value[b][m]);
-        } while (waits);
+                if (original >> b & 1u) settle(value[b * M + m]);
+        await_each(value, [&](int e) { return peek(from[e / M] + Row::THREADS * (e % M)); });
         if (first) wait_for_copies();
         first = false;
         team.sync();  // no thread reads the batch before any more
@@ -251,7 +217,7 @@ bsr_factor(const int* __restrict__ order, const int* __restrict__ early, const I
         for (int b = 0; b < BATCH; ++b)
 #pragma unroll
             for (int m = 0; m < M; ++m)
-                if (team.owns(m)) staged[b * NN + team.element(m)] = value[b][m];
+                if (team.owns(m)) staged[b * NN + team.element(m)] = value[b * M + m];
         team.sync();
         const int steps = last - step < BATCH ? int(last - step) : BATCH;
         // not unrolled: the instruction cache is small, and teams are at different steps
@@ -305,7 +271,7 @@ bsr_factor(const int* __restrict__ order, const int* __restrict__ early, const I
         }
     }
     int to_u[M], to_v;
-    good = invert_in_place<PIVOTING>(team, centre, cross, to_u, to_v) && good;
+    good = invert_in_place<PIVOTING, N, 0>(team, centre, cross, to_u, to_v) && good;
 #pragma unroll
     for (int m = 0; m < M; ++m) {
         if (!team.owns(m)) continue;
@@ -353,35 +319,23 @@ __device__ inline void row_times(const Team<N, M>& team, I first, I stop, const 
     fetch(now, first);
     begun();
     for (I p = first; p < stop; p += CHUNK) {
-        T x[CHUNK][X];
+        T x[CHUNK * X];
 #pragma unroll
         for (int c = 0; c < CHUNK; ++c)
 #pragma unroll
             for (int m = 0; m < X; ++m) {
-                x[c][m] = T(0);
+                x[c * X + m] = T(0);
                 if (now.column[c] >= 0 && (TRANS == PLAIN || team.owns(m)))
-                    x[c][m] = look(now.column[c], TRANS == PLAIN ? team.v : team.row(m));
+                    x[c * X + m] = look(now.column[c], TRANS == PLAIN ? team.v : team.row(m));
             }
         if (p + CHUNK < stop) fetch(next, p + CHUNK);
-        bool waits;
-        do {  // ask again for all that are missing at once, so that their latencies overlap
-            waits = false;
-#pragma unroll
-            for (int c = 0; c < CHUNK; ++c)
-#pragma unroll
-                for (int m = 0; m < X; ++m)
-                    if (pending(x[c][m])) x[c][m] = look(now.column[c], TRANS == PLAIN ? team.v : team.row(m));
-#pragma unroll
-            for (int c = 0; c < CHUNK; ++c)
-#pragma unroll
-                for (int m = 0; m < X; ++m) waits |= pending(x[c][m]);
-        } while (waits);
+        await_each(x, [&](int e) { return look(now.column[e / X], TRANS == PLAIN ? team.v : team.row(e % X)); });
 #pragma unroll
         for (int c = 0; c < CHUNK; ++c)
 #pragma unroll
             for (int m = 0; m < M; ++m) {
-                if (TRANS == PLAIN) sum[m] += now.block[c][m] * x[c][0];
-                else sum[0] += (TRANS == ADJOINT ? conj(now.block[c][m]) : now.block[c][m]) * x[c][m];
+                if (TRANS == PLAIN) sum[m] += now.block[c][m] * x[c * X];
+                else sum[0] += (TRANS == ADJOINT ? conj(now.block[c][m]) : now.block[c][m]) * x[c * X + m];
             }
         now = next;
     }
@@ -467,38 +421,13 @@ bsr_solve(int n_forward, const int* __restrict__ order_lower, const int* __restr
     if (team.t < N) post(out + size_t(i) * N + team.t, value);
 }
 
-// out = b - A x, or A x if b is null: twin bsr_residual. A team a row in natural order, no dependencies, so the order
-// of the sums is fixed. out may be b, but not x. Launch: gridDim.x * ROWS >= rows, blockDim.x = BLOCK, shared memory
-// ROWS N^2 sizeof(T).
-template <typename T, typename I, int N, int M>
+// RESIDUAL: out = b - A x, or A x if b is null; out may be b, but not x; twin bsr_residual. ADD, SUBTRACT: out_rows[i]
+// += (A x)_i, or -=, rows distinct; twin bsr_accumulate. A team a row of A in natural order, no dependencies, so the
+// order of the sums is fixed. Launch: gridDim.x * ROWS >= count, blockDim.x = BLOCK, shared memory ROWS N^2 sizeof(T).
+template <typename T, typename I, int N, int M, int RESULT>
 __global__ void __launch_bounds__(Team<N, M>::BLOCK)
-bsr_residual(I rows, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
-             const T* __restrict__ x, const T* b, T* out)
-{
-    extern __shared__ __align__(16) unsigned char shared_bytes[];
-    using Row = Team<N, M>;
-    const Row team;
-    const size_t i = size_t(blockIdx.x) * Row::ROWS + team.slot;
-    if (team.idle || i >= size_t(rows)) return;
-    T sum[M];
-    row_times<PLAIN>(
-        team, indptr[i], indptr[i + 1], indices, static_cast<const I*>(nullptr), data, []() {},
-        [&](I j, int w) {
-            T value = x[size_t(j) * N + w];
-            settle(value);
-            return value;
-        },
-        sum);
-    const T value = gathered<PLAIN>(team, sum, reinterpret_cast<T*>(shared_bytes) + team.slot * Row::NN);
-    if (team.t < N) out[i * N + team.t] = b == nullptr ? value : b[i * N + team.t] - value;
-}
-
-// out_rows[i] += (A x)_i, or -= if SUBTRACT: twin bsr_accumulate. A team a row of A, and rows are distinct. Launch as
-// bsr_residual.
-template <typename T, typename I, int N, int M, bool SUBTRACT>
-__global__ void __launch_bounds__(Team<N, M>::BLOCK)
-bsr_accumulate(I count, const long long* __restrict__ rows, const I* __restrict__ indptr, const I* __restrict__ indices,
-               const T* __restrict__ data, const T* __restrict__ x, T* __restrict__ out)
+bsr_product(I count, const long long* __restrict__ rows, const I* __restrict__ indptr, const I* __restrict__ indices,
+            const T* __restrict__ data, const T* __restrict__ x, const T* b, T* out)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     using Row = Team<N, M>;
@@ -515,10 +444,10 @@ bsr_accumulate(I count, const long long* __restrict__ rows, const I* __restrict_
         },
         sum);
     const T value = gathered<PLAIN>(team, sum, reinterpret_cast<T*>(shared_bytes) + team.slot * Row::NN);
-    if (team.t < N) {
-        T* const own = out + size_t(rows[i]) * N + team.t;
-        *own = SUBTRACT ? *own - value : *own + value;
-    }
+    if (team.t >= N) return;
+    T* const own = out + (RESULT == RESIDUAL ? i : size_t(rows[i])) * N + team.t;
+    if (RESULT == RESIDUAL) *own = b == nullptr ? value : b[i * N + team.t] - value;
+    else *own = RESULT == SUBTRACT ? *own - value : *own + value;
 }
 
 // out[i] = blocks[i]^-1: twin invert_blocks. out may be blocks. bad[0] (pending before the launch) as in bsr_factor.
@@ -537,7 +466,7 @@ invert_blocks(long long count, const T* blocks, T* out, unsigned* bad)
     for (int m = 0; m < M; ++m) mine[m] = team.owns(m) ? blocks[i * Row::NN + team.element(m)] : T(0);
     T* const cross = reinterpret_cast<T*>(shared_bytes) + team.slot * 4 * N;
     int to_u[M], to_v;
-    bool good = invert_in_place<PIVOTING>(team, mine, cross, to_u, to_v);
+    bool good = invert_in_place<PIVOTING, N, 0>(team, mine, cross, to_u, to_v);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
         if (!team.owns(m)) continue;

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
+from finelu.device import free_memory
 from finelu.errors import MatrixError, ParameterError
-from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, device_limits, kernel, optional
+from finelu.kernels.cuda.levels import levels_on_device
+from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, device_limits, for_each, kernel, optional
 from finelu.kernels.cuda.runtime.launch import blocks as blocks_for
-from finelu.kernels.cuda.runtime.memory import new_bad, set_pending, set_zero
-from finelu.kernels.cuda.runtime.schedule import levels_on_device
+from finelu.kernels.cuda.runtime.memory import new_bad, set_pending, set_zero, while_alive
 from finelu.kernels.operands import Triangle
 
 LARGEST_BLOCK = 32  # the rows that have been pivots are the bits of one word
 MOST_PLACES = 2**31 - 1  # in level order: they are numbered by 32-bit integers
 CHUNK = 4  # as in blocks.cu
 TRANS = {"N": "PLAIN", "T": "TRANSPOSED", "H": "ADJOINT"}
-
-_kept: dict[tuple, tuple] = {}
 
 
 class Team(NamedTuple):
@@ -81,30 +79,15 @@ def _in_level_order(triangle: Triangle, team: Team) -> Order:
     order = cupy.full(places, -1, np.int32)
     order[cupy.arange(n) + shift[level[by_level]]] = by_level.astype(np.int32)
     parent = cupy.empty(n, np.int32)
-    kernel("blocks", "parents", index)(
-        (blocks_for(n, BLOCK),),
-        (BLOCK,),
-        (index.type(n), triangle.begin, triangle.end, triangle.indices, level, parent),
-    )
+    entries = triangle.begin, triangle.end, triangle.indices
+    for_each("blocks", "parents", (index,), index.type(n), *entries, level, parent)
     return Order(order, level, parent, depth)
 
 
 def _early_rows(order: Order, triangle: Triangle, steps, batch: int):
     early = cupy.empty(order.order.size, np.int32)
-    kernel("blocks", "early_rows", triangle.indices.dtype)(
-        (blocks_for(early.size, BLOCK),),
-        (BLOCK,),
-        (
-            np.int32(early.size),
-            order.order,
-            triangle.begin,
-            triangle.end,
-            optional(steps),
-            np.int32(batch),
-            order.parent,
-            early,
-        ),
-    )
+    given = order.order, triangle.begin, triangle.end, optional(steps), np.int32(batch), order.parent, early
+    for_each("blocks", "early_rows", (triangle.indices.dtype,), np.int32(early.size), *given)
     return early
 
 
@@ -154,7 +137,7 @@ def factor_plan(indptr, indices, diag, n: int, batch: int) -> FactorPlan:
     fresh_start = _starts(cupy.cumsum(changed + 1, dtype=np.int64))
     steps, fresh = int(ends[-1]), int(fresh_start[-1])
     longest = int((diag - indptr[:-1] + changed).max())
-    needed, free = steps * (4 + index.itemsize), _free_memory()
+    needed, free = steps * (4 + index.itemsize), free_memory(indices)
     if needed > free:
         raise MatrixError(
             f"the elimination of this pattern multiplies blocks {steps} times, and the list of them takes "
@@ -176,13 +159,9 @@ def _starts(ends):
     return starts
 
 
-def _free_memory() -> int:
-    return cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-
-
 @dataclass(eq=False)
 class SolvePlan:
-    """What bsr_ilu0_solve keeps of a pattern: the order of the rows in either sweep, and how many levels it has."""
+    """The plan of bsr_ilu0_solve for a pattern: the order of the rows in each sweep, and its number of levels."""
 
     order_lower: Any
     early_lower: Any
@@ -208,13 +187,13 @@ def solve_plan(indptr, indices, diag, n: int) -> SolvePlan:
 def _for_pattern(make, indptr, indices, diag, *options):
     """make(indptr, indices, diag, *options), once for these very arrays, while `indices` lives."""
     key = make, id(indptr), id(indices), id(diag), *options
-    found = _kept.get(key)
-    if found is None:
+
+    def made():
         plan = make(indptr, indices, diag, *options)
         cupy.cuda.get_current_stream().synchronize()  # other streams will read it too
-        alive = weakref.ref(indices, lambda _: _kept.pop(key, None))
-        found = _kept[key] = plan, alive, indptr, diag  # while these two are held, no other array has their id
-    return found[0]
+        return plan, indptr, diag  # while these two are held, no other array has their id
+
+    return while_alive(indices, key, made)[0]
 
 
 def _check_block_size(n: int) -> None:
@@ -253,16 +232,22 @@ def bsr_residual(indptr, indices, data, x, b, out) -> None:
     read once.
     """
     _check_pattern(indptr, indices, None, data)
-    n, rows, index = data.shape[-1], indptr.size - 1, indices.dtype
+    n, rows = data.shape[-1], indptr.size - 1
     _check("x", x, (x.size // n * n,), data.dtype)
     for name, vector in (("b", b), ("out", out)):
         if vector is not None:
             _check(name, vector, (rows * n,), data.dtype)
+    _product("RESIDUAL", NULL, indptr, indices, data, x, optional(b), out)
+
+
+def _product(result: str, rows, indptr, indices, data, x, b, out) -> None:
+    """A x, used as `result` says, see bsr_product of blocks.cu."""
+    n, index, count = data.shape[-1], indices.dtype, indptr.size - 1
     team = team_for(n)
-    kernel("blocks", "bsr_residual", data.dtype, index, n, team.per_thread)(
-        (blocks_for(rows, team.rows),),
+    kernel("blocks", "bsr_product", data.dtype, index, n, team.per_thread, result)(
+        (blocks_for(count, team.rows),),
         (team.block,),
-        (index.type(rows), indptr, indices, data, x, optional(b), out),
+        (index.type(count), rows, indptr, indices, data, x, b, out),
         shared_mem=team.rows * n * n * data.dtype.itemsize,
     )
 
@@ -274,17 +259,11 @@ def bsr_accumulate(rows, indptr, indices, data, x, out, subtract) -> None:
     overlapping out, (m n,). Cost: each block is read once.
     """
     _check_pattern(indptr, indices, None, data)
-    n, count, index = data.shape[-1], indptr.size - 1, indices.dtype
+    n, count = data.shape[-1], indptr.size - 1
     _check("rows", rows, (count,), np.int64)
     for name, vector in (("x", x), ("out", out)):
         _check(name, vector, (vector.size // n * n,), data.dtype)
-    team = team_for(n)
-    kernel("blocks", "bsr_accumulate", data.dtype, index, n, team.per_thread, bool(subtract))(
-        (blocks_for(count, team.rows),),
-        (team.block,),
-        (index.type(count), rows, indptr, indices, data, x, out),
-        shared_mem=team.rows * n * n * data.dtype.itemsize,
-    )
+    _product("SUBTRACT" if subtract else "ADD", rows, indptr, indices, data, x, NULL, out)
 
 
 def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting, plan: FactorPlan | None = None):
@@ -314,19 +293,8 @@ def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting, plan: FactorPlan | None
         (plan.order.size // team.rows,),
         (team.block,),
         (
-            plan.order,
-            plan.early,
-            indptr,
-            diag,
-            plan.program,
-            plan.codes,
-            plan.operands,
-            plan.fresh_start,
-            np.int32(room),
-            lu,
-            fresh,
-            bad,
-            counter,
+            *(plan.order, plan.early, indptr, diag, plan.program, plan.codes, plan.operands, plan.fresh_start),
+            *(np.int32(room), lu, fresh, bad, counter),
         ),
         shared_mem=per_block * (room * n * n + fixed),
     )
@@ -359,20 +327,8 @@ def bsr_ilu0_solve(indptr, indices, places, diag, lu, b, x, trans, plan: SolvePl
         (forward + backward,),
         (team.block,),
         (
-            np.int32(forward),
-            plan.order_lower,
-            plan.early_lower,
-            plan.order_upper,
-            plan.early_upper,
-            indptr,
-            indices,
-            NULL if trans == "N" else places,
-            diag,
-            lu,
-            b,
-            y,
-            x,
-            y[size:],
+            *(np.int32(forward), plan.order_lower, plan.early_lower, plan.order_upper, plan.early_upper),
+            *(indptr, indices, NULL if trans == "N" else places, diag, lu, b, y, x, y[size:]),
         ),
         shared_mem=team.rows * (n * n + n) * dtype.itemsize,
     )

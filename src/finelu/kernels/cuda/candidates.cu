@@ -1,16 +1,23 @@
 #include "runtime/finelu.cuh"
 #include "runtime/row_products.cuh"
-
-__device__ inline double magnitude(float a) { return fabsf(a); }
-__device__ inline double magnitude(double a) { return fabs(a); }
-template <typename R> __device__ inline double magnitude(Complex<R> a) { return hypot(double(a.re), double(a.im)); }
+#include "runtime/sums.cuh"
 
 constexpr unsigned char OWN = 1, WANTED = 2;
 
 // Whether the product l v is large enough. The count and the fill must agree, so there is nothing to contract in it.
 template <typename T> __device__ inline bool large(T l, T v, double least)
 {
-    return !(least > 0) || magnitude(l) * magnitude(v) >= least;
+    return !(least > 0) || modulus(l) * modulus(v) >= least;
+}
+
+// The square of the residual at the stored entry (i, j) in place p; for Cholesky also that of its mirror image.
+// accumulated: a_ij less the products of L U, except the one with the entry itself.
+template <typename T, typename I, bool SYMMETRIC>
+__device__ inline double own_square(const Factor<T, I, SYMMETRIC>& factor, I i, I p, I j, T accumulated)
+{
+    const T* const data = factor.data;
+    const T held = j < i ? data[p] * data[factor.diag[j]] : SYMMETRIC ? T(abs2(data[p])) : data[p];
+    return (SYMMETRIC && j < i ? 2.0 : 1.0) * square_of(accumulated - held);
 }
 
 // The candidates of each row, LANES threads a row: with FILL their columns (ascending), values and squares, else their
@@ -33,9 +40,9 @@ __global__ void __launch_bounds__(BLOCK) short_candidates(I n, const I* __restri
     unsigned short* const list =
         reinterpret_cast<unsigned short*>(shared_bytes + (sizeof(T) + sizeof(I)) * GROUPS * SLOTS) + slot_group * SLOTS;
     unsigned char* const flags = shared_bytes + (sizeof(T) + sizeof(I) + 2) * GROUPS * SLOTS + slot_group * SLOTS;
-    const unsigned mask = lanes_mask<LANES>();
+    const unsigned mask = group_mask<LANES>();
     const int lane = threadIdx.x % LANES;
-    const I i = I((size_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES);
+    const I i = own_row<I, LANES>();
     if (i >= n) return;
     if (FILL && is_long[i]) return;
     const I lo = indptr[i], hi = indptr[i + 1], pivot = diag[i];
@@ -58,12 +65,7 @@ __global__ void __launch_bounds__(BLOCK) short_candidates(I n, const I* __restri
         }
     }
     __syncwarp(mask);
-    const auto total = [&]() {
-        int sum = used;
-#pragma unroll
-        for (int offset = LANES / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
-        return sum;
-    };
+    const auto total = [&]() { return lanes_sum<LANES>(used, mask); };
     if (!full) {
         full = total() + (long long)(a_indptr[i + 1] - a_indptr[i]) > ROOM - LANES;
         if (!full) {
@@ -120,15 +122,13 @@ __global__ void __launch_bounds__(BLOCK) short_candidates(I n, const I* __restri
     double own = 0, others = 0;
     for (I p = lo + lane; p < hi; p += LANES) {
         const I j = indices[p];
-        const T held = j < i ? data[p] * data[diag[j]] : SYMMETRIC ? T(abs2(data[p])) : data[p];
-        const T r = values[lookup<SLOTS>(keys, j)] - held;
-        own += (SYMMETRIC && j < i ? 2.0 : 1.0) * (double(real(r)) * double(real(r)) + double(imag(r)) * double(imag(r)));
+        own += own_square(factor, i, p, j, values[lookup<SLOTS>(keys, j)]);
     }
     int m = 0;
     for (int s = lane; s < SLOTS; s += LANES) {
         const bool here = flags[s] == WANTED && keys[s] != I(-1);
         const unsigned votes = __ballot_sync(mask, here);
-        if (here) list[m + __popc(votes & ((1u << (threadIdx.x % 32)) - 1u))] = (unsigned short)s;
+        if (here) list[m + votes_before(votes)] = (unsigned short)s;
         m += __popc(votes);
     }
     __syncwarp(mask);
@@ -144,17 +144,17 @@ __global__ void __launch_bounds__(BLOCK) short_candidates(I n, const I* __restri
     __syncwarp(mask);
     for (int t = lane; t < m; t += LANES) {  // in ascending order of columns: the same sum in every run
         const T r = out[start + t];
-        others += double(real(r)) * double(real(r)) + double(imag(r)) * double(imag(r));
+        others += square_of(r);
     }
     if (least > 0) {  // those left out: in the order of the table, so that the last bits of the sum are not the same in every run
         for (int s = lane; s < SLOTS; s += LANES) {
             const bool left = keys[s] != I(-1) && !(flags[s] & (OWN | WANTED));
             const T r = left ? values[s] : T(0);
-            others += double(real(r)) * double(real(r)) + double(imag(r)) * double(imag(r));
+            others += square_of(r);
         }
     }
-    own = lanes_sum<LANES>(mask, own);
-    others = (SYMMETRIC ? 2.0 : 1.0) * lanes_sum<LANES>(mask, others);
+    own = lanes_sum<LANES>(own, mask);
+    others = (SYMMETRIC ? 2.0 : 1.0) * lanes_sum<LANES>(others, mask);
     if (lane == 0) {
         squares[i] = own;
         squares[size_t(n) + i] = others;
@@ -171,7 +171,6 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_candidates(I n, const I* __re
                            long long* counts, const I* __restrict__ long_rows, const unsigned long long* __restrict__ n_long,
                            const I* __restrict__ starts, I* out_indices, T* out, double* squares, T* work, unsigned* bits)
 {
-    __shared__ int sums[LONG_BLOCK];
     const Factor<T, I, SYMMETRIC> factor{indptr, indices, diag, c_indptr, c_rows, c_places, data};
     const size_t words = (size_t(n) + 31) / 32;
     unsigned* const mine = bits + blockIdx.x * words;
@@ -220,9 +219,7 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_candidates(I n, const I* __re
             const I j = indices[p];
             atomicAnd(mine + j / 32, ~(1u << (j % 32)));
             if (FILL) {
-                const T held = j < i ? data[p] * data[diag[j]] : SYMMETRIC ? T(abs2(data[p])) : data[p];
-                const T d = w[j] - held;
-                own += (SYMMETRIC && j < i ? 2.0 : 1.0) * (double(real(d)) * double(real(d)) + double(imag(d)) * double(imag(d)));
+                own += own_square(factor, i, p, j, w[j]);
                 w[j] = T(0);
             }
         }
@@ -232,18 +229,12 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_candidates(I n, const I* __re
         const size_t last = first + piece < words ? first + piece : words;
         int found = 0;
         for (size_t b = first; b < last; ++b) found += __popc(mine[b]);
-        sums[t] = found;
-        __syncthreads();
-        for (int offset = 1; offset < LONG_BLOCK; offset *= 2) {
-            const int before = t >= offset ? sums[t - offset] : 0;
-            __syncthreads();
-            sums[t] += before;
-            __syncthreads();
-        }
-        if (!FILL && t == 0) counts[i] = sums[LONG_BLOCK - 1];
+        int all;
+        const int before = sum_before<LONG_BLOCK>(found, all);
+        if (!FILL && t == 0) counts[i] = all;
         if (FILL) {
             double others = 0;
-            I place = starts[i] + sums[t] - found;
+            I place = starts[i] + before;
             for (size_t b = first; b < last; ++b) {
                 for (unsigned word = mine[b]; word != 0; word &= word - 1) {
                     const I j = I(b * 32 + __ffs(word) - 1);
@@ -251,11 +242,11 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_candidates(I n, const I* __re
                     out_indices[place] = j;
                     out[place] = v;
                     w[j] = T(0);
-                    others += double(real(v)) * double(real(v)) + double(imag(v)) * double(imag(v));
+                    others += square_of(v);
                     ++place;
                 }
             }
-            if (least > 0) {  // what is not zero yet was left out
+            if (least > 0) {  // values that are not zero yet belong to candidates that were left out
                 __syncthreads();
                 for (I p = lo; p < pivot; ++p) {
                     const I k = indices[p], stop = factor.last(k);
@@ -264,7 +255,7 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_candidates(I n, const I* __re
                         if (SYMMETRIC && j > i) break;
                         const T v = w[j];
                         w[j] = T(0);
-                        others += double(real(v)) * double(real(v)) + double(imag(v)) * double(imag(v));
+                        others += square_of(v);
                     }
                     __syncthreads();
                 }

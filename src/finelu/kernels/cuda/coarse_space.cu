@@ -1,12 +1,10 @@
-// The vectors of a coarse space, cut by parts: restriction and prolongation, A Z, Z^H A Z, and the inverse of a Hermitian
-// matrix by blocks. Twins: kernels/reference/subdomains.py.
+// The vectors of a coarse space, cut by parts: restriction and prolongation, A Z, Z^H A Z, and the inverse of a
+// Hermitian matrix by blocks. Twins: kernels/reference/subdomains.py.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
 #include "runtime/constants.cuh"
 
 using namespace fl;
-
-template <typename T> using Real = typename RealOf<T>::type;
 
 template <typename W> __device__ inline W widened(float a) { return W(a); }
 template <typename W> __device__ inline W widened(double a) { return W(a); }
@@ -31,7 +29,7 @@ __global__ void __launch_bounds__(128) restrict_to_parts(const int* __restrict__
             }
             sum += v;
         }
-        for (int offset = 16; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+        sum = lanes_sum(sum);
         if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
         __syncthreads();
         if (threadIdx.x == 0) g[size_t(blockIdx.x) * m + c] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
@@ -39,12 +37,12 @@ __global__ void __launch_bounds__(128) restrict_to_parts(const int* __restrict__
     }
 }
 
-// x_i += Z_i (q - less)_p for i in part p; less may be null: 0. Launch: gridDim.x * blockDim.x >= n.
+// x_i += Z_i (q - less)_p for i in part p; less may be null: 0.
 template <typename T>
 __global__ void prolong_from_parts(long long n, int m, const int* __restrict__ parts, const T* __restrict__ Z,
                                    const T* __restrict__ q, const T* __restrict__ less, T* x)
 {
-    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long long i = own_item();
     if (i >= n) return;
     const size_t mine = size_t(parts[i]) * m;
     T sum = T(0);
@@ -55,14 +53,13 @@ __global__ void prolong_from_parts(long long n, int m, const int* __restrict__ p
     x[i] += sum;
 }
 
-// out_k = the sum of sums over the couplings of coarse vector k = (part, column), or, where `less` is not null, less_k minus
-// it: with (part, column) = (k / m, k % m), those couplings are members[starts[part]], ..., each with m sums.
-// Launch: gridDim.x * blockDim.x >= K.
+// out_k = the sum of sums over the couplings of coarse vector k = (part, column), or, where `less` is not null, less_k
+// minus it: with (part, column) = (k / m, k % m), those couplings are members[starts[part]], ..., each with m sums.
 template <typename T>
 __global__ void sum_couplings(int K, int m, const int* __restrict__ starts, const int* __restrict__ members,
                               const T* __restrict__ sums, const T* __restrict__ less, T* out)
 {
-    const int k = int(blockIdx.x * blockDim.x + threadIdx.x);
+    const int k = int(own_item());
     if (k >= K) return;
     T sum = T(0);
 #pragma unroll 4
@@ -71,33 +68,31 @@ __global__ void sum_couplings(int K, int m, const int* __restrict__ starts, cons
 }
 
 // keys[e] = (part of the row of entry e of A Z, part of its vector) as one number.
-// Launch: gridDim.x * blockDim.x >= entries.
 template <typename K>
 __global__ void coupling_keys(int entries, int count, const int* __restrict__ rows, const int* __restrict__ parts,
                               const int* __restrict__ part, K* keys)
 {
-    const int e = int(blockIdx.x * blockDim.x + threadIdx.x);
+    const int e = int(own_item());
     if (e < entries) keys[e] = K(parts[rows[e]]) * count + part[e];
 }
 
-// first[k] = 1 where a coupling begins at place k of the sorted keys, else 0. Launch: gridDim.x * blockDim.x >= entries.
+// first[k] = 1 where a coupling begins at place k of the sorted keys, else 0.
 template <typename K>
 __global__ void coupling_begins(int entries, const K* __restrict__ keys, const long long* __restrict__ order, int* first)
 {
-    const int k = int(blockIdx.x * blockDim.x + threadIdx.x);
+    const int k = int(own_item());
     if (k < entries) first[k] = k == 0 || keys[order[k]] != keys[order[k - 1]];
 }
 
-// The couplings, and their entries in the order of the keys. until (entries + 1): until[k + 1] couplings begin up to place
-// k. position (n): that of each row. ends, of_parts, of_vectors: by couplings; of_rows, local: by entries.
-// Launch: gridDim.x * blockDim.x >= entries.
+// The couplings, and their entries in the order of the keys. until (entries + 1): until[k + 1] couplings begin up to
+// place k. position (n): that of each row. ends, of_parts, of_vectors: by couplings; of_rows, local: by entries.
 template <typename K>
 __global__ void write_couplings(int entries, int count, const K* __restrict__ keys, const long long* __restrict__ order,
                                 const int* __restrict__ until, const int* __restrict__ rows, const int* __restrict__ parts,
                                 const int* __restrict__ starts, const int* __restrict__ position, int* ends, int* of_parts,
                                 int* of_vectors, int* of_rows, unsigned short* local)
 {
-    const int k = int(blockIdx.x * blockDim.x + threadIdx.x);
+    const int k = int(own_item());
     if (k >= entries) return;
     const long long e = order[k];
     const int i = rows[e], coupling = until[k + 1] - 1;
@@ -111,8 +106,8 @@ __global__ void write_couplings(int entries, int count, const K* __restrict__ ke
     if (k == entries - 1) ends[coupling + 1] = entries;
 }
 
-// weights_k = 1 / sqrt(E_kk), or that of the smallest normal number if E_kk is below it; 0 where k is to be left out. Sets
-// unfit where E_kk is not above 0 for another k, or where E (K, K) holds NaN or Inf. Launch: a block of 256 a row.
+// weights_k = 1 / sqrt(E_kk), or that of the smallest normal number if E_kk is below it; 0 where k is to be left out.
+// Sets unfit where E_kk is not above 0 for another k, or where E (K, K) holds NaN or Inf. Launch: a block of 256 a row.
 template <typename W>
 __global__ void __launch_bounds__(256) coarse_weights(int K, const W* __restrict__ E, const bool* __restrict__ left_out,
                                                       double* weights, int* unfit)
@@ -128,20 +123,20 @@ __global__ void __launch_bounds__(256) coarse_weights(int K, const W* __restrict
     if (bad) *unfit = 1;
 }
 
-// q = M g for a dense M (n, n), a warp a row, and *total = v^H q + the sum of dots (count), added up as in runtime/sums.cuh.
-// Launch: gridDim.x * blockDim.x >= 32 n, blockDim.x = 256; room: gridDim.x sums of T.
+// q = M g for a dense M (n, n), a warp a row, and *total = v^H q + the sum of dots (count), added up as in
+// runtime/sums.cuh. Launch: gridDim.x * blockDim.x >= 32 n, blockDim.x = 256; room: gridDim.x sums of T.
 template <typename T>
 __global__ void __launch_bounds__(256) product_with_dot(int n, const T* __restrict__ matrix, const T* __restrict__ g,
                                                         const T* __restrict__ v, int count, const T* __restrict__ dots, T* q,
                                                         T* room, unsigned* counter, T* total)
 {
-    const int i = int((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32), lane = threadIdx.x % 32;
+    const int i = own_row<int, 32>(), lane = threadIdx.x % 32;
     T sum = T(0);
     if (i < n) {
 #pragma unroll 8
         for (int j = lane; j < n; j += 32) sum += matrix[size_t(i) * n + j] * g[j];
     }
-    for (int offset = 16; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+    sum = lanes_sum(sum);
     if (i < n && lane == 0) q[i] = sum;
     sum = block_sum(i < n && lane == 0 ? conj(v[i]) * sum : T(0));
     if (threadIdx.x == 0) room[blockIdx.x] = sum;
@@ -154,13 +149,12 @@ __global__ void __launch_bounds__(256) product_with_dot(int n, const T* __restri
 }
 
 // p = z + Z q + (rho / rho_old) p, while the iteration runs; Z as in prolong_from_parts.
-// Launch: gridDim.x * blockDim.x >= n.
 template <typename T>
 __global__ void direction_with_coarse(long long n, int m, const int* __restrict__ state, const T* __restrict__ rho,
                                       const T* __restrict__ rho_old, const int* __restrict__ parts, const T* __restrict__ Z,
                                       const T* __restrict__ q, const T* __restrict__ z, T* p)
 {
-    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long long i = own_item();
     if (i >= n || state[CODE] != RUNNING) return;
     const size_t mine = size_t(parts[i]) * m;
     T sum = z[i];
@@ -192,20 +186,19 @@ __device__ inline bool any_in_part(I from, I to, int p, int m, const I* __restri
     return false;
 }
 
-// A Z by rows: for each part that row i of A meets, in the order in which it meets them, the m sums of a_ij Z_j over the j
-// of that part, in ascending order of j; no part whose sums are all 0. LANES threads a row; the thread that has the first
-// entry of a part adds up. Rows of more than `longest` entries are left to coarse_products_long.
-// fill = 0: how many parts each row has; 1: they are written from pointers[i] on.
-// Launch: gridDim.x * blockDim.x >= n * LANES, blockDim.x a multiple of 32.
+// A Z by rows: for each part that row i of A meets, in the order in which it meets them, the m sums of a_ij Z_j over
+// the j of that part, in ascending order of j; no part whose sums are all 0. LANES threads a row; the thread that has
+// the first entry of a part adds up. Rows of more than `longest` entries are left to coarse_products_long. fill = 0:
+// how many parts each row has; 1: they are written from pointers[i] on.
 template <typename T, typename I, int LANES>
 __global__ void coarse_products(long long n, int m, const I* __restrict__ indptr, const I* __restrict__ indices,
                                 const T* __restrict__ data, const int* __restrict__ parts, const T* __restrict__ Z, int longest,
                                 int fill, int* pointers, int* part, T* values)
 {
-    const long long i = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / LANES;
+    const long long i = own_row<long long, LANES>();
     if (i >= n) return;
     const int lane = threadIdx.x % LANES;
-    const unsigned group = LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (threadIdx.x % 32 / LANES * LANES);
+    const unsigned group = group_mask<LANES>();
     const I begin = indptr[i], end = indptr[i + 1];
     if (end - begin > longest) return;
     int at = fill ? pointers[i] : 0;
@@ -217,7 +210,7 @@ __global__ void coarse_products(long long n, int m, const I* __restrict__ indptr
         const bool kept = first && any_in_part<T, I>(mine, end, p, m, indices, data, parts, Z);
         const unsigned votes = __ballot_sync(group, kept);
         if (fill && kept) {
-            const int here = at + __popc(votes & ((1u << threadIdx.x % 32) - 1u));
+            const int here = at + votes_before(votes);
             part[here] = p;
             for (int c = 0; c < m; ++c) values[size_t(here) * m + c] = sum_in_part<T, I>(mine, end, p, m, c, indices, data, parts, Z);
         }
@@ -226,15 +219,15 @@ __global__ void coarse_products(long long n, int m, const I* __restrict__ indptr
     if (!fill && lane == 0) pointers[i] = at;
 }
 
-// The same for long rows, a block each: first and last (blocks x count) hold the first and the last entry of each part in
-// the row, INT_MAX and -1 before, so that no entry is compared with all others. Launch: a block of 256 for each of rows.
+// The same for long rows, a block each: first and last (blocks x count) hold the first and the last entry of each part
+// in the row, INT_MAX and -1 before, so that no entry is compared with all others. Launch: a block of 256 for each of
+// rows.
 template <typename T, typename I>
 __global__ void __launch_bounds__(256) coarse_products_long(
     const long long* __restrict__ rows, int m, int count, const I* __restrict__ indptr, const I* __restrict__ indices,
     const T* __restrict__ data, const int* __restrict__ parts, const T* __restrict__ Z, int* first, int* last, int fill,
     int* pointers, int* part, T* values)
 {
-    __shared__ int kept_of_warp[8];
     const long long i = rows[blockIdx.x];
     const I begin = indptr[i], end = indptr[i + 1];
     first += size_t(blockIdx.x) * count;
@@ -251,36 +244,29 @@ __global__ void __launch_bounds__(256) coarse_products_long(
         const int p = mine < end ? parts[indices[mine]] : -1;
         bool kept = p >= 0 && first[p] == int(mine - begin);
         if (kept) kept = any_in_part<T, I>(mine, begin + last[p] + 1, p, m, indices, data, parts, Z);
-        const unsigned votes = __ballot_sync(0xffffffffu, kept);
-        if (threadIdx.x % 32 == 0) kept_of_warp[threadIdx.x / 32] = __popc(votes);
-        __syncthreads();
-        int before = 0, all = 0;
-        for (int w = 0; w < 8; ++w) {
-            if (w < int(threadIdx.x / 32)) before += kept_of_warp[w];
-            all += kept_of_warp[w];
-        }
+        int all;
+        const int before = sum_before<256>(int(kept), all);
         if (fill && kept) {
-            const int here = at + before + __popc(votes & ((1u << threadIdx.x % 32) - 1u));
+            const int here = at + before;
             part[here] = p;
             for (int c = 0; c < m; ++c)
                 values[size_t(here) * m + c] = sum_in_part<T, I>(mine, begin + last[p] + 1, p, m, c, indices, data, parts, Z);
         }
         at += all;
-        __syncthreads();
     }
     if (!fill && threadIdx.x == 0) pointers[i] = at;
 }
 
-// E = Z^H A Z in double precision: block (p, q) from the entries of A Z that lie in rows of part p and belong to part q,
-// which are order[first[s]], ..., order[first[s + 1] - 1] for one s. A warp adds up each; E (size, size) is 0 before.
-// Launch: gridDim.x * blockDim.x >= 32 * segments, blockDim.x a multiple of 32.
+// E = Z^H A Z in double precision: block (p, q) from the entries of A Z that lie in rows of part p and belong to part
+// q, which are order[first[s]], ..., order[first[s + 1] - 1] for one s. A warp adds up each; E (size, size) is 0
+// before.
 template <typename T, typename W>
 __global__ void coarse_matrix(int segments, long long size, int m, const int* __restrict__ first,
                               const long long* __restrict__ order, const int* __restrict__ rows, const int* __restrict__ part,
                               const T* __restrict__ values, const int* __restrict__ parts, const T* __restrict__ Z,
                               int conjugate, W* E)
 {
-    const int s = int((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32), lane = threadIdx.x % 32;
+    const int s = own_row<int, 32>(), lane = threadIdx.x % 32;
     if (s >= segments) return;
     const int begin = first[s], end = first[s + 1];
     const int p = parts[rows[order[begin]]], q = part[order[begin]];
@@ -296,7 +282,7 @@ __global__ void coarse_matrix(int segments, long long size, int m, const int* __
                 }
                 sum += v;
             }
-            for (int offset = 16; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+            sum = lanes_sum(sum);
             if (lane == 0) E[((long long)p * m + c) * size + (long long)q * m + d] = sum;
         }
 }
@@ -311,12 +297,12 @@ __global__ void scale_both(int n, const Real<T>* __restrict__ weights, int fille
     *a = filled && i == j && weights[i] == 0 ? T(1) : times(times(*a, weights[i]), weights[j]);
 }
 
-// In place: the inverse of the leading rows x rows block at `block` of a Hermitian positive semidefinite matrix whose rows
-// are `stride` apart, rows <= 32 TILE, by Gauss-Jordan elimination in the order of its rows; a thread has TILE x TILE
-// elements in registers. A row whose pivot is not above the tolerance depends on those before: it and its column become 0,
-// and dropped is 1; 2 where the pivot is below -tolerance. Every element is treated alike, a -= column * row: those of the
-// row and the column of the pivot are 0 by then, and the pivot's place is 1 in the row and -1 in the column.
-// Launch: one block of 32 x 32 threads.
+// In place: the inverse of the leading rows x rows block at `block` of a Hermitian positive semidefinite matrix whose
+// rows are `stride` apart, rows <= 32 TILE, by Gauss-Jordan elimination in the order of its rows; a thread has TILE x
+// TILE elements in registers. A row whose pivot is not above the tolerance depends on those before: it and its column
+// become 0, and dropped is 1; 2 where the pivot is below -tolerance. Every element is treated alike, a -= column * row:
+// those of the row and the column of the pivot are 0 by then, and the pivot's place is 1 in the row and -1 in the
+// column. Launch: one block of 32 x 32 threads.
 template <typename T, int TILE>
 __global__ void __launch_bounds__(1024) invert_block(int rows, long long stride, T* block, Real<T> tolerance, signed char* dropped)
 {

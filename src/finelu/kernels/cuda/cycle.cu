@@ -1,6 +1,7 @@
-// Where a cycle of a Krylov method begins, and what it keeps. Twins: kernels/reference/cycle.py, name by name; the meaning
-// of state, norms and history: kernels/monitor.py. Every thread takes the same decision from device memory, so that the
-// host waits for nothing. Launch: begin_cycle one thread; the others any 1-D grid with gridDim.x * blockDim.x >= n.
+// The start of a cycle of a Krylov method, and the copy of a verified x. Twins: kernels/reference/cycle.py, name by
+// name; the meaning of state, norms and history: kernels/monitor.py. Every thread takes the same decision from device
+// memory, so that the host waits for nothing. Launch: begin_cycle one thread; the others any 1-D grid with gridDim.x *
+// blockDim.x >= n.
 #include "runtime/finelu.cuh"
 #include "runtime/constants.cuh"
 
@@ -39,14 +40,14 @@ __global__ void begin_cycle(int* state, R* norms, R* history, R* checks)
 template <typename T>
 __global__ void keep_verified(long long n, const int* state, const T* x, T* verified)
 {
-    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long long i = own_item();
     if (i < n && state[IMPROVED]) verified[i] = x[i];
 }
 
 // Whichever threads write, they write the same.
 template <typename T>
-__global__ void unless_finite(long long n, const T* __restrict__ x, typename RealOf<T>::type* norm)
+__global__ void unless_finite(long long n, const T* __restrict__ x, Real<T>* norm)
 {
-    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n && !is_finite(x[i])) *norm = typename RealOf<T>::type(__longlong_as_double(0x7ff8000000000000ll));
+    const long long i = own_item();
+    if (i < n && !is_finite(x[i])) *norm = Real<T>(__longlong_as_double(0x7ff8000000000000ll));
 }

@@ -8,17 +8,19 @@ from typing import Any
 import cupy
 import numpy as np
 
+from finelu.device import free_memory
 from finelu.errors import ParameterError, meant
 from finelu.kernels.cuda.indices import pointers as pointers_of
-from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, kernel, optional
+from finelu.kernels.cuda.levels import levels_on_device
+from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, for_each, kernel, optional
 from finelu.kernels.cuda.runtime.memory import set_pending
-from finelu.kernels.cuda.runtime.schedule import EARLY_ROWS, level_order, levels_on_device, padding_for
+from finelu.kernels.cuda.runtime.schedule import EARLY_ROWS, level_order, padding_for
 from finelu.kernels.operands import Triangle
 
 BLOCK = 128  # threads of a thread block
 RESIDENT = 16  # thread blocks of a multiprocessor, for kernels that go over an array
-BATCH = 4  # as in elimination.cuh
-VERY_LONG = 1024  # as in elimination.cuh: rows that have no part in the table
+BATCH = 4  # as in elimination.cu
+VERY_LONG = 1024  # as in elimination.cu: rows that have no part in the table
 TABLE_BYTES_PER_ENTRY = 512  # some ten times what the entry itself takes with 128 entries a row
 # Measured on an H200, see benchmarks/results. With fewer entries natural order without an analysis beats level order
 # with it. Threads that poll the L2 cache at a time: in natural order all rows are resident, in level order 8 levels.
@@ -31,8 +33,9 @@ UPDATES = {"shared": "INTERSECT", "vect": "VECTOR", "adapt": "SEARCH", "levs": "
 
 @dataclass(eq=False)
 class EliminationPlan:
-    """What ILU(0), MILU(0) or IC(0) keeps of a pattern: the order of dispatch, the shape of the kernel, all workspace.
+    """The plan of ILU(0), MILU(0) or IC(0) for a pattern: the order of rows, the shape of the kernel, all workspace.
 
+    kind : "LU", "MODIFIED" or "CHOLESKY", as in elimination.cu.
     variant : the one chosen.  provisional : it was chosen for one factorization, and another is better for many.
     A : the matrix whose pattern it is.  order : rows in level order, or None for natural order.  depth : levels, or
     None if they were not needed.  lanes, per_lane : threads a row and entries a thread in registers.  ahead : the next
@@ -40,9 +43,10 @@ class EliminationPlan:
     memory that a block asks for, see padding_for.  base, table : where rows meet (variant "table").  inverse (n,) :
     1 / pivot, counter, and bad : device place of the first bad row, all in words, of which the last says whether an
     elimination was refused, see `Refusal`.  work : scratch of the kernel.
-    sums (n,) : of MILU(0), of each row's entries above the diagonal.
+    sums (n,) : of MILU(0), the sum of each row's entries above the diagonal; else None.
     """
 
+    kind: str
     variant: str
     provisional: bool
     A: Any
@@ -60,7 +64,7 @@ class EliminationPlan:
     words: Any
     bad: Any
     work: Any
-    sums: Any = None
+    sums: Any
 
     def __getstate__(self):
         return {name: value for name, value in self.__dict__.items() if name not in ("inverse", "counter", "bad")}
@@ -96,22 +100,22 @@ def _row_shape(
     return lanes, per_lane
 
 
-def _intersections(stem: str, A, modest: bool):
+def _intersections(kind: str, A, modest: bool):
     """The table of match_rows and the place of each row's part in it; None where it would be too large.
 
     Too large is a quarter of the free memory; with `modest` also TABLE_BYTES_PER_ENTRY for an entry of A.
     """
     sizes, index = cupy.empty(A.n, np.int64), A.indices.dtype
-    kernel("elimination", "table_sizes", index)(
-        (blocks(A.n, BLOCK),), (BLOCK,), (index.type(A.n), index.type(VERY_LONG), A.indptr, A.diag, sizes)
-    )
+    given = index.type(A.n), index.type(VERY_LONG), A.indptr, A.diag, sizes
+    for_each("elimination", "table_sizes", (index,), *given)
     base, total = pointers_of(sizes)
-    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    most = min(free // 4, TABLE_BYTES_PER_ENTRY * A.nnz) if modest else free // 4
+    most = free_memory(A.data) // 4
+    if modest:
+        most = min(most, TABLE_BYTES_PER_ENTRY * A.nnz)
     if total * A.indices.itemsize > most:
         return None
     table = cupy.empty(max(total, 1), A.indices.dtype)
-    kernel("elimination", "ic0_match" if stem == "ic0" else "ilu0_match", A.indices.dtype)(
+    kernel("elimination", "match_rows", A.indices.dtype, "CHOLESKY" if kind == "CHOLESKY" else "LU")(
         (blocks(A.n * 32, BLOCK), min(1 + A.longest[1] // 32, 65535)),
         (BLOCK,),
         (A.indices.dtype.type(A.n), A.indptr, A.indices, A.diag, base, table),
@@ -119,7 +123,7 @@ def _intersections(stem: str, A, modest: bool):
     return base, table
 
 
-def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool) -> EliminationPlan:
+def _analysis(kind: str, A, variant: str, variants: tuple[str, ...], once: bool) -> EliminationPlan:
     if variant not in (*variants, "auto"):
         raise ParameterError(
             f"variant={variant!r} is not offered on the GPU for this recipe; "
@@ -137,7 +141,7 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
         # the search takes no longer than the wait for the reference rows; or, once, less than the table
         variant, provisional = "levs", many_references
     if variant in ("auto", "table"):
-        intersections = _intersections(stem, A, modest=variant == "auto")
+        intersections = _intersections(kind, A, modest=variant == "auto")
         if intersections is not None:
             variant = "table"
             base, table = intersections
@@ -157,7 +161,8 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
         lanes, per_lane = 32, 1 if longest <= 32 else 2 if longest <= 64 else 4
     else:
         resident_rows, most_threads = (A.n, NATURAL_THREADS) if depth is None else (8 * A.n / depth, LEVEL_THREADS)
-        lanes, per_lane = _row_shape(longest, A.nnz / A.n, resident_rows, most_threads, long_rows_by_few=stem != "ic0")
+        few = kind != "CHOLESKY"
+        lanes, per_lane = _row_shape(longest, A.nnz / A.n, resident_rows, most_threads, long_rows_by_few=few)
         # Rows that do not fit are slow with few lanes: where a warp holds each, and there are threads for a level of
         # warps, these take 0.7 times as long (one matrix on an H100: rows of up to 34 entries, 5800 rows a level).
         if lanes * per_lane < longest <= 64 and depth is not None and 32 * A.n / depth <= LEVEL_THREADS:
@@ -171,49 +176,32 @@ def _analysis(stem: str, A, variant: str, variants: tuple[str, ...], once: bool)
     work = cupy.empty(0 if short else A.nnz, A.dtype)
     inverse, counter, bad = _parts(words, A.dtype)
     return EliminationPlan(
-        variant,
-        provisional,
-        A,
-        order,
-        depth,
-        lanes,
-        per_lane,
-        ahead,
-        short,
-        padding,
-        base,
-        table,
-        inverse,
-        counter,
-        words,
-        bad,
-        work,
+        *(kind, variant, provisional, A, order, depth, lanes, per_lane, ahead, short, padding, base, table),
+        *(inverse, counter, words, bad, work, cupy.empty(A.n, A.dtype) if kind == "MODIFIED" else None),
     )
 
 
 def ilu0_analysis(A, variant: str = "auto", once: bool = False) -> EliminationPlan:
-    """What ILU(0) needs to know of the pattern of A (a CSR with a full diagonal); see EliminationPlan.
+    """The plan of ILU(0) for the pattern of A, a CSR with a full diagonal.
 
     once : "auto" may weigh the cost of the analysis against a single factorization; else it is for many.
     """
-    return _analysis("ilu0", A, variant, ILU0_VARIANTS, once)
+    return _analysis("LU", A, variant, ILU0_VARIANTS, once)
 
 
 def milu0_analysis(A, variant: str = "auto", once: bool = False) -> EliminationPlan:
-    """What MILU(0) needs to know, as in ilu0."""
-    plan = _analysis("milu0", A, variant, MILU0_VARIANTS, once)
-    plan.sums = cupy.empty(A.n, A.dtype)
-    return plan
+    """The plan of MILU(0); arguments as in ilu0_analysis."""
+    return _analysis("MODIFIED", A, variant, MILU0_VARIANTS, once)
 
 
 def ic0_analysis(L, variant: str = "auto", once: bool = False) -> EliminationPlan:
-    """What IC(0) needs to know of the pattern of L, the lower triangle of A by rows, diagonal last; once as in ilu0."""
-    return _analysis("ic0", L, variant, IC0_VARIANTS, once)
+    """The plan of IC(0) for the pattern of L, the lower triangle of A by rows, diagonal last; as ilu0_analysis."""
+    return _analysis("CHOLESKY", L, variant, IC0_VARIANTS, once)
 
 
 @dataclass(frozen=True, eq=False)
 class Refusal:
-    """By what an elimination with a plan may be refused: `queue_alike` leaves the mark in `unlike` (1,) int32.
+    """The place where `queue_alike` refuses an elimination: it writes the mark to `unlike` (1,) int32.
 
     places (2,) int32 : of the first bad row, and of `unlike`.
     """
@@ -238,13 +226,13 @@ def refusal(plan: EliminationPlan, out, mark: int) -> Refusal | None:
     return Refusal(mark, plan.words[-2:].view(np.int32))
 
 
-def _pend(plan: EliminationPlan, out, sums, refusal: Refusal | None, rounds: int) -> None:
+def _pend(plan: EliminationPlan, out, refusal: Refusal | None, rounds: int) -> None:
     """Make all that an elimination writes pending, unless it is refused."""
     if refusal is None:
-        for array in (out, plan.words, *([] if sums is None else [sums])):
+        for array in (out, plan.words, *([] if plan.sums is None else [plan.sums])):
             set_pending(array)
         return
-    ranges = [v for array in (out, plan.inverse, sums) for v in _range(array)]
+    ranges = [v for array in (out, plan.inverse, plan.sums) for v in _range(array)]
     grid = min(blocks(out.nbytes // 16, BLOCK), RESIDENT * device_limits()["processors"])
     last = np.uint32(rounds), plan.counter, plan.bad
     kernel("elimination", "pend_unless")((grid,), (BLOCK,), (np.int32(refusal.mark), refusal.unlike, *ranges, *last))
@@ -254,31 +242,16 @@ def _range(array):
     return (np.int64(0), NULL) if array is None else (np.int64(array.nbytes // 4), array)
 
 
-def _factor(stem: str, plan: EliminationPlan, a, out, *more, refusal: Refusal | None = None, sums=None):
-    A = plan.A
-    index = A.indices.dtype
-    grid = blocks(A.n * plan.lanes, BLOCK)
-    _pend(plan, out, sums, refusal, grid)
-    update = UPDATES[plan.variant]
-    launch = kernel("elimination", stem, out.dtype, index, plan.lanes, plan.per_lane, update, plan.ahead, plan.short)
-    launch(
+def _factor(plan: EliminationPlan, a, out, relax: float = 0.0, refusal: Refusal | None = None):
+    A, index, grid = plan.A, plan.A.indices.dtype, blocks(plan.A.n * plan.lanes, BLOCK)
+    _pend(plan, out, refusal, grid)
+    shape = plan.lanes, plan.per_lane, UPDATES[plan.variant], plan.ahead, plan.short
+    kernel("elimination", "eliminate", out.dtype, index, *shape, plan.kind)(
         (grid,),
         (BLOCK,),
         (
-            index.type(A.n),
-            optional(plan.order),
-            A.indptr,
-            A.indices,
-            A.diag,
-            plan.base,
-            plan.table,
-            a,
-            plan.work,
-            out,
-            plan.inverse,
-            plan.bad,
-            plan.counter,
-            *more,
+            *(index.type(A.n), optional(plan.order), A.indptr, A.indices, A.diag, plan.base, plan.table, a),
+            *(plan.work, out, plan.inverse, plan.bad, plan.counter, np.float64(relax), optional(plan.sums)),
         ),
         shared_mem=plan.padding,
     )
@@ -289,16 +262,16 @@ def ilu0(plan: EliminationPlan, a, lu, refusal: Refusal | None = None):
     """ILU(0) of the values a (nnz,) into lu (nnz,), L below and U on and above the diagonal; returns the place of the
     first bad row, see first_bad. Allocates nothing, waits for nothing.
 
-    refusal : what may have refused it by the time it runs; it changes nothing then.
+    refusal : the elimination changes nothing if it has been refused there by the time it runs.
     """
-    return _factor("ilu0", plan, a, lu, refusal=refusal)
+    return _factor(plan, a, lu, refusal=refusal)
 
 
 def milu0(plan: EliminationPlan, a, relax, lu, refusal: Refusal | None = None):
     """MILU(0) of the values a (nnz,) into lu (nnz,); returns the place of the first bad row. As `ilu0`."""
-    return _factor("milu0", plan, a, lu, np.float64(relax), plan.sums, refusal=refusal, sums=plan.sums)
+    return _factor(plan, a, lu, relax, refusal)
 
 
 def ic0(plan: EliminationPlan, a, l):
     """IC(0) of the lower triangle's values a (nnz,) into l (nnz,); returns the place of the first bad row."""
-    return _factor("ic0", plan, a, l)
+    return _factor(plan, a, l)

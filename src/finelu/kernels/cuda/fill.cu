@@ -1,5 +1,5 @@
-// The pattern of ILU(k). Twin: kernels/reference/fill.py:pattern_iluk. See runtime/growing.cuh; the value of a column is
-// its level.
+// The pattern of ILU(k). Twin: kernels/reference/fill.py:pattern_iluk. See runtime/growing.cuh; the value of a column
+// is its level.
 #include "runtime/finelu.cuh"
 #include "runtime/growing.cuh"
 
@@ -9,19 +9,10 @@ template <typename I, typename N>
 __device__ void iluk_row(I i, const I* __restrict__ indptr, const I* __restrict__ cols, int level,
                          const Pool<int, I>& pool, Row<int, I, N>& row)
 {
-    const I end = indptr[i + 1];
     bool fresh;
-    int slot, pivot_slot = 0;
-    row.clear();
-    for (I first = indptr[i]; first < end; first += 32) {
-        const bool has = first + row.lane < end;
-        const I j = has ? cols[first + row.lane] : I(-1);
-        if (!row.insert(has, j, i, slot, fresh)) return pool.end(TABLE_FULL);
-        if (has) row.value[slot] = 0;
-        const unsigned own = __ballot_sync(0xffffffffu, j == i);
-        if (own != 0) pivot_slot = __shfl_sync(0xffffffffu, slot, __ffs(own) - 1);
-    }
-    __syncwarp();
+    int slot;
+    const int pivot_slot = row.fill(i, indptr[i], indptr[i + 1], cols, [](I) { return 0; });
+    if (pivot_slot < 0) return pool.end(TABLE_FULL);
     while (row.waiting > 0) {
         int of_k;
         const I k = row.pop(of_k);
@@ -42,19 +33,12 @@ __device__ void iluk_row(I i, const I* __restrict__ indptr, const I* __restrict_
         }
         __syncwarp();
     }
-    const int below = row.kept, above = row.above;  // those before the diagonal are in order as they came
-    row.in_order(row.behind, above);
-    const long long place = pool.take(below + 1 + above);
-    if (place < 0) return;
-    for (int e = row.lane; e < below + 1 + above; e += 32) {
-        const int s = e < below ? row.list[e] : e == below ? pivot_slot : row.behind[e - below - 1];
-        pool.columns[place + e] = row.column(s);
-        pool.values[place + e] = row.value[s];
-    }
-    pool.publish(i, place, below, above);
+    row.in_order(row.behind, row.above);  // those before the diagonal are in order as they came
+    row.write(pool, i, row.kept, pivot_slot, row.above);
 }
 
-// scratch: null, and the rows of a block lie in its shared memory. Launch: GROWING_WARPS warps a block, any number of them.
+// scratch: null, and the rows of a block lie in its shared memory. Launch: GROWING_WARPS warps a block, any number of
+// them.
 template <typename I, typename N>
 __global__ void __launch_bounds__(GROWING_WARPS * 32)
 pattern_iluk(I n, const I* __restrict__ indptr, const I* __restrict__ cols, int level, I* columns, int* values,
@@ -62,23 +46,17 @@ pattern_iluk(I n, const I* __restrict__ indptr, const I* __restrict__ cols, int 
 {
     const Pool<int, I> pool{columns, values, ready, before, state, room, pivots};
     Row<int, I, N> row(row_memory<int, I, N>(scratch, size), size);
-    for (long long t = pool.next(); t < n && !__any_sync(0xffffffffu, pool.over()); t = pool.next())
+    for (long long t = pool.next(); t < n && !__any_sync(ALL, pool.over()); t = pool.next())
         if (!pool.has(t)) iluk_row(I(t), indptr, cols, level, pool, row);
 }
 
-// places[p] = where entry p of A lies in a pattern that has it. A warp a row. Launch: gridDim.x * blockDim.x >= 32 n.
+// places[p] = where entry p of A lies in a pattern that has it. A warp a row.
 template <typename I>
 __global__ void places_in(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ larger,
                           const I* __restrict__ larger_cols, I* places)
 {
-    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    const I i = own_row<I, 32>();
     if (i >= n) return;
-    for (I p = indptr[i] + threadIdx.x % 32; p < indptr[i + 1]; p += 32) {
-        I low = larger[i], high = larger[i + 1];
-        while (low < high) {
-            const I middle = low + (high - low) / 2;
-            if (larger_cols[middle] < cols[p]) low = middle + 1; else high = middle;
-        }
-        places[p] = low;
-    }
+    for (I p = indptr[i] + threadIdx.x % 32; p < indptr[i + 1]; p += 32)
+        places[p] = lower_bound(larger_cols, larger[i], larger[i + 1], cols[p]);
 }

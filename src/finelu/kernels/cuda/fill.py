@@ -6,7 +6,7 @@ import cupy
 import numpy as np
 
 from finelu.kernels.cuda.indices import shifted
-from finelu.kernels.cuda.runtime.launch import BLOCK, blocks, kernel
+from finelu.kernels.cuda.runtime.launch import for_each
 from finelu.kernels.cuda.threshold import UNLIMITED, grow
 
 
@@ -24,7 +24,5 @@ def pattern_iluk(indptr, indices, level):
     grown = grow(launched, indices, n, np.int32, UNLIMITED, indptr, indices, np.int32(min(level, n)), values=False)
     index = grown.indices.dtype
     of_A, places = (shifted(indptr, 0, index), shifted(indices, 0, index)), cupy.empty(indices.size, index)
-    kernel("fill", "places_in", index)(
-        (blocks(32 * n, BLOCK),), (BLOCK,), (index.type(n), *of_A, grown.indptr, grown.indices, places)
-    )
+    for_each("fill", "places_in", (index,), index.type(n), *of_A, grown.indptr, grown.indices, places, lanes=32)
     return grown.indptr, grown.indices, places

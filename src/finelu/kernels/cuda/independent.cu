@@ -7,23 +7,9 @@ using namespace fl;
 enum State : unsigned char { USABLE, ESTIMATE, PIVOT, CHOSEN, UNDECIDED };
 
 constexpr int LANES = 8;  // threads of a row, where rows are only looked at
-constexpr unsigned ALL = 0xffffffffu;
 constexpr int CLASSES = 7;  // of sizes of tables
 
-template <int WIDTH, typename V> __device__ inline V group_max(V v)
-{
-#pragma unroll
-    for (int d = WIDTH / 2; d > 0; d /= 2) v = max(v, __shfl_xor_sync(ALL, v, d));
-    return v;
-}
-template <int WIDTH, typename V> __device__ inline V group_sum(V v)
-{
-#pragma unroll
-    for (int d = WIDTH / 2; d > 0; d /= 2) v += __shfl_xor_sync(ALL, v, d);
-    return v;
-}
-
-template <typename T> __device__ inline typename RealOf<T>::type size_of(T a) { return typename RealOf<T>::type(magnitude(a)); }
+template <typename T> __device__ inline Real<T> size_of(T a) { return Real<T>(modulus(a)); }
 
 // 1 - nu or -1 - nu, the larger, and the smaller
 template <typename T> __device__ inline T farthest(T nu) { return real(nu) <= 0 ? T(1) - nu : T(-1) - nu; }
@@ -45,14 +31,14 @@ __device__ inline unsigned mixed(unsigned i)
     return h ^ h >> 16;
 }
 
-// What a row may be, its pivot d and its key in the order of choice. Launch: gridDim.x * blockDim.x >= m * LANES.
+// The state of each row before the choice, its pivot d and its key in the order of choice.
 template <typename T, typename R, typename I>
 __global__ void weigh(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                       const I* __restrict__ t_indptr, const I* __restrict__ t_indices, const T* __restrict__ t_data,
                       const T* __restrict__ l_nu, const T* __restrict__ u_nu, R condest, R pivot_tol, R least, T* d, u64* keys,
                       unsigned char* state)
 {
-    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
+    const I i = own_row<I, LANES>();
     const bool here = i < m;
     R right = 0, under = 0;
     int odd = 0, own = 0;
@@ -73,11 +59,11 @@ __global__ void weigh(I m, const I* __restrict__ indptr, const I* __restrict__ i
             if (t_indices[p] != i) under = max(under, size_of(v));
         }
     }
-    right = group_max<LANES>(right);
-    under = group_max<LANES>(under);
-    odd = group_max<LANES>(odd);
-    own = group_max<LANES>(own);
-    const R size = group_max<LANES>(size_of(pivot));
+    right = lanes_max<LANES>(right);
+    under = lanes_max<LANES>(under);
+    odd = lanes_max<LANES>(odd);
+    own = lanes_max<LANES>(own);
+    const R size = lanes_max<LANES>(size_of(pivot));
     if (!here || threadIdx.x % LANES != 0) return;
     if (!own) d[i] = T(0);
     const bool small = size_of(farthest(l_nu[i])) <= condest && size_of(farthest(u_nu[i])) <= condest;
@@ -93,13 +79,13 @@ __device__ inline unsigned char look(const unsigned char* p)
     return (unsigned char)v;
 }
 
-// A row that is undecided is chosen once none of its neighbours of a smaller key is undecided or chosen. What it finds
-// does not depend on the order of events. left: how many are undecided still. Launch: as `weigh`.
+// An undecided row is chosen once no neighbour with a smaller key is undecided or chosen. The result does not depend on
+// the order of events. left: 1 if a row is still undecided.
 template <typename I>
 __global__ void decide(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const I* __restrict__ t_indptr,
                        const I* __restrict__ t_indices, const u64* __restrict__ keys, unsigned char* state, unsigned* left)
 {
-    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
+    const I i = own_row<I, LANES>();
     const bool here = i < m && look(state + i) == UNDECIDED;
     int waits = 0, taken = 0;
     if (here) {
@@ -112,8 +98,8 @@ __global__ void decide(I m, const I* __restrict__ indptr, const I* __restrict__ 
         for (I p = indptr[i] + threadIdx.x % LANES; p < indptr[i + 1]; p += LANES) meet(indices[p]);
         for (I p = t_indptr[i] + threadIdx.x % LANES; p < t_indptr[i + 1]; p += LANES) meet(t_indices[p]);
     }
-    waits = group_max<LANES>(waits);
-    taken = group_max<LANES>(taken);
+    waits = lanes_max<LANES>(waits);
+    taken = lanes_max<LANES>(taken);
     if (!here || threadIdx.x % LANES != 0) return;
     if (taken || !waits) {
         asm volatile("st.relaxed.gpu.global.u8 [%0], %1;" ::"l"(state + i), "r"(unsigned(taken ? USABLE : CHOSEN)) : "memory");
@@ -122,34 +108,34 @@ __global__ void decide(I m, const I* __restrict__ indptr, const I* __restrict__ 
     }
 }
 
-// 1 for each row that is not chosen. Launch: gridDim.x * blockDim.x >= m.
+// 1 for each row that is not chosen.
 template <typename I> __global__ void rest_flags(I m, const unsigned char* __restrict__ state, I* flags)
 {
-    const I i = I(size_t(blockIdx.x) * blockDim.x + threadIdx.x);
+    const I i = I(own_item());
     if (i < m) flags[i] = state[i] != CHOSEN;
 }
 
 // The numbers of the rows that are not chosen, and of those that are. number (m + 1): how many of the first there are
-// before each. Launch: as above.
+// before each.
 template <typename I> __global__ void split(I m, const unsigned char* __restrict__ state, const I* __restrict__ number, I* rest, I* pivots)
 {
-    const I i = I(size_t(blockIdx.x) * blockDim.x + threadIdx.x);
+    const I i = I(own_item());
     if (i >= m) return;
     if (state[i] == CHOSEN) pivots[i - number[i]] = i;
     else rest[number[i]] = i;
 }
 
-// Rows of D^-1 S off the diagonal, a warp a row that is chosen: their lengths, or with FILL their entries. What `most`
-// allows of a row is found by halving the range of bits of the smallest magnitude that is kept; cut (m): that, or 0; ties
-// (m): of those as small how many are kept, the first ones. dropped: by tolerance, by limit. Launch: gridDim.x *
-// blockDim.x >= 32 m.
+// Rows of D^-1 S off the diagonal, a warp a row that is chosen: their lengths, or with FILL their entries. At most
+// `most` entries of a row are kept: a bisection over the bits of a double finds the smallest magnitude that is kept.
+// cut (m): this magnitude, or 0 if the row is short enough. ties (m): how many entries of this magnitude are kept, the
+// first ones. dropped: the numbers of entries dropped by tolerance and by the limit.
 template <typename T, typename R, typename I, bool FILL>
 __global__ void pivot_rows(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                            const unsigned char* __restrict__ state, const T* __restrict__ d, const T* __restrict__ nu,
                            R drop_tol, long long most, I* lengths, double* cut, long long* ties, u64* dropped,
                            const I* __restrict__ starts, I* out_indices, T* out)
 {
-    const I k = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    const I k = own_row<I, 32>();
     if (k >= m) return;
     const int lane = threadIdx.x % 32;
     if (state[k] != CHOSEN) {
@@ -168,8 +154,8 @@ __global__ void pivot_rows(I m, const I* __restrict__ indptr, const I* __restric
             kept += is;
             lost += !is && indices[p] != k && size_of(data[p]) != 0;
         }
-        kept = group_sum<32>(kept);
-        lost = group_sum<32>(lost);
+        kept = lanes_sum(kept);
+        lost = lanes_sum(lost);
         double smallest = 0;
         long long equal = 0;
         if (kept > most) {
@@ -182,7 +168,7 @@ __global__ void pivot_rows(I m, const I* __restrict__ indptr, const I* __restric
                     const double size = double(size_of(v));
                     found += large(p, v) && (above ? size > least : size >= least);
                 }
-                return group_sum<32>(found);
+                return lanes_sum(found);
             };
             while (high - low > 1) {
                 const u64 middle = low + (high - low) / 2;
@@ -217,12 +203,12 @@ __global__ void pivot_rows(I m, const I* __restrict__ indptr, const I* __restric
                 is = is && size > smallest;
             }
         }
-        const unsigned before = (1u << lane) - 1u, tied = __ballot_sync(ALL, tie);
-        if (tie) is = __popc(tied & before) < equal;
+        const unsigned tied = __ballot_sync(ALL, tie);
+        if (tie) is = votes_before(tied) < equal;
         equal -= __popc(tied);
         const unsigned votes = __ballot_sync(ALL, is);
         if (is) {
-            const I q = to + __popc(votes & before);
+            const I q = to + votes_before(votes);
             out_indices[q] = indices[p];
             out[q] = v;
         }
@@ -230,12 +216,12 @@ __global__ void pivot_rows(I m, const I* __restrict__ indptr, const I* __restric
     }
 }
 
-// -xi of each row that is chosen, 0 of others; a warp a row. Launch: gridDim.x * blockDim.x >= 32 m.
+// -xi of each row that is chosen, 0 of others; a warp a row.
 template <typename T, typename R, typename I>
 __global__ void signs(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                       const unsigned char* __restrict__ state, const T* __restrict__ nu, T* out)
 {
-    const I k = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    const I k = own_row<I, 32>();
     if (k >= m) return;
     const int lane = threadIdx.x % 32;
     if (state[k] != CHOSEN) {
@@ -249,19 +235,19 @@ __global__ void signs(I m, const I* __restrict__ indptr, const I* __restrict__ i
         far += size_of(there + best * data[p]);
         near += size_of(there + other * data[p]);
     }
-    far = group_sum<32>(far) + size_of(best);
-    near = group_sum<32>(near) + size_of(other);
+    far = lanes_sum(far) + size_of(best);
+    near = lanes_sum(near) + size_of(other);
     if (lane == 0) out[k] = T(0) - (near > far ? other : best);
 }
 
-// Rows by the size of the table that they will need, as far as that can be guessed: lists (CLASSES, m), counts (CLASSES).
-// sizes: of the tables. Launch: as `split`.
+// Rows by the size of the table that they will need, as far as that can be guessed: lists (CLASSES, m), counts
+// (CLASSES). sizes: of the tables.
 template <typename I>
 __global__ void classify(I m, const I* __restrict__ indptr, const I* __restrict__ l_indptr, const I* __restrict__ l_indices,
                          const I* __restrict__ u_indptr, const unsigned char* __restrict__ state, const int* __restrict__ sizes,
                          I* lists, unsigned* counts)
 {
-    const I i = I(size_t(blockIdx.x) * blockDim.x + threadIdx.x);
+    const I i = I(own_item());
     int mine = -1;
     if (i < m && state[i] != CHOSEN) {
         const long long own = indptr[i + 1] - indptr[i];
@@ -275,11 +261,11 @@ __global__ void classify(I m, const I* __restrict__ indptr, const I* __restrict_
         unsigned base = 0;
         if (votes && threadIdx.x % 32 == 0) base = atomicAdd(counts + c, unsigned(__popc(votes)));
         base = __shfl_sync(ALL, base, 0);
-        if (mine == c) lists[size_t(c) * m + base + __popc(votes & ((1u << threadIdx.x % 32) - 1u))] = i;
+        if (mine == c) lists[size_t(c) * m + base + votes_before(votes)] = i;
     }
 }
 
-// Products that are the same whichever of the two factors comes first, and conjugate where both are.
+// Products that do not depend on the order of the factors, and become conjugate where both factors do.
 __device__ inline float mirrored(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline double mirrored(double a, double b) { return __dmul_rn(a, b); }
 __device__ inline Complex<float> mirrored(Complex<float> a, Complex<float> b)
@@ -368,8 +354,8 @@ __global__ void remaining_rows(I m, const I* __restrict__ indptr, const I* __res
             }
             if (!SYMMETRIC) raise(column_size + j, magnitude_of);
         }
-        largest = group_max<32>(largest);
-        odd = group_max<32>(odd);
+        largest = lanes_max(largest);
+        odd = lanes_max(odd);
         if (row.lane == 0) {
             place[r] = (long long)to;
             length[r] = row.above;
@@ -379,21 +365,20 @@ __global__ void remaining_rows(I m, const I* __restrict__ indptr, const I* __res
     }
 }
 
-// The kept entries of the rows in the pool, LANES threads a row: lengths, or with FILL the rows. Launch: gridDim.x *
-// blockDim.x >= r * LANES.
+// The kept entries of the rows in the pool, LANES threads a row: lengths, or with FILL the rows.
 template <typename T, typename R, typename I, bool FILL>
 __global__ void kept_rows(I r, const long long* __restrict__ place, const I* __restrict__ length, const I* __restrict__ columns,
                           const T* __restrict__ values, const R* __restrict__ row_size, const R* __restrict__ column_size,
                           R drop_tol, I* lengths, const I* __restrict__ starts, I* out_indices, T* out)
 {
-    const I i = I((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES);
+    const I i = own_row<I, LANES>();
     const bool here = i < r;
     const int lane = threadIdx.x % LANES, first = threadIdx.x % 32 / LANES * LANES;
     const long long from = here ? place[i] : 0;
     const I count = here ? length[i] : I(0);
     const R own = here ? row_size[i] : R(0);
     I kept = FILL && here ? starts[i] : I(0);
-    const I most = group_max<32>(count);
+    const I most = lanes_max(count);
     for (I base = 0; base < most; base += LANES) {
         const I e = base + lane;
         bool is = false;

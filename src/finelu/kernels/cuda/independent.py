@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import cupy
 import numpy as np
 
 from finelu import deadline
+from finelu.device import free_memory
 from finelu.errors import MatrixError
 from finelu.kernels.cuda.indices import pointers
 from finelu.kernels.cuda.pattern import columns_of
-from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel, most_shared, optional
+from finelu.kernels.cuda.runtime.launch import (
+    BLOCK,
+    NULL,
+    blocks,
+    device_limits,
+    for_each,
+    kernel,
+    most_shared,
+    optional,
+)
 from finelu.kernels.cuda.runtime.memory import set_zero
 from finelu.kernels.cuda.vectors import gather
 from finelu.kernels.operands import CSR, INT32_LIMIT
+
+_each = partial(for_each, "independent")
 
 LANES = 8  # as in independent.cu
 WARPS = 4  # of a block, as in growing.cuh
@@ -31,15 +45,11 @@ def choose(S, T, l_nu, u_nu, condest, pivot_tol, least=0.0):
     with np.errstate(over="ignore"):
         condest, pivot_tol = min(real.type(condest), np.finfo(real).max), real.type(pivot_tol)
     d, keys, state = cupy.empty(m, S.dtype), cupy.empty(m, np.uint64), cupy.empty(m, np.uint8)
-    grid = (blocks(m * LANES, BLOCK),)
-    arrays = S.indptr, S.indices, S.data, T.indptr, T.indices, T.data
-    kernel("independent", "weigh", S.dtype, real, index)(
-        grid,
-        (BLOCK,),
-        (index.type(m), *arrays, l_nu, u_nu, real.type(condest), pivot_tol, real.type(least), d, keys, state),
-    )
+    given = S.indptr, S.indices, S.data, T.indptr, T.indices, T.data, l_nu, u_nu
+    limits = real.type(condest), pivot_tol, real.type(least)
+    _each("weigh", (S.dtype, real, index), index.type(m), *given, *limits, d, keys, state, lanes=LANES)
     left = cupy.empty(1, np.uint32)
-    look = kernel("independent", "decide", index)
+    look, grid = kernel("independent", "decide", index), (blocks(m * LANES, BLOCK),)
     while True:
         for _ in range(AT_ONCE):
             set_zero(left)
@@ -52,11 +62,10 @@ def split(state, index):
     """number (m + 1,), how many rows that are not chosen come before each; these rows; and those that are chosen."""
     m, index = state.size, np.dtype(index)
     flags = cupy.empty(m, index)
-    grid, size = (blocks(m, BLOCK),), index.type(m)
-    kernel("independent", "rest_flags", index)(grid, (BLOCK,), (size, state, flags))
+    _each("rest_flags", (index,), index.type(m), state, flags)
     number, r = pointers(flags)
     rest, pivots = cupy.empty(r, index), cupy.empty(m - r, index)
-    kernel("independent", "split", index)(grid, (BLOCK,), (size, state, number, rest, pivots))
+    _each("split", (index,), index.type(m), state, number, rest, pivots)
     return number, rest, pivots
 
 
@@ -68,26 +77,12 @@ def pivot_rows(S, state, d, nu, drop_tol, most):
     lengths, cut, ties = cupy.empty(m, index), cupy.empty(m, np.float64), cupy.empty(m, np.int64)
     dropped = cupy.empty(2, np.uint64)
     set_zero(dropped)
-    grid = (blocks(32 * m, BLOCK),)
-    head = (
-        index.type(m),
-        S.indptr,
-        S.indices,
-        S.data,
-        state,
-        d,
-        nu,
-        drop_tol,
-        np.int64(most),
-        lengths,
-        cut,
-        ties,
-        dropped,
-    )
-    kernel("independent", "pivot_rows", S.dtype, real, index, False)(grid, (BLOCK,), (*head, NULL, NULL, NULL))
+    types, given = (S.dtype, real, index), (S.indptr, S.indices, S.data, state, d, nu, drop_tol, np.int64(most))
+    head = index.type(m), *given, lengths, cut, ties, dropped
+    _each("pivot_rows", (*types, False), *head, NULL, NULL, NULL, lanes=32)
     starts, total = pointers(lengths)
     columns, values = cupy.empty(total, index), cupy.empty(total, S.dtype)
-    kernel("independent", "pivot_rows", S.dtype, real, index, True)(grid, (BLOCK,), (*head, starts, columns, values))
+    _each("pivot_rows", (*types, True), *head, starts, columns, values, lanes=32)
     return CSR(starts, columns, values, None), dropped
 
 
@@ -95,9 +90,8 @@ def signs(U, state, nu):
     """-xi (m,); see kernels/reference/independent.py."""
     m, index, real = state.size, U.indices.dtype, np.dtype(U.data.dtype.char.lower())
     out = cupy.empty(m, nu.dtype)
-    kernel("independent", "signs", nu.dtype, real, index)(
-        (blocks(32 * m, BLOCK),), (BLOCK,), (index.type(m), U.indptr, U.indices, U.data, state, nu, out)
-    )
+    given = U.indptr, U.indices, U.data, state, nu, out
+    _each("signs", (nu.dtype, real, index), index.type(m), *given, lanes=32)
     return out
 
 
@@ -137,18 +131,15 @@ def remainder(S, L, U, d, state, number, drop_tol, symmetric):
         set_zero(words)
         set_zero(sums)
         set_zero(column_size)
-        kernel("independent", "classify", index)(
-            (blocks(m, BLOCK),),
-            (BLOCK,),
-            (index.type(m), S.indptr, L.indptr, L.indices, U.indptr, state, on_device, lists, words),
-        )
+        pattern = S.indptr, L.indptr, L.indices, U.indptr
+        _each("classify", (index,), index.type(m), *pattern, state, on_device, lists, words)
         columns, values = cupy.empty(room, index), cupy.empty(room, S.dtype)
         arrays = tuple(part for M in (S, L, U) for part in (M.indptr, M.indices, M.data))
         out = columns, values, np.int64(room), sums, place, length, row_size, column_size, sums[1:]
         for c, size in enumerate(sizes):
             count = r if c < len(SIZES) else int(words[c].item())
             if count:
-                run, grid, warps, shared, scratch = _shape((S.dtype, real, index), bool(symmetric), count, int(size))
+                run, grid, warps, shared, scratch = _shape((S.dtype, real, index), bool(symmetric), count, int(size), d)
                 given = index.type(m), *arrays, d, state, number, lists[c], words[c:], lists[c + 1], *out
                 run((grid,), (32 * warps,), (*given, optional(scratch), np.int32(size)), shared_mem=shared)
         used, bad = (int(word) for word in sums.get())
@@ -157,18 +148,18 @@ def remainder(S, L, U, d, state, number, drop_tol, symmetric):
         room = used
     if symmetric:
         column_size = row_size
-    lengths, grid = cupy.empty(r, index), (blocks(r * LANES, BLOCK),)
+    lengths, types = cupy.empty(r, index), (S.dtype, real, index)
     head = index.type(r), place, length, columns, values, row_size, column_size, drop_tol, lengths
-    kernel("independent", "kept_rows", S.dtype, real, index, False)(grid, (BLOCK,), (*head, NULL, NULL, NULL))
+    _each("kept_rows", (*types, False), *head, NULL, NULL, NULL, lanes=LANES)
     starts, total = pointers(lengths)
     if total > INT32_LIMIT and index == np.int32:
         raise MatrixError(f"{total} entries are left of the matrix, more than 32-bit indices can count; drop more.")
     out_columns, out = cupy.empty(total, index), cupy.empty(total, S.dtype)
-    kernel("independent", "kept_rows", S.dtype, real, index, True)(grid, (BLOCK,), (*head, starts, out_columns, out))
+    _each("kept_rows", (*types, True), *head, starts, out_columns, out, lanes=LANES)
     return CSR(starts, out_columns, out, None), (~bad & (2**64 - 1) if bad else -1)
 
 
-def _shape(types, symmetric: bool, rows: int, size: int):
+def _shape(types, symmetric: bool, rows: int, size: int, like):
     """(kernel, blocks, warps and bytes of shared memory of each, memory for the tables elsewhere or None)."""
     processors, column = device_limits()["processors"], types[0].itemsize + types[2].itemsize
     run, of_row = kernel("independent", "remaining_rows", *types, "unsigned short", symmetric), size * (column + 4)
@@ -176,6 +167,5 @@ def _shape(types, symmetric: bool, rows: int, size: int):
         warps = max(1, min(WARPS, SHARED // of_row))
         return run, min(blocks(rows, warps), BLOCKS * processors), warps, warps * of_row, None
     run, of_block = kernel("independent", "remaining_rows", *types, "unsigned", symmetric), WARPS * size * (column + 8)
-    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    grid = max(1, min(blocks(rows, WARPS), TABLES * processors, free // 4 // of_block))
+    grid = max(1, min(blocks(rows, WARPS), TABLES * processors, free_memory(like) // 4 // of_block))
     return run, grid, WARPS, 0, cupy.empty(grid * of_block, np.uint8)

@@ -6,50 +6,28 @@ using namespace fl;
 
 constexpr int CHUNK = 4096;  // counts of a block of 256 that is to add them up
 
-__device__ inline long long own() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
-
-// out_i = first + i step. Launch: gridDim.x * blockDim.x >= n.
+// out_i = first + i step.
 template <typename I>
 __global__ void progression(long long n, long long first, long long step, I* out)
 {
-    const long long i = own();
+    const long long i = own_item();
     if (i < n) out[i] = I(first + i * step);
 }
 
-// y = x + by. Launch: gridDim.x * blockDim.x >= n.
+// y = x + by.
 template <typename From, typename To>
 __global__ void shifted(long long n, long long by, const From* __restrict__ x, To* y)
 {
-    const long long i = own();
+    const long long i = own_item();
     if (i < n) y[i] = To((long long)x[i] + by);
 }
 
-// out = end - begin. Launch: gridDim.x * blockDim.x >= n.
+// out = end - begin.
 template <typename I>
 __global__ void lengths(long long n, const I* __restrict__ begin, const I* __restrict__ end, I* out)
 {
-    const long long i = own();
+    const long long i = own_item();
     if (i < n) out[i] = end[i] - begin[i];
-}
-
-// The sum of v over the threads up to this one; all: over the block. blockDim.x = 256.
-__device__ inline long long sum_up_to(long long v, long long& all)
-{
-    __shared__ long long sums[8];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int d = 1; d < 32; d *= 2) {
-        const long long before = __shfl_up_sync(0xffffffffu, v, d);
-        if (lane >= d) v += before;
-    }
-    __syncthreads();
-    if (lane == 31) sums[warp] = v;
-    __syncthreads();
-    all = 0;
-    for (int w = 0; w < 8; ++w) {
-        if (w == warp) v += all;
-        all += sums[w];
-    }
-    return v;
 }
 
 // sums[c] = the sum of the counts before chunk c of CHUNK; *total = that of all.
@@ -69,10 +47,9 @@ __global__ void __launch_bounds__(256) sums_of_chunks(long long n, const I* __re
     long long before = 0;
     for (unsigned base = 0; base < gridDim.x; base += 256) {
         const unsigned c = base + threadIdx.x;
-        const long long mine = c < gridDim.x ? __ldcg(sums + c) : 0;
         long long all;
-        const long long until = sum_up_to(mine, all);
-        if (c < gridDim.x) sums[c] = before + until - mine;
+        const long long inside = sum_before<256>(c < gridDim.x ? __ldcg(sums + c) : 0ll, all);
+        if (c < gridDim.x) sums[c] = before + inside;
         before += all;
     }
     if (threadIdx.x == 0) *total = before;
@@ -88,51 +65,39 @@ __global__ void __launch_bounds__(256) write_pointers(long long n, const I* __re
     if (first == 0 && threadIdx.x == 0) pointers[0] = 0;
     for (int k = threadIdx.x; k < CHUNK; k += 256) {
         const long long i = first + k;
+        const long long mine = i < n ? (long long)counts[i] : 0;
         long long all;
-        const long long until = sum_up_to(i < n ? (long long)counts[i] : 0, all);
-        if (i < n) pointers[i + 1] = I(before + until);
+        const long long inside = sum_before<256>(mine, all);
+        if (i < n) pointers[i + 1] = I(before + inside + mine);
         before += all;
     }
 }
 
-// For each place e of n lists: its list i, and begin[i] + its place in that; begin and places may be null. Launch:
-// gridDim.x * blockDim.x >= total.
+// For each place e of n lists: its list i, and begin[i] + its place in that; begin and places may be null.
 template <typename I>
 __global__ void entries(long long total, I n, const I* __restrict__ pointers, const I* __restrict__ begin, I* rows, I* places)
 {
-    const long long e = own();
+    const long long e = own_item();
     if (e >= total) return;
-    I low = 0, high = n;  // pointers[low] <= e < pointers[high]
-    while (high - low > 1) {
-        const I middle = low + (high - low) / 2;
-        (pointers[middle] <= e ? low : high) = middle;
-    }
-    rows[e] = low;
-    if (places != nullptr) places[e] = begin[low] + (I(e) - pointers[low]);
+    const I i = list_of(pointers, n, e);
+    rows[e] = i;
+    if (places != nullptr) places[e] = begin[i] + (I(e) - pointers[i]);
 }
 
-// out[order[k]] = k. Launch: gridDim.x * blockDim.x >= n.
+// out[order[k]] = k.
 template <typename I>
 __global__ void inverse(long long n, const I* __restrict__ order, int* out)
 {
-    const long long k = own();
+    const long long k = own_item();
     if (k < n) out[order[k]] = int(k);
 }
 
-// starts[i] = how many of the n numbers, which ascend, are below i, for 0 <= i <= count.
-// Launch: gridDim.x * blockDim.x > count.
+// out[i] = how many of `count` numbers, which ascend, are below i.
 template <typename I>
 __global__ void starts(long long n, long long count, const I* __restrict__ numbers, I* out)
 {
-    const long long i = own();
-    if (i > count) return;
-    long long low = 0, high = n;
-    while (low < high) {
-        const long long middle = (low + high) / 2;
-        if (numbers[middle] < i) low = middle + 1;
-        else high = middle;
-    }
-    out[i] = I(low);
+    const long long i = own_item();
+    if (i < n) out[i] = I(lower_bound(numbers, 0ll, count, I(i)));
 }
 
 // *most, 0 before: the most places of a list. Launch: any 1-D grid, blockDim.x a multiple of 32.
@@ -140,8 +105,8 @@ template <typename I>
 __global__ void longest(long long n, const I* __restrict__ pointers, long long* most)
 {
     long long mine = 0;
-    for (long long i = own(); i < n; i += (long long)gridDim.x * blockDim.x)
+    for (long long i = own_item(); i < n; i += (long long)gridDim.x * blockDim.x)
         mine = max(mine, (long long)(pointers[i + 1] - pointers[i]));
-    for (int offset = 16; offset > 0; offset /= 2) mine = max(mine, shuffle_xor(mine, offset));
+    mine = lanes_max(mine);
     if (threadIdx.x % 32 == 0) atomicMax(most, mine);
 }

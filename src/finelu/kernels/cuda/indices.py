@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, for_each, kernel
 from finelu.kernels.cuda.runtime.memory import counter, set_zero
 
 CHUNK = 4096  # as in indices.cu
 
 
-def _each(function, n, types, *arguments):
-    """A thread for each of n elements."""
-    if n:
-        kernel("indices", function, *types)((blocks(n, BLOCK),), (BLOCK,), arguments)
+_each = partial(for_each, "indices")
 
 
 def progression(n, first, step, dtype, like):
     """first, first + step, ...; see kernels/reference/indices.py."""
     out = cupy.empty(n, dtype)
-    _each("progression", n, (out.dtype,), np.int64(n), np.int64(first), np.int64(step), out)
+    _each("progression", (out.dtype,), np.int64(n), np.int64(first), np.int64(step), out)
     return out
 
 
@@ -30,51 +29,56 @@ def shifted(x, by, dtype=None):
     if by == 0 and dtype == x.dtype:
         return x
     out = cupy.empty(x.size, dtype)
-    _each("shifted", x.size, (x.dtype, dtype), np.int64(x.size), np.int64(by), x, out)
+    _each("shifted", (x.dtype, dtype), np.int64(x.size), np.int64(by), x, out)
     return out
 
 
 def lengths(begin, end):
     out = cupy.empty(begin.size, begin.dtype)
-    _each("lengths", out.size, (out.dtype,), np.int64(out.size), begin, end, out)
+    _each("lengths", (out.dtype,), np.int64(out.size), begin, end, out)
     return out
 
 
 def pointers(counts):
     """Where lists of these lengths begin, and how many places they have in all; see kernels/reference/indices.py."""
+    out, total = queue_pointers(counts)
+    return out, int(total.item())
+
+
+def queue_pointers(counts):
+    """`pointers` without a wait: the number of places (1,) stays on the device."""
     n, chunks = counts.size, blocks(counts.size, CHUNK)
     out, sums = cupy.empty(n + 1, counts.dtype), cupy.empty(chunks + 1, np.int64)
     given = np.int64(n), counts, sums
     kernel("indices", "sums_of_chunks", counts.dtype)((chunks,), (256,), (*given, counter(), sums[chunks:]))
     kernel("indices", "write_pointers", counts.dtype)((chunks,), (256,), (*given, out))
-    return out, int(sums[chunks:].item())
+    return out, sums[chunks:]
 
 
 def entries(pointers, total, begin):
     """Rows and places of entries; see kernels/reference/indices.py."""
     index = pointers.dtype
     rows, places = cupy.empty(total, index), cupy.empty(total, index)
-    n = index.type(begin.size)
-    _each("entries", total, (index,), np.int64(total), n, pointers, begin, rows, places)
+    _each("entries", (index,), np.int64(total), index.type(begin.size), pointers, begin, rows, places)
     return rows, places
 
 
 def rows_of_entries(pointers, total):
     index = pointers.dtype
-    rows, n = cupy.empty(total, index), index.type(pointers.size - 1)
-    _each("entries", total, (index,), np.int64(total), n, pointers, NULL, rows, NULL)
+    rows = cupy.empty(total, index)
+    _each("entries", (index,), np.int64(total), index.type(pointers.size - 1), pointers, NULL, rows, NULL)
     return rows
 
 
 def inverse(order):
     out = cupy.empty(order.size, np.int32)
-    _each("inverse", out.size, (order.dtype,), np.int64(out.size), order, out)
+    _each("inverse", (order.dtype,), np.int64(out.size), order, out)
     return out
 
 
 def starts(numbers, count):
     out = cupy.empty(count + 1, numbers.dtype)
-    _each("starts", out.size, (numbers.dtype,), np.int64(numbers.size), np.int64(count), numbers, out)
+    _each("starts", (numbers.dtype,), np.int64(out.size), np.int64(numbers.size), numbers, out)
     return out
 
 

@@ -1,8 +1,8 @@
-// One pass over a CSR matrix: is it sound, and where is the diagonal? A thread a row. Twin: kernels/reference/inspection.py:inspect.
-// found (six words, 0 before): 0 smallest row with a column outside 0..n-1 or row
-// pointers that descend, leave the arrays or do not span them, 1 pairs out of order,
-// 2 entries that are not finite, 3 smallest such row, 4 rows without a diagonal entry, 5 smallest such row; of a smallest row
-// the complement, 0 for none. Sums and maxima of integers by atomics: the same in every run. Launch: gridDim.x * blockDim.x >= n.
+// One pass over a CSR matrix: is it sound, and where is the diagonal? A thread a row. Twin:
+// kernels/reference/inspection.py:inspect. found (six words, 0 before): 0 smallest row with a column outside 0..n-1 or
+// row pointers that descend, leave the arrays or do not span them, 1 pairs out of order, 2 entries that are not finite,
+// 3 smallest such row, 4 rows without a diagonal entry, 5 smallest such row; of a smallest row the complement, 0 for
+// none. Sums and maxima of integers by atomics: the same in every run.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
 
@@ -39,33 +39,17 @@ __global__ void inspect(I n, I nnz, const I* __restrict__ indptr, const I* __res
     }
 }
 
-// place of column j in the sorted indices[a, z), or -1
-template <typename I> __device__ inline I place_of(const I* __restrict__ indices, I a, I z, I j)
-{
-    const I stop = z;
-    while (a < z) {
-        const I mid = a + (z - a) / 2;
-        if (indices[mid] < j) a = mid + 1; else z = mid;
-    }
-    return a < stop && indices[a] == j ? a : I(-1);
-}
-
-template <typename T> __device__ inline double size_of(T a) { return hypot(double(real(a)), double(imag(a))); }
-__device__ inline double size_of(float a) { return fabs(double(a)); }
-__device__ inline double size_of(double a) { return fabs(a); }
-
 // root[i] = the root of |a_ii|, or where that is not stored (diag[i] = -1), or at most 1000 eps of it, of the largest
 // magnitude of row i.
-// Launch: gridDim.x * blockDim.x >= n.
 template <typename T, typename I>
 __global__ void roots(I n, const I* __restrict__ indptr, const T* __restrict__ data, const I* __restrict__ diag, double* root)
 {
     const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    const double size = diag[i] < 0 ? 0.0 : size_of(data[diag[i]]);
+    const double size = diag[i] < 0 ? 0.0 : modulus(data[diag[i]]);
     const double noise = 1000 * (sizeof(typename RealOf<T>::type) == 4 ? 1.1920928955078125e-07 : 2.220446049250313e-16);
     double largest = size;
-    for (I p = indptr[i]; p < indptr[i + 1]; ++p) largest = fmax(largest, size_of(data[p]));
+    for (I p = indptr[i]; p < indptr[i + 1]; ++p) largest = fmax(largest, modulus(data[p]));
     root[i] = sqrt(size <= noise * largest ? largest : size);
 }
 
@@ -75,11 +59,11 @@ __device__ inline double relative(double difference, double size)
     return difference == 0.0 ? 0.0 : isfinite(difference) ? difference / size : difference;
 }
 
-// What A has in common with its transpose: twin kernels/reference/inspection.py:mirrored. A, in sorted rows without duplicates, is finite.
-// found (six words, 0 before the launch): the bits of the five magnitudes of the twin, and how many entries have a
-// stored a_ji; root: of `roots`. A thread an entry, whose row and partner are searched; bits of numbers that are not
-// negative are in the order of the numbers, so maxima are by atomics of integers: the same in every run.
-// Launch: any grid, blockDim.x a multiple of 32.
+// A compared with its transpose: twin kernels/reference/inspection.py:mirrored. A is finite; rows are sorted, without
+// duplicates. found (six words, 0 before the launch): the bits of the five magnitudes of the twin, and how many entries
+// have a stored a_ji; root: of `roots`. A thread an entry, whose row and partner are searched; bits of numbers that are
+// not negative are in the order of the numbers, so maxima are by atomics of integers: the same in every run. Launch:
+// any grid, blockDim.x a multiple of 32.
 template <typename T, typename I>
 __global__ void mirrored(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                          const double* __restrict__ root, unsigned long long* found)
@@ -88,34 +72,27 @@ __global__ void mirrored(I n, const I* __restrict__ indptr, const I* __restrict_
     unsigned partners = 0;
     const size_t entries = size_t(indptr[n]), step = size_t(gridDim.x) * blockDim.x;
     for (size_t p = size_t(blockIdx.x) * blockDim.x + threadIdx.x; p < entries; p += step) {
-        I i = 0, z = n;  // the last row that begins at p or before
-        while (z - i > 1) {
-            const I mid = i + (z - i) / 2;
-            if (size_t(indptr[mid]) <= p) i = mid; else z = mid;
-        }
-        const I j = indices[p], q = place_of(indices, indptr[j], indptr[j + 1], i);
+        const I i = list_of(indptr, n, p), j = indices[p], q = find(indices, indptr[j], indptr[j + 1], i);
         const T a = data[p], other = q < 0 ? T(0) : data[q];
-        const double adjoint = size_of(a - conj(other)), transposed = size_of(a - other);
-        const double size = fmax(root[i] * root[j], fmax(size_of(a), size_of(other)));
-        most[0] = fmax(most[0], size_of(a));
+        const double adjoint = modulus(a - conj(other)), transposed = modulus(a - other);
+        const double size = fmax(root[i] * root[j], fmax(modulus(a), modulus(other)));
+        most[0] = fmax(most[0], modulus(a));
         most[1] = fmax(most[1], adjoint);
         most[2] = fmax(most[2], transposed);
         most[3] = fmax(most[3], relative(adjoint, size));
         most[4] = fmax(most[4], relative(transposed, size));
         partners += q >= 0;
     }
-    for (int mask = 16; mask > 0; mask /= 2) {
-        for (int k = 0; k < 5; ++k) most[k] = fmax(most[k], shuffle_xor(most[k], mask));
-        partners += shuffle_xor(partners, mask);
-    }
+    for (int k = 0; k < 5; ++k) most[k] = lanes_max(most[k]);
+    partners = lanes_sum(partners);
     if (threadIdx.x % 32) return;
     for (int k = 0; k < 5; ++k) atomicMax(found + k, (unsigned long long)__double_as_longlong(most[k]));
     atomicAdd(found + 5, (unsigned long long)partners);
 }
 
-// found (five words, 0 before): 0 rows without a diagonal entry, 1 the smallest, 2 rows where it is 0, 3 the smallest, 4 rows
-// where it is not a positive real number, or not stored; of a smallest row as `inspect`. Twin:
-// kernels/reference/inspection.py:diagonal. Launch: gridDim.x * blockDim.x >= n.
+// found (five words, 0 before): 0 rows without a diagonal entry, 1 the smallest, 2 rows where it is 0, 3 the smallest,
+// 4 rows where it is not a positive real number, or not stored; of a smallest row as `inspect`. Twin:
+// kernels/reference/inspection.py:diagonal.
 template <typename T, typename I>
 __global__ void diagonal(I n, const T* __restrict__ data, const I* __restrict__ diag, unsigned long long* found)
 {
@@ -131,10 +108,11 @@ __global__ void diagonal(I n, const T* __restrict__ data, const I* __restrict__ 
     }
 }
 
-// sums[0], sums[1]: of the entries off the diagonal with its sign, and of the magnitudes of those with the other; rows[0]:
-// how many rows these do not outweigh, rows[1]: where the magnitudes add up to more than share |a_ii|, rows[2]: with an entry
-// in the column before the diagonal; all 0 before. LANES threads a row; sums as in runtime/sums.cuh. Twin: kernels/reference/inspection.py:signs.
-// Launch: any 1-D grid, blockDim.x = 256; room: 2 gridDim.x doubles.
+// sums[0], sums[1]: of the entries off the diagonal with its sign, and of the magnitudes of those with the other;
+// rows[0]: how many rows these do not outweigh, rows[1]: where the magnitudes add up to more than share |a_ii|,
+// rows[2]: with an entry in the column before the diagonal; all 0 before. LANES threads a row; sums as in
+// runtime/sums.cuh. Twin: kernels/reference/inspection.py:signs. Launch: any 1-D grid, blockDim.x = 256; room: 2
+// gridDim.x doubles.
 template <typename T, typename I>
 __global__ void __launch_bounds__(256) signs(I n, const I* __restrict__ indptr, const I* __restrict__ indices,
                                              const T* __restrict__ data, const I* __restrict__ diag, double tolerance, double share, double* room,
@@ -158,21 +136,17 @@ __global__ void __launch_bounds__(256) signs(I n, const I* __restrict__ indptr, 
         }
         same += positive;
         opposite += negative;
-        for (int mask = LANES / 2; mask > 0; mask /= 2) {
-            positive += shuffle_xor(positive, mask);
-            negative += shuffle_xor(negative, mask);
-        }
+        positive = lanes_sum<LANES>(positive);
+        negative = lanes_sum<LANES>(negative);
         if (lane == 0 && i < size_t(n)) {
             fine += fabs(d) + positive - negative >= -tolerance * fabs(d);
             coupled += positive + negative > share * fabs(d);
             linked += diag[i] > indptr[i] && size_t(indices[diag[i] - 1]) + 1 == i;
         }
     }
-    for (int mask = 16; mask > 0; mask /= 2) {
-        fine += shuffle_xor(fine, mask);
-        coupled += shuffle_xor(coupled, mask);
-        linked += shuffle_xor(linked, mask);
-    }
+    fine = lanes_sum(fine);
+    coupled = lanes_sum(coupled);
+    linked = lanes_sum(linked);
     if (threadIdx.x % 32 == 0) {
         atomicAdd(rows, (unsigned long long)fine);
         atomicAdd(rows + 1, (unsigned long long)coupled);
@@ -193,7 +167,7 @@ __global__ void __launch_bounds__(256) signs(I n, const I* __restrict__ indptr, 
     }
 }
 
-// Sets unlike where two lists differ. Launch: gridDim.x * blockDim.x >= n.
+// Sets unlike where two lists differ.
 template <typename I>
 __global__ void same(long long n, const I* __restrict__ a, const I* __restrict__ b, int* unlike)
 {

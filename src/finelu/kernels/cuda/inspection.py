@@ -5,7 +5,7 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import BLOCK, blocks, device_limits, kernel
+from finelu.kernels.cuda.runtime.launch import BLOCK, blocks, device_limits, for_each, kernel, over_elements
 from finelu.kernels.cuda.runtime.memory import counter, set_zero
 
 LANES = 8  # threads of a row, in `signs`
@@ -15,28 +15,20 @@ ALL = 2**64 - 1  # all bits of a word
 
 def inspect(indptr, indices, data, diag):
     """Soundness of a CSR matrix, and its diagonal; see kernels/reference/inspection.py. Six numbers go to the host."""
-    n = indptr.size - 1
-    found = cupy.zeros(6, np.uint64)
-    kernel("inspection", "inspect", data.dtype, indices.dtype)(
-        (blocks(n, BLOCK),),
-        (BLOCK,),
-        (indices.dtype.type(n), indices.dtype.type(indices.size), indptr, indices, data, diag, found),
-    )
+    index, found = indices.dtype, cupy.zeros(6, np.uint64)
+    sizes = index.type(indptr.size - 1), index.type(indices.size)
+    for_each("inspection", "inspect", (data.dtype, index), *sizes, indptr, indices, data, diag, found)
     corrupt, unsorted, strange, first_strange, missing, first_missing = (int(value) for value in found.get())
     return _row(corrupt), unsorted, strange, _row(first_strange), missing, _row(first_missing)
 
 
 def mirrored(indptr, indices, data, diag):
-    """What A has in common with its transpose; see kernels/reference/inspection.py. Six numbers go to the host."""
-    n, types = indptr.size - 1, (data.dtype, indices.dtype)
-    root, found = cupy.empty(n), cupy.zeros(6, np.uint64)
-    kernel("inspection", "roots", *types)(
-        (blocks(n, BLOCK),), (BLOCK,), (indices.dtype.type(n), indptr, data, diag, root)
-    )
-    grid = min(blocks(indices.size, BLOCK), RESIDENT * device_limits()["processors"])
-    kernel("inspection", "mirrored", *types)(
-        (grid,), (BLOCK,), (indices.dtype.type(n), indptr, indices, data, root, found)
-    )
+    """A compared with its transpose; see kernels/reference/inspection.py. Six numbers go to the host."""
+    n, types = indices.dtype.type(indptr.size - 1), (data.dtype, indices.dtype)
+    root, found = cupy.empty(int(n)), cupy.zeros(6, np.uint64)
+    for_each("inspection", "roots", types, n, indptr, data, diag, root)
+    grid = _grid(indices.size)
+    kernel("inspection", "mirrored", *types)((grid,), (BLOCK,), (n, indptr, indices, data, root, found))
     words = found.get()
     return *(float(size) for size in words[:5].view(np.float64)), int(words[5])
 
@@ -45,11 +37,14 @@ def diagonal(data, diag):
     """Rows without a diagonal entry, with one of 0, without a positive one; see kernels/reference/inspection.py. Five
     numbers go to the host."""
     found = cupy.zeros(5, np.uint64)
-    kernel("inspection", "diagonal", data.dtype, diag.dtype)(
-        (blocks(diag.size, BLOCK),), (BLOCK,), (diag.dtype.type(diag.size), data, diag, found)
-    )
+    for_each("inspection", "diagonal", (data.dtype, diag.dtype), diag.dtype.type(diag.size), data, diag, found)
     missing, first_missing, zero, first_zero, others = (int(value) for value in found.get())
     return missing, _row(first_missing), zero, _row(first_zero), others
+
+
+def _grid(items: int) -> int:
+    """Blocks for this many items, at most as many as the device takes at a time."""
+    return min(blocks(items, BLOCK), RESIDENT * device_limits()["processors"])
 
 
 def _row(word: int) -> int:
@@ -58,9 +53,9 @@ def _row(word: int) -> int:
 
 
 def signs(indptr, indices, data, diag, tolerance, share):
-    """What the signs of a real matrix tell; see kernels/reference/inspection.py. Five numbers go to the host."""
+    """Facts from the signs of a real matrix; see kernels/reference/inspection.py. Five numbers go to the host."""
     n, index = diag.size, indptr.dtype
-    grid = min(blocks(LANES * n, BLOCK), RESIDENT * device_limits()["processors"])
+    grid = _grid(LANES * n)
     found = cupy.zeros(5, np.uint64)
     kernel("inspection", "signs", data.dtype, index)(
         (grid,),
@@ -79,8 +74,7 @@ def same(a, b) -> bool:
     if a.size != b.size or a.dtype != b.dtype:
         return False
     unlike = cupy.zeros(1, np.int32)
-    if a.size:
-        kernel("inspection", "same", a.dtype)((blocks(a.size, BLOCK),), (BLOCK,), (np.int64(a.size), a, b, unlike))
+    over_elements("inspection", "same", a, a, b, unlike)
     return not unlike.item()
 
 
@@ -97,8 +91,7 @@ def queue_alike(indptr, indices, data, pattern_indptr, pattern_indices, mark: in
     theirs = pattern_indptr, pattern_indices
     if any(a.size != b.size or a.dtype != b.dtype for a, b in zip((indptr, indices), theirs, strict=True)):
         return False
-    grid = min(blocks(max(indices.size, indptr.size), BLOCK), RESIDENT * device_limits()["processors"])
-    sizes = np.int64(indptr.size), np.int64(indices.size)
+    grid, sizes = _grid(max(indices.size, indptr.size)), (np.int64(indptr.size), np.int64(indices.size))
     kernel("inspection", "alike", data.dtype, indices.dtype)(
         (grid,), (BLOCK,), (*sizes, indptr, indices, data, *theirs, np.int32(mark), unlike)
     )

@@ -1,13 +1,13 @@
 // Level sets of a triangular pattern: level(i) = 1 + max level(j) over the entries j of row i, 0 for an empty row.
-// Twin: kernels/reference/levels.py:levels. Operand and visiting order as in triangular.cu. Integers only: the result does not
-// depend on the order of events. level and counter are set to 0xff (pending) before the launch.
+// Twin: kernels/reference/levels.py:levels. Operand and visiting order as in triangular.cu. Integers only: the result
+// does not depend on the order of events. level and counter are set to 0xff (pending) before the launch.
 #include "runtime/finelu.cuh"
 
 using namespace fl;
 
-// The sync-free analysis (Dufrechou & Ezzatti 2018b), LANES threads a row, rows in natural order; levels of the own block
-// go through shared memory. deepest[0] (set to 0xff) receives the largest level. Progress: see ticket().
-// Launch: gridDim.x >= n * LANES / blockDim.x; dynamic shared memory (blockDim.x / LANES) ints.
+// The sync-free analysis (Dufrechou & Ezzatti 2018b), LANES threads a row, rows in natural order; levels of the own
+// block go through shared memory. deepest[0] (set to 0xff) receives the largest level. Progress: see ticket(). Launch:
+// gridDim.x >= n * LANES / blockDim.x; dynamic shared memory (blockDim.x / LANES) ints.
 template <typename I, int LANES>
 __global__ void __launch_bounds__(1024) levels_sync_free(I n, int reverse, const I* __restrict__ begin, const I* __restrict__ end,
                                  const I* __restrict__ cols, int* level, int* deepest, unsigned* counter)
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(1024) levels_sync_free(I n, int reverse, const
     const auto column = [&]() { return cols[reverse ? origin - p : origin + p]; };
     bool done = t >= n;
     I j = p < stop ? column() : 0;
-    while (__any_sync(0xffffffffu, !done)) {
+    while (__any_sync(ALL, !done)) {
         while (p < stop) {  // goes on while levels are there; leaves at the first that is not
             const I at = (reverse ? n - 1 - j : j) - first;
             const int v = at >= 0 ? peek_shared(own + at) : peek(level + j);
@@ -41,12 +41,9 @@ __global__ void __launch_bounds__(1024) levels_sync_free(I n, int reverse, const
         __syncwarp();
         bool ready = !done && p >= stop;
         if (LANES > 1) {
-            const unsigned votes = __ballot_sync(0xffffffffu, ready);
-            const unsigned group = (LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (threadIdx.x % 32 / LANES * LANES));
-            ready = (votes & group) == group;
-            int total = highest;
-#pragma unroll
-            for (int offset = LANES / 2; offset > 0; offset /= 2) total = max(total, __shfl_xor_sync(0xffffffffu, total, offset));
+            const unsigned votes = __ballot_sync(ALL, ready);
+            ready = (votes & group_mask<LANES>()) == group_mask<LANES>();
+            const int total = lanes_max<LANES>(highest);
             if (ready) highest = total;
         }
         if (ready) {
@@ -57,7 +54,6 @@ __global__ void __launch_bounds__(1024) levels_sync_free(I n, int reverse, const
             done = true;
         }
     }
-    int top = t < n ? highest : 0;
-    for (int offset = 16; offset > 0; offset /= 2) top = max(top, __shfl_xor_sync(0xffffffffu, top, offset));
+    const int top = lanes_max(t < n ? highest : 0);
     if (threadIdx.x % 32 == 0 && top > peek(deepest)) atomicMax(deepest, top);
 }

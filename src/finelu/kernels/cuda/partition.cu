@@ -1,12 +1,12 @@
-// Couplings, matchings and contractions of graphs, and the grid that a pattern shows. Twins: kernels/reference/partition.py,
-// name by name. A graph has the neighbours of vertex i at begin[i] <= p < end[i]; lists may lie apart. The order inside
-// a list that `contract` or `place_ends` writes may differ from run to run; no result depends on it, as weights are integers
-// and every choice is that of the largest of distinct keys. Each element of the other results has one writer. No kernel waits.
+// Couplings, matchings and contractions of graphs, and the grid that a pattern shows. Twins:
+// kernels/reference/partition.py, name by name. A graph has the neighbours of vertex i at begin[i] <= p < end[i]; lists
+// may lie apart. The order inside a list that `contract` or `place_ends` writes may differ from run to run; no result
+// depends on it, as weights are integers and every choice is that of the largest of distinct keys. Each element of the
+// other results has one writer. No kernel waits.
 #include "runtime/finelu.cuh"
 
 using namespace fl;
 
-constexpr unsigned ALL = 0xffffffffu;
 constexpr double ONE = 1048576.0, LARGEST = 1073741824.0;  // as in kernels/cpu/partition.py
 constexpr unsigned long long NONE = 1ull << 32;  // the keys of weights that are not 0 are larger, the others smaller
 constexpr int LONG = 256;   // entries of a list, from which on a warp looks at it
@@ -14,21 +14,22 @@ constexpr int SLOTS = 256;  // of a table in shared memory; as in partition.py
 constexpr int WARPS = 8;    // of a block of `contract`; as in partition.py
 
 template <typename T> __device__ inline double size_of(T a) { return double(fabs(real(a))) + double(fabs(imag(a))); }
-__device__ inline double size_of(float a) { return fabs(double(a)); }
-__device__ inline double size_of(double a) { return fabs(a); }
 
-// The entries of 32 rows, those from `first` on, which the lanes of a warp take in turn: each in one row, of any length.
+// The entries of 32 rows, those from `first` on, which the lanes of a warp take in turn: each in one row, of any
+// length.
 struct Rows {
     int first;
-    long long start;  // of this lane's row; that of the last row's end where there is no such row
+    long long start;      // of this lane's row; that of the last row's end where there is no such row
+    long long begin, end;  // of the entries of all 32 rows
 
     __device__ Rows(int n, const long long* __restrict__ indptr)
     {
         const int lane = threadIdx.x % 32;
         first = (int(blockIdx.x) * (int(blockDim.x) / 32) + int(threadIdx.x) / 32) * 32;
         start = first < n ? indptr[min(first + lane, n)] : 0;
+        begin = __shfl_sync(ALL, start, 0);
+        end = first < n ? indptr[min(first + 32, n)] : 0;
     }
-    __device__ long long stop(int n, const long long* __restrict__ indptr) const { return indptr[min(first + 32, n)]; }
     // which of the 32 rows place p lies in; all lanes call it
     __device__ int row_of(long long p) const
     {
@@ -40,7 +41,8 @@ struct Rows {
     }
 };
 
-// |a_ii| of this thread's row, or the largest magnitude of the row where that is 0 or not stored. All lanes of a warp call it.
+// |a_ii| of this thread's row, or the largest magnitude of the row where that is 0 or not stored. All lanes of a warp
+// call it.
 template <typename T>
 __device__ inline double row_size(int n, int i, const long long* __restrict__ indptr, const T* __restrict__ data,
                                   const long long* __restrict__ diag)
@@ -50,47 +52,40 @@ __device__ inline double row_size(int n, int i, const long long* __restrict__ in
         const int lane = __ffs(rows) - 1, row = __shfl_sync(ALL, i, lane);
         double largest = 0.0;
         for (long long p = indptr[row] + threadIdx.x % 32; p < indptr[row + 1]; p += 32) largest = fmax(largest, size_of(data[p]));
-        for (int d = 16; d > 0; d /= 2) largest = fmax(largest, __shfl_xor_sync(ALL, largest, d));
+        largest = lanes_max(largest);
         if (threadIdx.x % 32 == lane) size = largest;
     }
     return size;
 }
 
-// scale[i] = 1 / sqrt(|a_ii|), see row_size; 0 for a row of zeros. Launch: gridDim.x * blockDim.x >= n, whole warps.
+// scale[i] = 1 / sqrt(|a_ii|), see row_size; 0 for a row of zeros.
 template <typename T>
 __global__ void scales(int n, const long long* __restrict__ indptr, const T* __restrict__ data, const long long* __restrict__ diag,
                        double* scale)
 {
-    const int i = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x);
+    const int i = int(own_item());
     const double size = row_size(n, i, indptr, data, diag);
     if (i < n) scale[i] = size > 0.0 ? 1.0 / sqrt(size) : 0.0;
 }
 
 // weights[p], and unpaired[0] += the entries (i, j) without an entry (j, i); a warp for 32 rows.
-// Launch: gridDim.x * blockDim.x >= n, whole warps.
 template <typename T>
 __global__ void couplings(int n, const long long* __restrict__ indptr, const int* __restrict__ indices, const T* __restrict__ data,
                           const double* __restrict__ scale, long long* weights, unsigned long long* unpaired)
 {
     const Rows rows(n, indptr);
     if (rows.first >= n) return;
-    const long long stop = rows.stop(n, indptr), start = __shfl_sync(ALL, rows.start, 0);
     unsigned alone = 0;
-    for (long long base = start; base < stop; base += 32) {
+    for (long long base = rows.begin; base < rows.end; base += 32) {
         const long long p = base + threadIdx.x % 32;
         const int i = rows.first + rows.row_of(p);
-        if (p >= stop) continue;  // of the last round
+        if (p >= rows.end) continue;  // of the last round
         const int j = indices[p];
         long long w = 0;
         if (j != i) {
             double size = size_of(data[p]);
-            long long a = indptr[j], z = indptr[j + 1];
-            const long long last = z;
-            while (a < z) {
-                const long long mid = a + (z - a) / 2;
-                if (indices[mid] < i) a = mid + 1; else z = mid;
-            }
-            if (a < last && indices[a] == i) size = __dadd_rn(size, size_of(data[a])); else ++alone;
+            const long long mirror = find(indices, indptr[j], indptr[j + 1], i);
+            if (mirror >= 0) size = __dadd_rn(size, size_of(data[mirror])); else ++alone;
             const double ratio = __dmul_rn(__dmul_rn(0.5 * size, __dmul_rn(scale[i], scale[j])), ONE);
             if (size != 0.0) w = ratio < LARGEST ? (long long)__dadd_rn(ratio, 0.5) : (long long)LARGEST;
         }
@@ -100,28 +95,26 @@ __global__ void couplings(int n, const long long* __restrict__ indptr, const int
     if (alone && threadIdx.x % 32 == 0) atomicAdd(unpaired, (unsigned long long)alone);
 }
 
-// count[i] (0 before) = the entries in row i and in column i, those of the diagonal twice. Launch: as couplings.
+// count[i] (0 before) = the entries in row i and in column i, those of the diagonal twice.
 __global__ void count_ends(int n, const long long* __restrict__ indptr, const int* __restrict__ indices, unsigned long long* count)
 {
     const Rows rows(n, indptr);
     if (rows.first >= n) return;
-    const long long stop = rows.stop(n, indptr), start = __shfl_sync(ALL, rows.start, 0);
     const int own = rows.first + int(threadIdx.x) % 32;
     if (own < n) atomicAdd(count + own, (unsigned long long)(indptr[own + 1] - rows.start));
-    for (long long p = start + threadIdx.x % 32; p < stop; p += 32) atomicAdd(count + indices[p], 1ull);
+    for (long long p = rows.begin + threadIdx.x % 32; p < rows.end; p += 32) atomicAdd(count + indices[p], 1ull);
 }
 
-// Each entry at both of its ends; end[i] = begin[i] before, and the end of the list of i after. Launch: as couplings.
+// Each entry at both of its ends; end[i] = begin[i] before, and the end of the list of i after.
 __global__ void place_ends(int n, const long long* __restrict__ indptr, const int* __restrict__ indices,
                            const long long* __restrict__ weights, unsigned long long* end, int* neighbours, long long* both)
 {
     const Rows rows(n, indptr);
     if (rows.first >= n) return;
-    const long long stop = rows.stop(n, indptr), start = __shfl_sync(ALL, rows.start, 0);
-    for (long long base = start; base < stop; base += 32) {
+    for (long long base = rows.begin; base < rows.end; base += 32) {
         const long long p = base + threadIdx.x % 32;
         const int i = rows.first + rows.row_of(p);
-        if (p >= stop) continue;
+        if (p >= rows.end) continue;
         const int j = indices[p];
         const unsigned long long here = atomicAdd(end + i, 1ull), there = atomicAdd(end + j, 1ull);
         neighbours[here] = j;
@@ -173,13 +166,12 @@ __device__ inline void consider(Best& best, int i, float own, long long room, lo
 }
 
 // wish[i], LANES threads a vertex, a warp where its list is long. `before` is not written to.
-// Launch: gridDim.x * blockDim.x >= n * LANES, whole warps.
 template <int LANES>
 __global__ void propose(int n, const long long* __restrict__ begin, const long long* __restrict__ end,
                         const int* __restrict__ neighbours, const long long* __restrict__ weights, const int* __restrict__ sizes, long long most,
                         const int* __restrict__ before, int* wish)
 {
-    const int i = int((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / LANES), lane = threadIdx.x % LANES;
+    const int i = own_row<int, LANES>(), lane = threadIdx.x % LANES;
     bool searching = false;
     Best best = {NONE, i};
     long long first = 0, stop = 0, room = 0;
@@ -222,11 +214,11 @@ __device__ inline int partner(int i, const int* __restrict__ wish)
 }
 
 // marks (2 n): whether i is the lower vertex of its pair, or alone; and then how many entries the two have. counts[2]
-// (0 before) = the most of a pair that does not fit in shared memory. Launch: gridDim.x * blockDim.x >= n, whole warps.
+// (0 before) = the most of a pair that does not fit in shared memory.
 __global__ void pairs(int n, const long long* __restrict__ begin, const long long* __restrict__ end, const int* __restrict__ wish,
                       long long* marks, unsigned long long* counts)
 {
-    const int i = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x);
+    const int i = int(own_item());
     unsigned entries = 0;
     if (i < n) {
         const int j = partner(i, wish);
@@ -238,13 +230,13 @@ __global__ void pairs(int n, const long long* __restrict__ begin, const long lon
     if (threadIdx.x % 32 == 0 && 2 * entries > SLOTS) atomicMax(counts + 2, (unsigned long long)entries);
 }
 
-// Coarse vertices in the order of their lower vertices. until (2 n): the inclusive sums of marks. counts[0]: their number.
-// lower[c]: the lower vertex; starts[c]: where the entries of c may begin. Launch: gridDim.x * blockDim.x >= n.
+// Coarse vertices in the order of their lower vertices. until (2 n): the inclusive sums of marks. counts[0]: their
+// number. lower[c]: the lower vertex; starts[c]: where the entries of c may begin.
 __global__ void enumerate(int n, const long long* __restrict__ begin, const long long* __restrict__ end, const int* __restrict__ sizes,
                           const int* __restrict__ wish, const long long* __restrict__ until, int* owner, int* lower, int* totals,
                           long long* starts, long long* counts)
 {
-    const int i = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x);
+    const int i = int(own_item());
     if (i >= n) return;
     const int j = partner(i, wish), c = int(until[min(i, j)]) - 1;
     owner[i] = c;
@@ -258,9 +250,9 @@ __global__ void enumerate(int n, const long long* __restrict__ begin, const long
     starts[c] = i == 0 ? 0 : until[size_t(n) + i - 1] - until[n - 1];
 }
 
-// The lists of coarse vertices, a warp each, by a hash table of twice as many slots as the two lists have entries: in shared
-// memory where it fits, else at 2 starts[c] of keys and values, which none other than this warp touches. So a free slot is
-// always found. Launch: WARPS warps a block, gridDim.x * WARPS >= count.
+// The lists of coarse vertices, a warp each, by a hash table of twice as many slots as the two lists have entries: in
+// shared memory where it fits, else at 2 starts[c] of keys and values, which none other than this warp touches. So a
+// free slot is always found. Launch: WARPS warps a block, gridDim.x * WARPS >= count.
 __global__ void __launch_bounds__(32 * WARPS) contract(
     int count, const long long* __restrict__ begin, const long long* __restrict__ end, const int* __restrict__ neighbours,
     const long long* __restrict__ weights, const int* __restrict__ wish, long long most, const int* __restrict__ owner,
@@ -307,7 +299,7 @@ __global__ void __launch_bounds__(32 * WARPS) contract(
         const int d = s < slots ? keys[s] : -1;
         const unsigned there = __ballot_sync(ALL, d >= 0);
         if (d >= 0) {
-            const long long q = found + __popc(there & ((1u << lane) - 1u));
+            const long long q = found + votes_before(there);
             adjacent[q] = d;
             sums[q] = (long long)values[s];
         }
@@ -316,9 +308,8 @@ __global__ void __launch_bounds__(32 * WARPS) contract(
     if (lane == 0) stops[c] = found;
 }
 
-// found (7): sums of the couplings along x, y and z, how many entries they are, and the first row with an entry that does
-// not fit the grid (all bits set if there is none), 0 and all bits before. Rows after such a one may be left out.
-// Launch: as couplings.
+// found (7): sums of the couplings along x, y and z, how many entries they are, and the first row with an entry that
+// does not fit the grid (all bits set if there is none), 0 and all bits before. Rows after such a one may be left out.
 template <typename T>
 __global__ void grid_couplings(int n, const long long* __restrict__ indptr, const int* __restrict__ indices, const T* __restrict__ data,
                                const long long* __restrict__ diag, int nx, int ny, unsigned long long* found)
@@ -329,17 +320,16 @@ __global__ void grid_couplings(int n, const long long* __restrict__ indptr, cons
     const Rows rows(n, indptr);
     const int own = rows.first + int(threadIdx.x) % 32, own_x = own % nx, own_y = own / nx % ny;
     const double size = row_size(n, own, indptr, data, diag), own_scale = size > 0.0 ? ONE / size : 0.0;
-    const long long stop = rows.first < n ? rows.stop(n, indptr) : 0, start = __shfl_sync(ALL, rows.start, 0);
     const long long plane = (long long)nx * ny;
     unsigned long long sums[3] = {0, 0, 0};
     unsigned counts[3] = {0, 0, 0};
     bool fits = true;
-    for (long long base = start; base < stop; base += 32) {
+    for (long long base = rows.begin; base < rows.end; base += 32) {
         const long long p = base + threadIdx.x % 32;
         const int row = rows.row_of(p);
         const int x = __shfl_sync(ALL, own_x, row), y = __shfl_sync(ALL, own_y, row);
         const double scale = __shfl_sync(ALL, own_scale, row);
-        if (p >= stop) continue;
+        if (p >= rows.end) continue;
         long long r = (long long)indices[p] - (rows.first + row);
         if (r == 0) continue;
         int dy = 0, dz = 0;
@@ -364,7 +354,7 @@ __global__ void grid_couplings(int n, const long long* __restrict__ indptr, cons
     }
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
-        for (int d = 16; d > 0; d /= 2) sums[k] += __shfl_xor_sync(ALL, sums[k], d);
+        sums[k] = lanes_sum(sums[k]);
         const unsigned all = __reduce_add_sync(ALL, counts[k]);
         if (threadIdx.x % 32 == 0 && all) {
             atomicAdd(block + k, sums[k]);
@@ -375,12 +365,11 @@ __global__ void grid_couplings(int n, const long long* __restrict__ indptr, cons
     if (threadIdx.x < 6 && block[threadIdx.x]) atomicAdd(found + threadIdx.x, block[threadIdx.x]);
 }
 
-// parts (nx ny nz): the brick of each node of a grid that is cut into kx, ky, kz along its directions.
-// Launch: gridDim.x * blockDim.x >= nx ny nz.
-__global__ void bricks(int nx, int ny, int nz, int kx, int ky, int kz, int* parts)
+// parts (n = nx ny nz): the brick of each node of a grid that is cut into kx, ky, kz along its directions.
+__global__ void bricks(int n, int nx, int ny, int nz, int kx, int ky, int kz, int* parts)
 {
-    const int row = int(blockIdx.x * blockDim.x + threadIdx.x);
-    if (row >= nx * ny * nz) return;
+    const int row = int(own_item());
+    if (row >= n) return;
     const long long i = row % nx, j = row / nx % ny, k = row / (nx * ny);
     parts[row] = int(i * kx / nx + kx * (j * ky / ny + ky * (k * kz / nz)));
 }

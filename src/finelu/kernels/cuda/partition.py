@@ -2,64 +2,55 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import cupy
 import numpy as np
 
 from finelu.kernels.cuda.indices import pointers as pointers_of
-from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, kernel
+from finelu.kernels.cuda.runtime.launch import NULL, blocks, for_each, kernel
 from finelu.kernels.cuda.runtime.memory import set_pending, set_zero
 
 SLOTS, WARPS = 256, 8  # as in partition.cu
+_each = partial(for_each, "partition")
 SHORT = 16  # entries of a list, on average, up to which 8 threads look at it
 
 
 def couplings(indptr, indices, data, diag, weights):
     """Weights of the entries, and how many have no mirror image; see kernels/reference/partition.py. The host waits."""
-    n, unpaired = diag.size, cupy.empty(1, np.uint64)
+    n, unpaired, scale = np.int32(diag.size), cupy.empty(1, np.uint64), cupy.empty(diag.size)
     set_zero(unpaired)
-    scale, grid = cupy.empty(n), (blocks(n, BLOCK),)
-    kernel("partition", "scales", data.dtype)(grid, (BLOCK,), (np.int32(n), indptr, data, diag, scale))
-    kernel("partition", "couplings", data.dtype)(
-        grid, (BLOCK,), (np.int32(n), indptr, indices, data, scale, weights, unpaired)
-    )
+    _each("scales", (data.dtype,), n, indptr, data, diag, scale)
+    _each("couplings", (data.dtype,), n, indptr, indices, data, scale, weights, unpaired)
     return int(unpaired.item())
 
 
 def both_directions(indptr, indices, weights, begin, end, neighbours, both):
     """The graph with each entry at both of its ends; see kernels/reference/partition.py."""
-    n = begin.size
-    grid, size = (blocks(n, BLOCK),), np.int32(n)
+    n = np.int32(begin.size)
     set_zero(end)
-    kernel("partition", "count_ends")(grid, (BLOCK,), (size, indptr, indices, end))
+    _each("count_ends", (), n, indptr, indices, end)
     pointers, _ = pointers_of(end)
     for to in (begin, end):
         to.data.copy_from_device_async(pointers.data, to.nbytes)
-    kernel("partition", "place_ends")(grid, (BLOCK,), (size, indptr, indices, weights, end, neighbours, both))
+    _each("place_ends", (), n, indptr, indices, weights, end, neighbours, both)
 
 
 def propose(begin, end, neighbours, weights, sizes, most, before, wish):
     """The neighbour that each vertex likes most; see kernels/reference/partition.py."""
-    n = sizes.size
-    lanes = 8 if neighbours.size <= SHORT * n else 32
-    kernel("partition", "propose", lanes)(
-        (blocks(n, BLOCK // lanes),),
-        (BLOCK,),
-        (np.int32(n), begin, end, neighbours, weights, sizes, np.int64(most), before, wish),
-    )
+    lanes = 8 if neighbours.size <= SHORT * sizes.size else 32
+    graph = begin, end, neighbours, weights, sizes
+    _each("propose", (lanes,), np.int32(sizes.size), *graph, np.int64(most), before, wish, lanes=lanes)
 
 
 def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, stops, adjacent, sums, totals):
     """The graph of the pairs; see kernels/reference/partition.py. The host waits for their number."""
-    n = sizes.size
-    size, grid = np.int32(n), (blocks(n, BLOCK),)
+    n, size = sizes.size, np.int32(sizes.size)
     marks, lower, counts = cupy.empty(2 * n, np.int64), cupy.empty(n, np.int32), cupy.empty(3, np.int64)
     set_zero(counts)
-    kernel("partition", "pairs")(grid, (BLOCK,), (size, begin, end, wish, marks, counts))
+    _each("pairs", (), size, begin, end, wish, marks, counts)
     pointers, _ = pointers_of(marks)
-    until = pointers[1:]
-    kernel("partition", "enumerate")(
-        grid, (BLOCK,), (size, begin, end, sizes, wish, until, owner, lower, totals, starts, counts)
-    )
+    _each("enumerate", (), size, begin, end, sizes, wish, pointers[1:], owner, lower, totals, starts, counts)
     count, entries, longest = (int(v) for v in counts.get())
     tables = NULL, NULL
     if 2 * longest > SLOTS:
@@ -72,13 +63,12 @@ def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, 
 
 
 def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
-    """A row that does not fit the grid, and what couples its directions; see kernels/reference/partition.py."""
-    n, found = diag.size, cupy.empty(7, np.int64)
+    """A row that does not fit the grid, and the couplings along its directions; see kernels/reference/partition.py."""
+    found = cupy.empty(7, np.int64)
     set_zero(found[:6])
     set_pending(found[6:])
-    kernel("partition", "grid_couplings", data.dtype)(
-        (blocks(n, BLOCK),), (BLOCK,), (np.int32(n), indptr, indices, data, diag, np.int32(nx), np.int32(ny), found)
-    )
+    grid = np.int32(nx), np.int32(ny)
+    _each("grid_couplings", (data.dtype,), np.int32(diag.size), indptr, indices, data, diag, *grid, found)
     found = found.get()
     sums[:] = found[:6]
     return int(found[6])
@@ -87,4 +77,4 @@ def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
 def bricks(nx, ny, nz, kx, ky, kz, parts):
     """The brick of each node; see kernels/reference/partition.py."""
     sizes = (np.int32(k) for k in (nx, ny, nz, kx, ky, kz))
-    kernel("partition", "bricks")((blocks(parts.size, BLOCK),), (BLOCK,), (*sizes, parts))
+    _each("bricks", (), np.int32(parts.size), *sizes, parts)

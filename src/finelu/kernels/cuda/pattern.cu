@@ -17,6 +17,7 @@
 //   columns_of   32 N + 28 n                 0.35 GB   0.08 ms (N = 10^7), and N atomics that return a value
 // These are bounds, not measurements.
 #include "runtime/finelu.cuh"
+#include "runtime/sums.cuh"
 
 using namespace fl;
 
@@ -28,8 +29,7 @@ constexpr int AHEAD = 2;      // entries a thread loads before it looks at the f
 constexpr int LISTED = 256;   // long rows that a block remembers; the others stay with their group
 constexpr int SORTED = 2048;  // entries of a column that a block sorts in shared memory
 constexpr int PARTS_EACH = 5;  // blocks of a kernel with `parts` that each multiprocessor must have room for
-constexpr int ROW_WORK = 4;   // what a row costs besides its entries, in entries
-constexpr unsigned ALL = 0xffffffffu;
+constexpr int ROW_WORK = 4;   // the cost of a row in addition to its entries, in entries
 enum { BELOW, ABOVE };
 enum { ROW_PASSES = 16, COLUMN_PASSES = 8 };  // of its group, from which on a row, or a column to be sorted, is long
 enum { LONGEST, MOST_BELOW, MOST_ABOVE, ALL_BELOW, FACTS };            // words of `facts`, as in pattern.py
@@ -47,7 +47,7 @@ __device__ inline i64 atomic_add(i64* at, i64 v) { return i64(atomicAdd((u64*)at
 template <typename T> __device__ inline T least_of(T a, T b) { return a < b ? a : b; }
 template <typename T> __device__ inline T most_of(T a, T b) { return a > b ? a : b; }
 
-// The group of neighbouring threads of a warp that has a row. What asks the others is called by all of the group.
+// The group of neighbouring threads of a warp that has a row. All threads of the group call its collective functions.
 struct Lanes {
     int size, rank;
     unsigned mask;  // of the group in its warp
@@ -66,7 +66,7 @@ struct Lanes {
     {
         const unsigned votes = ballot(flag);
         count = __popc(votes);
-        return __popc(votes & ((1u << threadIdx.x % 32) - 1u));
+        return votes_before(votes);
     }
     __device__ int from_first(int v) const { return __shfl_sync(mask, v, first); }
 };
@@ -83,7 +83,7 @@ struct Whole {
         __syncthreads();  // those of the last time have been read
         if (threadIdx.x % 32 == 0) votes_of[warp] = __popc(votes);
         __syncthreads();
-        int mine = __popc(votes & ((1u << threadIdx.x % 32) - 1u));
+        int mine = votes_before(votes);
         count = 0;
         for (int w = 0; w < BLOCK / 32; ++w) {
             if (w < warp) mine += votes_of[w];
@@ -159,17 +159,6 @@ __device__ inline void rows_of_part(I n, const I* indptr, I& begin, I& end)
     end = bounds[1];
 }
 
-template <typename V> __device__ inline V warp_sum(V v)
-{
-    for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(ALL, v, d);
-    return v;
-}
-__device__ inline i64 warp_most(i64 v)
-{
-    for (int d = 16; d > 0; d /= 2) v = most_of(v, __shfl_xor_sync(ALL, v, d));
-    return v;
-}
-
 // Sums over the block of each of `COUNT` values, in every thread. All threads call it.
 template <int COUNT>
 __device__ inline void block_sums(i64 (&values)[COUNT])
@@ -177,7 +166,7 @@ __device__ inline void block_sums(i64 (&values)[COUNT])
     __shared__ i64 sums[BLOCK / 32][COUNT];
     __syncthreads();
     for (int c = 0; c < COUNT; ++c) {
-        const i64 sum = warp_sum(values[c]);
+        const i64 sum = lanes_sum(values[c]);
         if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32][c] = sum;
     }
     __syncthreads();
@@ -187,43 +176,16 @@ __device__ inline void block_sums(i64 (&values)[COUNT])
     }
 }
 
-// values: their sums over the threads before this one; totals: over all. All threads call it.
-template <int COUNT>
-__device__ inline void block_scan(i64 (&values)[COUNT], i64 (&totals)[COUNT])
-{
-    __shared__ i64 sums[BLOCK / 32][COUNT];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    __syncthreads();
-    for (int c = 0; c < COUNT; ++c) {
-        const i64 mine = values[c];
-        i64 sum = mine;
-        for (int d = 1; d < 32; d *= 2) {
-            const i64 other = __shfl_up_sync(ALL, sum, d);
-            if (lane >= d) sum += other;
-        }
-        if (lane == 31) sums[warp][c] = sum;
-        values[c] = sum - mine;
-    }
-    __syncthreads();
-    for (int c = 0; c < COUNT; ++c) {
-        totals[c] = 0;
-        for (int w = 0; w < BLOCK / 32; ++w) {
-            if (w < warp) values[c] += sums[w][c];
-            totals[c] += sums[w][c];
-        }
-    }
-}
-
 // facts of a matrix: the most entries of a row, below and above the diagonal, and the sum of those below. Each thread
 // gives the largest that it has met; the block asks for the largest so far before it changes it. All threads call it.
 __device__ inline void record(i64* facts, i64 longest, i64 most_below, i64 most_above, i64 all_below)
 {
     __shared__ u64 met[FACTS];
     if (threadIdx.x < FACTS) met[threadIdx.x] = 0;
-    longest = warp_most(longest);
-    most_below = warp_most(most_below);
-    most_above = warp_most(most_above);
-    all_below = warp_sum(all_below);
+    longest = lanes_max(longest);
+    most_below = lanes_max(most_below);
+    most_above = lanes_max(most_above);
+    all_below = lanes_sum(all_below);
     __syncthreads();
     if (threadIdx.x % 32 == 0) {
         atomicMax(met + LONGEST, u64(longest));
@@ -255,21 +217,6 @@ __global__ void __launch_bounds__(BLOCK) row_facts(I n, const I* __restrict__ in
         all_below += pivot - begin;
     }
     record(facts, longest, most_below, most_above, all_below);
-}
-
-// The place of the first of sorted columns[low:high] that is not before j.
-template <typename I>
-__device__ inline I lower_bound(const I* __restrict__ columns, I low, I high, I j)
-{
-    while (low < high) {
-        const I middle = low + (high - low) / 2;
-        if (columns[middle] < j) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
 }
 
 // ---- add
@@ -395,9 +342,9 @@ struct Spread {
 template <typename T, typename I>
 __global__ void __launch_bounds__(BLOCK, PARTS_EACH) remove_count(I n, int lanes, const I* __restrict__ indptr,
                     const I* __restrict__ diag, const T* __restrict__ f,
-                    const typename RealOf<T>::type* __restrict__ least, I* counts, i64* state)
+                    const Real<T>* __restrict__ least, I* counts, i64* state)
 {
-    using R = typename RealOf<T>::type;
+    using R = Real<T>;
     const R least_below = least[BELOW], least_above = least[ABOVE];
     I sums[4] = {0, 0, 0, 0};
     const auto length = [&](I i) { return indptr[i + 1] - indptr[i]; };
@@ -484,7 +431,7 @@ __global__ void __launch_bounds__(BLOCK, PARTS_EACH) remove_rows(I n, i64 drop_b
             for (int c = 0; c < 4; ++c) counted[c] = counts[i64(c) * n + i];
         }
         i64 before[3] = {counted[LESS_BELOW] + counted[LESS_ABOVE], counted[TIES_BELOW], counted[TIES_ABOVE]}, all[3];
-        block_scan(before, all);
+        block_scan<BLOCK>(before, all);
         if (i < last) {
             const i64 t_below = ties_below + before[1], t_above = ties_above + before[2];
             const i64 was_below = spread_below.among(t_below), was_above = spread_above.among(t_above);
@@ -513,10 +460,10 @@ __global__ void __launch_bounds__(BLOCK, PARTS_EACH) remove_rows(I n, i64 drop_b
 template <typename T, typename I>
 __global__ void __launch_bounds__(BLOCK) remove_write(I n, int lanes, int per_block, const I* __restrict__ indptr,
                     const I* __restrict__ indices, const I* __restrict__ diag, const T* __restrict__ f,
-                    const T* __restrict__ stays, const typename RealOf<T>::type* __restrict__ least, const I* __restrict__ counts,
+                    const T* __restrict__ stays, const Real<T>* __restrict__ least, const I* __restrict__ counts,
                     const I* __restrict__ out_indptr, const i64* __restrict__ state, I* out_indices, T* out)
 {
-    using R = typename RealOf<T>::type;
+    using R = Real<T>;
     const R least_below = least[BELOW], least_above = least[ABOVE];
     const Spread spread_below(state + SPREAD), spread_above(state + SPREAD + 3);
     const bool rank_below = spread_below.some(), rank_above = spread_above.some();  // else all ties share one fate
@@ -592,7 +539,7 @@ __global__ void __launch_bounds__(BLOCK, PARTS_EACH) sum_below(I n, const I* __r
 template <typename T, typename I>
 __global__ void __launch_bounds__(BLOCK, PARTS_EACH) magnitudes(I n, int lanes, const I* __restrict__ indptr,
                     const I* __restrict__ diag, const T* __restrict__ f, const i64* __restrict__ parts,
-                    typename RealOf<T>::type* lower, typename RealOf<T>::type* upper)
+                    Real<T>* lower, Real<T>* upper)
 {
     __shared__ i64 starts[BLOCK];  // of the rows of a tile in `lower`
     I first, last;
@@ -610,10 +557,9 @@ __global__ void __launch_bounds__(BLOCK, PARTS_EACH) magnitudes(I n, int lanes, 
     const auto length = [&](I i) { return indptr[i + 1] - indptr[i]; };
     for (i64 tile = first; tile < last; tile += BLOCK) {
         const i64 mine = tile + threadIdx.x;
-        i64 before[1] = {mine < last ? i64(diag[mine] - indptr[mine]) : 0}, all[1];
-        block_scan(before, all);
-        starts[threadIdx.x] = sum[0] + before[0];
-        sum[0] += all[0];
+        i64 all;
+        starts[threadIdx.x] = sum[0] + sum_before<BLOCK>(mine < last ? i64(diag[mine] - indptr[mine]) : 0, all);
+        sum[0] += all;
         // for_rows begins with __syncthreads
         for_rows(I(tile), I(least_of(tile + BLOCK, i64(last))), lanes, ROW_PASSES, length, [&](const auto& team, I i) {
             const I begin = indptr[i], size = indptr[i + 1] - begin, pivot = diag[i] - begin;
@@ -652,40 +598,6 @@ __global__ void __launch_bounds__(BLOCK) count_columns(i64 nnz, const I* __restr
             if (p + a * threads < nnz) ranks[p + a * threads] = atomic_add(counts + columns[a], I(1));
         }
     }
-}
-
-// sums[b]: entries in columns b * share to (b + 1) * share. Launch: ceil(n / share) blocks, as start_columns.
-template <typename I>
-__global__ void __launch_bounds__(BLOCK) sum_columns(i64 n, i64 share, const I* __restrict__ counts, i64* sums)
-{
-    const i64 end = least_of((i64(blockIdx.x) + 1) * share, n);
-    i64 sum[1] = {0};
-    for (i64 j = i64(blockIdx.x) * share + threadIdx.x; j < end; j += BLOCK) sum[0] += counts[j];
-    block_sums(sum);
-    if (threadIdx.x == 0) sums[blockIdx.x] = sum[0];
-}
-
-// indptr (n + 1,) of the columns. sums: from sum_columns; or null, and each block adds up all counts before its own.
-template <typename I>
-__global__ void __launch_bounds__(BLOCK) start_columns(i64 n, i64 share, const I* __restrict__ counts,
-                    const i64* __restrict__ sums, I* indptr)
-{
-    const i64 begin = i64(blockIdx.x) * share, end = least_of(begin + share, n);
-    i64 sum[1] = {0};
-    if (sums == nullptr) {
-        for (i64 j = threadIdx.x; j < begin; j += BLOCK) sum[0] += counts[j];
-    } else {
-        for (int b = threadIdx.x; b < blockIdx.x; b += BLOCK) sum[0] += sums[b];
-    }
-    block_sums(sum);
-    for (i64 tile = begin; tile < end; tile += BLOCK) {
-        const i64 j = tile + threadIdx.x;
-        i64 before[1] = {j < end ? i64(counts[j]) : 0}, all[1];
-        block_scan(before, all);
-        if (j < end) indptr[j] = I(sum[0] + before[0]);
-        sum[0] += all[0];
-    }
-    if (end == n && threadIdx.x == 0) indptr[n] = I(sum[0]);
 }
 
 template <typename I> __device__ constexpr I most_index() { return I(~0ull >> (65 - 8 * sizeof(I))); }
@@ -740,11 +652,7 @@ __device__ inline void merge_runs(const From& from, const To& to, i64 begin, i64
         i64 low = least_of(other, size), high = least_of(other + width, size);
         while (low < high) {
             const i64 middle = low + (high - low) / 2;
-            if (from.row(begin + middle) < e.row) {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
+            if (from.row(begin + middle) < e.row) low = middle + 1; else high = middle;
         }
         // its place in its own run, and the place found, from the beginning of the pair: both of the runs count once
         const i64 place = run % 2 == 0 ? k + (low - least_of(other, size)) : low + (k - run * width);

@@ -1,15 +1,16 @@
 // Products of matrices with vectors, and residuals. Twins: kernels/reference/products.py, name by name.
 //
-// residual, residual_twice: b - factor A x for a CSR matrix, with a bound on what rounding puts into it, and the same in
-// twice the precision. `lanes` neighbouring threads take a row, a power of two up to 32, in residual_twice 32: each takes every
-// lanes-th entry, and they add up by shuffles in a fixed order, so that the bits are the same in every run. Each row of r and
-// bound has one writer, and no thread reads them. Launch: gridDim.x * blockDim.x >= lanes n, blockDim.x a multiple of 32.
+// residual, residual_twice: b - factor A x for a CSR matrix, with a bound of its rounding error, and the same in twice
+// the precision. `lanes` neighbouring threads take a row, a power of two up to 32, in residual_twice 32: each takes
+// every lanes-th entry, and they add up by shuffles in a fixed order, so that the bits are the same in every run. Each
+// row of r and bound has one writer, and no thread reads them.
 //
-// product: A x, and on request y^H A x, added up as in runtime/sums.cuh. A block takes `rows` neighbouring rows at a time, a
-// power of two; all its threads bring the terms of their entries into shared memory, one after the other as they lie in global
-// memory, AT_ONCE at a time, those that come next on their way meanwhile, and then lanes = blockDim.x / rows threads add up each row, every `lanes`-th term each. Where the
-// rows of a block are long, its warps take a row each, and all of it those beyond LONG. The order of every sum is fixed by
-// the pattern and `rows`: the same bits in every run. Each y_i has one writer.
+// product: A x, and on request y^H A x, added up as in runtime/sums.cuh. A block takes `rows` neighbouring rows at a
+// time, a power of two. All its threads bring the terms of these rows into shared memory, AT_ONCE at a time and in the
+// order of global memory, and request the next ones meanwhile. Then lanes = blockDim.x / rows threads add up each row,
+// every `lanes`-th term each. Where the rows are long, each warp adds up a row by itself, and the whole block a row of
+// more than LONG entries. The order of every sum is fixed by the pattern and `rows`: the same bits in every run. Each
+// y_i has one writer.
 // Launch: any 1-D grid, blockDim.x = THREADS.
 //
 // subtract_product, dense_product: vectors are (n,) or (n, columns), rows contiguous; blockIdx.y is the column.
@@ -18,18 +19,10 @@
 
 using namespace fl;
 
-template <typename T> using Real = typename RealOf<T>::type;
-
 template <typename T> __device__ inline Real<T> size_of(T a) { return fabs(real(a)) + fabs(imag(a)); }
 __device__ inline void assign(float& to, double re, double) { to = float(re); }
 __device__ inline void assign(double& to, double re, double) { to = re; }
 template <typename R> __device__ inline void assign(Complex<R>& to, double re, double im) { to = Complex<R>(R(re), R(im)); }
-
-template <typename T> __device__ inline T lanes_sum(T v, int lanes)
-{
-    for (int offset = lanes / 2; offset > 0; offset /= 2) v += shuffle_xor(v, offset);
-    return v;
-}
 
 template <typename T, typename I>
 __global__ void residual(I n, int lanes, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
@@ -49,8 +42,8 @@ __global__ void residual(I n, int lanes, const I* __restrict__ indptr, const I* 
         total += a * v;
         size += size_of(a) * size_of(v);
     }
-    total = lanes_sum(total, lanes);
-    size = lanes_sum(size, lanes);
+    total = group_sum(total, lanes);
+    size = group_sum(size, lanes);
     if (lane || i >= n) return;
     r[i] = b[i] - T(factor) * total;
     bound[i] = Real<T>(stop - start + 1) * eps * (factor * size + size_of(b[i]));
@@ -173,7 +166,7 @@ __global__ void __launch_bounds__(256) product(I n, int rows, const I* __restric
                 __syncthreads();
                 base = upto;
             } while (base < end);
-            sum = lanes_sum(sum, lanes);
+            sum = group_sum(sum, lanes);
             if (i < last && t % lanes == 0) {
                 out[i] = sum;
                 if (y != nullptr) dot += conj(y[i]) * sum;
@@ -183,7 +176,7 @@ __global__ void __launch_bounds__(256) product(I n, int rows, const I* __restric
             for (I i = first + I(threadIdx.x / 32); i < last; i += THREADS / 32) {
                 const I start = indptr[i], stop = indptr[i + 1];
                 if (stop - start > LONG) continue;
-                const T sum = lanes_sum(part_of_row<T, I>(start + lane, stop, 32, indices, data, x), 32);
+                const T sum = lanes_sum(part_of_row<T, I>(start + lane, stop, 32, indices, data, x));
                 if (lane == 0) {
                     out[i] = sum;
                     if (y != nullptr) dot += conj(y[i]) * sum;
@@ -211,8 +204,8 @@ __global__ void __launch_bounds__(256) product(I n, int rows, const I* __restric
     if (threadIdx.x == 0) *total = dot;
 }
 
-// out = y - M x, or M x where y is null; M (n rows) by rows, `lanes` neighbouring threads each, a power of two up to 32.
-// Launch: gridDim.x * blockDim.x >= n * lanes, blockDim.x a multiple of 32.
+// out = y - M x, or M x where y is null; M (n rows) by rows, `lanes` neighbouring threads each, a power of two up to
+// 32.
 template <typename T, typename I>
 __global__ void subtract_product(I n, int columns, int lanes, const I* __restrict__ indptr, const I* __restrict__ indices,
                                  const T* __restrict__ data, const T* __restrict__ x, const T* __restrict__ y, T* out)
@@ -224,14 +217,14 @@ __global__ void subtract_product(I n, int columns, int lanes, const I* __restric
     if (i < n)
         for (I p = indptr[i] + lane; p < indptr[i + 1]; p += lanes)
             sum += data[p] * x[size_t(indices[p]) * columns + blockIdx.y];
-    sum = lanes_sum(sum, lanes);
+    sum = group_sum(sum, lanes);
     if (i < n && lane == 0) {
         const size_t at = size_t(i) * columns + blockIdx.y;
         out[at] = y == nullptr ? sum : y[at] - sum;
     }
 }
 
-// out = M x with M (n, n) by rows, a warp a row. Launch: gridDim.x * blockDim.x >= 32 n, blockDim.x a multiple of 32.
+// out = M x with M (n, n) by rows, a warp a row.
 template <typename T>
 __global__ void dense_product(int n, int columns, const T* __restrict__ matrix, const T* __restrict__ x, T* out)
 {
@@ -240,6 +233,6 @@ __global__ void dense_product(int n, int columns, const T* __restrict__ matrix, 
     T sum = T(0);
 #pragma unroll 8
     for (int j = int(threadIdx.x % 32); j < n; j += 32) sum += matrix[size_t(i) * n + j] * x[size_t(j) * columns + blockIdx.y];
-    sum = lanes_sum(sum, 32);
+    sum = lanes_sum(sum);
     if (threadIdx.x % 32 == 0) out[size_t(i) * columns + blockIdx.y] = sum;
 }

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, by_columns, device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.launch import (
+    BLOCK,
+    NULL,
+    blocks,
+    by_columns,
+    device_limits,
+    for_each,
+    kernel,
+    optional,
+)
 from finelu.kernels.cuda.runtime.memory import counter
 from finelu.kernels.cuda.runtime.schedule import lanes_for
+
+_each = partial(for_each, "products")
 
 AT_ONCE = 2048  # terms of a block in shared memory, as in products.cu
 TOGETHER = 4  # blocks a multiprocessor: fewer sums of blocks to add up, and none of them comes late
@@ -53,55 +66,31 @@ def rows_of_a_block(n: int, nnz: int, processors: int) -> int:
 
 
 def residual(indptr, indices, data, x, b, factor, r, bound, eps=None):
-    n, index, real = indptr.size - 1, indices.dtype, bound.dtype.type
+    n, real = indices.dtype.type(indptr.size - 1), bound.dtype.type
     lanes = lanes_for(indices.size / max(n, 1))
-    kernel("products", "residual", data.dtype, index)(
-        (blocks(lanes * n, BLOCK),),
-        (BLOCK,),
-        (
-            *(index.type(n), np.int32(lanes), indptr, indices, data, x, b),
-            *(real(factor), real(np.finfo(real).eps if eps is None else eps), r, bound),
-        ),
-    )
+    matrix, scales = (indptr, indices, data), (real(factor), real(np.finfo(real).eps if eps is None else eps))
+    _each("residual", (data.dtype, n.dtype), n, np.int32(lanes), *matrix, x, b, *scales, r, bound, lanes=lanes)
 
 
 def residual_twice(indptr, indices, data, x, b, factor, r):
-    n, index = indptr.size - 1, indices.dtype
-    kernel("products", "residual_twice", data.dtype, index)(
-        (blocks(32 * n, BLOCK),), (BLOCK,), (index.type(n), indptr, indices, data, x, b, cupy.float64(factor), r)
-    )
+    n = indices.dtype.type(indptr.size - 1)
+    _each("residual_twice", (data.dtype, n.dtype), n, indptr, indices, data, x, b, np.float64(factor), r, lanes=32)
 
 
 def subtract_product(M, x, y=None):
     """y - M x, or M x; see kernels/reference/products.py. M : a CSR, or cupyx's."""
-    n = M.shape[0]
-    out, grid, columns = by_columns(n, x)
-    index, lanes = M.indices.dtype, lanes_for(M.nnz / max(n, 1))
-    if out.size:
-        kernel("products", "subtract_product", x.dtype, index)(
-            (blocks(n * lanes, BLOCK), grid),
-            (BLOCK,),
-            (
-                index.type(n),
-                columns,
-                np.int32(lanes),
-                M.indptr,
-                M.indices,
-                M.data,
-                x,
-                optional(y),
-                out,
-            ),
-        )
+    n, lanes = M.indices.dtype.type(M.shape[0]), lanes_for(M.nnz / max(M.shape[0], 1))
+    out, columns = by_columns(M.shape[0], x)
+    numbers, matrix = (np.int32(columns), np.int32(lanes)), (M.indptr, M.indices, M.data)
+    types, vectors = (x.dtype, n.dtype), (x, optional(y), out)
+    _each("subtract_product", types, n, *numbers, *matrix, *vectors, lanes=lanes, columns=columns)
     return out
 
 
 def dense_product(matrix, x):
     """matrix x; see kernels/reference/products.py. matrix (n, n) C-contiguous."""
     n, x = matrix.shape[0], cupy.ascontiguousarray(x)
-    out, grid, columns = by_columns(n, x)
-    if out.size:
-        kernel("products", "dense_product", x.dtype)(
-            (blocks(32 * n, BLOCK), grid), (BLOCK,), (np.int32(n), columns, matrix, x, out)
-        )
+    out, columns = by_columns(n, x)
+    given = np.int32(n), np.int32(columns), matrix, x, out
+    _each("dense_product", (x.dtype,), *given, lanes=32, columns=columns)
     return out

@@ -10,8 +10,6 @@
 
 using namespace fl;
 
-template <typename T> using Real = typename RealOf<T>::type;
-
 template <typename T> __device__ inline bool zero(T a) { return real(a) == 0 && imag(a) == 0; }
 template <typename R> __device__ constexpr R rounding() { return sizeof(R) == 4 ? R(1.1920929e-07) : R(2.220446049250313e-16); }
 __device__ inline long long own_row() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }

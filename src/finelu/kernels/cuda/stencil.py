@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from functools import lru_cache
 
 import cupy
@@ -11,7 +10,7 @@ import numpy as np
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.runtime.launch import BLOCK, device_limits, kernel, optional
 from finelu.kernels.cuda.runtime.launch import blocks as blocks_for
-from finelu.kernels.cuda.runtime.memory import set_pending
+from finelu.kernels.cuda.runtime.memory import set_pending, while_alive
 
 LARGEST_BLOCK = 32  # n^2 threads a cell, and a thread block has at most 1024
 TILE, MOST_TILES = (
@@ -30,7 +29,6 @@ SMALLEST_BY_WARPS, LARGEST_BY_WARPS = 5, 8  # n, in float64, for which a warp wo
 WARPS = 5  # of a thread block then
 PADDED_FROM, ONCE_FROM = 9, 16  # n: see stencil.cu
 TRANS = {"N": "PLAIN", "T": "TRANSPOSED", "H": "ADJOINT"}
-_kept: dict[tuple, tuple] = {}  # by the inverses d that it was made for: a plan, and what says that d lives
 
 
 def cells_of_a_block(n: int, threads: tuple[int, int] = ALONE) -> int:
@@ -179,11 +177,7 @@ def _plan_for(blocks, d) -> StencilPlan:
     """plan_of(blocks), the same one while d lives: a graph that was recorded with d reads it at each launch, however
     many other grids have come since."""
     key = id(d), cupy.cuda.runtime.getDevice(), blocks.shape, blocks.dtype
-    found = _kept.get(key)
-    if found is None:
-        alive = weakref.ref(d, lambda _: _kept.pop(key, None))
-        found = _kept.setdefault(key, (plan_of(blocks), alive))
-    return found[0]
+    return while_alive(d, key, lambda: plan_of(blocks))
 
 
 def _fits_warps(n: int) -> bool:

@@ -12,12 +12,21 @@ from finelu.errors import ParameterError
 from finelu.kernels.cuda.indices import inverse, longest, shifted
 from finelu.kernels.cuda.indices import pointers as pointers_of
 from finelu.kernels.cuda.indices import starts as starts_among
-from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel, optional
+from finelu.kernels.cuda.runtime.launch import (
+    BLOCK,
+    NULL,
+    blocks,
+    device_limits,
+    for_each,
+    kernel,
+    optional,
+    over_elements,
+)
 from finelu.kernels.cuda.runtime.memory import counter
 from finelu.kernels.cuda.vectors import gather
 from finelu.kernels.operands import Couplings, require_indices
 
-ALIGNED = 8  # what is packed for a part begins at multiples of this
+ALIGNED = 8  # the packed arrays of a part begin at multiples of this
 THREADS = 128  # of a part
 MOST_ROWS = 2**16 - 1  # of a part: rows are numbered by 16 bits
 AT_ONCE = 4  # entries that a thread has, at most, of a row of mean length
@@ -55,7 +64,7 @@ class _Packed:
         self.plan, t = plan, plan.triangle
         self.starts, self.row_base, self.rows, self.lanes = starts, row_base, rows, np.int32(lanes)
         parts = starts.size - 1
-        # zeros: what lies between the parts is copied with them, 16 bytes at a time
+        # zeros: the gaps between the parts are copied with them, 16 bytes at a time
         self.order, self.slices = cupy.zeros(rows, np.uint16), cupy.zeros((rows, 2), np.int32)
         self.shape = cupy.empty((parts, 4), np.int32)
         index = t.indices.dtype
@@ -70,7 +79,7 @@ class _Packed:
         )
 
     def lay_out(self, sizes, narrow):
-        """Make room for the entries; (parts,) : the shared memory that what is packed for each part takes.
+        """Make room for the entries. Returns (parts,) : the bytes of the packed arrays of each part.
 
         sizes : of the parts, on the host, which waits for the order of the rows.  narrow : as SubdomainSolve has it.
         """
@@ -137,7 +146,7 @@ class SubdomainSolve:
         self.load()
 
     def _lay_out(self, narrow):
-        """Room for what is packed, and whether a block takes it into shared memory."""
+        """Make room for the packed arrays, and decide whether a block copies them into shared memory."""
         staged = self._unknowns + int(sum(packed.lay_out(self._sizes, narrow) for packed in self._packed).max())
         self.staged = staged <= (device_limits()["shared"] - 1024) // RESIDENT
         self.shared = staged if self.staged else self._unknowns
@@ -198,10 +207,8 @@ def restrict(starts, rows, values, r, conjugate):
 
 def prolong(parts, Z, q, x, less=None):
     """x_i += Z_i (q - less)_p for i in part p; see kernels/reference/subdomains.py."""
-    m = 1 if Z is None else Z.shape[1]
-    kernel("coarse_space", "prolong_from_parts", x.dtype)(
-        (blocks(x.size, BLOCK),), (BLOCK,), (np.int64(x.size), np.int32(m), parts, optional(Z), q, optional(less), x)
-    )
+    m = np.int32(1 if Z is None else Z.shape[1])
+    over_elements("coarse_space", "prolong_from_parts", x, m, parts, optional(Z), q, optional(less), x)
 
 
 def coarse_products(indptr, indices, data, parts, count, Z):
@@ -209,13 +216,13 @@ def coarse_products(indptr, indices, data, parts, count, Z):
     n, m = indptr.size - 1, 1 if Z is None else Z.shape[1]
     lanes = 32 if data.size > 24 * n else 8
     dtypes = data.dtype, indices.dtype
-    launch = kernel("coarse_space", "coarse_products", *dtypes, lanes)
     A = indptr, indices, data, parts, optional(Z)
     long_rows = cupy.flatnonzero(indptr[1:] - indptr[:-1] > LONG) if longest(indptr) > LONG else indptr[:0]
     at_once = max(1, ROOM // count)  # long rows for which there is room
 
     def run(*how):
-        launch((blocks(n * lanes, BLOCK),), (BLOCK,), (np.int64(n), np.int32(m), *A, np.int32(LONG), *how))
+        given = np.int64(n), np.int32(m), *A, np.int32(LONG), *how
+        for_each("coarse_space", "coarse_products", (*dtypes, lanes), *given, lanes=lanes)
         for begin in range(0, long_rows.size, at_once):
             rows = long_rows[begin : begin + at_once]
             first = cupy.full((rows.size, count), np.iinfo(np.int32).max, np.int32)
@@ -235,16 +242,10 @@ def coarse_products(indptr, indices, data, parts, count, Z):
 
 def sum_couplings(couplings, sums, less=None):
     """The sums of each coarse vector over its couplings; see kernels/reference/subdomains.py."""
-    size = (couplings.vector_starts.size - 1) * sums.shape[1]
-    out = cupy.empty(size, sums.dtype)
-    kernel("coarse_space", "sum_couplings", sums.dtype)(
-        (blocks(size, BLOCK),),
-        (BLOCK,),
-        (
-            *(np.int32(size), np.int32(sums.shape[1]), couplings.vector_starts, couplings.members),
-            *(sums, optional(less), out),
-        ),
-    )
+    m = sums.shape[1]
+    out = cupy.empty((couplings.vector_starts.size - 1) * m, sums.dtype)
+    given = np.int32(m), couplings.vector_starts, couplings.members, sums, optional(less), out
+    for_each("coarse_space", "sum_couplings", (sums.dtype,), np.int32(out.size), *given)
     return out
 
 
@@ -262,12 +263,8 @@ def product_with_dot(matrix, g, v, dots, total):
 
 def direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p):
     """p = z + Z q + (rho / rho_old) p; see kernels/reference/subdomains.py."""
-    m = 1 if Z is None else Z.shape[1]
-    kernel("coarse_space", "direction_with_coarse", p.dtype)(
-        (blocks(p.size, BLOCK),),
-        (BLOCK,),
-        (np.int64(p.size), np.int32(m), state, rho, rho_old, parts, optional(Z), q, z, p),
-    )
+    m = np.int32(1 if Z is None else Z.shape[1])
+    over_elements("coarse_space", "direction_with_coarse", p, m, state, rho, rho_old, parts, optional(Z), q, z, p)
 
 
 def couple(products, rows, parts, starts, members):
@@ -276,21 +273,18 @@ def couple(products, rows, parts, starts, members):
     entries, count = part.size, starts.size - 1
     kind = np.int32 if count**2 < 2**31 else np.int64
     keys, first = cupy.empty(entries, kind), cupy.empty(entries, np.int32)
-    grid, sizes = (blocks(entries, BLOCK),), (np.int32(entries), np.int32(count))
-    kernel("coarse_space", "coupling_keys", keys.dtype)(grid, (BLOCK,), (*sizes, rows, parts, part, keys))
+    sizes, types = (np.int32(entries), np.int32(count)), (keys.dtype,)
+    for_each("coarse_space", "coupling_keys", types, *sizes, rows, parts, part, keys)
     order = cupy.argsort(keys, kind="stable")
-    kernel("coarse_space", "coupling_begins", keys.dtype)(grid, (BLOCK,), (sizes[0], keys, order, first))
+    for_each("coarse_space", "coupling_begins", types, sizes[0], keys, order, first)
     until, couplings = pointers_of(first)
     of_parts, of_vectors = (cupy.empty(couplings, np.int32) for _ in range(2))
     ends, of_rows, local = cupy.zeros(couplings + 1, np.int32), cupy.empty_like(rows), cupy.empty(entries, np.uint16)
-    kernel("coarse_space", "write_couplings", keys.dtype)(
-        grid,
-        (BLOCK,),
-        (
-            *(*sizes, keys, order, until, rows, parts, starts, inverse(members)),
-            *(ends, of_parts, of_vectors, of_rows, local),
-        ),
+    given, made = (
+        (keys, order, until, rows, parts, starts, inverse(members)),
+        (ends, of_parts, of_vectors, of_rows, local),
     )
+    for_each("coarse_space", "write_couplings", types, *sizes, *given, *made)
     by_vectors = shifted(cupy.argsort(of_vectors, kind="stable"), 0, np.int32)
     found = Couplings(
         starts=starts_among(of_parts, count),
@@ -310,16 +304,9 @@ def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
     m, wide = values.shape[1], np.result_type(values.dtype, np.float64)
     size = count * m
     E = cupy.zeros((size, size), wide)
-    segments = couplings.members.size
-    if segments > 0:
-        kernel("coarse_space", "coarse_matrix", values.dtype, wide)(
-            (blocks(32 * segments, BLOCK),),
-            (BLOCK,),
-            (
-                *(np.int32(segments), np.int64(size), np.int32(m), couplings.ends, order, rows, part),
-                *(values, parts, optional(Z), np.int32(conjugate), E),
-            ),
-        )
+    given = np.int64(size), np.int32(m), couplings.ends, order, rows, part, values, parts, optional(Z)
+    segments = np.int32(couplings.members.size)
+    for_each("coarse_space", "coarse_matrix", (values.dtype, wide), segments, *given, np.int32(conjugate), E, lanes=32)
     return E
 
 

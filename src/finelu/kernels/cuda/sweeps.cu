@@ -1,45 +1,30 @@
 #include "runtime/finelu.cuh"
 #include "runtime/row_products.cuh"
+#include "runtime/sums.cuh"
 
-// Fixed-point sweeps. Two things keep them from streaming all of U for a few entries: an entry of L whose row of U is much
-// longer than the rest of its own row looks its columns up there (for_own), and rows of a few entries have them in
+// Fixed-point sweeps. Two things keep them from streaming all of U for a few entries: an entry of L whose row of U is
+// much longer than the rest of its own row looks its columns up there (for_own), and rows of a few entries have them in
 // registers (row_sweeps).
 constexpr int WIDE = 8;  // times the own entries: rows of U that are searched
 constexpr int LOWER = 1, UPPER = 2;  // `parts`: a sum of those that a sweep makes new; the others keep their values
 
-// The first place in [low, high) whose column is not before j, or high.
-template <typename T, typename I, bool SYMMETRIC>
-__device__ inline I place_of(const Factor<T, I, SYMMETRIC>& factor, I low, I high, I j)
-{
-    while (low < high) {
-        const I middle = low + (high - low) / 2;
-        if (factor.column(middle) < j) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
-
-// use(column, value) for the own entries in places (p, hi), a thread in `threads` each, that row k of U has in [first, stop),
-// if that is worth it; else false. What is wide is the same for all threads.
+// use(column, value) for the own entries in places (p, hi), a thread in `threads` each, that row k of U has in [first,
+// stop), if that is worth it; else false. All threads decide alike.
 template <typename T, typename I, bool SYMMETRIC, bool FRESH, typename Use>
 __device__ inline bool for_own(const Factor<T, I, SYMMETRIC>& factor, I p, I hi, I first, I stop, int rank, int threads,
                                const Use& use)
 {
     if ((stop - first) / WIDE <= hi - p) return false;
     for (I e = p + 1 + rank; e < hi; e += threads) {
-        const I j = factor.indices[e], q = place_of(factor, first, stop, j);
-        if (q < stop && factor.column(q) == j) use(j, factor.template value<FRESH>(q));
+        const I j = factor.indices[e], q = find(SYMMETRIC ? factor.c_rows : factor.indices, first, stop, j);
+        if (q >= 0) use(j, factor.template value<FRESH>(q));
     }
     return true;
 }
 
-__device__ inline float root(float a) { return sqrtf(a); }
-__device__ inline double root(double a) { return sqrt(a); }
-template <typename R> __device__ inline Complex<R> root(Complex<R> a) { return {root(a.re), R(0)}; }
-
 // New value of entry (i, j) from its accumulator, by the fixed-point formulas.
 template <typename T, bool SYMMETRIC>
-__device__ inline T renewed(bool below, bool pivot, T s, T old, T divisor, typename RealOf<T>::type damping, bool& good)
+__device__ inline T renewed(bool below, bool pivot, T s, T old, T divisor, Real<T> damping, bool& good)
 {
     T v = s;
     if (below) v = s / divisor;
@@ -57,13 +42,39 @@ __device__ inline double residual(bool below, T s, T old, T divisor)
     T r;
     if (below) r = s - old * divisor;
     else r = SYMMETRIC ? T(real(s) - abs2(old)) : s - old;
-    const double square = double(real(r)) * double(real(r)) + double(imag(r)) * double(imag(r));
-    return SYMMETRIC && below ? 2 * square : square;  // for the other triangle
+    return SYMMETRIC && below ? 2 * square_of(r) : square_of(r);  // for the other triangle
 }
 
-// A sweep, LANES threads a row; rows with more than MOST entries are left to long_sweep. squares may be null.
-// IN_PLACE: out is F's data; l_ik is final before it is used. Launch: gridDim.x * blockDim.x >= n * LANES, blockDim.x ==
-// BLOCK; dynamic shared memory BLOCK / LANES * SLOTS * (sizeof(I) + sizeof(T)).
+// The entry (i, k) of L at place p renewed in place from its accumulator, by one thread, with the present pivot.
+template <typename T, typename I, bool SYMMETRIC>
+__device__ inline T renew_in_place(const Factor<T, I, SYMMETRIC>& factor, I i, I p, I k, T s, T* out, long long* refused)
+{
+    bool good = true;
+    const T l = renewed<T, SYMMETRIC>(true, false, s, peek(factor.data + p), peek(factor.data + factor.diag[k]), 1, good);
+    post(out + p, l);
+    if (!good) refuse(refused, i);
+    return l;
+}
+
+// The entry (i, j) at place p renewed from its accumulator; where `measured`, the square of its residual, else 0.
+template <typename T, typename I, bool SYMMETRIC, bool IN_PLACE>
+__device__ inline double renew(const Factor<T, I, SYMMETRIC>& factor, I i, I p, I j, T s, double damping, int parts, T* out,
+                               long long* refused, bool measured)
+{
+    const T* const data = factor.data;
+    const T old = IN_PLACE ? peek(data + p) : data[p], divisor = j < i ? data[factor.diag[j]] : T(1);
+    bool good = true;
+    const T v = parts & (j < i ? LOWER : UPPER)
+                    ? renewed<T, SYMMETRIC>(j < i, j == i, s, old, divisor, Real<T>(damping), good)
+                    : old;
+    if (IN_PLACE) post(out + p, v); else out[p] = v;
+    if (!good) refuse(refused, i);
+    return measured ? residual<T, SYMMETRIC>(j < i, s, old, divisor) : 0;
+}
+
+// A sweep, LANES threads a row; rows with more than MOST entries are left to long_sweep. squares may be null. IN_PLACE:
+// out is F's data; l_ik is final before it is used. Launch: gridDim.x * blockDim.x >= n * LANES, blockDim.x == BLOCK;
+// dynamic shared memory BLOCK / LANES * SLOTS * (sizeof(I) + sizeof(T)).
 template <typename T, typename I, int LANES, int SLOTS, bool SYMMETRIC, bool IN_PLACE>
 __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ a_indptr, const I* __restrict__ a_indices,
                             const T* __restrict__ a, const I* __restrict__ indptr, const I* __restrict__ indices,
@@ -75,9 +86,9 @@ __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ 
     constexpr int GROUPS = BLOCK / LANES;
     T* const values = reinterpret_cast<T*>(shared_bytes) + threadIdx.x / LANES * SLOTS;
     I* const keys = reinterpret_cast<I*>(shared_bytes + sizeof(T) * GROUPS * SLOTS) + threadIdx.x / LANES * SLOTS;
-    const unsigned mask = lanes_mask<LANES>();
+    const unsigned mask = group_mask<LANES>();
     const int lane = threadIdx.x % LANES;
-    const I i = I((size_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES);
+    const I i = own_row<I, LANES>();
     if (i >= n) return;  // whole groups
     const I lo = indptr[i], hi = indptr[i + 1], pivot = diag[i];
     if (hi - lo > most) return;
@@ -101,8 +112,8 @@ __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ 
     if (SYMMETRIC && upper) {
         double sum = 0;
         for (I p = lo + lane; p < pivot; p += LANES) sum += abs2(data[p]);
-        sum = lanes_sum<LANES>(mask, sum);
-        if (lane == 0) values[lookup<SLOTS>(keys, i)] -= T(typename RealOf<T>::type(sum));
+        sum = lanes_sum<LANES>(sum, mask);
+        if (lane == 0) values[lookup<SLOTS>(keys, i)] -= T(Real<T>(sum));
         __syncwarp(mask);
     }
     for_products<T, I, LANES, SYMMETRIC, true, IN_PLACE>(
@@ -111,17 +122,8 @@ __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ 
         [&](I p, I k, T given) {
             l = given;
             if (IN_PLACE) {
-                const T old = peek(data + p);
-                bool good = true;
-                l = renewed<T, SYMMETRIC>(true, false, values[lookup<SLOTS>(keys, k)], old, peek(data + diag[k]), 1, good);
-                l = of_lane(mask, l, 0, LANES);  // another pivot may have come between two lanes' looks
-                if (lane == 0) {
-                    post(out + p, l);
-                    if (!good) {
-                        atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
-                        atomicMin(refused + 1, (long long)i);
-                    }
-                }
+                if (lane == 0) l = renew_in_place(factor, i, p, k, values[lookup<SLOTS>(keys, k)], out, refused);
+                l = shuffle(mask, l, 0, LANES);
             }
         },
         [&](I j, T v, bool here) {
@@ -138,28 +140,17 @@ __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ 
     double sum = 0;
     for (I p = (IN_PLACE ? pivot : lo) + lane; p < hi; p += LANES) {
         const I j = indices[p];
-        const T s = values[lookup<SLOTS>(keys, j)], old = IN_PLACE ? peek(data + p) : data[p];
-        const T divisor = j < i ? data[diag[j]] : T(1);
-        bool good = true;
-        const T v = parts & (j < i ? LOWER : UPPER)
-                        ? renewed<T, SYMMETRIC>(j < i, j == i, s, old, divisor, typename RealOf<T>::type(damping), good)
-                        : old;
-        if (IN_PLACE) post(out + p, v);
-        else out[p] = v;
-        if (squares != nullptr) sum += residual<T, SYMMETRIC>(j < i, s, old, divisor);
-        if (!good) {
-            atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
-            atomicMin(refused + 1, (long long)i);
-        }
+        const T s = values[lookup<SLOTS>(keys, j)];
+        sum += renew<T, I, SYMMETRIC, IN_PLACE>(factor, i, p, j, s, damping, parts, out, refused, squares != nullptr);
     }
     if (squares != nullptr) {
-        sum = lanes_sum<LANES>(mask, sum);
+        sum = lanes_sum<LANES>(sum, mask);
         if (lane == 0) squares[i] = sum;
     }
 }
 
-// The products of a row for a whole block, as for_products: use(column, value) by the threads that have an entry of places
-// [lo, hi) in columns up to `upto`, a barrier after each row of U. staged_* are shared.
+// The products of a row for a whole block, as for_products: use(column, value) by the threads that have an entry of
+// places [lo, hi) in columns up to `upto`, a barrier after each row of U. staged_* are shared.
 template <typename T, typename I, bool SYMMETRIC, bool FRESH, typename Begin, typename Use>
 __device__ inline void for_block_products(const Factor<T, I, SYMMETRIC>& factor, I lo, I pivot, I hi, I upto,
                                           const Begin& begin, const Use& use, I* staged_k, I* staged_first, I* staged_last, T* staged_l)
@@ -176,8 +167,6 @@ __device__ inline void for_block_products(const Factor<T, I, SYMMETRIC>& factor,
             staged_l[t] = FRESH ? T(0) : factor.data[base + t];
         }
         __syncthreads();
-        I column[AHEAD];
-        T value[AHEAD];
         const auto fetch = [&](int e, I& j, T& v) {
             j = I(-1);
             if (e < steps) {
@@ -188,18 +177,12 @@ __device__ inline void for_block_products(const Factor<T, I, SYMMETRIC>& factor,
                 }
             }
         };
-#pragma unroll
-        for (int a = 0; a < AHEAD; ++a) fetch(a, column[a], value[a]);
+        Ahead<T, I> ahead(fetch);
         for (int e = 0; e < steps; ++e) {
             const T l = begin(base + e, staged_k[e], staged_l[e]);
-            I j = column[0];
-            T v = value[0];
-#pragma unroll
-            for (int a = 1; a < AHEAD; ++a) {
-                column[a - 1] = column[a];
-                value[a - 1] = value[a];
-            }
-            fetch(e + AHEAD, column[AHEAD - 1], value[AHEAD - 1]);
+            I j;
+            T v;
+            ahead.take(e, j, v, fetch);
             const I begin_e = staged_first[e], last_e = staged_last[e];
             const bool wide = for_own<T, I, SYMMETRIC, FRESH>(factor, base + e, hi, begin_e, last_e, t, LONG_BLOCK,
                                                               [&](I own, T w) { use(own, l * w); });
@@ -245,17 +228,8 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_sweep(I n, const I* __restric
             factor, lo, pivot, hi, squares == nullptr && parts == LOWER ? i - 1 : SYMMETRIC ? i : n,
             [&](I p, I k, T given) {
                 if (!IN_PLACE) return given;
-                if (t == 0) {
-                    const T old = peek(data + p);
-                    bool good = true;
-                    const T l = renewed<T, SYMMETRIC>(true, false, w[k], old, peek(data + diag[k]), 1, good);
-                    post(out + p, l);
-                    if (!good) {
-                        atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
-                        atomicMin(refused + 1, (long long)i);
-                    }
-                    staged_l[0] = l;  // its own place: no factors are staged in place
-                }
+                // its own place: no factors are staged in place
+                if (t == 0) staged_l[0] = renew_in_place(factor, i, p, k, w[k], out, refused);
                 __syncthreads();
                 return staged_l[0];
             },
@@ -264,18 +238,7 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_sweep(I n, const I* __restric
         double sum = 0;
         for (I p = (IN_PLACE ? pivot : lo) + t; p < hi; p += LONG_BLOCK) {
             const I j = indices[p];
-            const T s = w[j], old = IN_PLACE ? peek(data + p) : data[p], divisor = j < i ? data[diag[j]] : T(1);
-            bool good = true;
-            const T v = parts & (j < i ? LOWER : UPPER)
-                            ? renewed<T, SYMMETRIC>(j < i, j == i, s, old, divisor, typename RealOf<T>::type(damping), good)
-                            : old;
-            if (IN_PLACE) post(out + p, v);
-            else out[p] = v;
-            if (squares != nullptr) sum += residual<T, SYMMETRIC>(j < i, s, old, divisor);
-            if (!good) {
-                atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
-                atomicMin(refused + 1, (long long)i);
-            }
+            sum += renew<T, I, SYMMETRIC, IN_PLACE>(factor, i, p, j, w[j], damping, parts, out, refused, squares != nullptr);
         }
         if (squares != nullptr) {
             sum = block_sum(sum);
@@ -298,13 +261,11 @@ __device__ inline void all_arrived(unsigned* arrived, unsigned times)
     __threadfence();
 }
 
-template <typename V> __device__ inline V of_row(V v, int lane, int width) { return __shfl_sync(0xffffffffu, v, lane, width); }
-template <typename R> __device__ inline Complex<R> of_row(Complex<R> v, int lane, int width) { return shuffle(v, lane, width); }
-
-// `sweeps` sweeps where no row of F has more than LANES * PER_LANE entries: entry lo + e * LANES + l of a row stays with
-// its l-th lane, accumulator, value and pivot in registers, and each entry of U goes round its lanes. Whole warps go on
-// together. Of the buffers, data is only read, the sweeps write to one, other, one...; squares (sweeps, n) as in short_sweep.
-// Launch: any 1-D grid, blockDim.x == BLOCK; more than one sweep: cooperative, arrived (1,) zero, else it may be null.
+// `sweeps` sweeps where no row of F has more than LANES * PER_LANE entries: entry lo + e * LANES + l of a row stays
+// with its l-th lane, accumulator, value and pivot in registers, and each entry of U goes round its lanes. Whole warps
+// go on together. Of the buffers, data is only read, the sweeps write to one, other, one...; squares (sweeps, n) as in
+// short_sweep. Launch: any 1-D grid, blockDim.x == BLOCK; more than one sweep: cooperative, arrived (1,) zero, else it
+// may be null.
 template <typename T, typename I, int LANES, int PER_LANE, bool SYMMETRIC>
 __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict__ a_indptr, const I* __restrict__ a_indices,
                            const T* __restrict__ a, const I* __restrict__ indptr, const I* __restrict__ indices,
@@ -312,7 +273,6 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
                            const I* __restrict__ c_rows, const I* __restrict__ c_places, double damping, T* one, T* other,
                            double* squares, long long* refused, int parts, int sweeps, unsigned* arrived)
 {
-    constexpr unsigned ALL = 0xffffffffu;
     constexpr int ROWS = 32 / LANES;  // of a warp
     const int lane = threadIdx.x % LANES, row_of_warp = threadIdx.x % 32 / LANES;
     const size_t warp = (size_t(blockIdx.x) * BLOCK + threadIdx.x) / 32, warps = size_t(gridDim.x) * (BLOCK / 32);
@@ -347,8 +307,8 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
                     const T v = here ? a[q + lane] : T(0);
 #pragma unroll
                     for (int u = 0; u < LANES; ++u) {
-                        const I column = of_row(j, u, LANES);
-                        const T value = of_row(v, u, LANES);
+                        const I column = shuffle(j, u, LANES);
+                        const T value = shuffle(v, u, LANES);
 #pragma unroll
                         for (int e = 0; e < PER_LANE; ++e)
                             if (mine[e] == column) sum[e] = value;
@@ -357,10 +317,8 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
             }
 #pragma unroll
             for (int e = 0; e < PER_LANE; ++e) {
-                I columns[AHEAD];
-                T values[AHEAD];
                 const auto fetch = [&](int t, I& j, T& v) {
-                    const I q = of_row(first[e], t % LANES, LANES) + lane, stop = of_row(last[e], t % LANES, LANES);
+                    const I q = shuffle(first[e], t % LANES, LANES) + lane, stop = shuffle(last[e], t % LANES, LANES);
                     j = I(-2);
                     v = T(0);
                     if (t < LANES && q < stop) {
@@ -368,24 +326,18 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
                         v = factor.template value<false>(q);
                     }
                 };
-#pragma unroll
-                for (int b = 0; b < AHEAD; ++b) fetch(b, columns[b], values[b]);
+                Ahead<T, I> ahead(fetch);
                 for (int t = 0; t < LANES; ++t) {
-                    const I k_first = of_row(first[e], t, LANES), k_last = of_row(last[e], t, LANES);
-                    const T l = of_row(held[e], t, LANES);
+                    const I k_first = shuffle(first[e], t, LANES), k_last = shuffle(last[e], t, LANES);
+                    const T l = shuffle(held[e], t, LANES);
                     if (!__any_sync(ALL, k_first > 0)) break;  // no row's entry t is below the diagonal
-                    I j = columns[0];
-                    T v = values[0];
-#pragma unroll
-                    for (int b = 1; b < AHEAD; ++b) {
-                        columns[b - 1] = columns[b];
-                        values[b - 1] = values[b];
-                    }
-                    fetch(t + AHEAD, columns[AHEAD - 1], values[AHEAD - 1]);
+                    I j;
+                    T v;
+                    ahead.take(t, j, v, fetch);
                     for (I q = k_first;;) {
                         for (int u = 0; u < LANES && __any_sync(ALL, q + u < k_last); ++u) {
-                            const I column = of_row(j, u, LANES);
-                            const T value = of_row(v, u, LANES);
+                            const I column = shuffle(j, u, LANES);
+                            const T value = shuffle(v, u, LANES);
 #pragma unroll
                             for (int f = 0; f < PER_LANE; ++f)
                                 if (mine[f] == column) sum[f] -= l * value;
@@ -405,16 +357,13 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
                 bool good = true;
                 const T v = parts & (mine[e] < i ? LOWER : UPPER)
                                 ? renewed<T, SYMMETRIC>(mine[e] < i, mine[e] == i, sum[e], held[e], divisor[e],
-                                                        typename RealOf<T>::type(damping), good)
+                                                        Real<T>(damping), good)
                                 : held[e];
                 if (here) {
                     one[lo + e * LANES + lane] = v;
                     square += residual<T, SYMMETRIC>(mine[e] < i, sum[e], held[e], divisor[e]);
                 }
-                if (here && !good) {
-                    atomicAdd(reinterpret_cast<unsigned long long*>(refused), 1ull);
-                    atomicMin(refused + 1, (long long)i);
-                }
+                if (here && !good) refuse(refused, i);
             }
             if (squares != nullptr) {
 #pragma unroll

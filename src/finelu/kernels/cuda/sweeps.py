@@ -30,22 +30,8 @@ def _row_sweeps(A, F, one, other, squares, refused, columns, damping, parts, row
         arrived = cupy.empty(1, np.uint32)
         set_zero(arrived)
     launch = kernel("sweeps", "row_sweeps", F.dtype, F.indices.dtype, lanes, per_lane, columns is not None)
-    launch(
-        (grid,),
-        (BLOCK,),
-        (
-            *operands(A, F, columns),
-            np.float64(damping),
-            one,
-            other,
-            optional(squares),
-            refused,
-            np.int32(parts),
-            np.int32(count),
-            arrived,
-        ),
-        enable_cooperative_groups=count > 1,
-    )
+    given = np.float64(damping), one, other, optional(squares), refused, np.int32(parts), np.int32(count), arrived
+    launch((grid,), (BLOCK,), (*operands(A, F, columns), *given), enable_cooperative_groups=count > 1)
 
 
 def _table_sweep(A, F, out, squares, refused, columns, damping, parts, in_place):
@@ -54,15 +40,8 @@ def _table_sweep(A, F, out, squares, refused, columns, damping, parts, in_place)
     mean = F.below / F.n if symmetric else (F.nnz - F.n - F.below) / F.n
     lanes, slots = shape(mean, min(longest, 512))
     most = slots // 2
-    arguments = (
-        *operands(A, F, columns),
-        np.float64(damping),
-        out,
-        optional(squares),
-        refused,
-        np.int32(parts),
-        np.int32(most),
-    )
+    given = np.float64(damping), out, optional(squares), refused, np.int32(parts), np.int32(most)
+    arguments = *operands(A, F, columns), *given
     kernel("sweeps", "short_sweep", F.dtype, index, lanes, slots, symmetric, in_place)(
         (blocks(F.n * lanes, BLOCK),),
         (BLOCK,),

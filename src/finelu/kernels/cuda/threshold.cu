@@ -12,23 +12,14 @@ __device__ void ilut_row(I i, const I* __restrict__ indptr, const I* __restrict_
 {
     const I end = indptr[i + 1];
     bool fresh;
-    int slot, pivot_slot = 0;
-    row.clear();
-    for (I first = indptr[i]; first < end; first += 32) {
-        const I p = first + row.lane;
-        const bool has = p < end;
-        const I j = has ? cols[p] : I(-1);
-        if (!row.insert(has, j, i, slot, fresh)) return pool.end(TABLE_FULL);
-        if (has) row.value[slot] = a[p];
-        const unsigned own = __ballot_sync(0xffffffffu, j == i);
-        if (own != 0) pivot_slot = __shfl_sync(0xffffffffu, slot, __ffs(own) - 1);
-    }
-    __syncwarp();
+    int slot;
+    const int pivot_slot = row.fill(i, indptr[i], end, cols, [&](I p) { return a[p]; });
+    if (pivot_slot < 0) return pool.end(TABLE_FULL);
     while (row.waiting > 0) {
         int of_k;
         const I k = row.pop(of_k);
         const T v = row.value[of_k];
-        if (magnitude(v) <= tau) continue;
+        if (modulus(v) <= tau) continue;
         const u64 word = pool.await(k);
         if (word >= FAILED) return pool.give_up(i, word);
         const long long at = (long long)(word >> BEHIND_BITS);
@@ -52,23 +43,17 @@ __device__ void ilut_row(I i, const I* __restrict__ indptr, const I* __restrict_
     bool good = is_finite(pivot) && !(pivot == T(0));
     row.keep_behind([&](T v) {
         good = good && is_finite(v);
-        return magnitude(v) > tau;
+        return modulus(v) > tau;
     });
-    if (!__all_sync(0xffffffffu, good)) return pool.bad(i, pivot);
+    if (!__all_sync(ALL, good)) return pool.bad(i, pivot);
     const int below = row.largest(row.list, row.kept, allowed(fill, diag[i] - indptr[i]));  // in order as they came
     const int above = row.largest(row.behind, row.above, allowed(fill, end - 1 - diag[i]));
     row.in_order(row.behind, above);
-    const long long place = pool.take(below + 1 + above);
-    if (place < 0) return;
-    for (int e = row.lane; e < below + 1 + above; e += 32) {
-        const int s = e < below ? row.list[e] : e == below ? pivot_slot : row.behind[e - below - 1];
-        pool.columns[place + e] = row.column(s);
-        pool.values[place + e] = row.value[s];
-    }
-    pool.publish(i, place, below, above);
+    row.write(pool, i, below, pivot_slot, above);
 }
 
-// scratch: null, and the rows of a block lie in its shared memory. Launch: GROWING_WARPS warps a block, any number of them.
+// scratch: null, and the rows of a block lie in its shared memory. Launch: GROWING_WARPS warps a block, any number of
+// them.
 template <typename T, typename I, typename N>
 __global__ void __launch_bounds__(GROWING_WARPS * 32)
 ilut(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ diag, const T* __restrict__ a,
@@ -77,18 +62,19 @@ ilut(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __r
 {
     const Pool<T, I> pool{columns, values, ready, before, state, room, pivots};
     Row<T, I, N> row(row_memory<T, I, N>(scratch, size), size);
-    for (long long t = pool.next(); t < n && !__any_sync(0xffffffffu, pool.over()); t = pool.next())
+    for (long long t = pool.next(); t < n && !__any_sync(ALL, pool.over()); t = pool.next())
         if (!pool.has(t)) ilut_row(I(t), indptr, cols, diag, a, tau[t], fill, pool, row);
 }
 
-// ICT, column i: its entries of A from c_* (the lower triangle by columns, at `places` of a), and what earlier columns
-// subtract. A column k may have an entry in row i if row i of A does, or a column that has one has another in row k.
+// ICT, column i: its entries of A from c_* (the lower triangle by columns, at `places` of a), less the products of
+// earlier columns. A column k may have an entry in row i if row i of A does, or a column that has one has another in
+// row k.
 template <typename T, typename I, typename N>
 __device__ void ict_column(I i, const I* __restrict__ indptr, const I* __restrict__ cols, const T* __restrict__ a,
                            const I* __restrict__ c_indptr, const I* __restrict__ c_rows, const I* __restrict__ places,
                            double tau, double fill, const Pool<T, I>& pool, Row<T, I, N>& row)
 {
-    using R = typename RealOf<T>::type;
+    using R = Real<T>;
     const I lower_end = indptr[i + 1] - 1, begin = c_indptr[i], end = c_indptr[i + 1];  // the diagonal is last, and first
     bool fresh;
     int slot;
@@ -115,9 +101,9 @@ __device__ void ict_column(I i, const I* __restrict__ indptr, const I* __restric
         for (int first = 1; first <= behind && own == 0; first += 32) {
             const int e = first + row.lane;
             const I j = e <= behind ? pool.columns[at + e] : I(-1);
-            const unsigned here = __ballot_sync(0xffffffffu, j == i);
+            const unsigned here = __ballot_sync(ALL, j == i);
             if (here != 0) own = first + __ffs(here) - 1;
-            else if (__any_sync(0xffffffffu, j > i)) break;
+            else if (__any_sync(ALL, j > i)) break;
         }
         if (own == 0) continue;  // it was dropped
         const T l = pool.values[at + own], factor = conj(l);
@@ -134,9 +120,9 @@ __device__ void ict_column(I i, const I* __restrict__ indptr, const I* __restric
     bool good = is_finite(square) && square > R(0);
     row.keep_behind([&](T v) {
         good = good && is_finite(v);
-        return magnitude(v) > tau;
+        return modulus(v) > tau;
     });
-    if (!__all_sync(0xffffffffu, good)) return pool.bad(i, T(square));
+    if (!__all_sync(ALL, good)) return pool.bad(i, T(square));
     const int under = row.largest(row.behind, row.above, allowed(fill, end - 1 - begin));
     row.in_order(row.behind, under);
     const R root = sqrt(square);
@@ -145,7 +131,7 @@ __device__ void ict_column(I i, const I* __restrict__ indptr, const I* __restric
         good = good && is_finite(v);
         row.value[row.behind[e]] = v;
     }
-    if (!__all_sync(0xffffffffu, good)) return pool.bad(i, T(square));
+    if (!__all_sync(ALL, good)) return pool.bad(i, T(square));
     __syncwarp();
     const long long place = pool.take(1 + under);
     if (place < 0) return;
@@ -166,6 +152,6 @@ ict(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const T* __re
 {
     const Pool<T, I> pool{columns, values, ready, before, state, room, pivots};
     Row<T, I, N> row(row_memory<T, I, N>(scratch, size), size);
-    for (long long t = pool.next(); t < n && !__any_sync(0xffffffffu, pool.over()); t = pool.next())
+    for (long long t = pool.next(); t < n && !__any_sync(ALL, pool.over()); t = pool.next())
         if (!pool.has(t)) ict_column(I(t), indptr, cols, a, c_indptr, c_rows, places, tau[t], fill, pool, row);
 }

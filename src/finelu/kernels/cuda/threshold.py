@@ -9,10 +9,11 @@ import cupy
 import numpy as np
 
 from finelu import deadline
+from finelu.device import free_memory
 from finelu.errors import MatrixError
 from finelu.kernels.cuda.indices import pointers, shifted
 from finelu.kernels.cuda.pattern import columns_of
-from finelu.kernels.cuda.runtime.launch import BLOCK, blocks, device_limits, kernel, most_shared, optional
+from finelu.kernels.cuda.runtime.launch import blocks, device_limits, for_each, kernel, most_shared, optional
 from finelu.kernels.cuda.runtime.memory import set_pending, set_zero
 from finelu.kernels.cuda.vectors import gather
 from finelu.kernels.operands import CSR, INT32_LIMIT, Factored
@@ -27,7 +28,7 @@ NONE, UNLIMITED = 2**32 - 1, 2**62  # no row; a number of entries that none has
 
 
 class Grown(NamedTuple):
-    """What a kernel made of n rows.
+    """The result of a kernel for n rows.
 
     bad : the first bad row, -1 if none.  pivot : its own.  stored : entries, more than `most` where it ended for that.
     indptr (n + 1,), indices, data (stored,), diag (n,) : the rows, of A's index type; None where there are not all.
@@ -45,7 +46,7 @@ class Grown(NamedTuple):
 def grow(launched: tuple, indices, n: int, value, most: int, *arguments, values: bool = True) -> Grown:
     """Run a kernel for n rows, with `arguments` before those that all such kernels have.
 
-    launched : as `kernel` takes it, without the type of the numbers of slots.  indices : of A, or what else has as many
+    launched : as `kernel` takes it, without the type of the numbers of slots.  indices : of A, or an array with as many
         entries.  value : dtype of what the pool holds of a column.  most : entries that may be made.
     values : whether they are wanted. The host waits once for each launch, of which another follows where there was too
     little room, and once for the size. Cost: that of the kernel, and a copy.
@@ -61,7 +62,7 @@ def grow(launched: tuple, indices, n: int, value, most: int, *arguments, values:
         deadline.check()
         set_zero(state[1:2])
         set_pending(state[2:3])
-        run, grid, shared, scratch = _shape(launched, n, size, value.itemsize + index.itemsize)
+        run, grid, shared, scratch = _shape(launched, n, size, value.itemsize + index.itemsize, ready)
         pool = columns, data, ready, before, state, np.int64(room), pivots
         run(
             (grid,),
@@ -86,15 +87,14 @@ def grow(launched: tuple, indices, n: int, value, most: int, *arguments, values:
     return Grown(-1, 0, stored, *_collected(ready, before, columns, data, values))
 
 
-def _shape(launched: tuple, n: int, size: int, bytes_of_column: int):
+def _shape(launched: tuple, n: int, size: int, bytes_of_column: int, like):
     """(kernel, blocks, bytes of shared memory of each, memory for the tables elsewhere or None)."""
     grid = min(blocks(n, WARPS), BLOCKS * device_limits()["processors"])
     run, of_block = kernel(*launched, "unsigned short"), WARPS * size * (bytes_of_column + 4)
     if size <= SHARED and of_block <= most_shared(run):
         return run, grid, of_block, None
     run, of_block = kernel(*launched, "unsigned"), WARPS * size * (bytes_of_column + 8)
-    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    grid = max(1, min(grid, free // 4 // of_block))
+    grid = max(1, min(grid, free_memory(like) // 4 // of_block))
     return run, grid, 0, cupy.empty(grid * of_block, np.uint8)
 
 
@@ -108,17 +108,14 @@ def _longer(array, size: int, stored: int):
 def _collected(ready, before, columns, data, values: bool):
     """indptr, indices, data and diag of the rows in the pool, one after the other."""
     n, lengths = ready.size, cupy.empty(ready.size, np.int64)
-    kernel("runtime/growing", "pool_lengths")((blocks(n, BLOCK),), (BLOCK,), (np.int64(n), ready, before, lengths))
+    for_each("runtime/growing", "pool_lengths", (), np.int64(n), ready, before, lengths)
     indptr, stored = pointers(lengths)
     index = columns.dtype if stored <= INT32_LIMIT else np.dtype(np.int64)
     indptr, columns = shifted(indptr, 0, index), shifted(columns[:stored], 0, index)
     indices, diag = cupy.empty(stored, index), cupy.empty(n, index)
     out = cupy.empty(stored, data.dtype) if values else None
-    kernel("runtime/growing", "collect", data.dtype, index)(
-        (blocks(32 * n, BLOCK),),
-        (BLOCK,),
-        (index.type(n), ready, before, columns, data, indptr, indices, optional(out), diag),
-    )
+    given = index.type(n), ready, before, columns, data, indptr, indices, optional(out), diag
+    for_each("runtime/growing", "collect", (data.dtype, index), *given, lanes=32)
     return indptr, indices, out, diag
 
 

@@ -1,12 +1,12 @@
-// Sparse triangular solves: T x = b with T = D + N, N strictly triangular, D diagonal (or the identity).
-// Twins: kernels/reference/triangular.py:solve_triangular. A row's terms are summed in a fixed order (per lane, then a tree over the
-// lanes), so the result is the same in every run.
+// Sparse triangular solves: T x = b with T = D + N, N strictly triangular, D diagonal (or the identity). Twins:
+// kernels/reference/triangular.py:solve_triangular. A row's terms are summed in a fixed order (per lane, then a tree
+// over the lanes), so the result is the same in every run.
 //
-// Operand of the kernels in natural order: row i owns places begin[i] <= p < end[i] of cols and vals; inverse[i] is
-// 1 / D_ii, or inverse is null for D = I. Rows are visited as t = 0, 1, ..., n - 1 with i = t, or i = n - 1 - t if
+// Operand of the kernels in natural order: row i owns places begin[i] <= p < end[i] of cols and vals; inverse[i] is 1 /
+// D_ii, or inverse is null for D = I. Rows are visited as t = 0, 1, ..., n - 1 with i = t, or i = n - 1 - t if
 // `reverse`, and N_ij is non-zero only where j is visited before i. x and counter are set to 0xff (pending) before the
-// launch. Right-hand sides are the columns of b and x, (n, k) row-major, k = gridDim.y. The entries of a row are taken in
-// visiting order too (descending columns if `reverse`): those that are awaited longest come last.
+// launch. Right-hand sides are the columns of b and x, (n, k) row-major, k = gridDim.y. The entries of a row are taken
+// in visiting order too (descending columns if `reverse`): those that are awaited longest come last.
 #include "runtime/finelu.cuh"
 
 using namespace fl;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
         }
     };
     fetch();
-    while (__any_sync(0xffffffffu, !done)) {
+    while (__any_sync(ALL, !done)) {
         while (p < stop) {
             const I at = (reverse ? n - 1 - col : col) - first;
             const T v = at >= 0 ? peek_shared(own + at) : peek(x + col * k + c);
@@ -68,13 +68,10 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
         __syncwarp();
         bool ready = !done && p >= stop;
         if (LANES > 1) {
-            const unsigned votes = __ballot_sync(0xffffffffu, ready);
-            const unsigned group = (LANES == 32 ? 0xffffffffu : ((1u << LANES) - 1u) << (threadIdx.x % 32 / LANES * LANES));
-            ready = (votes & group) == group;
-            if (__any_sync(0xffffffffu, ready)) {
-                T total = sum;
-#pragma unroll
-                for (int offset = LANES / 2; offset > 0; offset /= 2) total += shuffle_xor(total, offset);
+            const unsigned votes = __ballot_sync(ALL, ready);
+            ready = (votes & group_mask<LANES>()) == group_mask<LANES>();
+            if (__any_sync(ALL, ready)) {
+                const T total = lanes_sum<LANES>(sum);
                 if (ready) sum = total;
             }
         }
@@ -89,9 +86,9 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
     }
 }
 
-// One warp's share of a solve in level order: job = (first row in order, rows << 8 | log2 of threads a row), rows of one
-// level. `look(j)` polls the unknown j, `tell(i, value)` announces it. Rows of a job never wait for each other, so a lane
-// may spin by itself until all that it asked for is there.
+// One warp's share of a solve in level order: job = (first row in order, rows << 8 | log2 of threads a row), rows of
+// one level. `look(j)` polls the unknown j, `tell(i, value)` announces it. Rows of a job never wait for each other, so
+// a lane may spin by itself until all that it asked for is there.
 template <typename T, typename I, typename Look, typename Tell>
 __device__ inline void solve_job(int2 job, size_t k, size_t c, int reverse, const I* __restrict__ order, const I* __restrict__ begin,
                                  const I* __restrict__ end, const I* __restrict__ cols, const T* __restrict__ vals,
@@ -121,26 +118,19 @@ __device__ inline void solve_job(int2 job, size_t k, size_t c, int reverse, cons
                 v[q] = T(0);
                 if (have) make_pending(v[q]);
             }
-            bool waits;
-            do {  // ask again for all that are missing at once, so that their latencies overlap
-                waits = false;
-#pragma unroll
-                for (int q = 0; q < BATCH; ++q)
-                    if (pending(v[q])) v[q] = look(col[q]);
-#pragma unroll
-                for (int q = 0; q < BATCH; ++q) waits |= pending(v[q]);
-            } while (waits);
+            await_each(v, [&](int q) { return look(col[q]); });
 #pragma unroll
             for (int q = 0; q < BATCH; ++q) sum += val[q] * v[q];
         }
     }
     __syncwarp();
-    for (int offset = lanes / 2; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+    sum = group_sum(sum, lanes);
     if (alive && lane == 0) tell(i, (rhs - sum) * inv);
 }
 
-// Level-packed solve (ILUPACK on GPUs, 2019, section 4.2): rows in level order; a warp takes rows of one level and of one
-// size class, 1 to 32 threads a row, see solve_job. Progress: see ticket(). Launch: gridDim.x * blockDim.x / 32 >= *n_jobs.
+// Level-packed solve (ILUPACK on GPUs, 2019, section 4.2): rows in level order; a warp takes rows of one level and of
+// one size class, 1 to 32 threads a row, see solve_job. Progress: see ticket(). Launch: gridDim.x * blockDim.x / 32 >=
+// *n_jobs.
 template <typename T, typename I>
 __global__ void __launch_bounds__(256) trsv_level_packed(const int* __restrict__ n_jobs, const int2* __restrict__ jobs, int reverse,
                                   const I* __restrict__ order, const I* __restrict__ begin, const I* __restrict__ end,
@@ -155,9 +145,9 @@ __global__ void __launch_bounds__(256) trsv_level_packed(const int* __restrict__
 }
 
 // The same jobs, all in one block: no dependency leaves the SM, unknowns are exchanged in shared memory (some 0.1 to
-// 0.25 us a level). For deep systems with few rows a level. x needs no preparation. Warp w of W takes the jobs w, w + W,
-// ... in this order. Progress: all earlier jobs of the warp that holds the first unfinished job are finished, so it works
-// on that job, and what that job waits for is finished too.
+// 0.25 us a level). For deep systems with few rows a level. x needs no preparation. Warp w of W takes the jobs w, w +
+// W, ... in this order. Progress: all earlier jobs of the warp that holds the first unfinished job are finished, so it
+// works on that job, whose dependencies are finished, too.
 // Launch: gridDim = (1, k), dynamic shared memory n * sizeof(T).
 template <typename T, typename I>
 __global__ void __launch_bounds__(512) trsv_one_block(I n, const int* __restrict__ n_jobs, const int2* __restrict__ jobs, int reverse,
@@ -184,10 +174,10 @@ __global__ void __launch_bounds__(512) trsv_one_block(I n, const int* __restrict
 template <typename T, typename I>
 __global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source, const T* __restrict__ vals, T* out)
 {
-    for (long long p = (long long)blockIdx.x * blockDim.x + threadIdx.x; p < nnz; p += (long long)gridDim.x * blockDim.x) {
-        const T v = vals[source[p]];
-        out[p] = conjugate ? conj(v) : v;
-    }
+    const long long p = own_item();
+    if (p >= nnz) return;
+    const T v = vals[source[p]];
+    out[p] = conjugate ? conj(v) : v;
 }
 
 // inverse[r] = 1 / vals[place[r]]; bad[0] = the smallest r whose reciprocal is not finite. bad is set to 0xff bytes
@@ -195,7 +185,7 @@ __global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source
 template <typename T, typename I>
 __global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place, const T* __restrict__ vals, T* inverse, unsigned* bad)
 {
-    const I r = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I r = I(own_item());
     if (r >= n) return;
     const T d = vals[place[r]], q = T(1) / (conjugate ? conj(d) : d);
     inverse[r] = q;
@@ -208,7 +198,7 @@ __global__ void jacobi_sweep(I n, const I* __restrict__ begin, const I* __restri
                              const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b,
                              const T* __restrict__ x, T* y)
 {
-    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I i = I(own_item());
     const size_t k = gridDim.y, c = blockIdx.y;
     if (i >= n) return;
     T sum = b[i * k + c];
@@ -224,7 +214,7 @@ template <typename T, typename I>
 __global__ void isai(I n, int reverse, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
                      const T* __restrict__ vals, const T* __restrict__ inverse, T* w, T* w_diag)
 {
-    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I i = I(own_item());
     if (i >= n) return;
     const T wii = inverse == nullptr ? T(1) : inverse[i];
     w_diag[i] = wii;
@@ -236,12 +226,8 @@ __global__ void isai(I n, int reverse, const I* __restrict__ begin, const I* __r
         for (I before = 0; before < step; ++before) {
             const I q = reverse ? lo + before : lo + len - 1 - before;
             const I m = cols[q];
-            I a = begin[m], z = end[m];
-            while (a < z) {
-                const I mid = a + (z - a) / 2;
-                if (cols[mid] < j) a = mid + 1; else z = mid;
-            }
-            if (a < end[m] && cols[a] == j) sum += w[q] * vals[a];
+            const I meets = find(cols, begin[m], end[m], j);
+            if (meets >= 0) sum += w[q] * vals[meets];
         }
         w[p] = inverse == nullptr ? -sum : -sum * inverse[j];
     }
@@ -252,7 +238,7 @@ template <typename T, typename I>
 __global__ void isai_apply(I n, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
                            const T* __restrict__ w, const T* __restrict__ w_diag, const T* __restrict__ b, int add, T* x)
 {
-    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I i = I(own_item());
     const size_t k = gridDim.y, c = blockIdx.y;
     if (i >= n) return;
     T sum = w_diag[i] * b[i * k + c];
@@ -266,7 +252,7 @@ __global__ void triangle_residual(I n, const I* __restrict__ begin, const I* __r
                                   const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b,
                                   const T* __restrict__ x, T* r)
 {
-    const I i = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I i = I(own_item());
     const size_t k = gridDim.y, c = blockIdx.y;
     if (i >= n) return;
     T sum = b[i * k + c] - (inverse == nullptr ? x[i * k + c] : x[i * k + c] / inverse[i]);

@@ -6,13 +6,13 @@ import cupy
 import numpy as np
 
 from finelu.errors import ParameterError
-from finelu.kernels.cuda.runtime.launch import MOST_COLUMNS, blocks, device_limits, kernel, optional
+from finelu.kernels.cuda.levels import levels_on_device
+from finelu.kernels.cuda.runtime.launch import MOST_COLUMNS, blocks, device_limits, for_each, kernel, optional
 from finelu.kernels.cuda.runtime.memory import new_bad, set_pending
 from finelu.kernels.cuda.runtime.schedule import (
     jobs_at_most,
     lanes_for,
     level_order,
-    levels_on_device,
     one_block_rows,
     padding_for,
     warps_per_level,
@@ -31,17 +31,12 @@ LEVEL_PACKED_ROWS_PER_LEVEL = 120
 
 def gather(values, source, out, conjugate=False) -> None:
     """out[p] = values[source[p]], conjugated on request."""
-    if out.size:
-        index = source.dtype
-        kernel("triangular", "gather_values", values.dtype, index)(
-            (min(blocks(out.size, 256), 65535),),
-            (256,),
-            (index.type(out.size), np.int32(conjugate), source, values, out),
-        )
+    n = source.dtype.type(out.size)
+    for_each("triangular", "gather_values", (values.dtype, n.dtype), n, np.int32(conjugate), source, values, out)
 
 
 class _Plan:
-    """What all methods share: where values come from, the inverse of the diagonal, workspace of a solve."""
+    """Common code of all methods: the values, the inverse of the diagonal, solves of several right-hand sides."""
 
     method = ""
 
@@ -59,11 +54,8 @@ class _Plan:
         if t.diag is not None:
             if self.inverse is None:
                 self.inverse = cupy.empty(self.n, values.dtype)
-            kernel("triangular", "invert_diagonal", values.dtype, self.index)(
-                (blocks(self.n, 256),),
-                (256,),
-                (self.index.type(self.n), np.int32(t.conjugate), t.diag, values, self.inverse, optional(bad)),
-            )
+            given = np.int32(t.conjugate), t.diag, values, self.inverse, optional(bad)
+            for_each("triangular", "invert_diagonal", (values.dtype, self.index), self.index.type(self.n), *given)
         self._load(values)
         return bad
 
@@ -76,8 +68,14 @@ class _Plan:
             self.values = cupy.empty(t.indices.size, values.dtype)
         gather(values, t.source, self.values, t.conjugate)
 
-    def _inverse(self):
-        return optional(self.inverse)
+    def _matrix(self):
+        """The rows of the triangle and its inverse diagonal, as arguments of a kernel."""
+        t = self.triangle
+        return t.begin, t.end, t.indices, self.values, optional(self.inverse)
+
+    def _grid(self, x):
+        """Grid and block of a kernel with a thread for each row and column of x."""
+        return (blocks(self.n, 256), x.size // self.n), (256,)
 
     def solve(self, b, x) -> None:
         """x with T x = b, queued on the current stream; b and x (n,) or (n, k), C-contiguous, not overlapping."""
@@ -115,18 +113,7 @@ class SyncFree(_Queued):
         kernel("triangular", "trsv_sync_free", dtype, self.index, self.lanes)(
             (blocks(n * self.lanes, BLOCK), columns),
             (BLOCK,),
-            (
-                self.index.type(n),
-                np.int32(t.reverse),
-                t.begin,
-                t.end,
-                t.indices,
-                self.values,
-                self._inverse(),
-                b,
-                x,
-                counters,
-            ),
+            (self.index.type(n), np.int32(t.reverse), *self._matrix(), b, x, counters),
             shared_mem=BLOCK // self.lanes * dtype.itemsize,
         )
 
@@ -147,18 +134,7 @@ class _InLevelOrder(_Queued):
         return level_order(triangle, level, deepest, depth, cls.per_lane, most_jobs=most)
 
     def _operand(self):
-        t = self.triangle
-        return (
-            self.n_jobs,
-            self.jobs,
-            np.int32(t.reverse),
-            self.order,
-            t.begin,
-            t.end,
-            t.indices,
-            self.values,
-            self._inverse(),
-        )
+        return self.n_jobs, self.jobs, np.int32(self.triangle.reverse), self.order, *self._matrix()
 
 
 class LevelPacked(_InLevelOrder):
@@ -204,16 +180,12 @@ class Jacobi(_Plan):
         self.sweeps = sweeps
 
     def _solve(self, b, x):
-        t, n = self.triangle, self.n
-        columns = x.size // n
         launch = kernel("triangular", "jacobi_sweep", x.dtype, self.index)
-        grid = (blocks(n, 256), columns)
-        other = cupy.empty_like(x)
+        grid, matrix, other = self._grid(x), (self.index.type(self.n), *self._matrix()), cupy.empty_like(x)
         source, target = (other, x) if self.sweeps % 2 == 0 else (x, other)
         source.fill(0)  # the first call makes D^-1 b of it; then come the sweeps, the last of which writes x
         for _ in range(self.sweeps + 1):
-            args = (self.index.type(n), t.begin, t.end, t.indices, self.values, self._inverse(), b, source, target)
-            launch(grid, (256,), args)
+            launch(*grid, (*matrix, b, source, target))
             source, target = target, source
 
 
@@ -232,38 +204,24 @@ class ISAI(_Plan):
         t, n = self.triangle, self.n
         if self.w is None:
             self.w, self.w_diag = cupy.empty(t.indices.size, values.dtype), cupy.empty(n, values.dtype)
-        kernel("triangular", "isai", values.dtype, self.index)(
-            (blocks(n, 128),),
-            (128,),
-            (
-                self.index.type(n),
-                np.int32(t.reverse),
-                t.begin,
-                t.end,
-                t.indices,
-                self.values,
-                self._inverse(),
-                self.w,
-                self.w_diag,
-            ),
-        )
+        given = np.int32(t.reverse), *self._matrix(), self.w, self.w_diag
+        for_each("triangular", "isai", (values.dtype, self.index), self.index.type(n), *given, block=128)
         return bad
 
     def _solve(self, b, x):
-        t, n = self.triangle, self.n
-        grid = (blocks(n, 256), x.size // n)
+        t, n, grid = self.triangle, self.index.type(self.n), self._grid(x)
         apply = kernel("triangular", "isai_apply", x.dtype, self.index)
         residual = kernel("triangular", "triangle_residual", x.dtype, self.index)
-        pattern = (self.index.type(n), t.begin, t.end, t.indices)
-        apply(grid, (256,), (*pattern, self.w, self.w_diag, b, np.int32(0), x))
+        inverse = n, t.begin, t.end, t.indices, self.w, self.w_diag
+        apply(*grid, (*inverse, b, np.int32(0), x))
         r = cupy.empty_like(x) if self.sweeps > 1 else None
         for _ in range(self.sweeps - 1):
-            residual(grid, (256,), (*pattern, self.values, self._inverse(), b, x, r))
-            apply(grid, (256,), (*pattern, self.w, self.w_diag, r, np.int32(1), x))
+            residual(*grid, (n, *self._matrix(), b, x, r))
+            apply(*grid, (*inverse, r, np.int32(1), x))
 
 
 def solve_in_turn(plans, b, x) -> None:
-    """Solve with each plan what the one before has found, b first and x last; see kernels/reference/triangular.py.
+    """Solve with one plan after the other, each with the solution of the one before as right-hand side, from b to x.
     Queued on the current stream."""
     columns = x.size // plans[0].n
     if columns > MOST_COLUMNS:

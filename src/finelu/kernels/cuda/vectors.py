@@ -7,12 +7,12 @@ from functools import partial
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import BLOCK, blocks, by_columns, kernel, optional, over_elements, summing
+from finelu.kernels.cuda.runtime.launch import by_columns, for_each, optional, over_elements, summing
 from finelu.kernels.cuda.runtime.memory import set_pending
 
 NONE = 2**64 - 1  # stands for no place
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long", 16: "ulonglong2"}  # by bytes
-_sum = partial(summing, "vectors")
+_sum, _each = partial(summing, "vectors"), partial(for_each, "vectors")
 
 
 def dot(x, y, out):
@@ -35,11 +35,8 @@ def gather(x, places):
     """x[places], of rows if x has two dimensions; see kernels/reference/vectors.py."""
     x = cupy.ascontiguousarray(x)
     out = cupy.empty((places.size, *x.shape[1:]), x.dtype)
-    if out.size:
-        columns = x[:1].size
-        kernel("vectors", "gather", WORDS[x.itemsize], places.dtype)(
-            (blocks(out.size, BLOCK),), (BLOCK,), (np.int64(out.size), np.int32(columns), places, x, out)
-        )
+    columns = np.int32(x[:1].size)
+    _each("gather", (WORDS[x.itemsize], places.dtype), np.int64(out.size), columns, places, x, out)
     return out
 
 
@@ -63,20 +60,14 @@ def first_not_finite(x) -> int:
 def first_not_positive(x, places) -> int:
     """The first i for which x[places[i]] is not above 0; see kernels/reference/vectors.py. Waits for the device."""
     found = _nothing_found()
-    if places.size:
-        kernel("vectors", "first_not_positive", x.dtype, places.dtype)(
-            (blocks(places.size, BLOCK),), (BLOCK,), (np.int64(places.size), x, places, found)
-        )
+    _each("first_not_positive", (x.dtype, places.dtype), np.int64(places.size), x, places, found)
     return _found(found)
 
 
 def first_of_other_sign(x, places, y) -> int:
     """The first i for which one of x[places[i]] and y[i] is above 0 and the other is not, -1 for none; waits."""
     found = _nothing_found()
-    if places.size:
-        kernel("vectors", "first_of_other_sign", x.dtype, places.dtype)(
-            (blocks(places.size, BLOCK),), (BLOCK,), (np.int64(places.size), x, places, y, found)
-        )
+    _each("first_of_other_sign", (x.dtype, places.dtype), np.int64(places.size), x, places, y, found)
     return _found(found)
 
 
@@ -98,25 +89,19 @@ def size_of_dot(x, y, out):
 def gather_scaled(rows, scale, r):
     """scale_i r[rows_i]; see kernels/reference/vectors.py."""
     r = cupy.ascontiguousarray(r)
-    out, grid, columns = by_columns(rows.size, r)
-    index = rows.dtype
-    if out.size:
-        kernel("vectors", "gather_scaled", r.dtype, index)(
-            (blocks(rows.size, BLOCK), grid), (BLOCK,), (index.type(rows.size), columns, rows, scale, r, out)
-        )
+    out, columns = by_columns(rows.size, r)
+    given = rows.dtype.type(rows.size), np.int32(columns), rows, scale, r, out
+    _each("gather_scaled", (r.dtype, rows.dtype), *given, columns=columns)
     return out
 
 
 def scatter_scaled(places, scale, s, t, w):
     """scale_i (s - t, w)_i at places_i; see kernels/reference/vectors.py. t and w may be None."""
-    out, grid, columns = by_columns(places.size, s)
+    out, columns = by_columns(places.size, s)
     index = places.dtype
-    sizes = index.type(places.size), index.type(s.shape[0]), columns
-    parts = s, optional(t), optional(w)
-    if out.size:
-        kernel("vectors", "scatter_scaled", s.dtype, index)(
-            (blocks(places.size, BLOCK), grid), (BLOCK,), (*sizes, places, scale, *parts, out)
-        )
+    sizes = index.type(places.size), index.type(s.shape[0]), np.int32(columns)
+    given = places, scale, s, optional(t), optional(w), out
+    _each("scatter_scaled", (s.dtype, index), *sizes, *given, columns=columns)
     return out
 
 

@@ -49,6 +49,7 @@ class Analysis:
     library : the analysis by KLU, feral or PARDISO if one of them is used, else None.
     by_itself : the order that SuperLU finds as it factors: COLAMD (of the columns) or MMD (of A + A^T); "" if none.
     prepared : the matrix that was analysed, None if the caller has it.
+    columns : the matrix to factor, see `columns_of`, if the analysis has made it; else None.
     """
 
     arranged: Arrangement
@@ -58,6 +59,7 @@ class Analysis:
     library: Library | None = None
     by_itself: str = ""
     prepared: Prepared | None = None
+    columns: Any = None
 
 
 def analysed(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
@@ -74,15 +76,16 @@ def analysed(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | N
 
 def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
     """`analysed` for a prepared A."""
-    start, plain = perf_counter(), _plain(A)
+    start = perf_counter()
     require_indices(recipe, "A", A.nnz)
     if recipe.backend == "auto" and recipe.ordering == "auto" and recipe.matching is None and not recipe.shift:
-        library, fill, job = _library_if_better(A, job)
-        if library is not None:
-            return Analysis(plain, False, fill, perf_counter() - start, library)
+        found, job = _by_library_if_better(A, job)
+        if found is not None:
+            return found
+    plain = _plain(A)
     if recipe.backend == "feral":
-        ldl, fill = feral.LDL(columns_of(recipe, plain, A), _of_feral(recipe)), with_little_fill(A, "amd")[1]
-        return Analysis(plain, False, fill, perf_counter() - start, ldl)
+        ldl = feral.LDL(columns_of(recipe, plain, A), _of_feral(recipe))
+        return Analysis(plain, False, with_little_fill(A, "amd")[1], perf_counter() - start, ldl)
     if recipe.backend == "pardiso":
         if not np.diff(A.indptr).all():
             require_matching(A)  # says which rows
@@ -92,7 +95,7 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
     arranged, matched, by_itself = _matched(recipe, A, few=few)
     if few:
         return Analysis(arranged, matched, None, perf_counter() - start, by_itself=by_itself or MMD)
-    fill = None
+    fill: Fill | None = None
     if not by_itself and not (recipe.backend == "klu" and recipe.ordering in ("auto", None)):
         order, fill = _ordered(recipe, arranged.matrix(A), None) if matched else _ordered(recipe, A, job)
         rows, columns = arranged.rows[order], arranged.columns[order]
@@ -141,14 +144,18 @@ def _by_klu(recipe: Any, arranged: Arrangement, A: CSR, fill: Fill | None) -> kl
         raise
 
 
-def _library_if_better(
+def _by_library_if_better(
     A: CSR, job: OrderingJob | None, *, light: bool = False
-) -> tuple[Library | None, Fill | None, OrderingJob | None]:
-    """(library, fill, job): the analysis by the library that is expected to take less time than SuperLU, or None; the
-    fill if counted, or None; the job of an order.
+) -> tuple[Analysis | None, OrderingJob | None]:
+    """The analysis by the library that is expected to take less time than SuperLU, or None; and the job of an order.
 
     light : whether to try KLU only.
     """
+    start = perf_counter()
+
+    def analysis(library: Library) -> Analysis:
+        return Analysis(plain, False, fill, perf_counter() - start, library, columns=columns)
+
     symmetric = is_mirrored(A)
     real = symmetric and A.dtype.kind != "c"
     wanted = not is_quick(A) and (symmetric or not needs_matching(A))  # whether PARDISO or feral may be used
@@ -158,26 +165,30 @@ def _library_if_better(
     wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
     if klu.nbklu() is not None and _fits_klu(A, fill, symmetric=symmetric, wanted=job is not None and wanted):
         try:
-            found = klu.KLU(_narrow(A.tosparse().tocsc()), klu.AMD)
+            plain = _plain(A)
+            columns = plain.by_columns(A)
+            found = klu.KLU(columns, klu.AMD)
         except (FineluError, MemoryError):  # SuperLU reports the error, or needs less
-            return None, None, job
+            return None, job
         fill = found.expected
         wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
         if fill is not None and fill.flops <= KLU_WORK * fill.nnz and not wanted and found.has_time:
-            return found, fill, job
+            return analysis(found), job
     if not wanted or light:
-        return None, None, job
+        return None, job
     job = job or OrderingJob(A, aside=False)
     _, order, fill = job.found()
     if not may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill):
-        return None, None, job
-    columns = _narrow(A.tosparse().tocsc())
-    if pardiso.mkl() is not None:
-        if job.is_long:
-            return pardiso.Pardiso(columns, pardiso.DISSECTION, symmetric), fill, job
-        matched = symmetric and needs_matching(A)  # a given order excludes a matching
-        return pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, symmetric, None if matched else order), fill, job
-    return feral.LDL(columns, "auto"), fill, job
+        return None, job
+    plain = _plain(A)
+    columns = plain.by_columns(A)
+    if pardiso.mkl() is None:
+        return analysis(feral.LDL(columns, "auto")), job
+    if job.is_long:
+        return analysis(pardiso.Pardiso(columns, pardiso.DISSECTION, symmetric)), job
+    matched = symmetric and needs_matching(A)  # a given order excludes a matching
+    given = None if matched else order
+    return analysis(pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, symmetric, given)), job
 
 
 def light_by_klu(A: CSR) -> Analysis | None:
@@ -187,15 +198,9 @@ def light_by_klu(A: CSR) -> Analysis | None:
     """
     if klu.nbklu() is None or A.nnz > SHORT * A.n:
         return None
-    start = perf_counter()
-    found = prepared(A)
-    A = found.matrix
-    if is_mirrored(A):
-        return None
-    library, fill, _ = _library_if_better(A, None, light=True)
-    if library is None:
-        return None
-    return Analysis(_plain(A), False, fill, perf_counter() - start, library, prepared=found)
+    known = prepared(A)
+    found = None if is_mirrored(known.matrix) else _by_library_if_better(known.matrix, None, light=True)[0]
+    return found and replace(found, prepared=known)
 
 
 def _plain(A: CSR) -> Arrangement:

@@ -80,6 +80,7 @@ class SparseLUFactors(RefinedFactors):
     """
 
     well_formed = True
+    _columns: Any = None  # the matrix that `_compute` factors next, if it was made already
     _bound = ("_lock", "_lu", "_library")
     _made_of = (
         "_by_itself",
@@ -127,6 +128,7 @@ class SparseLUFactors(RefinedFactors):
                     f"{self.recipe!r}: the factors would have {fill.nnz} entries; the memory holds {self._most:.3g}."
                 )
         self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
+        self._columns = known.columns
         self._how = None if known.library is None else (type(known.library), known.library.how)
         self._symmetric = known.library is not None and known.library.symmetric
         self.report.backend = "superlu" if known.library is None else known.library.name
@@ -291,7 +293,8 @@ class SparseLUFactors(RefinedFactors):
 
     def _compute(self, A: CSR) -> None:
         """The factors, with the known order and library."""
-        columns = columns_of(self.recipe, self._arranged, A)
+        columns, self._columns = self._columns, None  # the next values are others
+        columns = columns_of(self.recipe, self._arranged, A) if columns is None else columns
         if self._how is None:
             columns.eliminate_zeros()
             if not columns.diagonal().all() and structural_rank(columns.T) < A.n:  # SuperLU fails for such a matrix

@@ -46,7 +46,7 @@ class Library:
     def holds_for(self, columns: sp.csc_matrix) -> bool:
         """Whether the analysis is valid for this pattern, and for real or complex values."""
         same = zip(self._pattern, (columns.indptr, columns.indices), strict=True)
-        return self._complex == (columns.dtype.kind == "c") and all(np.array_equal(a, b) for a, b in same)
+        return self._complex == (columns.dtype.kind == "c") and all(a is b or np.array_equal(a, b) for a, b in same)
 
     def factor(self, columns: sp.csc_matrix, singular: str) -> Library:
         raise NotImplementedError

@@ -110,7 +110,9 @@ def forgo(work: float) -> int:
     the kernels that make one; 0: make one now. Always 0 once these are compiled.
     """
     global _forgone
-    if _forgone >= COMPILES or ready(makespan):
+    if _forgone < COMPILES and ready(makespan):
+        _forgone = COMPILES  # the disk is not asked again
+    if _forgone >= COMPILES:
         return 0
     _forgone += work  # threads that add at once may lose one addend
     return max(math.ceil((COMPILES - _forgone) / max(work, 1.0)), 0)

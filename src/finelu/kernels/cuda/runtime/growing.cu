@@ -4,7 +4,7 @@
 
 using namespace fl;
 
-// The lengths of the rows in the pool. Launch: gridDim.x * blockDim.x >= n.
+// The lengths of the rows in the pool.
 extern "C" __global__ void pool_lengths(long long n, const u64* ready, const int* before, long long* out)
 {
     const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -12,7 +12,7 @@ extern "C" __global__ void pool_lengths(long long n, const u64* ready, const int
 }
 
 // Row i to the places from indptr[i] on; diag: the place of its diagonal. values, out_values: null for columns alone.
-// A warp a row. Launch: gridDim.x * blockDim.x >= 32 n.
+// A warp a row.
 template <typename V, typename I>
 __global__ void collect(I n, const u64* ready, const int* before, const I* columns, const V* values,
                         const I* __restrict__ indptr, I* out_columns, V* out_values, I* diag)

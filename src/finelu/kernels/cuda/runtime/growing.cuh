@@ -1,13 +1,13 @@
-// Rows whose pattern is found while they are eliminated (ILUT, ICT, the pattern of ILU(k)): a warp a row, in natural
-// order, with no analysis, since what a row will meet is not known beforehand.
-// A row lies in a hash table of its warp: columns and their values. Those before the diagonal wait in a list, from
-// which the smallest is taken until none is left; then the row is put in order and written to where the pool has room.
-// ready[i], pending before, says where: its place in the pool and how much there is behind the diagonal, in one word
-// that is released after the row. Bits do not depend on the order of events: columns of a row that is subtracted are
-// different, and one such row comes after the other. Progress: a warp has one row at a time, of a ticket, and waits for
-// rows with smaller numbers only, which warps hold that run. A row that cannot be finished is posted as FAILED, and so
-// are those that need it. Where a table or the pool is full, all end; what is finished stays, and another launch with
-// more room goes on with the rest.
+// Rows whose pattern is found while they are eliminated (ILUT, ICT, the pattern of ILU(k)): a warp takes a row, in
+// natural order. There is no analysis, since the columns of a row are not known beforehand.
+// A warp holds its row in a hash table of columns and their values. Columns before the diagonal wait in a list; the
+// smallest is taken from it until the list is empty. Then the row is sorted and written to a free place of the pool.
+// ready[i], pending before, receives this place and the number of entries behind the diagonal, in one word that is
+// released after the row. The result does not depend on the order of events: the columns of a subtracted row are
+// distinct, and rows are subtracted one after the other. Progress: a warp has one row at a time, by ticket, and waits
+// only for rows with smaller numbers; the warps that hold these are running. A row that cannot be finished is posted as
+// FAILED, and so are the rows that need it. Where a table or the pool is full, all warps end; finished rows stay, and
+// another launch with more memory goes on with the others.
 #pragma once
 
 namespace fl {
@@ -28,24 +28,22 @@ __device__ inline u64 acquire(const u64* p)
 }
 __device__ inline void release(u64* p, u64 v) { asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
 
-template <typename R> __device__ inline double magnitude(R a) { return a < 0 ? -double(a) : double(a); }
-template <typename R> __device__ inline double magnitude(Complex<R> a) { return hypot(double(a.re), double(a.im)); }
-
 __device__ inline int claim(int* key, int j) { return atomicCAS(key, -1, j); }
 __device__ inline long long claim(long long* key, long long j)
 {
     return (long long)atomicCAS(reinterpret_cast<u64*>(key), ~0ull, u64(j));
 }
 
-// What a row may keep of a part in which A has `entries`.
+// The most entries that a row may keep in a part where A has `entries`.
 __device__ inline int allowed(double fill, long long entries)
 {
     if (fill >= double(1 << 30)) return 1 << 30;  // Inf, too
     return max(1, int(fmin(fill * double(entries), double(1 << 30))));
 }
 
-// What all rows share. room: entries of the pool. state: entries taken; why all ended; and two that are pending before the
-// launch, or the first launch: tickets, and the first bad row. pivots (n): that of a bad row.
+// The memory that all rows share. room: entries of the pool. state: the entries taken, the reason why all ended, the
+// ticket counter (pending before each launch), and the first bad row (pending before the first). pivots (n): of bad
+// rows.
 template <typename V, typename I>
 struct Pool {
     I* columns;
@@ -66,7 +64,7 @@ struct Pool {
     {
         unsigned t = 0;
         if (threadIdx.x % 32 == 0) t = atomicAdd(tickets(), 1u) + 1u;
-        return __shfl_sync(0xffffffffu, t, 0);
+        return __shfl_sync(ALL, t, 0);
     }
 
     // Whether a row is there already, from an earlier launch.
@@ -77,8 +75,8 @@ struct Pool {
     {
         for (unsigned tries = 1;; ++tries) {
             const u64 word = acquire(ready + k);
-            if (__all_sync(0xffffffffu, word != UNKNOWN)) return word;
-            if (tries % 16 == 0 && __any_sync(0xffffffffu, over())) return UNKNOWN;
+            if (__all_sync(ALL, word != UNKNOWN)) return word;
+            if (tries % 16 == 0 && __any_sync(ALL, over())) return UNKNOWN;
             __nanosleep(40);
         }
     }
@@ -108,7 +106,7 @@ struct Pool {
         if (threadIdx.x % 32 == 0) atomicOr(ended(), why);
     }
 
-    // Room for that many entries; -1: there is none, and all end. There are no gaps: only existing room is taken.
+    // A place for this number of entries; -1 if the pool is full, and all end. Places have no gaps between them.
     __device__ long long take(int entries) const
     {
         u64 place = 0;
@@ -118,7 +116,7 @@ struct Pool {
                 if (place == seen || place == UNKNOWN) break;
             }
         }
-        place = __shfl_sync(0xffffffffu, place, 0);
+        place = __shfl_sync(ALL, place, 0);
         if (place == UNKNOWN) end(POOL_FULL);
         return (long long)place;
     }
@@ -167,8 +165,8 @@ struct Row {
         return int((h ^ h >> 15) & unsigned(size - 1));
     }
 
-    // The slot of column j for those threads that have one, no two the same; fresh: it is new. One before i waits from now
-    // on, one behind i is in the list of these. False: there is no room. The whole warp calls it.
+    // The slot of column j for those threads that have one, no two the same; fresh: it is new. One before i waits from
+    // now on, one behind i is in the list of these. False: there is no room. The whole warp calls it.
     __device__ bool insert(bool has, I j, I i, int& slot, bool& fresh)
     {
         fresh = false;
@@ -184,18 +182,50 @@ struct Row {
             }
         }
         const bool waits = fresh && j < i, follows = fresh && j > i;
-        const unsigned before = (1u << lane) - 1u;
-        const unsigned waits_all = __ballot_sync(0xffffffffu, waits), follow_all = __ballot_sync(0xffffffffu, follows);
-        if (waits) list[size - 1 - waiting - __popc(waits_all & before)] = N(slot);
-        if (follows) behind[above + __popc(follow_all & before)] = N(slot);
-        filled += __popc(__ballot_sync(0xffffffffu, fresh));
+        const unsigned waits_all = __ballot_sync(ALL, waits), follow_all = __ballot_sync(ALL, follows);
+        if (waits) list[size - 1 - waiting - votes_before(waits_all)] = N(slot);
+        if (follows) behind[above + votes_before(follow_all)] = N(slot);
+        filled += __popc(__ballot_sync(ALL, fresh));
         waiting += __popc(waits_all);
         above += __popc(follow_all);
         __syncwarp();
         return true;
     }
 
-    // The smallest column that waits, and its slot; it waits no more. waiting > 0.
+    // The entries begin to end of row i, of(p) the value of entry p, into the empty table: the slot of its diagonal, or
+    // -1: there is no room. The whole warp calls it.
+    template <typename Of> __device__ int fill(I i, I begin, I end, const I* __restrict__ cols, Of of)
+    {
+        bool fresh;
+        int slot, pivot_slot = 0;
+        clear();
+        for (I first = begin; first < end; first += 32) {
+            const I p = first + lane;
+            const bool has = p < end;
+            const I j = has ? cols[p] : I(-1);
+            if (!insert(has, j, i, slot, fresh)) return -1;
+            if (has) value[slot] = of(p);
+            const unsigned own = __ballot_sync(ALL, j == i);
+            if (own != 0) pivot_slot = __shfl_sync(ALL, slot, __ffs(own) - 1);
+        }
+        __syncwarp();
+        return pivot_slot;
+    }
+
+    // Row i to the pool: `below` slots of the list, the diagonal's, and `above` slots behind it.
+    __device__ void write(const Pool<V, I>& pool, I i, int below, int pivot_slot, int above) const
+    {
+        const long long place = pool.take(below + 1 + above);
+        if (place < 0) return;
+        for (int e = lane; e < below + 1 + above; e += 32) {
+            const int s = e < below ? list[e] : e == below ? pivot_slot : behind[e - below - 1];
+            pool.columns[place + e] = column(s);
+            pool.values[place + e] = value[s];
+        }
+        pool.publish(i, place, below, above);
+    }
+
+    // The smallest waiting column, which leaves the list, and its slot. waiting > 0.
     __device__ I pop(int& slot)
     {
         I least = 0;
@@ -208,8 +238,8 @@ struct Row {
             }
         }
         for (int d = 16; d > 0; d /= 2) {
-            const I other = __shfl_xor_sync(0xffffffffu, least, d);
-            const int its = __shfl_xor_sync(0xffffffffu, at, d);
+            const I other = __shfl_xor_sync(ALL, least, d);
+            const int its = __shfl_xor_sync(ALL, at, d);
             if (its >= 0 && (at < 0 || other < least)) {
                 least = other;
                 at = its;
@@ -238,9 +268,9 @@ struct Row {
             const int e = first + lane;
             const N s = e < above ? behind[e] : N(0);
             const bool stays = e < above && holds(value[s]);
-            const unsigned all = __ballot_sync(0xffffffffu, stays);
+            const unsigned all = __ballot_sync(ALL, stays);
             __syncwarp();
-            if (stays) behind[found + __popc(all & ((1u << lane) - 1u))] = s;
+            if (stays) behind[found + votes_before(all)] = s;
             found += __popc(all);
             __syncwarp();
         }
@@ -266,7 +296,7 @@ struct Row {
         for (int m = 0; m < OWN; ++m) {
             const int there = min(32, count - 32 * m);
             for (int other = 0; other < there; ++other) {
-                const I j = __shfl_sync(0xffffffffu, own[m], other);
+                const I j = __shfl_sync(ALL, own[m], other);
 #pragma unroll
                 for (int k = 0; k < OWN; ++k) smaller[k] += j < own[k];
             }
@@ -305,7 +335,7 @@ struct Row {
         __syncwarp();
         if (count <= most) return count;
         sort(slots, count, [&](int a, int b) {
-            const double x = magnitude(value[a]), y = magnitude(value[b]);
+            const double x = modulus(value[a]), y = modulus(value[b]);
             return x > y || (x == y && column(a) < column(b));
         });
         in_order(slots, most);

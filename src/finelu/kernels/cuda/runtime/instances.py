@@ -13,6 +13,7 @@ of these sizes and of 9; grids with no hyperplane that fills a thread block.
 from __future__ import annotations
 
 import re
+from itertools import product
 
 VALUES = ("float", "double", "Complex<float>", "Complex<double>")
 REALS = ("float", "double")
@@ -26,14 +27,14 @@ ROW_SHAPES = ((8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 1), (32, 2
 
 
 def _over(functions, *parameters):
-    ids = [()]
-    for choices in parameters:
-        ids = [(*head, choice) for head in ids for choice in choices]
-    return [f"{name}<{', '.join(str(a) for a in arguments)}>" for name in functions for arguments in ids]
+    """Each function, of a list or of names in one string, with each combination of template arguments."""
+    names = functions.split() if isinstance(functions, str) else functions
+    combined = [", ".join(map(str, arguments)) for arguments in product(*parameters)]
+    return [f"{name}<{arguments}>" for name in names for arguments in combined]
 
 
 def _selections():
-    """(type, order) of what is searched: the values, by themselves or by magnitude, and extracted keys."""
+    """The kernels of selection.cu for each (type, order): of values, by themselves or by magnitude, and of keys."""
     magnitudes, values = _over_pairs(VALUES, "MAGNITUDES"), _over_pairs(REALS, "VALUES")
     elements, keys = magnitudes + values, _over_pairs(("unsigned", "u64"), "KEYS")
     counting = ("LANES", "SHARED", "SHARED_AGGREGATED", "GLOBAL", "GLOBAL_AGGREGATED")
@@ -53,22 +54,19 @@ def _over_pairs(types, order):
     return tuple(f"{t}, {order}" for t in types)
 
 
-def _eliminations(name, updates):
+def _eliminations(kind):
     shapes = [f"{lanes}, {per_lane}" for lanes, per_lane in ROW_SHAPES]
-    short = [f"{update}, {ahead}, true" for update in updates for ahead in BOOLEANS]
-    long = [f"{update}, true, false" for update in updates]
-    every_shape = _over([name], ("double",), ("int",), shapes, short + long)
-    every_type = _over([name], VALUES, INDICES, ("32, 2",), short + long)
-    return every_shape + [i for i in every_type if i not in every_shape]
+    short = [f"{update}, {ahead}, true, {kind}" for update in ("SEARCH", "TABLE") for ahead in BOOLEANS]
+    long = [f"{update}, true, false, {kind}" for update in ("SEARCH", "TABLE")]
+    every_shape = _over(["eliminate"], ("double",), ("int",), shapes, short + long)
+    return list(dict.fromkeys(every_shape + _over(["eliminate"], VALUES, INDICES, ("32, 2",), short + long)))
 
 
 def _by_warp():
-    short, long = ([f"{update}, false, {fits}" for update in ("INTERSECT", "VECTOR")] for fits in ("true", "false"))
-    every_shape = _over(["ilu0"], ("double",), ("int",), ("32, 1", "32, 2", "32, 4"), short)
-    every_type = _over(["ilu0"], VALUES, INDICES, ("32, 2",), short) + _over(
-        ["ilu0"], VALUES, INDICES, ("32, 4",), long
-    )
-    return list(dict.fromkeys(every_shape + every_type))
+    short, long = ([f"{update}, false, {fits}, LU" for update in ("INTERSECT", "VECTOR")] for fits in BOOLEANS[::-1])
+    every_shape = _over(["eliminate"], ("double",), ("int",), ("32, 1", "32, 2", "32, 4"), short)
+    every_type = [_over(["eliminate"], VALUES, INDICES, *how) for how in ((("32, 2",), short), (("32, 4",), long))]
+    return list(dict.fromkeys(sum(every_type, every_shape)))
 
 
 WIDENED = ("float, double", "double, double", "Complex<float>, Complex<double>", "Complex<double>, Complex<double>")
@@ -138,8 +136,7 @@ INSTANCES: dict[str, list[str]] = {
         *_over(["count_intersections", "write_intersections", "parents", "early_rows"], INDICES),
         *_by_teams("bsr_factor", BOOLEANS, indices=True, batch=True),
         *_by_teams("bsr_solve", ("PLAIN", "TRANSPOSED", "ADJOINT"), indices=True),
-        *_by_teams("bsr_residual", indices=True),
-        *_by_teams("bsr_accumulate", BOOLEANS, indices=True),
+        *_by_teams("bsr_product", ("RESIDUAL", "ADD", "SUBTRACT"), indices=True),
         *_by_teams("invert_blocks", BOOLEANS),
         *_by_teams("blocks_times", ("PLAIN", "TRANSPOSED", "ADJOINT")),
     ],
@@ -154,38 +151,19 @@ INSTANCES: dict[str, list[str]] = {
     "runtime/packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
     "triangular": _over(["trsv_sync_free"], VALUES, INDICES, LANES)
     + _over(
-        [
-            "trsv_level_packed",
-            "trsv_one_block",
-            "gather_values",
-            "invert_diagonal",
-            "jacobi_sweep",
-            "isai",
-            "isai_apply",
-            "triangle_residual",
-        ],
+        "trsv_level_packed trsv_one_block gather_values invert_diagonal jacobi_sweep isai isai_apply triangle_residual",
         VALUES,
         INDICES,
     ),
-    "elimination": _eliminations("ilu0", ("SEARCH", "TABLE"))
-    + _by_warp()
-    + _eliminations("ic0", ("SEARCH", "TABLE"))
-    + _eliminations("milu0", ("SEARCH", "TABLE"))
-    + _over(["table_sizes", "ilu0_match", "ic0_match"], INDICES)
-    + ["pend_unless"],
+    "elimination": [
+        *(i for kind in ("LU", "CHOLESKY", "MODIFIED") for i in _eliminations(kind)),
+        *_by_warp(),
+        *_over(["match_rows"], INDICES, ("LU", "CHOLESKY")),
+        *_over(["table_sizes"], INDICES),
+        "pend_unless",
+    ],
     "arnoldi": _over(["mgs_step"], VALUES, (0, 4))
-    + _over(
-        [
-            "cgs2_step",
-            "arnoldi_begin",
-            "keep_column",
-            "givens_step",
-            "hessenberg_solve",
-            "combine",
-            "update_solution",
-        ],
-        VALUES,
-    ),
+    + _over("cgs2_step arnoldi_begin keep_column givens_step hessenberg_solve combine update_solution", VALUES),
     "partition": [
         "count_ends",
         "place_ends",
@@ -204,16 +182,7 @@ INSTANCES: dict[str, list[str]] = {
     "fill": _over(["pattern_iluk"], INDICES, WORDS[1:3]) + _over(["places_in"], INDICES),
     "pattern": _over(["add", "values_at", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
     + _over(
-        [
-            "row_facts",
-            "remove_rows",
-            "sum_below",
-            "count_columns",
-            "sum_columns",
-            "start_columns",
-            "scatter_columns",
-            "sort_columns",
-        ],
+        "row_facts remove_rows sum_below count_columns scatter_columns sort_columns",
         INDICES,
     ),
     "sweeps": _tables("short_sweep") + _over(["long_sweep"], VALUES, INDICES, FLAGS) + _row_sweeps(),
@@ -224,13 +193,8 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["dot", "dotu", "size_of_dot", "norm", "dot_and_norm", "difference", "added", "first_not_finite"], VALUES),
     "products": _over(["product", "residual", "residual_twice", "subtract_product"], VALUES, INDICES)
     + _over(["dense_product"], VALUES),
-    "scaling": _over(
-        ["pivots", "dropping_weights"],
-        WITH_REALS,
-        INDICES,
-    )
-    + _over(["unusable", "divide_by_pivots", "row_norms"], VALUES, INDICES)
-    + _over(["scale", "definite_scale"], WITH_REALS, INDICES),
+    "scaling": _over(["pivots", "dropping_weights", "scale", "definite_scale"], WITH_REALS, INDICES)
+    + _over(["unusable", "divide_by_pivots", "row_norms"], VALUES, INDICES),
     "selection": _selections(),
     "subdomains": _over(["inside", "order_by_levels"], INDICES)
     + _over(["pack"], STORED, INDICES)

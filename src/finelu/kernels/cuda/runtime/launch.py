@@ -110,6 +110,19 @@ def optional(array):
     return NULL if array is None else array
 
 
+def for_each(
+    stem: str, function: str, types: tuple, n, *arguments, lanes: int = 1, columns: int = 1, block: int = BLOCK
+) -> None:
+    """Launch a kernel with `lanes` threads for each of n items; of none nothing is launched.
+
+    types : the template arguments, as `kernel` takes them.
+    n : the first argument of the kernel, a NumPy integer of its type.
+    columns : of right-hand sides, the second dimension of the grid.
+    """
+    if n and columns:
+        kernel(stem, function, *types)((blocks(int(n) * lanes, block), columns), (block,), (n, *arguments))
+
+
 def over_elements(stem: str, function: str, x, *arguments) -> None:
     """Launch the kernel of x's dtype with a thread for each element of x; its first argument is their number."""
     kernel(stem, function, x.dtype)((blocks(x.size, BLOCK),), (BLOCK,), (np.int64(x.size), *arguments))
@@ -130,8 +143,8 @@ def single_thread(stem: str, function: str, dtype, *arguments) -> None:
 
 
 def by_columns(n: int, like):
-    """(n,) or (n, columns), as `like`; the columns as a grid's dimension and as an argument."""
+    """(an array (n,) or (n, columns), as `like`; the number of columns)."""
     columns = 1 if like.ndim == 1 else like.shape[1]
     if columns > MOST_COLUMNS:
         raise ParameterError(f"{columns} right-hand sides at once; the GPU takes at most {MOST_COLUMNS}.")
-    return cupy.empty((n, *like.shape[1:]), like.dtype), columns, np.int32(columns)
+    return cupy.empty((n, *like.shape[1:]), like.dtype), columns

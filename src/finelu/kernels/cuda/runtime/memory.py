@@ -1,13 +1,15 @@
-"""Initial values of device memory, written in stream order."""
+"""Initial values of device memory, written in stream order; objects that are kept as long as an array."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 
 import cupy
 import numpy as np
 
 _counters: dict = {}
+_kept: dict[tuple, tuple] = {}
 
 
 def set_bytes(array, byte: int) -> None:
@@ -34,7 +36,7 @@ def counter():
 
 
 class Counters:
-    """While it is entered, `counter` gives this one for `stream`: what is recorded there may run on another later."""
+    """While it is entered, `counter` gives this one for `stream`: work recorded there may run on another later."""
 
     def __init__(self, stream):
         self._key, self._counter = _of_stream(stream), cupy.zeros(1, np.uint32)
@@ -56,3 +58,12 @@ def new_bad():
     bad = cupy.empty(1, np.int32)
     set_pending(bad)
     return bad
+
+
+def while_alive(array, key: tuple, make):
+    """make(), once for this key while `array` lives."""
+    found = _kept.get(key)
+    if found is None:
+        alive = weakref.ref(array, lambda _: _kept.pop(key, None))
+        found = _kept.setdefault(key, (make(), alive))
+    return found[0]

@@ -1,8 +1,9 @@
-// From level sets to jobs of a warp each (ILUPACK on GPUs, 2019, section 4.2): rows ordered by level and, within a level, by
-// size class, and cut into warps. A counting sort: the rows of one level and class are in the order in which they were
-// counted, which may differ from run to run; no result depends on it, since rows of a level do not depend on each other
-// and a row is summed the same way wherever it is.
+// From level sets to jobs of a warp each (ILUPACK on GPUs, 2019, section 4.2): rows ordered by level and, within a
+// level, by size class, and cut into warps. A counting sort: the rows of one level and class are in the order in which
+// they were counted, which may differ from run to run; no result depends on it, since rows of a level do not depend on
+// each other and a row is summed the same way wherever it is.
 #include "runtime/finelu.cuh"
+#include "runtime/sums.cuh"
 
 using namespace fl;
 
@@ -19,20 +20,20 @@ __device__ inline int lanes_log2(long long length, int per_lane)
 }
 
 // rank[t] of the row visited as number t among those of its level and class; counts (depth * CLASSES, zero before) how
-// many they are. Launch: gridDim.x * blockDim.x >= n, blockDim.x a multiple of 32.
+// many they are.
 template <typename I>
 __global__ void count_rows(I n, int reverse, int per_lane, const I* __restrict__ begin, const I* __restrict__ end,
                            const int* __restrict__ level, int* rank, int* counts)
 {
-    const I t = I(blockIdx.x) * blockDim.x + threadIdx.x;
-    const unsigned present = __ballot_sync(0xffffffffu, t < n);
+    const I t = I(own_item());
+    const unsigned present = __ballot_sync(ALL, t < n);
     if (t >= n) return;
     const I i = reverse ? n - 1 - t : t;
     const int segment = level[i] * CLASSES + lanes_log2(end[i] - begin[i], per_lane);
     const unsigned alike = __match_any_sync(present, segment);  // counted together, by one of them
     const int lane = threadIdx.x % 32, first = __ffs(alike) - 1;
     const int before = lane == first ? atomicAdd(counts + segment, __popc(alike)) : 0;
-    rank[t] = __shfl_sync(alike, before, first) + __popc(alike & ((1u << lane) - 1u));
+    rank[t] = __shfl_sync(alike, before, first) + votes_before(alike);
 }
 
 // starts[s]: rows and jobs before segment s (a level and class), exclusive sums by one block; totals[0] = all jobs.
@@ -40,49 +41,30 @@ __global__ void count_rows(I n, int reverse, int per_lane, const I* __restrict__
 // Launch: one block of 1024.
 __global__ void __launch_bounds__(1024) segment_starts(const int* __restrict__ deepest, const int* __restrict__ counts, int2* starts, int* totals)
 {
-    __shared__ int2 sums[32];
-    __shared__ int2 carry;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, segments = (deepest[0] + 1) * CLASSES;
-    if (threadIdx.x == 0) carry = make_int2(0, 0);
-    __syncthreads();
-    for (int base = 0; base < segments; base += blockDim.x) {
+    const int segments = (deepest[0] + 1) * CLASSES;
+    int2 before = make_int2(0, 0);
+    for (int base = 0; base < segments; base += 1024) {
         const int s = base + threadIdx.x;
-        int2 mine = make_int2(0, 0);
+        int inside[2] = {0, 0}, all[2];
         if (s < segments) {
             const int per_job = 32 >> (s % CLASSES);
-            mine = make_int2(counts[s], (counts[s] + per_job - 1) / per_job);
+            inside[0] = counts[s];
+            inside[1] = (counts[s] + per_job - 1) / per_job;
         }
-        int2 sum = mine;
-        for (int d = 1; d < 32; d *= 2) {
-            const int a = __shfl_up_sync(0xffffffffu, sum.x, d), b = __shfl_up_sync(0xffffffffu, sum.y, d);
-            if (lane >= d) {
-                sum.x += a;
-                sum.y += b;
-            }
-        }
-        if (lane == 31) sums[warp] = sum;
-        __syncthreads();
-        int2 before = carry;
-        for (int w = 0; w < warp; ++w) {
-            before.x += sums[w].x;
-            before.y += sums[w].y;
-        }
-        if (s < segments) starts[s] = make_int2(before.x + sum.x - mine.x, before.y + sum.y - mine.y);
-        __syncthreads();
-        if (threadIdx.x == blockDim.x - 1) carry = make_int2(before.x + sum.x, before.y + sum.y);
-        __syncthreads();
+        block_scan<1024>(inside, all);
+        if (s < segments) starts[s] = make_int2(before.x + inside[0], before.y + inside[1]);
+        before = make_int2(before.x + all[0], before.y + all[1]);
     }
-    if (threadIdx.x == 0) totals[0] = carry.y;
+    if (threadIdx.x == 0) totals[0] = before.y;
 }
 
 // order (n): the rows, sorted. jobs: see solve_job in triangular.cu; null for the order only.
-// Launch: gridDim.x * blockDim.x >= n.
 template <typename I>
 __global__ void place_rows(I n, int reverse, int per_lane, const I* __restrict__ begin, const I* __restrict__ end,
                            const int* __restrict__ level, const int* __restrict__ rank, const int* __restrict__ counts,
                            const int2* __restrict__ starts, I* order, int2* jobs)
 {
-    const I t = I(blockIdx.x) * blockDim.x + threadIdx.x;
+    const I t = I(own_item());
     if (t >= n) return;
     const I i = reverse ? n - 1 - t : t;
     const int lg = lanes_log2(end[i] - begin[i], per_lane), segment = level[i] * CLASSES + lg, r = rank[t];

@@ -1,4 +1,4 @@
-"""Launchers of levels.cu and packing.cu: the analysis of a triangular pattern, entirely on the GPU."""
+"""Launchers of packing.cu: the rows of a triangular pattern in the order of their levels, entirely on the GPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, kernel
-from finelu.kernels.cuda.runtime.memory import set_pending, set_zero
+from finelu.kernels.cuda.runtime.launch import NULL, device_limits, for_each, kernel
+from finelu.kernels.cuda.runtime.memory import set_zero
 from finelu.kernels.operands import Triangle
 
 CLASSES = 6  # as in packing.cu
@@ -33,23 +33,6 @@ def padding_for(warps: float, block: int) -> int:
     return 0 if resident > 4 else limits["shared"] // resident - 4096
 
 
-def levels_on_device(triangle: Triangle):
-    """Level of each row and, in an array of one int, the largest level; nothing waits for the host."""
-    n, dtype = triangle.n, triangle.indices.dtype
-    lanes = 8 if triangle.entries > 8 * n else 4
-    while lanes > 1 and n * lanes > 1_500_000:  # more threads than can wait at the same time would only be in the way
-        lanes //= 2
-    work = cupy.empty(n + 2, np.int32)  # levels, the largest level, the ticket counter
-    level, deepest, counter = work[:n], work[n : n + 1], work[n + 1 :]
-    set_pending(work)
-    block = 4 * BLOCK if n * lanes <= 300_000 else BLOCK
-    rows = (dtype.type(n), np.int32(triangle.reverse), triangle.begin, triangle.end, triangle.indices)
-    kernel("levels", "levels_sync_free", dtype, lanes)(
-        (blocks(n * lanes, block),), (block,), (*rows, level, deepest, counter), shared_mem=block // lanes * 4
-    )
-    return level, deepest
-
-
 def jobs_at_most(triangle: Triangle, depth: int, longest: int) -> int:
     """A bound of the number of jobs of a warp that level_order makes; `longest` is the most entries of a row."""
     lanes = 1 if longest <= 1 else min(32, 2 ** (longest - 1).bit_length())
@@ -66,7 +49,7 @@ def warps_per_level(triangle: Triangle, depth: int) -> float:
 def level_order(triangle: Triangle, level, deepest, depth: int | None, per_lane: int = 0, *, most_jobs: int = 0):
     """(order (n,), jobs (most_jobs, 2) int32, their number (1,) int32): rows by level and size class; see packing.cu.
 
-    level, deepest : of levels_on_device.  depth : number of levels, or None if the host does not know it yet: room is
+    level, deepest : of `levels_on_device`.  depth : number of levels, or None if the host does not know it yet: room is
     then made for n of them.  per_lane : entries a thread, 0 for the rule of lanes_log2.  most_jobs : see jobs_at_most;
     0 for the order only. Cost: O(n + depth) by three kernels. Nothing goes to the host.
     """
@@ -77,13 +60,11 @@ def level_order(triangle: Triangle, level, deepest, depth: int | None, per_lane:
     counts, rank = words[2 * segments + 2 :], words[3 * segments + 2 :]
     order, jobs = cupy.empty(n, dtype), cupy.empty((most_jobs, 2), np.int32)
     set_zero(counts[:segments])
-    grid, block = (blocks(n, BLOCK),), (BLOCK,)
     rows = (dtype.type(n), np.int32(triangle.reverse), np.int32(per_lane), triangle.begin, triangle.end, level, rank)
-    kernel("runtime/packing", "count_rows", dtype)(grid, block, (*rows, counts))
+    for_each("runtime/packing", "count_rows", (dtype,), *rows, counts)
     kernel("runtime/packing", "segment_starts")((1,), (1024,), (deepest, counts, starts, total))
-    kernel("runtime/packing", "place_rows", dtype)(
-        grid, block, (*rows, counts, starts, order, jobs if most_jobs else NULL)
-    )
+    places = counts, starts, order, jobs if most_jobs else NULL
+    for_each("runtime/packing", "place_rows", (dtype,), *rows, *places)
     return order, jobs, total
 
 

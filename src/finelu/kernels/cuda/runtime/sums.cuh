@@ -1,6 +1,6 @@
-// Sums over all threads of a grid within one launch. Each block adds up what its threads have and leaves that in a place
-// of its own; the block that happens to be the last to do so adds up the places, in their order. So the order of every sum is
-// fixed by n, the grid and the block, whichever block is the last: the same bits in every run.
+// Sums over all threads of a grid within one launch. Each block adds up the values of its threads and writes its sum to
+// a place of its own; the block that is the last to do so adds up the places, in their order. So the order of every sum
+// is fixed by n, the grid and the block, and does not depend on which block is the last: the same bits in every run.
 #pragma once
 
 namespace fl {
@@ -32,9 +32,44 @@ __device__ inline double block_max(double v)
     return v;
 }
 
-// Whether this block is the last of the grid to come here. All threads call it; the last block sees, by `peek`, what all
-// blocks have written before: the barriers and the fences of one thread pass on what the others have done. counter: 0
-// before a launch, and again after it.
+// values: their sums over the threads before this one; totals: over all. THREADS = blockDim.x. All threads call it.
+template <int THREADS, typename T, int COUNT>
+__device__ inline void block_scan(T (&values)[COUNT], T (&totals)[COUNT])
+{
+    __shared__ T sums[THREADS / 32][COUNT];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    __syncthreads();
+    for (int c = 0; c < COUNT; ++c) {
+        const T mine = values[c];
+        T sum = mine;
+        for (int d = 1; d < 32; d *= 2) {
+            const T other = __shfl_up_sync(ALL, sum, d);
+            if (lane >= d) sum += other;
+        }
+        if (lane == 31) sums[warp][c] = sum;
+        values[c] = sum - mine;
+    }
+    __syncthreads();
+    for (int c = 0; c < COUNT; ++c) {
+        totals[c] = 0;
+        for (int w = 0; w < THREADS / 32; ++w) {
+            if (w < warp) values[c] += sums[w][c];
+            totals[c] += sums[w][c];
+        }
+    }
+}
+// The same of one value: its sum over the threads before this one.
+template <int THREADS, typename T> __device__ inline T sum_before(T v, T& total)
+{
+    T values[1] = {v}, totals[1];
+    block_scan<THREADS>(values, totals);
+    total = totals[0];
+    return values[0];
+}
+
+// Whether this block is the last of the grid to call this. All threads call it. By `peek`, the last block sees all that
+// the other blocks wrote before: barriers and the fences of one thread make their writes visible. counter: 0 before a
+// launch, and again after it.
 __device__ inline bool last_block(unsigned* counter)
 {
     __shared__ bool last;
@@ -48,7 +83,7 @@ __device__ inline bool last_block(unsigned* counter)
     return last;
 }
 
-// In the last block: the sum of what the blocks have left, the same in all its threads.
+// In the last block: the sum of the sums of all blocks, the same in all its threads.
 template <typename T>
 __device__ T sum_of_blocks(const T* partial)
 {
@@ -60,9 +95,9 @@ __device__ T sum_of_blocks(const T* partial)
 __device__ inline double square_of(double re, double im) { return re * re + im * im; }
 template <typename T> __device__ inline double square_of(T a) { return square_of(double(real(a)), double(imag(a))); }
 
-// In the last block: ||x||_2 from what the blocks have left of the sum of its squares, without overflow or underflow where
-// the norm is representable. Squares of extreme double precision leave the range; then this block alone forms them again, relative to the
-// largest magnitude.
+// In the last block: ||x||_2 from the blocks' sums of squares, without overflow or underflow where the norm is
+// representable. Where the squares leave the range of double precision, this block alone forms them again, relative to
+// the largest magnitude.
 template <typename T>
 __device__ double norm_of_blocks(const double* partial, long long n, const T* x)
 {

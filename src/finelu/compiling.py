@@ -1,4 +1,4 @@
-"""The time of Numba for compiling kernels, or loading compiled ones from the disk, and the one line that reports it."""
+"""The time of Numba for compiling kernels, and the two lines on stderr that tell of it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from time import perf_counter
 
-from finelu.threads import import_numba
-
-ONCE = "finelu: compiling kernels, once: some seconds; `finelu warmup` compiles them all"
-EACH_TIME = (
-    "finelu: compiling kernels, some seconds in every process, as no folder for them can be written; "
-    "set NUMBA_CACHE_DIR to one"
-)
+BEGUN = "finelu: compiling kernels at their first use"
+DONE = "finelu: compiled {} in {:.1f} s"
+EACH_TIME = "; every process compiles them anew, as no folder for them can be written: set FINELU_CACHE to one"
+SILENT = "FINELU_SILENT"  # a variable: no such lines in this process
 
 eager = False  # see `compile_eagerly`
 _lock = threading.Lock()
 _quiet = 0  # number of active blocks without the line
 _said = False
 _kept = True
+untold, _told = 0, 0.0  # kernels that were compiled since the last line of it, and the seconds until then
 
 
 class _Clock:
@@ -31,9 +28,6 @@ class _Clock:
     def __init__(self) -> None:
         self.spent, self.depth, self.since = 0.0, 0, 0.0
         self.listeners: list[Callable[[bool], object]] = []
-
-    def total(self) -> float:
-        return self.spent + (perf_counter() - self.since if self.depth else 0.0)
 
     def begin(self) -> None:
         with _lock:
@@ -60,6 +54,7 @@ class _Clock:
 
 
 _clock = _Clock()
+begin, end = _clock.begin, _clock.end
 
 
 def _after_fork() -> None:
@@ -72,41 +67,28 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-@cache
-def listen() -> None:
-    """Listen to all compilations and loads of Numba from now on: the one listener of a process."""
-    import_numba()
-    from numba.core import event
+def compile_seconds() -> float:
+    """These seconds of this process so far: their difference between two calls is the part of what lies between."""
+    return _clock.spent + (perf_counter() - _clock.since if _clock.depth else 0.0)
 
-    class Listener(event.Listener):
-        def on_start(self, started):
-            if started.kind == "numba:compiler_lock":
-                _clock.begin()
-            elif started.data["dispatcher"].py_func.__module__.startswith("finelu."):
-                begun()
 
-        def on_end(self, ended):
-            if ended.kind == "numba:compiler_lock":
-                _clock.end()
-
-    listener = Listener()
-    event.register("numba:compile", listener)
-    event.register("numba:compiler_lock", listener)
+def now() -> float:
+    """The seconds of `perf_counter` without those of compiling, for time limits."""
+    return perf_counter() - compile_seconds()
 
 
 @contextmanager
 def compile_clock(tell: Callable[[float | None], object] = lambda _: None) -> Iterator[Callable[[], float]]:
     """A clock of these seconds since the block began. tell(None) is called when such a time begins, tell(seconds) when
     it has ended."""
-    listen()
-    start = _clock.total()
+    start = compile_seconds()
 
     def listener(begins: bool) -> None:
-        tell(None if begins else _clock.total() - start)
+        tell(None if begins else compile_seconds() - start)
 
     _clock.listeners.append(listener)
     try:
-        yield lambda: _clock.total() - start
+        yield lambda: compile_seconds() - start
     finally:
         _clock.listeners.remove(listener)
 
@@ -131,16 +113,34 @@ def compile_eagerly() -> None:
 
 
 def begun() -> None:
-    """A kernel is being compiled: a line on stderr, if that is a terminal, once a process."""
-    global _said
+    """A kernel is being compiled: a line on stderr, once a process."""
+    global _said, untold
+    untold += not _quiet
     if not _said:
-        _said = tell(ONCE if _kept else EACH_TIME)
+        _said = tell(BEGUN)
+
+
+class Calls(threading.local):
+    """The number of public calls that this thread is in."""
+
+    depth = 0
+
+
+calls = Calls()
+
+
+def ended() -> None:
+    """The outermost call of a thread has ended in which kernels were compiled: a line on stderr says how many."""
+    global untold, _told
+    count, seconds, untold, _told = untold, _clock.spent - _told, 0, _clock.spent
+    kernels = "1 kernel" if count == 1 else f"{count} kernels"
+    tell(DONE.format(kernels, seconds) + ("" if _kept else EACH_TIME))
 
 
 def tell(line: str) -> bool:
-    """Print a line on stderr if that is a terminal and a line is wanted: whether it was printed."""
+    """Print a line on stderr, if a line is wanted: whether it was printed."""
     with suppress(AttributeError, ValueError, OSError):  # no stream at all, a closed one, a terminal that has gone
-        if not _quiet and sys.stderr.isatty():
+        if sys.stderr is not None and not _quiet and not os.environ.get(SILENT):
             print(line, file=sys.stderr)
             return True
     return False

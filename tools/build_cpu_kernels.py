@@ -1,0 +1,130 @@
+"""Compile the CPU's kernels to the machine code that a wheel carries.
+
+Usage: python tools/build_cpu_kernels.py [--processor x86-64-v3] [--jobs N] [--dtypes float64 ...] [--int32]
+
+Writes `src/finelu/kernels/cpu/binaries/<processor>.zip`, see kernels/cpu/runtime/store.py: what Numba makes, in this
+version, of each kernel for all types of arguments that the public calls of finelu.warmup give it, in the four dtypes,
+with int32 indices and with the int64 ones of matrices with more than 2^31 entries. The sums of the vectors' kernels
+have the order that the vector unit of the processor likes: that of x86-64-v3 is that of all processors with AVX2 or
+AVX-512 that LLVM takes 256 bits at a time for, and so of the code that Numba makes on these machines. Ends with status
+1 if a kernel cannot be kept, and with status 2 for an unknown processor, or one whose code this machine cannot run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import zipfile
+from collections import defaultdict
+from contextlib import nullcontext
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))  # the kernels of this checkout, whatever is installed
+
+# What a processor of this name has beyond the least of its family.
+FEATURES = {
+    "x86-64-v3": ["avx", "avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.2", "xsave"],
+    "generic": ["neon"],  # aarch64
+}
+DTYPES = ("float64", "float32", "complex128", "complex64")
+
+
+def main() -> int:
+    default = "generic" if os.uname().machine in ("aarch64", "arm64") else "x86-64-v3"
+    parser = argparse.ArgumentParser(description="Compile the CPU's kernels to the machine code that a wheel carries.")
+    parser.add_argument("--processor", default=default, help=f"default: {default}")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilations at a time (default: all cores)")
+    parser.add_argument(
+        "--dtypes", nargs="+", default=DTYPES, choices=DTYPES, metavar="DTYPE", help="default: all four"
+    )
+    parser.add_argument("--int32", action="store_true", help="without the code for more than 2^31 entries")
+    options = parser.parse_args()
+    if options.processor not in FEATURES:
+        print(f"--processor {options.processor}: one of {', '.join(FEATURES)} is needed", file=sys.stderr)
+        return 2
+    import llvmlite.binding as llvm
+
+    wanting = [each for each in FEATURES[options.processor] if not llvm.get_host_cpu_features().get(each)]
+    if wanting:
+        print(f"this machine has no {', '.join(wanting)}, which {options.processor} has", file=sys.stderr)
+        return 2
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {
+            "FINELU_CACHE": folder,
+            "FINELU_RATES": os.devnull,
+            "NUMBA_CPU_NAME": options.processor,
+            "NUMBA_CPU_FEATURES": ",".join(f"+{each}" for each in FEATURES[options.processor]),
+        }
+        kinds = [(dtype, long) for long in (False, True)[: 2 - options.int32] for dtype in options.dtypes]
+        if not compile_all(kinds, options.jobs):
+            return 1
+        path, count = pack(Path(folder) / "kernels", options.processor, FEATURES[options.processor])
+    size = f"{path.stat().st_size / 1e6:.1f} MB"
+    print(f"{count} signatures, {size} in {path}, {time.perf_counter() - start:.0f} s")
+    return 0
+
+
+def compile_all(kinds: list[tuple[str, bool]], jobs: int) -> bool:
+    """Whether all pieces ran."""
+    context = multiprocessing.get_context("spawn")  # not forked: threads of Numba and LLVM
+    from finelu.warmup import pieces  # after the environment of Numba is set
+
+    work = [(dtype, long, k) for dtype, long in kinds for k in range(len(list(pieces(dtype))))]
+    with context.Pool(jobs) as pool:
+        done = pool.starmap_async(run, work, chunksize=1)
+        failed = [each for each in done.get() if each]
+    for each in failed:
+        print(each, file=sys.stderr)
+    return not failed
+
+
+def run(dtype: str, long: bool, number: int) -> str:
+    """One piece of the work; what went wrong, or nothing."""
+    import numpy as np
+
+    from finelu.warmup import long_indices, pieces
+
+    name = f"piece {number}, {dtype}"
+    try:
+        with np.errstate(all="ignore"), long_indices() if long else nullcontext():
+            name, piece = list(pieces(dtype))[number]
+            piece()
+    except Exception as error:
+        return f"{name}: {type(error).__name__}: {error}"
+    return ""
+
+
+def pack(folder: Path, processor: str, features: list[str]) -> tuple[Path, int]:
+    """The archive of all that was compiled, and the number of signatures."""
+    import llvmlite.binding as llvm
+    import numba
+
+    from finelu.kernels.cpu.runtime.store import BINARIES, INDEX, KERNELS, sources
+
+    members, digests, count = defaultdict(bytes), {}, 0
+    for kernel in sorted(os.listdir(folder)):
+        name = kernel.rpartition("-")[0]
+        codes = sorted((folder / kernel).glob("*.code"))
+        members[name] += b"".join(file.read_bytes() for file in codes)
+        count += len(codes)
+        module = name.rpartition(".")[0]
+        digests[module] = sources(str(KERNELS.joinpath("cpu", *module.split("."))) + ".py")
+    index = {"numba": numba.__version__, "triple": llvm.get_process_triple(), "features": features, "sources": digests}
+    BINARIES.mkdir(exist_ok=True)
+    path, unfinished = BINARIES / f"{processor}.zip", BINARIES / f"{processor}.part"
+    with zipfile.ZipFile(unfinished, "w") as archive:
+        for name, content in {INDEX: json.dumps(index).encode(), **members}.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # a ZipInfo is of 1980
+    unfinished.replace(path)
+    return path, count
+
+
+if __name__ == "__main__":
+    sys.exit(main())
