@@ -183,7 +183,7 @@ TO_OVERRIDE = {  # private names of base classes that their subclasses are to gi
     "BlockFactors": {"_apply", "_checked", "_solve"},
     "BlockProducts": {"_at_one_place", "_stored"},
     "Elimination": {"_analyse", "_broken", "_eliminate", "_queue", "_queues"},
-    "ILU0Elimination": {"_broken", "_values"},
+    "ILU0Elimination": {"_analyse", "_broken", "_start", "_values"},
     "RefinedFactors": {"_solved"},
     "_Plan": {"_solve"},
     "_Queued": {"_queue"},

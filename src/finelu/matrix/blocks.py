@@ -205,19 +205,9 @@ class BlockMatrix(BlockProducts):
         return self.pattern.rows
 
     @property
-    def n_block(self) -> int:
-        """Rows of a block."""
-        return int(self.data.shape[1])
-
-    @property
     def shape(self) -> tuple[int, int]:
         size = self.rows * self.n_block
         return (size, size)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self.data.dtype
-        return dtype
 
     @property
     def nnz(self) -> int:
@@ -230,14 +220,6 @@ class BlockMatrix(BlockProducts):
         t = self.pattern.transposed
         data = namespace(self.data).ascontiguousarray(self.data[t.places].transpose(0, 2, 1))
         return BlockMatrix._of(data, BlockPattern(t.indptr, t.indices))
-
-    @cached_property
-    def H(self) -> BlockMatrix:
-        """A^H as a BlockMatrix of its own, kept."""
-        transposed = self.T
-        if self.dtype.kind == "c":
-            namespace(self.data).conj(transposed.data, out=transposed.data)
-        return transposed
 
     def astype(self, dtype: Any) -> BlockMatrix:
         """This matrix in another dtype; itself if the dtype is the same."""

@@ -88,12 +88,6 @@ class MultiblockMatrix(BlockProducts):
         return self.stencils[self.grid.names[0]].blocks
 
     @property
-    def n_block(self) -> int:
-        """Unknowns of a cell."""
-        n: int = self.data.shape[5]
-        return n
-
-    @property
     def cells(self) -> int:
         """Cells of this process."""
         return self.grid.cells
@@ -103,11 +97,6 @@ class MultiblockMatrix(BlockProducts):
         """(N, N), with the N unknowns of this process."""
         size = self.cells * self.n_block
         return (size, size)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self.data.dtype
-        return dtype
 
     @property
     def nnz(self) -> int:

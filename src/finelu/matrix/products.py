@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from finelu.matrix.vectors import DTYPES, dense_numbers
 class BlockProducts:
     """The base of block matrices: products with vectors, on the device of `data`, in the wider dtype.
 
-    Subclasses define data, shape, dtype, astype, tocsr, H, and
+    Subclasses define data (..., n, n), shape, astype, tocsr, T, and
     most_in_row : an upper bound of the entries of a row.
     _stored() : the arrays of the entries, if these are not `data` alone.
     _at_one_place : the most blocks that are added to each other.
@@ -26,15 +27,32 @@ class BlockProducts:
 
     data: Any
     shape: Any
-    dtype: Any
     astype: Any
     tocsr: Any
-    H: Any
+    T: Any
     most_in_row: Any
     _at_one_place = 1
     comm: Any = None  # the processes over which the rows are spread
     _product: Any
     _wider: dict[np.dtype[Any], Any]  # the matrix in other dtypes, which Krylov methods use repeatedly
+
+    @property
+    def n_block(self) -> int:
+        """Rows of a block."""
+        return int(self.data.shape[-1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = self.data.dtype
+        return dtype
+
+    @cached_property
+    def H(self) -> Any:
+        """A^H as a matrix of its own, kept."""
+        transposed = self.T
+        if self.dtype.kind == "c":
+            namespace(self.data).conj(transposed.data, out=transposed.data)
+        return transposed
 
     def matvec(self, x: Any) -> Any:
         """A x. x : (N,) or (N, k) on the device of A; the result has the wider dtype of the two."""

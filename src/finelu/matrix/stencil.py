@@ -6,7 +6,6 @@ L. Luo, J. R. Edwards, H. Luo, F. Mueller: A fine-grained block ILU scheme on re
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,19 +87,9 @@ class StencilMatrix(BlockProducts):
         return math.prod(self.shape_cells)
 
     @property
-    def n_block(self) -> int:
-        """Unknowns of a cell."""
-        return int(self.blocks.shape[5])
-
-    @property
     def shape(self) -> tuple[int, int]:
         size = self.cells * self.n_block
         return (size, size)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self.blocks.dtype
-        return dtype
 
     @property
     def data(self) -> Any:
@@ -124,14 +113,6 @@ class StencilMatrix(BlockProducts):
             other = xp.roll(self.blocks[6 - place], [-o for o in offset], axis=(0, 1, 2))
             transposed[place] = other.transpose(0, 1, 2, 4, 3)
         return StencilMatrix._of(transposed, self.periodic)
-
-    @cached_property
-    def H(self) -> StencilMatrix:
-        """A^H as a StencilMatrix of its own, kept."""
-        transposed = self.T
-        if self.dtype.kind == "c":
-            namespace(self.blocks).conj(transposed.blocks, out=transposed.blocks)
-        return transposed
 
     def astype(self, dtype: Any) -> StencilMatrix:
         """This matrix in another dtype; itself if the dtype is the same."""

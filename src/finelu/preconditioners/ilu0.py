@@ -65,9 +65,12 @@ class ILU0Elimination(Elimination):
         """The values to be factored, on the pattern of the factors."""
         return shifted(A, self.recipe.shift)
 
+    def _start(self, A: CSR, *refusal: Any) -> Any:
+        """Start the kernel; returns its first bad row, which on a GPU is not known before the kernel ends."""
+        return kernels_for(A.data).elimination.ilu0(self.plan, self._values(A), self.factors.data, *refusal)
+
     def _eliminate(self, A: CSR) -> None:
-        kernels, lu = kernels_for(A.data), self.factors
-        bad = kernels.vectors.first_bad(kernels.elimination.ilu0(self.plan, self._values(A), lu.data))
+        bad = kernels_for(A.data).vectors.first_bad(self._start(A))
         if bad >= 0:
             raise self._broken(bad)
 
@@ -76,7 +79,7 @@ class ILU0Elimination(Elimination):
         return bool(self.recipe.shift == 0)  # shifted values wait for the device
 
     def _queue(self, A: CSR, refusal: Any) -> None:
-        kernels_for(A.data).elimination.ilu0(self.plan, self._values(A), self.factors.data, refusal)
+        self._start(A, refusal)
 
     def _broken(self, row: int) -> ZeroPivot:
         lu = self.factors

@@ -14,8 +14,8 @@ from finelu.errors import ZeroPivot
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.preconditioners.elimination import Elimination
-from finelu.preconditioners.recipe import Recipe, checked, shifted
+from finelu.preconditioners.ilu0 import ILU0Elimination
+from finelu.preconditioners.recipe import Recipe, checked
 from finelu.validation import number
 
 ADVICE = "Try relax=0.95 (or smaller), shift=1e-3 (or larger), a reordering of A, or another recipe."
@@ -51,27 +51,16 @@ class MILU0(Recipe):
         return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps)
 
 
-class _MILU0Elimination(Elimination):
-    """L and U in one array, in A's order."""
+class _MILU0Elimination(ILU0Elimination):
+    """The same with the dropped fill added to the diagonal."""
 
     def _analyse(self, once: bool) -> Any:
         lu = self.factors
         return kernels_for(lu.data).elimination.milu0_analysis(lu, self.recipe.variant, once)
 
-    def _eliminate(self, A: CSR) -> None:
-        kernels, lu = kernels_for(A.data), self.factors
-        a = shifted(A, self.recipe.shift)
-        bad = kernels.vectors.first_bad(kernels.elimination.milu0(self.plan, a, float(self.recipe.relax), lu.data))
-        if bad >= 0:
-            raise self._broken(bad)
-
-    @property
-    def _queues(self) -> bool:
-        return bool(self.recipe.shift == 0)  # shifted values wait for the device
-
-    def _queue(self, A: CSR, refusal: Any) -> None:
-        relax, lu = float(self.recipe.relax), self.factors
-        kernels_for(A.data).elimination.milu0(self.plan, A.data, relax, lu.data, refusal)
+    def _start(self, A: CSR, *refusal: Any) -> Any:
+        operands = self._values(A), float(self.recipe.relax), self.factors.data
+        return kernels_for(A.data).elimination.milu0(self.plan, *operands, *refusal)
 
     def _broken(self, row: int) -> ZeroPivot:
         lu = self.factors

@@ -142,7 +142,7 @@ def factor_parts(carried: Carried, part: Callable[..., tuple], n: int, most: int
 
 @compiled
 def room_for(start, stop, indptr, room):
-    """Entries that rows start..stop - 1 get memory for at first, of which what is not used costs nothing."""
+    """The number of entries of rows start..stop - 1 that get memory at first; an unused part of it is never taken."""
     limit, most = SPARE * (indptr[stop] - indptr[start]) + 1, np.int64(1)
     for k in range(start, stop):
         most += min(room[k], limit)
@@ -267,7 +267,7 @@ class Carried:
 
             def make(t, workspace, f=f, extents=extents, out=(indptr, indices, data)):
                 _assemble(starts[t], starts[t + 1], extents, *self.made[t][f], *out, *workspace)
-                self.made[t][f] = None  # or all would be there twice
+                self.made[t][f] = None  # otherwise all entries would be in memory twice
 
             each(self.parts.above.size, make, lambda: (np.empty(n, self.dtype), *new_bitmap(n)))
             found += [indptr, indices, data]
@@ -296,7 +296,7 @@ def _active_entries(rows, places):
 
 @compiled
 def _carry(rows, places, columns, values, out_columns, out_values, used):
-    """What is active of the rows goes to the places from `used` on; returns their end."""
+    """Copy the active entries of the rows to the places from `used` on; returns the end of these."""
     for p in rows:
         begin = used
         for q in range(places[p, BEGIN], places[p, FRONT]):

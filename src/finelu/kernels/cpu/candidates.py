@@ -6,23 +6,12 @@ import numpy as np
 
 from finelu import deadline
 from finelu.device import require_room
-from finelu.kernels.cpu.runtime.atomics import (
-    fetch_add,
-    load_acquire,
-    relax,
-    store_release,
-)
+from finelu.kernels.cpu.runtime.atomics import fetch_add, load_acquire, relax, store_release
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.row_blocks import (
-    column_arrays,
-    pattern_arrays,
-    row_blocks,
-    squared_size,
-    workspace,
-)
+from finelu.kernels.cpu.runtime.row_blocks import pattern_arrays, row_blocks, squared_size, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
 from finelu.kernels.operands import INT32_LIMIT
@@ -37,22 +26,15 @@ def candidates(A, F, columns=None, least=0.0, most=None):
 
     A, F, columns : as for `sweep`.  least : places where every product l_ik u_kj is smaller in magnitude are left out,
     unless A has them.  most : if there are more candidates, `least` is raised until there are not; those of A stay.
-    Returns indptr (n + 1,), indices ascending in a row, values, of F's dtypes; squares (2, n) float64, sums of |r_ij|^2
-    by rows over the pattern of F and over the candidates, kept or not, of Cholesky for both triangles; left_out, how
-    many were.
-    Cost: as a sweep with squares, and the sorting of what is new in a row. Memory: room for 16 nnz is asked for, of
-    which the system takes what is used; if there are more candidates, or more than `most`, the work is done again.
+    Returns indptr (n + 1,), indices ascending in a row, values, of F's dtypes; squares (2, n) float64, the sums of
+    |r_ij|^2 by rows over the pattern of F and over all candidates, left out or not (for Cholesky over both triangles);
+    left_out, the number of candidates left out.
+    Cost: as a sweep with squares, and the sorting of the new columns of a row. Memory: room for 16 nnz is asked for, of
+    which only the used part is taken; if there are more candidates, or more than `most`, the work is done again.
     """
-    items = row_blocks(F, columns)
-    arguments = (
-        items,
-        unsigned(A.indptr),
-        unsigned(A.indices),
-        A.data,
-        *pattern_arrays(F),
-        F.data,
-        *column_arrays(columns),
-    )
+    matrix, factors = (unsigned(A.indptr), unsigned(A.indices), A.data), (*pattern_arrays(F), F.data)
+    by_columns = None if columns is None else tuple(map(unsigned, columns))
+    arguments = row_blocks(F, columns), matrix, factors, by_columns
     real = F.data.dtype.type(0).real.dtype.type
     cut = real(least) if least > 0 else None
     room = min(ROOM * (A.nnz + F.nnz), INT32_LIMIT)
@@ -81,37 +63,15 @@ def _found(arguments, F, least, room):
     waiting = min(WAITING, F.nnz)
     numbers = workspace(blocks, 2 * F.n + waiting, F.data.dtype)
     columns = workspace(blocks, 4 * F.n + waiting + 1, unsigned(F.indices).dtype)
-    arguments = numbers, columns, *arguments, least, sizes, indptr, indices, values, squares, deadline.halt()
+    out = indptr, indices, values, squares
+    arguments = numbers, columns, *arguments, least, sizes, out, deadline.halt()
     left_out = run_items(_candidates, blocks, *arguments, threads=len(numbers))
     deadline.check()
     return indptr, indices, values, squares, int(sizes.sum()), left_out
 
 
 @compiled
-def _candidates(
-    state,
-    done,
-    numbers,
-    columns,
-    items,
-    a_indptr,
-    a_indices,
-    a,
-    indptr,
-    indices,
-    diag,
-    f,
-    c_indptr,
-    rows,
-    places,
-    least,
-    sizes,
-    out_indptr,
-    out_indices,
-    out,
-    squares,
-    halt,
-):
+def _candidates(state, done, numbers, columns, items, A, F, by_columns, least, sizes, results, halt):
     """Row by row into the thread's own memory; a finished block is copied to its place once the ones before it are.
 
     w is zero between rows. mark[j] == i if row i has met column j, in F first; so `met` collects the others, without a
@@ -121,16 +81,16 @@ def _candidates(
     others in `mine`. before[1] is where block before[0] begins. A thread that has no block or no memory left waits for
     its oldest one. The first block that is not finished belongs to a thread that waits for no other: so all end.
     """
+    (a_indptr, a_indices, a), (indptr, indices, diag, f) = A, F
+    if by_columns is not None:
+        c_indptr, rows, places = by_columns
+    out_indptr, out_indices, out, squares = results
     n = diag.size
     t = fetch_add(state, 0, 1)
     slot = fetch_add(state, 1, 1) if t < done.size else 0
     w, mine_values = numbers[slot, :n], numbers[slot, n:]
-    mark, wanted, met, mine = (
-        columns[slot, :n],
-        columns[slot, n : 2 * n],
-        columns[slot, 2 * n : 3 * n + 1],
-        columns[slot, 3 * n + 1 :],
-    )
+    mark, wanted = columns[slot, :n], columns[slot, n : 2 * n]
+    met, mine = columns[slot, 2 * n : 3 * n + 1], columns[slot, 3 * n + 1 :]
     words, pages = np.zeros((n >> 6) + 1, np.uint64), np.zeros((n >> 12) + 1, np.uint64)
     if t < done.size:
         w[:] = 0
@@ -164,7 +124,7 @@ def _candidates(
                 l, d = f[p], np.uint64(diag[k])
                 held += squared_size(w[k] - l * f[d])
                 w[k] = 0
-                if rows is None:
+                if by_columns is None:
                     for q in range(d + ONE, np.uint64(indptr[k + ONE])):
                         j = np.uint64(indices[q])
                         product = l * f[q]
@@ -187,12 +147,12 @@ def _candidates(
                         mark[j] = i
                         if least is not None and abs(product) >= least:
                             wanted[j] = i
-            if rows is not None:
+            if by_columns is not None:
                 held *= 2  # for the other triangle
             for p in range(pivot, hi):
                 s = w[indices[p]]
                 w[indices[p]] = 0
-                if rows is None:
+                if by_columns is None:
                     held += squared_size(s - f[p])
                 else:
                     r = np.float64(s.real - (f[p] * np.conj(f[p])).real)
@@ -210,7 +170,7 @@ def _candidates(
                 mine_values[size] = r
                 size += ONE
             squares[0, i] = held
-            squares[1, i] = new if rows is None else 2 * new
+            squares[1, i] = new if by_columns is None else 2 * new
             out_indptr[i + ONE] = placed + np.int64(size - begin)
             if size > mine_values.size - n:
                 while head < tail:
@@ -258,7 +218,7 @@ def _begins(before, sizes, t, wait):
 
 @compiled
 def _place(waiting, before, done, items, mine, mine_values, out_indptr, out_indices, out):
-    """Copy a finished block, that which `before` has come to, to its place."""
+    """Copy a finished block, the one that `before` has reached, to its place."""
     t, placed, begin, end = waiting
     at = before[1]
     _copy(mine, mine_values, np.uint64(begin), np.uint64(end), np.uint64(at + placed), out_indices, out)
@@ -269,7 +229,7 @@ def _place(waiting, before, done, items, mine, mine_values, out_indptr, out_indi
 
 @compiled
 def _copy(indices, values, begin, end, at, out_indices, out):
-    """Entries begin..end to the places from `at` on, unless the room ends before."""
+    """Copy the entries begin..end to the places from `at` on, if there is room for all of them."""
     if at + end - begin <= np.uint64(out.size):
         for e in range(begin, end):
             out_indices[at + e - begin] = indices[e]
@@ -277,9 +237,9 @@ def _copy(indices, values, begin, end, at, out_indices, out):
 
 
 def _raised(arguments, F, real, least, most):
-    """The smallest threshold >= least of those that are looked at, 256 between 1 and 2, that leaves `most` candidates.
+    """The smallest tried threshold >= least that leaves at most `most` candidates; 256 are tried between 1 and 2.
 
-    If A has more entries outside of F, all other candidates are to go.
+    If A has more entries outside of F, all other candidates are left out.
     """
     counts, own = np.zeros((0x7FF << 52 >> int(BIN)) + 1, np.int64), np.zeros(1, np.int64)  # the last bin: infinite
     run_items(_weigh, arguments[0].size - 1, *arguments, counts, own, deadline.halt())
@@ -293,10 +253,11 @@ def _raised(arguments, F, real, least, most):
 
 
 @compiled
-def _weigh(
-    state, done, items, a_indptr, a_indices, a, indptr, indices, diag, f, c_indptr, rows, places, counts, own, halt
-):
-    """counts[b] : candidates whose largest product begins with the bits b as a float64; own[0] : those that A has."""
+def _weigh(state, done, items, A, F, by_columns, counts, own, halt):
+    """counts[b] : the candidates whose largest product begins with the bits b as a float64; own[0] : those of A."""
+    (a_indptr, a_indices, _), (indptr, indices, diag, f) = A, F
+    if by_columns is not None:
+        c_indptr, rows, places = by_columns
     n = diag.size
     t = fetch_add(state, 0, 1)
     here = t < done.size
@@ -317,7 +278,7 @@ def _weigh(
                 mark[a_indices[p]] = i
             for p in range(lo, pivot):
                 k = np.uint64(indices[p])
-                if rows is None:
+                if by_columns is None:
                     for q in range(np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])):
                         j = np.uint64(indices[q])
                         largest[j] = max(largest[j], np.float64(abs(f[p] * f[q])))

@@ -99,7 +99,7 @@ def crout(
     most : entries of L and U, at which it stops; None: no limit.
     Raises MatrixError (a ValueError) that names the first entry between parts, ParameterError if parts do not ascend,
     TooManyEntries beyond `most`.
-    Cost: the multiplications; per row of U and column of L a sort of its entries and of what is subtracted from it.
+    Cost: the multiplications; per row of U and column of L a sort of its entries and of the rows subtracted from it.
         Memory: each part grows its own, twice the factors in all; 2 x (n, 7) numbers for each thread.
     """
     n, dtype, index = A.indptr.size - 1, A.data.dtype, A.indices.dtype

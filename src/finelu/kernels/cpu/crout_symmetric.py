@@ -100,7 +100,7 @@ def crout_symmetric(
     room (n,) : how many entries of a row of U are kept at most, the largest ones.
     Raises MatrixError if an entry couples two parts or the diagonal of a Hermitian A is not real, ParameterError for
     pairs or parts that do not exist.
-    Cost: the multiplications; per row of U a sort of its entries and of what is subtracted from it. Memory: each part
+    Cost: the multiplications; per row of U a sort of its entries and of the rows subtracted from it. Memory: each part
         grows its own, twice U in all; 2 x (n, 7) numbers for each thread.
     """
     n, dtype, index = A.indptr.size - 1, A.data.dtype, A.indices.dtype

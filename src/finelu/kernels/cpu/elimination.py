@@ -28,7 +28,7 @@ from finelu.kernels.cpu.runtime.search import LONG, LONGER, place_of
 from finelu.kernels.cpu.runtime.workers import run
 from finelu.kernels.operands import Triangle
 
-ILU0_VARIANTS = IC0_VARIANTS = ("sequential", "levels")
+ILU0_VARIANTS = IC0_VARIANTS = MILU0_VARIANTS = ("sequential", "levels")
 
 # ns for a row, for an entry of it, and for a subtraction; measured on two cores of an AMD EPYC
 ROW, ENTRY, UPDATE = 3.0, 1.0, 0.6
@@ -44,12 +44,13 @@ MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more 
 class Elimination:
     """The analysis of a pattern.
 
-    variant : the one chosen.  provisional : list or schedule were left out; after this many factorizations they pay.
+    variant : the chosen one.  provisional : if not 0, list or schedule were left out; they pay after this many
+        factorizations.
     schedule : the order of the rows.
-    first, target, source : where rows meet. Entry (i, k) below the diagonal, the e-th of all, owns the intersections
-        first[e] <= q < first[e + 1]: entry target[q] of row i, counted from its begin, is that which entry source[q] of
-        the part of row k is subtracted from (ILU0: behind its diagonal) or multiplied by (IC0: before it).
-        first is None where there is no list.
+    first, target, source : the columns that two rows share. Entry (i, k) below the diagonal, the e-th of all, owns the
+        intersections first[e] <= q < first[e + 1]. target[q] is the place of a column in row i, source[q] its place in
+        the part of row k behind the diagonal (ILU0: a multiple of it is subtracted) or before it (IC0: the two are
+        multiplied). first is None if there is no list.
     """
 
     variant: str
@@ -65,9 +66,10 @@ class Elimination:
 
 
 def ilu0_analysis(A, variant: str = "auto", once: bool = False) -> Elimination:
-    """The order in which the rows of A are eliminated, natural ("sequential") or by levels, and where they meet.
+    """The order in which the rows of A are eliminated, natural ("sequential") or by levels, and the columns that they
+    share.
 
-    once : "auto" may weigh the analysis against a single factorization; else it is for many.
+    once : whether "auto" may weigh the analysis against a single factorization, or has to expect many.
     Cost: O(nnz + intersections), and a binary search per entry of the shorter row where one is much longer.
     """
     longest, _, _, below = A.facts
@@ -83,30 +85,15 @@ def ic0_analysis(L, variant: str = "auto", once: bool = False) -> Elimination:
 
 def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     """lengths : the most entries of a row, and all below the diagonal."""
-    if variant not in (*ILU0_VARIANTS, "auto"):
-        offered = ", ".join((*ILU0_VARIANTS, "auto"))
-        raise ParameterError(
-            f"variant={variant!r} is not offered on the CPU; one of {offered} is needed."
-            + meant(variant, (*ILU0_VARIANTS, "auto"))
-        )
-    n = indptr.size - 1
+    _require_variant(variant, "on the CPU")
+    n, pattern = indptr.size - 1, (indptr, indices, diag)
     if once and variant == "auto" and _plainly_hasty(n, indices.size, *lengths):
         most = ROW * n + ENTRY * indices.size + UPDATE * lengths[0] * lengths[1]
         waits = forgo(most) if could_pay(most) else 0
         triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, lengths[1], lengths[0], None)
         nothing, apart = np.empty(0, np.uint16), _apart(indptr, indices)
-        return Elimination(
-            "levels" if apart else "sequential",
-            max(REPEATED, waits),
-            apart or sequential(triangle),
-            indptr,
-            indices,
-            diag,
-            nothing,
-            None,
-            nothing,
-            nothing,
-        )
+        name, order = "levels" if apart else "sequential", apart or sequential(triangle)
+        return Elimination(name, max(REPEATED, waits), order, *pattern, nothing, None, nothing, nothing)
     below = np.zeros(n + 1, indptr.dtype)
     np.cumsum(diag - indptr[:-1], out=below[1:])
     limit = MEETINGS_PER_ENTRY * indices.size
@@ -141,23 +128,22 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
         shared = schedule(triangle, cost, level, sort=False, scattered=SCATTERED, required=required)
     elif free:
         shared = _apart(indptr, indices)
-    variant = "levels" if shared else "sequential"
-    return Elimination(
-        variant,
-        max((scatter or hasty) * REPEATED, waits),
-        shared or sequential(triangle),
-        indptr,
-        indices,
-        diag,
-        below,
-        first,
-        target,
-        source,
-    )
+    name, order = "levels" if shared else "sequential", shared or sequential(triangle)
+    provisional = max((scatter or hasty) * REPEATED, waits)
+    return Elimination(name, provisional, order, *pattern, below, first, target, source)
+
+
+def _require_variant(variant, by: str) -> None:
+    offered = (*ILU0_VARIANTS, "auto")
+    if variant not in offered:
+        raise ParameterError(
+            f"variant={variant!r} is not offered {by}; one of {', '.join(offered)} is needed." + meant(variant, offered)
+        )
 
 
 def _apart(indptr, indices) -> Schedule | None:
-    """Items of rows in natural order that do not depend on each other, as in a block-diagonal matrix; None for none.
+    """Items of rows in natural order that do not depend on each other, as in a block-diagonal matrix; None if there are
+    no such items.
 
     Found without the search for a schedule. Cost: a test of each row; of every eighth, if there are no such items.
     """
@@ -173,7 +159,7 @@ def _apart(indptr, indices) -> Schedule | None:
 @compiled
 def _cut_apart(indptr, indices, least, given_up, items):
     """items[:count + 1] : n, then, descending to 0, rows from which on no row has a column before them, `least` entries
-    or more apart. Returns the count; 1 where there is no such row from `given_up` on."""
+    or more apart. Returns the count; 1 if there is no such row from `given_up` on."""
     n = indptr.size - 1
     items[0], count = n, 0
     nearest = n  # to 0, of the columns seen
@@ -197,9 +183,9 @@ def _plainly_hasty(n: int, nnz: int, longest: int, below: int) -> bool:
 
 @compiled
 def _scattered_updates(indptr, indices, diag, start, stop, updates):
-    """updates[i] : entries of other rows that row i is updated with, or multiplied by, where no list is made.
+    """updates[i] : the number of entries of other rows that row i is updated with, or multiplied by, without a list.
 
-    Returns how many are looked at for a list: of those much longer than row i fewer.
+    Returns the number of entries that are looked at for a list, which is smaller for rows much longer than row i.
     """
     searched = 0
     for i in range(diag.size):
@@ -215,10 +201,10 @@ def _scattered_updates(indptr, indices, diag, start, stop, updates):
 
 @compiled
 def _meet(indptr, indices, diag, start, stop, below, limit, first, target, source, halt):
-    """Count the intersections (first), or write them down where target has room; returns their number.
+    """Count the intersections (first), or write them down if target has room; returns their number.
 
-    Entry (i, k) meets row k in the columns that row i and places start[k] <= q < stop[k] share. One look at each of the
-    latter, or where there are many more of them than row i has entries, a binary search for each of these.
+    Entry (i, k) meets row k in the columns that row i and places start[k] <= q < stop[k] share. Each of these places is
+    looked at; if they are many more than the entries of row i, a binary search is made for each entry of row i instead.
     """
     n = diag.size
     place = np.full(n, -1, np.int64)  # of column j in row i, from the begin of all
@@ -367,7 +353,7 @@ def _ic0(t, state, items, order, indptr, indices, diag, below, first, target, so
 
 @compiled
 def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l, halt):
-    """The same with the finished part of row i in w, zero elsewhere, so that all of row j may be looked at."""
+    """The same with the finished part of row i in w, zero elsewhere, so that all of row j can be multiplied."""
     w = np.zeros(diag.size, a.dtype)
     known, t = 0, next_item(state)
     while t < after.size:
@@ -395,9 +381,6 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
     wait_until_done(done, known, after.size)
 
 
-MILU0_VARIANTS = ILU0_VARIANTS
-
-
 @dataclass(frozen=True, eq=False)
 class ModifiedElimination:
     """The analysis of a pattern: the variant chosen, the order of the rows, and `provisional` as in `Elimination`."""
@@ -413,12 +396,7 @@ def milu0_analysis(A, variant: str = "auto", once: bool = False) -> ModifiedElim
 
     once : as in `ilu0_analysis`.
     """
-    if variant not in (*MILU0_VARIANTS, "auto"):
-        offered = ", ".join((*MILU0_VARIANTS, "auto"))
-        raise ParameterError(
-            f"variant={variant!r} is not offered by MILU0; one of {offered} is needed."
-            + meant(variant, (*MILU0_VARIANTS, "auto"))
-        )
+    _require_variant(variant, "by MILU0")
     _, longest_below, _, below = A.facts
     triangle = Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, below, longest_below, None)
     shared, waits = None, 0

@@ -19,7 +19,7 @@ SMALL = 2**15  # rows and entries up to which one pass takes less time than the 
 def inspect(indptr, indices, data, diag):
     """Soundness of a CSR matrix, and its diagonal; see the specification. Stops at the first corrupt row.
 
-    Rows are shared out among threads; a small matrix, and again one with anything wrong, is looked at by one.
+    Threads share the rows; one thread inspects a small matrix, and once more a matrix with any fault.
     """
     n = indptr.size - 1
     if n + indices.size > SMALL and indptr[0] == 0 and indptr[n] == indices.size == data.size:
@@ -104,7 +104,7 @@ def _unlike(t, a, b, unlike):
 
 @compiled
 def _inspect(indptr, indices, data, diag):
-    """`inspect` on one thread, and all that is wrong."""
+    """`inspect` on one thread; finds all faults."""
     n = indptr.size - 1
     unsorted = not_finite = missing = 0
     first_not_finite = first_missing = -1
@@ -141,7 +141,7 @@ STEPS = np.uint64(8)  # before a search by halves
 
 
 def mirrored(indptr, indices, data, diag):
-    """What A has in common with its transpose; see kernels/reference/inspection.py. Rows are shared out among threads.
+    """The comparison of A with its transpose; see kernels/reference/inspection.py. Threads share the rows.
 
     Cost: a search in row j for each entry (i, j) below the diagonal, and above it too unless the pattern is symmetric.
     """

@@ -98,7 +98,7 @@ def _order(starts, dense, halt, order, store, begin, lists, degrees, keys, membe
                     head[degree[i]] = after[i]
                 if after[i] >= 0:
                     before[after[i]] = before[i]
-        # What each element that meets the new one has outside of it: mark - stamp.
+        # The rows outside of the new element, of each element that meets it: mark - stamp.
         for q in range(first, end):
             i = store[q]
             for k in range(begin[i], begin[i] + elements[i]):

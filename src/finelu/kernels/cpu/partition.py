@@ -123,7 +123,7 @@ def _threads_for(n: int) -> int:
 
 
 def propose(begin, end, neighbours, weights, sizes, most, before, wish):
-    """The neighbour that each vertex likes most; see kernels/reference/partition.py. `before` is not written to."""
+    """A round of proposals; see kernels/reference/partition.py. `before` is not written."""
     n = sizes.size
     graph = begin, end, neighbours, weights, sizes
     run_items(_propose, -(-n // CHUNK), *graph, most, before, wish, threads=_threads_for(n))
@@ -166,7 +166,7 @@ def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, 
     places = np.empty((threads, count), np.uint32)
     graph = begin, end, neighbours, weights, wish
     lists = starts, stops, adjacent, sums
-    run_items(_contract, firsts.size, *graph, most, owner, totals[:count], firsts, places, *lists, threads=threads)
+    run_items(_contract, firsts.size, graph, most, owner, totals[:count], firsts, places, lists, threads=threads)
     return count
 
 
@@ -178,7 +178,7 @@ def _partner(i, wish):
 
 @compiled
 def _enumerate(begin, end, sizes, wish, owner, totals, firsts):
-    """The coarse vertices and their sizes.  firsts : the entries of those before each item."""
+    """The coarse vertices and their sizes.  firsts : the number of entries before each item."""
     count, entries = 0, 0
     for i in range(sizes.size):
         if i % CHUNK == 0:
@@ -198,28 +198,12 @@ def _enumerate(begin, end, sizes, wish, owner, totals, firsts):
 
 
 @compiled
-def _contract(
-    state,
-    done,
-    begin,
-    end,
-    neighbours,
-    weights,
-    wish,
-    most,
-    owner,
-    totals,
-    firsts,
-    places,
-    starts,
-    stops,
-    adjacent,
-    sums,
-):
+def _contract(state, done, graph, most, owner, totals, firsts, places, lists):
     """Items are the pairs with their lower vertices among CHUNK vertices each.
 
     place[d] : where in the list of a coarse vertex its neighbour d is, if it is there.
     """
+    (begin, end, neighbours, weights, wish), (starts, stops, adjacent, sums) = graph, lists
     place = places[fetch_add(state, 1, 1)]
     check = 2 * np.int64(totals.max()) > most
     t = next_item(state)
@@ -269,7 +253,7 @@ def _root(parent, c):
 
 @compiled
 def settle(begin, end, neighbours, weights, sizes, size, part):
-    """What is much smaller than `size` joins others; see kernels/reference/partition.py."""
+    """Vertices much smaller than `size` join others; see kernels/reference/partition.py."""
     n = sizes.size
     parent, rows = np.empty(n, np.int32), np.empty(n, np.int64)
     for c in range(n):
@@ -312,7 +296,7 @@ def settle(begin, end, neighbours, weights, sizes, size, part):
 
 
 def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
-    """Whether rows are the nodes of a grid, and what couples its directions; see kernels/reference/partition.py.
+    """Whether rows are the nodes of a grid, and the couplings along its directions; see kernels/reference/partition.py.
 
     Rows are shared out among threads. The sums are of integers: they have one value in any order.
     """
@@ -382,5 +366,5 @@ def bricks(nx, ny, nz, kx, ky, kz, parts):
 
 
 def is_compiled():
-    """Whether what matches and contracts has been compiled before, for some dtypes."""
+    """Whether the kernels that match and contract have been compiled before, for some dtypes."""
     return ready(_propose) and ready(_contract)

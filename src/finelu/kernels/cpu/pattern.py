@@ -77,15 +77,15 @@ def add(B, F, indptr, indices, values, scaled=False):
     items = even_blocks(new_indptr)
     more = unsigned(indptr), unsigned(indices), values
     out = unsigned(new_indptr), new_indices, new_diag, data
-    run_items(_add, items.size - 1, items, *pattern_arrays(F), F.data, *more, bool(scaled), *out)
+    run_items(_add, items.size - 1, items, (*pattern_arrays(F), F.data), more, bool(scaled), out)
     return B.with_index(new_indices.dtype), CSR(new_indptr, new_indices, data, new_diag)
 
 
 @by_items
-def _add(
-    t, items, indptr, indices, diag, f, more_indptr, more_indices, more, scaled, out_indptr, out_indices, out_diag, out
-):
-    """Row by row: merge what is below the diagonal, then what is above."""
+def _add(t, items, F, candidates, scaled, results):
+    """Row by row: merge the entries below the diagonal, then those above it."""
+    (indptr, indices, diag, f), (more_indptr, more_indices, more) = F, candidates
+    out_indptr, out_indices, out_diag, out = results
     for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
         pivot, q, end = np.uint64(diag[i]), np.uint64(more_indptr[i]), np.uint64(more_indptr[i + ONE])
         middle, m = q, np.uint64(out_indptr[i])
@@ -192,8 +192,8 @@ def remove(F, least, drop, values=None):
     """F without its smallest entries, as a CSR; see kernels/reference/pattern.py.
 
     least (2,) reals, drop (2,) integers: thresholds, and how many entries to drop, below and above the diagonal.
-    values (nnz,) : what is returned of the entries that stay, if not F's. Returns a CSR of F's dtypes. Cost: a pass
-    over the values and a copy of what stays.
+    values (nnz,) : the values of the result, if not F's. Returns a CSR of F's dtypes. Cost: a pass over the values and
+    a copy of the remaining entries.
     """
     real = F.data.dtype.type(0).real.dtype.type
     items = even_blocks(F.indptr)
@@ -212,18 +212,9 @@ def remove(F, least, drop, values=None):
     indptr[F.n] = nnz
     indices, data = np.empty(nnz, F.indices.dtype), np.empty(nnz, F.data.dtype)
     values = F.data if values is None else values
-    arguments = (
-        items,
-        *pattern_arrays(F),
-        F.data,
-        values,
-        *least,
-        before * want % np.maximum(ties, 1),
-        want,
-        ties,
-        begin,
-    )
-    run_items(_keep, blocks, *arguments, indptr, indices, diag, data)
+    rests, results = before * want % np.maximum(ties, 1), (indptr, indices, diag, data)
+    factors = *pattern_arrays(F), F.data
+    run_items(_keep, blocks, items, factors, values, least, rests, want, ties, begin, results)
     return CSR(indptr, indices, data, diag)
 
 
@@ -246,29 +237,13 @@ def _tally(t, items, indptr, diag, f, least_below, least_above, counts):
 
 
 @by_items
-def _keep(
-    t,
-    items,
-    indptr,
-    indices,
-    diag,
-    f,
-    values,
-    least_below,
-    least_above,
-    rests,
-    want,
-    ties,
-    begin,
-    out_indptr,
-    out_indices,
-    out_diag,
-    out,
-):
+def _keep(t, items, F, values, least, rests, want, ties, begin, results):
     """Row by row: every entry is written to the next free place, which moves on if the entry stays.
 
     Behind the last entry that stays in a block nothing is written: the place is another block's.
     """
+    (indptr, indices, diag, f), (out_indptr, out_indices, out_diag, out) = F, results
+    least_below, least_above = least
     m, end = np.uint64(begin[t]), np.uint64(begin[t + 1])
     rest_below, rest_above = rests[t, 0], rests[t, 1]
     for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
@@ -303,7 +278,7 @@ def _keep(
 
 
 def facts(A) -> tuple[int, int, int, int]:
-    """What CSR.facts says. Cost: a pass over indptr and diag."""
+    """The numbers that CSR.facts describes. Cost: a pass over indptr and diag."""
     return _facts(A.indptr, A.diag)
 
 
@@ -312,10 +287,7 @@ def _facts(indptr, diag):
     longest = most_below = most_above = total = 0
     for i in range(diag.size):
         below, above = np.int64(diag[i]) - np.int64(indptr[i]), np.int64(indptr[i + 1]) - np.int64(diag[i]) - 1
-        longest, most_below, most_above = (
-            max(longest, below + above + 1),
-            max(most_below, below),
-            max(most_above, above),
-        )
+        longest = max(longest, below + above + 1)
+        most_below, most_above = max(most_below, below), max(most_above, above)
         total += below
     return longest, most_below, most_above, total

@@ -17,7 +17,7 @@ class Product:
     """y = A x for a square A in CSR, sorted and without duplicates, with x (n,) of A's dtype.
 
     The terms of a row are added in ascending order of columns, as SciPy adds them: the bits are the same on any number
-    of threads. Cost: one pass over the entries; no other thread is asked where it would come too late.
+    of threads. Cost: one pass over the entries. Small products run on the calling thread alone.
     """
 
     def __init__(self, S):
@@ -38,7 +38,7 @@ class Product:
 
 
 def residual(indptr, indices, data, x, b, factor, r, bound, eps=None):
-    """r = b - factor A x, and what rounding may have put into each element of it; see kernels/reference/products.py."""
+    """r = b - factor A x, and a bound of the rounding error of each element; see kernels/reference/products.py."""
     real = r.real.dtype.type
     items, eps = shared_out(indptr, data.size), real(np.finfo(real).eps if eps is None else eps)
     arguments = items, unsigned(indptr), unsigned(indices), data, x, b, real(factor), eps, r, bound
@@ -89,7 +89,7 @@ def _residual_twice(t, items, indptr, indices, factor, data, x, b, r):
 
 @compiled
 def _less(total, rest, a, b):
-    """total + rest - a b; what rounding takes from total is added to rest."""
+    """total + rest - a b; the rounding error of total is added to rest."""
     a, b = -np.float64(a), np.float64(b)
     product = a * b
     low = fma(a, b, -product)

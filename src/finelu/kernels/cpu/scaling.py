@@ -43,7 +43,7 @@ def _scale(t, indptr, indices, a, lower_left, lower_right, upper_left, upper_rig
 
 
 def divide_by_pivots(F, out, refused):
-    """Divide what is below the diagonal by the pivot of its column; see kernels/reference/scaling.py. Returns out."""
+    """Divide entries below the diagonal by pivots; see kernels/reference/scaling.py. Returns out."""
     items = -(-F.n // BLOCK)
     state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
     arguments = (F.indptr, F.indices, F.diag, out, refused)

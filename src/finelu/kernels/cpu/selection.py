@@ -91,7 +91,7 @@ class Selection:
         return self.out
 
     def _exact(self, values, magnitude, rank):
-        """(the value of that rank, how many are less), or None if there is a NaN."""
+        """(the value of that rank, the number of smaller ones), or None if there is a NaN."""
         n = values.size
         sample = values[_sample_places(n)] if self.method == "sampleselect" and n > SMALL else values[:0]
         sample = np.sort(abs(sample) if magnitude else sample)  # NaN last
@@ -164,7 +164,7 @@ def _scalar(name, value, largest):
 
 
 def _sample_places(n):
-    """A random place in each of s equal parts of n, the same in every run; s is about n^(2/3), as is what is copied."""
+    """A random place in each of s equal parts of n, the same in every run; about n^(2/3) are sampled and copied."""
     s = min(2 ** round(math.log2(n) * 2 / 3), 2**16)
     bounds = np.arange(s + 1, dtype=np.int64) * n // s
     jitter = np.random.default_rng(0).random(s)

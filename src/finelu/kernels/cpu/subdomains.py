@@ -42,9 +42,11 @@ def inside(starts, rows, indptr, indices):
 
 @compiled
 def _inside(state, done, items, starts, rows, indptr, indices, workspaces, fill, pointers, columns, places):
-    """The entries of each row are written from its place in `pointers` on, or only counted there."""
+    """With `fill` the entries of each row are written from its place in `pointers` on; else they are counted there."""
     t = next_item(state)
-    where = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]  # the position of a row; or anything
+    where = workspaces[
+        fetch_add(state, 1, 1) if t < done.size else 0
+    ]  # the position of a row, for rows of the part; else any value
     while t < done.size:
         for p in range(items[t], items[t + 1]):
             first, last = starts[p], starts[p + 1]
@@ -69,7 +71,7 @@ def _inside(state, done, items, starts, rows, indptr, indices, workspaces, fill,
 class SubdomainSolve:
     """Two triangular solves in each part, two parts at a time; see kernels/reference/subdomains.py.
 
-    plans : `Natural`, of two triangles; nothing is copied, and so not narrowed. A part is solved by one thread.
+    plans : `Natural`, of two triangles; entries are not copied, and so never narrowed. A part is solved by one thread.
     """
 
     def __init__(self, starts, plans, narrow=False):
@@ -92,70 +94,41 @@ class SubdomainSolve:
 
     def solve(self, r, x, rows, before=None, after=None, scattered=True, correction=None, sums=None):
         """See kernels/reference/subdomains.py."""
-        given = r
-        r = r if correction is None else coarse_residual(*correction, r)
-        triangles = []
-        for plan in self.plans:
-            triangles += [plan.triangle.reverse, *plan.pattern, plan.values, plan.places, plan.pivots]
-        s = np.empty(rows.size, x.dtype)
-        ways = before, after, scattered
-        besides = (None,) * 9
+        Z = out = None
         if sums is not None:
-            c, restricted = sums.couplings, sums.restricted.reshape(sums.dots.size, -1)
-            besides = given, c.starts, c.ends, unsigned(c.rows), c.values, sums.Z, sums.of, restricted, sums.dots
-        conjugate = sums is not None and sums.conjugate
-        arguments = self.starts, r, x, unsigned(rows), *ways, conjugate, *besides
-        run_items(_solve, self._items.size - 1, self._items, *arguments, s, *triangles)
+            Z, c, restricted = sums.Z, sums.couplings, sums.restricted.reshape(sums.dots.size, -1)
+            couplings = c.starts, c.ends, unsigned(c.rows), c.values
+            out = r, *couplings, sums.conjugate, sums.of, restricted, sums.dots
+        r = r if correction is None else coarse_residual(*correction, r)
+        first, second = (
+            (plan.triangle.reverse, *plan.pattern, plan.values, plan.places, plan.pivots) for plan in self.plans
+        )
+        arguments = self.starts, r, x, unsigned(rows), before, after, scattered, out, Z, np.empty(rows.size, x.dtype)
+        run_items(_solve, self._items.size - 1, self._items, *arguments, first, second)
 
 
-@compiled
-def _solve(
-    state,
-    done,
-    items,
-    starts,
-    r,
-    x,
-    rows,
-    before,
-    after,
-    scattered,
-    conjugate,
-    given,
-    couplings,
-    ends,
-    coupled,
-    values,
-    Z,
-    sums,
-    restricted,
-    dots,
-    s,
-    *triangles,
-):
-    t = next_item(state)
-    while t < done.size:
-        for pair in range(items[t], items[t + 1], 2):
-            end = min(pair + 2, items[t + 1])
-            first, middle, last = np.uint64(starts[pair]), np.uint64(starts[pair + 1]), np.uint64(starts[end])
-            for k in range(first, last):
-                s[k] = r[rows[k]] if before is None else r[rows[k]] * before[k]
-            _substitute(first, middle, last, s, *triangles[:7])
-            _substitute(first, middle, last, s, *triangles[7:])
-            for k in range(first, last):
-                v = s[k] if after is None else s[k] * after[k]
-                if scattered:
-                    x[rows[k]] = v
-                else:
-                    x[k] = v
-                s[k] = v
-            if couplings is not None:
-                for p in range(pair, end):
-                    own = slice(starts[p], starts[p + 1])
-                    _add_up_couplings(couplings[p], couplings[p + 1], ends, coupled, values, conjugate, s[own], sums)
-                    dots[p] = _add_up(given, rows[own], s[own], None if Z is None else Z[own], conjugate, restricted[p])
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+@by_items
+def _solve(t, items, starts, r, x, rows, in_scale, out_scale, scattered, sums, Z, s, first_triangle, second_triangle):
+    for pair in range(items[t], items[t + 1], 2):
+        end = min(pair + 2, items[t + 1])
+        first, middle, last = np.uint64(starts[pair]), np.uint64(starts[pair + 1]), np.uint64(starts[end])
+        for k in range(first, last):
+            s[k] = r[rows[k]] if in_scale is None else r[rows[k]] * in_scale[k]
+        _substitute(first, middle, last, s, *first_triangle)
+        _substitute(first, middle, last, s, *second_triangle)
+        for k in range(first, last):
+            v = s[k] if out_scale is None else s[k] * out_scale[k]
+            if scattered:
+                x[rows[k]] = v
+            else:
+                x[k] = v
+            s[k] = v
+        if sums is not None:
+            given, couplings, ends, coupled, values, conjugate, of, restricted, dots = sums
+            for p in range(pair, end):
+                own = slice(starts[p], starts[p + 1])
+                _add_up_couplings(couplings[p], couplings[p + 1], ends, coupled, values, conjugate, s[own], of)
+                dots[p] = _add_up(given, rows[own], s[own], None if Z is None else Z[own], conjugate, restricted[p])
 
 
 @compiled
@@ -193,8 +166,8 @@ def _add_up(r, rows, x, Z, conjugate, restricted):
 def _substitute(first, middle, last, s, reverse, begin, end, indices, values, places, pivots):
     """s = T^-1 s in two parts, the rows from `first` to before `middle` and those from there to before `last`.
 
-    Where T divides by pivots, the rows of the two come in turn, so that one's divisions go on while the other's are
-    waited for; else rows wait for little, and one part after the other is read faster. It changes no bits.
+    Where T divides by pivots, the rows of the two come in turn, so that divisions of both overlap; otherwise rows
+    wait for little, and one part after the other is read faster. The bits are the same.
     """
     middle = middle if places.size else last
     both = min(middle - first, last - middle)
@@ -317,7 +290,9 @@ def coarse_products(indptr, indices, data, parts, count, Z):
 def _coarse_products(state, done, items, indptr, indices, data, parts, Z, workspaces, fill, pointers, part, values):
     m = values.shape[1]
     t = next_item(state)
-    place = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]  # of a part in `met`, of this row; or anything
+    place = workspaces[
+        fetch_add(state, 1, 1) if t < done.size else 0
+    ]  # of a part in `met`, for parts of this row; else any value
     met, sums = np.empty(64, np.int64), np.empty((64, m), values.dtype)
     while t < done.size:
         for i in range(items[t], items[t + 1]):
@@ -377,23 +352,23 @@ def _coarse_residual(t, items, pointers, part, values, q, r, out):
 
 
 def couple(products, rows, parts, starts, members):
-    """The couplings of A Z; see kernels/reference/subdomains.py. None for the order, which nothing needs here."""
-    pointers, part, values = products
+    """The couplings of A Z; see kernels/reference/subdomains.py. The order is None: no caller needs it here."""
+    _, part, values = products
     count = starts.size - 1
     items = _items(count, parts.size + part.size)
     places = workspace(items.size - 1, count, np.int64)
     of_parts = np.zeros((2, count + 1), np.int32)  # couplings and entries, then where those of each part begin
-    arguments = items, starts, members, pointers, part, values, places
+    arguments = items, starts, members, products, places
     none, nothing = np.empty(0, np.int32), np.empty((0, values.shape[1]), values.dtype)
     no_room = none, none, none, none, nothing
-    run_items(_couple, items.size - 1, *arguments, False, of_parts, *no_room, threads=places.shape[0])
+    run_items(_couple, items.size - 1, *arguments, False, of_parts, no_room, threads=places.shape[0])
     of_parts = np.concatenate([np.zeros((2, 1), np.int32), np.cumsum(of_parts[:, :-1], axis=1, dtype=np.int32)], axis=1)
     couplings, entries = (int(number) for number in of_parts[:, -1])
     ends, of_vectors = np.empty(couplings + 1, np.int32), np.empty(couplings, np.int32)
     local, of_rows, sorted_values = np.empty(entries, np.int32), np.empty(entries, np.int32), np.empty_like(values)
     ends[-1] = entries
     filled = ends, of_vectors, local, of_rows, sorted_values
-    run_items(_couple, items.size - 1, *arguments, True, of_parts, *filled, threads=places.shape[0])
+    run_items(_couple, items.size - 1, *arguments, True, of_parts, filled, threads=places.shape[0])
     by_vectors = np.argsort(of_vectors, kind="stable").astype(np.int32)
     vector_starts = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(of_vectors, minlength=count), out=vector_starts[1:])
@@ -401,28 +376,14 @@ def couple(products, rows, parts, starts, members):
 
 
 @compiled
-def _couple(
-    state,
-    done,
-    items,
-    starts,
-    members,
-    pointers,
-    part,
-    values,
-    workspaces,
-    fill,
-    of_parts,
-    ends,
-    of_vectors,
-    local,
-    of_rows,
-    sorted_values,
-):
+def _couple(state, done, items, starts, members, products, workspaces, fill, of_parts, results):
     """The parts of vectors that each part of rows meets, in ascending order, and their entries by rows; each part has
-    its own places to write to. Or, not `fill`, only how many there are of both."""
+    its own places to write to. Without `fill` only the numbers of both."""
+    (pointers, part, values), (ends, of_vectors, local, of_rows, sorted_values) = products, results
     t = next_item(state)
-    place = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]  # of a part in `met`, of this part; or anything
+    place = workspaces[
+        fetch_add(state, 1, 1) if t < done.size else 0
+    ]  # of a part in `met`, for those of this part; else any value
     while t < done.size:
         for p in range(items[t], items[t + 1]):
             first, last = starts[p], starts[p + 1]

@@ -21,10 +21,10 @@ def sweep(A, F, out, squares, refused, columns=None, damping=1.0, part="whole"):
 
     A, F : CSR of one dtype, the diagonal of F full; with columns = columns_of(F) lower triangles (Cholesky).
     out (nnz of F,) receives the new values, not F.data itself.  squares (n,) float64 receives sums of |r_ij|^2 of the
-    old values by rows (of Cholesky for both triangles), or None.
+    old values by rows (for Cholesky over both triangles), or is None.
     refused (2,) int64: [0] counts values that were refused, [1] is the least such row.
     Cost: sum over the entries l_ik of the length of row k of U, or of the rest of row i where that is far shorter,
-    multiplications; n values of workspace a thread.
+    multiplications; n values of workspace for each thread.
     """
     _run(A, F, out, squares, refused, columns, damping, part)
 

@@ -69,7 +69,7 @@ def ilut_crout(A, tau_rows, tau_columns, fill, most) -> Factored:
 def ict(L, tau, fill, most) -> Factored:
     """ICT, column by column from the lower triangle of A; see kernels/reference/threshold.py.
 
-    L : checked CSR with a full diagonal, on the host; what lies above it is not read.  tau (n,) is for columns before
+    L : checked CSR with a full diagonal, on the host; entries above it are not read.  tau (n,) is for columns before
         the division by the root of the pivot; fill, most as in `ilut`, of columns of the lower triangle and entries of
         the factor.
     """
@@ -92,7 +92,7 @@ def _stopped(A, rows, stored, pivot) -> Factored:
 
 
 def _capacity(nnz: int, most: int) -> int:
-    """Room to begin with; it doubles where it is not enough."""
+    """The number of entries that get memory at first; it doubles if there are more."""
     return max(min(2 * nnz, most), 1)
 
 
@@ -141,7 +141,7 @@ def _joined(l_indptr, l_indices, l_data, u_indptr, u_indices, u_data, indptr, in
 
 @compiled
 def allowed(fill, entries, n):
-    """How many entries of a part are kept where A has `entries` there."""
+    """The number of entries of a part that are kept if A has `entries` there."""
     return n if np.isinf(fill) else max(1, int(min(fill * entries, n)))
 
 
@@ -239,7 +239,7 @@ def _ilut_crout(
     """Step k makes row k of U in z and column k of L in w from the rows of U and columns of L before.
 
     Each earlier row of U has a place u_next: its first entry in a column >= k, and stands in the list of that column;
-    so the list of k holds the rows i with u_ik != 0, and what they contribute to lies behind. The same for L.
+    so the list of k holds the rows i with u_ik != 0, and their later entries lie behind that place. The same for L.
     """
     n = diag.size
     u_columns, u_values = np.empty(capacity, indices.dtype), np.empty(capacity, a.dtype)

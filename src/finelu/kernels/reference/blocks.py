@@ -18,6 +18,21 @@ def subtract_block_product(block, x, out):
             out[u] -= block[u, v] * x[v]
 
 
+def subtract_product(a, b, out):
+    """out_uv -= a_uw b_wv, w ascending."""
+    n = out.shape[0]
+    for u, w, v in np.ndindex(n, n, n):
+        out[u, v] -= a[u, w] * b[w, v]
+
+
+def product(a, b):
+    """a b, with the terms of each element added in ascending order."""
+    out, n = np.zeros_like(a), a.shape[0]
+    for u, w, v in np.ndindex(n, n, n):
+        out[u, v] += a[u, w] * b[w, v]
+    return out
+
+
 def gauss_jordan(d, pivoting):
     """d (n, n) becomes its inverse, in place (Algorithm 5). Returns whether all pivots and the inverse are usable.
 
@@ -98,21 +113,16 @@ def bsr_ilu0_factor(indptr, indices, diag, lu, pivoting):
     k and j ascending; then U_ii is inverted by `gauss_jordan`.
     Returns the first block row with a pivot that is zero or not finite, or with such a block, or -1.
     """
-    n = lu.shape[1]
     first = -1
     for i in range(diag.size):
         place = {int(indices[p]): p for p in range(indptr[i], indptr[i + 1])}
         for p in range(indptr[i], diag[i]):
             k = indices[p]
-            product = np.zeros((n, n), lu.dtype)
-            for u, w, v in np.ndindex(n, n, n):
-                product[u, v] += lu[p][u, w] * lu[diag[k]][w, v]
-            lu[p] = product
+            lu[p] = product(lu[p], lu[diag[k]])
             for q in range(diag[k] + 1, indptr[k + 1]):
                 target = place.get(int(indices[q]))
                 if target is not None:
-                    for u, w, v in np.ndindex(n, n, n):
-                        lu[target][u, v] -= lu[p][u, w] * lu[q][w, v]
+                    subtract_product(lu[p], lu[q], lu[target])
         good = gauss_jordan(lu[diag[i]], pivoting)
         if not (good and np.isfinite(lu[indptr[i] : indptr[i + 1]]).all()) and first < 0:
             first = i

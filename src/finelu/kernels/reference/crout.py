@@ -51,7 +51,7 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
     unknowns that are not pivots before k stay active in row and column k. k is deferred if the estimate of
     ||e_k^T L^-1|| or of ||U^-1 e_k|| is larger than condest or not finite (1), or if its pivot is not usable (2). u_kj
     is dropped if its magnitude times the estimate of ||U^-1 e_k|| is not larger than drop_tol, l_ik likewise; of the
-    others the row_room[k] and column_room[k] largest are kept. Beyond `most` entries of L and U there are no factors.
+    others the row_room[k] and column_room[k] largest are kept. Raises TooManyEntries beyond `most` entries of L and U.
 
     Returns deferred (n,): 0, 1, 2; d (n,); the columns of L and the rows of U as lists of {index: value}; the largest
     estimates of the pivots for L and for U; the numbers of nonzero entries dropped by tolerance, and by the fill limit.
@@ -97,18 +97,32 @@ def crout(A, T, parts, drop_tol, condest, pivot_tol, row_room, column_room, abov
     return deferred, d, L, U, largest, dropped
 
 
+def without_small(S, drop_tol):
+    """(indptr, indices, data) of the rows S, without the entries off the diagonal that are not larger than drop_tol
+    times the largest of their row, nor than that times the largest of their column."""
+    row_size = [max(abs(v) for v in row.values()) for row in S]
+    column_size = [max((abs(row[j]) for row in S if j in row), default=0) for j in range(len(S))]
+    indptr, indices, data = [0], [], []
+    for r, row in enumerate(S):
+        kept = [j for j in sorted(row) if j == r or not abs(row[j]) <= drop_tol * min(row_size[r], column_size[j])]
+        indices += kept
+        data += [row[j] for j in kept]
+        indptr.append(len(indices))
+    return indptr, indices, data
+
+
 def schur_complement(A, factors, drop_tol, most=None):
     """S = C - L_C D U_C on the rows and columns that are no pivots of `factors` (deferred, interface, d, l_..., u_...).
 
     Entries off the diagonal are dropped if they are not larger than drop_tol times the largest of their row, nor than
     that times the largest of their column; the diagonal is always stored. Returns indptr, indices, data, the numbers of
-    the rows in A, the first row that is not finite or -1. Beyond `most` entries there is none.
+    the rows in A, the first row that is not finite or -1. Raises TooManyEntries beyond `most` entries.
     """
     n, dtype = factors.d.size, A.data.dtype
     rows = [i for i in range(n) if factors.deferred[i] or i >= factors.interface]
     number = {i: r for r, i in enumerate(rows)}
     S = [{number[j]: v for j, v in row_of(A, i).items() if j in number} for i in rows]
-    out, first_bad = [[0], [], []], -1
+    first_bad = -1
     for k in range(n):
         for p in range(factors.l_indptr[k], factors.l_indptr[k + 1]):
             if int(factors.l_indices[p]) in number:
@@ -121,15 +135,7 @@ def schur_complement(A, factors, drop_tol, most=None):
         row.setdefault(r, dtype.type(0))
         if not finite(row) and first_bad < 0:
             first_bad = r
-    row_size = [max(abs(v) for v in row.values()) for row in S]
-    column_size = [max(abs(row[j]) for row in S if j in row) for j in range(len(S))]
-    for r, row in enumerate(S):
-        for j in sorted(row):
-            cut = dtype.type(0).real.dtype.type(drop_tol) * min(row_size[r], column_size[j])
-            if j == r or not abs(row[j]) <= cut:
-                out[1].append(j)
-                out[2].append(row[j])
-        out[0].append(len(out[1]))
+    out = without_small(S, dtype.type(0).real.dtype.type(drop_tol))
     if most is not None and len(out[1]) > most:
         raise TooManyEntries(most)
     types = np.int64, A.indices.dtype, dtype

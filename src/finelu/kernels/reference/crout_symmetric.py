@@ -10,9 +10,16 @@ from finelu.errors import TooManyEntries
 from finelu.kernels.reference.crout import ahead, farthest, usable
 
 
+def multipliers(c, d, e, p, conj):
+    """c times D of the pivot p, of one row or of two, as e[p] says."""
+    if not e[p]:
+        return (c[0] * d[p],)
+    return c[0] * d[p] + c[1] * conj(e[p]), c[0] * e[p] + c[1] * d[p + 1]
+
+
 def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermitian, above=None, least=0.0, most=None):
-    """A ~ U^T D U (U^H D U) with pivots of one or two rows in each part, and rows deferred. Beyond `most` entries of U
-    there are no factors.
+    """A ~ U^T D U (U^H D U) with pivots of one or two rows in each part, and rows deferred. Raises
+    TooManyEntries beyond `most` entries of U.
 
     Returns deferred (n,), d (n,), e (n,), U as [{column: value}] without its diagonal, the largest estimate, and the
     numbers of entries dropped by tolerance and by the fill limit.
@@ -37,10 +44,7 @@ def crout_symmetric(A, pairs, parts, drop_tol, condest, pivot_tol, room, hermiti
             rows = (p, p + 1) if e[p] else (p,)
             if any(k in U[q] for q in rows):
                 c = [conj(U[q].get(k, kind(0))) for q in rows]
-                factors = [c[0] * d[p]]
-                if e[p]:
-                    factors = [c[0] * d[p] + c[1] * conj(e[p]), c[0] * e[p] + c[1] * d[p + 1]]
-                for q, factor in zip(rows, factors):
+                for q, factor in zip(rows, multipliers(c, d, e, p, conj)):
                     for j, u in U[q].items():
                         if j >= k or deferred[j]:
                             z[j] = z.get(j, kind(0)) - factor * u
@@ -116,7 +120,7 @@ def schur_complement_symmetric(A, factors, drop_tol, hermitian, most=None):
     The upper triangle is computed, zeros off the diagonal left out; of it s_ij is dropped, off the diagonal, where
     |s_ij| <= drop_tol min(m_i, m_j), m_i the largest magnitude of row i of S; the rest is mirrored.
     Returns indptr, indices, data, the number in A of each row, and the first row with an entry in its upper triangle
-    that is not finite, or -1. Beyond `most` entries of the upper triangle there is none.
+    that is not finite, or -1. Raises TooManyEntries beyond `most` entries of the upper triangle.
     """
     n, kind, (d, e) = factors.d.size, A.data.dtype.type, (factors.d, factors.e)
     drop_tol = A.data.real.dtype.type(drop_tol)
@@ -139,10 +143,7 @@ def schur_complement_symmetric(A, factors, drop_tol, hermitian, most=None):
             rows = (k, k + 1) if e[k] else (k,)
             for i in set().union(*(U[q] for q in rows)):
                 c = [conj(U[q].get(i, kind(0))) for q in rows]
-                multipliers = [c[0] * d[k]]
-                if e[k]:
-                    multipliers = [c[0] * d[k] + c[1] * conj(e[k]), c[0] * e[k] + c[1] * d[k + 1]]
-                for q, multiplier in zip(rows, multipliers):
+                for q, multiplier in zip(rows, multipliers(c, d, e, k, conj)):
                     for j, u in U[q].items():
                         if j >= i:
                             S[i][j] = S[i].get(j, kind(0)) - multiplier * u

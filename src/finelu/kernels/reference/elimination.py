@@ -11,18 +11,7 @@ def ilu0(indptr, indices, diag, a, lu):
     a (nnz,) is read, lu (nnz,) receives L below and U on and above the diagonal, places as in A. Returns -1, or the
     first row with a zero pivot or a value that is not finite; rows from there on are then worth nothing.
     """
-    for i in range(diag.size):
-        row = {indices[p]: a[p] for p in range(indptr[i], indptr[i + 1])}
-        for p in range(indptr[i], diag[i]):
-            k = indices[p]
-            row[k] = row[k] / lu[diag[k]]
-            for q in range(diag[k] + 1, indptr[k + 1]):
-                if indices[q] in row:
-                    row[indices[q]] -= row[k] * lu[q]
-        lu[indptr[i] : indptr[i + 1]] = list(row.values())
-        if not np.isfinite(lu[indptr[i] : indptr[i + 1]]).all() or lu[diag[i]] == 0:
-            return i
-    return -1
+    return milu0(indptr, indices, diag, a, None, lu)
 
 
 def ic0(indptr, indices, a, l):
@@ -54,7 +43,7 @@ def milu0(indptr, indices, diag, a, relax, lu):
     """MILU(0): ILU(0), and `relax` times the updates outside of the pattern of a row are added to its diagonal.
 
     With relax = 1 the rows of L U have the sums of the rows of A. Arguments and result as in `ilu0`; relax is a number
-    of a's dtype. Saad 2003, section 10.3.5.
+    of a's dtype, or None for ILU(0). Saad 2003, section 10.3.5.
     """
     for i in range(diag.size):
         row = {indices[p]: a[p] for p in range(indptr[i], indptr[i + 1])}
@@ -67,7 +56,8 @@ def milu0(indptr, indices, diag, a, relax, lu):
                     row[indices[q]] -= row[k] * lu[q]
                 else:
                     dropped -= row[k] * lu[q]
-        row[i] += relax * dropped
+        if relax is not None:
+            row[i] += relax * dropped
         lu[indptr[i] : indptr[i + 1]] = list(row.values())
         if not np.isfinite(lu[indptr[i] : indptr[i + 1]]).all() or lu[diag[i]] == 0:
             return i

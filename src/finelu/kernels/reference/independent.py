@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.operands import CSR
-from finelu.kernels.reference.crout import ahead, farthest, usable
+from finelu.kernels.reference.crout import ahead, farthest, usable, without_small
 from finelu.kernels.reference.partition import mixed
 from finelu.kernels.reference.sweeps import row_of
 from finelu.kernels.reference.threshold import finite, strongest
@@ -132,14 +132,4 @@ def remainder(S, L, U, d, state, number, drop_tol, symmetric):
         if not finite(row) and first_bad < 0:
             first_bad = len(rows)
         rows.append(row)
-    row_size = [max(abs(v) for v in row.values()) for row in rows]
-    column_size = [max((abs(row[j]) for row in rows if j in row), default=0) for j in range(len(rows))]
-    out = [[0], [], []]
-    for r, row in enumerate(rows):
-        for j in sorted(row):
-            cut = dtype.type(0).real.dtype.type(drop_tol) * min(row_size[r], column_size[j])
-            if j == r or not abs(row[j]) <= cut:
-                out[1].append(j)
-                out[2].append(row[j])
-        out[0].append(len(out[1]))
-    return _stored(out, S), first_bad
+    return _stored(without_small(rows, dtype.type(0).real.dtype.type(drop_tol)), S), first_bad

@@ -67,9 +67,9 @@ def remove(F, least, drop, values=None):
 
     values (nnz,) : the values of the result, if they are not the compared ones. least (2,) : thresholds below and above
     the diagonal.  drop (2,) : the number of entries to drop there. Entries less than the threshold in magnitude are
-    dropped, larger ones kept. Of those equal to it as many are dropped as `drop` still requires, spread evenly in the
-    order of their places: if w of T such entries are to be dropped, t = 0, 1, ..., those with (t + 1) w // T > t w //
-    T.
+    dropped, larger ones kept. As many entries equal to it are dropped as `drop` still requires, spread evenly in the
+    order of their places: if w of T such entries are to be dropped, entry t = 0, 1, ..., T - 1 is dropped if
+    (t + 1) w // T > t w // T.
     """
     rows = np.repeat(np.arange(F.n), np.diff(F.indptr))
     magnitude, keep = abs(F.data), np.ones(F.nnz, bool)

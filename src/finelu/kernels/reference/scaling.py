@@ -37,8 +37,8 @@ def divide_by_pivots(F, out, refused):
 
 
 def pivots(A, cholesky):
-    """d (n,), d_i = 1 / sqrt(|a_ii|) or 1 if that is 0; the first row whose pivot is not finite or zero, of Cholesky
-    not positive, or -1; and whether all pivots are positive real numbers."""
+    """d (n,), d_i = 1 / sqrt(|a_ii|) or 1 if that is 0; the first row whose pivot is not finite or zero (for
+    Cholesky, not positive), or -1; and whether all pivots are positive real numbers."""
     values = [A.data[p] for p in A.diag]
     d = [1 / np.sqrt(abs(v)) if v != 0 else 1 for v in values]
     bad = [i for i, v in enumerate(values) if not np.isfinite(v) or (not v.real > 0 if cholesky else v == 0)]
@@ -55,7 +55,7 @@ def first_unusable(F):
 
 
 def dropping_weights(F, diagonal, cholesky):
-    """(roots, 1 / weights, 1 / roots), each (n,) real: roots_i = sqrt|f_ii|, of Cholesky |f_ii|, and
+    """(roots, 1 / weights, 1 / roots), each (n,) real: roots_i = sqrt|f_ii|, for Cholesky |f_ii|, and
     weights_i = sqrt(roots_i max(sqrt|d_i|, roots_i)) for the diagonal d (n,)."""
     pivots = np.array([abs(F.data[p]) for p in F.diag])
     roots = pivots if cholesky else np.sqrt(pivots)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from finelu.kernels.reference.blocks import gauss_jordan, subtract_block_product
+from finelu.kernels.reference.blocks import gauss_jordan, product, subtract_block_product, subtract_product
 
 # Block matrices on the 7-point stencil of an I x J x K grid. blocks (7, I, J, K, n, n), those of a cell in the order
 # of STENCIL; the unknowns of cell (i, j, k) are `x[((i J + j) K + k) n:][:n]`.
@@ -43,18 +43,14 @@ def block_ilu_factor(blocks, d, pivoting):
     right, terms outside of the grid left out: couplings across the ends of a periodic grid are not factored.
     Returns the first cell ((i J + j) K + k) with a pivot that is zero or not finite, or with such an inverse, or -1.
     """
-    shape, n = blocks.shape[1:4], blocks.shape[-1]
-    first = -1
+    shape, first = blocks.shape[1:4], -1
     for c, cell in enumerate(np.ndindex(shape)):
         d[cell] = blocks[3][cell]
         for place in range(3):
             other = neighbour(cell, STENCIL[place], shape)
             if other is not None:
-                product = np.zeros((n, n), d.dtype)
-                for u, w, v in np.ndindex(n, n, n):
-                    product[u, v] += blocks[place][cell][u, w] * d[other][w, v]
-                for u, w, v in np.ndindex(n, n, n):
-                    d[cell][u, v] -= product[u, w] * blocks[6 - place][other][w, v]
+                left = product(blocks[place][cell], d[other])
+                subtract_product(left, blocks[6 - place][other], d[cell])
         if not gauss_jordan(d[cell], pivoting) and first < 0:
             first = c
     return first

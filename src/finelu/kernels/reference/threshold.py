@@ -31,7 +31,7 @@ def exceeds(most, *parts):
 def ilut(A, tau, fill, most=None):
     """ILUT: row by row, small entries dropped, the largest kept. Saad 1994; Saad 2003, Algorithm 10.6.
 
-    tau (n,) : row i drops what is not larger than tau[i] in magnitude: an entry before the diagonal when its turn comes
+    tau (n,) : row i drops entries not larger than tau[i] in magnitude: an entry before the diagonal when its turn comes
     to be divided by the pivot, one behind it in the end. `fill` times as many entries as A has are kept before, and
     behind, the diagonal of a row, at least one. Returns the rows of L (without its diagonal) and of U as lists of
     {column: value}, shorter than n if the next row has a zero pivot or a value that is not finite, or would make more
@@ -68,7 +68,7 @@ def ilut(A, tau, fill, most=None):
 def ilut_crout(A, tau_rows, tau_columns, fill, most=None):
     """ILUT in Crout's form: row k of U and column k of L together. Li, Saad & Chow 2003, Algorithm 3.1.
 
-    Row k of U drops what is not larger than tau_rows[k], column k of L what is not larger than tau_columns[k] before it
+    Row k of U drops entries not larger than tau_rows[k], column k of L entries not larger than tau_columns[k] before it
     is divided by the pivot; `fill` as in `ilut`, for L by columns. Returns the columns of L (without its diagonal) and
     the rows of U as lists of {index: value}, shorter than n if the next step has a zero pivot or a value that is not
     finite, or would make more than `most` entries.
@@ -103,7 +103,7 @@ def ilut_crout(A, tau_rows, tau_columns, fill, most=None):
 def ict(L, tau, fill, most=None):
     """ICT: incomplete Cholesky by threshold, by columns, from the lower triangle L of A.
 
-    Column k of L drops what is not larger than tau[k] before it is divided by the root of the pivot; `fill` times as
+    Column k of L drops entries not larger than tau[k] before it is divided by the root of the pivot; `fill` times as
     many entries as the column has in A are kept below the diagonal, at least one. An imaginary part of the diagonal is
     not read. Returns the columns of the factor as a list of {row: value}, shorter than n if the next pivot is not a
     positive number or an entry is not finite, or if there would be more than `most` entries. Jones & Plassmann 1995;

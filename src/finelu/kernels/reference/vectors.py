@@ -81,7 +81,7 @@ def length(x):
     return largest * np.sqrt(np.sum((parts / largest) ** 2))
 
 
-# What is applied of a multilevel factorization besides its triangular solves; vectors are (n,) or (n, k).
+# The steps of a multilevel factorization besides its triangular solves; vectors are (n,) or (n, k).
 
 
 def gather_scaled(rows, scale, r):

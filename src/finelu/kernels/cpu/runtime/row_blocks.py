@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
-from finelu.kernels.cpu.runtime.items import complete, next_item, wait_until_done
+from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.search import LONG, LONGER
 from finelu.kernels.cpu.runtime.sharing import run_items
@@ -50,41 +50,38 @@ def row_blocks(F, columns, *, searched=False):
     c_indptr = None if columns is None else unsigned(columns[0])
     most = LONGER if searched else F.n
     pattern = unsigned(F.indptr), unsigned(F.indices), unsigned(F.diag)
-    run_items(_estimate, chunks, granule, *pattern, c_indptr, np.uint64(most), work)
+    run_items(_estimate, chunks, chunks, granule, *pattern, c_indptr, np.uint64(most), work)
     total = np.cumsum(work)
     blocks = max(1, int(total[-1] // GRAIN)) if total[-1] >= ALONE else 1
     inner = np.searchsorted(total, np.arange(1, blocks) * (total[-1] / blocks)) + 1
     return np.minimum(np.unique(np.concatenate([[0], inner, [granules]])) * granule, F.n)
 
 
-@compiled
-def _estimate(state, done, granule, indptr, indices, diag, c_indptr, most, work):
+@by_items
+def _estimate(t, count, granule, indptr, indices, diag, c_indptr, most, work):
     """work (granules,) : the multiplications for the rows of a granule, as if all were like the longest.
 
+    count : of the items, which share the granules.
     most : the most entries of a row of U that are scanned, per entry of the row that it is subtracted from.
     """
-    t = next_item(state)
-    while t < done.size:
-        for g in range(t * work.size // done.size, (t + 1) * work.size // done.size):
-            begin, end = np.uint64(g * granule), np.uint64(min((g + 1) * granule, diag.size))
-            below, longest, lo, pivot = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
-            for i in range(begin, end):
-                length = np.uint64(diag[i]) - np.uint64(indptr[i])
-                below += length
-                if length > longest:
-                    longest, lo, pivot = length, np.uint64(indptr[i]), np.uint64(diag[i])
-            products = np.uint64(0)
-            for p in range(lo, pivot):
-                k = np.uint64(indices[p])
-                if c_indptr is None:
-                    length = np.uint64(indptr[k + ONE]) - np.uint64(diag[k])
-                else:
-                    length = np.uint64(c_indptr[k + ONE]) - np.uint64(c_indptr[k])
-                products += min(length, most * (longest + ONE))
-            entries = np.int64(np.uint64(indptr[end]) - np.uint64(indptr[begin]))
-            work[g] = ROW * granule + ENTRY * entries + np.int64(products * below // max(longest, ONE))
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+    for g in range(t * work.size // count, (t + 1) * work.size // count):
+        begin, end = np.uint64(g * granule), np.uint64(min((g + 1) * granule, diag.size))
+        below, longest, lo, pivot = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+        for i in range(begin, end):
+            length = np.uint64(diag[i]) - np.uint64(indptr[i])
+            below += length
+            if length > longest:
+                longest, lo, pivot = length, np.uint64(indptr[i]), np.uint64(diag[i])
+        products = np.uint64(0)
+        for p in range(lo, pivot):
+            k = np.uint64(indices[p])
+            if c_indptr is None:
+                length = np.uint64(indptr[k + ONE]) - np.uint64(diag[k])
+            else:
+                length = np.uint64(c_indptr[k + ONE]) - np.uint64(c_indptr[k])
+            products += min(length, most * (longest + ONE))
+        entries = np.int64(np.uint64(indptr[end]) - np.uint64(indptr[begin]))
+        work[g] = ROW * granule + ENTRY * entries + np.int64(products * below // max(longest, ONE))
 
 
 def has_long_rows(F, columns):
@@ -103,10 +100,6 @@ def even_blocks(indptr):
     blocks = max(1, (nnz + n) // COPY) if threads_for(nnz + n) > 1 else 1
     inner = np.searchsorted(indptr, np.arange(1, blocks) * (nnz / blocks))
     return np.unique(np.concatenate([[0], inner, [n]]))
-
-
-def column_arrays(columns):
-    return (None, None, None) if columns is None else tuple(unsigned(x) for x in columns)
 
 
 def pattern_arrays(F):
