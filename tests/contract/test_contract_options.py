@@ -92,7 +92,8 @@ def test_sweeps_bring_an_iterative_triangular_method_nearer(backend, name, metho
 def test_the_report_says_what_ran_where(backend, name):
     F = made(name).factor(backend.move(gallery.poisson5(6, 5)))
     device = "CPU" if backend.name == "cpu" else "GPU"
-    assert F.report["applied_on"] == device and F.report["factored_on"] in (device, "CPU")
+    assert F.report["factored_on"] in (device, "CPU")
+    assert F.report["applied_on"] == (F.report["factored_on"] if name == "sparse_lu" else device)  # where cuDSS is
     assert all(0 <= value < 600 for key, value in F.report.items() if key.endswith("seconds"))
     if "triangular" in F.report:
         kind = with_options()[name][0]
