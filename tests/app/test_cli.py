@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
 from pathlib import Path
 
 import numba
@@ -17,11 +16,11 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from command_line import run, run_json
 
 import finelu
 from finelu import compiling, report
 from finelu.auto import cost, ladder
-from finelu.cli import main
 from finelu.cli.progress import Progress
 from finelu.device import require_gpu
 from finelu.krylov import METHODS
@@ -30,19 +29,6 @@ from finelu.preconditioners.recipe import Recipe
 
 SMALL = "gallery:poisson7:6"
 LARGER = "gallery:poisson7:10"  # more entries than are solved directly at once
-
-
-def run(capsys, *arguments):
-    """Exit status, stdout and stderr of one command line."""
-    status = main([str(a) for a in arguments])
-    return status, *capsys.readouterr()
-
-
-def run_json(capsys, *arguments):
-    status, out, err = run(capsys, *arguments, "--json")
-    assert err == ""
-    assert out.count("\n") == 1
-    return status, json.loads(out)
 
 
 def write_matrix(path, A):
@@ -158,11 +144,6 @@ def test_every_method_by_its_name(capsys, method, recipe):
     status, result = run_json(capsys, "solve", LARGER, "--recipe", recipe, "--method", method)
     assert status == 0
     assert result["method"] == method
-
-
-def test_the_methods_that_restart_are_those_with_a_restart():
-    for kind in METHODS.values():
-        assert kind.restarts == ("restart" in signature(kind.solve).parameters)
 
 
 def test_the_word_about_compiling_is_no_part_of_the_json(capsys, everywhere, terminal, recipe_of):

@@ -16,7 +16,7 @@ from krylov_cases import DTYPES, kind_for, name, operator, residual, system
 
 import finelu
 from finelu.errors import MatrixError, ParameterError
-from finelu.krylov import bicg, bicgstab, cg, gmres, minres, sqmr
+from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, sqmr
 from finelu.result import Status
 
 METHODS = list(registered_methods().values())
@@ -151,7 +151,7 @@ def test_an_iteration_takes_the_products_that_the_method_states(method):
     def counted(product):
         return lambda v: (done.append(1), product(v))[1]
 
-    adjoint = {"rmatvec": counted(lambda v: A.conj().T @ v)} if method.method.adjoint else {}
+    adjoint = {"rmatvec": counted(lambda v: A.conj().T @ v)} if method is bicg else {}
     op = spla.LinearOperator(A.shape, matvec=counted(lambda v: A @ v), dtype=A.dtype, **adjoint)
     counts = []
     for maxiter in (5, 9):
@@ -162,22 +162,21 @@ def test_an_iteration_takes_the_products_that_the_method_states(method):
 
 
 @EVERY_METHOD
-def test_only_a_method_that_says_so_needs_products_with_the_adjoint(method):
+def test_only_bicg_needs_products_with_the_adjoint(method):
     A, b = system("spd")
     op = spla.LinearOperator(A.shape, matvec=lambda v: A @ v, dtype=A.dtype)
-    if not method.method.adjoint:
+    if method is not bicg:
         assert method(op, b).converged
         return
     with pytest.raises(MatrixError, match="A has no rmatvec"):
         method(op, b)
 
 
-@EVERY_METHOD
-def test_the_residual_of_a_method_that_minimizes_never_grows(method):
+@pytest.mark.parametrize("method", [minres, gmres, fgmres])
+def test_the_residual_of_a_method_that_minimizes_it_never_grows(method):
     A, b = system(kind_for(method))
     norms = method(A, b, rtol=1e-10).recurrence
-    grows = bool((norms[1:] > norms[:-1] * (1 + 1e-12)).any())
-    assert not (grows and method.method.minimizes)
+    assert (norms[1:] <= norms[:-1] * (1 + 1e-12)).all()
 
 
 @EVERY_METHOD

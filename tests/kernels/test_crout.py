@@ -20,9 +20,9 @@ from scipy.linalg import solve_triangular
 
 from finelu import MatrixError, ParameterError, gallery, ordering
 from finelu.kernels import cpu, reference
+from finelu.kernels.cpu import _schur as schur
+from finelu.kernels.cpu._crout_rows import ESTIMATE, PIVOT
 from finelu.kernels.cpu.crout import crout, schur_complement
-from finelu.kernels.cpu.runtime import schur
-from finelu.kernels.cpu.runtime.crout_rows import ESTIMATE, PIVOT
 from finelu.threads import each
 
 ALL = 2**62
