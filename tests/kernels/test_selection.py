@@ -512,7 +512,7 @@ def test_select_never_waits_for_the_host(cuda, arguments):
 
 
 def test_benchmark_measures_checks_and_writes(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1]))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2]))
     from benchmarks.claims import selection as bench
     from benchmarks.harness.record import Run, page_of
 
@@ -529,7 +529,7 @@ def test_benchmark_measures_checks_and_writes(tmp_path, monkeypatch):
 
 
 def test_benchmark_sees_a_wrong_rank(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1]))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2]))
     from benchmarks.claims.selection import rank_error
 
     x = np.array([1.0, 2.0, -2.0, 3.0, 5.0])
