@@ -4,6 +4,7 @@ import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -132,6 +133,14 @@ def documented(page, what):
     found = re.findall(rf"^```python {{\.{what}}}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert found
     return found
+
+
+@contextmanager
+def refused(kind, match=None):
+    """A block that raises this error, with a text like this in one clear line."""
+    with pytest.raises(kind, match=match) as error:
+        yield error
+    one_line(error)
 
 
 def in_one_file(first):

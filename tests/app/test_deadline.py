@@ -244,7 +244,7 @@ def test_factors_of_a_level_have_no_more_entries_than_they_may(symmetric):
 
 @pytest.mark.parametrize("wave", [2, 64])
 def test_what_a_schur_complement_may_have_is_judged_by_what_is_kept(wave, meanwhile, calls_of):
-    from finelu.kernels.cpu.runtime import schur
+    from finelu.kernels.cpu import _schur as schur
 
     m = 120  # all entries are small, and dropped, except those of the first row and column
     D = 1e-3 * (0.5 + np.random.default_rng(0).random((m, m)))

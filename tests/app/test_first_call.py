@@ -186,7 +186,7 @@ from finelu.kernels.cpu import recurrences, vectors
 n = 3 * vectors.CHUNK + 1
 state, one, p = np.zeros(16, np.int32), np.ones(1), np.zeros(n)
 state[monitor.CODE] = monitor.RUNNING
-recurrences._long_cg_direction(state, one, one, np.ones(n), p)
+recurrences._long_direction(state, one, one, np.ones(n), p, None, None)
 print(vectors.CHUNK, p.all())
 """
 

@@ -22,6 +22,7 @@ from finelu.auto.cost import Costs
 from finelu.auto.ladder import Ladder
 from finelu.compare import held_bytes
 from finelu.errors import FineluError, MatrixError, NoFactors, ParameterError, SingularMatrix, StructurallySingular
+from finelu.factors import Columns
 from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
 from finelu.preconditioners.direct import pardiso
@@ -499,7 +500,7 @@ def test_pardiso_takes_the_order_of_the_count_unless_a_dissection_pays_or_the_di
 @blocks
 def test_pivots_that_are_too_small_for_pardiso_in_a_given_order_are_matched(begun):
     A = gallery.stokes(40)
-    columns, b = sp.csc_matrix(A), A @ np.ones(A.shape[0])
+    columns, b = Columns(A.indptr, A.indices, A.data, A.shape), A @ np.ones(A.shape[0])  # symmetric
     made = pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, True, fl.ordering.amd(A)).factor(columns, "singular")
     (first, given, replaced), (then, again, left) = begun
     assert first == then == pardiso.INDEFINITE and given and not again and replaced > 0 == left == made.replaced

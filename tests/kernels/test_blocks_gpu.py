@@ -338,15 +338,17 @@ def test_products_with_many_blocks_are_numpys(cuda, n, dtype, trans):
 
 
 def test_a_plan_is_made_once_and_goes_with_its_pattern(cuda):
+    from finelu.kernels.cuda.runtime import memory
+
     gc.collect()
-    A, made = Blocks(scattered(20, 0.2), 3), len(cuda._kept)
+    A, made = Blocks(scattered(20, 0.2), 3), len(memory._kept)
     pattern = [there(v) for v in (A.indptr, A.indices, A.diag)]
     for _ in range(2):
         cuda.bsr_ilu0_factor(*pattern, there(A.data.copy()), True)
-        assert len(cuda._kept) == made + 1
+        assert len(memory._kept) == made + 1
     del pattern
     gc.collect()
-    assert len(cuda._kept) == made
+    assert len(memory._kept) == made
 
 
 @pytest.mark.parametrize(

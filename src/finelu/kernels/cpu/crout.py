@@ -10,35 +10,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finelu import deadline
-from finelu.errors import MatrixError, TooManyEntries
-from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
-from finelu.kernels.cpu.runtime.crout_rows import (
+from finelu.errors import MatrixError
+from finelu.kernels.cpu._crout_rows import (
     ESTIMATE,
     NEXT,
     PIVOT,
     Carried,
-    Workspaces,
     advance,
     checked_parts,
     clear,
     defer,
+    factor_parts,
     farthest,
     keep,
     largest_of,
     members,
     new_factor,
-    new_row,
     room_for,
     row_of,
     store,
     subtract,
+    tolerances,
     usable,
 )
+from finelu.kernels.cpu._schur import SchurComplement, add_term, complement, new_terms, remaining_rows
+from finelu.kernels.cpu.runtime.arrays import grown, hand_over
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.schur import SchurComplement, add_term, complement, new_terms, what_is_left
-from finelu.threads import each
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,15 +44,15 @@ class CroutFactors:
     """A ~ L D U on the pivots; all in A's numbering, n rows.
 
     deferred (n,) uint8 : 0, or why a row and column was deferred: 1 its estimate is too large, 2 its pivot unusable.
-    interface : the rows from this one on were never pivots.  d (n,) : the pivots, 0 if there is none.
-    l_indptr (n + 1,) int64, l_indices, l_data : the columns of L below its unit diagonal: rows that come later, that
-        are deferred, or of the interface; sorted. Void where there is no pivot. u_... : likewise U by rows.
-    l_estimate, u_estimate : the largest estimates of ||e_k^T L^-1||_1 and ||U^-1 e_k||_1 of a pivot, 0 without any.
-        Each is attained by a vector of signs, so never more than the norm; the norm itself where L, or U, is an
-        M-matrix, else less. The signs look one row ahead (Cline, Moler, Stewart, Wilkinson 1979), since those that
-        make one unknown the largest may cancel in all that follow.
-    dropped_by_tolerance, dropped_by_fill_limit : how many entries, not zero, were dropped for either reason.
-    deferred_by_estimate, deferred_by_pivot : how many rows were deferred for either reason.
+    interface : the rows from this one on were never pivots.  d (n,) : the pivots, 0 for other rows.
+    l_indptr (n + 1,) int64, l_indices, l_data : the columns of L below its unit diagonal, sorted, with later rows,
+        deferred rows and rows of the interface; empty if k is no pivot.  u_... : U by rows, likewise.
+    l_estimate, u_estimate : the largest estimates of ||e_k^T L^-1||_1 and ||U^-1 e_k||_1 of a pivot, 0 without pivots.
+        Each is attained by a vector of signs, so it never exceeds the norm; it is the norm if L, or U, is an M-matrix.
+        The signs look one row ahead (Cline, Moler, Stewart, Wilkinson 1979), since signs that make one unknown the
+        largest may cancel in all later ones.
+    dropped_by_tolerance, dropped_by_fill_limit : the numbers of nonzero entries dropped for either reason.
+    deferred_by_estimate, deferred_by_pivot : the numbers of rows deferred for either reason.
     """
 
     deferred: np.ndarray
@@ -107,54 +105,19 @@ def crout(
     n, dtype, index = A.indptr.size - 1, A.data.dtype, A.indices.dtype
     if T.indptr.size != n + 1 or T.data.size != A.data.size or T.data.dtype != A.data.dtype:
         raise MatrixError(f"T has {T.data.size} entries and A {A.data.size}; the transpose of A is needed.")
-    real = dtype.type(0).real.dtype.type
     parts = checked_parts(A, parts, above)
     interface = int(parts.starts[-1])
-    with np.errstate(over="ignore"):  # tolerances beyond what the dtype holds are as good as the largest number
-        tolerances = real(drop_tol), min(real(condest), np.finfo(real).max), real(pivot_tol), real(least)
+    limits = tolerances(A.data.real.dtype.type, drop_tol, condest, pivot_tol, least)
     rows, columns = (A.indptr, A.indices, A.data), (T.indptr, T.indices, T.data)
     room = np.ascontiguousarray(row_room, np.int64), np.ascontiguousarray(column_room, np.int64)
     deferred, d = np.zeros(n, np.uint8), np.zeros(n, dtype)
     L, U = new_factor(interface, index, dtype), new_factor(interface, index, dtype)
-    none = np.zeros(n, dtype)  # there are no pivots of two rows
-    carried = Carried(parts, (L, U), index, dtype, none)
-    one, counts = dtype.type(1), np.zeros((parts.above.size, 7))
+    carried = Carried(parts, (L, U), index, dtype, np.zeros(n, dtype))  # there are no pivots of two rows
 
-    workspaces = Workspaces(lambda: (new_row(n, index, dtype), new_row(n, index, dtype)))
+    def part(start, stop, *own):
+        return _part(start, stop, rows, columns, limits, room, deferred, d, U, L, *own)
 
-    def make(t, workspace):
-        deadline.check()
-        if most is not None and counts[:, 6].sum() > most:
-            raise TooManyEntries(most)
-        below, limits = carried.to(t), (*tolerances, *room)
-        with Handed(4) as handed:
-            counts[t] = _part(
-                *parts.starts[t : t + 2],
-                one,
-                rows,
-                columns,
-                *limits,
-                deferred,
-                d,
-                U,
-                L,
-                *below,
-                *workspace,
-                handed.slots,
-                2**62 if most is None else most,
-                deadline.halt(),
-            )
-            deadline.check()
-            if most is not None and counts[t, 6] > most:
-                raise TooManyEntries(most)
-            carried.take(t, [(handed.take(e, index), handed.take(e + 1, dtype)) for e in (0, 2)])
-
-    for turn in parts.turns:
-        each(turn.size, lambda k, workspace, turn=turn: make(turn[k], workspace), workspaces.one)
-        workspaces.back()
-    deadline.check()
-    if most is not None and counts[:, 6].sum() > most:
-        raise TooManyEntries(most)
+    counts = factor_parts(carried, part, n, most)
     return CroutFactors(
         deferred,
         interface,
@@ -166,48 +129,27 @@ def crout(
 
 
 @compiled
-def _part(
-    start,
-    stop,
-    one,
-    A,
-    T,
-    drop_tol,
-    condest,
-    pivot_tol,
-    least,
-    row_room,
-    column_room,
-    deferred,
-    d,
-    U,
-    L,
-    l_below,
-    lv_below,
-    u_below,
-    uv_below,
-    Z,
-    W,
-    slots,
-    most,
-    halt,
-):
-    """Factor the rows start..stop - 1: step k makes row k of U in Z and column k of L in W.
+def _part(start, stop, A, T, limits, room, deferred, d, U, L, below, rows, slots, most, halt):
+    """Factor the rows start..stop - 1: step k makes row k of U in Z and column k of L in W, the two `rows`.
 
-    l_below, lv_below : rows and values of the columns of L of the parts below; u_below, uv_below : of U.
-    Leaves in the slots rows and values of L, columns and values of U, for `places`; returns what was counted, the last
+    limits : drop_tol, condest, pivot_tol, least.  room : of rows and columns.
+    below : rows and values of the columns of L of the parts below, then columns and values of the rows of U.
+    Leaves in the slots rows and values of L, columns and values of U, for `places`; returns seven numbers, the last
     being the entries that it has made: more than `most` where it has stopped.
     """
     (indptr, indices, data), (t_indptr, t_indices, t_data) = A, T
+    (drop_tol, condest, pivot_tol, least), (row_room, column_room), (Z, W) = limits, room, rows
     u_places, u_head, u_follower, u_nu, u_xi = U
     l_places, l_head, l_follower, l_nu, l_xi = L
     z, z_touched, z_seen, z_sources, _, z_factors, z_size, words, pages = Z
     w, w_touched, w_seen, w_sources, _, w_factors, w_size, _, _ = W
+    l_below, lv_below, u_below, uv_below = below
     rights = room_for(start, stop, indptr, row_room)
     unders = room_for(start, stop, t_indptr, column_room)
     u_used, l_used = u_below.size, l_below.size  # with more room than that `grown` makes new arrays, to be handed over
     u_columns, u_values = grown(u_below, u_used, u_used + rights), grown(uv_below, u_used, u_used + rights)
     l_rows, l_values = grown(l_below, l_used, l_used + unders), grown(lv_below, l_used, l_used + unders)
+    one = d.dtype.type(1)
     unit = one.real
     l_largest = u_largest = unit - unit
     by_tolerance = by_limit = by_estimate = by_pivot = 0
@@ -278,14 +220,10 @@ def _factors(count, sources, places, values, d, factors):
 def schur_complement(A, factors: CroutFactors, drop_tol, most=None) -> SchurComplement:
     """S = C - L_C D U_C on the rows and columns that are no pivots, in A's order; see kernels/reference/crout.py.
 
-    drop_tol : off the diagonal s_ij is dropped where |s_ij| <= drop_tol min(r_i, c_j), r_i and c_j the largest
-        magnitudes of row i and column j: no row and no column loses its largest entry.
-    most : entries, beyond which TooManyEntries is raised; None: no limit.
-    Cost: a pass over A, L and U, and the multiplications, over the threads. An entry that is small for its row waits
-    for the largest of its column, unless the thread that made it has already met one that is large enough: so what is
-    kept does not depend on the threads, and the room before the dropping stays near that of S.
+    drop_tol, most : as for `complement`, which also describes the memory.
+    Cost: a pass over A, L and U, and the multiplications, shared by the threads.
     """
-    left = what_is_left(factors, factors.u_indptr, factors.u_indices, factors.u_data)
+    left = remaining_rows(factors, factors.u_indptr, factors.u_indices, factors.u_data)
     columns = factors.l_indptr, factors.l_indices, factors.l_data
     counts = np.bincount(left.number[factors.l_indices] + 1, minlength=left.rows.size + 1)[1:]
     terms = new_terms(counts, A.indices.dtype, A.data.dtype)
@@ -295,7 +233,7 @@ def schur_complement(A, factors: CroutFactors, drop_tol, most=None) -> SchurComp
 
 @compiled
 def _terms(number, indptr, indices, data, d, u_starts, place, terms):
-    """Row r of L_C D, for each row that is left."""
+    """The terms of row r of S, from row r of L_C D, for each remaining row."""
     for k in range(number.size):
         for p in range(np.uint64(indptr[k]), np.uint64(indptr[k + 1])):
             r = number[np.uint64(indices[p])]

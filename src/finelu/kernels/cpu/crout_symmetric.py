@@ -11,51 +11,50 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from finelu import deadline
-from finelu.errors import MatrixError, ParameterError, TooManyEntries
-from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
-from finelu.kernels.cpu.runtime.crout_rows import (
+from finelu.errors import MatrixError, ParameterError
+from finelu.kernels.cpu._crout_rows import (
     END,
     ESTIMATE,
     NEXT,
-    ONE,
     PIVOT,
     Carried,
-    Workspaces,
     advance,
     checked_parts,
     clear,
     defer,
+    factor_parts,
     farthest,
     keep,
     largest_of,
     members,
     new_factor,
-    new_row,
     room_for,
     row_of,
     store,
     subtract,
+    tolerances,
     usable,
 )
+from finelu.kernels.cpu._schur import SchurComplement, add_term, complement, mirrored, new_terms, remaining_rows
+from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.arrays import grown, hand_over
 from finelu.kernels.cpu.runtime.halting import halted
+from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.schur import SchurComplement, add_term, complement, mirrored, new_terms, what_is_left
-from finelu.threads import each
 
 
 @dataclass(frozen=True, eq=False)
 class SymmetricCroutFactors:
     """A ~ U^T D U (Hermitian: U^H D U) where both a row and its column belong to pivots; see `crout_symmetric`.
 
-    deferred (n,) uint8 : 0, or why the row was deferred: 1, the estimate is too large; 2, the pivot is unfit.
+    deferred (n,) uint8 : 0, or why the row was deferred: 1, the estimate is too large; 2, the pivot is not usable.
     d (n,), e (n,) : the diagonal of D, and e[k] = D[k, k + 1] != 0 where k and k + 1 are one pivot; 0 elsewhere.
-    indptr (n + 1,), indices, data : rows of U without their unit diagonal, ascending, in A's numbering; there are
-        entries in columns of pivots, of rows deferred and of the interface, none inside of a pivot of two rows.
-    interface : the first row of the interface.  largest_estimate : of the pivots, 0 if there is none.
-    dropped_by_tolerance, dropped_by_fill_limit : entries that were not 0.
-    deferred_by_estimate, deferred_by_pivot : rows.  pairs_taken : pivots of two rows.
+    indptr (n + 1,), indices, data : rows of U without their unit diagonal, ascending, in A's numbering. They have
+        entries in columns of pivots, of deferred rows and of the interface, but none inside a pivot of two rows.
+    interface : the first row of the interface.  largest_estimate : of the pivots, 0 without pivots.
+    dropped_by_tolerance, dropped_by_fill_limit : the numbers of nonzero entries dropped for either reason.
+    deferred_by_estimate, deferred_by_pivot : the numbers of rows deferred for either reason.
+    pairs_taken : the number of pivots of two rows.
     """
 
     deferred: np.ndarray
@@ -108,49 +107,21 @@ def crout_symmetric(
     pairs, room = np.ascontiguousarray(pairs, np.uint8), np.ascontiguousarray(room, np.int64)
     parts = checked_parts(A, parts, above)
     _check(A, pairs, parts.starts, drop_tol, condest, pivot_tol, room, hermitian)
-    interface, real = int(parts.starts[-1]), dtype.type(0).real.dtype.type
-    with np.errstate(over="ignore"):  # tolerances beyond what the dtype holds are as good as the largest number
-        tolerances = real(drop_tol), min(real(condest), np.finfo(real).max), real(pivot_tol), real(least)
-    matrix, one, hermitian = (A.indptr, A.indices, A.data), dtype.type(1), bool(hermitian)
-    deferred, d, e = np.zeros(n, np.uint8), np.zeros(n, dtype), np.zeros(n, dtype)
-    U, counts = new_factor(interface, index, dtype), np.zeros((parts.above.size, 7))
+    interface, hermitian = int(parts.starts[-1]), bool(hermitian)
+    limits = tolerances(A.data.real.dtype.type, drop_tol, condest, pivot_tol, least)
+    matrix, deferred, d, e = (
+        (A.indptr, A.indices, A.data),
+        np.zeros(n, np.uint8),
+        np.zeros(n, dtype),
+        np.zeros(n, dtype),
+    )
+    U = new_factor(interface, index, dtype)
     carried = Carried(parts, (U,), index, dtype, e)
 
-    workspaces = Workspaces(lambda: (new_row(n, index, dtype), new_row(n, index, dtype)))
+    def part(start, stop, *own):
+        return _part(start, stop, matrix, pairs, limits, room, hermitian, deferred, d, e, U, *own)
 
-    def make(t, workspace):
-        deadline.check()
-        if most is not None and counts[:, 6].sum() > most:
-            raise TooManyEntries(most)
-        below, limits = carried.to(t), (*tolerances, room, hermitian)
-        with Handed(2) as handed:
-            counts[t] = _part(
-                *parts.starts[t : t + 2],
-                one,
-                matrix,
-                pairs,
-                *limits,
-                deferred,
-                d,
-                e,
-                U,
-                *below,
-                *workspace,
-                handed.slots,
-                2**62 if most is None else most,
-                deadline.halt(),
-            )
-            deadline.check()
-            if most is not None and counts[t, 6] > most:
-                raise TooManyEntries(most)
-            carried.take(t, [(handed.take(0, index), handed.take(1, dtype))])
-
-    for turn in parts.turns:
-        each(turn.size, lambda k, workspace, turn=turn: make(turn[k], workspace), workspaces.one)
-        workspaces.back()
-    deadline.check()
-    if most is not None and counts[:, 6].sum() > most:
-        raise TooManyEntries(most)
+    counts = factor_parts(carried, part, n, most)
     numbers = float(counts[:, 0].max()), *(int(x) for x in counts[:, 1:6].sum(axis=0))
     return SymmetricCroutFactors(deferred, d, e, *carried.joined(n), interface, *numbers)
 
@@ -185,50 +156,29 @@ def _first_not_real(indptr, indices, data):
 
 
 @compiled
-def _part(
-    start,
-    stop,
-    one,
-    A,
-    pairs,
-    drop_tol,
-    condest,
-    pivot_tol,
-    least,
-    room,
-    hermitian,
-    deferred,
-    d,
-    e,
-    U,
-    below,
-    values_below,
-    Z,
-    W,
-    slots,
-    limit,
-    halt,
-):
-    """Factor the rows start..stop - 1: step k makes row k of U in Z, and row k + 1 of a pair in W.
+def _part(start, stop, A, pairs, limits, room, hermitian, deferred, d, e, U, below, rows, slots, limit, halt):
+    """Factor the rows start..stop - 1: step k makes row k of U in Z, and row k + 1 of a pair in W, the two `rows`.
 
-    below, values_below : columns and values of the rows of the parts below.
-    Leaves in the slots columns and values of U, for `places`; returns what was counted, the last being the entries that
+    limits : drop_tol, condest, pivot_tol, least.  below : columns and values of the rows of the parts below.
+    Leaves in the slots columns and values of U, for `places`; returns seven numbers, the last being the entries that
     it has made: more than `limit` where it has stopped.
     """
+    (drop_tol, condest, pivot_tol, least), (Z, W), (columns_below, values_below) = limits, rows, below
     indptr, indices, data = A
     places, head, follower, nu, xi = U
     z, z_touched, z_seen, z_sources, z_terms, z_factors, size, words, pages = Z
     w, w_touched, w_seen, w_sources, w_terms, w_factors, _, _, _ = W
     more = room_for(start, stop, indptr, room)
-    used = below.size  # with more room than that `grown` makes new arrays, to be handed over
-    columns, values = grown(below, used, used + more), grown(values_below, used, used + more)
+    used = columns_below.size  # with more room than that `grown` makes new arrays, to be handed over
+    columns, values = grown(columns_below, used, used + more), grown(values_below, used, used + more)
+    one = d.dtype.type(1)
     unit = one.real
     most = unit / pivot_tol
     largest = unit - unit
     by_tolerance = by_limit = by_estimate = by_pivot = taken = 0
     k = start
     while k < stop:
-        if used - below.size > limit or halted(halt):
+        if used - columns_below.size > limit or halted(halt):
             break
         listed = members(k, head, follower, places, columns, values, z_sources, words, pages)
         estimate = abs(farthest(one, nu[k]))
@@ -300,14 +250,15 @@ def _part(
         k += 1
     hand_over(columns, slots, 0)
     hand_over(values, slots, 1)
-    return largest, by_tolerance, by_limit, by_estimate, by_pivot, taken, used - below.size
+    return largest, by_tolerance, by_limit, by_estimate, by_pivot, taken, used - columns_below.size
 
 
 @compiled
 def _terms(k, count, sources, places, columns, values, d, e, hermitian, terms, factors):
-    """Column k of U^T D (U^H D): the rows that have entries there, both of a pair, and how often each is subtracted.
+    """Column k of U^T D (U^H D): the rows with entries there, both rows of a pair, in `terms`, and the factor of each
+    in `factors`. Returns their number.
 
-    sources : the rows with an entry in column k, at NEXT, ascending.  Returns the number of terms.
+    sources : the rows with an entry in column k, at NEXT, ascending.
     """
     used, done = np.uint64(0), -1
     for s in range(np.uint64(count)):
@@ -352,7 +303,7 @@ def _multipliers(u, v, p, d, e, hermitian):
 
 @compiled
 def _united(k, z_touched, z_count, w_touched, w_seen, w_count):
-    """Columns of either of the rows k and k + 1 in w_touched; returns their number."""
+    """The columns of either of the rows k and k + 1, in w_touched; returns their number."""
     met = np.uint64(w_count)
     for m in range(np.uint64(z_count)):
         j = np.uint64(z_touched[m])
@@ -381,7 +332,7 @@ def _inverse(a, e, c, hermitian):
 
 @compiled
 def _fit_pair(inverse, least, z, w, touched, count, most, hermitian):
-    """As `_fit`, for the pivot of two rows with this inverse and the rows z and w: no multiplier above `most`."""
+    """Whether a pivot of two rows with this inverse, and the rows z and w, is usable: no multiplier above `most`."""
     p, q, r, size = inverse
     if not np.isfinite(abs(p)) or not np.isfinite(abs(q)) or not np.isfinite(abs(r)):
         return False
@@ -407,30 +358,30 @@ def _divided_pair(inverse, z, w, touched, count, hermitian):
 
 
 def schur_complement_symmetric(A, factors: SymmetricCroutFactors, drop_tol, hermitian, most=None) -> SchurComplement:
-    """S = C - U_C^T D U_C (Hermitian: U_C^H D U_C) of the rows deferred and the interface, in ascending order.
+    """S = C - U_C^T D U_C (Hermitian: U_C^H D U_C) on the deferred rows and the interface, in ascending order.
 
     A, hermitian : as for `crout_symmetric`, which made `factors`.
     drop_tol : off the diagonal s_ij is dropped if |s_ij| <= drop_tol min(m_i, m_j), m_i the largest magnitude of row i.
     most : entries of that triangle, beyond which TooManyEntries is raised; None: no limit.
     One triangle is computed and mirrored, so that S is symmetric (Hermitian) in its bits.
     An entry that overflows is kept as it is: look at `first_bad`.
-    Cost: half of the products of entries of a row of U_C; as `schur_complement` else.
+    Cost: half of the products of entries of a row of U_C; else as for `schur_complement`.
     """
     if not drop_tol >= 0:
         raise ParameterError(f"schur_complement_symmetric: drop_tol={drop_tol!r}; a number >= 0 is needed.")
     hermitian = bool(hermitian)
-    left = what_is_left(factors, factors.indptr, factors.indices, factors.data)
+    left = remaining_rows(factors, factors.indptr, factors.indices, factors.data)
     D, counts = (factors.d, factors.e, hermitian), np.zeros(left.rows.size, np.int64)
-    _terms_left(left, *D, counts, new_terms(counts, A.indices.dtype, A.data.dtype), False)
+    _terms_of_rest(left, *D, counts, new_terms(counts, A.indices.dtype, A.data.dtype), False)
     terms = new_terms(counts, A.indices.dtype, A.data.dtype)
-    _terms_left(left, *D, terms.starts[:-1].copy(), terms, True)
+    _terms_of_rest(left, *D, terms.starts[:-1].copy(), terms, True)
     return mirrored(complement(A, left, terms, drop_tol, True, hermitian, most), hermitian)
 
 
 @compiled
-def _terms_left(left, d, e, hermitian, place, terms, fill):
-    """Row r of U_C^T D, for each row that is left, with its terms from column r of U_C on. Without `fill` place[r] is
-    their number, from 0 on."""
+def _terms_of_rest(left, d, e, hermitian, place, terms, fill):
+    """The terms of row r of S, from row r of U_C^T D, each from column r of U_C on, for each remaining row. Without
+    `fill` place[r], 0 at first, becomes their number."""
     _, _, starts, columns, values = left
     none = d.dtype.type(0)
     k = 0

@@ -1,5 +1,5 @@
-// The Arnoldi process and the small least-squares problem of GMRES. Twins: kernels/reference/arnoldi.py, name by name; the
-// meaning of state, norms and history: kernels/monitor.py. Q and H are stored by columns: Q(i, j) = Q[j * n + i],
+// The Arnoldi process and the small least-squares problem of GMRES. Twins: kernels/reference/arnoldi.py, name by name;
+// the meaning of state, norms and history: kernels/monitor.py. Q and H are stored by columns: Q(i, j) = Q[j * n + i],
 // H(i, j) = H[j * (m + 1) + i]. The column of a step is read from state[COLUMNS], so that the same launch serves all of
 // them. The order of every sum is fixed by n, the grid and the block: the same bits in every run.
 #include "runtime/finelu.cuh"
@@ -55,8 +55,8 @@ __device__ T grid_sum(T v, T*& partial)
     return block_sum(v);
 }
 
-// The entries of the new vector z that a thread owns: every MGS_BLOCK-th of the neighbouring ones that its block has. Up to PER of
-// them lie in its registers; with PER = 0 they lie in global memory, at z.
+// The entries of the new vector z that a thread owns: every MGS_BLOCK-th of the neighbouring ones that its block has.
+// Up to PER of them lie in its registers; with PER = 0 they lie in global memory, at z.
 
 struct Range {
     long long first, last;
@@ -148,7 +148,7 @@ __device__ Real<T> grid_norm(long long n, Own<T, PER>& own, T*& partial)
     return mean * sqrt(real(grid_sum(sum, partial)));
 }
 
-// v = Q(:, j + 1) = z / ||z|| and H(j + 1, j) = ||z||; 0 where z is only the rounding of what came in.
+// v = Q(:, j + 1) = z / ||z|| and H(j + 1, j) = ||z||; both 0 where z is only the rounding of the incoming vector.
 template <typename T, int PER>
 __device__ void unit_vector(long long n, Own<T, PER>& own, Real<T> incoming, T* q, T* v, T* below, T*& partial)
 {
@@ -331,8 +331,8 @@ __global__ void givens_step(int* state, Real<T>* norms, Real<T>* history, long l
     if (norms[NORM] <= norms[CLAIM]) state[CODE] = CLAIMED;
 }
 
-// y[:k] = R^-1 g[:k], k = state[COLUMNS], and 0 from there to m. By columns: lane t holds row t, t + 32, ... of what is
-// left of the right-hand side, in shared memory. Launch: one warp; dynamic shared memory m * sizeof(T).
+// y[:k] = R^-1 g[:k], k = state[COLUMNS], and 0 from there to m. By columns: lane t updates rows t, t + 32, ... of the
+// right-hand side in shared memory. Launch: one warp; dynamic shared memory m * sizeof(T).
 template <typename T>
 __global__ void hessenberg_solve(const int* state, int m, const T* H, const T* g, T* y)
 {

@@ -5,17 +5,17 @@
 // ascending; diag[i] is the place of the diagonal block. Rows are taken in level order (`order`, each level filled up
 // with -1 to the rows of a warp, the end to those of a thread block), so a row waits for other warps only, never for
 // its own; thread blocks take their places by ticket(), so each waits for some that have begun. That holds for every
-// pattern: a level has only rows of lower levels to wait for, and rows without dependencies wait for none.
+// pattern: a level has only rows of lower levels to wait for, and rows without dependencies do not wait.
 //
-// lu is factored in place, so its values cannot say whether they are the factors' or still A's. What other rows need
-// goes through a second array `fresh`, where every value is its own ready flag (see finelu.cuh): the inverse of the
-// diagonal block, and the upper blocks that the elimination changes. A flag a row instead would put a fence before it
-// and one behind it into every level's latency. Upper blocks that no update reaches (all of them on a 7-point stencil)
-// are read from lu by anyone at any time, long before they are due.
+// lu is factored in place, so its values cannot say whether they are the factors' or still A's. Blocks that other rows
+// need go through a second array `fresh`, where every value is its own ready flag (see finelu.cuh): the inverse of the
+// diagonal block, and the upper blocks that the elimination changes. A flag for each row instead would add two fences
+// to the latency of every level. Upper blocks that no update reaches (all of them on a 7-point stencil) are read from
+// lu at any time.
 //
-// Where rows meet is looked up once a pattern (`count_intersections`, `write_intersections`): the program of row i is, for each
-// lower block k, FINISH (L_ik = A_ik U_kk^-1), then an update of A_ij for each j > k where rows i and k both store a
-// block.
+// Where rows meet is looked up once a pattern (`count_intersections`, `write_intersections`): the program of row i is,
+// for each lower block k, FINISH (L_ik = A_ik U_kk^-1), then an update of A_ij for each j > k where rows i and k both
+// store a block.
 //
 // Bytes a row, w = bytes of a value, and the bound with 4 TB/s, of a 7-point matrix in float64 at 65^3 and n = 6
 // (274625 rows, 193 levels):
@@ -185,7 +185,7 @@ bsr_factor(const int* __restrict__ order, const int* __restrict__ early, const I
     int now = below > 0 ? codes[program[i]] : 0;
     for (long long step = program[i]; step < last; step += BATCH) {
         const T* from[BATCH];
-        T value[BATCH][M];
+        T value[BATCH * M];
         unsigned original = 0;  // operands that are there from the beginning
 #pragma unroll
         for (int b = 0; b < BATCH; ++b) {
@@ -199,7 +199,7 @@ bsr_factor(const int* __restrict__ order, const int* __restrict__ early, const I
         for (int b = 0; b < BATCH; ++b)
 #pragma unroll
             for (int m = 0; m < M; ++m)
-                value[b][m] = step + b < last && team.owns(m) ? peek(from[b] + Row::THREADS * m) : T(0);
+                value[b * M + m] = step + b < last && team.owns(m) ? peek(from[b] + Row::THREADS * m) : T(0);
         if (first) {
             const int turn = early[place];
             wait_for_turn(team, turn >= 0, fresh + size_t(fresh_start[turn < 0 ? 0 : turn]) * NN);
@@ -208,20 +208,8 @@ bsr_factor(const int* __restrict__ order, const int* __restrict__ early, const I
         for (int b = 0; b < BATCH; ++b)
 #pragma unroll
             for (int m = 0; m < M; ++m)
-                if (original >> b & 1u) settle(value[b][m]);
-        bool waits;
-        do {  // ask again for all that are missing at once, so that their latencies overlap
-            waits = false;
-#pragma unroll
-            for (int b = 0; b < BATCH; ++b)
-#pragma unroll
-                for (int m = 0; m < M; ++m)
-                    if (pending(value[b][m])) value[b][m] = peek(from[b] + Row::THREADS * m);
-#pragma unroll
-            for (int b = 0; b < BATCH; ++b)
-#pragma unroll
-                for (int m = 0; m < M; ++m) waits |= pending(value[b][m]);
-        } while (waits);
+                if (original >> b & 1u) settle(value[b * M + m]);
+        await_each(value, [&](int e) { return peek(from[e / M] + Row::THREADS * (e % M)); });
         if (first) wait_for_copies();
         first = false;
         team.sync();  // no thread reads the batch before any more
@@ -229,7 +217,7 @@ bsr_factor(const int* __restrict__ order, const int* __restrict__ early, const I
         for (int b = 0; b < BATCH; ++b)
 #pragma unroll
             for (int m = 0; m < M; ++m)
-                if (team.owns(m)) staged[b * NN + team.element(m)] = value[b][m];
+                if (team.owns(m)) staged[b * NN + team.element(m)] = value[b * M + m];
         team.sync();
         const int steps = last - step < BATCH ? int(last - step) : BATCH;
         // not unrolled: the instruction cache is small, and teams are at different steps
@@ -331,35 +319,23 @@ __device__ inline void row_times(const Team<N, M>& team, I first, I stop, const 
     fetch(now, first);
     begun();
     for (I p = first; p < stop; p += CHUNK) {
-        T x[CHUNK][X];
+        T x[CHUNK * X];
 #pragma unroll
         for (int c = 0; c < CHUNK; ++c)
 #pragma unroll
             for (int m = 0; m < X; ++m) {
-                x[c][m] = T(0);
+                x[c * X + m] = T(0);
                 if (now.column[c] >= 0 && (TRANS == PLAIN || team.owns(m)))
-                    x[c][m] = look(now.column[c], TRANS == PLAIN ? team.v : team.row(m));
+                    x[c * X + m] = look(now.column[c], TRANS == PLAIN ? team.v : team.row(m));
             }
         if (p + CHUNK < stop) fetch(next, p + CHUNK);
-        bool waits;
-        do {  // ask again for all that are missing at once, so that their latencies overlap
-            waits = false;
-#pragma unroll
-            for (int c = 0; c < CHUNK; ++c)
-#pragma unroll
-                for (int m = 0; m < X; ++m)
-                    if (pending(x[c][m])) x[c][m] = look(now.column[c], TRANS == PLAIN ? team.v : team.row(m));
-#pragma unroll
-            for (int c = 0; c < CHUNK; ++c)
-#pragma unroll
-                for (int m = 0; m < X; ++m) waits |= pending(x[c][m]);
-        } while (waits);
+        await_each(x, [&](int e) { return look(now.column[e / X], TRANS == PLAIN ? team.v : team.row(e % X)); });
 #pragma unroll
         for (int c = 0; c < CHUNK; ++c)
 #pragma unroll
             for (int m = 0; m < M; ++m) {
-                if (TRANS == PLAIN) sum[m] += now.block[c][m] * x[c][0];
-                else sum[0] += (TRANS == ADJOINT ? conj(now.block[c][m]) : now.block[c][m]) * x[c][m];
+                if (TRANS == PLAIN) sum[m] += now.block[c][m] * x[c * X];
+                else sum[0] += (TRANS == ADJOINT ? conj(now.block[c][m]) : now.block[c][m]) * x[c * X + m];
             }
         now = next;
     }

@@ -1,5 +1,5 @@
-// What kernels on n x n blocks share: how the threads of a block row divide its blocks, products of blocks, the
-// in-place inverse, and waiting for what other rows compute. finelu.cuh comes before it.
+// Common code of kernels on n x n blocks: the elements that each thread of a block row owns, products of blocks, the
+// in-place inverse, and waiting for values of other rows. To be included after finelu.cuh.
 //
 // Thread t of a row owns column v = t % N of every block, and of that column the M rows u = t / N + S m, S = THREADS /
 // N: then the elements t, t + THREADS, ... of a row-major block are its own, so that loads are contiguous, a factor's
@@ -48,15 +48,15 @@ template <typename T> __device__ inline void copy_to_shared(T* to, const T* from
 }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// another NaN in place of the pending pattern: of a value that was there from the beginning, so that no thread waits for
-// it
+// Replace the pending pattern by another NaN, in a value that was stored before the launch, so that no thread waits for
+// it.
 __device__ inline void settle(float& a) { if (pending(a)) a = __uint_as_float(0x7fc00000u); }
 __device__ inline void settle(double& a) { if (pending(a)) a = __longlong_as_double(0x7ff8000000000000ll); }
 template <typename R> __device__ inline void settle(Complex<R>& a) { settle(a.re); settle(a.im); }
 
-// Who is far from its turn leaves the L2 cache to those at the front: one thread of the row polls one value that is due
-// some levels earlier, and only then all poll for their values. polls: whether there is such a value; apart from its
-// address, since NVRTC 13.0 was seen to test a pointer that may be null before it is set.
+// Rows far from their turn spare the L2 cache: one thread of the row polls one value that is due some levels earlier;
+// afterwards all threads poll for their own values. polls: whether there is such a value. It is an argument of its own,
+// since code of NVRTC 13.0 was seen to test a pointer that may be null before it is set.
 template <typename Members, typename T> __device__ inline void wait_for_turn(const Members& team, bool polls, const T* value)
 {
     if (team.t == 0 && polls)
@@ -81,11 +81,11 @@ __device__ inline void product(const Team<N, M>& team, const T* a, const T* b, T
 
 // In-place Gauss-Jordan of a block held by its team, an element a register (Luo et al., Algorithm 8): pivot row and
 // column of a step go through two alternating buffers in `cross` (4 N, shared), so there is one barrier a step, and the
-// thread that owns the pivot divides for all. With PIVOTING rows are scaled by powers of two, the columns of the inverse
-// too, and the largest entry of the column in the rows not yet used is the pivot (two barriers a step); no row is moved:
-// element (to_u[m], to_v) of the inverse is what this thread then has in mine[m]. Returns whether the pivots have been
-// neither zero nor without a finite reciprocal; goes on in any case. AT_ONCE: steps that are unrolled, 0 for the compiler's
-// choice. Members: a Team, or what has t, v, row, owns and sync as it has.
+// thread that owns the pivot divides for all. With PIVOTING rows are scaled by powers of two, the columns of the
+// inverse too, and the largest entry of the column in the rows not yet used is the pivot (two barriers a step); no row
+// is moved: element (to_u[m], to_v) of the inverse is what this thread then has in mine[m]. Returns whether the pivots
+// have been neither zero nor without a finite reciprocal; goes on in any case. AT_ONCE: steps that are unrolled, 0 for
+// the compiler's choice. Members: a Team, or what has t, v, row, owns and sync as it has.
 template <bool PIVOTING, int N, int AT_ONCE, typename Members, int M, typename T>
 __device__ inline bool invert_in_place(const Members& team, T (&mine)[M], T* cross, int (&to_u)[M], int& to_v)
 {

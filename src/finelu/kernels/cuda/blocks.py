@@ -161,7 +161,7 @@ def _starts(ends):
 
 @dataclass(eq=False)
 class SolvePlan:
-    """What bsr_ilu0_solve keeps of a pattern: the order of the rows in either sweep, and how many levels it has."""
+    """The plan of bsr_ilu0_solve for a pattern: the order of the rows in each sweep, and its number of levels."""
 
     order_lower: Any
     early_lower: Any

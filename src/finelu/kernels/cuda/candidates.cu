@@ -10,7 +10,8 @@ template <typename T> __device__ inline bool large(T l, T v, double least)
     return !(least > 0) || modulus(l) * modulus(v) >= least;
 }
 
-// The square of r_ij = (the accumulator at place p) - (what L U has of row p there), and of r_ji for Cholesky.
+// The square of the residual at the stored entry (i, j) in place p; for Cholesky also that of its mirror image.
+// accumulated: a_ij less the products of L U, except the one with the entry itself.
 template <typename T, typename I, bool SYMMETRIC>
 __device__ inline double own_square(const Factor<T, I, SYMMETRIC>& factor, I i, I p, I j, T accumulated)
 {
@@ -245,7 +246,7 @@ __global__ void __launch_bounds__(LONG_BLOCK) long_candidates(I n, const I* __re
                     ++place;
                 }
             }
-            if (least > 0) {  // what is not zero yet was left out
+            if (least > 0) {  // values that are not zero yet belong to candidates that were left out
                 __syncthreads();
                 for (I p = lo; p < pivot; ++p) {
                     const I k = indices[p], stop = factor.last(k);

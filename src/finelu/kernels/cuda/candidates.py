@@ -18,7 +18,7 @@ ROUNDS = 40  # in which a bound for small products is looked for
 
 
 class _Search:
-    """The count of the candidates of each row, and what the fill needs to know of it."""
+    """The number of candidates of each row, and the memory from which the fill reads it."""
 
     def __init__(self, A, F, columns):
         self.A, self.F, self.columns, self.symmetric = A, F, columns, columns is not None
@@ -99,7 +99,7 @@ def candidates(A, F, columns=None, least=0.0, most=None):
     index = F.indices.dtype if max(kept, F.nnz) <= INT32_LIMIT else np.dtype(np.int64)
     indptr = shifted(search.places[:-1], 0, index)
     entry = F.indices.itemsize + F.data.itemsize
-    if entry * kept >= LARGE:  # to ask what is free takes its time
+    if entry * kept >= LARGE:  # asking for the free memory takes some time
         require_room(f"{kept} candidates", entry * kept, F.data, "give memory_limit, in bytes")
     indices, values = cupy.empty(kept, F.indices.dtype), cupy.empty(kept, F.dtype)
     squares = cupy.empty((2, F.n), np.float64)

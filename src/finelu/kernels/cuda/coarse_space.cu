@@ -1,5 +1,5 @@
-// The vectors of a coarse space, cut by parts: restriction and prolongation, A Z, Z^H A Z, and the inverse of a Hermitian
-// matrix by blocks. Twins: kernels/reference/subdomains.py.
+// The vectors of a coarse space, cut by parts: restriction and prolongation, A Z, Z^H A Z, and the inverse of a
+// Hermitian matrix by blocks. Twins: kernels/reference/subdomains.py.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
 #include "runtime/constants.cuh"
@@ -53,8 +53,8 @@ __global__ void prolong_from_parts(long long n, int m, const int* __restrict__ p
     x[i] += sum;
 }
 
-// out_k = the sum of sums over the couplings of coarse vector k = (part, column), or, where `less` is not null, less_k minus
-// it: with (part, column) = (k / m, k % m), those couplings are members[starts[part]], ..., each with m sums.
+// out_k = the sum of sums over the couplings of coarse vector k = (part, column), or, where `less` is not null, less_k
+// minus it: with (part, column) = (k / m, k % m), those couplings are members[starts[part]], ..., each with m sums.
 template <typename T>
 __global__ void sum_couplings(int K, int m, const int* __restrict__ starts, const int* __restrict__ members,
                               const T* __restrict__ sums, const T* __restrict__ less, T* out)
@@ -84,8 +84,8 @@ __global__ void coupling_begins(int entries, const K* __restrict__ keys, const l
     if (k < entries) first[k] = k == 0 || keys[order[k]] != keys[order[k - 1]];
 }
 
-// The couplings, and their entries in the order of the keys. until (entries + 1): until[k + 1] couplings begin up to place
-// k. position (n): that of each row. ends, of_parts, of_vectors: by couplings; of_rows, local: by entries.
+// The couplings, and their entries in the order of the keys. until (entries + 1): until[k + 1] couplings begin up to
+// place k. position (n): that of each row. ends, of_parts, of_vectors: by couplings; of_rows, local: by entries.
 template <typename K>
 __global__ void write_couplings(int entries, int count, const K* __restrict__ keys, const long long* __restrict__ order,
                                 const int* __restrict__ until, const int* __restrict__ rows, const int* __restrict__ parts,
@@ -106,8 +106,8 @@ __global__ void write_couplings(int entries, int count, const K* __restrict__ ke
     if (k == entries - 1) ends[coupling + 1] = entries;
 }
 
-// weights_k = 1 / sqrt(E_kk), or that of the smallest normal number if E_kk is below it; 0 where k is to be left out. Sets
-// unfit where E_kk is not above 0 for another k, or where E (K, K) holds NaN or Inf. Launch: a block of 256 a row.
+// weights_k = 1 / sqrt(E_kk), or that of the smallest normal number if E_kk is below it; 0 where k is to be left out.
+// Sets unfit where E_kk is not above 0 for another k, or where E (K, K) holds NaN or Inf. Launch: a block of 256 a row.
 template <typename W>
 __global__ void __launch_bounds__(256) coarse_weights(int K, const W* __restrict__ E, const bool* __restrict__ left_out,
                                                       double* weights, int* unfit)
@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(256) coarse_weights(int K, const W* __restrict
     if (bad) *unfit = 1;
 }
 
-// q = M g for a dense M (n, n), a warp a row, and *total = v^H q + the sum of dots (count), added up as in runtime/sums.cuh.
-// Launch: gridDim.x * blockDim.x >= 32 n, blockDim.x = 256; room: gridDim.x sums of T.
+// q = M g for a dense M (n, n), a warp a row, and *total = v^H q + the sum of dots (count), added up as in
+// runtime/sums.cuh. Launch: gridDim.x * blockDim.x >= 32 n, blockDim.x = 256; room: gridDim.x sums of T.
 template <typename T>
 __global__ void __launch_bounds__(256) product_with_dot(int n, const T* __restrict__ matrix, const T* __restrict__ g,
                                                         const T* __restrict__ v, int count, const T* __restrict__ dots, T* q,
@@ -186,10 +186,10 @@ __device__ inline bool any_in_part(I from, I to, int p, int m, const I* __restri
     return false;
 }
 
-// A Z by rows: for each part that row i of A meets, in the order in which it meets them, the m sums of a_ij Z_j over the j
-// of that part, in ascending order of j; no part whose sums are all 0. LANES threads a row; the thread that has the first
-// entry of a part adds up. Rows of more than `longest` entries are left to coarse_products_long.
-// fill = 0: how many parts each row has; 1: they are written from pointers[i] on.
+// A Z by rows: for each part that row i of A meets, in the order in which it meets them, the m sums of a_ij Z_j over
+// the j of that part, in ascending order of j; no part whose sums are all 0. LANES threads a row; the thread that has
+// the first entry of a part adds up. Rows of more than `longest` entries are left to coarse_products_long. fill = 0:
+// how many parts each row has; 1: they are written from pointers[i] on.
 template <typename T, typename I, int LANES>
 __global__ void coarse_products(long long n, int m, const I* __restrict__ indptr, const I* __restrict__ indices,
                                 const T* __restrict__ data, const int* __restrict__ parts, const T* __restrict__ Z, int longest,
@@ -219,8 +219,9 @@ __global__ void coarse_products(long long n, int m, const I* __restrict__ indptr
     if (!fill && lane == 0) pointers[i] = at;
 }
 
-// The same for long rows, a block each: first and last (blocks x count) hold the first and the last entry of each part in
-// the row, INT_MAX and -1 before, so that no entry is compared with all others. Launch: a block of 256 for each of rows.
+// The same for long rows, a block each: first and last (blocks x count) hold the first and the last entry of each part
+// in the row, INT_MAX and -1 before, so that no entry is compared with all others. Launch: a block of 256 for each of
+// rows.
 template <typename T, typename I>
 __global__ void __launch_bounds__(256) coarse_products_long(
     const long long* __restrict__ rows, int m, int count, const I* __restrict__ indptr, const I* __restrict__ indices,
@@ -256,8 +257,9 @@ __global__ void __launch_bounds__(256) coarse_products_long(
     if (!fill && threadIdx.x == 0) pointers[i] = at;
 }
 
-// E = Z^H A Z in double precision: block (p, q) from the entries of A Z that lie in rows of part p and belong to part q,
-// which are order[first[s]], ..., order[first[s + 1] - 1] for one s. A warp adds up each; E (size, size) is 0 before.
+// E = Z^H A Z in double precision: block (p, q) from the entries of A Z that lie in rows of part p and belong to part
+// q, which are order[first[s]], ..., order[first[s + 1] - 1] for one s. A warp adds up each; E (size, size) is 0
+// before.
 template <typename T, typename W>
 __global__ void coarse_matrix(int segments, long long size, int m, const int* __restrict__ first,
                               const long long* __restrict__ order, const int* __restrict__ rows, const int* __restrict__ part,
@@ -295,12 +297,12 @@ __global__ void scale_both(int n, const Real<T>* __restrict__ weights, int fille
     *a = filled && i == j && weights[i] == 0 ? T(1) : times(times(*a, weights[i]), weights[j]);
 }
 
-// In place: the inverse of the leading rows x rows block at `block` of a Hermitian positive semidefinite matrix whose rows
-// are `stride` apart, rows <= 32 TILE, by Gauss-Jordan elimination in the order of its rows; a thread has TILE x TILE
-// elements in registers. A row whose pivot is not above the tolerance depends on those before: it and its column become 0,
-// and dropped is 1; 2 where the pivot is below -tolerance. Every element is treated alike, a -= column * row: those of the
-// row and the column of the pivot are 0 by then, and the pivot's place is 1 in the row and -1 in the column.
-// Launch: one block of 32 x 32 threads.
+// In place: the inverse of the leading rows x rows block at `block` of a Hermitian positive semidefinite matrix whose
+// rows are `stride` apart, rows <= 32 TILE, by Gauss-Jordan elimination in the order of its rows; a thread has TILE x
+// TILE elements in registers. A row whose pivot is not above the tolerance depends on those before: it and its column
+// become 0, and dropped is 1; 2 where the pivot is below -tolerance. Every element is treated alike, a -= column * row:
+// those of the row and the column of the pivot are 0 by then, and the pivot's place is 1 in the row and -1 in the
+// column. Launch: one block of 32 x 32 threads.
 template <typename T, int TILE>
 __global__ void __launch_bounds__(1024) invert_block(int rows, long long stride, T* block, Real<T> tolerance, signed char* dropped)
 {

@@ -1,6 +1,7 @@
-// Where a cycle of a Krylov method begins, and what it keeps. Twins: kernels/reference/cycle.py, name by name; the meaning
-// of state, norms and history: kernels/monitor.py. Every thread takes the same decision from device memory, so that the
-// host waits for nothing. Launch: begin_cycle one thread; the others any 1-D grid with gridDim.x * blockDim.x >= n.
+// The start of a cycle of a Krylov method, and the copy of a verified x. Twins: kernels/reference/cycle.py, name by
+// name; the meaning of state, norms and history: kernels/monitor.py. Every thread takes the same decision from device
+// memory, so that the host waits for nothing. Launch: begin_cycle one thread; the others any 1-D grid with gridDim.x *
+// blockDim.x >= n.
 #include "runtime/finelu.cuh"
 #include "runtime/constants.cuh"
 

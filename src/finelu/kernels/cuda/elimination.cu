@@ -3,18 +3,18 @@
 //
 // LANES threads own row i. For each lower entry k in turn they wait for row k, turn entry k into l_ik and subtract l_ik
 // times row k from the rest of row i, where the patterns meet. Every value is its own ready flag (see finelu.cuh), so
-// there is no second array, no fence and no atomic; a reader waits for exactly the values that it needs.
-// out (nnz) and inverse (n) are pending (0xff) before the launch; inverse[i] receives 1 / pivot; the pattern and the input
-// are only read. bad[0] (pending too) receives the smallest row with a value that is not finite, a zero
-// pivot, or for Cholesky a pivot that is not positive: it is never the consequence of a bad row with a larger number, and
-// elimination goes on (with NaN) so that no row waits for ever. The result does not depend on the order of events: a
-// value receives its updates in the order of k, by one thread at a time.
-// Progress: groups of a block take rows of one ticket() in visiting order, and a group waits only for rows before its own.
-// Groups of one warp may wait for each other: none polls alone, the warp goes round, polls once for every group and
-// lets those go on that have their values. The only spin, await(), is for values of a row whose inverse has been seen;
-// these were posted before the inverse was (__syncwarp in between), so it ends however the warps are scheduled. Long
-// rows of Cholesky also await rows whose inverse has not been seen; there is one group a warp then (LANES == 32), so
-// that the awaited row is another warp's, earlier in order.
+// there is no second array, no fence and no atomic; a reader waits for exactly the values that it needs. out (nnz) and
+// inverse (n) are pending (0xff) before the launch; inverse[i] receives 1 / pivot; the pattern and the input are only
+// read. bad[0] (pending too) receives the smallest row with a value that is not finite, a zero pivot, or for Cholesky a
+// pivot that is not positive: it is never the consequence of a bad row with a larger number, and elimination goes on
+// (with NaN) so that no row waits for ever. The result does not depend on the order of events: a value receives its
+// updates in the order of k, by one thread at a time.
+// Progress: groups of a block take rows of one ticket() in visiting order, and a group waits only for rows before its
+// own. Groups of one warp may wait for each other: none polls alone, the warp goes round, polls once for every group
+// and lets those go on that have their values. The only spin, await(), is for values of a row whose inverse has been
+// seen; these were posted before the inverse was (__syncwarp in between), so it ends however the warps are scheduled.
+// Long rows of Cholesky also await rows whose inverse has not been seen; there is one group a warp then (LANES == 32),
+// so that the awaited row is another warp's, earlier in order.
 // Twins: kernels/reference/elimination.py: ilu0, milu0 and ic0 (equal to a few ulps: a division by a pivot is a product
 // with its reciprocal here, and milu0 adds up the products that are dropped one by one there).
 #include "runtime/finelu.cuh"
@@ -22,14 +22,15 @@
 using namespace fl;
 
 enum Kind { LU, MODIFIED, CHOLESKY };  // ILU(0); MILU(0); IC(0) of the lower triangle by rows, the diagonal last
-// How the places where two rows meet are found: section IV.A, section IV.B, binary search only, or read from a table that
-// match_rows made of the pattern beforehand.
+// How the places where two rows meet are found: section IV.A, section IV.B, binary search only, or read from a table
+// that match_rows made of the pattern beforehand.
 enum Update { INTERSECT, VECTOR, SEARCH, TABLE };
 constexpr int BATCH = 4;           // reference rows that are asked for at the same time
 constexpr int VERY_LONG = 1024;    // entries of a row beyond which it is not looked through for every reference row
 
 // Where row i's entry in column j > k takes its update of step k from: U_kj in row k (places row_lo to row_hi), or for
-// Cholesky L_jk (whose conjugate is U_kj / L_kk) in row j. -1: the patterns do not meet. -2: L_ik itself (Cholesky, j = i).
+// Cholesky L_jk (whose conjugate is U_kj / L_kk) in row j. -1: the patterns do not meet. -2: L_ik itself (Cholesky, j =
+// i).
 template <int KIND, typename I>
 __device__ inline I intersection(const I* __restrict__ cols, I i, I k, I j, I row_lo, I row_hi)
 {
@@ -37,9 +38,9 @@ __device__ inline I intersection(const I* __restrict__ cols, I i, I k, I j, I ro
     return j == i ? I(-2) : find(cols, row_lo, row_hi, k);
 }
 
-// table[base[i] + s * len + e] = intersection(...) of step s and entry e > s of row i; base[i] is the sum of below * len of
-// the rows before. A warp a row and every gridDim.y-th step of it, no dependencies. Launch: gridDim.x * blockDim.x / 32
-// >= n.
+// table[base[i] + s * len + e] = intersection(...) of step s and entry e > s of row i; base[i] is the sum of below *
+// len of the rows before. A warp a row and every gridDim.y-th step of it, no dependencies. Launch: gridDim.x *
+// blockDim.x / 32 >= n.
 template <typename I, int KIND>
 __global__ void match_rows(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ diag,
                            const long long* __restrict__ base, I* table)
@@ -73,12 +74,11 @@ template <int KIND, typename T> __device__ inline T finish_pivot(T value, bool& 
 }
 
 // SHORT: every row is resident; the code for long rows, left out, would cost registers and a tenth of the time.
-// MODIFIED (SEARCH and TABLE only): row k also posts sums[k], pending before, of its entries above the diagonal, so that
-// another row knows the sum of the updates l u_kj outside of its own pattern: l sums[k] less the updates inside.
-// `relax` times this sum is subtracted from its pivot. The others read neither relax nor sums.
-// order: null for natural order (shared, vect, adapt), or the rows in level order (levs, table). base, table: see
-// match_rows, for TABLE only. Launch: gridDim.x >= n * LANES / blockDim.x; dynamic shared memory blockDim.x * sizeof(I)
-// for INTERSECT and VECTOR.
+// MODIFIED (SEARCH and TABLE only): row k also posts sums[k], pending before, of its entries above the diagonal, so
+// that another row knows the sum of the updates l u_kj outside of its own pattern: l sums[k] less the updates inside.
+// `relax` times this sum is subtracted from its pivot. The others read neither relax nor sums. order: null for natural
+// order (shared, vect, adapt), or the rows in level order (levs, table). base, table: see match_rows, for TABLE only.
+// Launch: gridDim.x >= n * LANES / blockDim.x; dynamic shared memory blockDim.x * sizeof(I) for INTERSECT and VECTOR.
 template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD, bool SHORT, int KIND>
 __global__ void __launch_bounds__(256) eliminate(I n, const I* __restrict__ order, const I* __restrict__ indptr,
                                const I* __restrict__ cols, const I* __restrict__ diag, const long long* __restrict__ base,
@@ -127,8 +127,9 @@ __global__ void __launch_bounds__(256) eliminate(I n, const I* __restrict__ orde
         for (I e = lane; e < len; e += LANES) work[lo + e] = a[lo + e];
         __syncwarp(mask);
     }
-    // What the next BATCH reference rows must give; for a long row only that they are finished. With AHEAD, for rows of several batches:
-    // while one batch is awaited, the places of the next are looked up, and while it is worked on, its values are asked for.
+    // The values that are awaited from the next BATCH reference rows; for a long row only their inverse pivots. With
+    // AHEAD, for rows of several batches, the places of the next batch are looked up while one is awaited, and its
+    // values are requested while that one is worked on.
     struct Batch {
         I reference[BATCH], at[PER_LANE][BATCH];
         T d[BATCH], u[PER_LANE][BATCH], sum[SUMS ? BATCH : 1];
@@ -218,8 +219,9 @@ __global__ void __launch_bounds__(256) eliminate(I n, const I* __restrict__ orde
             }
         }
     };
-    // The paper's two ways, a reference row at a time. Resident rows: Algorithm 3, its batches of the reference row in shared
-    // memory and the row itself in registers, or Algorithm 4, each thread searches for the columns of its own entries.
+    // The paper's two ways, a reference row at a time. Resident rows: Algorithm 3, its batches of the reference row in
+    // shared memory and the row itself in registers, or Algorithm 4, each thread searches for the columns of its own
+    // entries.
     const auto eliminate_resident_by_warp = [&](int at_step, T d, I k) {
         T l = w[0];
 #pragma unroll
@@ -293,9 +295,9 @@ __global__ void __launch_bounds__(256) eliminate(I n, const I* __restrict__ orde
         if (lane == 0) work[lo + at_step] = l;
         __syncwarp(mask);
     };
-    // ... and BATCH reference rows at once: first the L of the row in their columns, which depend on each other and which
-    // every thread works out for itself, then the rest of the row, each thread its own entries, OWN of them at a time. What
-    // is needed is asked for all at once: one after the other would take as many latencies.
+    // ... and BATCH reference rows at once. First come the entries of L in their columns: they depend on each other,
+    // and every thread computes them for itself. Then each thread updates its own entries of the rest of the row, OWN
+    // at a time. All values of such a step are requested together, so that their latencies overlap.
     const auto eliminate_long = [&]() {
         const auto place = [&](int s, I e, I c) -> I {
             const I k = now.reference[s];
@@ -368,9 +370,9 @@ __global__ void __launch_bounds__(256) eliminate(I n, const I* __restrict__ orde
         __syncwarp(mask);
     };
 
-    // A very long row: the entries of the reference row are looked up in it, not its own in the reference row, so that an
-    // arrow costs O(n log n) and not O(n^2). ILU(0) subtracts l times row k; Cholesky, which has no columns of L at hand,
-    // completes one entry after the other with the products of the rows so far.
+    // A very long row: the entries of the reference row are looked up in it, not its own in the reference row, so that
+    // an arrow costs O(n log n) and not O(n^2). ILU(0) subtracts l times row k; Cholesky, which has no columns of L at
+    // hand, completes one entry after the other with the products of the rows so far.
     const auto eliminate_very_long = [&](I at_step, T d, I k, T sum_of_k) {
         const T w_k = work[lo + at_step];
         T l = w_k * d, sum = T(0);
@@ -406,8 +408,8 @@ __global__ void __launch_bounds__(256) eliminate(I n, const I* __restrict__ orde
         locate(now, 0);
         begin(now);
     }
-    // In natural order with all rows resident, most rows are far from their turn: until their first reference row is there
-    // they poll for that alone, and leave the L2 cache to those at the front.
+    // In natural order with all rows resident, most rows are far from their turn: until their first reference row is
+    // there they poll for that alone, and leave the L2 cache to those at the front.
     bool far = SHORT && !AHEAD && order == nullptr && below > 1;
     while (LANES == 32 && !AHEAD ? !done : __any_sync(0xffffffffu, !done)) {
         if (done) continue;
@@ -521,10 +523,10 @@ __device__ inline void make_all_pending(unsigned* p, long long words)
     if (first < words % 4) p[words / 4 * 4 + first] = ~0u;
 }
 
-// What an elimination needs before its launch, for a matrix that `alike` (inspection.cu) has looked at: unless that has
-// left `mark` in unlike, out, the inverses, sums, counter and bad become pending; else nothing but the counter changes,
-// which then gives the `rounds` blocks of the elimination numbers beyond the last row, so that they do nothing.
-// Launch: any 1-D grid.
+// The preparation of an elimination whose matrix the kernel `alike` (inspection.cu) compares with its pattern. If
+// unlike does not hold `mark`, then out, the inverses, sums, counter and bad become pending. If it does, only the
+// counter changes: it then gives the `rounds` blocks of the elimination numbers beyond the last row, so that they do
+// nothing. Launch: any 1-D grid.
 __global__ void pend_unless(int mark, const int* unlike, long long out_words, unsigned* out, long long inverse_words,
                             unsigned* inverse, long long sums_words, unsigned* sums, unsigned rounds, unsigned* counter,
                             unsigned* bad)

@@ -33,7 +33,7 @@ UPDATES = {"shared": "INTERSECT", "vect": "VECTOR", "adapt": "SEARCH", "levs": "
 
 @dataclass(eq=False)
 class EliminationPlan:
-    """What ILU(0), MILU(0) or IC(0) keeps of a pattern: the order of dispatch, the shape of the kernel, all workspace.
+    """The plan of ILU(0), MILU(0) or IC(0) for a pattern: the order of rows, the shape of the kernel, all workspace.
 
     kind : "LU", "MODIFIED" or "CHOLESKY", as in elimination.cu.
     variant : the one chosen.  provisional : it was chosen for one factorization, and another is better for many.
@@ -182,7 +182,7 @@ def _analysis(kind: str, A, variant: str, variants: tuple[str, ...], once: bool)
 
 
 def ilu0_analysis(A, variant: str = "auto", once: bool = False) -> EliminationPlan:
-    """What ILU(0) needs to know of the pattern of A (a CSR with a full diagonal); see EliminationPlan.
+    """The plan of ILU(0) for the pattern of A, a CSR with a full diagonal.
 
     once : "auto" may weigh the cost of the analysis against a single factorization; else it is for many.
     """
@@ -190,18 +190,18 @@ def ilu0_analysis(A, variant: str = "auto", once: bool = False) -> EliminationPl
 
 
 def milu0_analysis(A, variant: str = "auto", once: bool = False) -> EliminationPlan:
-    """What MILU(0) needs to know, as in ilu0."""
+    """The plan of MILU(0); arguments as in ilu0_analysis."""
     return _analysis("MODIFIED", A, variant, MILU0_VARIANTS, once)
 
 
 def ic0_analysis(L, variant: str = "auto", once: bool = False) -> EliminationPlan:
-    """What IC(0) needs to know of the pattern of L, the lower triangle of A by rows, diagonal last; once as in ilu0."""
+    """The plan of IC(0) for the pattern of L, the lower triangle of A by rows, diagonal last; as ilu0_analysis."""
     return _analysis("CHOLESKY", L, variant, IC0_VARIANTS, once)
 
 
 @dataclass(frozen=True, eq=False)
 class Refusal:
-    """By what an elimination with a plan may be refused: `queue_alike` leaves the mark in `unlike` (1,) int32.
+    """The place where `queue_alike` refuses an elimination: it writes the mark to `unlike` (1,) int32.
 
     places (2,) int32 : of the first bad row, and of `unlike`.
     """
@@ -262,7 +262,7 @@ def ilu0(plan: EliminationPlan, a, lu, refusal: Refusal | None = None):
     """ILU(0) of the values a (nnz,) into lu (nnz,), L below and U on and above the diagonal; returns the place of the
     first bad row, see first_bad. Allocates nothing, waits for nothing.
 
-    refusal : what may have refused it by the time it runs; it changes nothing then.
+    refusal : the elimination changes nothing if it has been refused there by the time it runs.
     """
     return _factor(plan, a, lu, refusal=refusal)
 

@@ -1,5 +1,5 @@
-// The pattern of ILU(k). Twin: kernels/reference/fill.py:pattern_iluk. See runtime/growing.cuh; the value of a column is
-// its level.
+// The pattern of ILU(k). Twin: kernels/reference/fill.py:pattern_iluk. See runtime/growing.cuh; the value of a column
+// is its level.
 #include "runtime/finelu.cuh"
 #include "runtime/growing.cuh"
 
@@ -37,7 +37,8 @@ __device__ void iluk_row(I i, const I* __restrict__ indptr, const I* __restrict_
     row.write(pool, i, row.kept, pivot_slot, row.above);
 }
 
-// scratch: null, and the rows of a block lie in its shared memory. Launch: GROWING_WARPS warps a block, any number of them.
+// scratch: null, and the rows of a block lie in its shared memory. Launch: GROWING_WARPS warps a block, any number of
+// them.
 template <typename I, typename N>
 __global__ void __launch_bounds__(GROWING_WARPS * 32)
 pattern_iluk(I n, const I* __restrict__ indptr, const I* __restrict__ cols, int level, I* columns, int* values,

@@ -31,7 +31,7 @@ __device__ inline unsigned mixed(unsigned i)
     return h ^ h >> 16;
 }
 
-// What a row may be, its pivot d and its key in the order of choice.
+// The state of each row before the choice, its pivot d and its key in the order of choice.
 template <typename T, typename R, typename I>
 __global__ void weigh(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                       const I* __restrict__ t_indptr, const I* __restrict__ t_indices, const T* __restrict__ t_data,
@@ -79,8 +79,8 @@ __device__ inline unsigned char look(const unsigned char* p)
     return (unsigned char)v;
 }
 
-// A row that is undecided is chosen once none of its neighbours of a smaller key is undecided or chosen. What it finds
-// does not depend on the order of events. left: how many are undecided still.
+// An undecided row is chosen once no neighbour with a smaller key is undecided or chosen. The result does not depend on
+// the order of events. left: 1 if a row is still undecided.
 template <typename I>
 __global__ void decide(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const I* __restrict__ t_indptr,
                        const I* __restrict__ t_indices, const u64* __restrict__ keys, unsigned char* state, unsigned* left)
@@ -125,9 +125,10 @@ template <typename I> __global__ void split(I m, const unsigned char* __restrict
     else rest[number[i]] = i;
 }
 
-// Rows of D^-1 S off the diagonal, a warp a row that is chosen: their lengths, or with FILL their entries. What `most`
-// allows of a row is found by halving the range of bits of the smallest magnitude that is kept; cut (m): that, or 0; ties
-// (m): of those as small how many are kept, the first ones. dropped: by tolerance, by limit.
+// Rows of D^-1 S off the diagonal, a warp a row that is chosen: their lengths, or with FILL their entries. At most
+// `most` entries of a row are kept: a bisection over the bits of a double finds the smallest magnitude that is kept.
+// cut (m): this magnitude, or 0 if the row is short enough. ties (m): how many entries of this magnitude are kept, the
+// first ones. dropped: the numbers of entries dropped by tolerance and by the limit.
 template <typename T, typename R, typename I, bool FILL>
 __global__ void pivot_rows(I m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                            const unsigned char* __restrict__ state, const T* __restrict__ d, const T* __restrict__ nu,
@@ -239,8 +240,8 @@ __global__ void signs(I m, const I* __restrict__ indptr, const I* __restrict__ i
     if (lane == 0) out[k] = T(0) - (near > far ? other : best);
 }
 
-// Rows by the size of the table that they will need, as far as that can be guessed: lists (CLASSES, m), counts (CLASSES).
-// sizes: of the tables.
+// Rows by the size of the table that they will need, as far as that can be guessed: lists (CLASSES, m), counts
+// (CLASSES). sizes: of the tables.
 template <typename I>
 __global__ void classify(I m, const I* __restrict__ indptr, const I* __restrict__ l_indptr, const I* __restrict__ l_indices,
                          const I* __restrict__ u_indptr, const unsigned char* __restrict__ state, const int* __restrict__ sizes,
@@ -264,7 +265,7 @@ __global__ void classify(I m, const I* __restrict__ indptr, const I* __restrict_
     }
 }
 
-// Products that are the same whichever of the two factors comes first, and conjugate where both are.
+// Products that do not depend on the order of the factors, and become conjugate where both factors do.
 __device__ inline float mirrored(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline double mirrored(double a, double b) { return __dmul_rn(a, b); }
 __device__ inline Complex<float> mirrored(Complex<float> a, Complex<float> b)

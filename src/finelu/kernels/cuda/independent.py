@@ -12,7 +12,16 @@ from finelu.device import free_memory
 from finelu.errors import MatrixError
 from finelu.kernels.cuda.indices import pointers
 from finelu.kernels.cuda.pattern import columns_of
-from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, for_each, kernel, most_shared, optional
+from finelu.kernels.cuda.runtime.launch import (
+    BLOCK,
+    NULL,
+    blocks,
+    device_limits,
+    for_each,
+    kernel,
+    most_shared,
+    optional,
+)
 from finelu.kernels.cuda.runtime.memory import set_zero
 from finelu.kernels.cuda.vectors import gather
 from finelu.kernels.operands import CSR, INT32_LIMIT
@@ -40,11 +49,11 @@ def choose(S, T, l_nu, u_nu, condest, pivot_tol, least=0.0):
     limits = real.type(condest), pivot_tol, real.type(least)
     _each("weigh", (S.dtype, real, index), index.type(m), *given, *limits, d, keys, state, lanes=LANES)
     left = cupy.empty(1, np.uint32)
-    given = S.indptr, S.indices, T.indptr, T.indices, keys, state, left
+    look, grid = kernel("independent", "decide", index), (blocks(m * LANES, BLOCK),)
     while True:
         for _ in range(AT_ONCE):
             set_zero(left)
-            _each("decide", (index,), index.type(m), *given, lanes=LANES)
+            look(grid, (BLOCK,), (index.type(m), S.indptr, S.indices, T.indptr, T.indices, keys, state, left))
         if not int(left.item()):
             return state, d
 

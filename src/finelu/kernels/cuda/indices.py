@@ -41,12 +41,18 @@ def lengths(begin, end):
 
 def pointers(counts):
     """Where lists of these lengths begin, and how many places they have in all; see kernels/reference/indices.py."""
+    out, total = queue_pointers(counts)
+    return out, int(total.item())
+
+
+def queue_pointers(counts):
+    """`pointers` without a wait: the number of places (1,) stays on the device."""
     n, chunks = counts.size, blocks(counts.size, CHUNK)
     out, sums = cupy.empty(n + 1, counts.dtype), cupy.empty(chunks + 1, np.int64)
     given = np.int64(n), counts, sums
     kernel("indices", "sums_of_chunks", counts.dtype)((chunks,), (256,), (*given, counter(), sums[chunks:]))
     kernel("indices", "write_pointers", counts.dtype)((chunks,), (256,), (*given, out))
-    return out, int(sums[chunks:].item())
+    return out, sums[chunks:]
 
 
 def entries(pointers, total, begin):

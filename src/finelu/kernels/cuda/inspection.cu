@@ -1,8 +1,8 @@
-// One pass over a CSR matrix: is it sound, and where is the diagonal? A thread a row. Twin: kernels/reference/inspection.py:inspect.
-// found (six words, 0 before): 0 smallest row with a column outside 0..n-1 or row
-// pointers that descend, leave the arrays or do not span them, 1 pairs out of order,
-// 2 entries that are not finite, 3 smallest such row, 4 rows without a diagonal entry, 5 smallest such row; of a smallest row
-// the complement, 0 for none. Sums and maxima of integers by atomics: the same in every run.
+// One pass over a CSR matrix: is it sound, and where is the diagonal? A thread a row. Twin:
+// kernels/reference/inspection.py:inspect. found (six words, 0 before): 0 smallest row with a column outside 0..n-1 or
+// row pointers that descend, leave the arrays or do not span them, 1 pairs out of order, 2 entries that are not finite,
+// 3 smallest such row, 4 rows without a diagonal entry, 5 smallest such row; of a smallest row the complement, 0 for
+// none. Sums and maxima of integers by atomics: the same in every run.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
 
@@ -59,11 +59,11 @@ __device__ inline double relative(double difference, double size)
     return difference == 0.0 ? 0.0 : isfinite(difference) ? difference / size : difference;
 }
 
-// What A has in common with its transpose: twin kernels/reference/inspection.py:mirrored. A, in sorted rows without duplicates, is finite.
-// found (six words, 0 before the launch): the bits of the five magnitudes of the twin, and how many entries have a
-// stored a_ji; root: of `roots`. A thread an entry, whose row and partner are searched; bits of numbers that are not
-// negative are in the order of the numbers, so maxima are by atomics of integers: the same in every run.
-// Launch: any grid, blockDim.x a multiple of 32.
+// A compared with its transpose: twin kernels/reference/inspection.py:mirrored. A is finite; rows are sorted, without
+// duplicates. found (six words, 0 before the launch): the bits of the five magnitudes of the twin, and how many entries
+// have a stored a_ji; root: of `roots`. A thread an entry, whose row and partner are searched; bits of numbers that are
+// not negative are in the order of the numbers, so maxima are by atomics of integers: the same in every run. Launch:
+// any grid, blockDim.x a multiple of 32.
 template <typename T, typename I>
 __global__ void mirrored(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
                          const double* __restrict__ root, unsigned long long* found)
@@ -90,8 +90,8 @@ __global__ void mirrored(I n, const I* __restrict__ indptr, const I* __restrict_
     atomicAdd(found + 5, (unsigned long long)partners);
 }
 
-// found (five words, 0 before): 0 rows without a diagonal entry, 1 the smallest, 2 rows where it is 0, 3 the smallest, 4 rows
-// where it is not a positive real number, or not stored; of a smallest row as `inspect`. Twin:
+// found (five words, 0 before): 0 rows without a diagonal entry, 1 the smallest, 2 rows where it is 0, 3 the smallest,
+// 4 rows where it is not a positive real number, or not stored; of a smallest row as `inspect`. Twin:
 // kernels/reference/inspection.py:diagonal.
 template <typename T, typename I>
 __global__ void diagonal(I n, const T* __restrict__ data, const I* __restrict__ diag, unsigned long long* found)
@@ -108,10 +108,11 @@ __global__ void diagonal(I n, const T* __restrict__ data, const I* __restrict__ 
     }
 }
 
-// sums[0], sums[1]: of the entries off the diagonal with its sign, and of the magnitudes of those with the other; rows[0]:
-// how many rows these do not outweigh, rows[1]: where the magnitudes add up to more than share |a_ii|, rows[2]: with an entry
-// in the column before the diagonal; all 0 before. LANES threads a row; sums as in runtime/sums.cuh. Twin: kernels/reference/inspection.py:signs.
-// Launch: any 1-D grid, blockDim.x = 256; room: 2 gridDim.x doubles.
+// sums[0], sums[1]: of the entries off the diagonal with its sign, and of the magnitudes of those with the other;
+// rows[0]: how many rows these do not outweigh, rows[1]: where the magnitudes add up to more than share |a_ii|,
+// rows[2]: with an entry in the column before the diagonal; all 0 before. LANES threads a row; sums as in
+// runtime/sums.cuh. Twin: kernels/reference/inspection.py:signs. Launch: any 1-D grid, blockDim.x = 256; room: 2
+// gridDim.x doubles.
 template <typename T, typename I>
 __global__ void __launch_bounds__(256) signs(I n, const I* __restrict__ indptr, const I* __restrict__ indices,
                                              const T* __restrict__ data, const I* __restrict__ diag, double tolerance, double share, double* room,

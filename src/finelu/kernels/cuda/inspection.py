@@ -23,7 +23,7 @@ def inspect(indptr, indices, data, diag):
 
 
 def mirrored(indptr, indices, data, diag):
-    """What A has in common with its transpose; see kernels/reference/inspection.py. Six numbers go to the host."""
+    """A compared with its transpose; see kernels/reference/inspection.py. Six numbers go to the host."""
     n, types = indices.dtype.type(indptr.size - 1), (data.dtype, indices.dtype)
     root, found = cupy.empty(int(n)), cupy.zeros(6, np.uint64)
     for_each("inspection", "roots", types, n, indptr, data, diag, root)
@@ -53,7 +53,7 @@ def _row(word: int) -> int:
 
 
 def signs(indptr, indices, data, diag, tolerance, share):
-    """What the signs of a real matrix tell; see kernels/reference/inspection.py. Five numbers go to the host."""
+    """Facts from the signs of a real matrix; see kernels/reference/inspection.py. Five numbers go to the host."""
     n, index = diag.size, indptr.dtype
     grid = _grid(LANES * n)
     found = cupy.zeros(5, np.uint64)

@@ -1,13 +1,13 @@
 // Level sets of a triangular pattern: level(i) = 1 + max level(j) over the entries j of row i, 0 for an empty row.
-// Twin: kernels/reference/levels.py:levels. Operand and visiting order as in triangular.cu. Integers only: the result does not
-// depend on the order of events. level and counter are set to 0xff (pending) before the launch.
+// Twin: kernels/reference/levels.py:levels. Operand and visiting order as in triangular.cu. Integers only: the result
+// does not depend on the order of events. level and counter are set to 0xff (pending) before the launch.
 #include "runtime/finelu.cuh"
 
 using namespace fl;
 
-// The sync-free analysis (Dufrechou & Ezzatti 2018b), LANES threads a row, rows in natural order; levels of the own block
-// go through shared memory. deepest[0] (set to 0xff) receives the largest level. Progress: see ticket().
-// Launch: gridDim.x >= n * LANES / blockDim.x; dynamic shared memory (blockDim.x / LANES) ints.
+// The sync-free analysis (Dufrechou & Ezzatti 2018b), LANES threads a row, rows in natural order; levels of the own
+// block go through shared memory. deepest[0] (set to 0xff) receives the largest level. Progress: see ticket(). Launch:
+// gridDim.x >= n * LANES / blockDim.x; dynamic shared memory (blockDim.x / LANES) ints.
 template <typename I, int LANES>
 __global__ void __launch_bounds__(1024) levels_sync_free(I n, int reverse, const I* __restrict__ begin, const I* __restrict__ end,
                                  const I* __restrict__ cols, int* level, int* deepest, unsigned* counter)

@@ -1,7 +1,8 @@
-// Couplings, matchings and contractions of graphs, and the grid that a pattern shows. Twins: kernels/reference/partition.py,
-// name by name. A graph has the neighbours of vertex i at begin[i] <= p < end[i]; lists may lie apart. The order inside
-// a list that `contract` or `place_ends` writes may differ from run to run; no result depends on it, as weights are integers
-// and every choice is that of the largest of distinct keys. Each element of the other results has one writer. No kernel waits.
+// Couplings, matchings and contractions of graphs, and the grid that a pattern shows. Twins:
+// kernels/reference/partition.py, name by name. A graph has the neighbours of vertex i at begin[i] <= p < end[i]; lists
+// may lie apart. The order inside a list that `contract` or `place_ends` writes may differ from run to run; no result
+// depends on it, as weights are integers and every choice is that of the largest of distinct keys. Each element of the
+// other results has one writer. No kernel waits.
 #include "runtime/finelu.cuh"
 
 using namespace fl;
@@ -14,18 +15,21 @@ constexpr int WARPS = 8;    // of a block of `contract`; as in partition.py
 
 template <typename T> __device__ inline double size_of(T a) { return double(fabs(real(a))) + double(fabs(imag(a))); }
 
-// The entries of 32 rows, those from `first` on, which the lanes of a warp take in turn: each in one row, of any length.
+// The entries of 32 rows, those from `first` on, which the lanes of a warp take in turn: each in one row, of any
+// length.
 struct Rows {
     int first;
-    long long start;  // of this lane's row; that of the last row's end where there is no such row
+    long long start;      // of this lane's row; that of the last row's end where there is no such row
+    long long begin, end;  // of the entries of all 32 rows
 
     __device__ Rows(int n, const long long* __restrict__ indptr)
     {
         const int lane = threadIdx.x % 32;
         first = (int(blockIdx.x) * (int(blockDim.x) / 32) + int(threadIdx.x) / 32) * 32;
         start = first < n ? indptr[min(first + lane, n)] : 0;
+        begin = __shfl_sync(ALL, start, 0);
+        end = first < n ? indptr[min(first + 32, n)] : 0;
     }
-    __device__ long long stop(int n, const long long* __restrict__ indptr) const { return indptr[min(first + 32, n)]; }
     // which of the 32 rows place p lies in; all lanes call it
     __device__ int row_of(long long p) const
     {
@@ -37,7 +41,8 @@ struct Rows {
     }
 };
 
-// |a_ii| of this thread's row, or the largest magnitude of the row where that is 0 or not stored. All lanes of a warp call it.
+// |a_ii| of this thread's row, or the largest magnitude of the row where that is 0 or not stored. All lanes of a warp
+// call it.
 template <typename T>
 __device__ inline double row_size(int n, int i, const long long* __restrict__ indptr, const T* __restrict__ data,
                                   const long long* __restrict__ diag)
@@ -70,12 +75,11 @@ __global__ void couplings(int n, const long long* __restrict__ indptr, const int
 {
     const Rows rows(n, indptr);
     if (rows.first >= n) return;
-    const long long stop = rows.stop(n, indptr), start = __shfl_sync(ALL, rows.start, 0);
     unsigned alone = 0;
-    for (long long base = start; base < stop; base += 32) {
+    for (long long base = rows.begin; base < rows.end; base += 32) {
         const long long p = base + threadIdx.x % 32;
         const int i = rows.first + rows.row_of(p);
-        if (p >= stop) continue;  // of the last round
+        if (p >= rows.end) continue;  // of the last round
         const int j = indices[p];
         long long w = 0;
         if (j != i) {
@@ -96,10 +100,9 @@ __global__ void count_ends(int n, const long long* __restrict__ indptr, const in
 {
     const Rows rows(n, indptr);
     if (rows.first >= n) return;
-    const long long stop = rows.stop(n, indptr), start = __shfl_sync(ALL, rows.start, 0);
     const int own = rows.first + int(threadIdx.x) % 32;
     if (own < n) atomicAdd(count + own, (unsigned long long)(indptr[own + 1] - rows.start));
-    for (long long p = start + threadIdx.x % 32; p < stop; p += 32) atomicAdd(count + indices[p], 1ull);
+    for (long long p = rows.begin + threadIdx.x % 32; p < rows.end; p += 32) atomicAdd(count + indices[p], 1ull);
 }
 
 // Each entry at both of its ends; end[i] = begin[i] before, and the end of the list of i after.
@@ -108,11 +111,10 @@ __global__ void place_ends(int n, const long long* __restrict__ indptr, const in
 {
     const Rows rows(n, indptr);
     if (rows.first >= n) return;
-    const long long stop = rows.stop(n, indptr), start = __shfl_sync(ALL, rows.start, 0);
-    for (long long base = start; base < stop; base += 32) {
+    for (long long base = rows.begin; base < rows.end; base += 32) {
         const long long p = base + threadIdx.x % 32;
         const int i = rows.first + rows.row_of(p);
-        if (p >= stop) continue;
+        if (p >= rows.end) continue;
         const int j = indices[p];
         const unsigned long long here = atomicAdd(end + i, 1ull), there = atomicAdd(end + j, 1ull);
         neighbours[here] = j;
@@ -228,8 +230,8 @@ __global__ void pairs(int n, const long long* __restrict__ begin, const long lon
     if (threadIdx.x % 32 == 0 && 2 * entries > SLOTS) atomicMax(counts + 2, (unsigned long long)entries);
 }
 
-// Coarse vertices in the order of their lower vertices. until (2 n): the inclusive sums of marks. counts[0]: their number.
-// lower[c]: the lower vertex; starts[c]: where the entries of c may begin.
+// Coarse vertices in the order of their lower vertices. until (2 n): the inclusive sums of marks. counts[0]: their
+// number. lower[c]: the lower vertex; starts[c]: where the entries of c may begin.
 __global__ void enumerate(int n, const long long* __restrict__ begin, const long long* __restrict__ end, const int* __restrict__ sizes,
                           const int* __restrict__ wish, const long long* __restrict__ until, int* owner, int* lower, int* totals,
                           long long* starts, long long* counts)
@@ -248,9 +250,9 @@ __global__ void enumerate(int n, const long long* __restrict__ begin, const long
     starts[c] = i == 0 ? 0 : until[size_t(n) + i - 1] - until[n - 1];
 }
 
-// The lists of coarse vertices, a warp each, by a hash table of twice as many slots as the two lists have entries: in shared
-// memory where it fits, else at 2 starts[c] of keys and values, which none other than this warp touches. So a free slot is
-// always found. Launch: WARPS warps a block, gridDim.x * WARPS >= count.
+// The lists of coarse vertices, a warp each, by a hash table of twice as many slots as the two lists have entries: in
+// shared memory where it fits, else at 2 starts[c] of keys and values, which none other than this warp touches. So a
+// free slot is always found. Launch: WARPS warps a block, gridDim.x * WARPS >= count.
 __global__ void __launch_bounds__(32 * WARPS) contract(
     int count, const long long* __restrict__ begin, const long long* __restrict__ end, const int* __restrict__ neighbours,
     const long long* __restrict__ weights, const int* __restrict__ wish, long long most, const int* __restrict__ owner,
@@ -306,8 +308,8 @@ __global__ void __launch_bounds__(32 * WARPS) contract(
     if (lane == 0) stops[c] = found;
 }
 
-// found (7): sums of the couplings along x, y and z, how many entries they are, and the first row with an entry that does
-// not fit the grid (all bits set if there is none), 0 and all bits before. Rows after such a one may be left out.
+// found (7): sums of the couplings along x, y and z, how many entries they are, and the first row with an entry that
+// does not fit the grid (all bits set if there is none), 0 and all bits before. Rows after such a one may be left out.
 template <typename T>
 __global__ void grid_couplings(int n, const long long* __restrict__ indptr, const int* __restrict__ indices, const T* __restrict__ data,
                                const long long* __restrict__ diag, int nx, int ny, unsigned long long* found)
@@ -318,17 +320,16 @@ __global__ void grid_couplings(int n, const long long* __restrict__ indptr, cons
     const Rows rows(n, indptr);
     const int own = rows.first + int(threadIdx.x) % 32, own_x = own % nx, own_y = own / nx % ny;
     const double size = row_size(n, own, indptr, data, diag), own_scale = size > 0.0 ? ONE / size : 0.0;
-    const long long stop = rows.first < n ? rows.stop(n, indptr) : 0, start = __shfl_sync(ALL, rows.start, 0);
     const long long plane = (long long)nx * ny;
     unsigned long long sums[3] = {0, 0, 0};
     unsigned counts[3] = {0, 0, 0};
     bool fits = true;
-    for (long long base = start; base < stop; base += 32) {
+    for (long long base = rows.begin; base < rows.end; base += 32) {
         const long long p = base + threadIdx.x % 32;
         const int row = rows.row_of(p);
         const int x = __shfl_sync(ALL, own_x, row), y = __shfl_sync(ALL, own_y, row);
         const double scale = __shfl_sync(ALL, own_scale, row);
-        if (p >= stop) continue;
+        if (p >= rows.end) continue;
         long long r = (long long)indices[p] - (rows.first + row);
         if (r == 0) continue;
         int dy = 0, dz = 0;

@@ -63,7 +63,7 @@ def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, 
 
 
 def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
-    """A row that does not fit the grid, and what couples its directions; see kernels/reference/partition.py."""
+    """A row that does not fit the grid, and the couplings along its directions; see kernels/reference/partition.py."""
     found = cupy.empty(7, np.int64)
     set_zero(found[:6])
     set_pending(found[6:])

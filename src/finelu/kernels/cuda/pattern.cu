@@ -29,7 +29,7 @@ constexpr int AHEAD = 2;      // entries a thread loads before it looks at the f
 constexpr int LISTED = 256;   // long rows that a block remembers; the others stay with their group
 constexpr int SORTED = 2048;  // entries of a column that a block sorts in shared memory
 constexpr int PARTS_EACH = 5;  // blocks of a kernel with `parts` that each multiprocessor must have room for
-constexpr int ROW_WORK = 4;   // what a row costs besides its entries, in entries
+constexpr int ROW_WORK = 4;   // the cost of a row in addition to its entries, in entries
 enum { BELOW, ABOVE };
 enum { ROW_PASSES = 16, COLUMN_PASSES = 8 };  // of its group, from which on a row, or a column to be sorted, is long
 enum { LONGEST, MOST_BELOW, MOST_ABOVE, ALL_BELOW, FACTS };            // words of `facts`, as in pattern.py
@@ -47,7 +47,7 @@ __device__ inline i64 atomic_add(i64* at, i64 v) { return i64(atomicAdd((u64*)at
 template <typename T> __device__ inline T least_of(T a, T b) { return a < b ? a : b; }
 template <typename T> __device__ inline T most_of(T a, T b) { return a > b ? a : b; }
 
-// The group of neighbouring threads of a warp that has a row. What asks the others is called by all of the group.
+// The group of neighbouring threads of a warp that has a row. All threads of the group call its collective functions.
 struct Lanes {
     int size, rank;
     unsigned mask;  // of the group in its warp
@@ -598,40 +598,6 @@ __global__ void __launch_bounds__(BLOCK) count_columns(i64 nnz, const I* __restr
             if (p + a * threads < nnz) ranks[p + a * threads] = atomic_add(counts + columns[a], I(1));
         }
     }
-}
-
-// sums[b]: entries in columns b * share to (b + 1) * share. Launch: ceil(n / share) blocks, as start_columns.
-template <typename I>
-__global__ void __launch_bounds__(BLOCK) sum_columns(i64 n, i64 share, const I* __restrict__ counts, i64* sums)
-{
-    const i64 end = least_of((i64(blockIdx.x) + 1) * share, n);
-    i64 sum[1] = {0};
-    for (i64 j = i64(blockIdx.x) * share + threadIdx.x; j < end; j += BLOCK) sum[0] += counts[j];
-    block_sums(sum);
-    if (threadIdx.x == 0) sums[blockIdx.x] = sum[0];
-}
-
-// indptr (n + 1,) of the columns. sums: from sum_columns; or null, and each block adds up all counts before its own.
-template <typename I>
-__global__ void __launch_bounds__(BLOCK) start_columns(i64 n, i64 share, const I* __restrict__ counts,
-                    const i64* __restrict__ sums, I* indptr)
-{
-    const i64 begin = i64(blockIdx.x) * share, end = least_of(begin + share, n);
-    i64 sum[1] = {0};
-    if (sums == nullptr) {
-        for (i64 j = threadIdx.x; j < begin; j += BLOCK) sum[0] += counts[j];
-    } else {
-        for (int b = threadIdx.x; b < blockIdx.x; b += BLOCK) sum[0] += sums[b];
-    }
-    block_sums(sum);
-    for (i64 tile = begin; tile < end; tile += BLOCK) {
-        const i64 j = tile + threadIdx.x;
-        i64 all;
-        const i64 before = sum_before<BLOCK>(j < end ? i64(counts[j]) : 0, all);
-        if (j < end) indptr[j] = I(sum[0] + before);
-        sum[0] += all;
-    }
-    if (end == n && threadIdx.x == 0) indptr[n] = I(sum[0]);
 }
 
 template <typename I> __device__ constexpr I most_index() { return I(~0ull >> (65 - 8 * sizeof(I))); }

@@ -8,6 +8,7 @@ import cupy
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
+from finelu.kernels.cuda.indices import queue_pointers
 from finelu.kernels.cuda.runtime.launch import NULL, blocks, device_limits, kernel
 from finelu.kernels.cuda.runtime.memory import set_zero
 from finelu.kernels.cuda.runtime.schedule import lanes_for
@@ -21,7 +22,7 @@ MOST = 2**32 - 1  # entries, so that the product of two numbers of them has 64 b
 
 
 class _Facts:
-    """What a kernel has counted of a matrix, on the device: read once, when it is first wanted."""
+    """Facts of a matrix that a kernel has counted, on the device: read once, when they are first wanted."""
 
     def __init__(self, words):
         self.words = words
@@ -56,7 +57,7 @@ def _counted(indptr, indices, data, diag, counted: _Facts) -> CSR:
 
 
 def facts(A) -> tuple[int, int, int, int]:
-    """What CSR.facts says. The host waits once. Cost: one launch, a pass over indptr and diag."""
+    """CSR.facts of A. The host waits once. Cost: one launch, a pass over indptr and diag."""
     found, index = cupy.empty(FACTS, np.int64), A.indices.dtype
     set_zero(found)
     grid = min(blocks(A.n, BLOCK), RESIDENT * device_limits()["processors"])
@@ -176,23 +177,16 @@ def magnitudes(F):
 def columns_of(F):
     """The lower triangle F by columns: indptr (n + 1,), rows (nnz,) ascending, places (nnz,) in F.data.
 
-    The host waits for nothing. Cost: a counting sort by atomics, whose result does not depend on their order: four or
-    five launches; 2 nnz + n integers besides the result.
+    The host waits for nothing. Cost: a counting sort by atomics, whose result does not depend on their order: five
+    launches; 2 nnz + n integers besides the result.
     """
     n, nnz, index = F.n, F.nnz, F.indices.dtype
-    counts, indptr = cupy.zeros(n, index), cupy.empty(n + 1, index)
+    counts = cupy.zeros(n, index)
     rows, places, found = cupy.empty(nnz, index), cupy.empty(nnz, index), cupy.empty(2 * nnz, index)
-    processors = device_limits()["processors"]
-    grid = min(blocks(nnz, AHEAD * BLOCK), 4 * RESIDENT * processors)
+    grid = min(blocks(nnz, AHEAD * BLOCK), 4 * RESIDENT * device_limits()["processors"])
     ranks = rows  # until they are sorted
     kernel("pattern", "count_columns", index)((grid,), (BLOCK,), (np.int64(nnz), F.indices, counts, ranks))
-    share = -(-n // min(blocks(n, BLOCK), RESIDENT * processors))
-    grid = blocks(n, share)
-    sums = NULL
-    if n > FEW_ROWS:
-        sums = cupy.empty(grid, np.int64)
-        kernel("pattern", "sum_columns", index)((grid,), (BLOCK,), (np.int64(n), np.int64(share), counts, sums))
-    kernel("pattern", "start_columns", index)((grid,), (BLOCK,), (np.int64(n), np.int64(share), counts, sums, indptr))
+    indptr, _ = queue_pointers(counts)
     shape, grid = _rows(n, nnz)
     shape = (index.type(n), *shape)
     kernel("pattern", "scatter_columns", index)((grid,), (BLOCK,), (*shape, F.indptr, F.indices, indptr, ranks, found))

@@ -1,15 +1,16 @@
 // Products of matrices with vectors, and residuals. Twins: kernels/reference/products.py, name by name.
 //
-// residual, residual_twice: b - factor A x for a CSR matrix, with a bound on what rounding puts into it, and the same in
-// twice the precision. `lanes` neighbouring threads take a row, a power of two up to 32, in residual_twice 32: each takes every
-// lanes-th entry, and they add up by shuffles in a fixed order, so that the bits are the same in every run. Each row of r and
-// bound has one writer, and no thread reads them.
+// residual, residual_twice: b - factor A x for a CSR matrix, with a bound of its rounding error, and the same in twice
+// the precision. `lanes` neighbouring threads take a row, a power of two up to 32, in residual_twice 32: each takes
+// every lanes-th entry, and they add up by shuffles in a fixed order, so that the bits are the same in every run. Each
+// row of r and bound has one writer, and no thread reads them.
 //
-// product: A x, and on request y^H A x, added up as in runtime/sums.cuh. A block takes `rows` neighbouring rows at a time, a
-// power of two; all its threads bring the terms of their entries into shared memory, one after the other as they lie in global
-// memory, AT_ONCE at a time, those that come next on their way meanwhile, and then lanes = blockDim.x / rows threads add up each row, every `lanes`-th term each. Where the
-// rows of a block are long, its warps take a row each, and all of it those beyond LONG. The order of every sum is fixed by
-// the pattern and `rows`: the same bits in every run. Each y_i has one writer.
+// product: A x, and on request y^H A x, added up as in runtime/sums.cuh. A block takes `rows` neighbouring rows at a
+// time, a power of two. All its threads bring the terms of these rows into shared memory, AT_ONCE at a time and in the
+// order of global memory, and request the next ones meanwhile. Then lanes = blockDim.x / rows threads add up each row,
+// every `lanes`-th term each. Where the rows are long, each warp adds up a row by itself, and the whole block a row of
+// more than LONG entries. The order of every sum is fixed by the pattern and `rows`: the same bits in every run. Each
+// y_i has one writer.
 // Launch: any 1-D grid, blockDim.x = THREADS.
 //
 // subtract_product, dense_product: vectors are (n,) or (n, columns), rows contiguous; blockIdx.y is the column.
@@ -203,7 +204,8 @@ __global__ void __launch_bounds__(256) product(I n, int rows, const I* __restric
     if (threadIdx.x == 0) *total = dot;
 }
 
-// out = y - M x, or M x where y is null; M (n rows) by rows, `lanes` neighbouring threads each, a power of two up to 32.
+// out = y - M x, or M x where y is null; M (n rows) by rows, `lanes` neighbouring threads each, a power of two up to
+// 32.
 template <typename T, typename I>
 __global__ void subtract_product(I n, int columns, int lanes, const I* __restrict__ indptr, const I* __restrict__ indices,
                                  const T* __restrict__ data, const T* __restrict__ x, const T* __restrict__ y, T* out)

@@ -15,14 +15,14 @@ from finelu.kernels.cuda.runtime.memory import Counters
 # saves it most of one: it has paid after three or four launches more. A shorter solve is not kept waiting.
 RECORDED_FROM = 3
 
-# What a recording may end with; that of CuPy's pools, OutOfMemoryError, is a MemoryError.
+# The errors with which a recording may end; OutOfMemoryError of CuPy's pools is a MemoryError.
 FAILURES = (CUDARuntimeError, CUDADriverError, MemoryError)
 
 _streams = threading.local()
 
 
 class _Graph:
-    """What function() queues on the current stream, as a graph of kernels; `result` is what it returned.
+    """The work that function() queues on the current stream, as a graph of kernels; `result` is its return value.
 
     function must queue the same work each time, without waiting for the host, and must have been called before: the
     creation of objects that it makes at first use and keeps would only be recorded. Arrays that it allocates belong to
@@ -78,7 +78,7 @@ def _recording_stream():
 
 
 def capturing() -> bool:
-    """Whether what the current stream is given is being recorded: then no other graph can be launched there."""
+    """Whether work on the current stream is being recorded: then no other graph can be launched there."""
     return cupy.cuda.get_current_stream().is_capturing()
 
 
@@ -98,7 +98,7 @@ class Recorded:
         self._done = cupy.cuda.Event(disable_timing=True)  # the last call
         self._x = cupy.empty(n, dtype)
         self._graph = _Graph(lambda: function(self._x))
-        self._done.record(cupy.cuda.get_current_stream())  # what still uses the memory that the graph has got
+        self._done.record(cupy.cuda.get_current_stream())  # the end of earlier work in the graph's memory
 
     def __call__(self, x, out=None):
         """function(x) in `out`, which may be x, or in a new array; queued on the current stream."""
@@ -134,7 +134,7 @@ class Repeated:
         if self._calls >= RECORDED_FROM and self._records:  # while the device works
             try:
                 self._graph = _Graph(self._step)
-            except FAILURES:  # nothing of what was to be recorded has run
+            except FAILURES:  # none of the work to be recorded has run
                 self._records = False
 
     def forget(self):

@@ -1,5 +1,5 @@
-// Scaling by rows and columns, apart below the diagonal and on and above it. Twin: kernels/reference/scaling.py:scale, the same
-// bits. LANES threads a row, none waits; out may be a. A null vector means ones.
+// Scaling by rows and columns, apart below the diagonal and on and above it. Twin: kernels/reference/scaling.py:scale,
+// the same bits. LANES threads a row, none waits; out may be a. A null vector means ones.
 #include "runtime/finelu.cuh"
 
 using namespace fl;
@@ -23,8 +23,8 @@ __global__ void scale(I n, const I* __restrict__ indptr, const I* __restrict__ i
     }
 }
 
-// Below the diagonal out_ij / out_jj; pivots are only read. What would not be finite stays, counted in
-// refused[0], its least row in refused[1]. Twin: kernels/reference/scaling.py:divide_by_pivots, to an ulp or two.
+// Below the diagonal out_ij / out_jj; pivots are only read. An entry whose quotient is not finite keeps its value and
+// is counted, see `refuse`. Twin: kernels/reference/scaling.py:divide_by_pivots, to an ulp or two.
 template <typename T, typename I>
 __global__ void divide_by_pivots(I n, const I* __restrict__ indptr, const I* __restrict__ indices,
                                  const I* __restrict__ diag, T* out, long long* refused)
@@ -37,8 +37,8 @@ __global__ void divide_by_pivots(I n, const I* __restrict__ indptr, const I* __r
     }
 }
 
-// d[i] = 1 / sqrt(|a_ii|), 1 where a_ii is 0. found[0]: the smallest row whose pivot is not finite or zero, of Cholesky not
-// positive; found[1]: the smallest whose pivot is not a positive real number. Both 0x7f bytes before the launch.
+// d[i] = 1 / sqrt(|a_ii|), 1 where a_ii is 0. found[0]: the smallest row whose pivot is not finite or zero, of Cholesky
+// not positive; found[1]: the smallest whose pivot is not a positive real number. Both 0x7f bytes before the launch.
 // Twin: kernels/reference/scaling.py:pivots.
 template <typename T, typename R, typename I>
 __global__ void pivots(I n, const I* __restrict__ diag, const T* __restrict__ a, int cholesky, R* d, long long* found)
@@ -65,8 +65,8 @@ __global__ void dropping_weights(I n, const I* __restrict__ diag, const T* __res
     by_roots[i] = R(1) / root;
 }
 
-// found[0] (0x7f bytes before): the smallest row with a value that is not finite or with a zero pivot. LANES threads a row.
-// Twin: kernels/reference/scaling.py:first_unusable.
+// found[0] (0x7f bytes before): the smallest row with a value that is not finite or with a zero pivot. LANES threads a
+// row. Twin: kernels/reference/scaling.py:first_unusable.
 template <typename T, typename I>
 __global__ void unusable(I n, const I* __restrict__ indptr, const I* __restrict__ diag, const T* __restrict__ a, long long* found)
 {

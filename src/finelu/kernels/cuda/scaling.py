@@ -24,7 +24,7 @@ def scale(A, out, below, above):
 
 
 def divide_by_pivots(F, out, refused):
-    """Divide what is below the diagonal by the pivot of its column; see kernels/reference/scaling.py. Returns out."""
+    """out, with the entries below the diagonal divided by their pivots; see kernels/reference/scaling.py."""
     n = F.indices.dtype.type(F.n)
     _each("divide_by_pivots", (out.dtype, n.dtype), n, F.indptr, F.indices, F.diag, out, refused, lanes=LANES)
     return out
@@ -40,7 +40,7 @@ def pivots(A, cholesky: bool):
 
 
 def dropping_weights(F, diagonal, cholesky: bool):
-    """What entries are multiplied by before they are compared; see kernels/reference/scaling.py."""
+    """The factors by which entries are multiplied before they are compared; see kernels/reference/scaling.py."""
     found, n = cupy.empty((3, F.n), F.dtype.char.lower()), F.indices.dtype.type(F.n)
     types = F.dtype, found.dtype, n.dtype
     _each("dropping_weights", types, n, F.diag, F.data, diagonal, np.int32(cholesky), *found)

@@ -5,10 +5,10 @@
 // Everything works on keys: unsigned integers in the order of the values, or of their magnitudes. Rank r is the number
 // of elements before the wanted one, so rank n, which no element has, gives Inf. A bucket is [low, high) in keys. Of
 // splitters that are equal the last one is raised by one, so that between the two lies a bucket of one single key: a
-// value that occurs often ends the search at once. Every other bucket is smaller than what was split, since each
-// splitter is an element and lies in a bucket of its own; so the search ends.
+// value that occurs often ends the search at once. Every other bucket is smaller than the range that was split, since
+// each splitter is an element and lies in a bucket of its own; so the search ends.
 //
-// What bounds count_buckets: each value is read once, 16 bytes a load, the next tile under way while this one is
+// The bounds of count_buckets: each value is read once, 16 bytes a load, the next tile under way while this one is
 // classified. A row of shared memory (128 bytes) holds one node of the tree as often as it fits, and each lane reads
 // its own column: no bank conflicts, whatever the values are. Below the tree a row is a counter, a column a lane again:
 // no conflicts either, not even if all values are equal, and the descent ends on the row of the counter itself. Two of
@@ -28,7 +28,7 @@ using namespace fl;
 
 typedef unsigned long long u64;
 
-enum { VALUES, MAGNITUDES, KEYS };                                     // what orders the elements
+enum { VALUES, MAGNITUDES, KEYS };                                     // the order of the elements
 enum { LANES, SHARED, SHARED_AGGREGATED, GLOBAL, GLOBAL_AGGREGATED };  // where and how is counted
 // words of `state`; after them 256 counters
 enum {
@@ -107,8 +107,8 @@ __device__ inline typename ValueOf<K>::type value_of(K key, int order)
 __device__ inline unsigned upper(unsigned key) { return key; }
 __device__ inline unsigned upper(u64 key) { return unsigned(key >> 32); }
 
-// NaN once v was NaN; also once |v| was Inf or close to overflow, so a thread that ends with it looks again. One instruction
-// a value, in a pipe that is idle otherwise.
+// NaN once v was NaN; also once |v| was Inf or close to overflow, so a thread that ends with it looks again. One
+// instruction a value, in a pipe that is idle otherwise.
 template <typename R> __device__ inline float suspicion(float before, R v)
 {
     return fmaf(__uint_as_float(upper(bits(v))), 0.0f, before);
@@ -119,8 +119,8 @@ template <typename T> __device__ inline bool is_nan(T v)
     return !(r == r);
 }
 
-// What is looked for: `rank` among the `n` first elements; each from the host, or from the device where there is a
-// place.
+// The request: the element of `rank` among the `n` first elements; each from the host, or from the device where there
+// is a place.
 struct Request {
     long long n, rank;
     int code;
@@ -200,7 +200,7 @@ template <typename T> __device__ inline T element(const uint4& raw, int e)
     return reinterpret_cast<const T*>(&raw)[e];
 }
 template <typename T> constexpr int PER_LOAD = 16 / int(sizeof(T));
-template <typename T> constexpr int LOADS = sizeof(T) == 4 ? 2 : 4;  // a thread and tile: what the registers hold
+template <typename T> constexpr int LOADS = sizeof(T) == 4 ? 2 : 4;  // a thread and tile: as many as fit into registers
 template <typename T> constexpr int TILE = BLOCK * LOADS<T> * PER_LOAD<T>;  // at most 8192, as in selection.py
 
 // A thread's part of a tile: load c holds the PER_LOAD elements from (tile * LOADS<T> + c) * BLOCK + threadIdx.x on.
@@ -296,7 +296,7 @@ template <> struct Bytes<1> { using type = unsigned char; };
 template <> struct Bytes<2> { using type = unsigned short; };
 template <> struct Bytes<4> { using type = unsigned; };
 
-// Count the bucket of each element of one tile, and with ORACLES note it. W: what is compared, the key or its upper
+// Count the bucket of each element of one tile, and with ORACLES note it. W: the compared word, the key or its upper
 // half. Returns whether there may be a NaN, see `suspicion`.
 template <typename W, typename T, int ORDER, int COUNTING, bool ORACLES, bool WHOLE>
 __device__ inline float classify_tile(const uint4 (&raw)[LOADS<T>], long long tile, long long n, const W (&top)[4],
@@ -414,7 +414,7 @@ __device__ bool refuse_nan(long long* state, typename ValueOf<K>::type* out, int
     return true;
 }
 
-// Whether this block is the last of `blocks` to come here; what the others wrote before is visible to it then.
+// Whether this block is the last of `blocks` to come here; then the writes of the others are visible to it.
 __device__ inline bool last_of(unsigned blocks, long long* state)
 {
     __shared__ bool last;
@@ -430,7 +430,7 @@ __device__ inline bool last_of(unsigned blocks, long long* state)
 }
 
 // 255 splitters of a sample of `values` into splitters[1..255], ends of the range around them, and the tree into
-// `rows`. Returns whether the upper halves of the keys tell them apart, which then are what the tree holds.
+// `rows`. Returns whether the upper halves of the keys tell them apart; then the tree holds these halves.
 template <typename T, int ORDER>
 __device__ bool make_tree(const T* __restrict__ values, long long n, Key<T> low, Key<T> high, Key<T>* splitters,
                           unsigned* rows)
@@ -798,12 +798,12 @@ __device__ inline void for_each_key(const T* __restrict__ values, long long n, F
     }
 }
 
-// What the kernels before it left, by one block: as long as more than BLOCK elements are in [low, high), that range is
-// cut into up to 1024 equal bins, and the one with the rank is the next range, at most 7 times; then they are sorted.
-// Ends whatever the elements are, and takes any number of them: usually some thousands, or all n where n is small;
-// where a bucket did not fit into its room, the elements it was cut from, slowly.
-// first: nothing ran before, this is the whole search. odd, even: what levels 0, 2, ... and 1, 3, ... extracted.
-// Launch: one block of 1024 threads; no dynamic shared memory.
+// The end of a search, by one block. As long as more than BLOCK elements are in [low, high), this range is cut into up
+// to 1024 equal bins, and the bin with the rank is the next range, at most 7 times; then its elements are sorted. The
+// loop ends for any elements. It goes over some thousands of them as a rule, over all n where n is small, and over the
+// parent of a bucket that was too large to be extracted, which is slow.
+// first: no kernel ran before, this is the whole search. odd, even: the keys extracted by levels 0, 2, ... and 1, 3,
+// ... Launch: one block of 1024 threads; no dynamic shared memory.
 template <typename T, int ORDER>
 __global__ void __launch_bounds__(1024, 1)
 search_rest(long long n_max, const void* n_at, long long k, const void* k_at, int form, int first,

@@ -126,7 +126,7 @@ class Selection:
         return self.out
 
     def _kinds(self, level, values):
-        """The type and order of what a level reads: the values, later keys."""
+        """The type and order of the numbers that a level reads: the values, later keys."""
         return (values.dtype.name, self.order) if level == 0 else (KEYS[self.dtype.name], "KEYS")
 
     def _count(self, level, request, source, oracles, *places_and_room):
@@ -161,7 +161,7 @@ class Selection:
         launch((1,), (BLOCK,), (*request, first, values, *self.extracted, self.state, self.out))
 
     def check(self) -> None:
-        """Wait for the last `select`, and raise what was wrong with it.
+        """Wait for the last `select`, and raise its error.
 
         MatrixError, naming the place of the first NaN.  ParameterError for a count or rank on the device that was out
         of range: the search took the nearest one that has a meaning.
@@ -177,7 +177,7 @@ class Selection:
             raise MatrixError("values were changed during the search; order the two on one stream.")
 
     def result(self):
-        """The result of the last `select` as a NumPy scalar; waits for it, and raises what `check` does."""
+        """The result of the last `select` as a NumPy scalar; waits for it, and raises the errors of `check`."""
         self.check()
         return self.out.get()[0]
 

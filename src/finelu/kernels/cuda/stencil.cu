@@ -1,32 +1,35 @@
-// Block ILU(0) of 7-point block matrices on an I x J x K grid (Luo, Edwards, Luo, Mueller: "A fine-grained block ILU scheme
-// on regular structures for GPGPUs"): factorization, solve and residual, each one launch.
-// Twins: kernels/reference/stencil.py. Blocks of up to 32 are worked by n^2 threads (by_cells), up to 128 in tiles (by_tiles).
+// Block ILU(0) of 7-point block matrices on an I x J x K grid (Luo, Edwards, Luo, Mueller: "A fine-grained block ILU
+// scheme on regular structures for GPGPUs"): factorization, solve and residual, each one launch.
+// Twins: kernels/reference/stencil.py. Blocks of up to 32 are worked by n^2 threads (by_cells), up to 128 in tiles
+// (by_tiles).
 //
-// blocks (7, cells, n, n): alpha, beta, gamma, delta, epsilon, zeta, eta of cell c = (i J + j) K + k; blocks that reach out
-// of the grid are never read, except by stencil_residual where the grid is periodic. d (cells, n, n) holds the INVERSES of
-// the factorized diagonal blocks. M = (D + E) D^-1 (D + F), E = (alpha, beta, gamma), F = (epsilon, zeta, eta).
+// blocks (7, cells, n, n): alpha, beta, gamma, delta, epsilon, zeta, eta of cell c = (i J + j) K + k; blocks that reach
+// out of the grid are never read, except by stencil_residual where the grid is periodic. d (cells, n, n) holds the
+// INVERSES of the factorized diagonal blocks. M = (D + E) D^-1 (D + F), E = (alpha, beta, gamma), F = (epsilon, zeta,
+// eta).
 //
 // Order. Cells of a hyperplane p = i + j + k do not depend on each other. `order` lists the cells by hyperplane, each
-// hyperplane filled up with -1 to a multiple of CELLS: a thread block takes CELLS places of one hyperplane and n^2 threads a
-// cell (Algorithm 8), in lockstep, and waits for other blocks only, never for itself.
-// Progress: blocks take their places by ticket(), so each waits for blocks that have begun; every value is its own ready
-// flag (see finelu.cuh): no fence, no second array, no launch a hyperplane.
+// hyperplane filled up with -1 to a multiple of CELLS: a thread block takes CELLS places of one hyperplane and n^2
+// threads a cell (Algorithm 8), in lockstep, and waits for other blocks only, never for itself.
+// Progress: blocks take their places by ticket(), so each waits for blocks that have begun; every value is its own
+// ready flag (see finelu.cuh): no fence, no second array, no launch a hyperplane.
 //
-// Layout. The blocks of each kind lie in natural order, each contiguous and read by the n^2 threads of its cell, whatever
-// the order in which cells are visited; at n = 6 in float64 it is 288 bytes, 9 whole sectors of 32. Memory gives a little less
-// by wavefronts than in natural order; blocks in the order of wavefronts could save that, and would need a second copy of A.
-// Where a block is smaller than a sector (n = 1, and float32 at n = 2) the rest of the sector belongs to the next
-// hyperplanes, which read it a few microseconds later from L2.
+// Layout. The blocks of each kind lie in natural order, each contiguous and read by the n^2 threads of its cell,
+// whatever the order in which cells are visited; at n = 6 in float64 it is 288 bytes, 9 whole sectors of 32. Memory
+// gives a little less by wavefronts than in natural order; blocks in the order of wavefronts could save that, and would
+// need a second copy of A. Where a block is smaller than a sector (n = 1, and float32 at n = 2) the rest of the sector
+// belongs to the next hyperplanes, which read it a few microseconds later from L2.
 //
-// Bytes a cell, w = bytes of a value, and the bound in float64 at 65^3 and n = 6 (274625 cells, 193 hyperplanes) with 4 TB/s:
+// Bytes a cell, w = bytes of a value, and the bound in float64 at 65^3 and n = 6 (274625 cells, 193 hyperplanes) with 4
+// TB/s:
 //   factorization  8 n^2 w       (7 blocks of A once, d once; d is read back 3 times from L2)  0.63 GB  0.16 ms
 //                  + n^2 w       (d made pending)                                               0.08 GB  0.02 ms
 //   solve          8 n^2 w + O(n) (6 blocks of A once, d twice)                                 0.68 GB  0.17 ms
 //   residual       7 n^2 w + 3 n w                                                              0.59 GB  0.15 ms
-// Latency: a hyperplane costs a round trip to L2 and the arithmetic of one cell. What does not depend on other
-// cells is asked for before the wait, so bytes and latency overlap. Beyond 65^3 the time is that of a cell over the number
-// of cells at work at once, which barriers and instructions make long: float64 with n = 5 to 8 has kernels without barriers
-// in stencil_warps.cu.
+// Latency: a hyperplane costs a round trip to L2 and the arithmetic of one cell. Values that do not depend on other
+// cells are requested before the wait, so bytes and latency overlap. Beyond 65^3 the time is that of a cell over the
+// number of cells at work at once, which barriers and instructions make long: float64 with n = 5 to 8 has kernels
+// without barriers in stencil_warps.cu.
 #include "runtime/finelu.cuh"
 #include "stencil.cuh"
 #include "blocks.cuh"
@@ -35,16 +38,17 @@ using namespace fl;
 
 enum Trans { PLAIN, TRANSPOSED, ADJOINT };
 
-// values[place], or 0 where there is nothing. The load is made in any case (of place 0 then), since a branch around each
-// load would make the next one wait for it.
+// values[place], or 0 where there is nothing. The load is made in any case (of place 0 then), since a branch around
+// each load would make the next one wait for it.
 template <typename T> __device__ inline T load_or_zero(const T* __restrict__ values, bool there, size_t place)
 {
     const T value = values[there ? place : 0];
     return there ? value : T(0);
 }
 
-// *to = *from, or 0 where there is nothing, without a register in between, so that all copies of a thread are under way at
-// once; `from` is a valid address in any case. They have come after wait_for_copies, for other threads after a barrier too.
+// *to = *from, or 0 where there is nothing, without a register in between, so that all copies of a thread are under way
+// at once; `from` is a valid address in any case. They have come after wait_for_copies, for other threads after a
+// barrier too.
 template <typename T> __device__ inline void copy_to_shared(T* to, const T* from, bool there)
 {
     const int bytes = there ? int(sizeof(T)) : 0;
@@ -52,8 +56,8 @@ template <typename T> __device__ inline void copy_to_shared(T* to, const T* from
                  ::"l"(to), "l"(from), "n"(int(sizeof(T))), "r"(bytes) : "memory");
 }
 
-// The threads of a cell for wait_for_turn and invert_in_place of blocks.cuh: thread t owns element (u, v) of a block of N,
-// and all cells of a thread block go on together.
+// The threads of a cell for wait_for_turn and invert_in_place of blocks.cuh: thread t owns element (u, v) of a block of
+// N, and all cells of a thread block go on together.
 struct CellTeam {
     int t, u, v;
     __device__ int row(int) const { return u; }
@@ -76,7 +80,7 @@ template <int COUNT, typename T>
 __device__ inline void await_all(const T* const (&from)[COUNT], const bool (&wanted)[COUNT], T (&value)[COUNT])
 {
     want(wanted, value);
-    while (ask(from, value)) {}
+    await_each(value, [&](int a) { return peek(from[a]); });
 }
 
 // an element of the product of two row-major N x N blocks: its row of one, its column of the other
@@ -99,19 +103,20 @@ template <int N, typename T> __device__ inline T sum_of(const T* terms)
     return N == 1 ? sum[0] : (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// Rows of N numbers in shared memory, of which a warp sums one a thread: the distance from one to the next. Rows of an odd
-// number of words (of 16 bytes, 8 or 4: as wide as the rows let loads be) begin in different banks; those of N = 32 in
-// float64 would all begin in the same. kernels/cuda/stencil.py:row_stride is the twin.
+// Rows of N numbers in shared memory, of which a warp sums one a thread: the distance from one to the next. Rows of an
+// odd number of words (of 16 bytes, 8 or 4: as wide as the rows let loads be) begin in different banks; those of N = 32
+// in float64 would all begin in the same. kernels/cuda/stencil.py:row_stride is the twin.
 constexpr int PADDED_FROM = 9;  // n, from which all threads of a warp belong to a cell
-// n, from which a sum that all threads of a cell need is taken by one thread for all, and one barrier more is faster than
-// N threads that take the same. Rows are then read so seldom that only those that all begin in one bank are set apart: at
-// n = 24 in float64 a solve takes 31 ns a cell without, 51 with (H100); at n = 32 81 without, 67 with, 205 before both.
+// n, from which a sum that all threads of a cell need is taken by one thread for all, and one barrier more is faster
+// than N threads that take the same. Rows are then read so seldom that only those that all begin in one bank are set
+// apart: at n = 24 in float64 a solve takes 31 ns a cell without, 51 with (H100); at n = 32 81 without, 67 with, 205
+// before both.
 constexpr int ONCE_FROM = 16;
 template <typename T, int N> constexpr int ROW_STRIDE =
     N + (N >= PADDED_FROM && N * sizeof(T) % (N < ONCE_FROM ? 32 : 128) == 0 ? int(16 / sizeof(T)) : 0);
 
-// order[start[p] + q] = the q-th cell of hyperplane p, by rising i, then j: a thread a cell. diagonals[s] is the number of
-// (j, k) with j + k < s. order is set to 0xff before the launch, so that the places left over say -1.
+// order[start[p] + q] = the q-th cell of hyperplane p, by rising i, then j: a thread a cell. diagonals[s] is the number
+// of (j, k) with j + k < s. order is set to 0xff before the launch, so that the places left over say -1.
 __global__ void wavefront_order(int I, int J, int K, const int* __restrict__ start, const int* __restrict__ diagonals,
                                 int* order)
 {
@@ -125,14 +130,14 @@ __global__ void wavefront_order(int I, int J, int K, const int* __restrict__ sta
     order[start[p] + before + j - (s < K ? 0 : s - K + 1)] = c;
 }
 
-// Algorithm 9 without a launch a hyperplane: d = (delta - alpha d_{k-1} eta_{k-1} - beta d_{j-1} zeta_{j-1}
-// - gamma d_{i-1} epsilon_{i-1})^-1. Thread (u, v) owns that element of the cell from the products to the inverse.
-// d, bad[0] and counter are pending (0xff) before the launch. bad[0] receives the smallest cell with a pivot that is zero
-// or without a finite reciprocal, or a value that is not finite; a cell depends on smaller cells only, so that one is never
-// the consequence of another. Elimination goes on with NaN so that no cell waits for ever. The result is the same in every
-// run. Launch: gridDim.x = places of order / CELLS, blockDim.x = CELLS n^2, shared memory CELLS (9 n^2 + 4 n) sizeof(T).
-// PRELOAD: what the products need of lower is in registers before its turn, which is faster as long as all cells of a
-// hyperplane find room on the device with that many registers.
+// Algorithm 9 without a launch a hyperplane: d = (delta - alpha d_{k-1} eta_{k-1} - beta d_{j-1} zeta_{j-1} - gamma
+// d_{i-1} epsilon_{i-1})^-1. Thread (u, v) owns that element of the cell from the products to the inverse. d, bad[0]
+// and counter are pending (0xff) before the launch. bad[0] receives the smallest cell with a pivot that is zero or
+// without a finite reciprocal, or a value that is not finite; a cell depends on smaller cells only, so that one is
+// never the consequence of another. Elimination goes on with NaN so that no cell waits for ever. The result is the same
+// in every run. Launch: gridDim.x = places of order / CELLS, blockDim.x = CELLS n^2, shared memory CELLS (9 n^2 + 4 n)
+// sizeof(T). PRELOAD: the own row of `lower` is in registers before the cell's turn. That is faster as long as all
+// cells of a hyperplane fit on the device with these registers.
 template <typename T, int N, int CELLS, bool PIVOTING, bool PRELOAD>
 __global__ void __launch_bounds__(CELLS * N * N)
 factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __restrict__ blocks, T* d, unsigned* bad,
@@ -197,13 +202,13 @@ factor_by_cells(int I, int J, int K, const int* __restrict__ order, const T* __r
     if (!good || !is_finite(mine[0])) atomicMin(bad, unsigned(c));
 }
 
-// M x = b, M^T x = b or M^H x = b (TRANS): Algorithm 10, both sweeps in one launch, the blocks of the backward sweep after
-// those of the forward sweep in the order of tickets. Thread (u, v) owns one element of each block, and loads all of them
-// before it waits. M^T = (D + F)^T D^-T (D + E)^T has the same sweeps with the blocks of the neighbour, transposed: the
-// threads of a cell then swap u and v, and memory is read in the same order.
-// y (cells n) is scratch; y, x and counter are pending before the launch; b, y and x do not overlap. Sums are taken in a fixed
-// order. Launch: gridDim.x = 2 n_blocks, n_blocks = places of order / CELLS, blockDim.x = CELLS n^2, shared memory
-// CELLS 2 n ROW_STRIDE sizeof(T).
+// M x = b, M^T x = b or M^H x = b (TRANS): Algorithm 10, both sweeps in one launch, the blocks of the backward sweep
+// after those of the forward sweep in the order of tickets. Thread (u, v) owns one element of each block, and loads all
+// of them before it waits. M^T = (D + F)^T D^-T (D + E)^T has the same sweeps with the blocks of the neighbour,
+// transposed: the threads of a cell then swap u and v, and memory is read in the same order.
+// y (cells n) is scratch; y, x and counter are pending before the launch; b, y and x do not overlap. Sums are taken in
+// a fixed order. Launch: gridDim.x = 2 n_blocks, n_blocks = places of order / CELLS, blockDim.x = CELLS n^2, shared
+// memory CELLS 2 n ROW_STRIDE sizeof(T).
 template <typename T, int N, int CELLS, int TRANS>
 __global__ void __launch_bounds__(CELLS * N * N)
 solve_by_cells(int I, int J, int K, int n_blocks, const int* __restrict__ order, const T* __restrict__ blocks,
@@ -256,9 +261,10 @@ solve_by_cells(int I, int J, int K, int n_blocks, const int* __restrict__ order,
     if (c >= 0 && v == 0) post(out + size_t(c) * N + u, value[AXES] + sum_of<N>(second + u * STRIDE));
 }
 
-// Algorithm 7, an element a thread: out = b - A x, or A x if b is null. Bits 0, 1, 2 of `periodic` join the ends of k, j, i.
-// Natural order of the cells: the loads of a block are 7 contiguous runs, each block of A once; no dependencies. out may be
-// b, but not x. Launch: gridDim.x * CELLS >= cells, blockDim.x = CELLS n^2, shared memory CELLS n^2 sizeof(T).
+// Algorithm 7, an element a thread: out = b - A x, or A x if b is null. Bits 0, 1, 2 of `periodic` join the ends of k,
+// j, i. Natural order of the cells: the loads of a block are 7 contiguous runs, each block of A once; no dependencies.
+// out may be b, but not x. Launch: gridDim.x * CELLS >= cells, blockDim.x = CELLS n^2, shared memory CELLS n^2
+// sizeof(T).
 template <typename T, int N, int CELLS>
 __global__ void __launch_bounds__(CELLS * N * N)
 stencil_residual(int I, int J, int K, int periodic, const T* __restrict__ blocks, const T* __restrict__ x, const T* b, T* out)
@@ -289,13 +295,14 @@ stencil_residual(int I, int J, int K, int periodic, const T* __restrict__ blocks
     out[row] = b == nullptr ? sum : b[row] - sum;
 }
 
-// Blocks of n > 32, in tiles. A thread block takes one cell with edge^2 threads, edge = ceil(n / TILES) <= 32, and its thread
-// (s, f) owns the TILES^2 elements (s + i edge, f + j edge): those of a tile lie next to each other in memory, and a product
-// reads 2 TILES numbers of shared memory for TILES^2 multiply-adds. Where a thread's registers do not hold them (n > 96, and
-// n > 64 with numbers of 16 bytes) the compiler keeps a part in local memory. Elements beyond n are zero, or unused.
+// Blocks of n > 32, in tiles. A thread block takes one cell with edge^2 threads, edge = ceil(n / TILES) <= 32, and its
+// thread (s, f) owns the TILES^2 elements (s + i edge, f + j edge): those of a tile lie next to each other in memory,
+// and a product reads 2 TILES numbers of shared memory for TILES^2 multiply-adds. Where a thread's registers do not
+// hold them (n > 96, and n > 64 with numbers of 16 bytes) the compiler keeps a part in local memory. Elements beyond n
+// are zero, or unused.
 
-// into += left right: left holds `edge` columns of a block by rows, right the rows of another that belong to them, each of
-// `width` elements.
+// into += left right: left holds `edge` columns of a block by rows, right the rows of another that belong to them, each
+// of `width` elements.
 template <int TILES, typename T>
 __device__ inline void multiply_add(T (&into)[TILES][TILES], const T* left, const T* right, int edge, int width, int s, int f)
 {
@@ -314,8 +321,8 @@ __device__ inline void multiply_add(T (&into)[TILES][TILES], const T* left, cons
     }
 }
 
-// The row of the largest magnitude of column[0..n) that is not used yet, the first of equals; NaN counts as 0. One warp;
-// bit w of `used` stands for row threadIdx.x + 32 w and is kept by that thread. All of its threads get the row.
+// The row of the largest magnitude of column[0..n) that is not used yet, the first of equals; NaN counts as 0. One
+// warp; bit w of `used` stands for row threadIdx.x + 32 w and is kept by that thread. All of its threads get the row.
 template <typename T> __device__ inline int pivot_row(const T* column, int n, unsigned& used)
 {
     using R = Real<T>;
@@ -342,9 +349,10 @@ template <typename T> __device__ inline int pivot_row(const T* column, int n, un
     return q;
 }
 
-// factor_by_cells for n > 32. The products alpha d_{k-1} and so on are made `edge` columns of the left block and rows of the
-// right one after the other. Gauss-Jordan is the same, with a third barrier a step where the first warp looks for the pivot.
-// Launch: gridDim.x = cells, blockDim.x = edge^2, shared memory width (2 edge + 4) sizeof(T), width = TILES edge.
+// factor_by_cells for n > 32. The products alpha d_{k-1} and so on are made `edge` columns of the left block and rows
+// of the right one after the other. Gauss-Jordan is the same, with a third barrier a step where the first warp looks
+// for the pivot. Launch: gridDim.x = cells, blockDim.x = edge^2, shared memory width (2 edge + 4) sizeof(T), width =
+// TILES edge.
 template <typename T, int TILES, bool PIVOTING>
 __global__ void __launch_bounds__(1024, 1)
 factor_by_tiles(int I, int J, int K, int n, const int* __restrict__ order, const T* __restrict__ blocks, T* d, unsigned* bad,
@@ -515,8 +523,8 @@ factor_by_tiles(int I, int J, int K, int n, const int* __restrict__ order, const
     if (!good) atomicMin(bad, unsigned(c));
 }
 
-// The part of block x of a thread whose rows are s + i edge and columns f + j edge; of the transposed block where TRANS says
-// so. x is zero from n on.
+// The part of block x of a thread whose rows are s + i edge and columns f + j edge; of the transposed block where TRANS
+// says so. x is zero from n on.
 template <int TILES, int TRANS, typename T>
 __device__ inline void block_times(T (&sum)[TILES], const T* __restrict__ block, const T* x, int n, int edge, int s, int f)
 {
@@ -610,7 +618,8 @@ solve_by_tiles(int I, int J, int K, int n, const int* __restrict__ order, const 
     if (thread < n) post(out + size_t(c) * n + thread, backward ? own + result : result);
 }
 
-// stencil_residual for n > 32. Launch: gridDim.x = cells, blockDim.x = edge^2, shared memory width ((edge | 1) + 7) sizeof(T).
+// stencil_residual for n > 32. Launch: gridDim.x = cells, blockDim.x = edge^2, shared memory width ((edge | 1) + 7)
+// sizeof(T).
 template <typename T, int TILES>
 __global__ void __launch_bounds__(1024, 1)
 residual_by_tiles(int I, int J, int K, int n, int periodic, const T* __restrict__ blocks, const T* __restrict__ x, const T* b,
@@ -642,8 +651,8 @@ residual_by_tiles(int I, int J, int K, int n, int periodic, const T* __restrict_
     if (int(threadIdx.x) < n) out[row] = b == nullptr ? sum : b[row] - sum;
 }
 
-// stencil_residual for n > 128, Algorithm 7 as it is in the paper, a row a thread: out = b - A x, or A x if b is null. A grid that is too
-// small for the rows goes round.
+// stencil_residual for n > 128, Algorithm 7 as it is in the paper, a row a thread: out = b - A x, or A x if b is null.
+// A grid that is too small for the rows goes round.
 template <typename T>
 __global__ void residual_by_rows(int I, int J, int K, int n, int periodic, const T* __restrict__ blocks, const T* __restrict__ x,
                              const T* b, T* out)

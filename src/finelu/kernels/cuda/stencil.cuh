@@ -1,10 +1,11 @@
-// Cells of an I x J x K grid, the places of their blocks and their neighbours, and waiting for those; for the kernels of
-// stencil.cu and stencil_warps.cu. Needs finelu.cuh.
+// Cells of an I x J x K grid, the places of their blocks and their neighbours, and waiting for those; for the kernels
+// of stencil.cu and stencil_warps.cu. Needs finelu.cuh.
 #pragma once
 
 namespace fl {
 
-// Axis 0 is k, 1 is j, 2 is i. The block towards the cell before along an axis is kind `axis`, towards the one after 6 - axis.
+// Axis 0 is k, 1 is j, 2 is i. The block towards the cell before along an axis is kind `axis`, towards the one after 6
+// - axis.
 constexpr int AXES = 3, DELTA = 3, KINDS = 7;
 
 struct Cell {
@@ -52,20 +53,8 @@ template <typename F> __device__ inline void for_items(int count, int rows, int 
         f(int(t / columns / rows), int(t / columns % rows), int(t % columns));
 }
 
-// value[a] = *from[a] where it is still pending; whether one still is. All are asked at once, so that latencies overlap.
-template <int COUNT, typename T> __device__ inline bool ask(const T* const (&from)[COUNT], T (&value)[COUNT])
-{
-    bool waits = false;
-#pragma unroll
-    for (int a = 0; a < COUNT; ++a)
-        if (pending(value[a])) value[a] = peek(from[a]);
-#pragma unroll
-    for (int a = 0; a < COUNT; ++a) waits |= pending(value[a]);
-    return waits;
-}
-
-// Who is far from its turn leaves the L2 cache to those at the front: one thread a cell polls one value of a cell FAR
-// hyperplanes away, and only then all threads poll for their values.
+// Cells far from their turn spare the L2 cache: one thread of a cell polls one value of a cell FAR hyperplanes away;
+// afterwards all threads poll for their own values.
 constexpr int FAR = 2;
 
 }  // namespace fl

@@ -1,10 +1,11 @@
-// The block ILU(0) of stencil.cu for float64 and blocks of 5 x 5 to 8 x 8, with a warp a cell: its products by the tensor
-// cores' m8n8k4, its sums and Gauss-Jordan by shuffles, so that no barrier and no shared memory is needed inside of a cell.
+// The block ILU(0) of stencil.cu for float64 and blocks of 5 x 5 to 8 x 8, with a warp a cell: its products by the
+// tensor cores' m8n8k4, its sums and Gauss-Jordan by shuffles, so that no barrier and no shared memory is needed inside
+// of a cell.
 //
-// Layout. Lane (g, h) = (lane / 4, lane % 4) owns the elements (g, 2 h) and (g, 2 h + 1) of an 8 x 8 block whose first N rows
-// and columns are the cell's: that is where m8n8k4 leaves a product. It takes column h of 4 of the left factor, row h of 4
-// of the right one. A sum over k may be taken in any order: where the left factor is itself a product, its columns 2 h are
-// taken first, then 2 h + 1, which are where they are needed already.
+// Layout. Lane (g, h) = (lane / 4, lane % 4) owns the elements (g, 2 h) and (g, 2 h + 1) of an 8 x 8 block whose first
+// N rows and columns are the cell's: that is where m8n8k4 leaves a product. It takes column h of 4 of the left factor,
+// row h of 4 of the right one. A sum over k may be taken in any order: where the left factor is itself a product, its
+// columns 2 h are taken first, then 2 h + 1, which are where they are needed already.
 //
 // Each sum is taken in a fixed order: the same result in every run, that of stencil.cu to rounding. On an
 // H200 the time is that of a cell over the number of cells at work at once: few registers and few instructions are
@@ -39,7 +40,8 @@ __device__ inline double peek_if(bool there, const double* value)
     return v;
 }
 
-// the same for two neighbours in memory, of which both are there or none; by one load where they are ALIGNED to 16 bytes
+// the same for two neighbours in memory, of which both are there or none; by one load where they are ALIGNED to 16
+// bytes
 template <bool ALIGNED> __device__ inline void load_pair_if(bool there, const double* from, double* pair)
 {
     if constexpr (ALIGNED)
@@ -85,8 +87,8 @@ __device__ inline int take(const int* __restrict__ order, int places, int place,
     return order[place];
 }
 
-// value[a] = *from[a] once it is there, where it is pending. Where one is, one lane first waits for a cell FAR hyperplanes
-// away (step 1 or -1), whose values begin at values_of(cell). All lanes call it.
+// value[a] = *from[a] once it is there, where it is pending. Where one is, one lane first waits for a cell FAR
+// hyperplanes away (step 1 or -1), whose values begin at values_of(cell). All lanes call it.
 template <int COUNT, typename F>
 __device__ inline void await_all(const double* const (&from)[COUNT], double (&value)[COUNT], const Cell& cell, int step, F values_of)
 {
@@ -98,12 +100,12 @@ __device__ inline void await_all(const double* const (&from)[COUNT], double (&va
     if (threadIdx.x % 32 == 0 && early >= 0)
         while (pending(peek(values_of(early)))) {}
     __syncwarp();
-    while (ask(from, value)) {}
+    await_each(value, [&](int a) { return peek(from[a]); });
     __syncwarp();
 }
 
-// The row of the largest magnitude among those not used, the first of equals; NaN counts as 0. `own` is the element of row
-// g = lane / 4, the same for its four lanes. All lanes get the row.
+// The row of the largest magnitude among those not used, the first of equals; NaN counts as 0. `own` is the element of
+// row g = lane / 4, the same for its four lanes. All lanes get the row.
 template <int N> __device__ inline int pivot_row(double own, unsigned used)
 {
     int q = threadIdx.x % 32 / 4;

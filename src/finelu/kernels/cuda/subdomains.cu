@@ -1,14 +1,14 @@
 // Solves with the diagonal blocks of subdomains: a part is a block of threads, its unknowns lie in shared memory, and a
 // level of one of its triangles costs a barrier of that block. Twins: kernels/reference/subdomains.py.
 //
-// Part p has the local positions starts[p] <= t < starts[p + 1]. What is packed for it begins at places that are multiples
-// of 8, so that all of it can be copied 16 bytes at a time: row_base[p] in the arrays by rows, which have room for one row
-// more, and entry_base[p] in those by entries. Packed rows are ordered by level: order[k] is the local row (from 0 on).
-// A level is cut into slices of as many rows as a warp takes, LANES threads each: with (x, y) = slices[c], slice c begins with
-// packed row y & 0xffff and entry x, and each of its threads has y >> 16 entries, which lie as far apart as there are threads;
-// shorter rows are filled up with zeros in column `rows`. Slices are solved `warps` at a time, a step; a level that needs
-// fewer for its last step has empty ones, and after the last slice comes the place where another would begin.
-// shape[p] = (levels, warps, entries, slices).
+// Part p has the local positions starts[p] <= t < starts[p + 1]. Its packed arrays begin at multiples of 8 elements, so
+// that they can be copied 16 bytes at a time: row_base[p] in the arrays by rows, which have room for one row more, and
+// entry_base[p] in those by entries. Packed rows are ordered by level: order[k] is the local row (from 0 on). A level
+// is cut into slices of as many rows as a warp takes, LANES threads each: with (x, y) = slices[c], slice c begins with
+// packed row y & 0xffff and entry x, and each of its threads has y >> 16 entries, which lie as far apart as there are
+// threads; shorter rows are filled up with zeros in column `rows`. Slices are solved `warps` at a time, a step; a level
+// that needs fewer for its last step has empty ones, and after the last slice comes the place where another would
+// begin. shape[p] = (levels, warps, entries, slices).
 // A row is summed by LANES threads in a fixed order, so that the bits are the same in every run.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
@@ -57,11 +57,11 @@ __global__ void inside(const int* __restrict__ starts, const int* __restrict__ r
     }
 }
 
-// The rows of each part in the order of their levels, and in slices. begin, end: the strict entries of each position, whose
-// columns are positions of the same part. A thread looks again and again at its next row until all rows that this needs
-// have a level, and no thread waits for another of its warp inside of that loop. Within a level of up to SORTED rows those
-// with the most entries come first, so that the rows of a slice are about equally long; those of a larger one come in any
-// order, which changes how much is filled up, but no result.
+// The rows of each part in the order of their levels, and in slices. begin, end: the strict entries of each position,
+// whose columns are positions of the same part. A thread looks again and again at its next row until all rows that this
+// needs have a level, and no thread waits for another of its warp inside of that loop. Within a level of up to SORTED
+// rows those with the most entries come first, so that the rows of a slice are about equally long; those of a larger
+// one come in any order, which changes how much is filled up, but no result.
 // Launch: a block a part, dynamic shared memory ints for the most rows of a part and one more, and three Locals a row.
 constexpr int SORTED = 1024, MOST_WARPS = 4;
 template <typename I>
@@ -172,8 +172,8 @@ __global__ void order_by_levels(const int* __restrict__ starts, const long long*
     }
 }
 
-// Entries may be kept in less precision, V, than that of the unknowns, T: then relative to the diagonal entry of their row,
-// so that those of D^-1 U do not depend on the scale of the rows.
+// Entries may be kept in less precision, V, than that of the unknowns, T: then relative to the diagonal entry of their
+// row, so that those of D^-1 U do not depend on the scale of the rows.
 template <typename T, typename V> constexpr bool NARROW = sizeof(T) != sizeof(V);
 template <typename V, typename T> struct Kept {
     static __device__ inline V of(T v, int*) { return v; }
@@ -188,7 +188,7 @@ __device__ inline bool lost(double v)
 template <> struct Kept<float, double> {
     static __device__ inline float of(double v, int* unfit)
     {
-        if (lost(v)) *unfit = 1;  // whichever threads write, they write the same
+        if (lost(v)) *unfit = 1;  // all threads that write write the same
         return float(v);
     }
     static __device__ inline double widened(float v) { return v; }
@@ -202,8 +202,8 @@ template <> struct Kept<Complex<float>, Complex<double>> {
     static __device__ inline Complex<double> widened(Complex<float> v) { return {v.re, v.im}; }
 };
 
-// The entries slice by slice; the inverse diagonal in the order of the rows, where it is no null pointer. unfit: 1 where an
-// entry is out of the range of V. Launch: a block a part, blockDim.x a multiple of 32.
+// The entries slice by slice; the inverse diagonal in the order of the rows, where it is no null pointer. unfit: 1
+// where an entry is out of the range of V. Launch: a block a part, blockDim.x a multiple of 32.
 template <typename T, typename V, typename I>
 __global__ void pack(const int* __restrict__ starts, const long long* __restrict__ row_base, const long long* __restrict__ entry_base,
                      int lanes, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ indices,
@@ -290,8 +290,8 @@ __device__ inline Packed<T, V> triangle_of(unsigned char*& top, long long base, 
     return t;
 }
 
-// One unknown by LANES threads, each with the entries at, at + width, ...: EACH of them are asked for at once, before any
-// unknown is; those after are read when it is their turn.
+// One unknown by LANES threads, each with the entries at, at + width, ...: EACH of them are asked for at once, before
+// any unknown is; those after are read when it is their turn.
 template <typename T, typename V, int LANES, int EACH>
 __device__ inline void solve_row(const Packed<T, V>& t, T* s, int row, int at, int width, int each, unsigned group, int lane)
 {
@@ -313,10 +313,10 @@ __device__ inline void solve_row(const Packed<T, V>& t, T* s, int row, int at, i
     else s[i] = NARROW<T, V> ? own * t.inverses[row] - sum : (own - sum) * t.inverses[row];
 }
 
-// What comes between two steps: the first `warps` warps of the block wait for each other. While some warps waited here and
-// the others for the whole block, compute-sanitizer's racecheck reported races between accesses of `block_sum` that
-// barriers of the whole block keep apart in the machine code, and in no kernel without such a barrier of some warps. With
-// FINELU_RACECHECK all warps of the block wait, those without rows in `let_others_solve`.
+// The barrier between two steps: the first `warps` warps of the block wait for each other. compute-sanitizer's
+// racecheck reported races in `block_sum`, whose accesses barriers of the whole block keep apart in the machine code,
+// but only in kernels with such a barrier of some warps. So with FINELU_RACECHECK all warps of the block wait; those
+// without rows do so in `let_others_solve`.
 __device__ inline void end_of_step(int warps)
 {
 #ifdef FINELU_RACECHECK
@@ -333,7 +333,7 @@ __device__ inline void let_others_solve([[maybe_unused]] int slices, [[maybe_unu
 #endif
 }
 
-// s = T^-1 s, a step after the other; s[rows] = 0 is what slices are filled up with. Where the next slice lies is looked up
+// s = T^-1 s, a step after the other; slices are filled up with s[rows] = 0. Where the next slice lies is looked up
 // while one is solved.
 template <typename T, typename V, int LANES> __device__ inline void substitute(const Packed<T, V>& t, T* s)
 {
@@ -360,13 +360,13 @@ template <typename T, typename V, int LANES> __device__ inline void substitute(c
     }
 }
 
-// x = W_after U^-1 L^-1 W_before (r - A Z q) in the part of this block; row i of A Z has the parts and values (m a part) from
-// pointers[i] on; no A Z q where they are null. Launch: a block of 128 a part; dynamic shared memory for the unknowns of the part and one
-// more and, STAGED, for what is packed of both triangles.
-// Where couplings is not null, the sums that a coarse space needs besides, while x lies in shared memory: for each coupling c of
-// this part, couplings[part] <= c < couplings[part + 1], the `columns` sums of conj(v) x over its entries from ends[c] to
-// ends[c + 1], of which each has a local row and `columns` values v; and restricted = Z^H r and dots = r^H x of the part, Z by
-// positions, null for the constant. conj of v and Z: where `conjugate`.
+// x = W_after U^-1 L^-1 W_before (r - A Z q) in the part of this block; row i of A Z has the parts and values (m a
+// part) from pointers[i] on; no A Z q where they are null. Launch: a block of 128 a part; dynamic shared memory for the
+// unknowns of the part and one more and, STAGED, for the packed arrays of both triangles.
+// Where couplings is not null, the sums that a coarse space needs besides, while x lies in shared memory: for each
+// coupling c of this part, couplings[part] <= c < couplings[part + 1], the `columns` sums of conj(v) x over its entries
+// from ends[c] to ends[c + 1], of which each has a local row and `columns` values v; and restricted = Z^H r and dots =
+// r^H x of the part, Z by positions, null for the constant. conj of v and Z: where `conjugate`.
 template <typename T, typename V, int LANES, bool STAGED>
 __global__ void __launch_bounds__(128, 6) subdomain_solve(
     const int* __restrict__ starts, const int* __restrict__ rows, const long long* __restrict__ row_base,

@@ -26,7 +26,7 @@ from finelu.kernels.cuda.runtime.memory import counter
 from finelu.kernels.cuda.vectors import gather
 from finelu.kernels.operands import Couplings, require_indices
 
-ALIGNED = 8  # what is packed for a part begins at multiples of this
+ALIGNED = 8  # the packed arrays of a part begin at multiples of this
 THREADS = 128  # of a part
 MOST_ROWS = 2**16 - 1  # of a part: rows are numbered by 16 bits
 AT_ONCE = 4  # entries that a thread has, at most, of a row of mean length
@@ -64,7 +64,7 @@ class _Packed:
         self.plan, t = plan, plan.triangle
         self.starts, self.row_base, self.rows, self.lanes = starts, row_base, rows, np.int32(lanes)
         parts = starts.size - 1
-        # zeros: what lies between the parts is copied with them, 16 bytes at a time
+        # zeros: the gaps between the parts are copied with them, 16 bytes at a time
         self.order, self.slices = cupy.zeros(rows, np.uint16), cupy.zeros((rows, 2), np.int32)
         self.shape = cupy.empty((parts, 4), np.int32)
         index = t.indices.dtype
@@ -79,7 +79,7 @@ class _Packed:
         )
 
     def lay_out(self, sizes, narrow):
-        """Make room for the entries; (parts,) : the shared memory that what is packed for each part takes.
+        """Make room for the entries. Returns (parts,) : the bytes of the packed arrays of each part.
 
         sizes : of the parts, on the host, which waits for the order of the rows.  narrow : as SubdomainSolve has it.
         """
@@ -146,7 +146,7 @@ class SubdomainSolve:
         self.load()
 
     def _lay_out(self, narrow):
-        """Room for what is packed, and whether a block takes it into shared memory."""
+        """Make room for the packed arrays, and decide whether a block copies them into shared memory."""
         staged = self._unknowns + int(sum(packed.lay_out(self._sizes, narrow) for packed in self._packed).max())
         self.staged = staged <= (device_limits()["shared"] - 1024) // RESIDENT
         self.shared = staged if self.staged else self._unknowns

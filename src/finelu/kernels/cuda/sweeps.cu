@@ -2,14 +2,14 @@
 #include "runtime/row_products.cuh"
 #include "runtime/sums.cuh"
 
-// Fixed-point sweeps. Two things keep them from streaming all of U for a few entries: an entry of L whose row of U is much
-// longer than the rest of its own row looks its columns up there (for_own), and rows of a few entries have them in
+// Fixed-point sweeps. Two things keep them from streaming all of U for a few entries: an entry of L whose row of U is
+// much longer than the rest of its own row looks its columns up there (for_own), and rows of a few entries have them in
 // registers (row_sweeps).
 constexpr int WIDE = 8;  // times the own entries: rows of U that are searched
 constexpr int LOWER = 1, UPPER = 2;  // `parts`: a sum of those that a sweep makes new; the others keep their values
 
-// use(column, value) for the own entries in places (p, hi), a thread in `threads` each, that row k of U has in [first, stop),
-// if that is worth it; else false. What is wide is the same for all threads.
+// use(column, value) for the own entries in places (p, hi), a thread in `threads` each, that row k of U has in [first,
+// stop), if that is worth it; else false. All threads decide alike.
 template <typename T, typename I, bool SYMMETRIC, bool FRESH, typename Use>
 __device__ inline bool for_own(const Factor<T, I, SYMMETRIC>& factor, I p, I hi, I first, I stop, int rank, int threads,
                                const Use& use)
@@ -72,9 +72,9 @@ __device__ inline double renew(const Factor<T, I, SYMMETRIC>& factor, I i, I p, 
     return measured ? residual<T, SYMMETRIC>(j < i, s, old, divisor) : 0;
 }
 
-// A sweep, LANES threads a row; rows with more than MOST entries are left to long_sweep. squares may be null.
-// IN_PLACE: out is F's data; l_ik is final before it is used. Launch: gridDim.x * blockDim.x >= n * LANES, blockDim.x ==
-// BLOCK; dynamic shared memory BLOCK / LANES * SLOTS * (sizeof(I) + sizeof(T)).
+// A sweep, LANES threads a row; rows with more than MOST entries are left to long_sweep. squares may be null. IN_PLACE:
+// out is F's data; l_ik is final before it is used. Launch: gridDim.x * blockDim.x >= n * LANES, blockDim.x == BLOCK;
+// dynamic shared memory BLOCK / LANES * SLOTS * (sizeof(I) + sizeof(T)).
 template <typename T, typename I, int LANES, int SLOTS, bool SYMMETRIC, bool IN_PLACE>
 __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ a_indptr, const I* __restrict__ a_indices,
                             const T* __restrict__ a, const I* __restrict__ indptr, const I* __restrict__ indices,
@@ -149,8 +149,8 @@ __global__ void __launch_bounds__(BLOCK) short_sweep(I n, const I* __restrict__ 
     }
 }
 
-// The products of a row for a whole block, as for_products: use(column, value) by the threads that have an entry of places
-// [lo, hi) in columns up to `upto`, a barrier after each row of U. staged_* are shared.
+// The products of a row for a whole block, as for_products: use(column, value) by the threads that have an entry of
+// places [lo, hi) in columns up to `upto`, a barrier after each row of U. staged_* are shared.
 template <typename T, typename I, bool SYMMETRIC, bool FRESH, typename Begin, typename Use>
 __device__ inline void for_block_products(const Factor<T, I, SYMMETRIC>& factor, I lo, I pivot, I hi, I upto,
                                           const Begin& begin, const Use& use, I* staged_k, I* staged_first, I* staged_last, T* staged_l)
@@ -167,8 +167,6 @@ __device__ inline void for_block_products(const Factor<T, I, SYMMETRIC>& factor,
             staged_l[t] = FRESH ? T(0) : factor.data[base + t];
         }
         __syncthreads();
-        I column[AHEAD];
-        T value[AHEAD];
         const auto fetch = [&](int e, I& j, T& v) {
             j = I(-1);
             if (e < steps) {
@@ -179,18 +177,12 @@ __device__ inline void for_block_products(const Factor<T, I, SYMMETRIC>& factor,
                 }
             }
         };
-#pragma unroll
-        for (int a = 0; a < AHEAD; ++a) fetch(a, column[a], value[a]);
+        Ahead<T, I> ahead(fetch);
         for (int e = 0; e < steps; ++e) {
             const T l = begin(base + e, staged_k[e], staged_l[e]);
-            I j = column[0];
-            T v = value[0];
-#pragma unroll
-            for (int a = 1; a < AHEAD; ++a) {
-                column[a - 1] = column[a];
-                value[a - 1] = value[a];
-            }
-            fetch(e + AHEAD, column[AHEAD - 1], value[AHEAD - 1]);
+            I j;
+            T v;
+            ahead.take(e, j, v, fetch);
             const I begin_e = staged_first[e], last_e = staged_last[e];
             const bool wide = for_own<T, I, SYMMETRIC, FRESH>(factor, base + e, hi, begin_e, last_e, t, LONG_BLOCK,
                                                               [&](I own, T w) { use(own, l * w); });
@@ -269,10 +261,11 @@ __device__ inline void all_arrived(unsigned* arrived, unsigned times)
     __threadfence();
 }
 
-// `sweeps` sweeps where no row of F has more than LANES * PER_LANE entries: entry lo + e * LANES + l of a row stays with
-// its l-th lane, accumulator, value and pivot in registers, and each entry of U goes round its lanes. Whole warps go on
-// together. Of the buffers, data is only read, the sweeps write to one, other, one...; squares (sweeps, n) as in short_sweep.
-// Launch: any 1-D grid, blockDim.x == BLOCK; more than one sweep: cooperative, arrived (1,) zero, else it may be null.
+// `sweeps` sweeps where no row of F has more than LANES * PER_LANE entries: entry lo + e * LANES + l of a row stays
+// with its l-th lane, accumulator, value and pivot in registers, and each entry of U goes round its lanes. Whole warps
+// go on together. Of the buffers, data is only read, the sweeps write to one, other, one...; squares (sweeps, n) as in
+// short_sweep. Launch: any 1-D grid, blockDim.x == BLOCK; more than one sweep: cooperative, arrived (1,) zero, else it
+// may be null.
 template <typename T, typename I, int LANES, int PER_LANE, bool SYMMETRIC>
 __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict__ a_indptr, const I* __restrict__ a_indices,
                            const T* __restrict__ a, const I* __restrict__ indptr, const I* __restrict__ indices,
@@ -324,8 +317,6 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
             }
 #pragma unroll
             for (int e = 0; e < PER_LANE; ++e) {
-                I columns[AHEAD];
-                T values[AHEAD];
                 const auto fetch = [&](int t, I& j, T& v) {
                     const I q = shuffle(first[e], t % LANES, LANES) + lane, stop = shuffle(last[e], t % LANES, LANES);
                     j = I(-2);
@@ -335,20 +326,14 @@ __global__ void __launch_bounds__(BLOCK, 8) row_sweeps(I n, const I* __restrict_
                         v = factor.template value<false>(q);
                     }
                 };
-#pragma unroll
-                for (int b = 0; b < AHEAD; ++b) fetch(b, columns[b], values[b]);
+                Ahead<T, I> ahead(fetch);
                 for (int t = 0; t < LANES; ++t) {
                     const I k_first = shuffle(first[e], t, LANES), k_last = shuffle(last[e], t, LANES);
                     const T l = shuffle(held[e], t, LANES);
                     if (!__any_sync(ALL, k_first > 0)) break;  // no row's entry t is below the diagonal
-                    I j = columns[0];
-                    T v = values[0];
-#pragma unroll
-                    for (int b = 1; b < AHEAD; ++b) {
-                        columns[b - 1] = columns[b];
-                        values[b - 1] = values[b];
-                    }
-                    fetch(t + AHEAD, columns[AHEAD - 1], values[AHEAD - 1]);
+                    I j;
+                    T v;
+                    ahead.take(t, j, v, fetch);
                     for (I q = k_first;;) {
                         for (int u = 0; u < LANES && __any_sync(ALL, q + u < k_last); ++u) {
                             const I column = shuffle(j, u, LANES);

@@ -52,7 +52,8 @@ __device__ void ilut_row(I i, const I* __restrict__ indptr, const I* __restrict_
     row.write(pool, i, below, pivot_slot, above);
 }
 
-// scratch: null, and the rows of a block lie in its shared memory. Launch: GROWING_WARPS warps a block, any number of them.
+// scratch: null, and the rows of a block lie in its shared memory. Launch: GROWING_WARPS warps a block, any number of
+// them.
 template <typename T, typename I, typename N>
 __global__ void __launch_bounds__(GROWING_WARPS * 32)
 ilut(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ diag, const T* __restrict__ a,
@@ -65,8 +66,9 @@ ilut(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __r
         if (!pool.has(t)) ilut_row(I(t), indptr, cols, diag, a, tau[t], fill, pool, row);
 }
 
-// ICT, column i: its entries of A from c_* (the lower triangle by columns, at `places` of a), and what earlier columns
-// subtract. A column k may have an entry in row i if row i of A does, or a column that has one has another in row k.
+// ICT, column i: its entries of A from c_* (the lower triangle by columns, at `places` of a), less the products of
+// earlier columns. A column k may have an entry in row i if row i of A does, or a column that has one has another in
+// row k.
 template <typename T, typename I, typename N>
 __device__ void ict_column(I i, const I* __restrict__ indptr, const I* __restrict__ cols, const T* __restrict__ a,
                            const I* __restrict__ c_indptr, const I* __restrict__ c_rows, const I* __restrict__ places,

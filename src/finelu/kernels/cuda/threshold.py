@@ -28,7 +28,7 @@ NONE, UNLIMITED = 2**32 - 1, 2**62  # no row; a number of entries that none has
 
 
 class Grown(NamedTuple):
-    """What a kernel made of n rows.
+    """The result of a kernel for n rows.
 
     bad : the first bad row, -1 if none.  pivot : its own.  stored : entries, more than `most` where it ended for that.
     indptr (n + 1,), indices, data (stored,), diag (n,) : the rows, of A's index type; None where there are not all.
@@ -46,7 +46,7 @@ class Grown(NamedTuple):
 def grow(launched: tuple, indices, n: int, value, most: int, *arguments, values: bool = True) -> Grown:
     """Run a kernel for n rows, with `arguments` before those that all such kernels have.
 
-    launched : as `kernel` takes it, without the type of the numbers of slots.  indices : of A, or what else has as many
+    launched : as `kernel` takes it, without the type of the numbers of slots.  indices : of A, or an array with as many
         entries.  value : dtype of what the pool holds of a column.  most : entries that may be made.
     values : whether they are wanted. The host waits once for each launch, of which another follows where there was too
     little room, and once for the size. Cost: that of the kernel, and a copy.

@@ -1,12 +1,12 @@
-// Sparse triangular solves: T x = b with T = D + N, N strictly triangular, D diagonal (or the identity).
-// Twins: kernels/reference/triangular.py:solve_triangular. A row's terms are summed in a fixed order (per lane, then a tree over the
-// lanes), so the result is the same in every run.
+// Sparse triangular solves: T x = b with T = D + N, N strictly triangular, D diagonal (or the identity). Twins:
+// kernels/reference/triangular.py:solve_triangular. A row's terms are summed in a fixed order (per lane, then a tree
+// over the lanes), so the result is the same in every run.
 //
-// Operand of the kernels in natural order: row i owns places begin[i] <= p < end[i] of cols and vals; inverse[i] is
-// 1 / D_ii, or inverse is null for D = I. Rows are visited as t = 0, 1, ..., n - 1 with i = t, or i = n - 1 - t if
+// Operand of the kernels in natural order: row i owns places begin[i] <= p < end[i] of cols and vals; inverse[i] is 1 /
+// D_ii, or inverse is null for D = I. Rows are visited as t = 0, 1, ..., n - 1 with i = t, or i = n - 1 - t if
 // `reverse`, and N_ij is non-zero only where j is visited before i. x and counter are set to 0xff (pending) before the
-// launch. Right-hand sides are the columns of b and x, (n, k) row-major, k = gridDim.y. The entries of a row are taken in
-// visiting order too (descending columns if `reverse`): those that are awaited longest come last.
+// launch. Right-hand sides are the columns of b and x, (n, k) row-major, k = gridDim.y. The entries of a row are taken
+// in visiting order too (descending columns if `reverse`): those that are awaited longest come last.
 #include "runtime/finelu.cuh"
 
 using namespace fl;
@@ -86,9 +86,9 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
     }
 }
 
-// One warp's share of a solve in level order: job = (first row in order, rows << 8 | log2 of threads a row), rows of one
-// level. `look(j)` polls the unknown j, `tell(i, value)` announces it. Rows of a job never wait for each other, so a lane
-// may spin by itself until all that it asked for is there.
+// One warp's share of a solve in level order: job = (first row in order, rows << 8 | log2 of threads a row), rows of
+// one level. `look(j)` polls the unknown j, `tell(i, value)` announces it. Rows of a job never wait for each other, so
+// a lane may spin by itself until all that it asked for is there.
 template <typename T, typename I, typename Look, typename Tell>
 __device__ inline void solve_job(int2 job, size_t k, size_t c, int reverse, const I* __restrict__ order, const I* __restrict__ begin,
                                  const I* __restrict__ end, const I* __restrict__ cols, const T* __restrict__ vals,
@@ -118,15 +118,7 @@ __device__ inline void solve_job(int2 job, size_t k, size_t c, int reverse, cons
                 v[q] = T(0);
                 if (have) make_pending(v[q]);
             }
-            bool waits;
-            do {  // ask again for all that are missing at once, so that their latencies overlap
-                waits = false;
-#pragma unroll
-                for (int q = 0; q < BATCH; ++q)
-                    if (pending(v[q])) v[q] = look(col[q]);
-#pragma unroll
-                for (int q = 0; q < BATCH; ++q) waits |= pending(v[q]);
-            } while (waits);
+            await_each(v, [&](int q) { return look(col[q]); });
 #pragma unroll
             for (int q = 0; q < BATCH; ++q) sum += val[q] * v[q];
         }
@@ -136,8 +128,9 @@ __device__ inline void solve_job(int2 job, size_t k, size_t c, int reverse, cons
     if (alive && lane == 0) tell(i, (rhs - sum) * inv);
 }
 
-// Level-packed solve (ILUPACK on GPUs, 2019, section 4.2): rows in level order; a warp takes rows of one level and of one
-// size class, 1 to 32 threads a row, see solve_job. Progress: see ticket(). Launch: gridDim.x * blockDim.x / 32 >= *n_jobs.
+// Level-packed solve (ILUPACK on GPUs, 2019, section 4.2): rows in level order; a warp takes rows of one level and of
+// one size class, 1 to 32 threads a row, see solve_job. Progress: see ticket(). Launch: gridDim.x * blockDim.x / 32 >=
+// *n_jobs.
 template <typename T, typename I>
 __global__ void __launch_bounds__(256) trsv_level_packed(const int* __restrict__ n_jobs, const int2* __restrict__ jobs, int reverse,
                                   const I* __restrict__ order, const I* __restrict__ begin, const I* __restrict__ end,
@@ -152,9 +145,9 @@ __global__ void __launch_bounds__(256) trsv_level_packed(const int* __restrict__
 }
 
 // The same jobs, all in one block: no dependency leaves the SM, unknowns are exchanged in shared memory (some 0.1 to
-// 0.25 us a level). For deep systems with few rows a level. x needs no preparation. Warp w of W takes the jobs w, w + W,
-// ... in this order. Progress: all earlier jobs of the warp that holds the first unfinished job are finished, so it works
-// on that job, and what that job waits for is finished too.
+// 0.25 us a level). For deep systems with few rows a level. x needs no preparation. Warp w of W takes the jobs w, w +
+// W, ... in this order. Progress: all earlier jobs of the warp that holds the first unfinished job are finished, so it
+// works on that job, whose dependencies are finished, too.
 // Launch: gridDim = (1, k), dynamic shared memory n * sizeof(T).
 template <typename T, typename I>
 __global__ void __launch_bounds__(512) trsv_one_block(I n, const int* __restrict__ n_jobs, const int2* __restrict__ jobs, int reverse,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import cupy
 import numpy as np
 
@@ -38,7 +36,7 @@ def gather(values, source, out, conjugate=False) -> None:
 
 
 class _Plan:
-    """What all methods share: where values come from, the inverse of the diagonal, workspace of a solve."""
+    """Common code of all methods: the values, the inverse of the diagonal, solves of several right-hand sides."""
 
     method = ""
 
@@ -74,6 +72,10 @@ class _Plan:
         """The rows of the triangle and its inverse diagonal, as arguments of a kernel."""
         t = self.triangle
         return t.begin, t.end, t.indices, self.values, optional(self.inverse)
+
+    def _grid(self, x):
+        """Grid and block of a kernel with a thread for each row and column of x."""
+        return (blocks(self.n, 256), x.size // self.n), (256,)
 
     def solve(self, b, x) -> None:
         """x with T x = b, queued on the current stream; b and x (n,) or (n, k), C-contiguous, not overlapping."""
@@ -178,12 +180,12 @@ class Jacobi(_Plan):
         self.sweeps = sweeps
 
     def _solve(self, b, x):
-        n, other = self.index.type(self.n), cupy.empty_like(x)
+        launch = kernel("triangular", "jacobi_sweep", x.dtype, self.index)
+        grid, matrix, other = self._grid(x), (self.index.type(self.n), *self._matrix()), cupy.empty_like(x)
         source, target = (other, x) if self.sweeps % 2 == 0 else (x, other)
         source.fill(0)  # the first call makes D^-1 b of it; then come the sweeps, the last of which writes x
         for _ in range(self.sweeps + 1):
-            types, given = (x.dtype, self.index), (*self._matrix(), b, source, target)
-            for_each("triangular", "jacobi_sweep", types, n, *given, columns=x.size // self.n)
+            launch(*grid, (*matrix, b, source, target))
             source, target = target, source
 
 
@@ -207,18 +209,19 @@ class ISAI(_Plan):
         return bad
 
     def _solve(self, b, x):
-        t, n = self.triangle, self.index.type(self.n)
-        launch = partial(for_each, "triangular", columns=x.size // self.n)
-        types, pattern = (x.dtype, self.index), (t.begin, t.end, t.indices)
-        launch("isai_apply", types, n, *pattern, self.w, self.w_diag, b, np.int32(0), x)
+        t, n, grid = self.triangle, self.index.type(self.n), self._grid(x)
+        apply = kernel("triangular", "isai_apply", x.dtype, self.index)
+        residual = kernel("triangular", "triangle_residual", x.dtype, self.index)
+        inverse = n, t.begin, t.end, t.indices, self.w, self.w_diag
+        apply(*grid, (*inverse, b, np.int32(0), x))
         r = cupy.empty_like(x) if self.sweeps > 1 else None
         for _ in range(self.sweeps - 1):
-            launch("triangle_residual", types, n, *self._matrix(), b, x, r)
-            launch("isai_apply", types, n, *pattern, self.w, self.w_diag, r, np.int32(1), x)
+            residual(*grid, (n, *self._matrix(), b, x, r))
+            apply(*grid, (*inverse, r, np.int32(1), x))
 
 
 def solve_in_turn(plans, b, x) -> None:
-    """Solve with each plan what the one before has found, b first and x last; see kernels/reference/triangular.py.
+    """Solve with one plan after the other, each with the solution of the one before as right-hand side, from b to x.
     Queued on the current stream."""
     columns = x.size // plans[0].n
     if columns > MOST_COLUMNS:

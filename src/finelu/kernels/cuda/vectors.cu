@@ -1,9 +1,10 @@
-// Vectors gathered and scattered with a scale for each row: the way into a level of a multilevel factorization and out of
-// it (ILUPACK on GPUs, 2019, equation (11)). Twins: kernels/reference/vectors.py, name by name. Vectors are (n,) or
+// Vectors gathered and scattered with a scale for each row: the way into a level of a multilevel factorization and out
+// of it (ILUPACK on GPUs, 2019, equation (11)). Twins: kernels/reference/vectors.py, name by name. Vectors are (n,) or
 // (n, columns), rows contiguous; blockIdx.y is the column. Each element of the result has one writer.
 //
-// dot, dotu, size_of_dot, norm, dot_and_norm: sums over (n,), as runtime/sums.cuh forms them; squares in double precision. Launch: any
-// 1-D grid, blockDim.x a multiple of 32; room: 4 * gridDim.x doubles, which hold the sums of the blocks.
+// dot, dotu, size_of_dot, norm, dot_and_norm: sums over (n,), as runtime/sums.cuh forms them; squares in double
+// precision. Launch: any 1-D grid, blockDim.x a multiple of 32; room: 4 * gridDim.x doubles, which hold the sums of the
+// blocks.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
 
@@ -108,7 +109,8 @@ __global__ void gather(long long n, int columns, const I* __restrict__ places, c
     if (i < n) out[i] = x[columns == 1 ? (long long)places[i] : (long long)places[i / columns] * columns + i % columns];
 }
 
-// The first i for which the real part of x[places[i]] is not above 0; all ones before, and if there is none.
+// The first i for which the real part of x[places[i]] is not above 0; all ones before, and after if there
+// is no such i.
 template <typename T, typename I>
 __global__ void first_not_positive(long long n, const T* __restrict__ x, const I* __restrict__ places, unsigned long long* first)
 {
@@ -116,8 +118,8 @@ __global__ void first_not_positive(long long n, const T* __restrict__ x, const I
     if (i < n && !(real(x[places[i]]) > 0)) atomicMin(first, (unsigned long long)i);
 }
 
-// The first i for which one of x[places[i]] and y[i] is above 0 and the other is not; all ones before, and where there is
-// none.
+// The first i for which one of x[places[i]] and y[i] is above 0 and the other is not; all ones before, and
+// after where there is no such i.
 template <typename T, typename I>
 __global__ void first_of_other_sign(long long n, const T* __restrict__ x, const I* __restrict__ places, const T* __restrict__ y,
                                     unsigned long long* first)
@@ -126,7 +128,7 @@ __global__ void first_of_other_sign(long long n, const T* __restrict__ x, const 
     if (i < n && (x[places[i]] > 0) != (y[i] > 0)) atomicMin(first, (unsigned long long)i);
 }
 
-// The first place of NaN or Inf; all ones before, and if there is none.
+// The first place of NaN or Inf; all ones before, and after if there is no such place.
 template <typename T>
 __global__ void first_not_finite(long long n, const T* __restrict__ x, unsigned long long* first)
 {

@@ -29,7 +29,7 @@ APART = (87, 101)  # Jetson and its like, which run no code of other GPUs, whate
 
 
 class Archive:
-    """A zip of machine code; what cannot be read of it is passed over, with one warning that names the file."""
+    """A zip of machine code. If it cannot be read, it holds nothing, and one warning names the file."""
 
     def __init__(self, path: Path):
         self.path, self.index, self.members = path, {}, {}
@@ -71,7 +71,7 @@ class Archive:
 
 @cache
 def digest(stem: str) -> str:
-    """What tells that machine code was made of this text of `<stem>.cu`."""
+    """The mark of machine code that was made from this text of `<stem>.cu`."""
     return hashlib.sha256(source(stem).encode()).hexdigest()
 
 
@@ -83,7 +83,7 @@ def architecture(capability: int, available) -> int | None:
 
 @cache
 def archive(capability: int) -> Archive | None:
-    """What is carried for GPUs of this capability (90 for 9.0); None for nothing, and with FINELU_KERNELS=compile."""
+    """The archive for GPUs of this capability (90 for 9.0); None without one, and with FINELU_KERNELS=compile."""
     wish = os.environ.get("FINELU_KERNELS", "")
     if wish not in ("", "compile"):
         raise ParameterError(f"FINELU_KERNELS={wish!r}; 'compile', or nothing, is needed.")

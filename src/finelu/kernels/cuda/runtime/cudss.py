@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from finelu.errors import FineluError
-from finelu.kernels.cuda.runtime.libraries import cuda_version, places
+from finelu.kernels.cuda.runtime.libraries import cuda_version, declared, places
 from finelu.threads import Task
 
 VERSION = 1  # of the library, its major one, whose numbers these are
@@ -45,7 +45,7 @@ MODES = {"N": 0, "T": 1, "H": 2}  # cudssSolveMode_t
 TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5, "int32": 10, "int64": 24}  # cudaDataType_t
 UNNOTICED = 0.05  # s that a factorization may take on the thread that hears of signals
 LOOKS = 0.1  # s after which a thread that waits for another looks for signals
-OF_THREAD = 2  # the address of what is the default stream of whichever thread asks
+OF_THREAD = 2  # the address that stands for the default stream of the calling thread
 LAYER = f"libcudss_mtlayer_gomp.so.{VERSION}"
 
 _pointer, _int, _long, _size = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
@@ -100,19 +100,11 @@ def found(cuda: int) -> Library:
             text = ".".join(map(str, version))
             if version[0] != VERSION:
                 return Library(None, f"cuDSS {text} was found ({name}), and version {VERSION} is needed: {install}")
-            return Library(declared(calls), "", _layer(name), text)
+            return Library(declared(calls, PROTOTYPES), "", _layer(name), text)
         except (OSError, AttributeError) as error:
             if os.path.isabs(name):
                 missing = f"cuDSS cannot be loaded: {error}"
     return Library(None, missing)
-
-
-def declared(calls: Any) -> Any:
-    """The library, its functions with their types. AttributeError where one is missing."""
-    for name, types in PROTOTYPES.items():
-        function = getattr(calls, name)
-        function.argtypes, function.restype = types, _int
-    return calls
 
 
 def _property(calls: Any, which: int) -> int:
@@ -170,13 +162,15 @@ class Solver:
         """indptr (n + 1,), indices (nnz,), values (nnz,) : by rows, sorted, on the GPU; kept, and read in each call.
         blank (n,) : memory of this dtype that stands for a right-hand side if there is none.
 
-        kind : of the matrix; unless it is GENERAL, what is above the diagonal is read.  threads : of the host.
+        kind : of the matrix; unless it is GENERAL, only the upper triangle is read.  threads : of the host.
         """
         self._calls, self._arrays = found.calls, (indptr, indices, values, blank)
-        self._device, self._stream = _device(), _stream()
+        self._device, self._stream = int(_cuda().runtime.getDevice()), _stream()
         self._stop = _int(0)
         self._made: list[tuple[Any, ...]] = []
-        self._streams = {self._stream[0]: _stream_object()}  # that it has seen: one that is destroyed is a fault in it
+        self._streams = {
+            self._stream[0]: _cuda().get_current_stream()
+        }  # that it has seen: one that is destroyed is a fault in it
         kept = self._stop, self._arrays, self._streams  # whose addresses the library has
         weakref.finalize(self, _destroy, self._made, self._device, kept).atexit = False
         try:
@@ -205,7 +199,7 @@ class Solver:
         self._call("cudssDataSet", self._handle, self._data, HOST_INTERRUPT, stop, ctypes.sizeof(self._stop))
 
     def _created(self, function: str, *arguments: Any, destroy: Callable[..., int]) -> Any:
-        """What a function makes: its address comes first, except for data, which belong to a handle."""
+        """The object that a function makes; the first argument is its address, or, for data, the handle."""
         made = _pointer()
         last = function == "cudssDataCreate"
         status = getattr(self._calls, function)(*arguments[:last], ctypes.byref(made), *arguments[last:])
@@ -215,7 +209,7 @@ class Solver:
         return made
 
     def _set_up(self, found: Library, ordering: int, matching: int, deterministic: bool, threads: int) -> None:
-        """Set what is not the library's default; it works without threads and without a folder for its kernels, too."""
+        """Set options that differ from the library's defaults. Threads and a folder for its kernels are optional."""
         self._mode, self._numeric = "N", 0.0
         chosen = (
             (ORDERING, ordering, DEFAULT_ORDER),
@@ -243,7 +237,7 @@ class Solver:
         return self._numbers(FACTORIZATION)
 
     def refactor(self) -> int:
-        """Factor other values, after `factor`, with matching and order as they are; what it returns is the same."""
+        """Factor other values, after `factor`, with the same matching and order; returns as `factor`."""
         return self._numbers(REFACTORIZATION)
 
     def _numbers(self, phase: int) -> int:
@@ -284,7 +278,7 @@ class Solver:
         return self._read(NPIVOTS, _int if self._arrays[1].dtype.itemsize == 4 else _long)
 
     def close(self) -> None:
-        """Give back what the library holds."""
+        """Free the objects of the library."""
         _destroy(self._made, self._device, None)
 
     # the calls
@@ -297,12 +291,12 @@ class Solver:
         stream, blank = _stream(), self._arrays[-1]
         here = phase == REFACTORIZATION and self._numeric < UNNOTICED
         if stream[0] == OF_THREAD and not here:  # that of another thread is another
-            _synchronize()
+            _cuda().runtime.deviceSynchronize()
             stream = 0, 0
-        self._streams[stream[0]] = _stream_object()
+        self._streams[stream[0]] = _cuda().get_current_stream()
 
         def run() -> None:
-            with _on(self._device), self._dense(blank) as X, self._dense(blank) as B:
+            with _cuda().Device(self._device), self._dense(blank) as X, self._dense(blank) as B:
                 self._execute(phase, stream, X, B)
 
         self._stop.value = 0
@@ -316,15 +310,15 @@ class Solver:
 
     def _execute(self, phase: int, stream: tuple[int, int], X: Any, B: Any) -> None:
         if stream != self._stream:  # it keeps intermediate results in memory of its own
-            _synchronize()
+            _cuda().runtime.deviceSynchronize()
             self._stream = stream
-            self._streams[stream[0]] = _stream_object()
+            self._streams[stream[0]] = _cuda().get_current_stream()
         self._call("cudssSetStream", self._handle, stream[0])
         self._call("cudssExecute", self._handle, phase, self._config, self._data, self._matrix, X, B)
 
     @contextmanager
     def _dense(self, array: Any) -> Iterator[Any]:
-        """What the library needs to know of (n,) or (n, k), by columns; of use while a call is made."""
+        """The library's description of an array (n,) or (n, k), by columns, for the time of a call."""
         columns, made = 1 if array.ndim == 1 else array.shape[1], _pointer()
         what = (self._n, columns, self._n, _at(array), self._type, BY_COLUMNS)
         self._call("cudssMatrixCreateDn", ctypes.byref(made), *what)
@@ -381,7 +375,7 @@ def aside(function: Callable[[], None], end: Callable[[], None]) -> None:
 def _destroy(made: list[tuple[Any, ...]], device: int, _: Any) -> None:
     """Destroy the objects, last first. _ : objects that must exist until then."""
     if made:
-        with _on(device):
+        with _cuda().Device(device):
             while made:
                 destroy, *arguments = made.pop()
                 destroy(*arguments)
@@ -398,32 +392,18 @@ def _load_what_it_needs() -> None:
 
 
 def free_idle_memory() -> None:
-    """Let CuPy's pool give back what nothing uses: the library takes memory by itself."""
+    """Let CuPy's pool free its unused memory: the library allocates memory by itself."""
     import_module("cupy").get_default_memory_pool().free_all_blocks()
 
 
-def _device() -> int:
-    return int(import_module("cupy").cuda.runtime.getDevice())
-
-
-def _on(device: int) -> Any:
-    """While it is entered, that GPU is the current one of this thread."""
-    return import_module("cupy").cuda.Device(device)
+def _cuda() -> Any:
+    return import_module("cupy").cuda
 
 
 def _stream() -> tuple[int, int]:
     """The address of the current stream; and the thread, where that is the default one of any thread, else 0."""
-    address = int(import_module("cupy").cuda.get_current_stream().ptr)
+    address = int(_cuda().get_current_stream().ptr)
     return address, threading.get_ident() if address == OF_THREAD else 0
-
-
-def _stream_object() -> Any:
-    """The current stream, which lives as long as this."""
-    return import_module("cupy").cuda.get_current_stream()
-
-
-def _synchronize() -> None:
-    import_module("cupy").cuda.runtime.deviceSynchronize()
 
 
 def _at(array: Any) -> int:

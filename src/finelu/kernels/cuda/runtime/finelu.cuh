@@ -1,12 +1,12 @@
 // Shared by every kernel of finelu: complex numbers, and values that say by themselves whether they have been computed.
 //
-// A word whose bits are all ones is a NaN; memory set to 0xff is "pending", and a value is its own ready flag: one relaxed
-// load tells both, with no fence and no second array.
+// A word whose bits are all ones is a NaN; memory set to 0xff is "pending", and a value is its own ready flag: one
+// relaxed load tells both, with no fence and no second array.
 // `peek` goes to the L2 cache (relaxed, scope gpu), never to L1, so that it cannot see a stale value for ever.
 // `post` replaces the pending pattern by another NaN where a computed value has it, so that no reader waits for ever.
 //
-// A kernel that says nothing of its launch has a thread, or LANES or 32 neighbouring threads, for each item, whose number
-// is its first argument: any 1-D grid that is large enough, blocks of whole warps; see for_each of launch.py.
+// A kernel that says nothing of its launch has a thread, or LANES or 32 neighbouring threads, for each item, whose
+// number is its first argument: any 1-D grid that is large enough, blocks of whole warps; see for_each of launch.py.
 #pragma once
 
 namespace fl {
@@ -67,8 +67,8 @@ template <typename R> __device__ inline double modulus(Complex<R> a) { return hy
 template <typename R> __device__ inline R root(R a) { return sqrt(a); }
 template <typename R> __device__ inline Complex<R> root(Complex<R> a) { return {sqrt(a.re), R(0)}; }
 
-// Rows are scaled by powers of two before pivots are chosen among them: the exponent's bits of a magnitude, which may be
-// -0, in the order of magnitudes, and the power of two that brings numbers with this exponent to 1 to 2.
+// Rows are scaled by powers of two before pivots are chosen among them: the exponent's bits of a magnitude, which may
+// be -0, in the order of magnitudes, and the power of two that brings numbers with this exponent to 1 to 2.
 __device__ inline int exponent_of(float a) { return __float_as_int(a) >> 23 & 0xff; }
 __device__ inline int exponent_of(double a) { return __double2hiint(a) >> 20 & 0x7ff; }
 template <typename R> __device__ inline R power_against(int exponent);
@@ -124,6 +124,20 @@ template <typename T> __device__ inline T await(const T* p)
     return v;
 }
 
+// ask(a) again for each value[a] that is pending, until none is: for all of them at once, so that their latencies overlap.
+template <int COUNT, typename T, typename Ask> __device__ inline void await_each(T (&value)[COUNT], const Ask& ask)
+{
+    bool waits;
+    do {
+        waits = false;
+#pragma unroll
+        for (int a = 0; a < COUNT; ++a)
+            if (pending(value[a])) value[a] = ask(a);
+#pragma unroll
+        for (int a = 0; a < COUNT; ++a) waits |= pending(value[a]);
+    } while (waits);
+}
+
 __device__ inline void post(int* p, int v) { asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 __device__ inline void post(float* p, float v)
 {
@@ -137,11 +151,11 @@ __device__ inline void post(double* p, double v)
 }
 template <typename R> __device__ inline void post(Complex<R>* p, Complex<R> v) { post(&p->re, v.re); post(&p->im, v.im); }
 
-// The same two for shared memory of the own block, by volatile loads and stores: PTX takes these for relaxed accesses, so
-// a word that one thread polls and another sets is no data race. Instructions of relaxed scope cta took 1.00 to 1.12 times
-// as long (benchmarks/results/shared-words-nvidia-h200-2026-11-26.md), and compute-sanitizer's racecheck, which looks at the
-// machine code, reports either form. With FINELU_RACECHECK each access is an atomic operation there, too, with the same
-// result and slower: it reads a word by exchanging all ones for all ones, and sets one that was all ones.
+// The same two for shared memory of the own block, by volatile loads and stores: PTX takes these for relaxed accesses,
+// so a word that one thread polls and another sets is no data race. Instructions of relaxed scope cta took 1.00 to 1.12
+// times as long (benchmarks/results/shared-words-nvidia-h200-2026-11-26.md), and compute-sanitizer's racecheck, which
+// looks at the machine code, reports either form. With FINELU_RACECHECK each access is an atomic operation there, too,
+// with the same result and slower: it reads a word by exchanging all ones for all ones, and sets one that was all ones.
 #ifndef FINELU_RACECHECK
 template <typename W> __device__ inline W load_shared(const W* p) { return *const_cast<const volatile W*>(p); }
 template <typename W> __device__ inline void store_shared(W* p, W v) { *const_cast<volatile W*>(p) = v; }

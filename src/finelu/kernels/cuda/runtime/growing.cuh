@@ -1,13 +1,13 @@
-// Rows whose pattern is found while they are eliminated (ILUT, ICT, the pattern of ILU(k)): a warp a row, in natural
-// order, with no analysis, since what a row will meet is not known beforehand.
-// A row lies in a hash table of its warp: columns and their values. Those before the diagonal wait in a list, from
-// which the smallest is taken until none is left; then the row is put in order and written to where the pool has room.
-// ready[i], pending before, says where: its place in the pool and how much there is behind the diagonal, in one word
-// that is released after the row. Bits do not depend on the order of events: columns of a row that is subtracted are
-// different, and one such row comes after the other. Progress: a warp has one row at a time, of a ticket, and waits for
-// rows with smaller numbers only, which warps hold that run. A row that cannot be finished is posted as FAILED, and so
-// are those that need it. Where a table or the pool is full, all end; what is finished stays, and another launch with
-// more room goes on with the rest.
+// Rows whose pattern is found while they are eliminated (ILUT, ICT, the pattern of ILU(k)): a warp takes a row, in
+// natural order. There is no analysis, since the columns of a row are not known beforehand.
+// A warp holds its row in a hash table of columns and their values. Columns before the diagonal wait in a list; the
+// smallest is taken from it until the list is empty. Then the row is sorted and written to a free place of the pool.
+// ready[i], pending before, receives this place and the number of entries behind the diagonal, in one word that is
+// released after the row. The result does not depend on the order of events: the columns of a subtracted row are
+// distinct, and rows are subtracted one after the other. Progress: a warp has one row at a time, by ticket, and waits
+// only for rows with smaller numbers; the warps that hold these are running. A row that cannot be finished is posted as
+// FAILED, and so are the rows that need it. Where a table or the pool is full, all warps end; finished rows stay, and
+// another launch with more memory goes on with the others.
 #pragma once
 
 namespace fl {
@@ -34,15 +34,16 @@ __device__ inline long long claim(long long* key, long long j)
     return (long long)atomicCAS(reinterpret_cast<u64*>(key), ~0ull, u64(j));
 }
 
-// What a row may keep of a part in which A has `entries`.
+// The most entries that a row may keep in a part where A has `entries`.
 __device__ inline int allowed(double fill, long long entries)
 {
     if (fill >= double(1 << 30)) return 1 << 30;  // Inf, too
     return max(1, int(fmin(fill * double(entries), double(1 << 30))));
 }
 
-// What all rows share. room: entries of the pool. state: entries taken; why all ended; and two that are pending before the
-// launch, or the first launch: tickets, and the first bad row. pivots (n): that of a bad row.
+// The memory that all rows share. room: entries of the pool. state: the entries taken, the reason why all ended, the
+// ticket counter (pending before each launch), and the first bad row (pending before the first). pivots (n): of bad
+// rows.
 template <typename V, typename I>
 struct Pool {
     I* columns;
@@ -105,7 +106,7 @@ struct Pool {
         if (threadIdx.x % 32 == 0) atomicOr(ended(), why);
     }
 
-    // Room for that many entries; -1: there is none, and all end. There are no gaps: only existing room is taken.
+    // A place for this number of entries; -1 if the pool is full, and all end. Places have no gaps between them.
     __device__ long long take(int entries) const
     {
         u64 place = 0;
@@ -164,8 +165,8 @@ struct Row {
         return int((h ^ h >> 15) & unsigned(size - 1));
     }
 
-    // The slot of column j for those threads that have one, no two the same; fresh: it is new. One before i waits from now
-    // on, one behind i is in the list of these. False: there is no room. The whole warp calls it.
+    // The slot of column j for those threads that have one, no two the same; fresh: it is new. One before i waits from
+    // now on, one behind i is in the list of these. False: there is no room. The whole warp calls it.
     __device__ bool insert(bool has, I j, I i, int& slot, bool& fresh)
     {
         fresh = false;
@@ -224,7 +225,7 @@ struct Row {
         pool.publish(i, place, below, above);
     }
 
-    // The smallest column that waits, and its slot; it waits no more. waiting > 0.
+    // The smallest waiting column, which leaves the list, and its slot. waiting > 0.
     __device__ I pop(int& slot)
     {
         I least = 0;

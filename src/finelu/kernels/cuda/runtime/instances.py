@@ -34,7 +34,7 @@ def _over(functions, *parameters):
 
 
 def _selections():
-    """(type, order) of what is searched: the values, by themselves or by magnitude, and extracted keys."""
+    """The kernels of selection.cu for each (type, order): of values, by themselves or by magnitude, and of keys."""
     magnitudes, values = _over_pairs(VALUES, "MAGNITUDES"), _over_pairs(REALS, "VALUES")
     elements, keys = magnitudes + values, _over_pairs(("unsigned", "u64"), "KEYS")
     counting = ("LANES", "SHARED", "SHARED_AGGREGATED", "GLOBAL", "GLOBAL_AGGREGATED")
@@ -182,7 +182,7 @@ INSTANCES: dict[str, list[str]] = {
     "fill": _over(["pattern_iluk"], INDICES, WORDS[1:3]) + _over(["places_in"], INDICES),
     "pattern": _over(["add", "values_at", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
     + _over(
-        "row_facts remove_rows sum_below count_columns sum_columns start_columns scatter_columns sort_columns",
+        "row_facts remove_rows sum_below count_columns scatter_columns sort_columns",
         INDICES,
     ),
     "sweeps": _tables("short_sweep") + _over(["long_sweep"], VALUES, INDICES, FLAGS) + _row_sweeps(),
@@ -226,25 +226,21 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["solve_by_warps"], ("6, 1", "6, 5", "8, 5"), BOOLEANS, BOOLEANS)
     + _over(["solve_by_warps"], ("5, 5", "7, 5"), BOOLEANS, ("false",)),
     "cycle": _over(["begin_cycle"], REALS) + _over(["keep_verified", "unless_finite"], VALUES),
-    "recurrences": _over(["minres_record", "bicg_record", "richardson_record", "sqmr_smooth"], REALS)
+    "recurrences": _over(["record", "sqmr_smooth"], REALS)
+    + _over(["direction"], (*WITH_REALS, *(f"{value}, {value}" for value in COMPLEX)))
     + _over(
         [
+            "ratio",
+            "advance",
             "cg_step",
-            "cg_direction",
-            "bicg_alpha",
             "bicg_step",
-            "bicg_direction",
             "sqmr_step",
-            "sqmr_direction",
             "bicgstab_half",
             "bicgstab_step",
             "bicgstab_direction",
-            "minres_begin",
-            "minres_start",
             "minres_lanczos",
             "minres_rotation",
             "minres_step",
-            "richardson_step",
         ],
         VALUES,
     ),

@@ -125,7 +125,7 @@ def for_each(
 
 def over_elements(stem: str, function: str, x, *arguments) -> None:
     """Launch the kernel of x's dtype with a thread for each element of x; its first argument is their number."""
-    for_each(stem, function, (x.dtype,), np.int64(x.size), *arguments)
+    kernel(stem, function, x.dtype)((blocks(x.size, BLOCK),), (BLOCK,), (np.int64(x.size), *arguments))
 
 
 def summing(stem: str, function: str, x, *arguments) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from ctypes.util import find_library
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
 
 
 def places(wheel: str, name: str, version: int) -> Iterator[str]:
-    """What to load lib<name>.so of this major version as: from the wheel, if it is installed, then as the loader finds
+    """The names under which lib<name>.so of this major version may be loaded: in the wheel, then as the loader finds
     it."""
     with suppress(PackageNotFoundError):
         for file in distribution(wheel).files or ():
@@ -19,6 +21,14 @@ def places(wheel: str, name: str, version: int) -> Iterator[str]:
     yield f"lib{name}.so.{version}"
     if (other := find_library(name)) is not None:
         yield other
+
+
+def declared(calls: Any, prototypes: Mapping[str, tuple[Any, ...]]) -> Any:
+    """The library, with the types of these functions, which return ints. AttributeError if one is missing."""
+    for name, types in prototypes.items():
+        function = getattr(calls, name)
+        function.argtypes, function.restype = types, ctypes.c_int
+    return calls
 
 
 def cuda_version() -> int:

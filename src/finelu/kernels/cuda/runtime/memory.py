@@ -36,7 +36,7 @@ def counter():
 
 
 class Counters:
-    """While it is entered, `counter` gives this one for `stream`: what is recorded there may run on another later."""
+    """While it is entered, `counter` gives this one for `stream`: work recorded there may run on another later."""
 
     def __init__(self, stream):
         self._key, self._counter = _of_stream(stream), cupy.zeros(1, np.uint32)

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from finelu.errors import DeviceError
-from finelu.kernels.cuda.runtime.libraries import cuda_version, places
+from finelu.kernels.cuda.runtime.libraries import cuda_version, declared, places
 
 VERSION = 2  # of the library, its major one
 BYTES = 1  # ncclUint8, of ncclDataType_t
@@ -23,7 +23,7 @@ _pointer, _int, _size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 
 
 class Identity(ctypes.Structure):
-    """ncclUniqueId: what the processes that are to be connected have in common."""
+    """ncclUniqueId: the same for all processes that are to be connected."""
 
     _fields_ = [("internal", ctypes.c_byte * 128)]
 
@@ -51,9 +51,7 @@ def found(cuda: int) -> Any:
     broken = ""
     for name in places(f"nvidia-nccl-cu{cuda}", "nccl", VERSION):
         try:
-            calls = ctypes.CDLL(name)
-            for function, types in PROTOTYPES.items():
-                getattr(calls, function).argtypes, getattr(calls, function).restype = types, _int
+            calls = declared(ctypes.CDLL(name), PROTOTYPES)
             calls.ncclGetErrorString.argtypes, calls.ncclGetErrorString.restype = (_int,), ctypes.c_char_p
             return calls
         except (OSError, AttributeError) as error:
@@ -65,7 +63,7 @@ def found(cuda: int) -> Any:
 
 
 def new_identity() -> bytes:
-    """For one of the processes to make, and all to be given."""
+    """A new identity: one process makes it, and all receive it."""
     identity, calls = Identity(), library()
     _check(calls, calls.ncclGetUniqueId(ctypes.byref(identity)))
     return bytes(identity)
@@ -108,11 +106,11 @@ class Connection:
         _check(calls, ended)
 
     def wait(self) -> None:
-        """What is queued next on the current stream comes after the messages."""
+        """Work that is queued next on the current stream begins after the messages."""
         self._cuda.get_current_stream().wait_event(self._done)
 
     def close(self) -> None:
-        """For all processes to call; the messages are waited for."""
+        """Wait for the messages and end the connection; all processes call this."""
         if self._handle:
             self._stream.synchronize()
             self._calls.ncclCommDestroy(self._handle)

@@ -1,7 +1,7 @@
-// From level sets to jobs of a warp each (ILUPACK on GPUs, 2019, section 4.2): rows ordered by level and, within a level, by
-// size class, and cut into warps. A counting sort: the rows of one level and class are in the order in which they were
-// counted, which may differ from run to run; no result depends on it, since rows of a level do not depend on each other
-// and a row is summed the same way wherever it is.
+// From level sets to jobs of a warp each (ILUPACK on GPUs, 2019, section 4.2): rows ordered by level and, within a
+// level, by size class, and cut into warps. A counting sort: the rows of one level and class are in the order in which
+// they were counted, which may differ from run to run; no result depends on it, since rows of a level do not depend on
+// each other and a row is summed the same way wherever it is.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
 

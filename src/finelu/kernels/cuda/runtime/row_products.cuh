@@ -1,14 +1,14 @@
-// Row by row products of sparse factors, for the sweeps and the candidates of ParILUT (2018, 2019); the papers' separate
-// symbolic product, residual and sweep kernels are one kind of kernel here. Twins: kernels/reference/sweeps.py, and
-// candidates in kernels/reference/candidates.py.
+// Row by row products of sparse factors, for the sweeps and the candidates of ParILUT (2018, 2019); the papers'
+// separate symbolic product, residual and sweep kernels are one kind of kernel here. Twins:
+// kernels/reference/sweeps.py, and candidates in kernels/reference/candidates.py.
 //
-// Row i of A - L U: for each k < i of row i of L, in ascending order, l_ik times row k of U (of Cholesky: conj(l_jk) for
-// the j of column k up to i) is subtracted from the accumulators of its columns. The columns of one k are distinct and the
-// k go one after the other, so no two threads share an accumulator, and the bits are the same in every run wherever the
-// accumulator of a column lies. Short rows: LANES threads a row, accumulators in a hash table in shared memory; where a sweep meets few
-// of them, in registers (sweeps.cu: row_sweeps). Long rows: a block a row, accumulators in a dense row of global memory
-// (of the L2 cache), where it never matters what falls outside of the pattern. What bounds short rows is the shared memory:
-// about three accesses a multiply-add; the data of U comes from L2.
+// Row i of A - L U: for each k < i of row i of L, in ascending order, l_ik times row k of U (of Cholesky: conj(l_jk)
+// for the j of column k up to i) is subtracted from the accumulators of its columns. The columns of one k are distinct
+// and the k go one after the other, so no two threads share an accumulator, and the bits are the same in every run
+// wherever the accumulator of a column lies. Short rows: LANES threads a row, accumulators in a hash table in shared
+// memory; where a sweep meets few of them, in registers (sweeps.cu: row_sweeps). Long rows: a block a row, accumulators
+// in a dense row of global memory (of the L2 cache), where products outside of the pattern do no harm. Shared memory
+// bounds short rows: about three accesses a multiply-add; the data of U comes from L2.
 #pragma once
 
 using namespace fl;
@@ -18,7 +18,8 @@ constexpr int LONG_BLOCK = 512;  // and for long ones
 constexpr int AT_ONCE = 4;       // entries of a row of U that a thread asks for at a time
 constexpr int AHEAD = 3;         // rows of U whose first entries are asked for before they are needed
 
-// One entry of what row k of the row's L is multiplied with: columns[q], value at q. By columns (Cholesky) or by rows (LU).
+// The second factor of a product, U, by rows (LU), or L^H, by columns of L (Cholesky): entry q has a column and a
+// value.
 template <typename T, typename I, bool SYMMETRIC>
 struct Factor {
     const I* __restrict__ indptr;
@@ -39,12 +40,35 @@ struct Factor {
     }
 };
 
-// use(step, column, value, here) for LANES entries of a row of U at a time, the rows in the order of the entries of L in
-// places [lo, pivot); begin(p, k, l) before each row gives the factor; here: this lane has an entry of columns [from, upto]. No thread waits for
-// a row of U when it is its turn: its bounds are known by then, and the first entries of the next AHEAD rows are on their
-// way. more(): whether to go on. wide(p, q, stop) before what a row of U has beyond its first LANES entries, in places
-// [q, stop): whether it has done with them by itself. All lanes of the group call all of them. For
-// Cholesky pass upto <= i.
+// The first entries of the next AHEAD rows, on their way while one row is worked on. fetch(e, column, value): of row e.
+template <typename T, typename I> struct Ahead {
+    I column[AHEAD];
+    T value[AHEAD];
+    template <typename Fetch> __device__ explicit Ahead(const Fetch& fetch)
+    {
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) fetch(a, column[a], value[a]);
+    }
+    // j, v: those of row e, in the order of rows
+    template <typename Fetch> __device__ void take(int e, I& j, T& v, const Fetch& fetch)
+    {
+        j = column[0];
+        v = value[0];
+#pragma unroll
+        for (int a = 1; a < AHEAD; ++a) {
+            column[a - 1] = column[a];
+            value[a - 1] = value[a];
+        }
+        fetch(e + AHEAD, column[AHEAD - 1], value[AHEAD - 1]);
+    }
+};
+
+// use(step, column, value, here) for LANES entries of a row of U at a time, the rows in the order of the entries of L
+// in places [lo, pivot); begin(p, k, l) before each row gives the factor; here: this lane has an entry of columns
+// [from, upto]. No thread waits for a row of U when it is its turn: its bounds are known by then, and the first entries
+// of the next AHEAD rows are on their way. more(): whether to go on. wide(p, q, stop) before what a row of U has beyond
+// its first LANES entries, in places [q, stop): whether it has done with them by itself. All lanes of the group call
+// all of them. For Cholesky pass upto <= i.
 template <typename T, typename I, int LANES, bool SYMMETRIC, bool VALUES, bool FRESH, typename Begin, typename Use,
           typename Wide, typename More>
 __device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsigned mask, int lane, I i, I lo, I pivot,
@@ -61,8 +85,6 @@ __device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsig
             first = factor.first(k);
             last = factor.last(k);
         }
-        I column[AHEAD];
-        T value[AHEAD];
         const auto fetch = [&](int e, I& j, T& v) {
             const I q = shuffle(mask, first, e % LANES, LANES) + lane, stop = shuffle(mask, last, e % LANES, LANES);
             j = I(-1);
@@ -71,18 +93,12 @@ __device__ inline void for_products(const Factor<T, I, SYMMETRIC>& factor, unsig
                 if (VALUES) v = factor.template value<FRESH>(q);
             }
         };
-#pragma unroll
-        for (int a = 0; a < AHEAD; ++a) fetch(a, column[a], value[a]);
+        Ahead<T, I> ahead(fetch);
         for (int e = 0; e < steps && more(); ++e) {
             begin(base + e, shuffle(mask, k, e, LANES), shuffle(mask, l, e, LANES));
-            I j = column[0];
-            T v = value[0];
-#pragma unroll
-            for (int a = 1; a < AHEAD; ++a) {
-                column[a - 1] = column[a];
-                value[a - 1] = value[a];
-            }
-            fetch(e + AHEAD, column[AHEAD - 1], value[AHEAD - 1]);
+            I j;
+            T v;
+            ahead.take(e, j, v, fetch);
             use(j, v, j >= from && j <= upto);
             const I rest = shuffle(mask, first, e, LANES) + LANES, last_e = shuffle(mask, last, e, LANES);
             const I stop = rest < last_e && !wide(base + e, rest, last_e) ? last_e : rest;

@@ -1,6 +1,6 @@
-// Sums over all threads of a grid within one launch. Each block adds up what its threads have and leaves that in a place
-// of its own; the block that happens to be the last to do so adds up the places, in their order. So the order of every sum is
-// fixed by n, the grid and the block, whichever block is the last: the same bits in every run.
+// Sums over all threads of a grid within one launch. Each block adds up the values of its threads and writes its sum to
+// a place of its own; the block that is the last to do so adds up the places, in their order. So the order of every sum
+// is fixed by n, the grid and the block, and does not depend on which block is the last: the same bits in every run.
 #pragma once
 
 namespace fl {
@@ -67,9 +67,9 @@ template <int THREADS, typename T> __device__ inline T sum_before(T v, T& total)
     return values[0];
 }
 
-// Whether this block is the last of the grid to come here. All threads call it; the last block sees, by `peek`, what all
-// blocks have written before: the barriers and the fences of one thread pass on what the others have done. counter: 0
-// before a launch, and again after it.
+// Whether this block is the last of the grid to call this. All threads call it. By `peek`, the last block sees all that
+// the other blocks wrote before: barriers and the fences of one thread make their writes visible. counter: 0 before a
+// launch, and again after it.
 __device__ inline bool last_block(unsigned* counter)
 {
     __shared__ bool last;
@@ -83,7 +83,7 @@ __device__ inline bool last_block(unsigned* counter)
     return last;
 }
 
-// In the last block: the sum of what the blocks have left, the same in all its threads.
+// In the last block: the sum of the sums of all blocks, the same in all its threads.
 template <typename T>
 __device__ T sum_of_blocks(const T* partial)
 {
@@ -95,9 +95,9 @@ __device__ T sum_of_blocks(const T* partial)
 __device__ inline double square_of(double re, double im) { return re * re + im * im; }
 template <typename T> __device__ inline double square_of(T a) { return square_of(double(real(a)), double(imag(a))); }
 
-// In the last block: ||x||_2 from what the blocks have left of the sum of its squares, without overflow or underflow where
-// the norm is representable. Squares of extreme double precision leave the range; then this block alone forms them again, relative to the
-// largest magnitude.
+// In the last block: ||x||_2 from the blocks' sums of squares, without overflow or underflow where the norm is
+// representable. Where the squares leave the range of double precision, this block alone forms them again, relative to
+// the largest magnitude.
 template <typename T>
 __device__ double norm_of_blocks(const double* partial, long long n, const T* x)
 {

@@ -9,12 +9,16 @@ be mispredicted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from finelu.errors import MatrixError, ParameterError
+from finelu import deadline
+from finelu.errors import MatrixError, ParameterError, TooManyEntries
 from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.arrays import Handed
+from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.prefetch import prefetch
 from finelu.kernels.cpu.runtime.sort import kth_largest, sort_by_bitmap
@@ -23,7 +27,6 @@ from finelu.threads import each
 ESTIMATE, PIVOT = 1, 2  # why a row and column are deferred
 BEGIN, FRONT, NEXT, END = range(4)  # see Factor
 SPARE = 8  # entries of the factors of a part per entry of A; real matrices usually had fewer
-ONE = np.uint64(1)
 
 
 class Factor(NamedTuple):
@@ -80,22 +83,61 @@ def new_bitmap(n):
 
 
 class Workspaces:
-    """The workspaces of threads, made once each, and lent again for every turn."""
+    """Workspaces of threads: each is made once, and lent again after `back`.  all : those made so far."""
 
-    def __init__(self, make):
-        self._make, self._lent, self._free = make, [], []
+    def __init__(self, make: Callable[[], Any]):
+        self._make, self._free = make, []
+        self.all: list[Any] = []
 
     def one(self):
         try:
-            found = self._free.pop()
+            return self._free.pop()
         except IndexError:
-            found = self._make()
-        self._lent.append(found)
-        return found
+            self.all.append(found := self._make())
+            return found
 
     def back(self) -> None:
-        """A turn is over."""
-        self._free, self._lent = self._free + self._lent, []
+        """No thread uses its workspace any more."""
+        self._free = [*self.all]
+
+
+def tolerances(real, drop_tol, condest, pivot_tol, least):
+    """The four in the real type of the matrix. A value beyond its range is as good as its largest number."""
+    with np.errstate(over="ignore"):
+        return real(drop_tol), min(real(condest), np.finfo(real).max), real(pivot_tol), real(least)
+
+
+def factor_parts(carried: Carried, part: Callable[..., tuple], n: int, most: int | None):
+    """Factor all parts, those at the same time that do not depend on each other.
+
+    part(start, stop, below, workspace, slots, most, halt) : the kernel for the rows start..stop - 1. below: of
+        `Carried.to`; workspace: two rows; slots: of `Handed`, for columns and values of each factor. Returns seven
+        numbers, the last the entries that it has made.
+    Returns these numbers (parts, 7). Raises TooManyEntries beyond `most` entries in all; None: no limit.
+    """
+    parts, index, dtype = carried.parts, carried.index, carried.dtype
+    counts, limit = np.zeros((parts.above.size, 7)), 2**62 if most is None else most
+    workspaces = Workspaces(lambda: (new_row(n, index, dtype), new_row(n, index, dtype)))
+
+    def check():
+        deadline.check()
+        if counts[:, 6].sum() > limit:
+            raise TooManyEntries(most)
+
+    def make(t, workspace):
+        check()
+        below, places = carried.to(t), range(0, 2 * len(carried.factors), 2)
+        with Handed(2 * len(carried.factors)) as handed:
+            own = *parts.starts[t : t + 2], below, workspace
+            counts[t] = part(*own, handed.slots, limit, deadline.halt())
+            check()
+            carried.take(t, [(handed.take(e, index), handed.take(e + 1, dtype)) for e in places])
+
+    for turn in parts.turns:
+        each(turn.size, lambda k, workspace, turn=turn: make(turn[k], workspace), workspaces.one)
+        workspaces.back()
+    check()
+    return counts
 
 
 @compiled
@@ -184,8 +226,9 @@ class Carried:
         self.made: list[Any] = [None] * count
         self.extents = np.zeros((len(factors), int(parts.starts[-1]), 2), np.int64)
 
-    def to(self, t: int) -> list[Any]:
-        """Columns and values, by factor, of what part t needs of the parts below, whose rows are in its lists then."""
+    def to(self, t: int) -> tuple[Any, ...]:
+        """Columns and values, factor after factor, of the rows that part t needs from the parts below; puts these rows
+        into its lists."""
         below, given = self.below[t], []
         rows = np.sort(np.concatenate([self.rows[s] for s in below])) if below else np.empty(0, np.int64)
         for f, factor in enumerate(self.factors):
@@ -196,7 +239,7 @@ class Carried:
             _enlist(rows, self.parts.starts[t + 1], *factor, columns, values)
             given += [columns, values]
         self.rows[t] = rows
-        return given
+        return tuple(given)
 
     def take(self, t: int, made: list[tuple[Any, Any]]) -> None:
         """Part t is made: columns and values of the rows of each factor."""
@@ -283,7 +326,7 @@ def _enlist(rows, stop, places, head, follower, nu, xi, columns, values):
 
 @compiled
 def members(k, head, follower, places, columns, values, out, words, pages):
-    """The rows in the list of column k, sorted, in `out`; returns their number. Their entries are asked for."""
+    """The rows in the list of column k, sorted, in `out`; prefetches their entries. Returns their number."""
     count = np.uint64(0)
     i = head[k]
     while i >= 0:
@@ -302,7 +345,7 @@ def members(k, head, follower, places, columns, values, out, words, pages):
 
 @compiled
 def row_of(k, indptr, indices, data, deferred, x, touched, seen):
-    """Row k of A in the columns that are active, in x; returns how many places are touched."""
+    """Row k of A in the active columns, in x. Returns the number of touched places."""
     met = np.uint64(0)
     for q in range(np.uint64(indptr[k]), np.uint64(indptr[k + 1])):
         j = np.uint64(indices[q])
@@ -316,9 +359,9 @@ def row_of(k, indptr, indices, data, deferred, x, touched, seen):
 
 @compiled
 def subtract(k, count, sources, factors, places, columns, values, x, touched, seen, met):
-    """x -= factors[e] times the kept row sources[e], in the columns that are active, for e before `count`.
+    """x -= factors[e] times the kept row sources[e], in the active columns, for e before `count`.
 
-    Returns how many places are touched.
+    Returns the number of touched places, which were `met` before.
     """
     for e in range(np.uint64(count)):
         p = np.uint64(sources[e])
@@ -335,7 +378,7 @@ def subtract(k, count, sources, factors, places, columns, values, x, touched, se
 
 @compiled
 def largest_of(k, unit, x, touched, count):
-    """The largest magnitude but that of x[k]; Inf if any is not finite."""
+    """The largest magnitude in x, x[k] left out; Inf if any is not finite."""
     largest = unit - unit
     for e in range(np.uint64(count)):
         size = abs(x[np.uint64(touched[e])])
@@ -348,7 +391,10 @@ def largest_of(k, unit, x, touched, count):
 
 @compiled
 def usable(pivot, right, under, pivot_tol, least, unit):
-    """Whether the pivot is large enough, and what its elimination computes is finite: quotients, and products."""
+    """Whether a pivot of this magnitude is large enough, and the quotients and products of its elimination are finite.
+
+    right, under : the largest magnitudes of the rest of its row and column.  unit : 1 in their type.
+    """
     spare = (unit + unit) * (unit + unit)  # the sums inside a complex product or quotient are larger by less than this
     largest = max(right, under)
     if not (np.isfinite(spare * pivot) and np.isfinite(spare * largest)) or pivot <= max(least, pivot_tol * largest):
@@ -365,13 +411,16 @@ def clear(x, touched, count):
 
 @compiled
 def farthest(one, nu):
-    """1 - nu or -1 - nu, the larger: the next unknown of a triangular system with a right-hand side of signs."""
+    """1 - nu or -1 - nu, the larger: the next unknown of a triangular system with a right-hand side of signs.
+
+    one : 1 in the type of nu.
+    """
     return one - nu if nu.real <= 0 else -one - nu
 
 
 @compiled
 def advance(stop, sources, count, places, head, follower, columns):
-    """The turn of a column is over for the rows sources[:count]: they go to the lists of what comes next."""
+    """The turn of a column is over for the rows sources[:count]: they go to the lists of their next columns."""
     for e in range(np.uint64(count)):
         p = np.uint64(sources[e])
         q = np.uint64(places[p, NEXT]) + ONE
@@ -384,7 +433,7 @@ def advance(stop, sources, count, places, head, follower, columns):
 
 @compiled
 def defer(sources, count, places, columns, values):
-    """The column that the rows sources[:count] have just passed goes to those of their columns that were deferred."""
+    """The column that the rows sources[:count] have just passed goes to their deferred columns."""
     for e in range(np.uint64(count)):
         p = np.uint64(sources[e])
         q, f = np.uint64(places[p, NEXT] - 1), np.uint64(places[p, FRONT])
@@ -395,9 +444,9 @@ def defer(sources, count, places, columns, values):
 
 @compiled
 def keep(k, pivot, weight, drop_tol, room, x, touched, count, size, words, pages):
-    """x = x / pivot where that, times weight, is larger than drop_tol: of these at most `room`, sorted; elsewhere 0.
+    """x = x / pivot where that, times weight, is larger than drop_tol: of these `room` at most, sorted; elsewhere 0.
 
-    Returns the number of entries kept, and those that were dropped by tolerance and by the fill limit.
+    Returns the numbers of entries kept, dropped by tolerance, and dropped by the fill limit.
     """
     x[k] = 0
     kept = np.uint64(0)
@@ -449,9 +498,10 @@ def keep(k, pivot, weight, drop_tol, room, x, touched, count, size, words, pages
 
 @compiled
 def store(k, stop, one, x, touched, count, places, head, follower, nu, weights, columns, values, used):
-    """Row k goes to the places from `used` on, to the lists and to the estimates; x becomes 0. Returns their end.
+    """Row k, now in x, goes to the places from `used` on, to the lists and to the estimates; x becomes 0.
 
-    Columns from `stop` on belong to other parts, or to the interface: they get it later, or never.
+    Columns from `stop` on belong to other parts, or to the interface: they get it later, or never. Returns the end of
+    the used places.
     """
     used = np.uint64(used)
     end = used + np.uint64(count)

@@ -13,9 +13,10 @@ import numpy as np
 
 from finelu import deadline
 from finelu.errors import TooManyEntries
+from finelu.kernels.cpu._crout_rows import Workspaces, new_row
 from finelu.kernels.cpu.runtime.arrays import Handed, grown, hand_over
-from finelu.kernels.cpu.runtime.crout_rows import ONE, new_row
 from finelu.kernels.cpu.runtime.halting import halted
+from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.prefetch import prefetch
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
@@ -40,10 +41,11 @@ class SchurComplement(NamedTuple):
     first_bad: int
 
 
-class Left(NamedTuple):
-    """The rows of A that are left, and the columns of U there: its rows, by the numbers of S.
+class Rest(NamedTuple):
+    """The remaining rows of A, which are those of S, and the part of U in their columns.
 
-    rows (m,) int64.  number (n,) : of each row of A in S, or -1.  starts (n + 1,), columns, values : U_C.
+    rows (m,) int64.  number (n,) : of each row of A in S, or -1.  starts (n + 1,), columns, values : U_C by rows, its
+    columns numbered as in S.
     """
 
     rows: np.ndarray
@@ -54,9 +56,10 @@ class Left(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Those of row r are starts[r]..starts[r + 1]: less factors[q] times row source[q] of U_C, from its place begin[q].
+    """The terms of row r of S are q = starts[r]..starts[r + 1]: factors[q] times row source[q] of U_C, from its place
+    begin[q] on, is subtracted.
 
-    work (m,) : the multiplications of each row, about.
+    work (m,) : about the number of multiplications of each row.
     """
 
     starts: np.ndarray
@@ -66,7 +69,7 @@ class Terms(NamedTuple):
     work: np.ndarray
 
 
-def what_is_left(factors, indptr, indices, data) -> Left:
+def remaining_rows(factors, indptr, indices, data) -> Rest:
     """factors : with `deferred` and `interface`.  indptr, indices, data : U by rows."""
     n = factors.n
     rows = np.flatnonzero((factors.deferred != 0) | (np.arange(n) >= factors.interface)).astype(np.int64)
@@ -75,7 +78,7 @@ def what_is_left(factors, indptr, indices, data) -> Left:
     starts = np.zeros(n + 1, np.int64)
     with Handed(2) as handed:
         _columns_left(number, indptr, indices, data, starts, handed.slots)
-        return Left(rows, number, starts, handed.take(0, indices.dtype), handed.take(1, data.dtype))
+        return Rest(rows, number, starts, handed.take(0, indices.dtype), handed.take(1, data.dtype))
 
 
 @compiled
@@ -103,18 +106,13 @@ def new_terms(counts, index, dtype) -> Terms:
     starts = np.zeros(counts.size + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     total = int(starts[-1])
-    return Terms(
-        starts,
-        np.empty(total, index),
-        np.empty(total, np.int64),
-        np.empty(total, dtype),
-        np.ones(counts.size, np.int64),
-    )
+    types, work = (index, np.int64, dtype), np.ones(counts.size, np.int64)
+    return Terms(starts, *(np.empty(total, kind) for kind in types), work)
 
 
 @compiled
 def add_term(r, source, begin, end, factor, place, terms):
-    """One more of row r, at place[r]."""
+    """Add a term of row r, at place[r]."""
     _, sources, begins, factors, work = terms
     q = np.uint64(place[r])
     sources[q], begins[q], factors[q] = source, begin, factor
@@ -122,13 +120,12 @@ def add_term(r, source, begin, end, factor, place, terms):
     work[r] += end - begin + 4
 
 
-def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bool, most=None) -> SchurComplement:
+def complement(A, left: Rest, terms: Terms, drop_tol, upper: bool, hermitian: bool, most=None) -> SchurComplement:
     """S, or its upper triangle, whose sizes are then those of the whole.
 
     drop_tol : off the diagonal s_ij is dropped where |s_ij| <= drop_tol min(r_i, c_j), r_i and c_j the largest
         magnitudes of row i and column j: no row and no column loses its largest entry.
-    most : entries, beyond which TooManyEntries is raised, as soon as the rows so far are known to keep more; None: no
-        limit.
+    most : the limit of entries, or None. TooManyEntries is raised once the rows so far are known to keep more.
     Cost: the multiplications, over the threads. An entry that is small for its row waits for the largest of its column,
     unless the thread that made it has already met one that is large enough. So the kept entries do not depend on the
     threads, and the memory before the dropping stays near that of S.
@@ -145,15 +142,8 @@ def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bo
     items = np.minimum(np.unique(np.concatenate([[0], inner, [m]])), m)
     indptr, row_size = np.zeros(m + 1, np.int64), np.zeros(m, unit.dtype)
     matrix, halt = (A.indptr, A.indices, A.data), deadline.halt()
-    blocks, workspaces, spare, made, bad = items.size - 1, [], [], [], []
-
-    def begin():
-        try:
-            return spare.pop()  # of a thread of the blocks before
-        except IndexError:
-            workspace = row_size, np.zeros(m, unit.dtype), indptr, new_row(m, index, dtype)
-            workspaces.append(workspace)
-            return workspace
+    blocks, made, bad = items.size - 1, [], []
+    workspaces = Workspaces(lambda: (row_size, np.zeros(m, unit.dtype), indptr, new_row(m, index, dtype)))
 
     def make(b, workspace):
         deadline.check()
@@ -165,8 +155,9 @@ def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bo
             return handed.take(0, index)[:used], handed.take(1, dtype)[:used]
 
     def drop(first, last):
-        """Drop from these blocks what is small for the rows so far; returns how many entries are kept in any case."""
-        column_size = np.max([workspace[1] for workspace in workspaces], axis=0)
+        """Drop the entries of these blocks that are small for the rows so far. Returns the number of entries that are
+        kept in any case."""
+        column_size = np.max([workspace[1] for workspace in workspaces.all], axis=0)
         both = np.maximum(row_size, column_size)  # of a symmetric S: those of the rows so far are final
         sizes = (both, both) if upper else (row_size, column_size)
 
@@ -182,8 +173,8 @@ def complement(A, left: Left, terms: Terms, drop_tol, upper: bool, hermitian: bo
     wave, sure = blocks if most is None else max(WAVE, SHARE * get_num_threads()), 0
     for first in range(0, blocks, wave):
         last = min(first + wave, blocks)
-        spare[:] = workspaces
-        made += each(last - first, lambda t, workspace, first=first: make(first + t, workspace), begin)
+        workspaces.back()
+        made += each(last - first, lambda t, workspace, first=first: make(first + t, workspace), workspaces.one)
         deadline.check()
         sure += drop(first, last)
         if most is not None and sure > most:
@@ -275,8 +266,8 @@ def _rows(first, last, A, left, terms, drop_tol, unit, upper, hermitian, row_siz
 
 @compiled
 def _drop(first, last, row_size, column_size, drop_tol, counts, columns, values):
-    """Drop from the (columns, values) of rows first..last - 1, in place, what is small; returns how many are left, and
-    how many of these are kept whatever the columns are."""
+    """Drop the small entries of rows first..last - 1, in place in (columns, values). Returns the number of entries that
+    remain, and how many of these are kept whatever the columns are."""
     begin, used, large = np.uint64(0), np.uint64(0), 0
     for r in range(first, last):
         end = begin + np.uint64(counts[r + 1])
@@ -294,7 +285,7 @@ def _drop(first, last, row_size, column_size, drop_tol, counts, columns, values)
 
 
 def mirrored(S: SchurComplement, hermitian: bool) -> SchurComplement:
-    """The whole of a symmetric S, of which S has the upper triangle, rows with their diagonal first."""
+    """The whole of a symmetric S, of which the argument is the upper triangle, with the diagonal first in each row."""
     starts = np.zeros_like(S.indptr)
     total = 2 * S.indices.size - (S.indptr.size - 1)
     indices, data = np.empty(total, S.indices.dtype), np.empty(total, S.data.dtype)
