@@ -218,6 +218,13 @@ def test_a_direction_without_shadow_vectors_and_by_real_numbers(backend, dtype, 
     np.testing.assert_array_equal(after["p"], values["z"] + values["rho"] / values["rho_old"] * values["p"])
 
 
+@pytest.mark.parametrize("n", [20, 2**16])
+def test_a_direction_after_a_breakdown_divides_by_nothing(backend, n):
+    given_ = {"rho_old": 0, "state": {CODE: BROKEN}}
+    values = Values(np.complex64, n, 3).arguments("recurrences", "direction", given_)
+    unchanged(values, agree(backend, "recurrences", "direction", values))
+
+
 SHARED_STEPS = ("dot", "dotu", "norm", "dot_and_norm", "cg_step", "direction")
 
 

@@ -91,9 +91,7 @@ def advance(state, z, x, best):
 
 
 @compiled
-def _turn(state, beta, z, p):
-    if state[CODE] != RUNNING:
-        return
+def _turn(beta, z, p):
     for i in range(p.size):
         p[i] = z[i] + beta * p[i]
 
@@ -101,9 +99,11 @@ def _turn(state, beta, z, p):
 @by_items
 def _direction_of_chunks(t, monitor, rho, rho_old, z, p, z_shadow, p_shadow):
     k = slice(t * CHUNK, min((t + 1) * CHUNK, p.size))
-    _turn(monitor, rho[0] / rho_old[0], z[k], p[k])
-    if z_shadow is not None:
-        _turn(monitor, np.conj(rho[0] / rho_old[0]), z_shadow[k], p_shadow[k])
+    if monitor[CODE] == RUNNING:
+        beta = rho[0] / rho_old[0]
+        _turn(beta, z[k], p[k])
+        if z_shadow is not None:
+            _turn(np.conj(beta), z_shadow[k], p_shadow[k])
 
 
 def _long_direction(*arguments):
@@ -114,10 +114,12 @@ def _long_direction(*arguments):
 @compiled
 def direction(state, rho, rho_old, z, p, z_shadow, p_shadow):
     """p = z + beta p with beta = rho / rho_old, and p_shadow = z_shadow + conj(beta) p_shadow if these are not None."""
-    beta = rho[0] / rho_old[0]
-    _turn(state, beta, z, p)
+    if state[CODE] != RUNNING:
+        return
+    beta = rho[0] / rho_old[0]  # a division of complex numbers by 0 raises an exception
+    _turn(beta, z, p)
     if z_shadow is not None:
-        _turn(state, np.conj(beta), z_shadow, p_shadow)
+        _turn(np.conj(beta), z_shadow, p_shadow)
 
 
 @compiled
