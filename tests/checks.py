@@ -170,6 +170,13 @@ def run_at_once(work, count=6):
         return list(pool.map(begin, range(count)))
 
 
+def bordered(side):
+    """The 5-point equation without boundary values, and a mean value: a dense row, a gap at the end of the diagonal."""
+    T = sp.diags([-np.ones(side - 1), np.r_[1, 2 * np.ones(side - 2), 1], -np.ones(side - 1)], [-1, 0, 1])
+    grid, one = sp.kron(T, sp.eye(side)) + sp.kron(sp.eye(side), T), np.ones((side**2, 1))
+    return sp.csr_matrix(sp.bmat([[grid, one], [one.T, None]]))
+
+
 def longest_chain(n, dtype="float64"):
     """(n, n) with a full last row and a subdiagonal: n levels below the diagonal, and a row as long as the matrix."""
     A = sp.diags([np.full(n - 1, -1.0), np.full(n, 4.0)], [-1, 0], format="lil")

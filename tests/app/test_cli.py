@@ -146,8 +146,8 @@ def test_every_method_by_its_name(capsys, method, recipe):
     assert result["method"] == method
 
 
-def test_the_word_about_compiling_is_no_part_of_the_json(capsys, everywhere, terminal, recipe_of):
-    terminal()
+def test_the_word_about_compiling_is_no_part_of_the_json(capsys, everywhere, monkeypatch, recipe_of):
+    monkeypatch.delenv("FINELU_SILENT", raising=False)
     everywhere("_said", False)
     recipe_of(lambda A: compiling.begun() or finelu.Jacobi().factor(A))
     status, out, err = run(capsys, "solve", SMALL, "--recipe", "own", "--json")
@@ -295,7 +295,8 @@ def test_inspect_a_poisson_problem(capsys):
     assert status == 0
     assert (found["n"], found["nnz"]) == (125, 725)
     assert found["pattern_symmetric"] and found["hermitian"] and found["asymmetry"] == 0
-    assert found["diagonal"] == {"missing": 0, "first_missing": -1, "zero": 0, "first_zero": -1, "positive": True}
+    first = {"first_missing": -1, "first_zero": -1}
+    assert found["diagonal"] == {"missing": 0, "zero": 0, "positive": True, "usable": True} | first
     assert found["dominant_rows"] == 1.0
     assert found["bandwidth"] == 25
     assert (found["levels_lower"], found["levels_upper"]) == (13, 13)  # planes i + j + k = const of a 5^3 grid

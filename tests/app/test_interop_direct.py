@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from checks import DTYPES, PATTERNS, assert_close, bordered, dominant_matrices, one_line, perturbed
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import ended
@@ -29,7 +30,6 @@ from finelu.preconditioners.direct import pardiso
 from finelu.preconditioners.direct.analysis import analysed
 from finelu.preconditioners.direct.pardiso import mkl
 from finelu.threads import available_cores
-from tests.checks import DTYPES, PATTERNS, assert_close, dominant_matrices, one_line, perturbed
 
 try:
     import nbklu
@@ -626,16 +626,9 @@ def test_klu_is_asked_first_where_a_matrix_is_like_a_circuit(monkeypatch):
 # Dense rows, and patterns without a full structural rank, which `solve` counts with KLU and PARDISO there
 
 
-def _bordered(side):
-    """The 5-point equation without boundary values, and a mean value: a dense row, a gap at the end of the diagonal."""
-    T = sp.diags([-np.ones(side - 1), np.r_[1, 2 * np.ones(side - 2), 1], -np.ones(side - 1)], [-1, 0, 1])
-    grid, one = sp.kron(T, sp.eye(side)) + sp.kron(sp.eye(side), T), np.ones((side**2, 1))
-    return sp.csr_matrix(sp.bmat([[grid, one], [one.T, None]]))
-
-
 @klu
 def test_klu_is_not_asked_first_for_a_system_with_a_dense_border():
-    A = _bordered(60)
+    A = bordered(60)
     first, *_ = rungs(traits(fl.as_csr(A, diagonal=False)))["direct"].recipes
     F = first.factor(A)
     assert first == fl.SparseLU() and F.nnz <= 1.05 * F.report.expected_nnz
@@ -646,7 +639,7 @@ def test_klu_is_not_asked_first_for_a_system_with_a_dense_border():
 
 @blocks
 def test_pardiso_takes_the_order_that_was_counted_for_a_system_with_a_dense_border():
-    A = _bordered(120)
+    A = bordered(120)
     F = fl.SparseLU().factor(A)
     assert F.report.backend == "pardiso" and F.nnz <= F.report.expected_nnz
     b = np.random.default_rng(0).standard_normal(A.shape[0])
