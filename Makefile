@@ -1,5 +1,5 @@
-# make demo | test | test-all | test-minimum | coverage | fuzz | test-interop | test-petsc | lint | format | cuda | kernels |
-# wheel | dist | check-dist | bench | docs | clean: each makes what it needs first, in .venv or in an environment of its own.
+# make demo | test | test-all | test-minimum | coverage | fuzz | test-interop | test-petsc | lint | format | cuda |
+# cpu-kernels | kernels | wheel | dist | check-dist | bench | docs | clean: each makes what it needs first, in .venv or in an environment of its own.
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
@@ -14,7 +14,7 @@ NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help installed demo forget test test-all test-minimum coverage fuzz interop-venv test-interop test-petsc lint \
-    format cuda kernels wheel dist check-dist bench docs clean
+    format cuda cpu-kernels kernels wheel dist check-dist bench docs clean
 
 help:
 	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
@@ -26,7 +26,8 @@ help:
 	@echo "make test-petsc   run the tests that need PETSc or MPI, on 1, 2 and 4 processes (PETSC_WHEELS=folder, PETSC=required)"
 	@echo "make lint   check style (ruff), types (mypy), the floors of imports, the words and the constants"
 	@echo "make cuda   compile every CUDA kernel for every type it is used with"
-	@echo "make kernels  compile them to the machine code that a wheel carries (KERNELS='--arch sm_90')"
+	@echo "make cpu-kernels  compile the CPU's kernels in all types to the machine code that a wheel carries"
+	@echo "make kernels  the same, and every CUDA kernel (KERNELS='--arch sm_90')"
 	@echo "make wheel  make it, and a wheel with it, in dist"
 	@echo "make dist   make the sdist, and a wheel from it without machine code, in dist"
 	@echo "make check-dist   check what lies in dist: the metadata, and the demo in a fresh environment with the wheel"
@@ -121,9 +122,12 @@ format: $(VENV)/.stamp-lint
 cuda: $(if $(NVCC),$(BIN)/python,$(VENV)/.stamp-nvrtc)
 	$(BIN)/python tools/compile_cuda.py --known "$(FINELU_CACHE)/cuda"
 
+cpu-kernels: $(BIN)/python $(VENV)/.stamp-report
+	$(BIN)/python tools/build_cpu_kernels.py $(CPU_KERNELS)
+
 # By NVRTC of CUDA 12, whatever nvcc there is.
 KERNELS ?=
-kernels: $(VENV)/.stamp-kernels
+kernels: cpu-kernels $(VENV)/.stamp-kernels
 	$(BIN)/python tools/build_kernels.py $(KERNELS)
 
 wheel: kernels
@@ -148,5 +152,5 @@ docs: $(VENV)/.stamp-docs
 	    build/site --include=*.html || { echo "make: these pages load something from elsewhere" >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) build dist src/finelu/kernels/cuda/binaries .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis src/finelu.egg-info
+	rm -rf $(VENV) build dist src/finelu/kernels/*/binaries .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis src/finelu.egg-info
 	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -134,6 +135,14 @@ def documented(page, what):
     return found
 
 
+@contextmanager
+def refused(kind, match=None):
+    """A block that raises this error, with a text like this in one clear line."""
+    with pytest.raises(kind, match=match) as error:
+        yield error
+    one_line(error)
+
+
 def in_one_file(first):
     """The recipe or the method of docs/extend.md whose code begins so, without the calls that follow it there."""
     text = (Path(__file__).resolve().parents[1] / "docs" / "extend.md").read_text()
@@ -159,6 +168,13 @@ def run_at_once(work, count=6):
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(begin, range(count)))
+
+
+def bordered(side):
+    """The 5-point equation without boundary values, and a mean value: a dense row, a gap at the end of the diagonal."""
+    T = sp.diags([-np.ones(side - 1), np.r_[1, 2 * np.ones(side - 2), 1], -np.ones(side - 1)], [-1, 0, 1])
+    grid, one = sp.kron(T, sp.eye(side)) + sp.kron(sp.eye(side), T), np.ones((side**2, 1))
+    return sp.csr_matrix(sp.bmat([[grid, one], [one.T, None]]))
 
 
 def longest_chain(n, dtype="float64"):

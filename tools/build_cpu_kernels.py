@@ -2,8 +2,8 @@
 
 Usage: python tools/build_cpu_kernels.py [--processor x86-64-v3] [--jobs N] [--dtypes float64 ...] [--int32]
 
-Writes `src/finelu/kernels/cpu/binaries/<processor>.zip`, see kernels/cpu/runtime/store.py: what Numba makes, in this
-version, of each kernel for all types of arguments that the public calls of finelu.warmup give it, in the four dtypes,
+Writes `src/finelu/kernels/cpu/binaries/<processor>-numba<version>.zip`, see kernels/cpu/runtime/store.py: the code that
+Numba makes of each kernel for all types of arguments that the public calls of finelu.warmup give it, in four dtypes,
 with int32 indices and with the int64 ones of matrices with more than 2^31 entries. The sums of the vectors' kernels
 have the order that the vector unit of the processor likes: that of x86-64-v3 is that of all processors with AVX2 or
 AVX-512 that LLVM takes 256 bits at a time for, and so of the code that Numba makes on these machines. Ends with status
@@ -101,8 +101,8 @@ def run(dtype: str, long: bool, number: int) -> str:
     return ""
 
 
-def pack(folder: Path, processor: str, features: list[str]) -> tuple[Path, int]:
-    """The archive of all that was compiled, and the number of signatures."""
+def pack(folder: Path, processor: str, features: list[str], into: Path | None = None) -> tuple[Path, int]:
+    """The archive of all that lies in a folder of kernels, and the number of signatures."""
     import llvmlite.binding as llvm
     import numba
 
@@ -117,8 +117,10 @@ def pack(folder: Path, processor: str, features: list[str]) -> tuple[Path, int]:
         module = name.rpartition(".")[0]
         digests[module] = sources(str(KERNELS.joinpath("cpu", *module.split("."))) + ".py")
     index = {"numba": numba.__version__, "triple": llvm.get_process_triple(), "features": features, "sources": digests}
-    BINARIES.mkdir(exist_ok=True)
-    path, unfinished = BINARIES / f"{processor}.zip", BINARIES / f"{processor}.part"
+    into = BINARIES if into is None else into
+    into.mkdir(exist_ok=True)
+    path = into / f"{processor}-numba{numba.__version__}.zip"
+    unfinished = path.with_suffix(".part")
     with zipfile.ZipFile(unfinished, "w") as archive:
         for name, content in {INDEX: json.dumps(index).encode(), **members}.items():
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # a ZipInfo is of 1980

@@ -506,15 +506,6 @@ def _graph(A: CSR) -> sp.csr_matrix:
     return sp.csr_matrix((np.ones(columns.size), columns, starts), shape=A.shape)
 
 
-def _library(module: str, what: str, requirement: str, instead: str) -> Any:
-    try:
-        return with_own_symbols(module)
-    except ImportError as error:
-        raise ParameterError(
-            f"{what} needs {requirement}, which is not installed: pip install {requirement}, {instead}."
-        ) from error
-
-
 def _installed(module: str) -> Any:
     """The module, or None."""
     try:
@@ -523,8 +514,14 @@ def _installed(module: str) -> Any:
         return None
 
 
-def _metis(what: str) -> Any:
-    return _library("pymetis", what, "'finelu[metis]'", "or use 'mmd'")
+def _metis(what: str, instead: str = "mmd") -> Any:
+    """METIS. Raises ParameterError if `what` needs it and pymetis is not installed."""
+    metis = _installed("pymetis")
+    if metis is None:
+        raise ParameterError(
+            f"{what} needs 'finelu[metis]', which is not installed: pip install 'finelu[metis]', or use {instead!r}."
+        )
+    return metis
 
 
 def _adjacency(metis: Any, S: Any) -> Any:

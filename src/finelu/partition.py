@@ -273,7 +273,7 @@ def _consecutive(A: CSR, size: int) -> Partition:
 
 
 def _by_metis(A: CSR, size: int) -> Partition:
-    metis = ordering._library("pymetis", "method='metis'", "'finelu[metis]'", "or use 'aggregate'")
+    metis = ordering._metis("method='metis'", "aggregate")
     host = A.on(np)
     graph, _ = _graph(host)
     vertices = np.arange(A.n, dtype=np.int32)

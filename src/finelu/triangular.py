@@ -149,8 +149,7 @@ class TriangularSolver:
     @property
     def method(self) -> str:
         """The method in use; "auto" may change to another on the CPU after some solves."""
-        chosen: str = self.plan.method
-        return chosen
+        return str(self.plan.method)
 
     @property
     def levels(self) -> int | None:

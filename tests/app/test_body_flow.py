@@ -200,55 +200,7 @@ def test_the_cycle_of_a_history():
         assert bf.cycle(t, 1 + 0 * t, lift) is None
 
 
-# The command line
-
-
-def call(capsys, *arguments):
-    try:
-        status = bf.main([str(a) for a in arguments])
-    except SystemExit as end:
-        status = end.code
-    return status, *capsys.readouterr()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (("cylinder", "--cells", 24, 16, "--blocks", 3), "length of the recirculation"),
-        (("cylinder", "--re", 100, "--cells", 24, 16, "--dt", 0.4, "--steps", 3), "no periods that repeat"),
-        (("airfoil", "--cells", 40, 12, "--alpha", 2, "--blocks", 5, "--tolerance", 1e-3), "lift 0."),
-    ],
-    ids=["steady", "in time", "airfoil"],
-)
-def test_the_cases_run_and_are_drawn(capsys, tmp_path, arguments, line):
-    pytest.importorskip("matplotlib")
-    status, out, err = call(capsys, *arguments, "--png", tmp_path / "flow.png")
-    assert (status, err) == (0, "") and line in out
-    for part in ("BILU FACT", "SOLV/CORR", "RHS", "AFILL", "MPI"):
-        assert part in out
-    assert (tmp_path / "flow.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "text"),
-    [
-        (("cylinder", "--re", 0), 2, "0 is not a finite number above 0"),
-        (("cylinder", "--grid", "huge"), 2, "invalid choice"),
-        (("cylinder", "--cells", 8, 4, "--blocks", 5), 2, "5 blocks of 8 cells"),
-        (("cylinder", "--distance", 1), 2, "2 or more diameters"),
-        (("airfoil", "--blocks", 2), 2, "at least 3"),
-        (("airfoil", "--cells", 8, 8), 2, "at least 16"),
-        (("airfoil", "--alpha", "nan"), 2, "nan is not between -90 and 90"),
-        (("cylinder", "--png", "/no/such/folder/a.png"), 2, "a folder that exists"),
-        (("sphere",), 2, "invalid choice"),
-        (("cylinder", "--cells", 16, 8, "--steps", 2), 1, "not converged: 2 pseudo steps"),
-    ],
-    ids=str,
-)
-def test_bad_input_is_one_clear_line(capsys, arguments, status, text):
-    got, _, err = call(capsys, *arguments)
-    assert got == status and text in err
-    assert err.count("\n") == 1 and "Traceback" not in err
+# Blocks
 
 
 def test_a_folded_cell_is_named():
@@ -256,14 +208,6 @@ def test_a_folded_cell_is_named():
     nodes[:, 9, 2] = 0.0
     with pytest.raises(ParameterError, match=r"block o2: cell \(2, 1\) has the volume -"):
         bf.ring(nodes, 2)
-
-
-def test_ctrl_c_ends_cleanly(capsys, meanwhile):
-    def interrupted(*arguments):
-        raise KeyboardInterrupt
-
-    meanwhile(bf, run=interrupted)
-    assert call(capsys, "cylinder")[::2] == (130, "interrupted\n")
 
 
 @pytest.mark.parametrize(
@@ -279,7 +223,8 @@ def test_processes_share_the_blocks(capsys, monkeypatch, processes, blocks, more
         assert done.returncode != 0
     else:
         assert done.returncode == 0, done.stderr
-        _, out, _ = call(capsys, *arguments)
+        bf.main(arguments)
+        out = capsys.readouterr().out
 
         def results(text):  # the lines of a steady flow, or of its time steps
             return [line for line in text.splitlines() if line.startswith(("drag", "  "))]

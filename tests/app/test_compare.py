@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from command_line import run, run_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
 import finelu
 from finelu import report
-from finelu.cli import main
 from finelu.compare import (
     REFERENCES,
     Candidate,
@@ -60,18 +60,6 @@ def made_up(name, setup, solve, outcome="converged", method="cg", device="cpu", 
     return Measurement(
         name=name, recipe=recipe, method=method, device=device, outcome=outcome, setup=setup, solve=solve, **more
     )
-
-
-def run(capsys, *arguments):
-    status = main([str(a) for a in arguments])
-    return status, *capsys.readouterr()
-
-
-def run_json(capsys, *arguments):
-    status, out, err = run(capsys, *arguments, "--json")
-    assert err == ""
-    assert out.count("\n") == 1
-    return status, json.loads(out)
 
 
 class Forked:
@@ -342,31 +330,6 @@ def test_compiling_takes_nothing_of_a_share():
     assert 990.0 < share.left <= 1005.0
 
 
-def test_a_candidate_is_not_ended_while_it_compiles(clock):
-    """The clock and the process are made up: 1000 s of compiling, of a share of 10 s and a budget of 20 s."""
-    clock = clock()
-    candidate = Candidate("none", None, "cg", "cpu")
-    row = candidate.row("converged", "")
-    course = [(0, ("stage", "cg", "the solve")), (1, ("compiling", None)), (1001, ("compiling", 1000.0)), (1005, row)]
-    course += [(1006, ("end",))]
-
-    class Channel:
-        def send(self, message):
-            pass
-
-        def poll(self, seconds):
-            clock.ahead += seconds
-            return clock.ahead >= course[0][0]
-
-        def recv(self):
-            return course.pop(0)[1]
-
-    worker = object.__new__(Worker)
-    worker.channel, worker.system, worker.compiled, worker.ended = Channel(), None, 0.0, False
-    assert list(worker.measure(candidate, 10.0, 20.0, math.inf, lambda text: None)) == [row]
-    assert worker.compiled == 1000.0 and not worker.ended
-
-
 def test_density_and_level_sizes_count_everything():
     A = finelu.gallery.problem("poisson7:6")
     assert density(A, 1000).tolist() == (A != 0).toarray().astype(int).tolist()
@@ -407,10 +370,10 @@ def clock(meanwhile):
     return read
 
 
-class Silent:
-    """A channel to a process that has sent these messages, and sends nothing more; waiting for it takes time."""
+class Course:
+    """A channel to a process that sends each message at its time, and nothing more; waiting for it takes time."""
 
-    def __init__(self, clock, *messages):
+    def __init__(self, clock, messages):
         self.clock, self.messages = clock, list(messages)
 
     def send(self, _):
@@ -418,11 +381,32 @@ class Silent:
 
     def poll(self, seconds):
         assert seconds > 0
-        self.clock.ahead += 0.0 if self.messages else seconds
-        return bool(self.messages)
+        if not self._due():
+            self.clock.ahead += seconds
+        return self._due()
+
+    def _due(self):
+        return bool(self.messages) and self.messages[0][0] <= self.clock.ahead
 
     def recv(self):
-        return self.messages.pop(0)
+        return self.messages.pop(0)[1]
+
+
+def waiting(clock, *messages):
+    """A Worker whose process sends these at their times."""
+    worker = object.__new__(Worker)
+    worker.channel, worker.system, worker.ended, worker.compiled = Course(clock, messages), None, False, 0.0
+    return worker
+
+
+def test_a_candidate_is_not_ended_while_it_compiles(clock):
+    """1000 s of compiling, of a share of 10 s and a budget of 20 s."""
+    candidate = Candidate("none", None, "cg", "cpu")
+    row = candidate.row("converged", "")
+    course = [(0, ("stage", "cg", "the solve")), (1, ("compiling", None)), (1001, ("compiling", 1000.0)), (1005, row)]
+    worker = waiting(clock(), *course, (1006, ("end",)))
+    assert list(worker.measure(candidate, 10.0, 20.0, math.inf, lambda text: None)) == [row]
+    assert worker.compiled == 1000.0 and not worker.ended
 
 
 @pytest.mark.parametrize(
@@ -436,8 +420,7 @@ class Silent:
 )
 def test_what_takes_too_long_is_ended_a_second_after_its_share(clock, messages, end):
     clock, ended = clock(lambda: 100.0), []
-    worker = object.__new__(Worker)
-    worker.channel, worker.system, worker.ended, worker.compiled = Silent(clock, *messages), None, False, 0.0
+    worker = waiting(clock, *((0, message) for message in messages))
     worker.end = lambda: ended.append(clock.monotonic())
     A = as_csr(finelu.gallery.problem("poisson7:4"))
     todo, _ = candidates(A, properties(A), ["ic0"], ["cpu"])

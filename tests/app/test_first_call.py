@@ -140,8 +140,8 @@ def closed():
 
 
 @pytest.mark.parametrize("stream", [None, closed(), Refusing()], ids=["none", "closed", "a pipe without a reader"])
-def test_a_stderr_that_takes_nothing_does_no_harm(monkeypatch, stream):
-    monkeypatch.setattr(sys, "stderr", stream)
+def test_a_stderr_that_takes_nothing_does_no_harm(meanwhile, monkeypatch, stream):
+    meanwhile(sys, stderr=stream)
     monkeypatch.delenv("FINELU_SILENT", raising=False)
     assert not compiling.tell("a line")
 
@@ -186,7 +186,7 @@ from finelu.kernels.cpu import recurrences, vectors
 n = 3 * vectors.CHUNK + 1
 state, one, p = np.zeros(16, np.int32), np.ones(1), np.zeros(n)
 state[monitor.CODE] = monitor.RUNNING
-recurrences._long_cg_direction(state, one, one, np.ones(n), p)
+recurrences._long_direction(state, one, one, np.ones(n), p, None, None)
 print(vectors.CHUNK, p.all())
 """
 
@@ -229,18 +229,18 @@ def test_after_a_warmup_nothing_is_left_to_compile(tmp_path):
     assert json.loads(run(PLAIN, *larger, **given)[1])["converged"] and kept(tmp_path) == before
 
 
-def test_a_warmup_says_how_long_it_took_and_where_the_kernels_are(monkeypatch, capsys):
+def test_a_warmup_says_how_long_it_took_and_where_the_kernels_are(meanwhile, capsys):
     from finelu import warmup
     from finelu.cli import main
 
     asked = []
-    monkeypatch.setattr(warmup, "pieces", lambda dtype: [(f"piece of {dtype}", lambda: asked.append(dtype))])
+    meanwhile(warmup, pieces=lambda dtype: [(f"piece of {dtype}", lambda: asked.append(dtype))])
     assert main(["warmup"]) == 0
     out = capsys.readouterr().out
     assert asked == ["float64"] and out.startswith("took ") and warmup.kernel_folder() in out.replace("\n", "")
     assert main(["warmup", "--all"]) == 0
     assert asked[1:] == list(warmup.DTYPES)
-    monkeypatch.setattr(compiling, "_kept", False)
+    meanwhile(compiling, _kept=False)
     assert main(["warmup"]) == 1 and "set FINELU_CACHE" in capsys.readouterr().out
 
 

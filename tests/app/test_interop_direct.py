@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from checks import DTYPES, PATTERNS, assert_close, bordered, dominant_matrices, one_line, perturbed
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import ended
@@ -22,13 +23,13 @@ from finelu.auto.cost import Costs
 from finelu.auto.ladder import Ladder
 from finelu.compare import held_bytes
 from finelu.errors import FineluError, MatrixError, NoFactors, ParameterError, SingularMatrix, StructurallySingular
+from finelu.factors import Columns
 from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
 from finelu.preconditioners.direct import pardiso
 from finelu.preconditioners.direct.analysis import analysed
 from finelu.preconditioners.direct.pardiso import mkl
 from finelu.threads import available_cores
-from tests.checks import DTYPES, PATTERNS, assert_close, dominant_matrices, one_line, perturbed
 
 try:
     import nbklu
@@ -191,15 +192,16 @@ def test_no_room_for_an_analysis_leaves_the_direct_solve_out(meanwhile):
         fl.SparseLU(backend="klu").factor(network())
 
 
-def test_without_nbklu_it_is_named_and_auto_does_without(without):
-    without("klu")
-    A = network()
-    with pytest.raises(ParameterError) as error:
-        fl.SparseLU(backend="klu").factor(A)
-    assert "pip install 'finelu[direct]'" in one_line(error)
-    F = fl.SparseLU().factor(A)
-    assert F.report.backend == "superlu"
-    assert rungs(traits(fl.as_csr(A, diagonal=False)))["direct"].recipes[0].ordering == "colamd"
+@pytest.mark.parametrize(("library", "extra"), [("klu", "direct"), ("feral", "direct"), ("pardiso", "mkl")])
+def test_what_is_not_installed_is_named_and_auto_does_without(without, library, extra):
+    without(library)
+    A = gallery.poisson7(14)
+    with pytest.raises(ParameterError, match=rf"pip install 'finelu\[{extra}\]'") as error:
+        fl.SparseLU(backend=library).factor(A)
+    one_line(error)
+    without("klu", "feral", "pardiso")
+    assert fl.SparseLU().factor(A).report.backend == fl.SparseLU().factor(network()).report.backend == "superlu"
+    assert rungs(traits(fl.as_csr(network(), diagonal=False)))["direct"].recipes[0].ordering == "colamd"
 
 
 def test_a_backend_that_is_none():
@@ -239,12 +241,12 @@ def test_feral_with_every_ordering(A, ordering, shift):
 
 @ldl
 def test_auto_takes_feral_for_symmetric_matrices_that_take_much_work():
-    light, heavy = gallery.poisson5(50), gallery.poisson7(20)
+    light, heavy = gallery.poisson5(50), gallery.poisson7(14)
     assert heavy.shape[0] > 2000 < light.shape[0]
     assert fl.SparseLU().factor(heavy).report.backend == "feral" != fl.SparseLU().factor(light).report.backend
     for recipe in (fl.SparseLU(ordering="mmd"), fl.SparseLU(matching=True), fl.SparseLU(shift=1e-9)):
         assert recipe.factor(heavy).report.backend == "superlu"
-    for A in (heavy.astype(complex), gallery.convection_diffusion(20)):
+    for A in (heavy.astype(complex), gallery.convection_diffusion(14)):
         assert fl.SparseLU().factor(A).report.backend == "superlu"
     costs = Ladder(fl.as_csr(heavy), 1e-8).costs
     costs.count_fill()
@@ -254,7 +256,7 @@ def test_auto_takes_feral_for_symmetric_matrices_that_take_much_work():
 
 @ldl
 def test_an_update_that_is_not_symmetric_is_refused_or_left_to_superlu():
-    A, b = gallery.poisson7(20), np.ones(8000)
+    A, b = gallery.poisson7(14), np.ones(2744)
     other = sp.csr_matrix(A, copy=True)
     other.data[1] *= 1.5
     F, G = fl.SparseLU().factor(A), fl.SparseLU(backend="feral").factor(A)
@@ -271,7 +273,7 @@ def test_an_update_that_is_not_symmetric_is_refused_or_left_to_superlu():
 
 @ldl
 def test_auto_leaves_what_is_symmetric_but_for_more_than_rounding_to_superlu():
-    A = sp.csr_matrix(sp.block_diag([1e8 * sp.identity(1), gallery.poisson7(20)]))
+    A = sp.csr_matrix(sp.block_diag([1e8 * sp.identity(1), gallery.poisson7(14)]))
     assert fl.SparseLU().factor(A).report.backend == "feral"
     A.data[2] *= 1 + 1e-12  # nothing compared with the largest entry
     assert fl.SparseLU().factor(A).report.backend == "superlu"
@@ -378,15 +380,6 @@ def test_what_a_library_cannot_take_is_named(backend, recipe, A, kind, words):
     gc.collect()  # before another test has no PARDISO
 
 
-def test_without_feral_it_is_named_and_auto_does_without(without):
-    without("feral")
-    A = gallery.poisson7(20)
-    with pytest.raises(ParameterError, match="pip install 'finelu\\[direct\\]'") as error:
-        fl.SparseLU(backend="feral").factor(A)
-    one_line(error)
-    assert fl.SparseLU().factor(A).report.backend == "superlu"
-
-
 def skew(A):
     """A with phases, Hermitian still."""
     above = sp.triu(A, 1).tocsr()
@@ -431,7 +424,7 @@ def test_pardiso_with_every_ordering_and_new_values(A, ordering, symmetric):
 @blocks
 def test_auto_takes_pardiso_where_much_work_is_counted(without):
     without("klu")
-    light, heavy, wind = gallery.poisson5(50), gallery.poisson7(20), gallery.convection_diffusion(20)
+    light, heavy, wind = gallery.poisson5(50), gallery.poisson7(14), gallery.convection_diffusion(14)
     assert [fl.SparseLU().factor(A).report.backend for A in (light, heavy, wind)] == ["superlu", "pardiso", "pardiso"]
     for recipe in (fl.SparseLU(ordering="mmd"), fl.SparseLU(matching=True), fl.SparseLU(shift=1e-9)):
         assert recipe.factor(heavy).report.backend == "superlu"
@@ -439,13 +432,13 @@ def test_auto_takes_pardiso_where_much_work_is_counted(without):
     costs.count_fill()
     first = costs.rungs["direct"].recipes[0]
     assert costs.known(first) is costs.analysis and costs.analysis.library.name == "pardiso"
-    moved = sp.csr_matrix(wind)[np.roll(np.arange(8000), 1)]  # its diagonal is weak or missing
+    moved = sp.csr_matrix(wind)[np.roll(np.arange(2744), 1)]  # its diagonal is weak or missing
     assert fl.SparseLU().factor(moved).report.backend == "superlu"
 
 
 @blocks
 def test_factors_of_pardiso_follow_what_values_are():
-    A, b = gallery.poisson7(20), np.ones(8000)
+    A, b = gallery.poisson7(14), np.ones(2744)
     other = sp.csr_matrix(A, copy=True)
     other.data[1] *= 1.5
     F = fl.SparseLU().factor(A)
@@ -507,7 +500,7 @@ def test_pardiso_takes_the_order_of_the_count_unless_a_dissection_pays_or_the_di
 @blocks
 def test_pivots_that_are_too_small_for_pardiso_in_a_given_order_are_matched(begun):
     A = gallery.stokes(40)
-    columns, b = sp.csc_matrix(A), A @ np.ones(A.shape[0])
+    columns, b = Columns(A.indptr, A.indices, A.data, A.shape), A @ np.ones(A.shape[0])  # symmetric
     made = pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, True, fl.ordering.amd(A)).factor(columns, "singular")
     (first, given, replaced), (then, again, left) = begun
     assert first == then == pardiso.INDEFINITE and given and not again and replaced > 0 == left == made.replaced
@@ -541,13 +534,6 @@ def test_threads_of_pardiso_are_as_many_as_finelu_has_and_do_not_wait(meanwhile)
     finally:
         fl.set_num_threads(available_cores())
     assert seen and set(seen) == {(1, 0)} and (mkl().MKL_Get_Max_Threads(), openmp.kmp_get_blocktime()) == before
-
-
-def test_without_pypardiso_it_is_named(without):
-    without("pardiso")
-    with pytest.raises(ParameterError, match="pip install 'finelu\\[mkl\\]'") as error:
-        fl.SparseLU(backend="pardiso").factor(gallery.poisson7(6))
-    one_line(error)
 
 
 @blocks
@@ -640,16 +626,9 @@ def test_klu_is_asked_first_where_a_matrix_is_like_a_circuit(monkeypatch):
 # Dense rows, and patterns without a full structural rank, which `solve` counts with KLU and PARDISO there
 
 
-def _bordered(side):
-    """The 5-point equation without boundary values, and a mean value: a dense row, a gap at the end of the diagonal."""
-    T = sp.diags([-np.ones(side - 1), np.r_[1, 2 * np.ones(side - 2), 1], -np.ones(side - 1)], [-1, 0, 1])
-    grid, one = sp.kron(T, sp.eye(side)) + sp.kron(sp.eye(side), T), np.ones((side**2, 1))
-    return sp.csr_matrix(sp.bmat([[grid, one], [one.T, None]]))
-
-
 @klu
 def test_klu_is_not_asked_first_for_a_system_with_a_dense_border():
-    A = _bordered(60)
+    A = bordered(60)
     first, *_ = rungs(traits(fl.as_csr(A, diagonal=False)))["direct"].recipes
     F = first.factor(A)
     assert first == fl.SparseLU() and F.nnz <= 1.05 * F.report.expected_nnz
@@ -660,7 +639,7 @@ def test_klu_is_not_asked_first_for_a_system_with_a_dense_border():
 
 @blocks
 def test_pardiso_takes_the_order_that_was_counted_for_a_system_with_a_dense_border():
-    A = _bordered(120)
+    A = bordered(120)
     F = fl.SparseLU().factor(A)
     assert F.report.backend == "pardiso" and F.nnz <= F.report.expected_nnz
     b = np.random.default_rng(0).standard_normal(A.shape[0])

@@ -75,16 +75,6 @@ def test_they_precondition_an_eigenvalue_solver():
     np.testing.assert_allclose(np.sort(found), np.sort(sla.eigsh(A, 3, sigma=0)[0]), rtol=1e-8)
 
 
-def test_as_a_linear_operator_they_know_their_adjoint():
-    A = fl.gallery.problem(GENERAL)
-    F = fl.ILU0().factor(A)
-    M = sla.aslinearoperator(F)
-    r, R = values(A.shape[0], "float64"), values((A.shape[0], 3), "float64")
-    assert M.dtype == F.dtype and M.shape == F.shape
-    assert (M @ r == F.solve(r)).all() and (M.H @ r == F.solve(r, "H")).all()
-    assert (F.solve(R) == M @ R).all()
-
-
 @ON_GPU
 @pytest.mark.parametrize(
     ("name", "problem", "recipe"),

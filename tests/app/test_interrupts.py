@@ -213,7 +213,7 @@ except KeyboardInterrupt:
 def test_an_interrupt_between_two_lines_that_free_one_object_waits(tmp_path):
     found = tmp_path / "found.py"
     found.write_text(CAUGHT_IN_LLVM)
-    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    env = os.environ | {"FINELU_CACHE": str(tmp_path)}
     assert python("-X", "faulthandler", found, preexec_fn=heard, env=env) == (0, "interrupted True 1 6.0\n", "")
 
 

@@ -45,7 +45,7 @@ def test_an_import_upwards_is_found(monkeypatch):
     tool = FLOORS["violations"].__globals__
     true = tool["imports"]
     upwards = {"matrix.door": {"krylov.cg"}, "kernels.cpu.fill": {"kernels.cpu.stencil"}}
-    monkeypatch.setitem(tool, "imports", lambda name, deep=True: true(name, deep) | upwards.get(name, set()))
+    monkeypatch.setitem(tool, "imports", lambda name, **deep: true(name, **deep) | upwards.get(name, set()))
     lines = "\n".join(FLOORS["violations"]())
     assert "matrix.door (floor 9) imports krylov.cg (floor 13)" in lines and "in a circle" in lines
     assert "kernels.cpu.fill imports kernels.cpu.stencil, which the catalogue does not name" in lines

@@ -133,6 +133,8 @@ def test_solve_expects_what_was_measured_on_a_gpu(on_gpu):
     assert there.seconds("threshold") == A.nnz + 3 and there.seconds("multilevel") == host.seconds("multilevel")
     assert there.of_iteration("cg") == 2.0 * A.nnz + 0.5
     assert host.of_iteration("cg") == rates.SHIPPED.cg * A.nnz + rates.SHIPPED.overhead
+    assert host.of_iteration("gmres") == host.of_iteration("refinement") == host.of_iteration("minres")
+    assert host.of_iteration("bicg") == rates.SHIPPED.gmres * 2 * A.nnz + rates.SHIPPED.overhead  # two products
     there.keep_pace(3.0, 1.0)
     assert (there.pace, there.gpu_pace) == (1.0, 3.0) and there.seconds("threshold") == 3 * (A.nnz + 3)
     host.keep_pace(3.0, 1.0)

@@ -465,14 +465,6 @@ def test_a_recipe_and_a_method(recipe, method):
     assert method in ("auto", attempt.method) and "asked for" in attempt.why
 
 
-@pytest.mark.parametrize("method", krylov.METHODS)
-def test_every_method(method):
-    b = values(N, "float64")
-    solution = solve(POISSON, b, method=method)
-    assert_solved(POISSON, b, solution)
-    assert solution.attempts[0].method == method
-
-
 def test_what_was_asked_for_is_not_replaced():
     with pytest.raises(ZeroPivot):
         solve(sp.csr_matrix(sp.block_diag([np.ones((2, 2)), POISSON])), np.ones(N + 2), recipe="ilu0")

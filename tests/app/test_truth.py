@@ -278,15 +278,6 @@ def test_breakdowns_do_not_depend_on_the_scaling(name, recipe, backend):
     assert solution.converged and solution.iterations <= 60
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_size_of_dot(backend, dtype):
-    x, y = values(1000, dtype), values(1000, dtype)[::-1].copy()
-    out = backend.xp.zeros(1, x.real.dtype)
-    kernels_for(out).vectors.size_of_dot(backend.move(x), backend.move(y), out)
-    size = lambda v: abs(v.real) + abs(v.imag) if np.iscomplexobj(v) else abs(v)  # noqa: E731
-    assert float(out[0]) == pytest.approx(float((size(x) * size(y)).sum()), rel=1e-4)
-
-
 # verdicts
 
 

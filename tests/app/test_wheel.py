@@ -62,7 +62,8 @@ def test_an_sdist_holds_the_repository_and_no_machine_code(tmp_path):
     if listed.returncode != 0:
         pytest.skip("not a checkout: what belongs to the repository is not known")
     files = {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
-    left = {"src/finelu/kernels/cuda/binaries/sm_90.zip", "src/finelu/__pycache__/solve.cpython-311.pyc"}
+    archives = {f"src/finelu/kernels/{name}.zip" for name in ("cuda/binaries/sm_90", "cpu/binaries/x86-64-v3-numba0")}
+    left = {*archives, "src/finelu/__pycache__/solve.cpython-311.pyc"}
     for name in files | left:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes() if name in files else b"")

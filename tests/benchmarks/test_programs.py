@@ -62,7 +62,7 @@ PROGRAMS = {
     "spine": (spine, ["--cpu", "--matrices", ONE, *ONE_THREAD], {"ilu0", "ic0", "trsv_lower", "trsv_upper"}),
     "fgbilu": (
         fgbilu,
-        ["--cpu", "--quick", "--edges", "3,4", "--unknowns", "4,10", "--threads", "1,2"],
+        ["--cpu", "--quick", "--edges", "3", "--unknowns", "4", "--threads", "1"],
         {"factor", "solve", "residual", "steps"},
     ),
     "ilupack": (ilupack, ["--cpu", "--matrices", TWO, "--drop-tol", "0.05", *ONE_THREAD], {"gmres"}),

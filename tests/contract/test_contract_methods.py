@@ -16,8 +16,7 @@ from krylov_cases import DTYPES, kind_for, name, operator, residual, system
 
 import finelu
 from finelu.errors import MatrixError, ParameterError
-from finelu.krylov import bicg, bicgstab, cg, gmres, minres, sqmr
-from finelu.matrix import as_csr
+from finelu.krylov import bicg, bicgstab, cg, fgmres, gmres, minres, sqmr
 from finelu.result import Status
 
 METHODS = list(registered_methods().values())
@@ -152,7 +151,7 @@ def test_an_iteration_takes_the_products_that_the_method_states(method):
     def counted(product):
         return lambda v: (done.append(1), product(v))[1]
 
-    adjoint = {"rmatvec": counted(lambda v: A.conj().T @ v)} if method.method.adjoint else {}
+    adjoint = {"rmatvec": counted(lambda v: A.conj().T @ v)} if method is bicg else {}
     op = spla.LinearOperator(A.shape, matvec=counted(lambda v: A @ v), dtype=A.dtype, **adjoint)
     counts = []
     for maxiter in (5, 9):
@@ -163,22 +162,21 @@ def test_an_iteration_takes_the_products_that_the_method_states(method):
 
 
 @EVERY_METHOD
-def test_only_a_method_that_says_so_needs_products_with_the_adjoint(method):
+def test_only_bicg_needs_products_with_the_adjoint(method):
     A, b = system("spd")
     op = spla.LinearOperator(A.shape, matvec=lambda v: A @ v, dtype=A.dtype)
-    if not method.method.adjoint:
+    if method is not bicg:
         assert method(op, b).converged
         return
     with pytest.raises(MatrixError, match="A has no rmatvec"):
         method(op, b)
 
 
-@EVERY_METHOD
-def test_the_residual_of_a_method_that_minimizes_never_grows(method):
+@pytest.mark.parametrize("method", [minres, gmres, fgmres])
+def test_the_residual_of_a_method_that_minimizes_it_never_grows(method):
     A, b = system(kind_for(method))
     norms = method(A, b, rtol=1e-10).recurrence
-    grows = bool((norms[1:] > norms[:-1] * (1 + 1e-12)).any())
-    assert not (grows and method.method.minimizes)
+    assert (norms[1:] <= norms[:-1] * (1 + 1e-12)).all()
 
 
 @EVERY_METHOD
@@ -398,28 +396,6 @@ def test_a_tolerance_beyond_the_precision_is_met_by_any_finite_residual(backend,
 
 
 # What A, b, M and x0 may be
-
-
-FORMS = {
-    "csc": sp.csc_matrix,
-    "coo array": sp.coo_array,
-    "dense": lambda A: A.toarray(),
-    "list": lambda A: A.toarray().tolist(),
-    "operator": spla.aslinearoperator,
-    "finelu": lambda A: as_csr(A),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-@EVERY_METHOD
-def test_every_form_of_A_and_M_gives_the_same(method, form):
-    A, b = system(kind_for(method), m=6)
-    M = sp.diags(np.linspace(0.2, 0.3, b.size)).tocsr()
-    plain = method(A, b, M=M, rtol=1e-9)
-    preconditioner = M.toarray() if form == "list" else FORMS[form](M)
-    formed = method(FORMS[form](A), b.tolist() if form == "list" else b, M=preconditioner, rtol=1e-9)
-    np.testing.assert_allclose(formed.x, plain.x, rtol=1e-6, atol=1e-9)
-    assert abs(formed.iterations - plain.iterations) <= 1
 
 
 def test_the_working_precision_is_the_widest_of_the_system():

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from checks import one_line
+from checks import one_line, refused
 
 from finelu import ParameterError, gallery
 from finelu.preconditioners import RECIPES
@@ -128,6 +128,5 @@ def test_numbers_integers_choices_and_truths():
         (lambda: choice("x", "rmc", (None, "rcm", "mmd", "amd")), "x='rmc'; one of None, .* Did you mean 'rcm'"),
         (lambda: flag("x", 1, optional=True, of="R()"), "x must be True, False or None"),
     ):
-        with pytest.raises(ParameterError, match=text) as error:
+        with refused(ParameterError, match=text):
             check()
-        one_line(error)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
-from checks import DTYPES, assert_close, fetched, in_dtype, one_line, perturbed, values
+from checks import DTYPES, assert_close, fetched, in_dtype, perturbed, refused, values
 from contract_cases import (
     DIRECTIONS,
     EVERY_RECIPE,
@@ -159,9 +159,8 @@ def test_a_solution_goes_where_it_is_wanted(backend, name):
     assert F.solve(r, out=r) is r
     np.testing.assert_array_equal(backend.fetch(r), want)
     for out in (xp.empty(29), xp.empty((30, 1)), xp.empty(30, np.float32), [0.0] * 30):
-        with pytest.raises(MatrixError, match=r"out is a .*; the solution needs an array of shape \(30,\)") as error:
+        with refused(MatrixError, match=r"out is a .*; the solution needs an array of shape \(30,\)"):
             F.solve(r, out=out)
-        one_line(error)
     if backend.name == "cuda":
         with pytest.raises(MatrixError, match="on the GPU"):
             F.solve(r, out=np.empty(30))
@@ -175,22 +174,18 @@ NUMBERLESS = [np.array(["1"] * 30), np.array([1.0] * 30, dtype=object), np.zeros
 def test_a_wrong_right_hand_side_is_refused(backend, name):
     F = made(name).factor(backend.move(gallery.poisson5(6, 5)))
     for r in WRONG:
-        with pytest.raises(MatrixError, match=rf"shape \({r.shape[0] if r.shape else ''}.*30 rows") as error:
+        with refused(MatrixError, match=rf"shape \({r.shape[0] if r.shape else ''}.*30 rows"):
             F.solve(backend.move(r))
-        one_line(error)
     for trans in ("C", "n", None, 0, ""):
-        with pytest.raises(ParameterError, match="one of N, T, H") as error:
+        with refused(ParameterError, match="one of N, T, H"):
             F.solve(backend.move(np.ones(30)), trans=trans)
-        one_line(error)
     if backend.name == "cpu":
         for r in NUMBERLESS:
-            with pytest.raises(MatrixError, match=r"right-hand side has dtype .* numbers are needed") as error:
+            with refused(MatrixError, match=r"right-hand side has dtype .* numbers are needed"):
                 F.solve(r)
-            one_line(error)
         for form in (sp.csr_matrix, sp.coo_array, sp.csc_matrix):
-            with pytest.raises(MatrixError, match=r"right-hand side is a sparse .*toarray") as error:
+            with refused(MatrixError, match=r"right-hand side is a sparse .*toarray"):
                 F.solve(form(np.ones((30, 1))))
-            one_line(error)
 
 
 @pytest.mark.gpu
@@ -201,9 +196,8 @@ def test_devices_are_not_mixed(backend, name):
     A = gallery.poisson5(6, 5)
     on_host, on_gpu = made(name).factor(A), made(name).factor(backend.move(A))
     for F, r in ((on_host, backend.xp.ones(30)), (on_gpu, np.ones(30))):
-        with pytest.raises(DeviceError, match="different devices") as error:
+        with refused(DeviceError, match="different devices"):
             F.solve(r)
-        one_line(error)
     with pytest.raises(MatrixError, match=r"update needs the (block )?pattern"):
         on_host.update(backend.move(A))
 
@@ -233,9 +227,8 @@ def test_an_update_that_is_refused_changes_nothing(backend, name):
     F = made(name).factor(backend.move(A))
     before = applied(backend, F, R)
     for other in (gallery.tridiagonal(30), gallery.poisson5(5, 6), gallery.poisson5(6, 4)):
-        with pytest.raises(MatrixError, match=r"update needs the (block )?pattern") as error:
+        with refused(MatrixError, match=r"update needs the (block )?pattern"):
             F.update(backend.move(other))
-        one_line(error)
     elsewhere = A.tolil()
     elsewhere[3, 2], elsewhere[3, 20] = 0, 1.0  # as many entries
     with pytest.raises(MatrixError, match=r"update needs the (block )?pattern"):
@@ -277,9 +270,8 @@ def test_after_a_failed_update_there_are_no_factors_until_a_good_one(backend, na
         assert error.value.row == first and f"row {first}" in str(error.value)
     parts = [lambda r, part=part: getattr(F, part) for part in ("L", "U") if hasattr(type(F), part)]
     for use in (F.solve, F.matvec, F.rmatvec, F.__matmul__, lambda r: F.solve(r, trans="T"), *parts):
-        with pytest.raises(NoFactors, match="the last update failed") as error:
+        with refused(NoFactors, match="the last update failed"):
             use(r)
-        one_line(error)
     F.update(backend.move(A))
     if line(name).same_update:
         assert_close(backend.fetch(F.solve(r)), before, 0 if backend.name == "cpu" else 16)
@@ -342,9 +334,8 @@ def test_one_and_two_threads_give_the_same_bits(name, threads):
 def test_a_zero_pivot_is_an_error_that_names_it_or_there_are_factors(backend, name, dtype):
     A, facts = singular(dtype), line(name)
     if facts.warning is None:
-        with pytest.raises((FineluError, ArithmeticError), match=facts.zero_pivot) as error:
+        with refused((FineluError, ArithmeticError), match=facts.zero_pivot):
             made(name).factor(backend.move(A))
-        one_line(error)
         return
     F = made(name).factor(backend.move(A))
     assert np.isfinite(applied(backend, F, values((A.shape[0], 2), dtype))).all()
@@ -360,9 +351,8 @@ def test_a_row_without_a_diagonal_entry_is_named_or_does_no_harm(backend, name):
     if not line(name).needs_diagonal:
         assert np.isfinite(inverse(backend, made(name).factor(backend.move(A)))).all()
         return
-    with pytest.raises(MatrixError, match="row 4 ") as error:
+    with refused(MatrixError, match="row 4 "):
         made(name).factor(backend.move(A))
-    one_line(error)
 
 
 @EVERY_RECIPE
@@ -370,9 +360,8 @@ def test_a_matrix_that_cannot_be_factored_is_refused(backend, name):
     spoilt = gallery.poisson5(6, 5)
     spoilt.data[spoilt.indptr[7]] = np.nan
     for bad, text in ((gallery.poisson5(6, 5)[:24], "square"), (spoilt, "NaN or Inf in row 7")):
-        with pytest.raises(MatrixError, match=text) as error:
+        with refused(MatrixError, match=text):
             made(name).factor(backend.move(bad))
-        one_line(error)
 
 
 # Parameters

@@ -337,6 +337,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kind", choices=KINDS, help="of --seed (systems) and --minutes (all but gpu)")
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
+    os.environ["FINELU_SILENT"] = "1"  # lines about compiled kernels are no fault
     if given.work:
         work(given.work[0], Path(given.work[1]))
         return 0

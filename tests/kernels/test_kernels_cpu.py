@@ -322,12 +322,6 @@ def test_overflow_is_a_bad_row(dtype, tiny):
     assert cpu.elimination.ilu0(cpu.elimination.ilu0_analysis(A), data, np.empty_like(data)) == 1
 
 
-def test_levels_are_counted_where_they_are_asked_for():
-    grid = as_csr(gallery.poisson7(8))
-    assert cpu.triangular.triangular_plan(triangle(grid, True, True), "levels", 1).depth == 22
-    assert cpu.triangular.triangular_plan(triangle(grid, True, True), "sequential", 1).depth is None
-
-
 @pytest.mark.parametrize("shape", [(), (3,)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_auto_goes_over_to_levels_once_its_solves_have_taken_as_long_as_the_analysis(dtype, shape):

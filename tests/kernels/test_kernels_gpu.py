@@ -14,7 +14,7 @@ from checks import (
     in_dtype,
     long_rows,
     longest_chain,
-    one_line,
+    refused,
     run_at_once,
     values,
     with_index,
@@ -202,9 +202,8 @@ def test_the_variant_asked_for_is_the_one_that_runs(cuda, cupy):
 def test_a_variant_of_the_cpu_is_refused(cuda, cupy, variant):
     A = as_csr(cupy.asarray(gallery.poisson7(3).toarray()))
     for recipe in (ILU0(variant=variant), IC0(variant=variant)):
-        with pytest.raises(ParameterError, match=f"variant='{variant}' is not offered on the GPU") as error:
+        with refused(ParameterError, match=f"variant='{variant}' is not offered on the GPU"):
             recipe.factor(A)
-        one_line(error)
 
 
 # Bad rows
@@ -248,9 +247,8 @@ def test_zero_pivots_are_named_through_the_front_door(cupy):
     A.data[A.indices == 12_345] = 0  # Hermitian, as IC0 needs it
     assert A.data[place] == 0
     for recipe in (ILU0(), IC0()):
-        with pytest.raises(ZeroPivot, match="row 12345 ") as error:
+        with refused(ZeroPivot, match="row 12345 "):
             recipe.factor(on_gpu(as_csr(A)))
-        one_line(error)
 
 
 # Triangular solves by twin
@@ -292,18 +290,6 @@ def on_device(b):
     import cupy
 
     return cupy.asarray(b)
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("problem", WELL_CONDITIONED, ids=str)
-def test_every_method_is_the_reference(problem, kind):
-    lower, unit, trans = kind
-    A = scaled(as_csr(problem.A), unit)
-    b = values((A.n, 2), A.dtype)
-    want = reference.triangular.solve_triangular(triangle(A, lower, unit, trans), A.data, b)
-    for method in EXACT:
-        solver = TriangularSolver(on_gpu(A), lower=lower, unit=unit, trans=trans, method=method)
-        assert_close(solver.solve(on_device(b)).get(), want, 32)
 
 
 @PATTERNS
@@ -364,9 +350,8 @@ def test_one_block_takes_what_fits_and_refuses_what_does_not(cupy, dtype):
     for n in (most, most + 1):
         A = as_csr(in_dtype(gallery.tridiagonal(n, diagonal=4.0), dtype))
         if n > most:
-            with pytest.raises(ParameterError, match=rf"holds {most} of them; this system has {n} rows") as error:
+            with refused(ParameterError, match=rf"holds {most} of them; this system has {n} rows"):
                 TriangularSolver(on_gpu(A), method="one_block")
-            one_line(error)
             assert TriangularSolver(on_gpu(A)).method != "one_block"
         else:
             b = values(n, dtype)

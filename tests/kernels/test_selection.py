@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import DTYPES, one_line, run_at_once
+from checks import DTYPES, one_line, refused, run_at_once
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -243,9 +243,8 @@ def test_nan_of_either_sign_is_refused(backend, method):
 @pytest.mark.parametrize("k", [-1, 6, 2.0, "3", None, True])
 def test_k_out_of_range_is_refused(backend, k):
     values = backend.move(np.arange(5.0))
-    with pytest.raises(ParameterError, match="an integer from 0 to 5") as error:
+    with refused(ParameterError, match="an integer from 0 to 5"):
         threshold(values, k)
-    one_line(error)
     with pytest.raises(ParameterError, match="an integer from 1 to 5"):
         kth_smallest(values, k)
 
@@ -513,7 +512,7 @@ def test_select_never_waits_for_the_host(cuda, arguments):
 
 
 def test_benchmark_measures_checks_and_writes(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1]))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2]))
     from benchmarks.claims import selection as bench
     from benchmarks.harness.record import Run, page_of
 
@@ -530,7 +529,7 @@ def test_benchmark_measures_checks_and_writes(tmp_path, monkeypatch):
 
 
 def test_benchmark_sees_a_wrong_rank(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1]))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2]))
     from benchmarks.claims.selection import rank_error
 
     x = np.array([1.0, 2.0, -2.0, 3.0, 5.0])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import DTYPES, PATTERNS, assert_close, one_line, run_at_once, values
+from checks import DTYPES, PATTERNS, assert_close, one_line, refused, run_at_once, values
 from hypothesis import given
 from hypothesis import strategies as st
 from stencil_cases import OPEN, random_blocks
@@ -71,22 +71,26 @@ def agree(got, want, blocks):
     assert_close(got.get().reshape(-1), want.reshape(-1), 64 * (8 + blocks.shape[-1]), abs(want).max())
 
 
+def as_on_the_cpu(cupy, factor, solve, blocks, b, pivoting, transposes):
+    """Factors, and solutions with those of the CPU, are the CPU's to rounding."""
+    want = factor_on_host(blocks, pivoting)
+    there, d, x = cupy.asarray(blocks), cupy.full(want.shape, 7, want.dtype), cupy.full(b.shape, 7, b.dtype)
+    assert factor(there, d, pivoting).item() == -1
+    agree(d, want, blocks)
+    d.set(want)
+    for trans in transposes:
+        solve(there, d, cupy.asarray(b), x, trans)
+        agree(x, solve_on_host(blocks, want, b, trans), blocks)
+
+
 # By twin: the CPU's kernels
 
 
 @pytest.mark.parametrize("pivoting", [False, True])
 @pytest.mark.parametrize(("n", "dtype"), PAIRS)
 def test_factors_and_solves_are_those_of_the_cpu(cupy, stencil, n, dtype, pivoting):
-    blocks, b = problem(grid_for(n), n, dtype, pivots=pivoting and n > 1)
-    want = factor_on_host(blocks, pivoting)
-    there, d = cupy.asarray(blocks), cupy.full(want.shape, 7, dtype)
-    assert stencil.block_ilu_factor(there, d, pivoting).item() == -1
-    agree(d, want, blocks)
-    d.set(want)
-    x = cupy.full(b.shape, 7, dtype)
-    for trans in ("N", "T", "H"):
-        stencil.block_ilu_solve(there, d, cupy.asarray(b), x, trans)
-        agree(x, solve_on_host(blocks, want, b, trans), blocks)
+    system = problem(grid_for(n), n, dtype, pivots=pivoting and n > 1)
+    as_on_the_cpu(cupy, stencil.block_ilu_factor, stencil.block_ilu_solve, *system, pivoting, "NTH")
 
 
 def test_rows_in_shared_memory_are_as_far_apart_as_the_kernel_has_them(stencil):
@@ -140,27 +144,15 @@ def test_the_residual_is_that_of_the_cpu(cupy, stencil, n, dtype, periodic):
 @pytest.mark.parametrize("shape", LONG, ids=str)
 @pytest.mark.parametrize("n", [1, 6])
 def test_long_thin_and_prime_grids(cupy, stencil, shape, n):
-    blocks, b = problem(shape, n, "float64")
-    want = factor_on_host(blocks, True)
-    there, d, x = cupy.asarray(blocks), cupy.empty(want.shape), cupy.empty(b.shape)
-    assert stencil.block_ilu_factor(there, d, True).item() == -1
-    agree(d, want, blocks)
-    for trans in ("N", "T"):
-        stencil.block_ilu_solve(there, cupy.asarray(want), cupy.asarray(b), x, trans)
-        agree(x, solve_on_host(blocks, want, b, trans), blocks)
+    system = problem(shape, n, "float64")
+    as_on_the_cpu(cupy, stencil.block_ilu_factor, stencil.block_ilu_solve, *system, True, "NT")
 
 
 @PATTERNS
 @given(shape=st.tuples(*[st.integers(1, 9)] * 3), n=st.sampled_from([2, 6, 34]), seed=st.integers(0, 99))
 def test_any_grid(cupy, stencil, shape, n, seed):
-    shape = shape if n < 30 else tuple(min(s, 3) for s in shape)
-    blocks, b = problem(shape, n, "float64", seed=seed)
-    want = factor_on_host(blocks, False)
-    there, d, x = cupy.asarray(blocks), cupy.empty(want.shape), cupy.empty(b.shape)
-    assert stencil.block_ilu_factor(there, d, False).item() == -1
-    agree(d, want, blocks)
-    stencil.block_ilu_solve(there, d, cupy.asarray(b), x, "H")
-    agree(x, solve_on_host(blocks, want, b, "H"), blocks)
+    system = problem(shape if n < 30 else tuple(min(s, 3) for s in shape), n, "float64", seed=seed)
+    as_on_the_cpu(cupy, stencil.block_ilu_factor, stencil.block_ilu_solve, *system, False, "H")
 
 
 @pytest.mark.parametrize("pivoting", [False, True])
@@ -318,18 +310,17 @@ def test_the_plan_lists_every_cell_in_its_hyperplane(stencil, shape):
 
 
 @pytest.fixture
-def acc(cupy, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1])
-    from benchmarks.papers import fgbilu_acc
+def styles(cupy, monkeypatch):
+    """What factors and solves in the paper's styles, called as the kernels of stencils are."""
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2])
+    from benchmarks.papers.fgbilu_acc import block_ilu_factor_acc, block_ilu_solve_acc
+    from benchmarks.papers.fgbilu_cl import block_ilu_factor_cl, block_ilu_solve_cl
 
-    return fgbilu_acc
-
-
-@pytest.fixture
-def cl(acc):
-    from benchmarks.papers import fgbilu_cl
-
-    return fgbilu_cl
+    pairs = {"acc": (block_ilu_factor_acc, block_ilu_solve_acc), "cl": (block_ilu_factor_cl, block_ilu_solve_cl)}
+    return {
+        style: (lambda A, d, _, factor=factor: factor(A, d), lambda A, d, b, x, _, solve=solve: solve(A, d, b, x))
+        for style, (factor, solve) in pairs.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -340,36 +331,25 @@ def cl(acc):
         *(("cl", n, dtype) for n in (1, 6, 32) for dtype in DTYPES),
     ],
 )
-def test_the_styles_of_the_paper_give_the_same_to_rounding(cupy, acc, cl, style, n, dtype):
-    blocks, b = problem((2, 2, 2) if n > 32 else grid_for(n), n, dtype)
-    want = factor_on_host(blocks, False)
-    there, d, x = cupy.asarray(blocks), cupy.full(want.shape, 7, dtype), cupy.full(b.shape, 7, dtype)
-    module = acc if style == "acc" else cl
-    assert getattr(module, f"block_ilu_factor_{style}")(there, d).item() == -1
-    agree(d, want, blocks)
-    getattr(module, f"block_ilu_solve_{style}")(there, cupy.asarray(want), cupy.asarray(b), x)
-    agree(x, solve_on_host(blocks, want, b, "N"), blocks)
+def test_the_styles_of_the_paper_give_the_same_to_rounding(cupy, styles, style, n, dtype):
+    system = problem((2, 2, 2) if n > 32 else grid_for(n), n, dtype)
+    as_on_the_cpu(cupy, *styles[style], *system, False, "N")
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 40), (13, 12, 11)], ids=str)
-def test_hyperplanes_of_any_number_of_cells_are_filled(cupy, cl, shape):
-    blocks, b = problem(shape, 6, "float64")
-    want = factor_on_host(blocks, False)
-    there, d, x = cupy.asarray(blocks), cupy.empty(want.shape), cupy.empty(b.shape)
-    assert cl.block_ilu_factor_cl(there, d).item() == -1
-    agree(d, want, blocks)
-    cl.block_ilu_solve_cl(there, d, cupy.asarray(b), x)
-    agree(x, solve_on_host(blocks, want, b, "N"), blocks)
+def test_hyperplanes_of_any_number_of_cells_are_filled(cupy, styles, shape):
+    as_on_the_cpu(cupy, *styles["cl"], *problem(shape, 6, "float64"), False, "N")
 
 
 @pytest.mark.parametrize("n", [1, 6])
-def test_a_launch_a_hyperplane_says_which_cell_is_bad_and_how_large_a_block_may_be(cupy, cl, n):
+def test_a_launch_a_hyperplane_says_which_cell_is_bad_and_how_large_a_block_may_be(cupy, styles, n):
     blocks, _ = problem((2, 3, 4), n, "float64")
     blocks[:, 1, 1, 1] = 0  # cell 17
-    assert cl.block_ilu_factor_cl(cupy.asarray(blocks), cupy.empty(blocks.shape[1:])).item() == 17
+    factor, _ = styles["cl"]
+    assert factor(cupy.asarray(blocks), cupy.empty(blocks.shape[1:]), False).item() == 17
     large = cupy.empty((7, 1, 1, 1, 33, 33))
     with pytest.raises(ParameterError, match="at most 32"):
-        cl.block_ilu_factor_cl(large, large[0])
+        factor(large, large[0], False)
 
 
 # Behaviour
@@ -484,15 +464,15 @@ def test_a_block_that_overflows_ends_and_is_named(cupy, stencil):
             assert stencil.block_ilu_factor(blocks, d, pivoting).item() == 5
 
 
-def test_blocks_beyond_the_limit_say_what_else_there_is(cupy, acc):
+def test_blocks_beyond_the_limit_say_what_else_there_is(cupy, styles):
     A = StencilMatrix(cupy.asarray(random_blocks((1, 1, 2), 129)))
-    with pytest.raises(ParameterError, match=r"n is at most 128\. Factor on the CPU") as error:
+    with refused(ParameterError, match=r"n is at most 128\. Factor on the CPU"):
         BlockILU0().factor(A)
-    one_line(error)
     d, x = cupy.empty(A.blocks.shape[1:]), cupy.empty(258)
-    assert acc.block_ilu_factor_acc(A.blocks, d).item() == -1  # of any size
+    factor, solve = styles["acc"]
+    assert factor(A.blocks, d, False).item() == -1  # of any size
     b = cupy.asarray(values(258, "float64"))
-    acc.block_ilu_solve_acc(A.blocks, d, A @ b, x)
+    solve(A.blocks, d, A @ b, x, "N")
     assert_close(x.get(), b.get(), 4096)  # along a line a solve is exact
 
 
@@ -514,6 +494,5 @@ def test_arrays_that_do_not_fit(cupy, stencil):
         lambda: stencil.StencilPlan((2, 2, 2), 4, by_warps=True),
         lambda: stencil.StencilPlan((2, 2, 2), 40, cells_per_block=2),
     ):
-        with pytest.raises(ParameterError) as error:
+        with refused(ParameterError):
             call()
-        one_line(error)

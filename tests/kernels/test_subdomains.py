@@ -38,6 +38,21 @@ def matrix(dtype, name="general"):
     return as_csr(in_dtype(A, dtype))
 
 
+def parts_of(A, starts, rows):
+    """A's entries inside each part, in positions among the rows."""
+    indptr, indices, places = reference.inside(starts, rows, A.indptr, A.indices)
+    return as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=(rows.size, rows.size)))
+
+
+def apart(parts, Z, dtype):
+    """Z, or ones, with columns of its own for each part."""
+    m = 1 if Z is None else Z.shape[1]
+    full = np.zeros((parts.size, (parts.max() + 1) * m), dtype)
+    for i, part in enumerate(parts):
+        full[i, part * m : (part + 1) * m] = 1 if Z is None else Z[i]
+    return full
+
+
 def on(backend, *arrays):
     return [None if a is None else backend.move(a) for a in arrays]
 
@@ -82,8 +97,7 @@ def solvers(backend, B, trans):
 def test_subdomain_solve(backend, dtype, trans, scattered):
     A = matrix(dtype)
     _, starts, rows = split(A.n, 20)
-    indptr, indices, places = reference.inside(starts, rows, A.indptr, A.indices)
-    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=A.shape))
+    B = parts_of(A, starts, rows)
     F, plans = solvers(backend, B, trans)
     L, U = (backend.fetch(part).toarray() for part in (F.L, F.U))
     M = {"N": L @ U, "T": (L @ U).T, "H": (L @ U).conj().T}[trans]
@@ -108,8 +122,7 @@ def test_subdomain_solve_of_a_corrected_residual(backend, dtype, columns):
     Z = None if columns is None else values((A.n, columns), dtype, 5)
     products = reference.coarse_products(A.indptr, A.indices, A.data, parts, starts.size - 1, Z)
     assert np.diff(products[0]).max() > 6
-    indptr, indices, places = reference.inside(starts, rows, A.indptr, A.indices)
-    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=A.shape))
+    B = parts_of(A, starts, rows)
     F, plans = solvers(backend, B, "N")
     r, q = values(A.n, dtype), values((starts.size - 1) * (columns or 1), dtype, 2)
     want = np.empty(A.n, dtype)
@@ -139,8 +152,7 @@ def test_subdomain_solve_with_large_parts(backend, name, dtype, count):
     A = as_csr(sp.csr_matrix(LARGE[name]()).astype(dtype))
     starts = np.linspace(0, 3000, count + 1).astype(np.int32)
     rows = np.arange(3000, dtype=np.int32)
-    indptr, indices, places = kernels_for(A.data).subdomains.inside(starts, rows, A.indptr, A.indices)
-    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=A.shape))
+    B = parts_of(A, starts, rows)
     _, plans = solvers(backend, B, "N")
     moved = on(backend, starts, rows, values(3000, dtype))
     solve = kernels_for(moved[0]).subdomains.SubdomainSolve(moved[0], plans)
@@ -161,8 +173,7 @@ def reference_plans(B):
 def test_the_specification_of_subdomain_solve():
     A = matrix("float64")
     _, starts, rows = split(A.n, 20)
-    indptr, indices, places = reference.inside(starts, rows, A.indptr, A.indices)
-    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=A.shape))
+    B = parts_of(A, starts, rows)
     F = fl.ILU0(triangular="sequential").factor(B)
     plans = [solver.plan for solver in F.solvers("N")]
     r = values(A.n, "float64")
@@ -183,8 +194,7 @@ def test_parts_that_are_solved_together_have_the_bits_of_each(monkeypatch, threa
     cuts = zip(sizes, starts)
     members = [np.sort(rng.permutation(A.n)[:m] if overlap else order[first : first + m]) for m, first in cuts]
     rows = np.concatenate(members).astype(np.int32)
-    indptr, indices, places = reference.inside(starts, rows, A.indptr, A.indices)
-    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=(rows.size, rows.size)))
+    B = parts_of(A, starts, rows)
     F = fl.ILU0(triangular="sequential").factor(B)
     r, weights = values(A.n, dtype), abs(values(rows.size, dtype, 3)).astype(A.data.real.dtype)
     monkeypatch.setattr(cpu, "COPY", 16)
@@ -206,10 +216,7 @@ def test_restrict_and_prolong(backend, dtype, columns):
     parts, starts, rows = split(300, 70)
     r = values(300, dtype)
     Z = None if columns is None else values((300, columns), dtype, 5)
-    size = starts.size - 1
-    dense = np.zeros((300, size * (columns or 1)), dtype)  # by definition
-    for i in range(300):
-        dense[i, parts[i] * (columns or 1) : (parts[i] + 1) * (columns or 1)] = 1 if Z is None else Z[i]
+    dense = apart(parts, Z, dtype)
     for conjugate in (True, False):
         moved = on(backend, starts, rows, None if Z is None else Z[rows], r)
         got = backend.fetch(kernels_for(moved[3]).subdomains.restrict(*moved, conjugate))
@@ -234,9 +241,7 @@ def test_coarse_products(backend, name, dtype, columns):
     parts, starts, _ = split(A.n, 9 if A.n < 100 else 150)
     count, m = starts.size - 1, columns or 1
     Z = None if columns is None else values((A.n, columns), dtype, 5)
-    full = np.zeros((A.n, count * m), dtype)
-    for i in range(A.n):
-        full[i, parts[i] * m : (parts[i] + 1) * m] = 1 if Z is None else Z[i]
+    full = apart(parts, Z, dtype)
     want = reference.coarse_products(A.indptr, A.indices, A.data, parts, count, Z)
     moved = on(backend, A.indptr, A.indices, A.data, parts)
     kernels = kernels_for(moved[2]).subdomains
@@ -281,13 +286,10 @@ def test_sums_of_a_solve(backend, name, dtype, columns):
     parts, starts, rows = split(A.n, 9 if A.n < 100 else 150)
     count, m = starts.size - 1, columns or 1
     Z = None if columns is None else values((A.n, columns), dtype, 5)
-    full = np.zeros((A.n, count * m), dtype)
-    for i in range(A.n):
-        full[i, parts[i] * m : (parts[i] + 1) * m] = 1 if Z is None else Z[i]
+    full = apart(parts, Z, dtype)
     products = reference.coarse_products(A.indptr, A.indices, A.data, parts, count, Z)
     entry_rows = np.repeat(np.arange(A.n, dtype=np.int32), np.diff(products[0]))
-    indptr, indices, places = reference.inside(starts, rows, A.indptr, A.indices)
-    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=A.shape))
+    B = parts_of(A, starts, rows)
     _, plans = solvers(backend, B, "N")
     r = values(A.n, dtype)
     for conjugate in (True, False):
@@ -375,8 +377,7 @@ def test_product_with_dot(backend, dtype, n):
 def test_a_narrow_solve_reads_rounded_entries_and_computes_in_double(backend, dtype, scale):
     A = as_csr(scale * in_dtype(gallery.poisson7(12, 12, 12), dtype))
     starts, rows = np.array([0, 800, 1728], np.int32), np.arange(1728, dtype=np.int32)
-    indptr, indices, places = reference.inside(starts, rows, A.indptr, A.indices)
-    B = as_csr(sp.csr_matrix((A.data[places], indices, indptr), shape=A.shape))
+    B = parts_of(A, starts, rows)
     F, plans = solvers(backend, B, "N")
     D = F.U.diagonal().get()
     L, U = sp.tril(F.L.get(), -1), sp.triu(F.U.get(), 1)

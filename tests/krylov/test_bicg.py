@@ -78,7 +78,7 @@ def test_bicgstab_is_broken_where_omega_is_too_small_to_divide_by(backend, dtype
     }
     for (ts, t_norm), code in outcomes.items():
         state, history = xp.zeros(4, np.int32), xp.zeros(2, real)
-        norms = backend.move(np.array([0.0, 0, 0, np.inf, np.inf], real))
+        norms = backend.move(np.array([0.0, 0, 0, np.inf, np.inf, 0, np.inf], real))
         rho, sigma, ts_, p, r = (backend.move(np.array([v], dtype)) for v in (0.5, 1.0, ts, 3.0, 0.5))
         x, zero, one = (backend.move(np.array([v], dtype)) for v in (0.0, 0.0, 1.0))
         t_norm_, shadow_norm = (backend.move(np.array([v], real)) for v in (t_norm, 1.0))

@@ -8,8 +8,9 @@ from krylov_cases import DTYPES, complex_symmetric, name, residual, system
 
 from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
-from finelu.kernels.monitor import DRIFT
+from finelu.kernels.monitor import DRIFT, PHI_BAR
 from finelu.krylov import cg, gmres, minres, sqmr
+from finelu.krylov.minres import begin
 from finelu.preconditioners import ILU0
 from finelu.result import Status
 
@@ -86,16 +87,26 @@ def test_the_drift_of_minres_is_the_rounding_of_x_over_the_residual(backend, far
     alpha, beta = rng.standard_normal(m), rng.random(m + 1) + 0.3
     T = np.diag(alpha) + np.diag(beta[1:m], 1) + np.diag(beta[1:m], -1)
     T = np.vstack([T, beta[m] * np.eye(m)[-1]])
-    lanczos, state = backend.xp.zeros(22), backend.xp.zeros(4, np.int32)
+    lanczos, state, norms = backend.xp.zeros(21), backend.xp.zeros(4, np.int32), backend.xp.zeros(7)
     kernels = kernels_for(lanczos)
-    kernels.recurrences.minres_begin(state, lanczos, backend.move(np.array([beta[0] ** 2 * 4.0**-far])), 1.0)
+    assert begin(lanczos, beta[0] ** 2 * 4.0**-far, 1.0) is None
     for k in range(1, m + 1):
         scaled = alpha[k - 1] * 2.0**far, beta[k] ** 2 * 4.0**far
-        kernels.recurrences.minres_rotation(state, lanczos, *(backend.move(np.array([v])) for v in scaled))
+        kernels.recurrences.minres_rotation(state, norms, lanczos, *(backend.move(np.array([v])) for v in scaled))
         rhs = beta[0] * np.eye(k + 1)[0]
         x = np.linalg.lstsq(T[: k + 1, :k], rhs, rcond=None)[0]  # in a basis that is orthonormal
         drift = np.linalg.norm(T[:, :k], axis=0).max() * np.linalg.norm(x) / np.linalg.norm(rhs - T[: k + 1, :k] @ x)
-        assert float(lanczos[DRIFT]) == pytest.approx(np.finfo(float).eps * drift, rel=1e-9)
+        assert float(norms[DRIFT]) == pytest.approx(np.finfo(float).eps * drift, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("square", "failure"),
+    [(1.0, None), (0.0, Status.INDEFINITE_PRECONDITIONER), (-1.0, Status.INDEFINITE_PRECONDITIONER)]
+    + [(bad, Status.NOT_FINITE) for bad in (float("nan"), float("inf"), complex(1, float("nan")))],
+)
+def test_minres_begins_where_the_norm_by_the_preconditioner_is_positive(backend, square, failure):
+    lanczos = backend.xp.zeros(21, np.float32)
+    assert begin(lanczos, square, 1.0) is failure and float(lanczos[PHI_BAR]) == (failure is None)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -4,7 +4,7 @@ singular blocks. That each is its definition is tested in the files of the recip
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import assert_close, one_line, values
+from checks import assert_close, one_line, refused, values
 from stencil_cases import random_blocks
 
 import finelu as fl
@@ -78,9 +78,8 @@ def test_after_a_failed_update_there_are_no_factors(backend, kind, form):
     F.update(A).solve(b)
     others = [random_blocks((3, 2, 5), N), *([random_blocks(SHAPE, 2)] if form != "csr" else [])]
     for other in [FORMS[form](backend, other) for other in others]:
-        with pytest.raises(MatrixError, match=r"update needs the (grid|block pattern|pattern)") as error:
+        with refused(MatrixError, match=r"update needs the (grid|block pattern|pattern)"):
             F.update(other)
-        one_line(error)
     with pytest.raises(MatrixError, match="complex"):
         F.update(FORMS[form](backend, blocks.astype("complex128")))
 

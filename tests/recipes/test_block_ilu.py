@@ -160,7 +160,7 @@ def test_tiles_cover_the_grid_once_and_wait_for_their_neighbours(shape):
 
 def test_twenty_corrections_agree_with_the_sequential_algorithm_to_twelve_digits(backend, monkeypatch):
     """Table 1: sums of squares of the residual, by the global sequential algorithm and by wavefronts."""
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1])
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2])
     from benchmarks.papers import fgbilu_sequential
 
     shape, n = (13, 17, 11), 6

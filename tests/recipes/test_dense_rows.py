@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import assert_close
+from checks import assert_close, bordered
 
 import finelu as fl
 from finelu.auto.choose import rungs
@@ -51,13 +51,6 @@ def hub(side, first=True, symmetric=True):
     A = sp.csr_matrix(sp.bmat(parts))
     order = np.r_[1 : n + 1, 0]
     return A if first else sp.csr_matrix(A[order][:, order])
-
-
-def bordered(side):
-    """The 5-point equation without boundary values, and a mean value: a dense row, a gap at the end of the diagonal."""
-    T = sp.diags([-np.ones(side - 1), np.r_[1, 2 * np.ones(side - 2), 1], -np.ones(side - 1)], [-1, 0, 1])
-    grid, one = sp.kron(T, sp.eye(side)) + sp.kron(sp.eye(side), T), np.ones((side**2, 1))
-    return sp.csr_matrix(sp.bmat([[grid, one], [one.T, None]]))
 
 
 def network(n=1500, sources=150):

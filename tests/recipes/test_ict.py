@@ -14,6 +14,7 @@ from checks import (
     in_dtype,
     iterations,
     one_line,
+    refused,
     with_index,
 )
 from conftest import real_matrix
@@ -108,13 +109,6 @@ def test_without_dropping_it_is_the_complete_factor(backend, name, dtype):
     assert_close(L.toarray(), want.astype(dtype), 256, scale=abs(want).max())
 
 
-@PATTERNS
-@given(A=dominant_matrices(hermitian=True))
-def test_without_dropping_any_pattern_is_factored_completely(A):
-    L = ICT(drop_tol=0.0, fill=NEVER).factor(A).L
-    assert_close((L @ L.T).toarray(), A.toarray(), 64, scale=abs(A).max())
-
-
 def test_where_there_is_no_fill_it_is_ic0():
     for A in (gallery.tridiagonal(60), gallery.arrow(40), full(20, hermitian=True)):
         F, G = ICT(drop_tol=0.0).factor(A), IC0().factor(A)
@@ -203,9 +197,8 @@ def test_a_search_goes_on_beyond_breakdowns():
 
 def test_a_search_that_finds_no_factors_says_which_pivot_failed():
     A = sp.csr_matrix(gallery.poisson5(14, 14) - 3 * sp.eye(196))
-    with pytest.raises(ZeroPivot, match=r"which is not a positive number with drop_tol=") as error:
+    with refused(ZeroPivot, match=r"which is not a positive number with drop_tol="):
         ICT(nnz=A.nnz).factor(A)
-    one_line(error)
     F = ICT(nnz=A.nnz, shift=4.0).factor(A)
     assert A.nnz - 1 <= F.report["nnz"] <= A.nnz
 

@@ -11,6 +11,7 @@ from checks import (
     in_dtype,
     iterations,
     one_line,
+    refused,
     values,
 )
 from conftest import real_matrix
@@ -23,9 +24,6 @@ from finelu.kernels.cpu.elimination import _cut_apart, ic0, ic0_analysis, ilu0, 
 from finelu.kernels.cpu.runtime.row_blocks import COPY
 from finelu.matrix import as_csr, lower_triangle
 
-VARIANTS = ("sequential", "levels", "auto")
-
-
 # By definition
 
 
@@ -37,18 +35,6 @@ def test_ilu0_reproduces_real_matrices(backend, name):
     A = real_matrix(name)
     F = ILU0().factor(backend.move(A))
     assert_is_ilu0_of(A, *fetched(backend, F))
-
-
-# By limit: without fill the incomplete factors are the factors
-
-
-def test_of_a_triangular_matrix_one_factor_is_diagonal(backend):
-    A = gallery.bidiagonal(30)
-    L, U = fetched(backend, ILU0().factor(backend.move(A)))
-    np.testing.assert_allclose(U.toarray(), np.diag(A.diagonal()))
-    L, U = fetched(backend, ILU0().factor(backend.move(sp.csr_matrix(A.T))))
-    np.testing.assert_allclose(L.toarray(), np.eye(30))
-    np.testing.assert_allclose(U.toarray(), A.T.toarray())
 
 
 # By twin: the CPU gives the reference's bits
@@ -155,11 +141,6 @@ def test_ilu0_preconditions_real_matrices():
         assert iterations(A, ILU0().factor(A), restart=200) <= most
 
 
-def test_gmres_with_exact_factors_needs_one_iteration():
-    A = gallery.arrow(200)
-    assert iterations(A, ILU0().factor(A)) == 1
-
-
 # By bad input
 
 
@@ -182,19 +163,10 @@ def test_a_zero_pivot_names_its_row_and_what_to_try(backend, row):
     one_line(error)
 
 
-def test_the_first_of_many_bad_rows_is_named(backend):
-    A = sp.block_diag([np.eye(3)] + [np.ones((2, 2))] * 200, format="csr")
-    for variant in VARIANTS if backend.name == "cpu" else ("auto", "adapt", "levs", "shared", "vect"):
-        with pytest.raises(ZeroPivot) as error:
-            ILU0(variant=variant).factor(backend.move(A))
-        assert error.value.row == 4
-
-
 def test_values_that_overflow_are_found(backend):
     A = sp.csr_matrix(np.array([[1e-300, 1e300], [1e300, 1.0]]))
-    with pytest.raises(ZeroPivot, match="row 1 ") as error:
+    with refused(ZeroPivot, match="row 1 "):
         ILU0().factor(backend.move(A))
-    one_line(error)
 
 
 @pytest.mark.parametrize("name", ["lhr01", "west0479", "bayer10"])

@@ -20,6 +20,7 @@ from checks import (
     long_rows,
     longest_chain,
     one_line,
+    refused,
     values,
     with_index,
 )
@@ -180,14 +181,6 @@ def test_without_dropping_it_is_the_complete_factorization(backend, name, dtype,
     assert_close(L.toarray(), (np.tril(dense, -1) + np.eye(len(dense))).astype(dtype), 256, scale=1.0)
 
 
-@PATTERNS
-@given(A=dominant_matrices())
-def test_without_dropping_any_pattern_is_factored_completely(A):
-    for form in FORMS:
-        F = ILUT(drop_tol=0.0, fill=NEVER, form=form).factor(A)
-        assert_close((F.L @ F.U).toarray(), A.toarray(), 64, scale=(abs(F.L) @ abs(F.U)).toarray().max())
-
-
 def test_where_there_is_no_fill_and_nothing_small_it_is_ilu0():
     for A in (gallery.tridiagonal(60), gallery.arrow(40), full(20), gallery.bidiagonal(30)):
         F, G = ILUT(drop_tol=0.0).factor(A), ILU0().factor(A)
@@ -308,14 +301,6 @@ def test_a_smaller_threshold_gives_more_entries_and_fewer_iterations(form):
     needed = [iterations(A, F, restart=200) for F in made]
     assert entries == sorted(entries) and len(set(entries)) == 4
     assert needed == sorted(needed, reverse=True) and needed[0] > 3 * needed[3]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_fill_limits_the_factors(form):
-    A = gallery.poisson7(8)
-    entries = [ILUT(drop_tol=1e-4, fill=fill, form=form).factor(A).nnz for fill in (0.5, 1.0, 2.0, 10.0)]
-    assert entries == sorted(entries) and len(set(entries)) == 4
-    assert entries[1] <= A.nnz
 
 
 def test_the_forms_differ():
@@ -460,11 +445,8 @@ def test_a_zero_pivot_names_its_row_and_what_to_try(backend, form):
 def test_a_search_that_finds_no_factors_says_so(form):
     A = gallery.anisotropic_triangles(3)
     A.data[A.indptr[7] : A.indptr[8]] = 0.0
-    with pytest.raises(
-        ZeroPivot, match=r"the pivot of row 7 is 0.0, which is zero or not finite with drop_tol="
-    ) as error:
+    with refused(ZeroPivot, match=r"the pivot of row 7 is 0.0, which is zero or not finite with drop_tol="):
         ILUT(form=form, nnz=A.nnz).factor(A)
-    one_line(error)
 
 
 @pytest.mark.parametrize("form", FORMS)

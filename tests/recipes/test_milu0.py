@@ -14,6 +14,7 @@ from checks import (
     long_rows,
     longest_chain,
     one_line,
+    refused,
     values,
     with_index,
 )
@@ -126,6 +127,5 @@ def test_a_pivot_that_the_dropped_fill_takes_away_names_its_row(backend):
 
 
 def test_values_that_overflow_are_found():
-    with pytest.raises(ZeroPivot, match="row 1 ") as error:
+    with refused(ZeroPivot, match="row 1 "):
         MILU0().factor(sp.csr_matrix(np.array([[1e-300, 1e300], [1e300, 1.0]])))
-    one_line(error)

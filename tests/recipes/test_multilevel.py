@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, PATTERNS, assert_close, in_dtype, one_line, perturbed, values
+from checks import DTYPES, PATTERNS, assert_close, in_dtype, perturbed, refused, values
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -253,13 +253,6 @@ def test_levels_and_dense_size_say_where_lapack_begins(backend, levels, dense_si
         assert iterations(backend, A, F) < 20
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_one_row(backend, dtype):
-    for dense_size in (0, 1):
-        F = MultilevelILU(dense_size=dense_size).factor(backend.move(sp.csr_matrix(np.full((1, 1), -4, dtype))))
-        np.testing.assert_array_equal(backend.fetch(F.solve(backend.move(np.full(1, 8, dtype)))), [-2])
-
-
 def test_rows_without_pivots_do_not_become_levels(backend):
     A = sp.csr_matrix(np.fliplr(np.eye(50)) * np.arange(1, 51))  # no diagonal, and nothing that brings one
     F = MultilevelILU(matching=False, dense_size=0, symmetric=False).factor(backend.move(A))
@@ -348,9 +341,8 @@ SADDLES = [
 def test_saddle_points_which_have_no_ilu0(backend, make, stored, symmetric):
     A = make(stored)
     if not stored:
-        with pytest.raises(MatrixError, match="no diagonal entry") as error:
+        with refused(MatrixError, match="no diagonal entry"):
             ILU0().factor(backend.move(A))
-        one_line(error)
     F = MultilevelILU(symmetric=symmetric, dense_size=20).factor(backend.move(A))
     assert F.report["kind"] == ("general" if symmetric is False else "hermitian")
     assert symmetric is False or sum(facts.get("pairs", 0) for facts in F.report["levels"]) > 20
@@ -468,9 +460,8 @@ def test_the_magnitude_of_an_inverse_in_any_scale():
 
 def test_the_magnitude_is_of_hermitian_matrices_only(backend):
     for A in (gallery.convection_diffusion(6, 6, 6), complex_symmetric("complex128")):
-        with pytest.raises(MatrixError, match="A is not Hermitian, and so M cannot be") as error:
+        with refused(MatrixError, match="A is not Hermitian, and so M cannot be"):
             MultilevelILU(definite=True).factor(backend.move(A))
-        one_line(error)
     with pytest.raises(ParameterError, match="symmetric=False"):
         MultilevelILU(definite=True, symmetric=False).factor(backend.move(gallery.poisson5(5)))
     F = MultilevelILU(definite=True).factor(backend.move(gallery.stokes(6)))
@@ -499,9 +490,8 @@ def test_update_does_not_mind_missing_diagonal_entries_but_another_pattern(backe
     A = gallery.kkt(50, 20, 0.1)
     F = MultilevelILU(**ROUGH).factor(backend.move(A))
     assert F.update(backend.move(2 * A)) is F
-    with pytest.raises(MatrixError, match="pattern") as error:
+    with refused(MatrixError, match="pattern"):
         F.update(backend.move(gallery.kkt(50, 20, 0.1, store_zeros=True)))
-    one_line(error)
     np.testing.assert_array_equal(np.isfinite(applied(backend, F)), True)
 
 
@@ -620,9 +610,8 @@ def test_a_structurally_singular_matrix_names_a_row(backend, options):
     B[:, [3, 4, 5]] = 0
     B[[3, 4, 5], 20] = B[20, [3, 4, 5]] = 1
     for singular, count in ((A, 1), (sp.csr_matrix(B), 2)):
-        with pytest.raises(StructurallySingular, match=f"{count} row") as error:
+        with refused(StructurallySingular, match=f"{count} row") as error:
             MultilevelILU(**options).factor(backend.move(singular))
-        one_line(error)
         assert error.value.count == count and 0 <= error.value.row < singular.shape[0]
 
 
@@ -730,9 +719,8 @@ def test_minres_takes_the_definite_form_of_singular_factors():
 
 
 def test_what_has_no_inverse_in_the_range_of_numbers_names_its_row():
-    with pytest.raises(ZeroPivot, match="row 1 ") as error:
+    with refused(ZeroPivot, match="row 1 "):
         MultilevelILU().factor(sp.diags([1.0, 1e-320, 1.0], format="csr"))
-    one_line(error)
 
 
 def test_a_nearly_singular_matrix_is_factored_and_the_report_tells():
@@ -921,25 +909,20 @@ def test_a_matrix_that_cannot_be_factored_is_refused(backend):
         (sp.csr_matrix(np.ones((2, 3))), "square"),
         (sp.csr_matrix(np.array([[1.0, np.nan], [1, 1]])), "NaN or Inf in row 0"),
     ):
-        with pytest.raises(MatrixError, match=text) as error:
+        with refused(MatrixError, match=text):
             MultilevelILU().factor(backend.move(bad))
-        one_line(error)
-    with pytest.raises(MatrixError, match="neither symmetric nor Hermitian") as error:
+    with refused(MatrixError, match="neither symmetric nor Hermitian"):
         MultilevelILU(symmetric=True).factor(backend.move(gallery.convection_diffusion(5, peclet=5)))
-    one_line(error)
-    with pytest.raises(MatrixError, match="too large for float32") as error, np.errstate(over="ignore"):
+    with refused(MatrixError, match="too large for float32"), np.errstate(over="ignore"):
         MultilevelILU(precision="float32").factor(backend.move(sp.csr_matrix(np.diag([1e300, 1.0]))))
-    one_line(error)
     with pytest.raises(TypeError, match="dropp"):
         MultilevelILU(dropp=1.0)
 
 
 def test_what_is_too_large_for_lapack_is_named():
     A = gallery.tridiagonal(6001)
-    with pytest.raises(MatrixError, match="6001 rows are left after 0 levels") as error:
+    with refused(MatrixError, match="6001 rows are left after 0 levels"):
         MultilevelILU(levels=1).factor(A)
-    one_line(error)
     A = sp.csr_matrix((np.ones(6002), (np.arange(6002), np.arange(6002)[::-1])))
-    with pytest.raises(MatrixError, match="none of the 6002 rows that are left has a pivot") as error:
+    with refused(MatrixError, match="none of the 6002 rows that are left has a pivot"):
         MultilevelILU(matching=False).factor(A)
-    one_line(error)

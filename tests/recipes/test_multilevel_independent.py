@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, PATTERNS, in_dtype, one_line, perturbed, values
+from checks import DTYPES, PATTERNS, in_dtype, perturbed, refused, values
 from conftest import Backend
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,15 +151,13 @@ def test_crouts_form_is_taken_where_it_or_an_order_is_asked_for(device, options)
 
 def test_an_order_and_independent_sets_do_not_go_together(device):
     for options in ({"ordering": "amd"}, {"parts": 2}):
-        with pytest.raises(ParameterError, match="leave ordering and parts out") as error:
+        with refused(ParameterError, match="leave ordering and parts out"):
             MultilevelILU(form="independent", **options).factor(device.move(gallery.poisson5(8)))
-        one_line(error)
 
 
 def test_on_a_cpu_there_are_no_independent_sets():
-    with pytest.raises(ParameterError, match="for an A on a GPU; leave form out") as error:
+    with refused(ParameterError, match="for an A on a GPU; leave form out"):
         MultilevelILU(form="independent").factor(gallery.poisson5(8))
-    one_line(error)
     with pytest.raises(ParameterError, match=r"form must be one of auto, crout, independent. Did you mean 'crout'"):
         MultilevelILU(form="crowt").factor(gallery.poisson5(8))
 

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
-from checks import one_line, recipe_in_one_file
+from checks import recipe_in_one_file, refused
 
 import finelu as fl
 from finelu.errors import ParameterError
@@ -110,9 +110,8 @@ def test_what_cannot_be_registered():
         """A name that means something else."""
 
     for kind, text in ((ILU0, "'ilu0' is taken"), (Auto, "'auto' is taken"), (int, "a subclass of finelu.Recipe")):
-        with pytest.raises(ParameterError, match=text) as error:
+        with refused(ParameterError, match=text):
             registry.register(kind)
-        one_line(error)
 
 
 def test_the_facts_of_recipes_agree():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, assert_close, in_dtype, one_line, perturbed, values
+from checks import DTYPES, assert_close, in_dtype, one_line, perturbed, refused, values
 
 import finelu as fl
 from finelu import MatrixError, ParameterError, gallery
@@ -194,9 +194,8 @@ def test_rigid_body_modes_cost_no_energy():
     flat = fl.rigid_body_modes([[0, 0], [2, 0], [0, 2]])
     np.testing.assert_allclose(flat[:, 2], [2 / 3, -2 / 3, 2 / 3, 4 / 3, -4 / 3, -2 / 3])
     for bad, text in ((np.zeros((3, 4)), "shape"), (np.full((3, 2), np.nan), "NaN or Inf at node 0")):
-        with pytest.raises(ParameterError, match=text) as error:
+        with refused(ParameterError, match=text):
             fl.rigid_body_modes(bad)
-        one_line(error)
 
 
 def test_dependent_vectors_are_left_out():
@@ -397,9 +396,8 @@ BAD = [
 @pytest.mark.parametrize(("parameters", "text"), BAD, ids=[str(k) for k in range(len(BAD))])
 def test_bad_input(parameters, text):
     A = gallery.arrow(30)
-    with pytest.raises((ParameterError, MatrixError), match=text) as error:
+    with refused((ParameterError, MatrixError), match=text):
         fl.Schwarz(**parameters).factor(A)
-    one_line(error)
 
 
 def test_a_pivot_that_fails_is_named_by_part_and_row():
@@ -475,7 +473,7 @@ def test_a_turn_of_cg_is_its_three_lines(backend, dtype, form):
     rho, rho_old, state = xp.zeros(1, dtype), xp.full(1, 0.5, dtype), xp.zeros(4, np.int32)
     z, want, turned = M @ r, p.copy(), p.copy()
     k.vectors.dot(r, z, rho)
-    k.recurrences.cg_direction(state, rho, rho_old, z, want)
+    k.recurrences.direction(state, rho.real, rho_old.real, z, want, None, None)
     square = backend.fetch(rho).copy()
     M.turn(state, r, rho, rho_old, turned)
     assert_close(backend.fetch(rho), square, 1e3)

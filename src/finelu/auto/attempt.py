@@ -85,7 +85,6 @@ class Iterations:
     def run(self, rhs: RightHandSide) -> tuple[Solution, SwitchMonitor]:
         """The solution that the iterations find from the x of `rhs`, or that x if they find no better one."""
         b, x, size, target, callback = rhs.b, rhs.x, rhs.size, rhs.target, self.callback
-        M = as_operator(self.factors, "M", b, b.dtype)
         r = b if size == rhs.scale else rhs.residual(b, x, target)[0]
         monitor, method, status, iterations = self.begins("refinement", target), "refinement", Status.CONVERGED, 0
         history = recurrence = np.array([size])
@@ -93,7 +92,7 @@ class Iterations:
             x, r, size, history = self._refine(rhs, r, monitor)
             iterations, recurrence = len(history) - 1, history
         for method in self.methods if size > target and monitor.status is None else ():
-            goes_on, corrected = True, False
+            M, goes_on, corrected = as_operator(self.factors, "M", b, b.dtype), True, False
             while goes_on:  # once, unless rows differ in size, so that one norm does not meet the criterion
                 most = min(self.most - iterations, REFINEMENTS**2 if self.complete else MAXITER)
                 if most <= 0:
@@ -106,7 +105,7 @@ class Iterations:
                     rtol=0.0,
                     atol=tolerance,
                     maxiter=int(most),
-                    callback=callback and (lambda correction, x=x: callback(x + correction)),
+                    callback=None if callback is None else lambda correction, x=x: callback(x + correction),  # type: ignore[misc]
                     watch=monitor,
                     restart=REFINEMENTS if self.complete else krylov.CYCLE,
                 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ STEPS = 30  # of a method
 WIND = {"convection_diffusion:16": 0.0113, "convection_diffusion:64": 0.0397}  # s by ParILUT on an NVIDIA H100
 PATIENCE = 1e9  # a tolerance that no residual reaches: 1 / PATIENCE of b
 
+Kind = TypeVar("Kind", Rates, GpuRates)
+
 
 def calibrate(tell: Callable[[str, int, int], Any] = lambda *_: None) -> Rates:
     """Measure the rates of this machine, with the number of threads that is set.
@@ -33,11 +35,7 @@ def calibrate(tell: Callable[[str, int, int], Any] = lambda *_: None) -> Rates:
     shipped rates. Cost: about ten seconds, and the time to compile kernels if needed.
     """
     pieces = (_iterations, _analysis, _superlu, _libraries, _threshold, _multilevel, _few_rows)
-    found = SHIPPED
-    for done, piece in enumerate(pieces):
-        tell(piece.__name__.strip("_").replace("_", " "), done, len(pieces))
-        found = replace(found, **piece())
-    return found
+    return _measured(SHIPPED, pieces, tell)
 
 
 def calibrate_gpu(tell: Callable[[str, int, int], Any] = lambda *_: None) -> GpuRates:
@@ -48,18 +46,33 @@ def calibrate_gpu(tell: Callable[[str, int, int], Any] = lambda *_: None) -> Gpu
     """
     xp = require_gpu()
     pieces = (_iterations_on_gpu, _threshold_on_gpu, _multilevel_on_gpu, _cudss)
-    found = SHIPPED_ON_GPU
+    return _measured(SHIPPED_ON_GPU, pieces, tell, xp)
+
+
+def _measured(
+    found: Kind, pieces: Sequence[Callable[..., Any]], tell: Callable[[str, int, int], Any], *on: Any
+) -> Kind:
+    """The rates, with those that each piece, called with `on`, measures."""
     for done, piece in enumerate(pieces):
         tell(piece.__name__.strip("_").replace("_", " "), done, len(pieces))
-        found = replace(found, **piece(xp))
+        found = replace(found, **piece(*on))
     return found
 
 
+def _iterations() -> dict[str, float]:
+    return _of_methods(SHIPPED, *map(_system, ("poisson5:12", "poisson7:32", "convection_diffusion:32")))
+
+
 def _iterations_on_gpu(xp: Any) -> dict[str, float]:
-    small, large, wind = (_system(name, xp) for name in ("poisson5:100", "poisson7:64", "convection_diffusion:64"))
+    names = ("poisson5:100", "poisson7:64", "convection_diffusion:64")
+    return _of_methods(SHIPPED_ON_GPU, *(_system(name, xp) for name in names))
+
+
+def _of_methods(shipped: Rates | GpuRates, small: CSR, large: CSR, wind: CSR) -> dict[str, float]:
+    """The rates of the methods for two large systems, and the overhead, which is the time of a step for a small one."""
     found = {"overhead": _of_a_step("cg", small, IC0())}
     for method, A, recipe in (("cg", large, IC0()), ("bicgstab", wind, ILU0()), ("gmres", wind, ILU0())):
-        least = 0.01 * getattr(SHIPPED_ON_GPU, method)
+        least = 0.01 * getattr(shipped, method)
         found[method] = max((_of_a_step(method, A, recipe) - found["overhead"]) / A.nnz, least)
     return found
 
@@ -89,16 +102,6 @@ def _line(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, fl
     return rate, max(small[1] - rate * small[0], 0.01 * small[1])
 
 
-def _iterations() -> dict[str, float]:
-    small, large = _system("poisson5:12"), _system("poisson7:32")
-    wind = _system("convection_diffusion:32")
-    overhead = _of_a_step("cg", small, IC0())
-    found = {"overhead": overhead}
-    for method, A, recipe in (("cg", large, IC0()), ("bicgstab", wind, ILU0()), ("gmres", wind, ILU0())):
-        found[method] = max((_of_a_step(method, A, recipe) - overhead) / A.nnz, 0.01 * getattr(SHIPPED, method))
-    return found
-
-
 def _of_a_step(method: str, A: CSR, recipe: Any) -> float:
     """The time of an iteration in seconds."""
     b, F = _right_hand_side(A), recipe.factor(A)
@@ -125,7 +128,7 @@ def _superlu() -> dict[str, float]:
     rest = _of_direct(heavy, A) - found.superlu_row * A.n - found.superlu_entry * fill.nnz
     flop = max(rest / fill.flops, 0.1 * SHIPPED.superlu_flop)
     dense = SHIPPED.dense_flop * flop / SHIPPED.superlu_flop
-    of_columns = _seconds_of_direct("poisson5:120", SparseLU(ordering="colamd")) / _system("poisson5:120").nnz
+    of_columns = _per_entry("poisson5:120", SparseLU(ordering="colamd"))
     return {
         "superlu_row": found.superlu_row,
         "superlu_entry": found.superlu_entry,
@@ -161,9 +164,7 @@ def _multilevel() -> dict[str, float]:
 
 def _few_rows() -> dict[str, float]:
     names = ("poisson5:40", "poisson7:10", "convection_diffusion:40,40,1")
-    return {
-        "quick": _mean([_seconds_of_direct(name, SparseLU(backend="superlu")) / _system(name).nnz for name in names])
-    }
+    return {"quick": _mean([_per_entry(name, SparseLU(backend="superlu")) for name in names])}
 
 
 def _of_complete(library: str, name: str) -> float:
@@ -177,9 +178,10 @@ def _of_complete(library: str, name: str) -> float:
     return _of_direct(recipe, A) / (row * A.n + part * (entry * fill.nnz + flop * fill.flops))
 
 
-def _seconds_of_direct(name: str, recipe: SparseLU) -> float:
+def _per_entry(name: str, recipe: SparseLU) -> float:
+    """The time of complete factors with their analysis, for each entry of A."""
     A = _system(name)
-    return _of_direct(recipe, A, analysis=True)
+    return _of_direct(recipe, A, analysis=True) / A.nnz
 
 
 def _of_direct(recipe: SparseLU, A: CSR, *, analysis: bool = False) -> float:

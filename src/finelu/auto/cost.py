@@ -17,6 +17,7 @@ from finelu.deadline import limited
 from finelu.device import free_memory
 from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
 from finelu.kernels import kernels_for
+from finelu.krylov.method import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import COSTLY, Fill, OrderingJob, products
@@ -224,7 +225,9 @@ class Costs:
         """The time of an iteration in seconds, with factors of A's own pattern, on the device of A."""
         rates = current_on_gpu() if self.traits.gpu else RATES
         measured = {"cg": rates.cg, "bicgstab": rates.bicgstab}
-        return rates.overhead + measured.get(method, rates.gmres) * self.traits.nnz
+        kind = METHODS.get(method)  # None for "refinement"
+        products = 1 if kind is None else kind.products
+        return rates.overhead + measured.get(method, rates.gmres * products) * self.traits.nnz
 
     def keep_pace(self, measured: float, expected: float) -> None:
         """Correct the pace: an iteration of the cheap rung has taken `measured` instead of `expected` seconds.

@@ -1,6 +1,6 @@
 """The results of recipes: `Factors`; `LUFactors` and `CholeskyFactors` are applied by triangular solves."""
 
-from finelu.factors.arranged import Arrangement
+from finelu.factors.arranged import Arrangement, Columns
 from finelu.factors.base import Factors, trial_residual
 from finelu.factors.cholesky import CholeskyFactors
 from finelu.factors.lu import LUFactors
@@ -10,6 +10,7 @@ from finelu.factors.triangles import Numeric, TriangularFactors
 __all__ = [
     "Arrangement",
     "CholeskyFactors",
+    "Columns",
     "Factors",
     "LUFactors",
     "Numeric",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,6 +12,30 @@ import scipy.sparse as sp
 from finelu.device import namespace
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
+
+
+class Columns(NamedTuple):
+    """A matrix by columns, sorted, with 32-bit indices on the host: the arrays of a scipy.sparse.csc_matrix, without
+    SciPy's checks of them, which take as long as a small factorization."""
+
+    indptr: np.ndarray[Any, Any]
+    indices: np.ndarray[Any, Any]
+    data: np.ndarray[Any, Any]
+    shape: tuple[int, int]
+
+    @property
+    def nnz(self) -> int:
+        return self.data.size
+
+    @property
+    def dtype(self) -> Any:
+        return self.data.dtype
+
+    def tosparse(self) -> Any:
+        """The scipy.sparse.csc_matrix with these arrays (no copy)."""
+        S = sp.csc_matrix((self.data, self.indices, self.indptr), shape=self.shape)
+        S.has_canonical_format = True
+        return S
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +78,13 @@ class Arrangement:
             S.data = S.data * np.repeat(row_scale, np.diff(S.indptr)) * column_scale[S.indices]
         return S[self.rows][:, self.columns]
 
-    def by_columns(self, A: CSR) -> Any:
-        """As `matrix`, but scipy.sparse CSC with 32-bit indices, its columns sorted; scalings are needed."""
+    def by_columns(self, A: CSR) -> Columns:
+        """As `matrix`, but by columns; scalings are needed."""
         starts, places = np.empty(A.n + 1, np.int32), np.empty(A.nnz, np.int32)
         values = np.empty(A.nnz, A.dtype)
         order = self.rows, self.columns, self.row_scale, self.column_scale
         kernels_for(values).graph.arranged_columns(A.indptr, A.indices, A.data, *order, starts, places, values)
-        arranged = sp.csc_matrix((values, places, starts), shape=A.shape)
-        arranged.has_canonical_format = True
-        return arranged
+        return Columns(starts, places, values, A.shape)
 
     def row(self, i: int) -> int:
         """The row of A that is row i of the arranged matrix."""

@@ -1,6 +1,6 @@
 """The state of a Krylov method that decides whether it goes on: two small arrays on the device of the iteration.
 
-`state` (4,) int32 and `norms` (5,) of the real dtype are written only by the kernels, so that no step waits for the
+`state` (4,) int32 and `norms` (7,) of the real dtype are written only by the kernels, so that no step waits for the
 host; the host reads copies of them. Once `state[CODE]` is not RUNNING every kernel returns at once, so that x does not
 change after that iteration, however late the host reads. The `.cu` files get these numbers from a generated header.
 """
@@ -17,6 +17,8 @@ TOLERANCE = 1  # max(rtol ||b||, atol)
 CLAIM = 2  # norm at which the recurrence counts as converged: the tolerance, but never far below rounding
 START = 3  # the smallest true residual norm at the begin of a cycle; Inf before the first
 BEST = 4  # the smallest residual norm of the recurrence
+DRIFT = 5  # the rounding of x as a part of the residual norm, for a method that bounds it; else 0
+GROWTH = 6  # the most by which the residual norm may grow, as a factor of the first
 
 # codes: up to BROKEN the cycle is over but another may follow, from CONVERGED on the solve is
 RUNNING = 0
@@ -30,15 +32,13 @@ INDEFINITE_PRECONDITIONER = 7
 NOT_FINITE = 8
 DIVERGED = 9
 
-GROWN = 100_000_000  # the most by which the residual of a stationary iteration may grow, as a factor of the first
-
 # Places in the array `lanczos` of minres: the recurrence; then, from BETA_1 on, data for a bound of the difference of
 # the true residual and the recurrence's: a norm of the tridiagonal T, and squares and products of w and of x in this
 # cycle. T and 1 / w are in units of UNIT, the norm of the first column of T, and x in units of BETA_1 / UNIT: no square
 # leaves the range because the whole of A or of b is large or small.
 BETA, COS, SIN, COS_OLD, SIN_OLD, PHI_BAR, EPSILON, DELTA, GAMMA, PHI, INVERSE, SCALE = range(12)
 
-BETA_1, UNIT, SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS, DRIFT = range(12, 22)
+BETA_1, UNIT, SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS = range(12, 21)
 
 # Places in the array `smoothing` of sqmr: the quasi-residual norm tau, the theta of the newest step; KEPT and TAKEN,
 # the weights of the old direction and of the BiCG step in the new direction; LEFT, that of the old smoothed residual.

@@ -27,7 +27,6 @@ class BiCG(Method):
     Source: Fletcher 1976; Barrett et al. 1994, section 2.3.5; Saad 2003, Alg. 7.3.
     """
 
-    adjoint = True
     products = 2
 
     @staticmethod
@@ -51,16 +50,16 @@ class BiCG(Method):
                 q, q_shadow = A @ p, AH @ p_shadow
                 k.vectors.size_of_dot(r_shadow, z, size)
                 k.vectors.dot(p_shadow, q, sigma)
-                k.recurrences.bicg_alpha(state, rho, sigma, size, alpha)  # line 4: alpha = (z, r*) / (A p, p*)
+                k.recurrences.ratio(state, rho, sigma, size, alpha)  # line 4: alpha = (z, r*) / (A p, p*)
                 k.recurrences.bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow)  # lines 5, 6, 7
                 k.vectors.norm(r, loop.norm)
-                k.recurrences.bicg_record(state, norms, loop.history, loop.norm)
+                k.recurrences.record(state, norms, loop.history, loop.norm)
                 loop.tell()
                 z, z_shadow = M @ r, MH @ r_shadow
                 rho, rho_old = rho_old, rho
                 k.vectors.dot(r_shadow, z, rho)  # line 8: beta = (z, r*) / (z_old, r*_old)
                 # lines 9, 10: p = z + beta p
-                k.recurrences.bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow)
+                k.recurrences.direction(state, rho, rho_old, z, p, z_shadow, p_shadow)
         return loop.end()
 
 

@@ -28,6 +28,7 @@ class CG(Method):
         state, norms = loop.state, loop.norms
         r, p = loop.vectors(2)
         rho, rho_old, curvature = loop.scalars(3)
+        real_parts = rho.real, rho_old.real
         deflated = M.deflated
         M = M if deflated is None else deflated
 
@@ -41,7 +42,7 @@ class CG(Method):
                 return
             z = M @ r  # line 6
             k.vectors.dot(r, z, rho)  # line 7: beta = (r, z) / (r_old, z_old)
-            k.recurrences.cg_direction(state, rho, rho_old, z, p)  # line 8: p = z + beta p
+            k.recurrences.direction(state, *real_parts, z, p, None, None)  # line 8: p = z + beta p
 
         while loop.cycle(r):  # line 1: r = b - A x,
             if deflated is not None and not deflated.start(A, x, r):  # if it succeeds, r has no coarse component

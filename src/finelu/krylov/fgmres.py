@@ -16,7 +16,7 @@ class FGMRES(Method):
     Source: Saad 1993; Saad 2003, Alg. 9.6.
     """
 
-    restarts = minimizes = True
+    restarts = True
 
     @staticmethod
     def iterate(loop: Loop, *, restart: int | None = None, orthogonalization: str = "mgs") -> Solution:

@@ -30,7 +30,7 @@ class GMRES(Method):
     Source: Saad & Schultz 1986; Saad 2003, Alg. 9.5; Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019, Figures 1 and 2.
     """
 
-    restarts = minimizes = True
+    restarts = True
 
     @staticmethod
     def iterate(loop: Loop, *, restart: int | None = None, orthogonalization: str = "mgs") -> Solution:

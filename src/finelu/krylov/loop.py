@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from finelu.krylov.method import Method
 
 ROOM = 1024  # iterations that the history has room for at first
+GROWN = 1e8  # the most by which the residual of a stationary iteration may grow, as a factor of the first
 ORDINARY = 1e-10, 1e10  # norms of b of which every precision holds the squares of residuals
 
 Callback = Callable[[Any], object] | None
@@ -102,7 +103,8 @@ class Loop(Measures):
         limits = np.finfo(self.real)
         tolerance = min(max(rtol * norm_b, atol / self.scale), float(limits.max))
         claim = tolerance if method.stationary else max(tolerance, float(limits.eps) * norm_b / 16)
-        norms = np.array([0.0, tolerance, claim, np.inf, np.inf], self.real)
+        growth = GROWN if method.stationary else np.inf
+        norms = np.array([0.0, tolerance, claim, np.inf, np.inf, 0.0, growth], self.real)
         monitored = self.decides.asarray(np.concatenate([np.zeros(4, np.int32).view(np.uint8), norms.view(np.uint8)]))
         self.state, self.norms = monitored[:16].view(np.int32), monitored[16:].view(self.real)  # for a look at both
         self.norm = self.norms[monitor.NORM : monitor.NORM + 1]  # where `record` and `begin_cycle` expect the norm of r
@@ -158,7 +160,7 @@ class Loop(Measures):
     def advance(self, z: Any) -> None:
         """x += z. The old x is kept first if it is the best so far by the recorded norms."""
         best = self.keeps_best() if self.best is None else self.best
-        self.kernels.recurrences.richardson_step(self.state, z, self.x, best)
+        self.kernels.recurrences.advance(self.state, z, self.x, best)
 
     def record(self, r: Any) -> None:
         """End an iteration whose residual, by the recurrence, is r.
@@ -167,7 +169,7 @@ class Loop(Measures):
         the smallest recorded norm.
         """
         self.kernels.vectors.norm(r, self.norm)
-        self.kernels.recurrences.bicg_record(self.state, self.norms, self.history, self.norm)
+        self.kernels.recurrences.record(self.state, self.norms, self.history, self.norm)
 
     def restart(self, where: Any) -> None:
         """End the cycle if `where`, an array of one element, is True. The next cycle begins with the true residual; the
@@ -258,7 +260,7 @@ class Loop(Measures):
         self.doubted = self.believed
         r[:] = true
         self.norm[:] = self.believed
-        self.norms[monitor.START :] = math.inf
+        self.norms[monitor.START : monitor.BEST + 1] = math.inf
         self.state[monitor.CODE] = monitor.RUNNING
         self.code = monitor.CLAIMED  # so that the host waits for the result
         return self._begins(r)

@@ -64,21 +64,18 @@ class Method:
     name : the key in `METHODS`; by default the name of the class in small letters.
     needs : the property that A must have: "spd" (Hermitian positive definite), "hermitian", "symmetric" (A = A^H or
         A = A^T) or "any". M must be Hermitian positive definite for the first two, and symmetric as A is for the third.
-    adjoint : whether the method also multiplies by A^H and M^H. The tests verify it.
-    products : the number of products with A, or with A and A^H, per iteration. The tests verify it.
+    products : the number of products with A, or with A and A^H, per iteration, which `finelu.solve` expects to take
+        the time. The tests verify it.
     restarts : whether the method works in cycles of `restart` iterations, a parameter of its own; x then exists only at
         the end of each cycle.
-    minimizes : whether the norm of b - A x of the recurrence never grows. The tests verify it.
     stationary : whether the method forms r = b - A x itself in each iteration, see `Loop`.
     spread : whether A may be spread over processes, see `finelu.krylov.spread`.
     """
 
     name: ClassVar[str] = ""
     needs: ClassVar[str] = "any"
-    adjoint: ClassVar[bool] = False
     products: ClassVar[int] = 1
     restarts: ClassVar[bool] = False
-    minimizes: ClassVar[bool] = False
     stationary: ClassVar[bool] = False
     spread: ClassVar[bool] = False
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import cmath
+from typing import Any
+
+import numpy as np
+
+from finelu.device import namespace
+from finelu.kernels.monitor import BETA_1, COS, COS_OLD, INVERSE, PHI_BAR, SCALE
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
 from finelu.krylov.symmetry import symmetric
@@ -22,7 +29,6 @@ class MINRES(Method):
     """
 
     needs = "hermitian"
-    minimizes = True
 
     @staticmethod
     def iterate(loop: Loop) -> Solution:
@@ -40,7 +46,7 @@ class MINRES(Method):
         state, norms = loop.state, loop.norms
         r, v, v_old, z, w, w_old = loop.vectors(6)
         alpha, square = loop.scalars(2)
-        lanczos = loop.xp.zeros(22, loop.real)
+        lanczos = loop.xp.zeros(21, loop.real)
         scale = 1.0
         while loop.cycle(r):
             y = M @ r
@@ -51,8 +57,13 @@ class MINRES(Method):
                     break
                 scale = loop.power(loop.size(p) / loop.size(r))  # the size of A M, whose square must be in range
             k.vectors.dot(r, y, square)
-            k.recurrences.minres_begin(state, lanczos, square, scale)
-            k.recurrences.minres_start(state, lanczos, y, r, v, z)  # v = r / beta_1, z = M^-1 v
+            failure = begin(lanczos, complex(square[0]), scale)
+            if failure is not None:
+                loop.fail(failure)
+                break
+            inverse = lanczos[INVERSE : INVERSE + 1]
+            loop.xp.multiply(inverse, r, out=v)  # v = r / beta_1, z = M^-1 v
+            loop.xp.multiply(inverse, y, out=z)
             for vector in (v_old, w, w_old):
                 vector.fill(0)
             while loop.goes_on():
@@ -62,13 +73,32 @@ class MINRES(Method):
                 v, v_old = v_old, v
                 y = M @ v
                 k.vectors.dot(v, y, square)
-                k.recurrences.minres_rotation(state, lanczos, alpha, square)  # (3), (4), (5)
+                k.recurrences.minres_rotation(state, norms, lanczos, alpha, square)  # (3), (4), (5)
                 k.recurrences.minres_step(state, lanczos, y, v, z, w, w_old, x, best, r)  # (6), (7)
                 w, w_old = w_old, w
                 k.vectors.norm(r, loop.norm)
-                k.recurrences.minres_record(state, norms, loop.history, lanczos)
+                k.recurrences.record(state, norms, loop.history, None)
                 loop.tell()
         return loop.end()
 
 
 minres = MINRES.solve
+
+
+def begin(lanczos: Any, square: complex, scale: float) -> Status | None:
+    """Start the recurrence from square = beta_1^2 = r^H M^-1 r, or say why it cannot be.
+
+    Before the first rotation all cosines are 1, and phi_bar is beta_1, the residual to reduce.
+    scale : the products with A are divided by it.
+    """
+    if not cmath.isfinite(square):
+        return Status.NOT_FINITE
+    if square.real <= 0:
+        return Status.INDEFINITE_PRECONDITIONER
+    first = np.zeros(lanczos.size, lanczos.dtype)
+    beta = np.sqrt(lanczos.dtype.type(square.real))
+    first[[COS, COS_OLD]] = 1
+    first[[PHI_BAR, BETA_1]] = beta
+    first[INVERSE], first[SCALE] = 1 / beta, scale
+    namespace(lanczos).copyto(lanczos, namespace(lanczos).asarray(first))
+    return None

@@ -41,14 +41,14 @@ class Richardson(Method):
         while loop.cycle(r):
             z: Any = None
             while loop.goes_on():
-                k.recurrences.richardson_step(loop.state, M @ r if z is None else z, x, best)
+                k.recurrences.advance(loop.state, M @ r if z is None else z, x, best)
                 r = A.residual(loop.b, x)
                 if loop.comm is None:
                     k.vectors.norm(r, loop.norm)
                     z = None
                 else:  # M @ r is formed while the norm is gathered: see `ahead` in krylov/spread.py
                     z = k.vectors.norm(r, loop.norm, lambda r=r: M @ r)
-                k.recurrences.richardson_record(loop.state, loop.norms, loop.history)
+                k.recurrences.record(loop.state, loop.norms, loop.history, None)
                 loop.tell()
         solution = loop.end()
         grown = solution.iterations and solution.recurrence[-1] >= solution.recurrence[0]

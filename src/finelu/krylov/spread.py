@@ -139,9 +139,9 @@ class Cycle:
 
 class Recurrences:
     def __init__(self) -> None:
-        self.richardson_record = kernels_for(np).recurrences.richardson_record
+        self.record = kernels_for(np).recurrences.record
 
-    def richardson_step(self, state: Any, z: Any, x: Any, best: Any) -> None:
+    def advance(self, state: Any, z: Any, x: Any, best: Any) -> None:
         """x += z; see the kernel of this name."""
         if state[monitor.CODE] == monitor.RUNNING:
             if state[monitor.IMPROVED]:

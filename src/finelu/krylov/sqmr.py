@@ -73,18 +73,18 @@ class SQMR(Method):
                 q = A @ p
                 k.vectors.size_of_dot(r, z, size)
                 dot(p, q, sigma)
-                k.recurrences.bicg_alpha(state, rho, sigma, size, alpha)  # (1)
+                k.recurrences.ratio(state, rho, sigma, size, alpha)  # (1)
                 k.recurrences.bicgstab_half(state, rho, sigma, q, r)  # r -= rho / sigma q
                 k.vectors.norm(r, r_norm)
                 k.recurrences.sqmr_smooth(state, smoothing, r_norm)  # (2)
                 k.recurrences.sqmr_step(state, smoothing, alpha, p, r, d, x, best, s)  # (3), (4)
                 k.vectors.norm(s, loop.norm)
-                k.recurrences.bicg_record(state, norms, loop.history, r_norm)
+                k.recurrences.record(state, norms, loop.history, r_norm)
                 loop.tell()
                 z = M @ r
                 rho, rho_old = rho_old, rho
                 dot(r, z, rho)
-                k.recurrences.sqmr_direction(state, rho, rho_old, z, p)  # (5)
+                k.recurrences.direction(state, rho, rho_old, z, p, None, None)  # (5)
         return loop.end()
 
 

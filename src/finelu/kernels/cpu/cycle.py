@@ -9,7 +9,6 @@ from finelu.kernels.monitor import (
     BEST,
     BREAKDOWN,
     BROKEN,
-    CLAIM,
     CLAIMED,
     CODE,
     COLUMNS,
@@ -86,22 +85,3 @@ def unless_finite(x, norm):
     """norm[0] = NaN where x holds NaN or Inf."""
     if not np.isfinite(x).all():
         norm[0] = np.nan
-
-
-@compiled
-def record(state, norms, history):
-    """Take norms[NORM] as the residual norm of one more iteration: history, best iterate, claim of convergence."""
-    if state[CODE] != RUNNING:
-        return
-    norm = norms[NORM]
-    state[IMPROVED] = 0
-    if not np.isfinite(norm):
-        state[CODE] = NOT_FINITE
-        return
-    if norm < norms[BEST]:
-        norms[BEST] = norm
-        state[IMPROVED] = 1
-    state[ITERATIONS] += 1
-    history[state[ITERATIONS]] = norm
-    if norm <= norms[CLAIM]:
-        state[CODE] = CLAIMED

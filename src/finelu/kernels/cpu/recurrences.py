@@ -1,15 +1,14 @@
 """The steps of the Krylov methods between two products: one pass over the vectors each, and the stopping test in it.
 
 `state`, `norms` and `history` are described in kernels/monitor.py. Scalars are arrays of one element, so that on the
-GPU the same calls read them from device memory. Those of cg are shared by threads where vectors are long.
+GPU the same calls read them from device memory. Threads share `direction` and `cg_step` of long vectors.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from finelu.kernels.cpu.cycle import record
-from finelu.kernels.cpu.runtime.items import complete, next_item, wait_until_done
+from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.vectors import CHUNK, chunks, inner, length, shared
@@ -18,6 +17,7 @@ from finelu.kernels.monitor import (
     BETA,
     BETA_1,
     BROKEN,
+    CLAIM,
     CLAIMED,
     CODE,
     COS,
@@ -27,11 +27,12 @@ from finelu.kernels.monitor import (
     DRIFT,
     EPSILON,
     GAMMA,
-    GROWN,
+    GROWTH,
     IMPROVED,
     INDEFINITE,
     INDEFINITE_PRECONDITIONER,
     INVERSE,
+    ITERATIONS,
     KEPT,
     LEFT,
     NORM,
@@ -61,14 +62,101 @@ TRUSTED, LOST = 1e-4, 0.1
 
 
 @compiled
-def _cg_step_of_chunks(state, done, monitor, rho, curvature, p, q, x, best, r, parts):
-    t = next_item(state)
-    while t < done.size:
-        if _cg_sound(monitor, rho, curvature):
-            k = slice(t * CHUNK, min((t + 1) * CHUNK, x.size))
-            parts[t] = _cg_move(monitor[IMPROVED], rho, curvature, p[k], q[k], x[k], best[k], r[k])
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
+def ratio(state, rho, sigma, size, alpha):
+    """alpha = rho / sigma; BROKEN where rho or sigma is (nearly) nothing to divide by.
+
+    size : the sum of the magnitudes of the terms of rho. The recurrence is lost once rho is below their rounding.
+    """
+    if state[CODE] != RUNNING:
+        return
+    eps = np.finfo(size.dtype).eps
+    if not np.isfinite(rho[0]) or not np.isfinite(sigma[0]):
+        state[CODE] = NOT_FINITE
+    elif sigma[0] == 0 or not np.isfinite(rho[0] / sigma[0]) or abs(rho[0]) <= eps * size[0]:
+        state[CODE] = BROKEN
+    else:
+        alpha[0] = rho[0] / sigma[0]
+
+
+@compiled
+def advance(state, z, x, best):
+    """x += z."""
+    if state[CODE] != RUNNING:
+        return
+    keep = state[IMPROVED]
+    for i in range(x.size):
+        if keep:
+            best[i] = x[i]
+        x[i] += z[i]
+
+
+@compiled
+def _turn(beta, z, p):
+    for i in range(p.size):
+        p[i] = z[i] + beta * p[i]
+
+
+@by_items
+def _direction_of_chunks(t, monitor, rho, rho_old, z, p, z_shadow, p_shadow):
+    k = slice(t * CHUNK, min((t + 1) * CHUNK, p.size))
+    if monitor[CODE] == RUNNING:
+        beta = rho[0] / rho_old[0]
+        _turn(beta, z[k], p[k])
+        if z_shadow is not None:
+            _turn(np.conj(beta), z_shadow[k], p_shadow[k])
+
+
+def _long_direction(*arguments):
+    run_items(_direction_of_chunks, chunks(arguments[4].size), *arguments)
+
+
+@shared(_long_direction, 4)
+@compiled
+def direction(state, rho, rho_old, z, p, z_shadow, p_shadow):
+    """p = z + beta p with beta = rho / rho_old, and p_shadow = z_shadow + conj(beta) p_shadow if these are not None."""
+    if state[CODE] != RUNNING:
+        return
+    beta = rho[0] / rho_old[0]  # a division of complex numbers by 0 raises an exception
+    _turn(beta, z, p)
+    if z_shadow is not None:
+        _turn(np.conj(beta), z_shadow, p_shadow)
+
+
+@compiled
+def record(state, norms, history, size):
+    """Take norms[NORM] as the residual norm of one more iteration: history, best iterate, claim of convergence.
+
+    x is kept as the best only while its rounding, norms[DRIFT], cannot hide in the residual, and given up beyond. Where
+    x grows without end, as for a singular A and a b outside its range, the recurrence goes on to fall below the
+    residual of any x.
+    size : the norm of a residual that leaves its rounding in x, or None. The residual that is computed from x differs
+        from the recurrence's by as much as the best one so far, once `size` has outgrown the precision.
+    """
+    if state[CODE] != RUNNING:
+        return
+    norm = norms[NORM]
+    state[IMPROVED] = 0
+    if not np.isfinite(norm):
+        state[CODE] = NOT_FINITE
+        return
+    if norm < norms[BEST] and norms[DRIFT] <= TRUSTED:
+        norms[BEST] = norm
+        state[IMPROVED] = 1
+    state[ITERATIONS] += 1
+    history[state[ITERATIONS]] = norm
+    if norm <= norms[CLAIM] or not norms[DRIFT] <= LOST:
+        state[CODE] = CLAIMED
+    elif size is not None and np.finfo(norms.dtype).eps * size[0] >= norms[BEST]:
+        state[CODE] = BROKEN
+    elif norm / norms[GROWTH] > history[0]:
+        state[CODE] = DIVERGED
+
+
+@by_items
+def _cg_step_of_chunks(t, monitor, rho, curvature, p, q, x, best, r, parts):
+    if _cg_sound(monitor, rho, curvature):
+        k = slice(t * CHUNK, min((t + 1) * CHUNK, x.size))
+        parts[t] = _cg_move(monitor[IMPROVED], rho, curvature, p[k], q[k], x[k], best[k], r[k])
 
 
 @compiled
@@ -97,7 +185,7 @@ def _cg_end(state, norms, history, rho, curvature, rho_old, parts):
         return
     if _cg_sound(state, rho, curvature):
         norms[NORM] = length(parts) if parts.size > 1 else parts[0]
-        record(state, norms, history)
+        record(state, norms, history, None)
     elif not np.isfinite(rho[0]) or not np.isfinite(curvature[0]):
         state[CODE] = NOT_FINITE
     else:
@@ -116,59 +204,11 @@ def _long_cg_step(state, norms, history, rho, curvature, rho_old, *vectors):
 def cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
     """x += alpha p, r -= alpha q with alpha = rho / curvature, and `record` of the norm of r, or why there is no step.
 
-    rho_old = rho, for `cg_direction`.
+    rho_old = rho, for `direction`.
     """
     parts = np.empty(1)
     parts[0] = _cg_move(state[IMPROVED], rho, curvature, p, q, x, best, r) if _cg_sound(state, rho, curvature) else 0.0
     _cg_end(state, norms, history, rho, curvature, rho_old, parts)
-
-
-@compiled
-def _cg_turn(state, rho, rho_old, z, p):
-    """The direction in these elements."""
-    if state[CODE] != RUNNING:
-        return
-    beta = rho[0].real / rho_old[0].real
-    for i in range(p.size):
-        p[i] = z[i] + beta * p[i]
-
-
-@compiled
-def _cg_direction_of_chunks(state, done, monitor, rho, rho_old, z, p):
-    t = next_item(state)
-    while t < done.size:
-        k = slice(t * CHUNK, min((t + 1) * CHUNK, p.size))
-        _cg_turn(monitor, rho, rho_old, z[k], p[k])
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
-
-
-def _long_cg_direction(*arguments):
-    run_items(_cg_direction_of_chunks, chunks(arguments[-1].size), *arguments)
-
-
-@shared(_long_cg_direction, -1)
-@compiled
-def cg_direction(state, rho, rho_old, z, p):
-    """p = z + (rho / rho_old) p."""
-    _cg_turn(state, rho, rho_old, z, p)
-
-
-@compiled
-def bicg_alpha(state, rho, sigma, size, alpha):
-    """alpha = rho / sigma, the step along p; BROKEN where rho or sigma is (nearly) nothing to divide by.
-
-    size : the sum of the magnitudes of the terms of rho. The recurrence is lost once rho is below their rounding.
-    """
-    if state[CODE] != RUNNING:
-        return
-    eps = np.finfo(size.dtype).eps
-    if not np.isfinite(rho[0]) or not np.isfinite(sigma[0]):
-        state[CODE] = NOT_FINITE
-    elif sigma[0] == 0 or not np.isfinite(rho[0] / sigma[0]) or abs(rho[0]) <= eps * size[0]:
-        state[CODE] = BROKEN
-    else:
-        alpha[0] = rho[0] / sigma[0]
 
 
 @compiled
@@ -184,31 +224,6 @@ def bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow):
         x[i] += step * p[i]
         r[i] -= step * q[i]
         r_shadow[i] -= shadow_step * q_shadow[i]
-
-
-@compiled
-def bicg_record(state, norms, history, size):
-    """`record`; then BROKEN where size, the norm of bicg's own residual, has outgrown the precision.
-
-    The residual that is computed from x then differs from the recurrence's by as much as the best one so far.
-    """
-    if state[CODE] != RUNNING:
-        return
-    record(state, norms, history)
-    if state[CODE] == RUNNING and np.finfo(norms.dtype).eps * size[0] >= norms[BEST]:
-        state[CODE] = BROKEN
-
-
-@compiled
-def bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow):
-    """p = z + beta p and p_shadow = z_shadow + conj(beta) p_shadow with beta = rho / rho_old."""
-    if state[CODE] != RUNNING:
-        return
-    beta = rho[0] / rho_old[0]
-    shadow_beta = np.conj(beta)
-    for i in range(p.size):
-        p[i] = z[i] + beta * p[i]
-        p_shadow[i] = z_shadow[i] + shadow_beta * p_shadow[i]
 
 
 @compiled
@@ -250,16 +265,6 @@ def sqmr_step(state, smoothing, alpha, p, r, d, x, best, s):
 
 
 @compiled
-def sqmr_direction(state, rho, rho_old, z, p):
-    """p = z + (rho / rho_old) p."""
-    if state[CODE] != RUNNING:
-        return
-    beta = rho[0] / rho_old[0]
-    for i in range(p.size):
-        p[i] = z[i] + beta * p[i]
-
-
-@compiled
 def bicgstab_half(state, rho, sigma, v, r):
     """r -= alpha v with alpha = rho / sigma; nothing where sigma is 0."""
     if state[CODE] != RUNNING or sigma[0] == 0:
@@ -298,7 +303,7 @@ def bicgstab_step(state, norms, history, rho, sigma, ts, t_norm, shadow, shadow_
         r[i] -= omega * t[i]
     norms[NORM] = length(r)
     rho[0] = inner(shadow, r)
-    record(state, norms, history)
+    record(state, norms, history, None)
     if state[CODE] != RUNNING:
         return
     lost = abs(rho[0]) <= np.finfo(norms.dtype).eps * shadow_norm[0] * norms[NORM]
@@ -318,39 +323,6 @@ def bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p):
 
 
 @compiled
-def minres_begin(state, lanczos, square, scale):
-    """Start the recurrence from square = r^H M r: the rotations before the first, and the residual to reduce.
-
-    scale : the products with A are divided by it.
-    """
-    if state[CODE] != RUNNING:
-        return
-    if not np.isfinite(square[0]):
-        state[CODE] = NOT_FINITE
-    elif square[0].real <= 0:
-        state[CODE] = INDEFINITE_PRECONDITIONER
-    else:
-        beta = np.sqrt(square[0].real)
-        lanczos[:] = 0
-        lanczos[COS] = 1
-        lanczos[COS_OLD] = 1
-        lanczos[PHI_BAR] = lanczos[BETA_1] = beta
-        lanczos[INVERSE] = 1 / beta
-        lanczos[SCALE] = scale
-
-
-@compiled
-def minres_start(state, lanczos, y, r, v, z):
-    """v = r / beta_1 and z = y / beta_1, where y = M r."""
-    if state[CODE] != RUNNING:
-        return
-    inverse = lanczos[INVERSE]
-    for i in range(v.size):
-        v[i] = inverse * r[i]
-        z[i] = inverse * y[i]
-
-
-@compiled
 def minres_lanczos(state, lanczos, alpha, p, v, v_old):
     """v_old = p - alpha v - beta v_old: the next Lanczos vector, not yet scaled, in place of the oldest."""
     if state[CODE] != RUNNING:
@@ -361,7 +333,7 @@ def minres_lanczos(state, lanczos, alpha, p, v, v_old):
 
 
 @compiled
-def minres_rotation(state, lanczos, alpha, square):
+def minres_rotation(state, norms, lanczos, alpha, square):
     """One more column of the tridiagonal T through the rotations (Paige & Saunders 1975); square = v^H M v."""
     if state[CODE] != RUNNING:
         return
@@ -405,7 +377,7 @@ def minres_rotation(state, lanczos, alpha, square):
     lanczos[XW] = along + step * lanczos[WW]
     lanczos[SIZE] = max(lanczos[SIZE], column / unit)
     rounding = np.finfo(lanczos.dtype).eps * lanczos[SIZE] * np.sqrt(abs(lanczos[XX]))
-    lanczos[DRIFT] = rounding / (abs(lanczos[PHI_BAR]) / beta_1) if rounding != 0 else 0.0
+    norms[DRIFT] = rounding / (abs(lanczos[PHI_BAR]) / beta_1) if rounding != 0 else 0.0
 
 
 @compiled
@@ -428,43 +400,3 @@ def minres_step(state, lanczos, y, v, z, w, w_old, x, best, r):
         z[i] = inverse * y[i]  # before v, which y is where there is no preconditioner
         v[i] *= inverse
         r[i] = sin * sin * r[i] + phi_bar * cos * v[i]
-
-
-@compiled
-def minres_record(state, norms, history, lanczos):
-    """`record`, but x is kept as the best only while its rounding cannot hide in the residual, and given up beyond.
-
-    The residual that is computed from x differs from the recurrence's by about eps ||A|| ||x||. Where x grows without
-    end, as for a singular A and a b outside its range, the recurrence goes on to fall below what any x can reach.
-    """
-    if state[CODE] != RUNNING:
-        return
-    best = norms[BEST]
-    record(state, norms, history)
-    if not lanczos[DRIFT] <= TRUSTED:
-        norms[BEST] = best
-        state[IMPROVED] = 0
-    if state[CODE] == RUNNING and not lanczos[DRIFT] <= LOST:
-        state[CODE] = CLAIMED
-
-
-@compiled
-def richardson_step(state, z, x, best):
-    """x += z."""
-    if state[CODE] != RUNNING:
-        return
-    keep = state[IMPROVED]
-    for i in range(x.size):
-        if keep:
-            best[i] = x[i]
-        x[i] += z[i]
-
-
-@compiled
-def richardson_record(state, norms, history):
-    """`record`; then DIVERGED where the residual is beyond GROWN times the first."""
-    if state[CODE] != RUNNING:
-        return
-    record(state, norms, history)
-    if state[CODE] == RUNNING and norms[NORM] / GROWN > history[0]:
-        state[CODE] = DIVERGED

@@ -22,6 +22,7 @@
 using namespace fl;
 
 enum Kind { LU, MODIFIED, CHOLESKY };  // ILU(0); MILU(0); IC(0) of the lower triangle by rows, the diagonal last
+
 // How the places where two rows meet are found: section IV.A, section IV.B, binary search only, or read from a table
 // that match_rows made of the pattern beforehand.
 enum Update { INTERSECT, VECTOR, SEARCH, TABLE };

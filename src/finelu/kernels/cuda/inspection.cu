@@ -1,8 +1,12 @@
-// One pass over a CSR matrix: is it sound, and where is the diagonal? A thread a row. Twin:
-// kernels/reference/inspection.py:inspect. found (six words, 0 before): 0 smallest row with a column outside 0..n-1 or
-// row pointers that descend, leave the arrays or do not span them, 1 pairs out of order, 2 entries that are not finite,
-// 3 smallest such row, 4 rows without a diagonal entry, 5 smallest such row; of a smallest row the complement, 0 for
-// none. Sums and maxima of integers by atomics: the same in every run.
+// Checks of a CSR matrix in one pass, a thread a row, and the places of its diagonal. Twin:
+// kernels/reference/inspection.py:inspect. found (six words, 0 before):
+//   0     the smallest row with a column outside 0..n-1, or with row pointers that descend, leave the arrays or do not
+//         span them
+//   1     pairs of neighbouring entries that are not in ascending order
+//   2, 3  entries that are not finite, and the smallest row with one
+//   4, 5  rows without a diagonal entry, and the smallest of them
+// A smallest row is kept as its complement, 0 if there is no such row. Sums and maxima of integers by atomics: the same
+// in every run.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
 

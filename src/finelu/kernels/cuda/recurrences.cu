@@ -14,8 +14,9 @@ template <typename T> __device__ inline bool zero(T a) { return real(a) == 0 && 
 template <typename R> __device__ constexpr R rounding() { return sizeof(R) == 4 ? R(1.1920929e-07) : R(2.220446049250313e-16); }
 __device__ inline long long own_row() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
 
+// What the thread that knows the norm of an iteration writes down.
 template <typename R>
-__device__ void take(int* state, R* norms, R* history)
+__device__ void take(int* state, R* norms, R* history, const R* size = nullptr)
 {
     if (state[CODE] != RUNNING) return;
     const R norm = norms[NORM];
@@ -24,15 +25,59 @@ __device__ void take(int* state, R* norms, R* history)
         state[CODE] = NOT_FINITE;
         return;
     }
-    if (norm < norms[BEST]) {
+    if (norm < norms[BEST] && norms[DRIFT] <= R(1e-4)) {  // TRUSTED
         norms[BEST] = norm;
         state[IMPROVED] = 1;
     }
     history[++state[ITERATIONS]] = norm;
-    if (norm <= norms[CLAIM]) state[CODE] = CLAIMED;
+    if (norm <= norms[CLAIM] || !(norms[DRIFT] <= R(0.1)))  // LOST
+        state[CODE] = CLAIMED;
+    else if (size && rounding<R>() * *size >= norms[BEST])
+        state[CODE] = BROKEN;
+    else if (norm / norms[GROWTH] > history[0])
+        state[CODE] = DIVERGED;
 }
 
-// What the thread that knows the norm of r writes down.
+template <typename R>
+__global__ void record(int* state, R* norms, R* history, const R* size)
+{
+    take(state, norms, history, size);
+}
+
+template <typename T>
+__global__ void ratio(int* state, const T* rho, const T* sigma, const Real<T>* size, T* alpha)
+{
+    if (state[CODE] != RUNNING) return;
+    if (!is_finite(*rho) || !is_finite(*sigma))
+        state[CODE] = NOT_FINITE;
+    else if (zero(*sigma) || !is_finite(*rho / *sigma) ||
+             hypot(real(*rho), imag(*rho)) <= rounding<Real<T>>() * *size)
+        state[CODE] = BROKEN;
+    else
+        *alpha = *rho / *sigma;
+}
+
+template <typename T>
+__global__ void advance(long long n, const int* state, const T* z, T* x, T* best)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    if (state[IMPROVED]) best[i] = x[i];
+    x[i] += z[i];
+}
+
+// C: T or its real type.
+template <typename T, typename C>
+__global__ void direction(long long n, const int* state, const C* rho, const C* rho_old, const T* z, T* p,
+                          const T* z_shadow, T* p_shadow)
+{
+    const long long i = own_row();
+    if (i >= n || state[CODE] != RUNNING) return;
+    const T beta = *rho / *rho_old;
+    p[i] = z[i] + beta * p[i];
+    if (z_shadow) p_shadow[i] = z_shadow[i] + conj(beta) * p_shadow[i];
+}
+
 template <typename T>
 __device__ void cg_record(int* state, Real<T>* norms, Real<T>* history, const T* rho, const T* curvature, T* rho_old)
 {
@@ -76,28 +121,6 @@ __global__ void cg_step(long long n, double* room, unsigned* counter, int* state
 }
 
 template <typename T>
-__global__ void cg_direction(long long n, const int* state, const T* rho, const T* rho_old, const T* z, T* p)
-{
-    const long long i = own_row();
-    if (i >= n || state[CODE] != RUNNING) return;
-    const T beta = real(*rho) / real(*rho_old);
-    p[i] = z[i] + beta * p[i];
-}
-
-template <typename T>
-__global__ void bicg_alpha(int* state, const T* rho, const T* sigma, const Real<T>* size, T* alpha)
-{
-    if (state[CODE] != RUNNING) return;
-    if (!is_finite(*rho) || !is_finite(*sigma))
-        state[CODE] = NOT_FINITE;
-    else if (zero(*sigma) || !is_finite(*rho / *sigma) ||
-             hypot(real(*rho), imag(*rho)) <= rounding<Real<T>>() * *size)
-        state[CODE] = BROKEN;
-    else
-        *alpha = *rho / *sigma;
-}
-
-template <typename T>
 __global__ void bicg_step(long long n, const int* state, const T* alpha, const T* p, const T* q, const T* q_shadow, T* x,
                           T* best, T* r, T* r_shadow)
 {
@@ -107,25 +130,6 @@ __global__ void bicg_step(long long n, const int* state, const T* alpha, const T
     x[i] += *alpha * p[i];
     r[i] -= *alpha * q[i];
     r_shadow[i] -= conj(*alpha) * q_shadow[i];
-}
-
-template <typename R>
-__global__ void bicg_record(int* state, R* norms, R* history, const R* size)
-{
-    if (state[CODE] != RUNNING) return;
-    take(state, norms, history);
-    if (state[CODE] == RUNNING && rounding<R>() * *size >= norms[BEST]) state[CODE] = BROKEN;
-}
-
-template <typename T>
-__global__ void bicg_direction(long long n, const int* state, const T* rho, const T* rho_old, const T* z,
-                               const T* z_shadow, T* p, T* p_shadow)
-{
-    const long long i = own_row();
-    if (i >= n || state[CODE] != RUNNING) return;
-    const T beta = *rho / *rho_old;
-    p[i] = z[i] + beta * p[i];
-    p_shadow[i] = z_shadow[i] + conj(beta) * p_shadow[i];
 }
 
 template <typename R>
@@ -156,14 +160,6 @@ __global__ void sqmr_step(long long n, const int* state, const Real<T>* smoothin
     d[i] = kept * d[i] + taken * *alpha * p[i];
     x[i] += d[i];
     s[i] = left * s[i] + taken * r[i];
-}
-
-template <typename T>
-__global__ void sqmr_direction(long long n, const int* state, const T* rho, const T* rho_old, const T* z, T* p)
-{
-    const long long i = own_row();
-    if (i >= n || state[CODE] != RUNNING) return;
-    p[i] = z[i] + *rho / *rho_old * p[i];
 }
 
 template <typename T>
@@ -238,35 +234,6 @@ __global__ void bicgstab_direction(long long n, const int* state, const T* rho, 
 }
 
 template <typename T>
-__global__ void minres_begin(int* state, Real<T>* lanczos, const T* square, Real<T> scale)
-{
-    using R = Real<T>;
-    if (state[CODE] != RUNNING) return;
-    if (!is_finite(*square))
-        state[CODE] = NOT_FINITE;
-    else if (real(*square) <= 0)
-        state[CODE] = INDEFINITE_PRECONDITIONER;
-    else {
-        const R beta = sqrt(real(*square));
-        for (int place = 0; place <= DRIFT; ++place) lanczos[place] = R(0);
-        lanczos[COS] = lanczos[COS_OLD] = R(1);
-        lanczos[PHI_BAR] = lanczos[BETA_1] = beta;
-        lanczos[INVERSE] = R(1) / beta;
-        lanczos[SCALE] = scale;
-    }
-}
-
-template <typename T>
-__global__ void minres_start(long long n, const int* state, const Real<T>* lanczos, const T* y, const T* r, T* v, T* z)
-{
-    const long long i = own_row();
-    if (i >= n || state[CODE] != RUNNING) return;
-    const T inverse = lanczos[INVERSE];
-    v[i] = inverse * r[i];
-    z[i] = inverse * y[i];
-}
-
-template <typename T>
 __global__ void minres_lanczos(long long n, const int* state, const Real<T>* lanczos, const T* alpha, const T* p,
                                const T* v, T* v_old)
 {
@@ -277,7 +244,7 @@ __global__ void minres_lanczos(long long n, const int* state, const Real<T>* lan
 }
 
 template <typename T>
-__global__ void minres_rotation(int* state, Real<T>* lanczos, const T* alpha, const T* square)
+__global__ void minres_rotation(int* state, Real<T>* norms, Real<T>* lanczos, const T* alpha, const T* square)
 {
     using R = Real<T>;
     if (state[CODE] != RUNNING) return;
@@ -327,20 +294,7 @@ __global__ void minres_rotation(int* state, Real<T>* lanczos, const T* alpha, co
     const R relative = column / unit;
     lanczos[SIZE] = lanczos[SIZE] > relative ? lanczos[SIZE] : relative;
     const R rest = rounding<R>() * lanczos[SIZE] * sqrt(fabs(lanczos[XX]));
-    lanczos[DRIFT] = rest != R(0) ? rest / (fabs(lanczos[PHI_BAR]) / beta_1) : R(0);
-}
-
-template <typename R>
-__global__ void minres_record(int* state, R* norms, R* history, const R* lanczos)
-{
-    if (state[CODE] != RUNNING) return;
-    const R best = norms[BEST];
-    take(state, norms, history);
-    if (!(lanczos[DRIFT] <= R(1e-4))) {  // TRUSTED
-        norms[BEST] = best;
-        state[IMPROVED] = 0;
-    }
-    if (state[CODE] == RUNNING && !(lanczos[DRIFT] <= R(0.1))) state[CODE] = CLAIMED;  // LOST
+    norms[DRIFT] = rest != R(0) ? rest / (fabs(lanczos[PHI_BAR]) / beta_1) : R(0);
 }
 
 template <typename T>
@@ -359,21 +313,4 @@ __global__ void minres_step(long long n, const int* state, const Real<T>* lanczo
     z[i] = inverse * y[i];  // before v, which y is where there is no preconditioner
     v[i] = inverse * v[i];
     r[i] = damped * r[i] + fresh * v[i];
-}
-
-template <typename T>
-__global__ void richardson_step(long long n, const int* state, const T* z, T* x, T* best)
-{
-    const long long i = own_row();
-    if (i >= n || state[CODE] != RUNNING) return;
-    if (state[IMPROVED]) best[i] = x[i];
-    x[i] += z[i];
-}
-
-template <typename R>
-__global__ void richardson_record(int* state, R* norms, R* history)
-{
-    if (state[CODE] != RUNNING) return;
-    take(state, norms, history);
-    if (state[CODE] == RUNNING && norms[NORM] / R(GROWN) > history[0]) state[CODE] = DIVERGED;
 }

@@ -12,7 +12,6 @@ from finelu.kernels.monitor import (
     BEST,
     BREAKDOWN,
     BROKEN,
-    CLAIM,
     CLAIMED,
     CODE,
     COLUMNS,
@@ -69,26 +68,3 @@ def unless_finite(x, norm):
     """norm[0] = NaN if x holds NaN or Inf."""
     if not np.isfinite(x).all():
         norm[0] = np.nan
-
-
-def record(state, norms, history):
-    """Take norms[NORM] as the residual norm of one more iteration.
-
-    It goes into the history; state[IMPROVED] is 1 where it is the smallest, so that the next step keeps x before it
-    changes x; at norms[CLAIM] or below the recurrence claims convergence. A norm that is not finite ends the solve, and
-    its iteration is not counted.
-    """
-    if state[CODE] != RUNNING:
-        return
-    norm = norms[NORM]
-    state[IMPROVED] = 0
-    if not np.isfinite(norm):
-        state[CODE] = NOT_FINITE
-        return
-    if norm < norms[BEST]:
-        norms[BEST] = norm
-        state[IMPROVED] = 1
-    state[ITERATIONS] += 1
-    history[state[ITERATIONS]] = norm
-    if norm <= norms[CLAIM]:
-        state[CODE] = CLAIMED

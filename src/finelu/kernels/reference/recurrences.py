@@ -8,8 +8,6 @@ than all earlier iterates (state[IMPROVED]); state[CODE] names the reason if a s
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from finelu.kernels.monitor import (
@@ -17,6 +15,7 @@ from finelu.kernels.monitor import (
     BETA,
     BETA_1,
     BROKEN,
+    CLAIM,
     CLAIMED,
     CODE,
     COS,
@@ -26,11 +25,12 @@ from finelu.kernels.monitor import (
     DRIFT,
     EPSILON,
     GAMMA,
-    GROWN,
+    GROWTH,
     IMPROVED,
     INDEFINITE,
     INDEFINITE_PRECONDITIONER,
     INVERSE,
+    ITERATIONS,
     KEPT,
     LEFT,
     NORM,
@@ -53,7 +53,6 @@ from finelu.kernels.monitor import (
     XW_OLD,
     XX,
 )
-from finelu.kernels.reference.cycle import record
 from finelu.kernels.reference.vectors import length
 
 TRUSTED, LOST = 1e-4, 0.1  # largest rounding of x, as a part of the residual norm, to be kept as best, and at all
@@ -72,6 +71,77 @@ def eps_of(array):
     return np.finfo(array.dtype).eps
 
 
+# The steps that methods share
+
+
+def ratio(state, rho, sigma, size, alpha):
+    """alpha = rho / sigma.
+
+    size : the sum of the magnitudes of the terms of rho.
+    BROKEN where there is no such number, or where rho is nothing but the rounding of its terms; NOT_FINITE where rho or
+    sigma is not finite.
+    """
+    if not running(state):
+        return
+    if not np.isfinite(rho[0]) or not np.isfinite(sigma[0]):
+        state[CODE] = NOT_FINITE
+    elif sigma[0] == 0 or not np.isfinite(rho[0] / sigma[0]) or abs(rho[0]) <= eps_of(size) * size[0]:
+        state[CODE] = BROKEN
+    else:
+        alpha[0] = rho[0] / sigma[0]
+
+
+def advance(state, z, x, best):
+    """x += z."""
+    if not running(state):
+        return
+    keep(state, x, best)
+    x += z
+
+
+def direction(state, rho, rho_old, z, p, z_shadow, p_shadow):
+    """beta = rho / rho_old, p = z + beta p, and p* = z* + conj(beta) p* in a method with shadow vectors, not None.
+
+    rho, rho_old : of the dtype of the vectors, or of its real dtype.
+    """
+    if not running(state):
+        return
+    beta = rho[0] / rho_old[0]
+    p[:] = z + beta * p
+    if z_shadow is not None:
+        p_shadow[:] = z_shadow + np.conj(beta) * p_shadow
+
+
+def record(state, norms, history, size):
+    """Take norms[NORM] as the residual norm of one more iteration.
+
+    It goes into the history; state[IMPROVED] is 1 where it is the smallest, so that the next step keeps x before it
+    changes x; at norms[CLAIM] or below the recurrence claims convergence. A norm that is not finite ends the solve, and
+    its iteration is not counted. x is not kept as the best where norms[DRIFT] is beyond TRUSTED, and CLAIMED where it
+    is beyond LOST. DIVERGED where the norm is beyond norms[GROWTH] times the first.
+    size : the norm of a residual from which rounding errors of x come, or None. BROKEN where eps size has reached the
+        best residual norm, since the rounding error of x is then as large as the best residual.
+    """
+    if not running(state):
+        return
+    norm = norms[NORM]
+    state[IMPROVED] = 0
+    if not np.isfinite(norm):
+        state[CODE] = NOT_FINITE
+        return
+    if norm < norms[BEST] and norms[DRIFT] <= TRUSTED:
+        norms[BEST] = norm
+        state[IMPROVED] = 1
+    state[ITERATIONS] += 1
+    history[state[ITERATIONS]] = norm
+    if norm <= norms[CLAIM] or not norms[DRIFT] <= LOST:
+        state[CODE] = CLAIMED
+    elif size is not None and eps_of(norms) * size[0] >= norms[BEST]:
+        state[CODE] = BROKEN
+    elif norm / norms[GROWTH] > history[0]:
+        state[CODE] = DIVERGED
+
+
 # Conjugate gradients: Saad 2003, Alg. 9.1
 
 
@@ -80,7 +150,7 @@ def cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
 
     rho = r^H z, curvature = p^H A p, q = A p. No step unless both are positive, as they are for positive definite A
     and M; then state says which is not.
-    rho_old = rho, for `cg_direction`.
+    rho_old = rho, for `direction`.
     """
     if not running(state):
         return
@@ -96,35 +166,11 @@ def cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
         x += alpha * p
         r -= alpha * q
         norms[NORM] = length(r)
-        record(state, norms, history)
+        record(state, norms, history, None)
     rho_old[:] = rho
 
 
-def cg_direction(state, rho, rho_old, z, p):
-    """beta = (r, z) / (r_old, z_old), p = z + beta p."""
-    if not running(state):
-        return
-    beta = rho[0].real / rho_old[0].real
-    p[:] = z + beta * p
-
-
 # Biconjugate gradients: Saad 2003, Alg. 7.3
-
-
-def bicg_alpha(state, rho, sigma, size, alpha):
-    """alpha = rho / sigma, where rho = (z, r*) and sigma = (A p, p*).
-
-    BROKEN where there is no such number, or where rho is nothing but the rounding of its terms, whose magnitudes add up
-    to `size`; NOT_FINITE where rho or sigma is not finite.
-    """
-    if not running(state):
-        return
-    if not np.isfinite(rho[0]) or not np.isfinite(sigma[0]):
-        state[CODE] = NOT_FINITE
-    elif sigma[0] == 0 or not np.isfinite(rho[0] / sigma[0]) or abs(rho[0]) <= eps_of(size) * size[0]:
-        state[CODE] = BROKEN
-    else:
-        alpha[0] = rho[0] / sigma[0]
 
 
 def bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow):
@@ -135,27 +181,6 @@ def bicg_step(state, alpha, p, q, q_shadow, x, best, r, r_shadow):
     x += alpha[0] * p
     r -= alpha[0] * q
     r_shadow -= np.conj(alpha[0]) * q_shadow
-
-
-def bicg_record(state, norms, history, size):
-    """`record`; then BROKEN where eps size has reached the best residual norm, size being that of bicg's own residual.
-
-    The rounding error of x from the largest residuals is then as large as the best residual.
-    """
-    if not running(state):
-        return
-    record(state, norms, history)
-    if running(state) and eps_of(norms) * size[0] >= norms[BEST]:
-        state[CODE] = BROKEN
-
-
-def bicg_direction(state, rho, rho_old, z, z_shadow, p, p_shadow):
-    """beta = rho / rho_old, p = z + beta p, p* = z* + conj(beta) p*."""
-    if not running(state):
-        return
-    beta = rho[0] / rho_old[0]
-    p[:] = z + beta * p
-    p_shadow[:] = z_shadow + np.conj(beta) * p_shadow
 
 
 # Simplified QMR: Freund & Nachtigal 1994, smoothed as by Zhou & Walker 1994
@@ -187,14 +212,6 @@ def sqmr_step(state, smoothing, alpha, p, r, d, x, best, s):
     d[:] = smoothing[KEPT] * d + smoothing[TAKEN] * alpha[0] * p
     x += d
     s[:] = smoothing[LEFT] * s + smoothing[TAKEN] * r
-
-
-def sqmr_direction(state, rho, rho_old, z, p):
-    """beta = rho / rho_old, p = z + beta p."""
-    if not running(state):
-        return
-    beta = rho[0] / rho_old[0]
-    p[:] = z + beta * p
 
 
 # BiCGSTAB: Saad 2003, Alg. 7.7
@@ -234,7 +251,7 @@ def bicgstab_step(state, norms, history, rho, sigma, ts, t_norm, shadow, shadow_
     r -= omega * t
     norms[NORM] = length(r)
     rho[0] = np.vdot(shadow, r)
-    record(state, norms, history)
+    record(state, norms, history, None)
     if not running(state):
         return
     lost = abs(rho[0]) <= eps_of(norms) * shadow_norm[0] * norms[NORM]
@@ -254,34 +271,6 @@ def bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p):
 # MINRES: Paige & Saunders 1975; the numbers (1) to (7) are those of krylov/minres.py
 
 
-def minres_begin(state, lanczos, square, scale):
-    """beta_1^2 = square = r^H M^-1 r: before the first rotation all cosines are 1, and phi_bar = beta_1.
-
-    scale : the products with A are divided by it.
-    """
-    if not running(state):
-        return
-    if not np.isfinite(square[0]):
-        state[CODE] = NOT_FINITE
-    elif square[0].real <= 0:
-        state[CODE] = INDEFINITE_PRECONDITIONER
-    else:
-        beta = np.sqrt(square[0].real)
-        lanczos[:] = 0
-        lanczos[COS] = lanczos[COS_OLD] = 1
-        lanczos[PHI_BAR] = lanczos[BETA_1] = beta
-        lanczos[INVERSE] = 1 / beta
-        lanczos[SCALE] = scale
-
-
-def minres_start(state, lanczos, y, r, v, z):
-    """v = r / beta_1 and z = y / beta_1, where y = M^-1 r."""
-    if not running(state):
-        return
-    v[:] = lanczos[INVERSE] * r
-    z[:] = lanczos[INVERSE] * y
-
-
 def minres_lanczos(state, lanczos, alpha, p, v, v_old):
     """(2): v_old = p - alpha v - beta v_old, the next vector, not yet divided by its beta. p = A z."""
     if not running(state):
@@ -289,7 +278,7 @@ def minres_lanczos(state, lanczos, alpha, p, v, v_old):
     v_old[:] = p - alpha[0].real * v - lanczos[BETA] * v_old
 
 
-def minres_rotation(state, lanczos, alpha, square):
+def minres_rotation(state, norms, lanczos, alpha, square):
     """(3) to (5): column k of T through the rotations; square = beta_(k+1)^2 = v^H M^-1 v.
 
     NOT_FINITE, INDEFINITE_PRECONDITIONER where square < 0, BROKEN where gamma is only rounding: T, so A, is singular.
@@ -318,11 +307,11 @@ def minres_rotation(state, lanczos, alpha, square):
     lanczos[EPSILON], lanczos[DELTA], lanczos[GAMMA], lanczos[BETA] = epsilon, delta, gamma, beta_next
     lanczos[PHI] = phi / lanczos[SCALE]
     lanczos[INVERSE] = 1 / beta_next if beta_next > 0 else 0
-    _drift(lanczos, phi, column)
+    norms[DRIFT] = _drift(lanczos, phi, column)
 
 
 def _drift(lanczos, phi, column):
-    """DRIFT: the rounding of x, about eps ||A|| ||x||, relative to the residual phi_bar.
+    """The rounding of x, about eps ||A|| ||x||, relative to the residual phi_bar.
 
     Norms in that of M, in which z_k is a unit vector orthogonal to x_(k-1) and the w before it: from (6), with w w, x w
     and x x as the squares and products of w_k, w_(k-1) and x, in units of ||column 1 of T|| and of beta_1.
@@ -342,7 +331,7 @@ def _drift(lanczos, phi, column):
     lanczos[XW], lanczos[XW_OLD] = along + step * ww, xw_old + step * cross
     lanczos[SIZE] = max(lanczos[SIZE], column / unit)
     rounding = eps_of(lanczos) * lanczos[SIZE] * np.sqrt(abs(lanczos[XX]))
-    lanczos[DRIFT] = rounding / (abs(lanczos[PHI_BAR]) / beta_1) if rounding != 0 else 0
+    return rounding / (abs(lanczos[PHI_BAR]) / beta_1) if rounding != 0 else 0
 
 
 def minres_step(state, lanczos, y, v, z, w, w_old, x, best, r):
@@ -355,36 +344,3 @@ def minres_step(state, lanczos, y, v, z, w, w_old, x, best, r):
     z[:] = lanczos[INVERSE] * y  # before v, which y is where there is no preconditioner
     v *= lanczos[INVERSE]
     r[:] = lanczos[SIN] * lanczos[SIN] * r + lanczos[PHI_BAR] * lanczos[COS] * v
-
-
-def minres_record(state, norms, history, lanczos):
-    """`record`, but x is not kept as the best where DRIFT is beyond TRUSTED, and CLAIMED where it is beyond LOST."""
-    if not running(state):
-        return
-    best = norms[BEST]
-    record(state, norms, history)
-    if math.isnan(lanczos[DRIFT]) or lanczos[DRIFT] > TRUSTED:
-        norms[BEST] = best
-        state[IMPROVED] = 0
-    if running(state) and (math.isnan(lanczos[DRIFT]) or lanczos[DRIFT] > LOST):
-        state[CODE] = CLAIMED
-
-
-# Richardson's iteration
-
-
-def richardson_step(state, z, x, best):
-    """x += z, where z = M^-1 (b - A x)."""
-    if not running(state):
-        return
-    keep(state, x, best)
-    x += z
-
-
-def richardson_record(state, norms, history):
-    """`record`; then DIVERGED where the residual norm is beyond GROWN times the first."""
-    if not running(state):
-        return
-    record(state, norms, history)
-    if running(state) and norms[NORM] / GROWN > history[0]:
-        state[CODE] = DIVERGED

@@ -16,7 +16,7 @@ from finelu.errors import (
     SingularMatrix,
     StructurallySingular,
 )
-from finelu.factors import Arrangement
+from finelu.factors import Arrangement, Columns
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.traits import MatrixTraits, dense_row
 from finelu.ordering import Fill, OrderingJob, complete_fill, with_little_fill
@@ -59,7 +59,7 @@ class Analysis:
     library: Library | None = None
     by_itself: str = ""
     prepared: Prepared | None = None
-    columns: Any = None
+    columns: Columns | None = None
 
 
 def analysed(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
@@ -84,13 +84,15 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
             return found
     plain = _plain(A)
     if recipe.backend == "feral":
-        ldl = feral.LDL(columns_of(recipe, plain, A), _of_feral(recipe))
-        return Analysis(plain, False, with_little_fill(A, "amd")[1], perf_counter() - start, ldl)
+        columns = columns_of(recipe, plain, A)
+        ldl = feral.LDL(columns, _of_feral(recipe))
+        return Analysis(plain, False, with_little_fill(A, "amd")[1], perf_counter() - start, ldl, columns=columns)
     if recipe.backend == "pardiso":
         if not np.diff(A.indptr).all():
             require_matching(A)  # says which rows
-        blocks = pardiso.Pardiso(columns_of(recipe, plain, A), _of_pardiso(recipe), is_mirrored(A))
-        return Analysis(plain, False, None, perf_counter() - start, blocks)
+        columns = columns_of(recipe, plain, A)
+        blocks = pardiso.Pardiso(columns, _of_pardiso(recipe), is_mirrored(A))
+        return Analysis(plain, False, None, perf_counter() - start, blocks, columns=columns)
     few = recipe.ordering == "auto" and recipe.backend != "klu" and is_quick(A) and not counted
     arranged, matched, by_itself = _matched(recipe, A, few=few)
     if few:
@@ -98,11 +100,13 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
     fill: Fill | None = None
     if not by_itself and not (recipe.backend == "klu" and recipe.ordering in ("auto", None)):
         order, fill = _ordered(recipe, arranged.matrix(A), None) if matched else _ordered(recipe, A, job)
-        rows, columns = arranged.rows[order], arranged.columns[order]
-        arranged = Arrangement(rows, columns, arranged.row_scale[order], arranged.column_scale[order])
-    made = _by_klu(recipe, arranged, A, fill) if recipe.backend == "klu" else None
-    fill = fill if made is None else made.expected
-    return Analysis(arranged, matched, fill, perf_counter() - start, made, by_itself)
+        parts = arranged.rows, arranged.columns, arranged.row_scale, arranged.column_scale
+        arranged = Arrangement(*(part[order] for part in parts))
+    if recipe.backend != "klu":
+        return Analysis(arranged, matched, fill, perf_counter() - start, by_itself=by_itself)
+    columns = columns_of(recipe, arranged, A)
+    made = _by_klu(recipe, columns, A, fill)
+    return Analysis(arranged, matched, made.expected, perf_counter() - start, made, by_itself, columns=columns)
 
 
 def _matched(recipe: Any, A: CSR, *, few: bool) -> tuple[Arrangement, bool, str]:
@@ -135,10 +139,10 @@ def _matched(recipe: Any, A: CSR, *, few: bool) -> tuple[Arrangement, bool, str]
     return Arrangement(rows, columns, row_scale[rows], column_scale), bool(matched), by_itself
 
 
-def _by_klu(recipe: Any, arranged: Arrangement, A: CSR, fill: Fill | None) -> klu.KLU:
+def _by_klu(recipe: Any, columns: Columns, A: CSR, fill: Fill | None) -> klu.KLU:
     how = {"auto": klu.AMD, COLAMD: klu.COLUMNS}.get(recipe.ordering or "", klu.GIVEN)
     try:
-        return klu.KLU(columns_of(recipe, arranged, A), how, fill)
+        return klu.KLU(columns, how, fill)
     except SingularMatrix:
         require_matching(A)  # says which rows
         raise
@@ -327,15 +331,12 @@ def _partial_matching(A: CSR) -> np.ndarray:
     return rows
 
 
-def columns_of(recipe: Any, arranged: Arrangement, A: CSR) -> Any:
+def columns_of(recipe: Any, arranged: Arrangement, A: CSR) -> Columns:
     """The matrix to factor: A in its order, scaled and shifted, stored by columns."""
-    S = arranged.by_columns(A)
-    if recipe.shift:
-        d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
-        S = _narrow(S + recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype), format="csc"))
-    return S
-
-
-def _narrow(S: Any) -> Any:
-    """S with the 32-bit indices that the libraries need."""
-    return sp.csc_matrix((S.data, S.indices.astype(np.int32), S.indptr.astype(np.int32)), shape=S.shape)
+    columns = arranged.by_columns(A)
+    if not recipe.shift:
+        return columns
+    S = columns.tosparse()
+    d, largest = S.diagonal(), abs(S.data).max(initial=0.0) or 1.0
+    S = S + recipe.shift * sp.diags(np.where(d == 0, largest, d).astype(S.dtype), format="csc")
+    return Columns(S.indptr.astype(np.int32), S.indices.astype(np.int32), S.data, S.shape)

@@ -19,7 +19,7 @@ from finelu.errors import (
     StructurallySingular,
     UnstableFactors,
 )
-from finelu.factors import Report
+from finelu.factors import Columns, Report
 from finelu.factors.base import USELESS, backward_error, trial_vector, unstable
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -80,7 +80,7 @@ class SparseLUFactors(RefinedFactors):
     """
 
     well_formed = True
-    _columns: Any = None  # the matrix that `_compute` factors next, if it was made already
+    _columns: Columns | None = None  # the matrix that `_compute` factors next, if it was made already
     _bound = ("_lock", "_lu", "_library")
     _made_of = (
         "_by_itself",
@@ -293,9 +293,10 @@ class SparseLUFactors(RefinedFactors):
 
     def _compute(self, A: CSR) -> None:
         """The factors, with the known order and library."""
-        columns, self._columns = self._columns, None  # the next values are others
-        columns = columns_of(self.recipe, self._arranged, A) if columns is None else columns
+        made, self._columns = self._columns, None  # the next values are others
+        columns: Any = columns_of(self.recipe, self._arranged, A) if made is None else made
         if self._how is None:
+            columns = columns.tosparse()
             columns.eliminate_zeros()
             if not columns.diagonal().all() and structural_rank(columns.T) < A.n:  # SuperLU fails for such a matrix
                 if self._by_itself == COLAMD and self.recipe.ordering == "auto":  # instead of a matching

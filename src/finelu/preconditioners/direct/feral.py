@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from finelu.errors import FineluError, ParameterError, SingularMatrix
+from finelu.factors import Columns
 from finelu.foreign import Owner
 from finelu.preconditioners.direct.library import Library, installed, required
 from finelu.threads import get_num_threads
@@ -39,7 +39,7 @@ class LDL(Library):
     symmetric = True
     _owners: ClassVar[list[Owner]] = []  # more than one if abandoned calls still run
 
-    def __init__(self, columns: sp.csc_matrix, ordering: str):
+    def __init__(self, columns: Columns, ordering: str):
         """Analyse a symmetric pattern.
 
         ordering : feral's name of the ordering: "auto", "amd", "amf" or "metis".
@@ -78,7 +78,7 @@ class LDL(Library):
             self._begin()
         return self._owner.call(function, self._solver, *args)
 
-    def factor(self, columns: sp.csc_matrix, singular: str) -> LDL:
+    def factor(self, columns: Columns, singular: str) -> LDL:
         """Factor a symmetric matrix of the analysed pattern.  singular : the text of the error for a singular A."""
         self._values = columns.data[self._lower].astype(np.float64)
         inertia, self.nnz = self._call(self._factored)

@@ -8,10 +8,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from finelu import deadline
 from finelu.errors import FineluError, OutOfTime, SingularMatrix
+from finelu.factors import Columns
 from finelu.ordering import Fill
 from finelu.preconditioners.direct.library import PIVOT, Library, installed, required
 
@@ -39,7 +39,7 @@ class KLU(Library):
 
     name = "klu"
 
-    def __init__(self, columns: sp.csc_matrix, ordering: int, expected: Fill | None = None):
+    def __init__(self, columns: Columns, ordering: int, expected: Fill | None = None):
         """Analyse a pattern; `factor` makes the factors.
 
         ordering : AMD, COLUMNS or GIVEN.
@@ -71,7 +71,7 @@ class KLU(Library):
         """Whether `factor` may begin: its expected time, if known, fits the caller's remaining time."""
         return self.expected is None or self.expected.flops <= KLU_RATE * deadline.remaining()
 
-    def factor(self, columns: sp.csc_matrix, singular: str) -> KLU:
+    def factor(self, columns: Columns, singular: str) -> KLU:
         """Factor a matrix of the analysed pattern.  singular : the text of the error for a singular A."""
         values = columns.data.astype(np.complex128 if self._complex else np.float64, copy=False)
         if not self.has_time:

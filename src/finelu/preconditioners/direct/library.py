@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from finelu import foreign
 from finelu.device import synchronize
 from finelu.errors import ParameterError
-from finelu.factors import Factors
+from finelu.factors import Columns, Factors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.ordering import Fill
@@ -39,16 +38,16 @@ class Library:
     replaced = 0
     nnz: int
 
-    def __init__(self, columns: sp.csc_matrix, *how: Any):
+    def __init__(self, columns: Columns, *how: Any):
         self.how, self._pattern = how, (columns.indptr, columns.indices)
         self._complex = columns.dtype.kind == "c"
 
-    def holds_for(self, columns: sp.csc_matrix) -> bool:
+    def holds_for(self, columns: Columns) -> bool:
         """Whether the analysis is valid for this pattern, and for real or complex values."""
         same = zip(self._pattern, (columns.indptr, columns.indices), strict=True)
         return self._complex == (columns.dtype.kind == "c") and all(a is b or np.array_equal(a, b) for a, b in same)
 
-    def factor(self, columns: sp.csc_matrix, singular: str) -> Library:
+    def factor(self, columns: Columns, singular: str) -> Library:
         raise NotImplementedError
 
     def solve(self, r: Any, trans: str) -> Any:

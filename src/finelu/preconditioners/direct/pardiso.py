@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 from finelu.device import free_memory
 from finelu.errors import FineluError, SingularMatrix
+from finelu.factors import Columns
 from finelu.foreign import leavable
 from finelu.preconditioners.direct.library import LONG_ENTRIES, Library, installed, required
 from finelu.threads import get_num_threads
@@ -72,7 +73,7 @@ class Pardiso(Library):
 
     name = "pardiso"
 
-    def __init__(self, columns: sp.csc_matrix, ordering: int, symmetric: bool, order: Any = None):
+    def __init__(self, columns: Columns, ordering: int, symmetric: bool, order: Any = None):
         """Analyse a pattern.
 
         ordering : PARDISO's number of the ordering.
@@ -94,7 +95,7 @@ class Pardiso(Library):
         self._long = rows.nnz > LONG_ENTRIES
         self._turns = threading.Lock()  # a call keeps its state in memory of the factors, so calls take turns
 
-    def factor(self, columns: sp.csc_matrix, singular: str) -> Pardiso:
+    def factor(self, columns: Columns, singular: str) -> Pardiso:
         """Factor a matrix of the analysed pattern.  singular : the text of the error for a singular A."""
         values = columns.data[self._places]
         values[self._gaps] = 0
@@ -107,12 +108,12 @@ class Pardiso(Library):
             self.nnz, self.replaced = self._called.nnz, self._called.replaced
         return self
 
-    def _kinds(self, columns: sp.csc_matrix) -> tuple[int, ...]:
+    def _kinds(self, columns: Columns) -> tuple[int, ...]:
         """The kinds of matrix that A may be, in the order in which they are tried."""
         if not self.symmetric:
             return (GENERAL,)
         was_indefinite = self._called.kind in (INDEFINITE, OF_COMPLEX[INDEFINITE])
-        may_be_definite = not was_indefinite and bool((columns.diagonal().real > 0).all())
+        may_be_definite = not was_indefinite and bool((columns.tosparse().diagonal().real > 0).all())
         return (DEFINITE, INDEFINITE) if may_be_definite else (INDEFINITE,)
 
     def solve(self, r: Any, trans: str) -> Any:
@@ -272,12 +273,12 @@ def _at(array: Any) -> Any:
     return None if array is None else array.ctypes.data_as(ctypes.c_void_p)
 
 
-def _by_rows(columns: sp.csc_matrix) -> sp.csr_matrix:
+def _by_rows(columns: Columns) -> sp.csr_matrix:
     """The pattern by rows; its values are the places of the entries, from 1 on."""
     return sp.csc_matrix((np.arange(1, columns.nnz + 1), columns.indices, columns.indptr), columns.shape).tocsr()
 
 
-def _triangle(columns: sp.csc_matrix) -> sp.csr_matrix:
+def _triangle(columns: Columns) -> sp.csr_matrix:
     """The upper triangle of a symmetric pattern and its whole diagonal, as `_by_rows`; the place of a gap is 0."""
     n = columns.shape[0]
     column = np.repeat(np.arange(n, dtype=columns.indices.dtype), np.diff(columns.indptr))

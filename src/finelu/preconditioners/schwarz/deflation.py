@@ -54,7 +54,7 @@ class Deflated:
         if factors.overlaps:
             kernels, z = kernels_for(r), self @ r
             kernels.vectors.dot(r, z, rho)
-            kernels.recurrences.cg_direction(state, rho, rho_old, z, p)
+            kernels.recurrences.direction(state, rho.real, rho_old.real, z, p, None, None)
             return
         x, sums = namespace(r).empty_like(r), coarse.sums(r.dtype)
         factors.local_solve(r, x, sums)

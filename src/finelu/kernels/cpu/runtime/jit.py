@@ -35,19 +35,19 @@ class Cache:
 
     def __init__(self, function: Callable) -> None:
         self.store = Store(function)
-        self._loaded: dict[str, object] = {}
+        self.known: dict[str, object] = {}  # signature: the compiled form, of all that this process has
 
     def entry(self, kernel, types: tuple) -> object | None:
         """The compiled form for arguments of these types, which the kernel knows from then on; None without any."""
         signature = _text(types)
         with _loading:
-            if signature not in self._loaded:
+            if signature not in self.known:
                 record = self.store.find(signature)
                 if record is None:
                     return None
-                self._loaded[signature] = load(record, kernel.py_func)
-                kernel._insert([each._code for each in types], self._loaded[signature], False)
-        return self._loaded[signature]
+                self.known[signature] = load(record, kernel.py_func)
+                kernel._insert([each._code for each in types], self.known[signature], False)
+        return self.known[signature]
 
     def load_overload(self, sig, target_context) -> CompileResult | None:
         """For a kernel that is compiled and calls this one; None to compile this one, too."""
@@ -64,6 +64,7 @@ class Cache:
         signature, compiled_library = _text(normalize_signature(sig)[0]), result.library
         if compiled_library.has_dynamic_globals or result.lifted:
             raise TypeError(f"{self.store.name} holds addresses of this process, so it cannot be kept")
+        self.known[signature] = result.entry_point
         environments = [result.environment, *result._find_referenced_environments()]
         record = Record(
             signature,
@@ -76,7 +77,7 @@ class Cache:
 
     def ready(self) -> bool:
         """Whether there is code of any signature, in this process or for it."""
-        return bool(self._loaded) or self.store.holds_any()
+        return bool(self.known) or self.store.holds_any()
 
 
 def _text(types: tuple) -> str:
@@ -156,7 +157,7 @@ def compiled(function: Callable, **options) -> Callable:
 def ready(kernel) -> bool:
     """Whether a kernel is compiled for some dtypes, in this process or on the disk; always True after
     `compile_eagerly`."""
-    return compiling.eager or bool(kernel.signatures) or kernel._cache.ready()
+    return compiling.eager or kernel._cache.ready()
 
 
 # Sums in the order that the vector unit likes, the same in every run; NaN and Inf stay what they are. Not BLAS: NumPy's

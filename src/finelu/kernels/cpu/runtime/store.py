@@ -3,14 +3,14 @@
 The folder is $FINELU_CACHE/kernels, else $NUMBA_CACHE_DIR, else $XDG_CACHE_HOME/finelu/kernels, which is by default
 ~/.cache/finelu/kernels. Each kernel has a folder in it, named by its function and by a digest of all that its code was
 made of: its source and the kernels that it imports, the version of Numba, the processor. So checkouts, environments and
-versions share one folder, nothing in it is ever wrong, and no process has to wait for another: a file is written under
-another name first. There are two files a signature:
+versions share one folder. A file is written under another name first, so that no process waits for another. There are
+two files a signature:
 
     <digest of the signature>.code      a Record: machine code alone, which loads in 0.2 ms
     <digest of the signature>.library   Numba's result of the compilation, for kernels that call this one
 
-The archive, `kernels/cpu/binaries/<processor>.zip`, has one member a kernel with the records of all its signatures, and
-`index.json`: {"numba": its version, "triple": ..., "features": [...], "sources": {module: digest}}.
+The archive, `kernels/cpu/binaries/<processor>-numba<version>.zip`, has one member a kernel with the records of all its
+signatures, and `index.json`: {"numba": version, "triple": ..., "features": [...], "sources": {module: digest}}.
 """
 
 from __future__ import annotations
@@ -163,9 +163,11 @@ class Store:
             if record.signature != signature:
                 raise Damaged(f"it is of {record.signature}")
         except (Damaged, ValueError) as error:
-            compiling.tell(
-                f"finelu: {self._file(signature, '.code')} is damaged ({error}); the kernel is compiled anew"
-            )
+            path = self._file(signature, ".code")
+            compiling.tell(f"finelu: {path} is damaged ({error}); the kernel is compiled anew")
+            with contextlib.suppress(OSError):
+                path.with_suffix(".library").unlink()
+                path.unlink()
             return None
         return record
 
@@ -195,8 +197,8 @@ class Store:
             return False
         try:
             where.mkdir(parents=True, exist_ok=True)
-            _written(self._file(record.signature, ".library"), zlib.compress(library))
             _written(self._file(record.signature, ".code"), record.packed())
+            _written(self._file(record.signature, ".library"), zlib.compress(library))
             _bounded()
         except OSError:  # no disk space, or no permission
             return False
@@ -309,5 +311,6 @@ def archive() -> Archive | None:
         raise ParameterError(f"FINELU_KERNELS={wish!r}; 'compile', or nothing, is needed.")
     if wish or config.CPU_NAME or config.CPU_FEATURES or not BINARIES.is_dir():
         return None
-    found = [each for each in map(Archive, sorted(BINARIES.glob("*.zip"))) if each.index and each.suits()]
+    paths = sorted(BINARIES.glob(f"*-numba{numba.__version__}.zip"))
+    found = [each for each in map(Archive, paths) if each.index and each.suits()]
     return max(found, key=lambda each: len(each.index["features"]), default=None)

@@ -226,25 +226,21 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["solve_by_warps"], ("6, 1", "6, 5", "8, 5"), BOOLEANS, BOOLEANS)
     + _over(["solve_by_warps"], ("5, 5", "7, 5"), BOOLEANS, ("false",)),
     "cycle": _over(["begin_cycle"], REALS) + _over(["keep_verified", "unless_finite"], VALUES),
-    "recurrences": _over(["minres_record", "bicg_record", "richardson_record", "sqmr_smooth"], REALS)
+    "recurrences": _over(["record", "sqmr_smooth"], REALS)
+    + _over(["direction"], (*WITH_REALS, *(f"{value}, {value}" for value in COMPLEX)))
     + _over(
         [
+            "ratio",
+            "advance",
             "cg_step",
-            "cg_direction",
-            "bicg_alpha",
             "bicg_step",
-            "bicg_direction",
             "sqmr_step",
-            "sqmr_direction",
             "bicgstab_half",
             "bicgstab_step",
             "bicgstab_direction",
-            "minres_begin",
-            "minres_start",
             "minres_lanczos",
             "minres_rotation",
             "minres_step",
-            "richardson_step",
         ],
         VALUES,
     ),

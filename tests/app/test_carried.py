@@ -1,0 +1,186 @@
+"""Machine code of the CPU's kernels that a wheel carries: by record, by damage, and that it has all that calls need."""
+
+import json
+import runpy
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+from programs import ended
+
+from finelu.kernels.cpu.runtime.store import Damaged, Record, records
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "build_cpu_kernels.py"
+RECORD = Record("array(float64, 1d, C) | int64", "_ZN7cpython", b"constants", b"\x7fELF\n{code}\n")
+SOLVED = """
+import numpy as np
+import finelu as fl
+
+A = fl.gallery.poisson5(5)
+x = fl.solve(A, np.ones(25)).x
+print(x.tolist())
+"""
+CARRIED = """
+import sys
+from pathlib import Path
+from finelu.kernels.cpu.runtime import store
+
+store.BINARIES = Path(sys.argv[1])
+"""
+
+
+def test_records_lie_behind_one_another():
+    other = RECORD._replace(signature="int64", code=b"")
+    assert list(records(RECORD.packed() + other.packed() + RECORD.packed())) == [RECORD, other, RECORD]
+    assert list(records(b"")) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda packed: packed[:-1],
+        lambda packed: packed[1:],
+        lambda packed: packed[:-3] + b"x" + packed[-2:],
+        lambda packed: packed + b"more",
+        lambda packed: b"[1, 2]\n" + packed,
+        lambda packed: b"\n",
+    ],
+)
+def test_what_is_no_record_is_damaged(damage):
+    with pytest.raises(Damaged):
+        list(records(damage(RECORD.packed())))
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    """A cache folder that a process has filled, and what it printed."""
+    folder = tmp_path_factory.mktemp("cache")
+    status, out, err = ended(SOLVED, FINELU_CACHE=str(folder), FINELU_KERNELS="compile", FINELU_SILENT="1")
+    assert (status, err) == (0, "")
+    return folder, out
+
+
+def test_a_damaged_file_is_told_of_and_compiled_anew(solved, tmp_path):
+    folder = shutil.copytree(solved[0], tmp_path / "cache")
+    (file,) = next(iter(folder.rglob("products._residual-*"))).glob("*.code")
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    given = {"FINELU_CACHE": str(folder), "FINELU_KERNELS": "compile", "FINELU_SILENT": ""}
+    status, out, err = ended(SOLVED, **given)
+    assert (status, out) == (0, solved[1]) and f"finelu: {file} is damaged" in err and "compiled" in err
+    assert ended(SOLVED, **given) == (0, solved[1], "")
+
+
+@pytest.fixture(scope="module")
+def carried(solved, tmp_path_factory):
+    """The archive of what lies in that cache folder."""
+    if not TOOL.exists():
+        pytest.skip("tools/ comes with a checkout")
+    pack = runpy.run_path(str(TOOL))["pack"]
+    path, count = pack(solved[0] / "kernels", "any", [], tmp_path_factory.mktemp("binaries"))
+    assert count == len(list(solved[0].rglob("*.code"))) > 10
+    return path
+
+
+def with_archive(path, cache, **environment):
+    given = {"FINELU_CACHE": str(cache), "FINELU_KERNELS": "", "FINELU_SILENT": "", **environment}
+    return ended(CARRIED + SOLVED, str(path.parent), **given)
+
+
+def test_nothing_is_compiled_that_an_archive_has(solved, carried, tmp_path):
+    assert with_archive(carried, tmp_path) == (0, solved[1], "")
+    assert not list(tmp_path.rglob("*.code"))
+    status, out, err = with_archive(carried, tmp_path, FINELU_KERNELS="compile")
+    assert (status, out) == (0, solved[1]) and "compiled" in err
+
+
+def changed(path, folder, **index):
+    """The archive with another index."""
+    made = folder / path.name
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(made, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            new.writestr(name, json.dumps(json.loads(content) | index) if name == "index.json" else content)
+    return made
+
+
+@pytest.mark.parametrize(
+    "index",
+    [{"numba": "0.1"}, {"triple": "riscv64"}, {"features": ["of-another-processor"]}, {"sources": {}}],
+    ids=lambda index: next(iter(index)),
+)
+def test_what_was_made_for_others_is_compiled_here(solved, carried, tmp_path, index):
+    (tmp_path / "binaries").mkdir()
+    other = changed(carried, tmp_path / "binaries", **index)
+    status, out, err = with_archive(other, tmp_path / "cache")
+    assert (status, out) == (0, solved[1]) and err.startswith("finelu: compiling kernels")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", None], ids=["empty", "short", "members"])
+def test_a_damaged_archive_is_told_of_in_one_line(solved, carried, tmp_path, content):
+    made = tmp_path / "binaries" / carried.name
+    made.parent.mkdir()
+    if content is None:
+        with zipfile.ZipFile(carried) as old, zipfile.ZipFile(made, "w") as new:
+            for name in old.namelist():
+                new.writestr(name, old.read(name) if name == "index.json" else b"nothing")
+    else:
+        made.write_bytes(content)
+    status, out, err = with_archive(made, tmp_path / "cache")
+    assert (status, out) == (0, solved[1]) and err.count(f"finelu: {made} cannot be used") == 1
+
+
+CALLS = """
+import gc
+import sys
+import numpy as np
+import scipy.sparse as sp
+import finelu as fl
+from finelu import gallery, krylov, preconditioners
+from finelu.kernels.cpu.runtime.jit import Cache
+from finelu.warmup import pieces
+
+
+def known():
+    caches = [each for each in gc.get_objects() if isinstance(each, Cache)]
+    return {(cache.store.name, signature) for cache in caches for signature in cache.known}
+
+
+dtype = np.dtype(sys.argv[1])
+for _, piece in pieces(dtype.name):
+    piece()
+before = known()
+rng = np.random.default_rng(0)
+SPD, GENERAL = gallery.poisson5(15), gallery.convection_diffusion(6)
+SYSTEMS = [SPD, GENERAL, gallery.stokes(9), gallery.kkt(60, 20), gallery.tridiagonal(300), gallery.arrow(200),
+           gallery.poisson27(6), gallery.random_dominant(250), gallery.poisson7(20), SPD.todense(), SPD.tobsr((3, 3))]
+for A in SYSTEMS:
+    A = A.astype(dtype)
+    b = rng.standard_normal(A.shape[0]).astype(dtype)
+    fl.solve(A, b, rtol=1e-4)
+    fl.solve(A, np.stack([b, b], axis=1), rtol=1e-4)
+for kind in preconditioners.OWN:
+    for A in [SPD] if kind.hermitian else [SPD, GENERAL]:
+        A = A.astype(dtype)
+        recipe = kind(block_size=3) if kind.name == "block_ilu0" else kind()
+        F, b = recipe.factor(A), rng.standard_normal(A.shape[0]).astype(dtype)
+        for trans in "NTH":
+            F.solve(b, trans), F.solve(np.stack([b, b, b], axis=1), trans)
+        F.update(A)
+        F @ b
+        for method in krylov.OWN:
+            if not method.needs.startswith(("spd", "hermitian", "symmetric")) or A.shape == SPD.shape:
+                method.solve(A, b, maxiter=8, M=F if method.name not in ("cgs",) else None)
+sequence = fl.Sequence()
+for shift in (0, 0.1, 0.2):
+    A = GENERAL + shift * sp.identity(GENERAL.shape[0], format="csr")
+    sequence.solve(A.astype(dtype), np.ones(A.shape[0], dtype))
+for kernel, signature in sorted(known() - before):
+    print(kernel, signature)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_a_wheel_has_the_kernels_of_all_public_calls(dtype):
+    status, out, err = ended(CALLS, dtype, FINELU_KERNELS="compile")
+    assert (status, out, err) == (0, "", "")
