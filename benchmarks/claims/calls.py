@@ -6,7 +6,7 @@ The first factorization, which analyses the pattern, is compared with theirs, to
     python -m benchmarks.claims.calls --quick
     python -m benchmarks.claims.calls --from benchmarks/results/calls-....json.gz   # its page again
 
-Each call begins with what a program has, a scipy.sparse CSR matrix or a vector, and ends with what it wants; checks,
+Each call begins with a scipy.sparse CSR matrix or a vector, as a program has it, and ends with the result; checks,
 copies, analyses and Python are inside of the clock on every side:
 
     work     finelu                 MKL (PyPI's mkl, through ctypes)                         ilupp
@@ -189,7 +189,7 @@ class Ilupp:
 
 
 def sides(run: Run, threads: int) -> list[tuple[Callable[[], Any], tuple[str, ...]]]:
-    """(maker of a side, its works) of what is installed; what is not the run says."""
+    """(maker of a side, its works) for the installed libraries; the run names the missing ones."""
     found: list[tuple[Callable[[], Any], tuple[str, ...]]] = [(lambda: Ours(threads), WORKS)]
     if mkl.available():
         found.append((lambda: MKLs(threads), WORKS))

@@ -3,7 +3,7 @@
     python -m benchmarks.claims.calls_gpu --budget 200
     python -m benchmarks.claims.calls_gpu --from benchmarks/results/calls-gpu-....json.gz   # its page again
 
-Each call begins with what a program has, a CSR matrix or a vector of CuPy, and ends with what it wants, from an idle
+Each call begins with a CSR matrix or a vector of CuPy, as a program has it, and ends with the result, from an idle
 device to an idle device; checks, copies, analyses and Python are inside of the clock on both sides:
 
     work     finelu                 cuSPARSE, through ctypes

@@ -1,7 +1,7 @@
 """Claim: the peak of what a factorization takes on the CPU, in bytes for each entry of A.
 
 `python -m benchmarks.claims.memory` factors each matrix by each recipe in a process of its own, after a small system
-has compiled its kernels, and reads from the system how far the resident memory rose above what it was before (`peak`),
+has compiled its kernels, and reads from the system how far the resident memory rose above its earlier size (`peak`),
 and what stays with the factors (`kept`). Allocations of 64 KiB and more are given back to the system at once, so that
 no request is hidden by memory that was free before. A itself does not count. Linux only.
 """
@@ -54,7 +54,7 @@ LIMIT = 120.0  # seconds of a process
 
 
 def status(key: str) -> int:
-    """Bytes: VmRSS, what is resident now, or VmHWM, the most since the last reset."""
+    """Bytes: VmRSS, the resident memory now, or VmHWM, the most since the last reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith(key)).split()[1])
 

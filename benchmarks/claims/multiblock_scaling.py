@@ -170,7 +170,7 @@ def worker(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def started(ranks: int, task: dict[str, Any]) -> dict[str, Any]:
-    """What the first of `ranks` processes found."""
+    """The result of the first of `ranks` processes."""
     mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if mpiexec is None:
         raise ParameterError("there is no mpiexec; install an MPI, such as mpich from PyPI.")

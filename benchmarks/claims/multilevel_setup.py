@@ -1,6 +1,6 @@
 """Claim: on a GPU the set-up of MultilevelILU takes less than a second and a half for meshes of a million rows.
 
-As called: `MultilevelILU(form=...).factor(A)` for an A on the device, from the call to the end of what it queues,
+As called: `MultilevelILU(form=...).factor(A)` for an A on the device, from the call to the end of its queued work,
 kernels compiled; then GMRES(50) with b = A x, x uniform in [-0.5, 0.5], to 1e-8 in at most 500 iterations. On a GPU
 both forms, independent sets there and Crout's on the processor of the same machine; on the CPU Crout's alone.
 

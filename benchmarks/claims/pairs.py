@@ -52,7 +52,7 @@ from benchmarks.harness.suite import files, matrix_folder, names_of
 from benchmarks.harness.table import table
 from finelu.errors import FileError, FineluError, ParameterError
 
-# 400 to 91,125 rows, up to 0.1 s a solve on two cores: what the ladder does with each kind of matrix
+# 400 to 91,125 rows, up to 0.1 s a solve on two cores: each kind of matrix that the ladder treats differently
 SYSTEMS = (
     "poisson5:20,20", "662_bus", "bfw782a", "cage8", "orsirr_1", "bcsstk10", "stokes:16", "vem1", "nasa2146", "ani4",
     "of_hotRoom_h", "bcsstk16", "trilinos_nsjac_1", "convection_diffusion:20", "poisson5:90,90", "fv2", "cage10",
@@ -221,7 +221,7 @@ def measure(trees: Sequence[Tree], part: str, case: str, path: str, runs: int, l
 
 
 def matrix(name: str) -> sp.csr_matrix:
-    """A gallery problem, or a real matrix of the folder; ParameterError if there is none."""
+    """A gallery problem, or a real matrix of the folder; ParameterError if neither has the name."""
     path = files(matrix_folder()).get(name)
     return sp.csr_matrix(finelu.read_matrix(path) if path else finelu.gallery.problem(name))
 

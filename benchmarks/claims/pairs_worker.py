@@ -42,7 +42,7 @@ class Call:
     b: Any = None
 
     def answer(self) -> tuple[str, np.ndarray]:
-        """(status and iterations, or entries; numbers on the host) of what the call gives."""
+        """(status and iterations, or entries; numbers on the host) of the result of the call."""
         found = self.call(0)
         if isinstance(found, fl.Solution):
             return f"{found.status.name.lower()} after {found.iterations}", host(found.x)

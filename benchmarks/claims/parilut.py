@@ -187,7 +187,7 @@ def gains_over_cpu(run: Run, threads: int) -> list[tuple[float, str]]:
 
 
 def claim_table(run: Run) -> str:
-    """What is claimed, what was reached, and whether that is enough."""
+    """Each claim, the measured value, and whether it suffices."""
     lines = []
     for device, threads in dict.fromkeys((r.device, r.threads) for r in run.records):
         where = "GPU" if device == "gpu" else f"CPU, {threads} threads"

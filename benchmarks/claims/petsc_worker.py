@@ -225,7 +225,7 @@ class Worker:
         first, last = b.getOwnershipRange()
         b.setArray(np.random.default_rng(first).uniform(-0.5, 0.5, last - first))
         x = b.duplicate()
-        self.solver(A, most=2).solve(b, x)  # compiles, or loads what was compiled
+        self.solver(A, most=2).solve(b, x)  # compiles the kernels, or loads them
         comm.Barrier()
         ksp = self.solver(A)
         begin = time.perf_counter()

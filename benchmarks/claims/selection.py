@@ -1,9 +1,9 @@
 """Claim: on an H200 the approximate sampleselect of 2^28 float64 reads its values at 60% of copy bandwidth or more, the
 exact one takes at most twice that time, and both beat quickselect from 2^20 values on (ParILUT on GPUs, 2019, Fig. 8).
 
-Times by CUDA events, warm, medians, the search alone (plan and values are there); the rank is a third of n. Every
-result is checked by counting what is less and what is not more. "share" is the time in which a copy would have read the
-values, over the time taken. `--cpu` measures the CPU.
+Times by CUDA events, warm, medians, the search alone (plan and values exist before); the rank is a third of n. Every
+result is checked by counting the values less than it, and those not above it. "share" is the time in which a copy
+would have read the values, over the time taken. `--cpu` measures the CPU.
 """
 
 from __future__ import annotations

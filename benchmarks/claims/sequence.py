@@ -3,7 +3,7 @@
     python -m benchmarks.claims.sequence --budget 300            # on the CPU
     python -m benchmarks.claims.sequence --gpu --budget 300      # A and b of each step are on the GPU
 
-STEPS systems A_k x_k = b_k to 1e-8: A_k = D_k A D_k, so that what is symmetric stays so, with
+STEPS systems A_k x_k = b_k to 1e-8: A_k = D_k A D_k, so that a symmetric A stays symmetric, with
 D_k = 1 + CHANGE / 2 sin(k + p), p random in each row: values swing by 1% to both sides, in about six steps, and b_k
 likewise. They are solved by `Sequence(rtol).step(A_k, b_k)`, and each by `finelu.solve(A_k, b_k, rtol)`; the clock
 covers all steps, from an idle device to an idle device, after some steps of each that are not counted.
@@ -58,7 +58,7 @@ def moved(given: list[tuple[Any, Any]], gpu: bool) -> list[tuple[Any, Any]]:
 
 
 def timed(step: Callable[[Any, Any], Any], given: list[tuple[Any, Any]], gpu: bool) -> tuple[float, list[Any]]:
-    """ms of all steps, and what they returned."""
+    """ms of all steps, and their results."""
     start = synchronized(gpu)
     found = [step(A, b) for A, b in given]
     return 1e3 * (synchronized(gpu) - start), found
@@ -95,7 +95,7 @@ def measure(run: Run, name: str, S: sp.csr_matrix, gpu: bool, longest: float) ->
 
 
 def total(run: Run, name: str, variant: str) -> float | None:
-    """ms, None where a residual is not what was asked for."""
+    """ms, None where a residual is above the requested one."""
     r = run.one(matrix=name, variant=variant)
     right = r is not None and r.error is not None and r.error <= TWICE and r.detail["converged"]
     return r.numeric_ms if r is not None and right else None

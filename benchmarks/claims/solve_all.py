@@ -115,7 +115,7 @@ def solve_one(S: Any, seconds: float) -> Iterator[Outcome]:
 
 
 def counts(results: dict[str, dict[str, Any]]) -> list[tuple[str, int]]:
-    """What the page ends with: (what, how many matrices)."""
+    """The last table of the page: (what, how many matrices)."""
     attempts = [[Outcome(**o) for o in r["outcomes"]] for r in results.values()]
 
     def number(*parts: str) -> int:

@@ -43,7 +43,7 @@ print(json.dumps(result))
 
 
 def fresh(threads: int, cache: Path | None = None, system: Path | None = None) -> dict[str, Any]:
-    """What FRESH measures in a process of its own; said: what it wrote to the terminal that its stderr is.
+    """The measurement of FRESH in a process of its own; said: the text that it wrote to its stderr, a terminal.
 
     cache : the folder of compiled kernels (default: the usual one).  system : .npz of the matrix to solve for.
     """

@@ -61,7 +61,7 @@ def matrix_of(problem: Problem) -> sp.csr_matrix:
 
 
 def timed(call: Callable[[], Any], gpu: bool) -> tuple[float, float, Any]:
-    """ms of the first call; the median ms of those after it; what the last returned."""
+    """ms of the first call; the median ms of the later calls; the result of the last."""
     times: list[float] = []
     while len(times) <= MOST and sum(times[1:]) < ENOUGH:
         start = synchronized(gpu)
@@ -161,7 +161,7 @@ def _splu(S: sp.csr_matrix, b: np.ndarray, settings: dict[str, Any], pipe: Any) 
 
 
 def total(run: Run, name: str, variant: str) -> float | None:
-    """ms, None where the residual is not what was asked for."""
+    """ms, None where the residual is above the requested one."""
     r = run.one(matrix=name, variant=variant)
     right = r is not None and r.error is not None and r.error <= TWICE and r.detail.get("converged", True)
     return r.numeric_ms if r is not None and right else None

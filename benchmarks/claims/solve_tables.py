@@ -1,4 +1,4 @@
-"""What the record of `benchmarks.claims.solve` says: claims, ratios of times, tables."""
+"""Tables from the record of `benchmarks.claims.solve`: claims, and ratios of times."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def spread(found: dict[str, float]) -> str:
 
 
 def claims(run: Run) -> list[tuple[str, str, str, str]]:
-    """(what, bar, measured, holds); what was not measured says so."""
+    """(what, bar, measured, holds); a claim that was not measured says so."""
     lines: list[tuple[str, str, str, str]] = []
     names = list(run.matrices)
     if names:

@@ -39,7 +39,7 @@ GINKGO_DEVICE = "H200"
 Ratios = list[tuple[str, float]]
 
 
-# What was reached -----------------------------------------------------------------------------------------------------
+# Results --------------------------------------------------------------------------------------------------------------
 
 
 def ours(run: Run, matrix: str, work: str, device: str, threads: int = 0, value: str = "") -> Record | None:
@@ -100,7 +100,7 @@ def against_ginkgo(run: Run) -> Ratios:
 
 @dataclass(frozen=True)
 class Bar:
-    """What is claimed: the geometric mean of the ratios, and how far a single matrix may fall behind (None: anyhow)."""
+    """A claim: the geometric mean of the ratios, and how far a single matrix may fall behind (None: no limit)."""
 
     work: str
     peer: str

@@ -1,4 +1,4 @@
-"""What the benchmarks share: matrices, clocks, records, tables, and processes that solve."""
+"""Shared by the benchmarks: matrices, clocks, records, tables, and processes that solve."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the command lines of the benchmarks share."""
+"""Options that the command lines of the benchmarks share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from finelu.errors import DeviceError, FineluError
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """Where the results go, and what the machine is called there."""
+    """The folder of the results, and the name of the machine there."""
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results (default: %(default)s)")
     parser.add_argument("--machine", default="", help="a name for this machine in file names and tables")
 
@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device(parser: argparse.ArgumentParser, gpu: str, cpu: str) -> None:
-    """--gpu or --cpu, with what they mean."""
+    """--gpu or --cpu, with their meaning."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--gpu", action="store_true", help=f"{gpu} (default if there is a GPU)")
     where.add_argument("--cpu", action="store_true", help=cpu)

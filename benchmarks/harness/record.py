@@ -1,4 +1,4 @@
-"""The record of a run: what was measured, where and at which commit, as compressed JSON with a page of tables."""
+"""The record of a run: its measurements, machine and commit, as compressed JSON with a page of tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOLERANCE = {"ilu0": 1e-6, "ic0": 1e-6, "trsv_lower": 1e-10, "trsv_upper": 1e-10
 
 
 class RunEnded(Exception):
-    """A run cannot go on; what it measured so far is kept."""
+    """A run cannot go on; its measurements so far are kept."""
 
 
 @dataclass
@@ -159,7 +159,7 @@ class Run:
         return run, others
 
     def heading(self) -> str:
-        """What the run was and where, as the first lines of its Markdown page."""
+        """The run and its machine, as the first lines of its Markdown page."""
         m = self.machine
         lines = [f"# {self.bench}, {m['name']}, {self.date}", ""]
         if "commit" not in m:
@@ -235,7 +235,7 @@ def new_run(bench: str, *, gpu: bool, machine_name: str = "", options: dict[str,
 
 
 def machine(gpu: bool, name: str = "") -> dict[str, Any]:
-    """What is measured on: a name fit for a file, the processors and the versions of what takes part."""
+    """The machine: a name fit for a file, the processors, and the versions of the packages that take part."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():

@@ -1,4 +1,4 @@
-"""The run of several solvers over the real matrices: what the command line chooses, and cells of the tables."""
+"""The run of several solvers over the real matrices: the choices of the command line, and cells of the tables."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def affordable(run: Run, budget: Budget, paths: Mapping[str, Path]) -> Iterator[
 
 @contextmanager
 def with_worker(run: Run, budget: Budget, worker: Worker) -> Iterator[None]:
-    """Ctrl-C ends the block and keeps what was measured; the worker is ended in any case; the seconds are noted."""
+    """Ctrl-C ends the block and keeps its measurements; the worker is ended in any case; the seconds are noted."""
     try:
         yield
     except KeyboardInterrupt:

@@ -114,7 +114,7 @@ class Worker:
         return {"status": "time", "seconds": limit} if found is None else found
 
     def _receive(self, seconds: float):
-        """The next message; None if there is none within these seconds, and then the process is ended."""
+        """The next message. If none comes within these seconds, the process is ended and None returned."""
         if self.pipe.poll(seconds):
             return self.pipe.recv()
         self.stop()

@@ -70,7 +70,7 @@ def page(run: Run, out: Path) -> str:
 
 
 def tasks(run: Run, options: argparse.Namespace) -> Iterable[tuple[str, Callable[[], None]]]:
-    """What is measured, the most important first: (name, what to call)."""
+    """The measurements, the most important first: (name, function to call)."""
     small = [e for e in options.edges if e**3 <= options.largest_on_cpu]
     large = [e for e in options.edges if e**3 > options.largest_on_cpu]
 
@@ -105,7 +105,7 @@ def tasks(run: Run, options: argparse.Namespace) -> Iterable[tuple[str, Callable
 
 
 def measure(run: Run, options: argparse.Namespace) -> None:
-    """Fill the run with what the options ask for."""
+    """Fill the run with the measurements that the options ask for."""
     budget = Budget(options.budget)
     try:
         for name, call in tasks(run, options):
@@ -127,7 +127,7 @@ def measure(run: Run, options: argparse.Namespace) -> None:
 
 
 def merged(paths: Sequence[Path]) -> Run:
-    """The first file's run, and from the others what it lacks."""
+    """The first file's run, completed by the others."""
     run, others = Run.merged(paths, lambda r: (r.matrix, r.work, r.device, r.who, r.variant, r.threads))
     for other in others:
         run.failures += [f for f in other.failures if f not in run.failures]

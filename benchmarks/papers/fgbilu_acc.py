@@ -33,7 +33,7 @@ def planes(plan: StencilPlan, backward: bool = False) -> Iterator[tuple[int, Any
 def block_ilu_factor_acc(blocks: Any, d: Any) -> Any:
     """The same as finelu's block_ilu_factor without pivoting, in 3 n + 2 launches a hyperplane: Algorithm 4.
 
-    Returns the first bad cell as a device array, which holds -1 if there is none.
+    Returns the first bad cell as a device array, which holds -1 if no cell is bad.
     Workspace: 3 n^2 values for each cell of the widest hyperplane.
     """
     plan = plan_of(blocks)

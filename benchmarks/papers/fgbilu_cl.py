@@ -35,7 +35,7 @@ def _launch(function: str, dtype: Any, n: int, cells: int, numbers: int, argumen
 def block_ilu_factor_cl(blocks: Any, d: Any) -> Any:
     """The same as finelu's block_ilu_factor without pivoting, in a launch a hyperplane: Algorithm 9.
 
-    Returns the first bad cell as a device array, which holds -1 if there is none. ParameterError above n = 32.
+    Returns the first bad cell as a device array, which holds -1 if no cell is bad. ParameterError above n = 32.
     """
     plan = _plan_of(blocks)
     n, dtype = plan.n, d.dtype

@@ -20,7 +20,7 @@ from finelu.device import to_host
 from finelu.kernels.cpu import stencil as cpu
 from finelu.matrix.stencil import StencilMatrix
 
-FLUSH = 2**28  # bytes, some times what the caches hold
+FLUSH = 2**28  # bytes, several times the size of the caches
 ONCE = 1000.0  # ms from which a call on the CPU is not repeated
 AGREE = 1e-8  # relative: a result that is further away from the reference counts in no ratio
 
@@ -73,7 +73,7 @@ class Reference:
         self.times = {work: clock(call) for work, call in calls.items()}
 
     def error(self, work: str, value: Any) -> float:
-        """How far a result is from the sequential one: relative, the residual relative to what it started from."""
+        """How far a result is from the sequential one: relative, the residual relative to the initial one."""
         expected = {"factor": self.d, "solve": self.x, "residual": self.r}[work].ravel()
         if work == "residual":
             return float(np.linalg.norm(to_host(value).ravel() - expected) / self.scale)
@@ -84,7 +84,7 @@ class Reference:
 
 @cache
 def warm_up_cpu(n: int) -> None:
-    """Compile what the CPU needs for n unknowns, sequential and threaded."""
+    """Compile the kernels that the CPU needs for n unknowns, sequential and threaded."""
     blocks = np.zeros((7, 3, 3, 3, n, n))
     blocks[3] = np.eye(n)
     A, b = StencilMatrix(blocks), np.ones(27 * n)

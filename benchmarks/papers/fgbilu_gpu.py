@@ -43,7 +43,7 @@ def cold_gpu_time(call: Callable[[int], Any], before: Callable[[int], Any] | Non
 
 
 class Device:
-    """A and b on the GPU, what the measurements write, and what their results are compared with."""
+    """A and b on the GPU, the output arrays of the measurements, and the reference for their results."""
 
     def __init__(self, A: StencilMatrix, b, reference: Reference | None):
         import cupy

@@ -29,7 +29,7 @@ TABLE_4 = {  # ns a thread, FLOP, bytes, GB/s, GFLOPS
     "solve": (1.68, 8, 68, 40.5, 4.8),
     "residual": (5.41, 42, 360, 66.5, 7.8),
 }
-# variant of a sequential record -> its column in Table 1; the first that is there is what the others are compared with
+# variant of a sequential record -> its column in Table 1; the others are compared with the first present one
 TITLES_OF_STEPS = {"LU": "sequential, LU", "natural order": "sequential, Gauss-Jordan"}
 CL = {"device": "gpu", "who": "finelu", "variant": "CL"}
 LAUNCHES = {"device": "gpu", "who": "finelu", "variant": "CL, launches"}
@@ -92,7 +92,7 @@ def first_apart(value: float, reference: float) -> int | None:
     return next(apart, None)
 
 
-# What was measured ----------------------------------------------------------------------------------------------------
+# Measurements ---------------------------------------------------------------------------------------------------------
 
 
 STEPS, CORRECTIONS = 20, 3  # of Table 1; of Figures 9 and 10
@@ -238,7 +238,7 @@ def histories(run: Run) -> dict[str, list[float]]:
 
 
 def compared(run: Run) -> tuple[str | None, dict[str, list[float]]]:
-    """The title of the sequential history that the others are compared with, None if there is none, and the others."""
+    """The title of the sequential history that the others are compared with, or None, and the others."""
     found = histories(run)
     reference = next((title for title in TITLES_OF_STEPS.values() if title in found), None)
     return reference, {title: sums for title, sums in found.items() if title != reference and reference}

@@ -88,7 +88,7 @@ def theirs(name: str) -> str:
 
 
 def lower(name: str) -> str:
-    """What the lower triangle of a matrix is called here."""
+    """The name of the lower triangle of a matrix here."""
     return f"tril({name})"
 
 
@@ -101,7 +101,7 @@ def marked(name: str) -> str:
     return f"{name} {'=' if whole(name) in OWN else '~'} {theirs(name)}" if theirs(name) else name
 
 
-# What was measured ----------------------------------------------------------------------------------------------------
+# Measurements ---------------------------------------------------------------------------------------------------------
 
 
 def stage(record: Record | None, name: str) -> float | None:

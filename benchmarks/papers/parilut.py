@@ -147,7 +147,7 @@ def measured(options: argparse.Namespace, parts: Sequence[str]) -> Run:
 
 
 def merged(paths: Sequence[Path]) -> Run:
-    """The first file's run, and from the others what it lacks."""
+    """The first file's run, completed by the others."""
     return Run.merged(paths, lambda r: (r.matrix, r.work, r.device, r.who, r.variant))[0]
 
 

@@ -1,4 +1,4 @@
-"""What is measured for the ParILUT papers: iterations, steps, times, SuperLU, selections."""
+"""Measurements for the ParILUT papers: iterations, steps, times, SuperLU, selections."""
 
 from __future__ import annotations
 

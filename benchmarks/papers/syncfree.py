@@ -225,7 +225,7 @@ def page(run: Run, out: Path) -> str:
 
 
 def absent(run: Run) -> str:
-    """Why a table or figure is not there: what it compares was not measured."""
+    """The reason why a table or figure is missing: one of its measurements was not made."""
     who = {(r.who, r.device) for r in run.find(work="ilu0")}
     missing = [("finelu", "gpu", "finelu on a GPU"), ("cusparse", "gpu", "cuSPARSE"), ("mkl", "cpu", "MKL")]
     names = [name for library, device, name in missing if (library, device) not in who]
@@ -283,7 +283,7 @@ def measured(options: argparse.Namespace) -> Run:
 
 
 def merged(paths: Sequence[Path]) -> Run:
-    """The first file's run, and from the others what it lacks: a library on a device that it did not measure."""
+    """The first file's run, completed by the others: with libraries on devices that it did not measure."""
     run, _ = Run.merged(
         paths,
         lambda r: (r.work, r.who, r.device),

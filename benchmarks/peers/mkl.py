@@ -75,7 +75,7 @@ def available() -> bool:
 
 @cache
 def library() -> ctypes.CDLL:
-    """libmkl_rt with the argument types of what is used here; PeerError if there is none."""
+    """libmkl_rt with the argument types of the functions used here; PeerError if it is not installed."""
     path = find()
     if path is None:
         raise PeerError("MKL was not found; `pip install mkl`, or set FINELU_MKL to libmkl_rt.so.")

@@ -30,7 +30,7 @@ class Setting:
 
     threads : of the triangular solves; the rest has as many as `mkl.set_num_threads` says.
     optimized : whether mkl_sparse_optimize looks at the triangles.
-    product : of PRODUCTS; what is optimized gets a hint and mkl_sparse_optimize.
+    product : one of PRODUCTS; an optimized matrix gets a hint and mkl_sparse_optimize.
     """
 
     threads: int
@@ -44,7 +44,7 @@ class Setting:
 
 @cache
 def library() -> Any:
-    """As mkl.library, with the argument types of what is used here."""
+    """As mkl.library, with the argument types of the functions used here."""
     lib = mkl.library()
     scalar, vector = c_double, c_void_p
     lib.mkl_sparse_set_mv_hint.argtypes = [c_void_p, c_int, mkl._Descr, c_int]
@@ -90,7 +90,7 @@ class ILU0:
 
 
 class Product:
-    """A p, and p^T A p, as the setting says; what the constructor does is set-up."""
+    """A p, and p^T A p, as the setting says; the work of the constructor is set-up."""
 
     def __init__(self, A: Any, product: str):
         self._lib, self._handle, self._descr = library(), c_void_p(), mkl._Descr(*GENERAL)
