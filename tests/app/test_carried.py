@@ -174,7 +174,7 @@ for kind in preconditioners.OWN:
 sequence = fl.Sequence()
 for shift in (0, 0.1, 0.2):
     A = GENERAL + shift * sp.identity(GENERAL.shape[0], format="csr")
-    sequence.solve(A.astype(dtype), np.ones(A.shape[0], dtype))
+    sequence.step(A.astype(dtype), np.ones(A.shape[0], dtype))
 for kernel, signature in sorted(known() - before):
     print(kernel, signature)
 """
