@@ -32,6 +32,7 @@ FEATURES = {
     "x86-64-v3": ["avx", "avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.2", "xsave"],
     "generic": ["neon"],  # aarch64
 }
+BLOCKS = range(1, 10)  # rows of the blocks of block matrices: more than 8 all have the kernels of 9
 DTYPES = ("float64", "float32", "complex128", "complex64")
 
 
@@ -76,7 +77,7 @@ def compile_all(kinds: list[tuple[str, bool]], jobs: int) -> bool:
     context = multiprocessing.get_context("spawn")  # not forked: threads of Numba and LLVM
     from finelu.warmup import pieces  # after the environment of Numba is set
 
-    work = [(dtype, long, k) for dtype, long in kinds for k in range(len(list(pieces(dtype))))]
+    work = [(dtype, long, k) for dtype, long in kinds for k in range(len(list(pieces(dtype, BLOCKS))))]
     with context.Pool(jobs) as pool:
         done = pool.starmap_async(run, work, chunksize=1)
         failed = [each for each in done.get() if each]
@@ -94,7 +95,7 @@ def run(dtype: str, long: bool, number: int) -> str:
     name = f"piece {number}, {dtype}"
     try:
         with np.errstate(all="ignore"), long_indices() if long else nullcontext():
-            name, piece = list(pieces(dtype))[number]
+            name, piece = list(pieces(dtype, BLOCKS))[number]
             piece()
     except Exception as error:
         return f"{name}: {type(error).__name__}: {error}"

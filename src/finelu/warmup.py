@@ -18,13 +18,16 @@ from finelu import gallery, krylov
 from finelu.auto.solve import solve
 from finelu.compiling import compile_clock, kept, quietly
 from finelu.matrix import CSR, as_csr
+from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.stencil import StencilMatrix
 from finelu.partition import partition
-from finelu.preconditioners import OWN, Recipe, SparseLU
+from finelu.preconditioners import OWN, BlockILU0, BlockJacobi, Recipe, Schwarz, SparseLU
 from finelu.properties import properties
 from finelu.scaling import matching
 
 DTYPES = ("float64", "float32", "complex128", "complex64")
 SIZE = 12  # of the cube: it has enough rows for plans for several threads
+LARGER = 20  # of a cube with so many rows that threads share their inspection
 SETTINGS = {"block_size": 4, "dense_size": 20}  # of the recipes with such a parameter, for matrices as small as these
 
 
@@ -69,17 +72,22 @@ def long_indices() -> Iterator[None]:
             vars(module)["INT32_LIMIT"] = limit
 
 
-def pieces(name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The pieces of work for the dtype of this name, each with a name of its own. Nothing is made before it is run."""
+def pieces(name: str, blocks: Sequence[int] = (4,)) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The pieces of work for the dtype of this name, each with a name of its own. blocks : their sizes in block
+    matrices; up to 8 rows each has kernels of its own."""
     dtype = np.dtype(name)
     symmetric, general = _of(gallery.poisson7(SIZE), dtype), _of(gallery.convection_diffusion(SIZE), dtype)
     saddle = _of(gallery.stokes(SIZE), dtype)
     b = np.ones(symmetric.n, dtype)
     for A, kind in ((symmetric, "symmetric"), (general, "general"), (saddle, "saddle point")):
         yield f"solve, {kind}, {dtype}", partial(_solve, A)
+    yield f"solve, larger, {dtype}", partial(_solve, _of(gallery.poisson7(LARGER), dtype))
     for recipe in OWN:
         matrices = [symmetric] if recipe.hermitian else [symmetric, general]
         yield f"{recipe.name}, {dtype}", partial(_factor, recipe, matrices, b)
+    yield f"subdomains, {dtype}", partial(_subdomains, dtype)
+    for size in blocks:
+        yield f"blocks of {size} rows, {dtype}", partial(_blocks, dtype, size)
     yield f"orderings, {dtype}", partial(_order, symmetric, general)
     yield f"long vectors, {dtype}", partial(_shared, dtype)
     for method in krylov.OWN:
@@ -105,7 +113,8 @@ def _solve(A: CSR) -> None:
 
 
 def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> None:
-    settings = {field.name: SETTINGS[field.name] for field in fields(kind) if field.name in SETTINGS}
+    known = {field.name for field in fields(kind)}
+    settings = {name: value for name, value in SETTINGS.items() if name in known}
     for F in [kind(**settings).factor(A) for A in matrices]:
         F.update(F.pattern)
         for trans in "NT":
@@ -113,11 +122,32 @@ def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> Non
         F.solve(np.ones((b.size, 2), b.dtype))
     for A in matrices:  # the kernels that "auto" changes to after some solves and updates
         S = A.tosparse().copy()
-        later = {name: "levels" for name in ("variant", "triangular") if name in {field.name for field in fields(kind)}}
+        later = {name: "levels" for name in ("variant", "triangular") if name in known}
         if later:
             F = kind(**settings, **later).factor(S).update(S.copy())
             for R in (b, np.ones((b.size, 2), b.dtype)):
                 F.solve(R)
+
+
+def _subdomains(dtype: np.dtype[Any]) -> None:
+    """cg with subdomains of a square: one coarse vector each, not four as in a cube."""
+    A = _of(gallery.poisson5(5 * SIZE), dtype)
+    krylov.cg(A, np.ones(A.n, dtype), M=Schwarz().factor(A), rtol=1e-3)
+
+
+def _blocks(dtype: np.dtype[Any], size: int) -> None:
+    """Block ILU and block Jacobi of a grid, and of the same matrix without its grid."""
+    grid = np.zeros((7, 3, 3, 3, size, size), dtype)
+    grid[3] = 2 * size * np.eye(size)
+    S = StencilMatrix(grid)
+    b = np.ones(S.shape[0], dtype)
+    for A in (S, BlockMatrix.from_bsr(S.to_bsr())):
+        for recipe in (BlockILU0(), BlockJacobi()):
+            F = recipe.factor(A)
+            F.update(A)
+            for trans in "NTH":
+                F.solve(b, trans), A.T @ b
+            krylov.richardson(A, b, M=F, maxiter=2)
 
 
 def _order(symmetric: CSR, general: CSR) -> None:

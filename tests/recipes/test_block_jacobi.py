@@ -35,7 +35,7 @@ def forms(backend, dtype="float64", n=3):
 def test_it_solves_with_the_diagonal_blocks_in_every_form(backend, n, dtype):
     own_path(backend, n, dtype)
     matrices, D = forms(backend, dtype, n)
-    M, R = diagonal_blocks(D, n), values((24 * n, 2), dtype)
+    M, R = diagonal_blocks(D.astype(np.result_type(dtype, float)), n), values((24 * n, 2), dtype)
     for A, recipe in zip(matrices, (BlockJacobi(), BlockJacobi(), BlockJacobi(block_size=n)), strict=True):
         F = recipe.factor(A)
         assert F.dtype == dtype and F.nnz == 24 * n * n and F.shape == D.shape
