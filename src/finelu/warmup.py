@@ -27,7 +27,7 @@ from finelu.scaling import matching
 
 DTYPES = ("float64", "float32", "complex128", "complex64")
 SIZE = 12  # of the cube: it has enough rows for plans for several threads
-LARGER = 20  # of a cube with so many rows that threads share their inspection
+LARGER = 20  # of a cube whose rows are enough for several threads to inspect
 SETTINGS = {"block_size": 4, "dense_size": 20}  # of the recipes with such a parameter, for matrices as small as these
 
 
@@ -82,6 +82,7 @@ def pieces(name: str, blocks: Sequence[int] = (4,)) -> Iterator[tuple[str, Calla
     for A, kind in ((symmetric, "symmetric"), (general, "general"), (saddle, "saddle point")):
         yield f"solve, {kind}, {dtype}", partial(_solve, A)
     yield f"solve, larger, {dtype}", partial(_solve, _of(gallery.poisson7(LARGER), dtype))
+    yield f"solve, unsymmetric pattern, {dtype}", partial(_solve, _of(gallery.random_dominant(SIZE**3), dtype))
     for recipe in OWN:
         matrices = [symmetric] if recipe.hermitian else [symmetric, general]
         yield f"{recipe.name}, {dtype}", partial(_factor, recipe, matrices, b)
