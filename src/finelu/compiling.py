@@ -26,7 +26,8 @@ class _Clock:
     """The seconds in which at least one thread has compiled or fetched a kernel, and the listeners to them."""
 
     def __init__(self) -> None:
-        self.spent, self.depth, self.since = 0.0, 0, 0.0
+        self.depth = 0
+        self.spent: tuple[float, float | None] = 0.0, None  # the seconds until the last end, and when it last began
         self.listeners: list[Callable[[bool], object]] = []
 
     def begin(self) -> None:
@@ -34,7 +35,7 @@ class _Clock:
             self.depth += 1
             first = self.depth == 1
             if first:
-                self.since = perf_counter()
+                self.spent = self.spent[0], perf_counter()
         if first:
             self._tell(True)
 
@@ -43,7 +44,7 @@ class _Clock:
             self.depth -= 1
             last = self.depth == 0
             if last:
-                self.spent += perf_counter() - self.since
+                self.spent = compile_seconds(), None
         if last:
             self._tell(False)
 
@@ -60,7 +61,7 @@ begin, end = _clock.begin, _clock.end
 def _after_fork() -> None:
     """A child has none of its parent's threads, of which one may have been compiling."""
     global _lock
-    _lock, _clock.depth = threading.Lock(), 0
+    _lock, _clock.depth, _clock.spent = threading.Lock(), 0, (compile_seconds(), None)
 
 
 if hasattr(os, "register_at_fork"):
@@ -69,7 +70,8 @@ if hasattr(os, "register_at_fork"):
 
 def compile_seconds() -> float:
     """These seconds of this process so far: their difference between two calls is the part of what lies between."""
-    return _clock.spent + (perf_counter() - _clock.since if _clock.depth else 0.0)
+    spent, since = _clock.spent  # both of one moment, whatever other threads do
+    return spent if since is None else spent + perf_counter() - since
 
 
 def now() -> float:
@@ -132,7 +134,8 @@ calls = Calls()
 def ended() -> None:
     """The outermost call of a thread has ended in which kernels were compiled: a line on stderr says how many."""
     global untold, _told
-    count, seconds, untold, _told = untold, _clock.spent - _told, 0, _clock.spent
+    total = compile_seconds()
+    count, seconds, untold, _told = untold, total - _told, 0, total
     kernels = "1 kernel" if count == 1 else f"{count} kernels"
     tell(DONE.format(kernels, seconds) + ("" if _kept else EACH_TIME))
 
