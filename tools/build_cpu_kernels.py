@@ -2,7 +2,7 @@
 
 Usage: python tools/build_cpu_kernels.py [--processor x86-64-v3] [--jobs N] [--dtypes float64 ...] [--int32]
 
-Writes `src/finelu/kernels/cpu/binaries/<processor>-numba<version>.zip`, see kernels/cpu/runtime/store.py: the code that
+Writes `src/finelu/kernels/cpu/binaries/<processor>-<Python>-numba<version>.zip`, see kernels/cpu/runtime/store.py: what
 Numba makes of each kernel for all types of arguments that the public calls of finelu.warmup give it, in four dtypes,
 with int32 indices and with the int64 ones of matrices with more than 2^31 entries. The sums of the vectors' kernels
 have the order that the vector unit of the processor likes: that of x86-64-v3 is that of all processors with AVX2 or
@@ -105,9 +105,8 @@ def run(dtype: str, long: bool, number: int) -> str:
 def pack(folder: Path, processor: str, features: list[str], into: Path | None = None) -> tuple[Path, int]:
     """The archive of all that lies in a folder of kernels, and the number of signatures."""
     import llvmlite.binding as llvm
-    import numba
 
-    from finelu.kernels.cpu.runtime.store import BINARIES, INDEX, KERNELS, sources
+    from finelu.kernels.cpu.runtime.store import BINARIES, INDEX, KERNELS, MADE_FOR, sources
 
     members, digests, count = defaultdict(bytes), {}, 0
     for kernel in sorted(os.listdir(folder)):
@@ -117,10 +116,10 @@ def pack(folder: Path, processor: str, features: list[str], into: Path | None = 
         count += len(codes)
         module = name.rpartition(".")[0]
         digests[module] = sources(str(KERNELS.joinpath("cpu", *module.split("."))) + ".py")
-    index = {"numba": numba.__version__, "triple": llvm.get_process_triple(), "features": features, "sources": digests}
+    index = {"made_for": MADE_FOR, "triple": llvm.get_process_triple(), "features": features, "sources": digests}
     into = BINARIES if into is None else into
     into.mkdir(exist_ok=True)
-    path = into / f"{processor}-numba{numba.__version__}.zip"
+    path = into / f"{processor}-{MADE_FOR}.zip"
     unfinished = path.with_suffix(".part")
     with zipfile.ZipFile(unfinished, "w") as archive:
         for name, content in {INDEX: json.dumps(index).encode(), **members}.items():

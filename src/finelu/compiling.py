@@ -75,8 +75,10 @@ def compile_seconds() -> float:
 
 
 def now() -> float:
-    """The seconds of `perf_counter` without those of compiling, for time limits."""
-    return perf_counter() - compile_seconds()
+    """The seconds of `perf_counter` without those in which any thread compiles, for time limits; never less."""
+    present = perf_counter()
+    spent, since = _clock.spent
+    return (present if since is None else min(present, since)) - spent
 
 
 @contextmanager
@@ -116,7 +118,9 @@ def compile_eagerly() -> None:
 
 def begun() -> None:
     """A kernel is being compiled: a line on stderr, once a process."""
-    global _said, untold
+    global _said, untold, _told
+    if not untold:
+        _told = _clock.spent[0]  # what others have compiled before
     untold += not _quiet
     if not _said:
         _said = tell(BEGUN)

@@ -23,6 +23,7 @@ from finelu.compiling import now
 from finelu.errors import NoThread, OutOfTime
 
 LONGEST = 1e6  # s that a thread waits for the end of the time; a later end is no limit
+LEAST_WAIT = 1e-3  # s; the clock may stand still
 NEVER = np.zeros(1, np.int64)  # the number that kernels read without a limit; never written
 UNLIMITED: AbstractContextManager[None] = nullcontext()
 
@@ -75,7 +76,7 @@ class Watchdog:
                     wakes = min(wakes, end)
             self._wakes = wakes
             with suppress(Empty):
-                self._woken.get(timeout=None if wakes == math.inf else wakes - present)
+                self._woken.get(timeout=None if wakes == math.inf else max(wakes - present, LEAST_WAIT))
 
 
 _watchdog = Watchdog()

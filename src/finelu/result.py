@@ -69,7 +69,7 @@ class Attempt:
     method : the Krylov method, "" if there were no factors.
     why : the reason for the attempt.
     outcome : how the attempt ended.
-    setup_seconds : time of the factorization, 0 if the factors existed.
+    setup_seconds : time of the factorization, 0 if the factors existed; both times without compiling.
     seconds : time of the iterations.
     residual : ||b - A x|| / ||b|| of the last x; the measure of `criterion` if that is larger.
     """
@@ -217,7 +217,9 @@ class Solution(NoArray):
         if self.certificate is not None:
             lines.append(f"Certified: {self.certificate.sentence()}.")
         if (compiling := self.timings.get("compile", 0.0)) > 0:
-            lines.append(f"Compiling kernels, at their first use: {compiling:.3g} s, not counted in the times above.")
+            lines.append(
+                f"Compiling kernels, at their first use: {compiling:.3g} s, not counted in the times of the attempts."
+            )
         return "\n".join([*lines, f"Result: {self.status.name.lower().replace('_', ' ')}: {self.status.value}."])
 
     def __bool__(self) -> bool:

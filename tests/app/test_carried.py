@@ -1,6 +1,7 @@
 """Machine code of the CPU's kernels that a wheel carries: by record, by damage, and that it has all that calls need."""
 
 import json
+import os
 import runpy
 import shutil
 import zipfile
@@ -12,7 +13,9 @@ from programs import ended
 from finelu.kernels.cpu.runtime.store import Damaged, Record, records
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "build_cpu_kernels.py"
-RECORD = Record("array(float64, 1d, C) | int64", "_ZN7cpython", b"constants", b"\x7fELF\n{code}\n")
+RECORD = Record(
+    "array(float64, 1d, C) | int64", "_ZN7cpython", "_ZN6finelu", b"constants", b"types", b"\x7fELF\n{code}\n"
+)
 SOLVED = """
 import numpy as np
 import finelu as fl
@@ -43,6 +46,7 @@ def test_records_lie_behind_one_another():
         lambda packed: packed[1:],
         lambda packed: packed[:-3] + b"x" + packed[-2:],
         lambda packed: packed + b"more",
+        lambda packed: packed.replace(b"_ZN7", b"_ZN8"),
         lambda packed: b"[1, 2]\n" + packed,
         lambda packed: b"\n",
     ],
@@ -59,6 +63,20 @@ def solved(tmp_path_factory):
     status, out, err = ended(SOLVED, FINELU_CACHE=str(folder), FINELU_KERNELS="compile", FINELU_SILENT="1")
     assert (status, err) == (0, "")
     return folder, out
+
+
+def test_others_may_read_what_is_kept(solved):
+    old = os.umask(0)
+    os.umask(old)
+    assert {path.stat().st_mode & 0o777 for path in solved[0].rglob("*.code")} == {0o666 & ~old}
+
+
+def test_options_that_change_code_have_code_of_their_own(solved, tmp_path):
+    folder = shutil.copytree(solved[0], tmp_path / "cache")
+    given = {"FINELU_CACHE": str(folder), "FINELU_KERNELS": "compile", "FINELU_SILENT": ""}
+    assert ended(SOLVED, **given) == (0, solved[1], "")
+    for option in ({"NUMBA_OPT": "1"}, {"NUMBA_CPU_FEATURES": "+sse2"}):
+        assert "compiled" in ended(SOLVED, **given, **option)[2]
 
 
 def test_a_damaged_file_is_told_of_and_compiled_anew(solved, tmp_path):
@@ -106,7 +124,12 @@ def changed(path, folder, **index):
 
 @pytest.mark.parametrize(
     "index",
-    [{"numba": "0.1"}, {"triple": "riscv64"}, {"features": ["of-another-processor"]}, {"sources": {}}],
+    [
+        {"made_for": "cpython-311-numba0.1"},
+        {"triple": "riscv64"},
+        {"features": ["of-another-processor"]},
+        {"sources": {}},
+    ],
     ids=lambda index: next(iter(index)),
 )
 def test_what_was_made_for_others_is_compiled_here(solved, carried, tmp_path, index):
@@ -147,8 +170,9 @@ def known():
 
 
 dtype = np.dtype(sys.argv[1])
-for _, piece in pieces(dtype.name, range(1, 10)):
-    piece()
+for precision in {dtype, np.result_type(dtype, float)}:
+    for _, piece in pieces(precision.name, range(1, 10)):
+        piece()
 before = known()
 rng = np.random.default_rng(0)
 SPD, GENERAL = gallery.poisson5(15), gallery.convection_diffusion(6)
@@ -180,7 +204,8 @@ for kernel, signature in sorted(known() - before):
 """
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "complex64"])
 def test_a_wheel_has_the_kernels_of_all_public_calls(dtype):
     status, out, err = ended(CALLS, dtype, FINELU_KERNELS="compile")
     assert (status, out, err) == (0, "", "")

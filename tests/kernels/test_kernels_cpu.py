@@ -7,16 +7,17 @@ import os
 import signal
 import sys
 import threading
-import types
 import weakref
 from dataclasses import replace
 
+import numba
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from checks import DTYPES, SOME_DTYPES, TYPES, in_dtype
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.registry import cpu_target
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import finelu as fl
@@ -404,18 +405,11 @@ def never_compiled(monkeypatch):
     return lambda seconds: monkeypatch.setattr(schedule, "COMPILES", 1e9 * seconds)
 
 
-@pytest.mark.parametrize("gone", ["module", "name"])
-def test_an_index_that_names_a_type_of_an_earlier_version_is_as_none(tmp_path, monkeypatch, gone):
-    module = types.ModuleType("finelu_earlier")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    module.Row = type("Row", (), {"__module__": module.__name__, "__qualname__": "Row"})
-    file = jit._File(cache_path=str(tmp_path), filename_base="kernel", source_stamp=0)
-    file._save_index({module.Row: "kernel.nbc"})
-    assert file._load_index() == {module.Row: "kernel.nbc"}
-    monkeypatch.delitem(sys.modules, module.__name__) if gone == "module" else monkeypatch.delattr(module, "Row")
-    assert file._load_index() == {}
-    file._save_index({"another": "kernel.nbc"})
-    assert file._load_index() == {"another": "kernel.nbc"}
+@pytest.mark.parametrize("gone", [b"cfinelu_gone\nRow\n.", b"cfinelu.kernels.cpu\nRow\n."], ids=["module", "name"])
+def test_code_that_names_a_type_of_an_earlier_version_is_as_none(monkeypatch, gone):
+    cache = jit.Cache(never_compiled)
+    monkeypatch.setattr(cache.store, "library", lambda signature: gone)
+    assert cache.load_overload((numba.int64,), cpu_target.target_context) is None
 
 
 def test_solves_wait_for_levels_that_must_be_compiled_until_they_have_taken_as_long(never_compiled):

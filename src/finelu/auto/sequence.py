@@ -340,28 +340,26 @@ class Sequence:
     def _from_the_beginning(self, A: CSR, b: Any) -> Solution:
         self._F = self._pattern = None
         ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
-        compiled = compile_seconds()
         solution = ladder.solve(b)
         if may_need_double(solution, b):
             self._precise = 0.0
             A, b = precise(A, b, self._precise)
             ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
             solution = after(solution, ladder.solve(b, as_dtype(solution.x, b.dtype)))
-        compiled = compile_seconds() - compiled
         if solution.converged and ladder.preferred is not None and len(solution.attempts) > 0:
             done = solution.attempts[-1]
             self._F, self._pattern = ladder.factors[ladder.preferred], A
             self._method = "gmres" if done.method == "refinement" else done.method
             self._current = True
             self._indefinite = not ladder.traits.definite
-            made = max(done.setup_seconds - compiled, 0.0)
+            made = done.setup_seconds
             numeric = getattr(getattr(self._F, "report", None), "numeric_seconds", None)
             self._reuse_costs = ReuseCosts(
                 made=made,
                 updated=min(numeric or 0.0, made),
                 fresh=done.iterations,
                 last=done.iterations,
-                pace=max(done.seconds - compiled, 0.0) / max(done.iterations, 1),
+                pace=done.seconds / max(done.iterations, 1),
             )
         return solution
 

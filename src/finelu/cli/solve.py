@@ -266,7 +266,7 @@ def _run(
 
 
 def _run_automatic(A: CSR, b: Any, options: dict[str, Any], shown: Progress) -> tuple[Solution, dict[str, float]]:
-    """finelu.solve: the solution, and the seconds of its parts; those of compiling are included in the others."""
+    """finelu.solve: the solution, and the seconds of its parts; `total` includes those of compiling."""
     with shown.compile_clock():
         shown.stage("choosing and factoring")
         solution = finelu.solve(A, b, **options)

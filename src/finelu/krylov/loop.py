@@ -313,8 +313,8 @@ class Loop(Measures):
             self._ask(self.callback, self.x)
 
     def fail(self, status: Status) -> None:
-        """End the solve with `status`, by a decision of the host."""
-        self.stopped = status
+        """End the solve with `status`, by a decision of the host, unless it was stopped before."""
+        self.stopped = self.stopped or status
 
     def is_even(self) -> bool:
         """After the end: whether x converged, and the terms of its rows are known to differ so little that one norm

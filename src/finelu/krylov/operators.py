@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -85,7 +86,6 @@ class Operator:
     ):
         self.apply = apply
         self.given = given
-        self.recipe = repr(getattr(given, "recipe", type(given).__name__))
         self.name = name
         self.make_adjoint = make_adjoint
         self.matrix = matrix
@@ -93,6 +93,11 @@ class Operator:
         if with_dot is not None:
             self.with_dot = with_dot  # type: ignore[method-assign, assignment]
         self.capturable = capturable
+
+    @cached_property
+    def recipe(self) -> str:
+        """How the object that was given prints its recipe, or the name of its class."""
+        return repr(getattr(self.given, "recipe", type(self.given).__name__))
 
     def scaled(self, factor: float, levels: bool, comm: Any = None) -> Operator:
         """factor times the operator; factor is a power of two.

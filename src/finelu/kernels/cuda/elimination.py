@@ -242,7 +242,8 @@ def _range(array):
     return (np.int64(0), NULL) if array is None else (np.int64(array.nbytes // 4), array)
 
 
-def _factor(plan: EliminationPlan, a, out, relax: float = 0.0, refusal: Refusal | None = None):
+def _factor(kind: str, plan: EliminationPlan, a, out, relax: float = 0.0, refusal: Refusal | None = None):
+    assert plan.kind == kind
     A, index, grid = plan.A, plan.A.indices.dtype, blocks(plan.A.n * plan.lanes, BLOCK)
     _pend(plan, out, refusal, grid)
     shape = plan.lanes, plan.per_lane, UPDATES[plan.variant], plan.ahead, plan.short
@@ -264,14 +265,14 @@ def ilu0(plan: EliminationPlan, a, lu, refusal: Refusal | None = None):
 
     refusal : the elimination changes nothing if it has been refused there by the time it runs.
     """
-    return _factor(plan, a, lu, refusal=refusal)
+    return _factor("LU", plan, a, lu, refusal=refusal)
 
 
 def milu0(plan: EliminationPlan, a, relax, lu, refusal: Refusal | None = None):
     """MILU(0) of the values a (nnz,) into lu (nnz,); returns the place of the first bad row. As `ilu0`."""
-    return _factor(plan, a, lu, relax, refusal)
+    return _factor("MODIFIED", plan, a, lu, relax, refusal)
 
 
 def ic0(plan: EliminationPlan, a, l):
     """IC(0) of the lower triangle's values a (nnz,) into l (nnz,); returns the place of the first bad row."""
-    return _factor(plan, a, l)
+    return _factor("CHOLESKY", plan, a, l)

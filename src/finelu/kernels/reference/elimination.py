@@ -54,7 +54,7 @@ def milu0(indptr, indices, diag, a, relax, lu):
             for q in range(diag[k] + 1, indptr[k + 1]):
                 if indices[q] in row:
                     row[indices[q]] -= row[k] * lu[q]
-                else:
+                elif relax is not None:
                     dropped -= row[k] * lu[q]
         if relax is not None:
             row[i] += relax * dropped

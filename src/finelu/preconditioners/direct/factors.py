@@ -140,7 +140,7 @@ class SparseLUFactors(RefinedFactors):
         try:
             self._renew(A)
         except BaseException as error:
-            self._library = None  # an analysis keeps facts of these values, which are useless for others
+            self._library = self._columns = None  # an analysis keeps facts of these values, useless for others
             if isinstance(error, UnstableFactors):
                 require_matching(A)  # says which rows
             raise

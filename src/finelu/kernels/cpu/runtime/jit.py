@@ -19,8 +19,8 @@ from numba.core.sigutils import normalize_signature
 
 from finelu import compiling
 from finelu.errors import DeviceError
-from finelu.kernels.cpu.runtime.loader import load
-from finelu.kernels.cpu.runtime.store import Record, Store
+from finelu.kernels.cpu.runtime.loader import Loaded, load
+from finelu.kernels.cpu.runtime.store import Damaged, Record, Store
 
 if config.DISABLE_JIT:
     raise DeviceError("NUMBA_DISABLE_JIT is set, but the kernels of the CPU need Numba's compiler; unset it.")
@@ -35,9 +35,9 @@ class Cache:
 
     def __init__(self, function: Callable) -> None:
         self.store = Store(function)
-        self.known: dict[str, object] = {}  # signature: the compiled form, of all that this process has
+        self.known: dict[str, Loaded | None] = {}  # by signature, all that this process has; None: compiled by it
 
-    def entry(self, kernel, types: tuple) -> object | None:
+    def entry(self, kernel, types: tuple) -> Callable | None:
         """The compiled form for arguments of these types, which the kernel knows from then on; None without any."""
         signature = _text(types)
         with _loading:
@@ -45,9 +45,20 @@ class Cache:
                 record = self.store.find(signature)
                 if record is None:
                     return None
-                self.known[signature] = load(record, kernel.py_func)
-                kernel._insert([each._code for each in types], self.known[signature], False)
-        return self.known[signature]
+                try:
+                    loaded = load(record, kernel.py_func)
+                except Damaged as error:
+                    self.store.discard(signature, error)
+                    return None
+                kernel._insert([each._code for each in types], loaded.entry, False)
+                self.known[signature] = loaded
+        found = self.known[signature]
+        return None if found is None else found.entry
+
+    def native(self, types: tuple) -> tuple[int, object, tuple] | None:
+        """Address, type of the result and types of the arguments of loaded code; None if this process compiled it."""
+        found = self.known.get(_text(types))
+        return None if found is None else (found.address, *pickle.loads(found.types))
 
     def load_overload(self, sig, target_context) -> CompileResult | None:
         """For a kernel that is compiled and calls this one; None to compile this one, too."""
@@ -62,14 +73,17 @@ class Cache:
 
     def save_overload(self, sig, result: CompileResult) -> None:
         signature, compiled_library = _text(normalize_signature(sig)[0]), result.library
-        if compiled_library.has_dynamic_globals or result.lifted:
-            raise TypeError(f"{self.store.name} holds addresses of this process, so it cannot be kept")
-        self.known[signature] = result.entry_point
+        self.known.setdefault(signature, None)
+        if compiled_library.has_dynamic_globals or result.lifted:  # it holds addresses of this process
+            compiling.not_kept()
+            return
         environments = [result.environment, *result._find_referenced_environments()]
         record = Record(
             signature,
             result.fndesc.llvm_cpython_wrapper_name,
-            pickle.dumps({each.env_name: each.consts for each in environments}),
+            result.fndesc.llvm_func_name,
+            dumps({each.env_name: each.consts for each in environments}),
+            dumps((result.fndesc.restype, result.fndesc.argtypes)),
             compiled_library._get_compiled_object(),
         )
         if not self.store.put(record, dumps(result._reduce())):
@@ -171,7 +185,7 @@ class _Listener(event.Listener):
     def on_start(self, started) -> None:
         if started.kind == "numba:compiler_lock":
             compiling.begin()
-        elif started.data["dispatcher"].py_func.__module__.startswith("finelu."):
+        elif (started.data["dispatcher"].py_func.__module__ or "").startswith("finelu."):
             compiling.begun()
 
     def on_end(self, ended) -> None:

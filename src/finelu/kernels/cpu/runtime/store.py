@@ -2,15 +2,16 @@
 
 The folder is $FINELU_CACHE/kernels, else $NUMBA_CACHE_DIR, else $XDG_CACHE_HOME/finelu/kernels, which is by default
 ~/.cache/finelu/kernels. Each kernel has a folder in it, named by its function and by a digest of all that its code was
-made of: its source and the kernels that it imports, the version of Numba, the processor. So checkouts, environments and
-versions share one folder. A file is written under another name first, so that no process waits for another. There are
-two files a signature:
+made of: its source and the kernels that it imports, Python, Numba and its options, the processor. So checkouts,
+environments and versions share one folder. A file is written under another name first, so that no process waits for
+another. There are two files a signature:
 
     <digest of the signature>.code      a Record: machine code alone, which loads in 0.2 ms
     <digest of the signature>.library   Numba's result of the compilation, for kernels that call this one
 
-The archive, `kernels/cpu/binaries/<processor>-numba<version>.zip`, has one member a kernel with the records of all its
-signatures, and `index.json`: {"numba": version, "triple": ..., "features": [...], "sources": {module: digest}}.
+The archive, `kernels/cpu/binaries/<processor>-<Python>-numba<version>.zip`, has one member a kernel with the records of
+all its signatures, and `index.json`: {"made_for": "cpython-311-numba0.68.1", "triple": ..., "features": [...],
+"sources": {module: digest}}.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import json
 import os
 import re
 import shutil
-import tempfile
+import sys
+import threading
 import zipfile
 import zlib
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +43,8 @@ HERE = Path(__file__).resolve().parent
 KERNELS, BINARIES = HERE.parents[1], HERE.parent / "binaries"
 ROOT = KERNELS.parents[1]  # which `import finelu` searches
 INDEX = "index.json"
+PYTHON = f"{sys.implementation.cache_tag}{sys.abiflags}"  # cpython-311
+MADE_FOR = f"{PYTHON}-numba{numba.__version__}"
 LIMIT = 1 << 30  # bytes of the user's cache folder: all kernels in the four dtypes of twenty versions of their sources
 IMPORTS = re.compile(r"^ *(?:from (finelu[\w.]*) import ([\w, ]+|\([^)]*\))|import (finelu[\w.]*))", re.MULTILINE)
 
@@ -50,18 +54,21 @@ class Damaged(Exception):
 
 
 class Record(NamedTuple):
-    """signature : of the arguments.  code : an object file.  entry : a symbol in it.  constants : {symbol of a global
-    variable of the code: the objects of Python that the code finds by it}, pickled."""
+    """signature : of the arguments.  code : an object file.  entry, function : symbols in it, for a call from Python
+    and for one from machine code.  constants : {symbol of a global variable of the code: the objects of Python that the
+    code finds by it}, pickled.  types : (of the result, [of the arguments]), pickled."""
 
     signature: str
     entry: str
+    function: str
     constants: bytes
+    types: bytes
     code: bytes
 
     def packed(self) -> bytes:
-        content = self.constants + self.code
-        head = [self.signature, self.entry, len(self.constants), len(content), zlib.crc32(content)]
-        return json.dumps(head).encode() + b"\n" + content
+        pieces = self.constants, self.types, self.code
+        head = json.dumps([self.signature, self.entry, self.function, *map(len, pieces)]).encode()
+        return b"%d %s\n%s" % (zlib.crc32(head + b"".join(pieces)), head, b"".join(pieces))
 
 
 def records(packed: bytes) -> Iterator[Record]:
@@ -70,14 +77,15 @@ def records(packed: bytes) -> Iterator[Record]:
     while at < len(packed):
         try:
             behind = packed.index(b"\n", at) + 1
-            signature, entry, first, size, checksum = json.loads(packed[at:behind])
-            content = packed[behind : behind + size]
+            checksum, _, head = packed[at : behind - 1].partition(b" ")
+            *names, first, second, third = json.loads(head)
+            content = packed[behind : behind + first + second + third]
+            if zlib.crc32(head + content) != int(checksum):
+                raise Damaged("its bytes are not those that were written")
         except (ValueError, TypeError) as error:
             raise Damaged(str(error)) from error
-        if len(content) != size or zlib.crc32(content) != checksum:
-            raise Damaged("its bytes are not those that were written")
-        yield Record(signature, entry, content[:first], content[first:])
-        at = behind + size
+        yield Record(*names, content[:first], content[first : first + second], content[first + second :])
+        at = behind + len(content)
 
 
 @cache
@@ -126,8 +134,16 @@ def sources(path: str) -> str:
 
 @cache
 def processor() -> tuple[str, str, str]:
-    """What code is compiled for here: triple, name, features."""
-    return llvm.get_process_triple(), config.CPU_NAME or llvm.get_host_cpu_name(), get_host_cpu_features()
+    """The processor that code is compiled for: triple, name, features."""
+    features = get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    return llvm.get_process_triple(), config.CPU_NAME or llvm.get_host_cpu_name(), features
+
+
+@cache
+def _python() -> tuple[object, ...]:
+    """The Python that code is compiled for, and the options of Numba that change code."""
+    options = int(config.OPT), config.BOUNDSCHECK, config.LOOP_VECTORIZE, config.SLP_VECTORIZE, config.USING_SVML
+    return PYTHON, options
 
 
 class Store:
@@ -135,16 +151,18 @@ class Store:
 
     def __init__(self, function) -> None:
         code = function.__code__
-        self.source = os.path.realpath(code.co_filename)
+        self.sources: str | None = None  # of what is imported now, not of what may lie there later
+        with contextlib.suppress(OSError):  # no file
+            self.sources = sources(os.path.realpath(code.co_filename))
         self.module = function.__module__.removeprefix("finelu.kernels.cpu.")
         self.name = re.sub(r"[<>]", "", f"{self.module}.{function.__qualname__}-{code.co_firstlineno}")
 
-    @property
+    @cached_property
     def folder(self) -> Path | None:
         where = folder()
-        if where is None:
+        if where is None or self.sources is None:
             return None
-        digest = hashlib.sha256(repr((sources(self.source), processor())).encode()).hexdigest()[:20]
+        digest = hashlib.sha256(repr((self.sources, processor(), _python())).encode()).hexdigest()[:20]
         return where / f"{self.name}-{digest}"
 
     def _file(self, signature: str, ending: str) -> Path | None:
@@ -163,13 +181,17 @@ class Store:
             if record.signature != signature:
                 raise Damaged(f"it is of {record.signature}")
         except (Damaged, ValueError) as error:
-            path = self._file(signature, ".code")
-            compiling.tell(f"finelu: {path} is damaged ({error}); the kernel is compiled anew")
-            with contextlib.suppress(OSError):
-                path.with_suffix(".library").unlink()
-                path.unlink()
+            self.discard(signature, error)
             return None
         return record
+
+    def discard(self, signature: str, error: Exception) -> None:
+        """Remove damaged code, and say so."""
+        path = self._file(signature, ".code")
+        compiling.tell(f"finelu: {path} is damaged ({error}); the kernel is compiled anew")
+        with contextlib.suppress(OSError):
+            path.with_suffix(".library").unlink(missing_ok=True)
+            path.unlink()
 
     def library(self, signature: str) -> bytes | None:
         """What `put` took as `library`."""
@@ -188,7 +210,11 @@ class Store:
     def holds_any(self) -> bool:
         """Whether code of any signature is there."""
         carried, where = archive(), self.folder
-        return (carried is not None and carried.holds(self)) or (where is not None and where.is_dir())
+        if carried is not None and carried.holds(self):
+            return True
+        with contextlib.suppress(OSError):
+            return where is not None and any(name.endswith(".code") for name in os.listdir(where))
+        return False
 
     def put(self, record: Record, library: bytes) -> bool:
         """Keep what was compiled: whether that was possible."""
@@ -199,38 +225,39 @@ class Store:
             where.mkdir(parents=True, exist_ok=True)
             _written(self._file(record.signature, ".code"), record.packed())
             _written(self._file(record.signature, ".library"), zlib.compress(library))
-            _bounded()
         except OSError:  # no disk space, or no permission
             return False
+        _bounded()
         return True
 
 
 def _written(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent)
+    name = f"{path}.{os.getpid()}.{threading.get_ident()}"
     try:
-        with open(handle, "wb") as file:
+        with open(name, "wb") as file:  # with the rights that the user gives to new files
             file.write(content)
         os.replace(name, path)
     except BaseException:
-        os.unlink(name)
+        with contextlib.suppress(OSError):
+            os.unlink(name)
         raise
 
 
 def size() -> int:
     """Bytes in the user's cache folder."""
-    return sum(bytes_of for _, bytes_of in _kept())
+    return sum(bytes_of for _, bytes_of, _ in _kept())
 
 
 def clear() -> int:
     """Remove all code from the user's cache folder; the number of bytes that it had."""
     found = list(_kept())
-    for where, _ in found:
+    for where, *_ in found:
         shutil.rmtree(where, ignore_errors=True)
-    return sum(bytes_of for _, bytes_of in found)
+    return sum(bytes_of for _, bytes_of, _ in found)
 
 
-def _kept() -> Iterator[tuple[Path, int]]:
-    """The folders of the kernels, and their bytes."""
+def _kept() -> Iterator[tuple[Path, int, float]]:
+    """The folders of the kernels, their bytes, and when one was written to last."""
     root = folder()
     try:
         names = sorted(os.listdir(root)) if root else []
@@ -239,17 +266,17 @@ def _kept() -> Iterator[tuple[Path, int]]:
     for name in names:
         with contextlib.suppress(OSError), os.scandir(root / name) as files:
             if re.search(r"-[0-9a-f]{20}$", name):
-                yield root / name, sum(file.stat().st_size for file in files)
+                yield root / name, sum(file.stat().st_size for file in files), os.stat(root / name).st_mtime
 
 
 @cache
 def _bounded() -> None:
     """Once a process that compiles: remove the folders that were written to longest ago, down to half of LIMIT."""
     found = list(_kept())
-    total = sum(bytes_of for _, bytes_of in found)
+    total = sum(bytes_of for _, bytes_of, _ in found)
     if total <= LIMIT:
         return
-    for where, bytes_of in sorted(found, key=lambda each: each[0].stat().st_mtime):
+    for where, bytes_of, _ in sorted(found, key=lambda each: each[2]):
         if total <= LIMIT // 2:
             break
         shutil.rmtree(where, ignore_errors=True)
@@ -279,16 +306,16 @@ class Archive:
         compiling.tell(f"finelu: {self.path} cannot be used ({reason}), so kernels are compiled at their first use.")
 
     def suits(self) -> bool:
-        """Whether its code runs with this Numba on this processor."""
+        """Whether its code runs with this Python and this Numba on this processor."""
         features = processor()[2].split(",")
         return (
-            self.index.get("numba") == numba.__version__
+            self.index.get("made_for") == MADE_FOR
             and self.index.get("triple") == processor()[0]
             and all(f"+{feature}" in features for feature in self.index["features"])
         )
 
     def holds(self, store: Store) -> bool:
-        return store.name in self.names and self.sources.get(store.module) == sources(store.source)
+        return store.name in self.names and self.sources.get(store.module) == store.sources
 
     def find(self, store: Store, signature: str) -> Record | None:
         if store.name not in self.members:
@@ -309,8 +336,11 @@ def archive() -> Archive | None:
     wish = os.environ.get("FINELU_KERNELS", "")
     if wish not in ("", "compile"):
         raise ParameterError(f"FINELU_KERNELS={wish!r}; 'compile', or nothing, is needed.")
-    if wish or config.CPU_NAME or config.CPU_FEATURES or not BINARIES.is_dir():
+    if wish or config.CPU_NAME or config.CPU_FEATURES is not None or not BINARIES.is_dir():
         return None
-    paths = sorted(BINARIES.glob(f"*-numba{numba.__version__}.zip"))
+    paths = sorted(BINARIES.glob(f"*-{MADE_FOR}.zip"))
     found = [each for each in map(Archive, paths) if each.index and each.suits()]
     return max(found, key=lambda each: len(each.index["features"]), default=None)
+
+
+os.register_at_fork(after_in_child=archive.cache_clear)  # an open file has one position for parent and child

@@ -41,6 +41,7 @@ from numba import typeof, types
 from numba._dispatcher import compute_fingerprint
 from numba.core.callconv import RETCODE_NONE, RETCODE_OK
 from numba.core.dispatcher import Dispatcher
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from numba.np.numpy_support import as_dtype
 
@@ -317,14 +318,23 @@ def _made(kernel: Dispatcher, args: tuple) -> Entry | None:
     which the caller holds. None for a kernel, or arguments, of a kind that finelu does not share out."""
     named, star = kernel.py_func.__code__.co_argcount, kernel.py_func.__code__.co_flags & inspect.CO_VARARGS
     folded = (*args[:named], args[named:]) if star else args
-    code = kernel.overloads.get(tuple(map(typeof, folded)))
-    if code is None or not _as_known():
+    given = tuple(map(typeof, folded))
+    if not _as_known():
         return None
-    context, kinds = code.target_context, list(code.fndesc.argtypes)
+    if (code := kernel.overloads.get(given)) is not None:
+        kernel_at, result, argtypes = (
+            code.library.get_pointer_to_function(code.fndesc.llvm_func_name),
+            code.fndesc.restype,
+            code.fndesc.argtypes,
+        )
+    elif (known := kernel._cache.native(given)) is not None:
+        kernel_at, result, argtypes = known
+    else:
+        return None
+    context, kinds = cpu_target.target_context, list(argtypes)
     if star:
         kinds[named:] = kinds[named].types
-    function = context.call_conv.get_function_type(code.fndesc.restype, code.fndesc.argtypes)
-    kernel_at = code.library.get_pointer_to_function(code.fndesc.llvm_func_name)
+    function = context.call_conv.get_function_type(result, argtypes)
     module = ir.Module()
     entry = ir.Function(module, ir.FunctionType(WORD, [WORD]), f"finelu_entry_{next(NAMES)}")
     builder = ir.IRBuilder(entry.append_basic_block())

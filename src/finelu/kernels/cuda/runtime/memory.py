@@ -61,7 +61,7 @@ def new_bad():
 
 
 def while_alive(array, key: tuple, make):
-    """make(), once for this key while `array` lives."""
+    """make(), once for this key while `array` lives, which the result must not hold."""
     found = _kept.get(key)
     if found is None:
         alive = weakref.ref(array, lambda _: _kept.pop(key, None))
