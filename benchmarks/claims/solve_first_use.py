@@ -50,7 +50,7 @@ def fresh(threads: int, cache: Path | None = None, system: Path | None = None) -
     environment = os.environ | {"FINELU_NUM_THREADS": str(threads)}
     environment["PYTHONPATH"] = str(Path(finelu.__file__).parents[1])
     if cache is not None:
-        environment["NUMBA_CACHE_DIR"] = str(cache)
+        environment |= {"FINELU_CACHE": str(cache), "FINELU_KERNELS": "compile"}
     ours, theirs = os.openpty()
     arguments = [sys.executable, "-c", FRESH, *([str(system)] if system else [])]
     process = subprocess.Popen(arguments, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=theirs, text=True)
