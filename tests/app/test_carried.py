@@ -21,8 +21,7 @@ import numpy as np
 import finelu as fl
 
 A = fl.gallery.poisson5(5)
-x = fl.solve(A, np.ones(25)).x
-print(x.tolist())
+print(fl.Jacobi().factor(A).solve(np.arange(25.0)).tolist())
 """
 CARRIED = """
 import sys
@@ -81,7 +80,7 @@ def test_options_that_change_code_have_code_of_their_own(solved, tmp_path):
 
 def test_a_damaged_file_is_told_of_and_compiled_anew(solved, tmp_path):
     folder = shutil.copytree(solved[0], tmp_path / "cache")
-    (file,) = next(iter(folder.rglob("products._residual-*"))).glob("*.code")
+    file = next(iter(folder.rglob("*.code")))
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     given = {"FINELU_CACHE": str(folder), "FINELU_KERNELS": "compile", "FINELU_SILENT": ""}
     status, out, err = ended(SOLVED, **given)
@@ -96,7 +95,7 @@ def carried(solved, tmp_path_factory):
         pytest.skip("tools/ comes with a checkout")
     pack = runpy.run_path(str(TOOL))["pack"]
     path, count = pack(solved[0] / "kernels", "any", [], tmp_path_factory.mktemp("binaries"))
-    assert count == len(list(solved[0].rglob("*.code"))) > 10
+    assert count == len(list(solved[0].rglob("*.code"))) > 0
     return path
 
 

@@ -85,10 +85,13 @@ def info(as_json: Json = False) -> int:
     words = {key: str(value) for key, value in machine.items()} | {"gpu": gpu, "libraries": ", ".join(libraries)}
     if variables:
         words["variables"] = "\n".join(f"{name}={value}" for name, value in variables.items())
+    size = words.pop("kernels_mb")
     if machine["kernels"] is None:
         words["kernels"] = "no folder for compiled kernels can be written; set FINELU_CACHE to one"
-    words["kernels_mb"] = f"{machine['kernels_mb']} MB in that folder"
-    words["carried_kernels"] = words["carried_kernels"] if carried else "none: kernels are compiled at their first use"
+    else:
+        words["kernels"] += f", {size} MB"
+    carries = words.pop("carried_kernels")
+    words["carried kernels"] = carries if carried else "none: kernels are compiled at their first use"
     packages = {name: f"{found[name] or 'not found'}: {purpose}" for _, name, purpose in PACKAGES}
     with console() as out:
         out.print(table("this machine", words))
