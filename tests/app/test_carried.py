@@ -138,6 +138,16 @@ def test_what_was_made_for_others_is_compiled_here(solved, carried, tmp_path, in
     assert (status, out) == (0, solved[1]) and err.startswith("finelu: compiling kernels")
 
 
+def test_an_archive_of_other_sources_is_told_of_in_one_line(solved, carried, tmp_path):
+    with zipfile.ZipFile(carried) as archive:
+        modules = json.loads(archive.read("index.json"))["sources"]
+    (tmp_path / "binaries").mkdir()
+    other = changed(carried, tmp_path / "binaries", sources=dict.fromkeys(modules, "of another version"))
+    status, out, err = with_archive(other, tmp_path / "cache")
+    assert (status, out) == (0, solved[1]) and "compiled" in err
+    assert err.count(f"finelu: {other} was made of other sources") == 1
+
+
 @pytest.mark.parametrize("content", [b"", b"PK", None], ids=["empty", "short", "members"])
 def test_a_damaged_archive_is_told_of_in_one_line(solved, carried, tmp_path, content):
     made = tmp_path / "binaries" / carried.name

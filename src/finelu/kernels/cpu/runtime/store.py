@@ -292,6 +292,7 @@ class Archive:
         self.sources: dict[str, str] = {}
         self.members: dict[str, dict[str, Record]] = {}
         self.names: frozenset[str] = frozenset()
+        self.outdated = False
         try:
             self.zip = zipfile.ZipFile(path)
             self.names = frozenset(self.zip.namelist())
@@ -315,7 +316,12 @@ class Archive:
         )
 
     def holds(self, store: Store) -> bool:
-        return store.name in self.names and self.sources.get(store.module) == store.sources
+        """Whether it has code of this kernel. At the first of other sources one line says so."""
+        made_of = self.sources.get(store.module)
+        if made_of not in (None, store.sources) and not self.outdated:
+            self.outdated = True
+            compiling.tell(f"finelu: {self.path} was made of other sources; kernels that have changed are compiled.")
+        return store.name in self.names and made_of == store.sources
 
     def find(self, store: Store, signature: str) -> Record | None:
         if store.name not in self.members:
