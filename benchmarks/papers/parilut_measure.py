@@ -299,13 +299,13 @@ def superlu(S: sp.csr_matrix, wanted: int, limit: float) -> dict[str, Any]:
 
 def measure_time(run: Run, case: Case, limit: float) -> None:
     """ParICT, ParILUT with approximate and exact thresholds, each with its blocks, and SuperLU."""
-    five = {"steps": 5, "sweep": "synchronous"}
+    approximate = finelu.Sweeps(select="approximate")
     chosen = {
-        "ParILUT": finelu.ParILUT(select="approximate", **five),
-        "ParILUT exact": finelu.ParILUT(select="exact", **five),
+        "ParILUT": finelu.ParILUT(steps=5, sweep="paper", sweeps=approximate),
+        "ParILUT exact": finelu.ParILUT(steps=5, sweep="paper"),
     }
     if case.spd:
-        chosen["ParICT"] = finelu.ParICT(**five)
+        chosen["ParICT"] = finelu.ParICT(steps=5, sweep="paper")
     for variant, recipe in chosen.items():
         with run.attempt(case.name, f"{variant} {case.device}"), all_steps():
             first, timing, F = factor_time(recipe, case.A)
