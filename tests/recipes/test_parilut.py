@@ -22,7 +22,7 @@ from checks import (
     values,
 )
 from conftest import real_matrix
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import finelu as fl
@@ -724,6 +724,45 @@ def test_parict_takes_far_fewer_iterations_than_ic0_with_as_many_entries(backend
         needed = [fl.cg(A, b, M=F, rtol=1e-8) for F in made]
         assert all(solution.converged for solution in needed)
         assert needed[0].iterations >= 2.5 * needed[1].iterations
+
+
+def orthogonal_blocks(B, c):
+    """[[I, c B], [c B^H, I]] of an orthogonal B (m, m), its two halves interleaved: eigenvalues 1 - c and 1 + c."""
+    m = B.shape[0]
+    order = np.arange(2 * m).reshape(2, m).T.ravel()
+    return sp.csr_matrix(np.block([[np.eye(m), c * B], [c * B.T, np.eye(m)]])[order][:, order])
+
+
+HADAMARD = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
+
+
+@st.composite
+def definite_matrices(draw):
+    """Positive definite matrices that are far from diagonally dominant, in any scaling."""
+    rng, m = np.random.default_rng(draw(st.integers(0, 2**32 - 1))), draw(st.integers(2, 12))
+    B = np.linalg.qr(rng.standard_normal((m, m)))[0] if draw(st.booleans()) else np.eye(m)
+    A = orthogonal_blocks(B, 1 - 10.0 ** -draw(st.integers(1, 4)))
+    d = sp.diags(2.0 ** rng.integers(-6, 7, 2 * m))
+    return sp.csr_matrix(d @ A @ d)
+
+
+@PATTERNS
+@given(A=definite_matrices())
+@example(A=orthogonal_blocks(HADAMARD, 0.999))
+def test_factors_of_a_definite_matrix_are_definite_or_have_a_warning(backend, A):
+    F = ParICT().factor(backend.move(A))
+    assert (fetched(backend, F)[0].diagonal() > 0).all()
+    assert (F.report["shifts"][-1] > 0) == ("was raised by" in F.report.get("warning", ""))
+    F = ParILUT().factor(backend.move(A))
+    signs = fetched(backend, F)[1].diagonal() > 0
+    assert signs.all() == ("does not have the sign" not in F.report.get("warning", ""))
+    if not signs.all():
+        assert f"the pivot of row {np.flatnonzero(~signs)[0]} does not" in F.report["warning"]
+
+
+def test_pivots_that_lose_their_signs_are_warned_of(backend):
+    F = ParILUT().factor(backend.move(orthogonal_blocks(HADAMARD, 0.999)))
+    assert "the pivot of row 5 does not have the sign of A's diagonal there" in F.report["warning"]
 
 
 # By bad input

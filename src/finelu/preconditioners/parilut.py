@@ -267,6 +267,12 @@ class _Adaption(FixedPoint):
                 f"pivot of row {self._row(made.eliminated.row)} is not {what}. Where that is much, try another recipe, "
                 "or an ordering of A"
             )
+        if made.eliminated is not None and made.eliminated.lost >= 0:
+            report.warn(
+                f"the pivot of row {self._row(made.eliminated.lost)} does not have the sign of A's diagonal there, "
+                "which no small shift restored: A is indefinite, or the entries that were left out weigh too much. "
+                "Where A is Hermitian and definite, try ParICT, or a larger fill"
+            )
         factors = self.finished(F, d)
         self._found, self._found_diagonal = _Factors(F, made.eliminated), self.diagonal
         report.numeric_seconds = perf_counter() - start
