@@ -31,7 +31,7 @@ DTYPES = ("float64", "float32", "complex128", "complex64")
 SIZE = 12  # of the cube: it has enough rows for plans for several threads
 LARGER = 20  # of a cube whose rows are enough for several threads to inspect
 SETTINGS = {"block_size": 4, "dense_size": 20}  # of the recipes with such a parameter, for matrices as small as these
-# Values of parameters, beside the defaults, with kernels of their own. Recipes that do not take one raise an error.
+# Values of parameters that need other kernels than the defaults. Recipes that do not take one raise an error.
 OTHERS: dict[str, tuple[object, ...]] = {
     "triangular": ("jacobi", "isai"),
     "form": ("crout",),
