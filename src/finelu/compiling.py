@@ -136,20 +136,33 @@ class Unless:
 
 
 class _Here(threading.local):
+    """unless : the block of `unless` that this thread, or the one for which it works, is in.  waits : see `waiting`."""
+
     unless: Unless | None = None
+    waits = False
 
 
-here = _Here()  # the block that this thread, or the one for which it works, is in
+here = _Here()
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """A block in which calls wait for their kernels, so that `unless` never asks."""
+    before, here.waits = here.waits, True
+    try:
+        yield
+    finally:
+        here.waits = before
 
 
 @contextmanager
 def unless(otherwise: Callable[[], bool] | None) -> Iterator[None]:
     """A block that is left by KernelMissing where a kernel would have to be compiled, if otherwise() is True.
 
-    It is asked once, before the first such kernel, and must not call kernels. If it is False, or None, the block
-    compiles its kernels.
+    It is asked once, before the first such kernel, and must not call kernels. If it is False or None, and within
+    `waiting`, the block compiles its kernels.
     """
-    before, here.unless = here.unless, None if otherwise is None else Unless(otherwise)
+    before, here.unless = here.unless, None if otherwise is None or here.waits else Unless(otherwise)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from finelu import gallery, krylov
 from finelu.auto.solve import solve
-from finelu.compiling import compile_clock, kept, quietly
+from finelu.compiling import compile_clock, kept, quietly, waiting
 from finelu.matrix import CSR, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
@@ -110,7 +110,8 @@ def _shared(dtype: np.dtype[Any]) -> None:
 
 def _solve(A: CSR) -> None:
     properties(A)
-    solve(A, np.ones(A.n, A.dtype), rtol=1e-4)
+    with waiting():
+        solve(A, np.ones(A.n, A.dtype), rtol=1e-4)
 
 
 def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> None:

@@ -87,23 +87,28 @@ def _is_python() -> bool:
 
 def _is_kept() -> bool:
     """Whether the user's cache folder can be written, as far as its rights tell."""
-    from finelu.kernels.cpu.runtime.store import folder
-
-    where = folder()
+    where = _folder()
     while where is not None and not where.exists() and where != where.parent:
         where = where.parent
     return compiling.kept() and where is not None and where.is_dir() and os.access(where, os.W_OK)
 
 
-def begin(key: Any, call: dict[str, Any]) -> None:
-    """Begin the process, unless one works already.
+def _folder() -> Path | None:
+    from finelu.kernels.cpu.runtime.store import folder  # which takes the time of importing Numba
+
+    return folder()
+
+
+def begin(key: Any, call: dict[str, Any]) -> bool:
+    """Begin the process, unless one works already; False if the system starts no more.
 
     key : as in `possible`.  call : the arguments of `solve`, which can be pickled.
     """
     if _background.works:
-        return
+        return True
     _background.tried.add(key)
     environment = os.environ | {VARIABLE: "0", compiling.SILENT: "1"}
+    environment |= {"FINELU_CACHE": "", "NUMBA_CACHE_DIR": str(_folder())}  # whatever the working folder is now
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", PROGRAM.format(path=sys.path)],
@@ -115,12 +120,13 @@ def begin(key: Any, call: dict[str, Any]) -> None:
             start_new_session=True,  # a Ctrl-C is for this process
         )
     except OSError:
-        return  # no more processes: the next call compiles its kernels
+        return False
     _background.process = process
     packed = pickle.dumps((get_num_threads(), call), protocol=5)
     threading.Thread(target=_send, args=(process.stdin, packed), name="finelu_background", daemon=True).start()
     if not _background.said:
         _background.said = compiling.tell(BEGUN)
+    return True
 
 
 def _send(pipe: Any, packed: bytes) -> None:
@@ -157,12 +163,10 @@ def _end_with_parent() -> None:
 
 def _wait_for_others() -> None:
     """Wait until this process alone has the lock, which it keeps to its end. Without locks it does not wait."""
-    from finelu.kernels.cpu.runtime.store import folder
-
+    where = _folder()
     with suppress(ImportError, OSError):
-        import fcntl
+        import fcntl  # Windows has none
 
-        where = folder()
         assert where is not None
         where.mkdir(parents=True, exist_ok=True)
         fcntl.flock(os.open(where / "background.lock", os.O_RDWR | os.O_CREAT, 0o666), fcntl.LOCK_EX)

@@ -46,6 +46,7 @@ CHEAP = "its cost, bounded before, is small"
 DEFINITE = "A may be positive definite, and complete factors may be costly"
 MEANWHILE = "kernels were not compiled yet: SciPy gave this answer, and a process in the background compiles them"
 COSTLY = f"no answer by SciPy was expected within {MOST_SECONDS:g} s, so this call compiled its kernels"
+NO_PROCESS = "no process could be begun to compile kernels in the background, so this call compiled its own"
 NO_ANSWER = "SciPy found no answer that passes the test, so this call compiled its kernels"
 
 
@@ -94,8 +95,11 @@ class FirstAnswer:
     def solve(self) -> list[Solution] | None:
         """A Solution for each column of b; None if one does not pass its test. Meanwhile kernels are compiled."""
         A, b = self.given
-        call = {"A": A.tosparse() if isinstance(A, CSR) else A, "b": b, "rtol": self.rtol, "atol": self.atol}
-        background.begin(self._key, call | {"criterion": self.criterion, "memory_limit": self.memory})
+        call = {"A": sp.csr_array(A.tosparse() if isinstance(A, CSR) else A), "b": np.asarray(b), "rtol": self.rtol}
+        call |= {"atol": self.atol, "criterion": self.criterion, "memory_limit": self.memory}
+        if not background.begin(self._key, call):
+            self.refused = NO_PROCESS
+            return None
         found = []
         try:
             with deadline.limited(self.end), one_blas_thread():
