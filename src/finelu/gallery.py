@@ -13,7 +13,6 @@ import ast
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
@@ -21,8 +20,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
-from scipy.spatial import Delaunay
 
+from finelu.deferred import dataclass
 from finelu.device import Array, Dtype, Sparse
 from finelu.errors import ParameterError, counted, meant
 from finelu.matrix import DTYPES
@@ -193,6 +192,8 @@ def _coarse_mesh() -> tuple[Array, Array]:
     x, y = np.arange(8) / 8, np.arange(7) / 7
     sides = [(x, 0 * x), (0 * y + 1, y), (1 - x, 0 * x + 1), (0 * y, 1 - y)]
     points = np.concatenate([inner.reshape(-1, 2)] + [np.stack(side, axis=-1) for side in sides])
+    from scipy.spatial import Delaunay  # only here: its import takes 70 ms
+
     return points, Delaunay(points).simplices.astype(np.int64)
 
 

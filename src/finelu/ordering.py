@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
 
 from finelu import deadline, threads, validation
+from finelu.deferred import dataclass
 from finelu.device import namespace, to_host
 from finelu.errors import OutOfTime, ParameterError
 from finelu.foreign import spilu, with_own_symbols

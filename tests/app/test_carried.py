@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from programs import ended
 
-from finelu.kernels.cpu.runtime.store import Damaged, Record, records
+from finelu.kernels.cpu.runtime.store import LIMIT, Damaged, Record, records
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "build_cpu_kernels.py"
 RECORD = Record(
@@ -22,6 +22,11 @@ import finelu as fl
 
 A = fl.gallery.poisson5(5)
 print(fl.Jacobi().factor(A).solve(np.arange(25.0)).tolist())
+"""
+COMPILED = """
+from finelu.kernels.cpu.vectors import sum_of_squares
+
+sum_of_squares(np.ones(5))
 """
 CARRIED = """
 import sys
@@ -86,6 +91,20 @@ def test_a_damaged_file_is_told_of_and_compiled_anew(solved, tmp_path):
     status, out, err = ended(SOLVED, **given)
     assert (status, out) == (0, solved[1]) and f"finelu: {file} is damaged" in err and "compiled" in err
     assert ended(SOLVED, **given) == (0, solved[1], "")
+
+
+def test_code_that_was_used_longest_ago_leaves_a_full_folder(solved, tmp_path):
+    kernels = shutil.copytree(solved[0], tmp_path / "cache") / "kernels"
+    (used,) = kernels.iterdir()
+    unused = kernels / f"unused-{0:020}"
+    unused.mkdir()
+    with open(unused / "large.code", "wb") as file:
+        file.truncate(LIMIT)  # takes no space on the disk
+    for each in (used, unused):
+        os.utime(each, (0, 0))
+    given = {"FINELU_CACHE": str(kernels.parent), "FINELU_KERNELS": "compile", "FINELU_SILENT": "1"}
+    assert ended(SOLVED + COMPILED, **given)[:2] == (0, solved[1])
+    assert used.exists() and not unused.exists()
 
 
 @pytest.fixture(scope="module")

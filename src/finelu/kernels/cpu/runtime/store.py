@@ -24,6 +24,7 @@ import re
 import shutil
 import sys
 import threading
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ ROOT = KERNELS.parents[1]  # which `import finelu` searches
 INDEX = "index.json"
 PYTHON = f"{sys.implementation.cache_tag}{sys.abiflags}"  # cpython-311
 MADE_FOR = f"{PYTHON}-numba{numba.__version__}"
+DAY = 86_400  # seconds
 LIMIT = 1 << 30  # bytes of the user's cache folder: all kernels in the four dtypes of twenty versions of their sources
 IMPORTS = re.compile(r"^ *(?:from (finelu[\w.]*) import ([\w, ]+|\([^)]*\))|import (finelu[\w.]*))", re.MULTILINE)
 
@@ -176,6 +178,7 @@ class Store:
             return record
         if (packed := self._read(signature, ".code")) is None:
             return None
+        self._used()
         try:
             (record,) = records(packed)
             if record.signature != signature:
@@ -184,6 +187,12 @@ class Store:
             self.discard(signature, error)
             return None
         return record
+
+    def _used(self) -> None:
+        """Note today's use in the folder's time, by which `_bounded` goes."""
+        with contextlib.suppress(OSError):  # another user's
+            if time.time() - os.stat(self.folder).st_mtime > DAY:
+                os.utime(self.folder)
 
     def discard(self, signature: str, error: Exception) -> None:
         """Remove damaged code, and say so."""
@@ -257,7 +266,7 @@ def clear() -> int:
 
 
 def _kept() -> Iterator[tuple[Path, int, float]]:
-    """The folders of the kernels, their bytes, and when one was written to last."""
+    """The folders of the kernels, their bytes, and when one was written to or, by the day, used last."""
     root = folder()
     try:
         names = sorted(os.listdir(root)) if root else []
@@ -271,7 +280,7 @@ def _kept() -> Iterator[tuple[Path, int, float]]:
 
 @cache
 def _bounded() -> None:
-    """Once a process that compiles: remove the folders that were written to longest ago, down to half of LIMIT."""
+    """Once a process that compiles: remove the folders that were used longest ago, down to half of LIMIT."""
     found = list(_kept())
     total = sum(bytes_of for _, bytes_of, _ in found)
     if total <= LIMIT:
