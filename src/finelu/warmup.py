@@ -17,6 +17,7 @@ from scipy.sparse import csr_array
 from finelu import gallery, krylov
 from finelu.auto.solve import solve
 from finelu.compiling import compile_clock, kept, quietly
+from finelu.machine_code import folder
 from finelu.matrix import CSR, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
@@ -52,8 +53,6 @@ def warmup(
 
 def kernel_folder() -> str | None:
     """The folder of compiled kernels; None if no folder can be written."""
-    from finelu.kernels.cpu.runtime.store import folder
-
     where = folder()
     return str(where) if where is not None and kept() else None
 
