@@ -106,7 +106,8 @@ def pack(folder: Path, processor: str, features: list[str], into: Path | None = 
     """The archive of all that lies in a folder of kernels, and the number of signatures."""
     import llvmlite.binding as llvm
 
-    from finelu.kernels.cpu.runtime.store import BINARIES, INDEX, KERNELS, MADE_FOR, sources
+    from finelu.kernels.cpu.runtime.store import BINARIES, KERNELS, MADE_FOR, sources
+    from finelu.machine_code import INDEX
 
     members, digests, count = defaultdict(bytes), {}, 0
     for kernel in sorted(os.listdir(folder)):

@@ -18,6 +18,7 @@ from finelu import gallery, krylov
 from finelu.auto.solve import solve
 from finelu.compiling import compile_clock, kept, quietly, waiting
 from finelu.errors import ParameterError
+from finelu.machine_code import folder
 from finelu.matrix import CSR, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
@@ -62,8 +63,6 @@ def warmup(
 
 def kernel_folder() -> str | None:
     """The folder of compiled kernels; None if no folder can be written."""
-    from finelu.kernels.cpu.runtime.store import folder
-
     where = folder()
     return str(where) if where is not None and kept() else None
 
