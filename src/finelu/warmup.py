@@ -16,7 +16,7 @@ from scipy.sparse import csr_array, tril
 
 from finelu import gallery, krylov
 from finelu.auto.solve import solve
-from finelu.compiling import compile_clock, kept, quietly
+from finelu.compiling import compile_clock, kept, quietly, waiting
 from finelu.errors import ParameterError
 from finelu.matrix import CSR, as_csr
 from finelu.matrix.blocks import BlockMatrix
@@ -138,8 +138,9 @@ def _shared(dtype: np.dtype[Any]) -> None:
 
 def _solve(A: CSR) -> None:
     properties(A)
-    for certify in (False, True):
-        solve(A, np.ones(A.n, A.dtype), rtol=1e-4, certify=certify)
+    with waiting():
+        for certify in (False, True):
+            solve(A, np.ones(A.n, A.dtype), rtol=1e-4, certify=certify)
 
 
 def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> None:
