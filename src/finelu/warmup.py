@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import partial
 from time import perf_counter
@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, tril
 
 from finelu import gallery, krylov
 from finelu.auto.solve import solve
-from finelu.compiling import compile_clock, kept, quietly
+from finelu.compiling import compile_clock, kept, quietly, waiting
+from finelu.errors import ParameterError
 from finelu.matrix import CSR, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
@@ -24,11 +25,20 @@ from finelu.partition import partition
 from finelu.preconditioners import OWN, BlockILU0, BlockJacobi, Recipe, Schwarz, SparseLU
 from finelu.properties import properties
 from finelu.scaling import matching
+from finelu.triangular import TriangularSolver
 
 DTYPES = ("float64", "float32", "complex128", "complex64")
 SIZE = 12  # of the cube: it has enough rows for plans for several threads
 LARGER = 20  # of a cube whose rows are enough for several threads to inspect
 SETTINGS = {"block_size": 4, "dense_size": 20}  # of the recipes with such a parameter, for matrices as small as these
+# Values of parameters that need other kernels than the defaults. Recipes that do not take one raise an error.
+OTHERS: dict[str, tuple[object, ...]] = {
+    "triangular": ("jacobi", "isai"),
+    "form": ("crout",),
+    "sweep": ("synchronous", "asynchronous"),
+    "asynchronous": (True,),
+    "pivots": ("new",),
+}
 
 
 def warmup(
@@ -86,6 +96,7 @@ def pieces(name: str, blocks: Sequence[int] = (4,)) -> Iterator[tuple[str, Calla
     for recipe in OWN:
         matrices = [symmetric] if recipe.hermitian else [symmetric, general]
         yield f"{recipe.name}, {dtype}", partial(_factor, recipe, matrices, b)
+        yield f"{recipe.name} by other means, {dtype}", partial(_factor_otherwise, recipe, matrices[-1], b)
     yield f"subdomains, {dtype}", partial(_subdomains, dtype)
     for size in blocks:
         yield f"blocks of {size} rows, {dtype}", partial(_blocks, dtype, size)
@@ -110,7 +121,9 @@ def _shared(dtype: np.dtype[Any]) -> None:
 
 def _solve(A: CSR) -> None:
     properties(A)
-    solve(A, np.ones(A.n, A.dtype), rtol=1e-4)
+    with waiting():
+        for certify in (False, True):
+            solve(A, np.ones(A.n, A.dtype), rtol=1e-4, certify=certify)
 
 
 def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> None:
@@ -128,6 +141,17 @@ def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> Non
             F = kind(**settings, **later).factor(S).update(S.copy())
             for R in (b, np.ones((b.size, 2), b.dtype)):
                 F.solve(R)
+
+
+def _factor_otherwise(kind: type[Recipe], A: CSR, b: NDArray[Any]) -> None:
+    known = {field.name for field in fields(kind)}
+    for name, values in OTHERS.items():
+        for value in values if name in known else ():
+            with suppress(ParameterError):
+                F = kind(**{name: value}).factor(A).update(A)
+                for trans in "NT":
+                    F.solve(b, trans)
+                F.solve(np.ones((b.size, 2), b.dtype))
 
 
 def _subdomains(dtype: np.dtype[Any]) -> None:
@@ -156,3 +180,4 @@ def _order(symmetric: CSR, general: CSR) -> None:
     SparseLU(ordering="amd").factor(general)  # by default systems as small as these are ordered by SuperLU
     matching(general)
     matching(symmetric, symmetric=True)
+    TriangularSolver(tril(general.tosparse(), format="csr")).solve(np.ones(general.n, general.dtype))
