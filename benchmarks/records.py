@@ -3,9 +3,9 @@
     python -m benchmarks.records    # each record that the pages name, and why it is older; status 1 if OLDER differs
 
 A record is current if its page names a commit without "-dirty" that is in the history of the checkout, and the code
-that it speaks of (SPEAKS_OF) is the same at that commit and now, apart from comments, docstrings and layout. Other
-records that the pages name are listed in OLDER with the reason, and docs/measured.md shows that list. A test compares
-OLDER with the records and the history.
+that it speaks of (SPEAKS_OF) is the same at that commit and now, apart from comments, docstrings, imports and layout.
+Other records that the pages name are listed in OLDER with the reason, and docs/measured.md shows that list. A test
+compares OLDER with the records and the history.
 
 If a change makes the test fail, measure again and name the new record. If that cannot be done at once, add the record
 to OLDER with what changed; name the record of `finelu bench pairs`, if one shows that the speed is as before. Then run
@@ -32,7 +32,7 @@ LIST = re.compile(r"<!-- figures older.*?<!-- end of figures -->", re.DOTALL)
 
 # The code -------------------------------------------------------------------------------------------------------------
 
-# Paths below src/finelu; {} is cpu or cuda, by the machine of the record. What all kernels share (kernels/*/runtime) is
+# Paths below src/finelu, a folder with all below it; {} is cpu or cuda, by the machine of the record. What all kernels share (kernels/*/runtime) is
 # left out: a change there is compared by `finelu bench pairs`.
 ELIMINATION = ("preconditioners/ilu0.py", "preconditioners/ic0.py", "kernels/{}/elimination.*", "kernels/{}/levels.*")
 TRIANGULAR = ("triangular.py", "kernels/{}/triangular.*", "kernels/{}/levels.*")
@@ -47,7 +47,7 @@ PARILUT = ("preconditioners/parilut.py", "kernels/{}/candidates.*", "kernels/{}/
 MULTILEVEL = ("preconditioners/multilevel", "kernels/{}/*crout*", "kernels/{}/independent.*", "kernels/cpu/matching.py")
 SCHWARZ = ("preconditioners/schwarz", "kernels/{}/subdomains.*", "kernels/{}/partition.*", "kernels/{}/coarse_space.*")
 BLOCKS = ("preconditioners/block_ilu.py", "kernels/{}/stencil*", "kernels/{}/blocks.*")
-ALL = ("preconditioners", "kernels/{}")
+ALL = ("preconditioners/*.py", "preconditioners/*/recipe.py", "preconditioners/multilevel", "kernels/{}/*.*")
 # the name of a record begins with -> the code that its figures speak of
 SPEAKS_OF = {
     "body-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
@@ -127,6 +127,7 @@ OLDER = {
     "an update waits less since, and its factors are tested in another way": ("cudss-nvidia-h100-2026-11-25",),
     "`solve` chooses and ends in other ways since": (
         "sequence-gpu-nvidia-h100-2026-11-25",
+        "solve-2-core-amd-epyc-shared-2026-11-26",
         "solve-2-core-amd-epyc-with-extras-2026-11-23",
         "solve-2-core-intel-xeon-2026-11-23",
         "solve-gpu-nvidia-h100-cudss-2026-11-25",
@@ -158,7 +159,7 @@ def speaks_of(record: str) -> list[str]:
     if not families:
         raise FileError(f"{Path(__file__).name} does not say which code the record {record} speaks of.")
     device = "cuda" if "nvidia" in record else "cpu"
-    return [f"src/finelu/{path.format(device)}" for path in SPEAKS_OF[max(families, key=len)]]
+    return [f":(glob)src/finelu/{path.format(device)}" for path in SPEAKS_OF[max(families, key=len)]]
 
 
 def commit_of(record: str) -> str | None:
@@ -209,12 +210,13 @@ def changed(commit: str, paths: Sequence[str], root: Path = ROOT) -> Iterator[st
 
 
 def code_of(path: str, text: str) -> str:
-    """What a Python or CUDA file says to the computer: the text without comments, docstrings and layout."""
+    """What a Python or CUDA file computes: its text without comments, docstrings, imports and layout."""
     if path.endswith(".py"):
         tree = ast.parse(text)
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
                 del node.body[0]
+        tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
         return ast.dump(tree)
     return " ".join(re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL).split())
 

@@ -64,8 +64,8 @@ def test_a_page_cannot_name_a_record_that_is_not_there(tmp_path):
 
 
 def test_the_code_of_a_record_is_that_of_its_device():
-    assert "src/finelu/kernels/cuda/selection.*" in speaks_of("selection-gpu-nvidia-h200-2026-11-21")
-    assert "src/finelu/kernels/cpu/selection.*" in speaks_of("selection-2-core-2026-11-21")
+    assert ":(glob)src/finelu/kernels/cuda/selection.*" in speaks_of("selection-gpu-nvidia-h200-2026-11-21")
+    assert ":(glob)src/finelu/kernels/cpu/selection.*" in speaks_of("selection-2-core-2026-11-21")
     assert speaks_of("solve-all-cpu-2026-11-21") != speaks_of("solve-2-core-2026-11-21")
 
 
@@ -84,7 +84,7 @@ def test_the_commit_of_a_record_is_the_first_that_its_page_names(tmp_path, meanw
 
 def test_words_and_layout_are_not_code():
     python = 'def f(a):\n    """Words."""\n    return a + 1  # more\n'
-    assert code_of("a.py", python) == code_of("a.py", "def f(a): return (a +\n 1)\n")
+    assert code_of("a.py", python) == code_of("a.py", "import b\ndef f(a): return (a +\n 1)\n")
     assert code_of("a.py", python) != code_of("a.py", python.replace("1", "2"))
     cuda = "// words\nif (a)  /* more\n words */ b();"
     assert code_of("a.cu", cuda) == code_of("a.cu", "if (a)\n    b();\n")
