@@ -32,8 +32,8 @@ LIST = re.compile(r"<!-- figures older.*?<!-- end of figures -->", re.DOTALL)
 
 # The code -------------------------------------------------------------------------------------------------------------
 
-# Paths below src/finelu, a folder with all below it; {} is cpu or cuda, by the machine of the record. What all kernels share (kernels/*/runtime) is
-# left out: a change there is compared by `finelu bench pairs`.
+# Paths below src/finelu, a folder with all below it; {} is cpu or cuda, by the machine of the record. What all kernels
+# share (kernels/*/runtime) is left out: a change there is compared by `finelu bench pairs`.
 ELIMINATION = ("preconditioners/ilu0.py", "preconditioners/ic0.py", "kernels/{}/elimination.*", "kernels/{}/levels.*")
 TRIANGULAR = ("triangular.py", "kernels/{}/triangular.*", "kernels/{}/levels.*")
 METHODS = ("krylov/gmres.py", "krylov/cg.py", "krylov/bicgstab.py", "kernels/{}/arnoldi.*", "kernels/{}/recurrences.*")
