@@ -86,7 +86,7 @@ class ParILU(_OnPattern):
 class ParIC(_OnPattern):
     """Incomplete Cholesky on a given pattern by fixed-point sweeps: towards (L L^H)_ij = A_ij on it.
 
-    A is Hermitian; see IC0. Parameters as in ParILU; half its cost.
+    A is Hermitian; see IC0. Parameters as in ParILU. A sweep renews the values of one triangle only.
     """
 
     hermitian = keeps_symmetry = keeps_definite = True
