@@ -41,7 +41,7 @@ def clift_nusselt(re):
 
 @dataclass(frozen=True)
 class Measured:
-    """The coefficients of a sphere of diameter 1 in the free stream (1, 0, 0): forces over pi / 8, mean Nusselt number."""
+    """The coefficients of a sphere of diameter 1 in the stream (1, 0, 0): forces over pi / 8, mean Nusselt number."""
 
     drag: float
     sideways: tuple[float, float]
