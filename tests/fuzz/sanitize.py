@@ -1,6 +1,7 @@
 """Every CUDA kernel of finelu at least once, on small systems: a program for compute-sanitizer.
 
-Usage: compute-sanitizer --tool memcheck|racecheck|initcheck --error-exitcode 9 python tests/fuzz/sanitize.py [PART ...]
+Usage: compute-sanitizer --tool memcheck|racecheck|initcheck|synccheck --error-exitcode 9
+           python tests/fuzz/sanitize.py [PART ...]
            [--by-swap] [--launched FILE] [--device cpu]
 
 The parts, each some calls of recipes, methods and launchers, are those of PARTS; all of them without any name. Every
@@ -823,7 +824,7 @@ def record_launches(by_swap: bool) -> Counter[str]:
     from compile_cuda import kernel_names
 
     from finelu.kernels.cuda.runtime import launch
-    from finelu.kernels.cuda.runtime.sources import source
+    from finelu.kernels.cuda.runtime.sources import OPTIONS, source
 
     counts: Counter[str] = Counter()
     made, cupy = launch._made, launch.cupy
@@ -842,7 +843,7 @@ def record_launches(by_swap: bool) -> Counter[str]:
     def compiled(stem: str, template_id: str):
         own = source(stem).replace(header, "")
         waits = "peek_shared(" in own or "FINELU_RACECHECK" in own
-        options = (*launch.OPTIONS, "-DFINELU_RACECHECK") if by_swap and waits else launch.OPTIONS
+        options = (*OPTIONS, "-DFINELU_RACECHECK") if by_swap and waits else OPTIONS
         module = cupy.RawModule(code=source(stem), options=options, name_expressions=(template_id,))
         return module.get_function(template_id).kernel
 

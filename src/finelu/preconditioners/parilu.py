@@ -6,12 +6,12 @@ a new parallel threshold ILU factorization, 2018, Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from finelu.deferred import dataclass
 from finelu.device import namespace, to_host
 from finelu.errors import ParameterError
 from finelu.factors import CholeskyFactors, LUFactors
@@ -86,7 +86,7 @@ class ParILU(_OnPattern):
 class ParIC(_OnPattern):
     """Incomplete Cholesky on a given pattern by fixed-point sweeps: towards (L L^H)_ij = A_ij on it.
 
-    A is Hermitian; see IC0. Parameters as in ParILU; half its cost.
+    A is Hermitian; see IC0. Parameters as in ParILU. A sweep renews the values of one triangle only.
     """
 
     hermitian = keeps_symmetry = keeps_definite = True

@@ -5,6 +5,8 @@ INSTANCES, for `make cuda`, has every kernel with every type of value and every 
 and cells have too many shapes to compile them all: INSTANCES has each shape of the usual sizes with double and int, and
 one or two shapes with each other type of value and index.
 
+COMMON has those that `solve` asks for first, in that order: they are compiled ahead.
+
 CARRIED, for a wheel, adds with float and int all shapes of double and int. The rest is compiled at first use: these
 kernels with complex numbers or 64-bit indices in other shapes; blocks of sizes from 10 to 15 and from 17 to 31, cells
 of these sizes and of 9; grids with no hyperplane that fills a thread block.
@@ -255,3 +257,46 @@ def _in_both(listed):
 
 SHAPED = ("blocks", "elimination", "candidates", "selection", "stencil", "subdomains", "sweeps")
 CARRIED = INSTANCES | {stem: _in_both(INSTANCES[stem]) for stem in SHAPED}
+
+
+# T : values, R : their real type, W : a word of their size, D : their type in double precision, I : indices
+COMMON = (
+    ("inspection", "inspect<T, I>; roots<T, I>; mirrored<T, I>; diagonal<T, I>; signs<R, I>"),
+    ("vectors", "first_not_finite<T>; norm<T>"),
+    ("pattern", "row_facts<I>"),
+    ("levels", "levels_sync_free<I, 4>; levels_sync_free<I, 8>"),
+    ("elimination", "eliminate<T, I, 8, 1, SEARCH, false, true, LU>"),
+    ("elimination", "eliminate<T, I, 8, 1, SEARCH, false, true, CHOLESKY>"),
+    ("runtime/packing", "count_rows<I>; segment_starts; place_rows<I>"),
+    (
+        "indices",
+        "shifted<I, long long>; shifted<long long, I>; shifted<I, I>; starts<I>; inverse<I>; sums_of_chunks<I>",
+    ),
+    ("indices", "write_pointers<I>; longest<I>; entries<I>"),
+    ("vectors", "gather<W, long long>; gather<unsigned, long long>; gather<unsigned, I>; gather<W, I>"),
+    ("partition", "grid_couplings<T>; bricks"),
+    ("subdomains", "inside<I>; order_by_levels<I>; pack<T, T, I>"),
+    ("triangular", "invert_diagonal<T, I>; trsv_sync_free<T, I, 4>"),
+    ("coarse_space", "coarse_products<T, I, 8>; coupling_keys<I>; coupling_begins<I>; write_couplings<I>"),
+    ("coarse_space", "coarse_matrix<T, D>; coarse_weights<D>; scale_both<D>; invert_block<D, N>"),
+    ("cycle", "begin_cycle<R>; keep_verified<T>; unless_finite<T>"),
+    ("vectors", "dot<T>; dot_and_norm<T>; difference<T>; added<T>"),
+    ("subdomains", "subdomain_solve<T, T, 1, true>"),
+    ("coarse_space", "restrict_to_parts<T>; prolong_from_parts<T>; sum_couplings<T>; product_with_dot<T>"),
+    ("coarse_space", "direction_with_coarse<T>"),
+    ("products", "dense_product<T>; product<T, I>; residual<T, I>"),
+    ("recurrences", "cg_step<T>; direction<T, R>; bicgstab_half<T>; bicgstab_step<T>; bicgstab_direction<T>"),
+)
+
+
+def common(value: str, index: str) -> list[tuple[str, str]]:
+    """(stem, instance) for each of COMMON with these types."""
+    double, complex_ = "double" in value, "Complex" in value
+    types = {"T": value, "I": index, "R": "double" if double else "float"}
+    types |= {"D": "Complex<double>" if complex_ else "double", "N": "2" if complex_ else "4"}
+    types["W"] = WORDS[2 + double + complex_]
+    return [
+        (stem, re.sub(r"\b[TIRDNW]\b", lambda match: types[match[0]], instance))
+        for stem, instances in COMMON
+        for instance in instances.split("; ")
+    ]
