@@ -120,6 +120,7 @@ USES: dict[str, dict[str, str]] = {
         "arnoldi": "vectors",
         "_schur": "_crout_rows",
         "blocks": "levels",
+        "candidates": "vectors",
         "crout": "_crout_rows _schur",
         "crout_symmetric": "_crout_rows _schur",
         "elimination": "levels",

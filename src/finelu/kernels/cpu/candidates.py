@@ -14,6 +14,7 @@ from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import pattern_arrays, row_blocks, squared_size, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
+from finelu.kernels.cpu.vectors import gather
 from finelu.kernels.operands import INT32_LIMIT
 
 WAITING = 2**19  # candidates that a thread holds back, or as many as F has entries, before it waits for the others
@@ -33,7 +34,10 @@ def candidates(A, F, columns=None, least=0.0, most=None):
     which only the used part is taken; if there are more candidates, or more than `most`, the work is done again.
     """
     matrix, factors = (unsigned(A.indptr), unsigned(A.indices), A.data), (*pattern_arrays(F), F.data)
-    by_columns = None if columns is None else tuple(map(unsigned, columns))
+    by_columns = None
+    if columns is not None:
+        indptr, rows, places = columns
+        by_columns = unsigned(indptr), unsigned(rows), gather(F.data, places)
     arguments = row_blocks(F, columns), matrix, factors, by_columns
     real = F.data.dtype.type(0).real.dtype.type
     cut = real(least) if least > 0 else None
@@ -83,7 +87,7 @@ def _candidates(state, done, numbers, columns, items, A, F, by_columns, least, s
     """
     (a_indptr, a_indices, a), (indptr, indices, diag, f) = A, F
     if by_columns is not None:
-        c_indptr, rows, places = by_columns
+        c_indptr, rows, by_column = by_columns
     out_indptr, out_indices, out, squares = results
     n = diag.size
     t = fetch_add(state, 0, 1)
@@ -140,7 +144,7 @@ def _candidates(state, done, numbers, columns, items, A, F, by_columns, least, s
                     while j != i:  # row i is one of column k
                         q += ONE
                         j = np.uint64(rows[q])
-                        product = l * np.conj(f[places[q]])
+                        product = l * np.conj(by_column[q])
                         w[j] -= product
                         met[count] = j
                         count += np.uint64(mark[j] != i)
@@ -257,7 +261,7 @@ def _weigh(state, done, items, A, F, by_columns, counts, own, halt):
     """counts[b] : the candidates whose largest product begins with the bits b as a float64; own[0] : those of A."""
     (a_indptr, a_indices, _), (indptr, indices, diag, f) = A, F
     if by_columns is not None:
-        c_indptr, rows, places = by_columns
+        c_indptr, rows, by_column = by_columns
     n = diag.size
     t = fetch_add(state, 0, 1)
     here = t < done.size
@@ -291,7 +295,7 @@ def _weigh(state, done, items, A, F, by_columns, counts, own, halt):
                     while j != i:  # row i is one of column k
                         q += ONE
                         j = np.uint64(rows[q])
-                        largest[j] = max(largest[j], np.float64(abs(f[p] * np.conj(f[places[q]]))))
+                        largest[j] = max(largest[j], np.float64(abs(f[p] * np.conj(by_column[q]))))
                         met[count] = j
                         count += np.uint64(mark[j] != i)
                         mark[j] = i

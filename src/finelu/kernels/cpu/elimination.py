@@ -17,16 +17,17 @@ from finelu.deferred import dataclass
 from finelu.errors import ParameterError, meant
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.atomics import fetch_min
+from finelu.kernels.cpu.runtime.atomics import fetch_min, load_acquire, relax, store_release
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_ordered_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for
-from finelu.kernels.cpu.runtime.schedule import Schedule, could_pay, forgo, schedule, sequential
+from finelu.kernels.cpu.runtime.schedule import Schedule, by_key, could_pay, forgo, schedule, sequential
 from finelu.kernels.cpu.runtime.search import LONG, LONGER, place_of
 from finelu.kernels.cpu.runtime.workers import run
 from finelu.kernels.operands import Triangle
+from finelu.threads import get_num_threads
 
 ILU0_VARIANTS = IC0_VARIANTS = MILU0_VARIANTS = ("sequential", "levels")
 
@@ -36,16 +37,37 @@ SCATTERED = 3.0  # how much longer a row takes in level order than in natural or
 SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule takes
 REPEATED = 12  # factorizations without list and schedule, which take about as long as the search for both
 FAR_SHORTER = 4.0  # times, by which a search in the shorter of two rows beats a look at all of the other
+OVERLAP = 16  # mean entries of a row below the diagonal from which on rows overlap enough that wait for each other
+LEVEL_THREADS = 6  # from which on rows that wait for each other pay in level order, where their data is far apart
+ROWS_TAKEN = 16  # in level order, by a thread at a time
+LEAST_WIDTH = 4  # of a mean level, in rows for each thread
+UNEVEN_ROWS = 8  # times the mean length of a row, beyond which rows are so different that their work is counted
 LOOK = np.uint64(7)  # a look at the time costs up to 3% of a short row
 MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more than ten times the memory of A
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """Rows in the order `order` (n,), each after all that it needs, taken `size` at a time by `threads`.
+
+    A row waits for one that it needs only when it subtracts it.
+    """
+
+    order: np.ndarray
+    size: int
+    threads: int
+
+    def state(self):
+        """As `Schedule.state`; the mask is that of the finished rows."""
+        return np.array([0, self.order.size], np.int64), np.zeros(self.order.size, np.int8)
 
 
 @dataclass(frozen=True, eq=False)
 class Elimination:
     """The analysis of a pattern.
 
-    variant : the chosen one.  provisional : if not 0, list or schedule were left out; they pay after this many
-        factorizations.
+    variant : the chosen one; "levels" also names a `Waiting`.
+    provisional : if not 0, list or schedule were left out; they pay after this many factorizations.
     schedule : the order of the rows.
     first, target, source : the columns that two rows share. Entry (i, k) below the diagonal, the e-th of all, owns the
         intersections first[e] <= q < first[e + 1]. target[q] is the place of a column in row i, source[q] its place in
@@ -55,7 +77,7 @@ class Elimination:
 
     variant: str
     provisional: int
-    schedule: Schedule
+    schedule: Schedule | Waiting
     indptr: np.ndarray
     indices: np.ndarray
     diag: np.ndarray
@@ -86,14 +108,21 @@ def ic0_analysis(L, variant: str = "auto", once: bool = False) -> Elimination:
 def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     """lengths : the most entries of a row, and all below the diagonal."""
     _require_variant(variant, "on the CPU")
+    shared: Schedule | Waiting | None
     n, pattern = indptr.size - 1, (indptr, indices, diag)
-    if once and variant == "auto" and _plainly_hasty(n, indices.size, *lengths):
-        most = ROW * n + ENTRY * indices.size + UPDATE * lengths[0] * lengths[1]
+    longest, entries = lengths
+    even = entries >= OVERLAP * n and longest <= UNEVEN_ROWS * indices.size / n
+    if once and variant == "auto" and (even or _plainly_hasty(n, indices.size, *lengths)):
+        most = ROW * n + ENTRY * indices.size + UPDATE * longest * entries
         waits = forgo(most) if could_pay(most) else 0
-        triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, lengths[1], lengths[0], None)
-        nothing, apart = np.empty(0, np.uint16), _apart(indptr, indices)
-        name, order = "levels" if apart else "sequential", apart or sequential(triangle)
-        return Elimination(name, max(REPEATED, waits), order, *pattern, nothing, None, nothing, nothing)
+        triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, entries, longest, None)
+        nothing = np.empty(0, np.uint16)
+        shared = None if even else _apart(indptr, indices)
+        if shared is None and not waits:
+            shared = _waiting(triangle, most)
+        if shared or not even:
+            name, order = "levels" if shared else "sequential", shared or sequential(triangle)
+            return Elimination(name, max(REPEATED, waits), order, *pattern, nothing, None, nothing, nothing)
     below = np.zeros(n + 1, indptr.dtype)
     np.cumsum(diag - indptr[:-1], out=below[1:])
     limit = MEETINGS_PER_ENTRY * indices.size
@@ -121,12 +150,14 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     work, free = float(cost.sum(dtype=np.float64)), once and variant == "auto"
     hasty = free and SEARCH * int(below[n]) > work / 2  # nor, if rows are short, for the search for a schedule
     waits = forgo(work) if free and could_pay(work) else 0
-    if variant != "sequential" and not hasty and not waits:
+    if scatter and not waits:
+        shared = _waiting(triangle, work)
+    if shared is None and variant != "sequential" and not hasty and not waits:
         level = None if scatter else levels(triangle)[0]
         deadline.check()
         required = variant == "levels"
         shared = schedule(triangle, cost, level, sort=False, scattered=SCATTERED, required=required)
-    elif free:
+    elif shared is None and free:
         shared = _apart(indptr, indices)
     name, order = "levels" if shared else "sequential", shared or sequential(triangle)
     provisional = max((scatter or hasty) * REPEATED, waits)
@@ -154,6 +185,22 @@ def _apart(indptr, indices) -> Schedule | None:
         return None
     order, after = np.arange(n, dtype=indices.dtype), np.zeros(count, np.int64)
     return Schedule(order, items[count::-1].copy(), after, None, min(threads, count))
+
+
+def _waiting(triangle: Triangle, work: float) -> Waiting | None:
+    """How all threads share a single elimination of `work` ns without the search for a schedule; None if one thread is
+    as fast. Cost: for short rows a pass over the entries."""
+    threads, n = get_num_threads(), triangle.n
+    if not could_pay(work):
+        return None
+    if triangle.entries >= OVERLAP * n:
+        return Waiting(np.arange(n, dtype=triangle.indices.dtype), 1, threads)
+    if threads < LEVEL_THREADS:
+        return None
+    level, depth = levels(triangle)
+    if depth * threads * LEAST_WIDTH > n:
+        return None
+    return Waiting(by_key(np.arange(n, dtype=triangle.indices.dtype), level), ROWS_TAKEN, threads)
 
 
 @compiled
@@ -241,17 +288,22 @@ def _meet(indptr, indices, diag, start, stop, below, limit, first, target, sourc
 
 def ilu0(plan: Elimination, a, lu) -> int:
     """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1."""
-    return _factor(_ilu0, _ilu0_scattered, plan, a, lu)
+    return _factor(_ilu0, _ilu0_scattered, _ilu0_waiting, plan, a, lu)
 
 
 def ic0(plan: Elimination, a, l) -> int:
     """l (nnz,) receives the factor of a (nnz,), in L's order; returns the first bad row or -1."""
-    return _factor(_ic0, _ic0_scattered, plan, a, l)
+    return _factor(_ic0, _ic0_scattered, _ic0_waiting, plan, a, l)
 
 
-def _factor(listed, scattered, plan, a, out):
+def _factor(listed, scattered, waiting, plan, a, out):
     s = plan.schedule
     state, done = s.state()
+    if isinstance(s, Waiting):
+        pattern = [unsigned(x) for x in (s.order, plan.indptr, plan.indices, plan.diag)]
+        run(waiting, s.threads, state, done, np.int64(s.size), *pattern, a, out, deadline.halt())
+        deadline.check()
+        return int(state[1]) if state[1] < s.order.size else -1
     pattern = [unsigned(x) for x in (s.items, s.order, plan.indptr, plan.indices, plan.diag)]
     if plan.first is None:
         run(scattered, s.threads, s.after, state, done, *pattern, a, out, deadline.halt())
@@ -327,6 +379,52 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
     wait_until_done(done, known, after.size)
 
 
+@compiled
+def _ilu0_waiting(state, done, size, order, indptr, indices, diag, a, lu, halt):
+    """As `_ilu0_scattered`, by rows: done[i] is set once row i is complete, and read before row i is subtracted.
+
+    Progress: look at the first row of the order that is not done. All rows that it needs are before it, and the thread
+    that has taken it waits for no others; if none has, no thread waits. No other thread writes a row that is not done.
+    """
+    n = order.size
+    w = np.empty(n, a.dtype)
+    t = next_item(state) * size
+    while t < n:
+        stopped = halted(halt)
+        for r in range(t, min(t + size, n)):
+            i = order[r]
+            lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
+            if stopped:
+                hi = pivot = lo
+            for p in range(lo, hi):
+                w[indices[p]] = a[p]
+            good = True
+            for p in range(lo, pivot):
+                k = indices[p]
+                _wait_for_row(done, k)
+                factor = divide(w[k], lu[diag[k]])
+                lu[p] = factor
+                good &= np.isfinite(factor)
+                for q in range(np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])):
+                    w[indices[q]] -= factor * lu[q]
+            for p in range(pivot, hi):
+                lu[p] = w[indices[p]]
+                good &= np.isfinite(lu[p])
+            if not stopped and (not good or lu[pivot] == 0):
+                fetch_min(state, 1, np.int64(i))
+            store_release(done, np.int64(i), 1)
+        t = next_item(state) * size
+    wait_until_done(done, 0, n)
+
+
+@compiled
+def _wait_for_row(done, k):
+    rounds = 0
+    while load_acquire(done, np.int64(k)) == 0:
+        relax(rounds)
+        rounds += 1
+
+
 @by_ordered_items
 def _ic0(t, state, items, order, indptr, indices, diag, below, first, target, source, a, l, halt):
     """Row by row, up-looking: l_ij = (a_ij - sum_k l_ik conj(l_jk)) / l_jj over the k < j where rows i and j meet."""
@@ -379,6 +477,38 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
             l[pivot] = np.sqrt(square)
         t = complete(state, done, t)
     wait_until_done(done, known, after.size)
+
+
+@compiled
+def _ic0_waiting(state, done, size, order, indptr, indices, diag, a, l, halt):
+    """As `_ic0_scattered`, by rows; see `_ilu0_waiting`."""
+    n = order.size
+    w = np.zeros(n, a.dtype)
+    t = next_item(state) * size
+    while t < n:
+        stopped = halted(halt)
+        for r in range(t, min(t + size, n)):
+            i = order[r]
+            lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
+            first = pivot if stopped else lo
+            square = a[pivot].real
+            for p in range(first, pivot):
+                j = indices[p]
+                _wait_for_row(done, j)
+                s = a[p]
+                for q in range(np.uint64(indptr[j]), np.uint64(diag[j])):
+                    s -= w[indices[q]] * np.conj(l[q])
+                l[p] = divide(s, l[diag[j]])
+                w[j] = l[p]
+                square -= (l[p] * np.conj(l[p])).real
+            for p in range(first, pivot):
+                w[indices[p]] = 0
+            if not stopped and (not np.isfinite(square) or square <= 0):
+                fetch_min(state, 1, np.int64(i))
+            l[pivot] = np.sqrt(square)
+            store_release(done, np.int64(i), 1)
+        t = next_item(state) * size
+    wait_until_done(done, 0, n)
 
 
 @dataclass(frozen=True, eq=False)

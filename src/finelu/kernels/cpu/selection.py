@@ -23,8 +23,8 @@ from finelu.threads import get_num_threads
 SELECTION_METHODS = ("sampleselect", "quickselect")
 ORDERS = ("values", "magnitudes")
 SMALL = 2**15  # fewer are searched by introselect at once: a sample would not pay
-SAMPLE = 2**12  # at most
-DIGIT = 11  # bits that are found in a pass
+SAMPLE = 2**12  # values of a sample at most: twice as many would take longer to sort than they save
+DIGIT = 11  # bits that a pass finds: its counts fit the first-level cache
 ITEM = 2**17  # values that a thread takes at a time
 LANES = 32  # of them that are compared at once: a loop of a fixed length, which becomes vector instructions
 SUBSETS = 64  # p of the 2018 paper, there four times the number of threads; a fixed one, so that results are too
