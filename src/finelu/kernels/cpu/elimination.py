@@ -17,7 +17,7 @@ from finelu.deferred import dataclass
 from finelu.errors import ParameterError, meant
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.atomics import fetch_min, load_acquire, relax, store_release
+from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, load_acquire, relax, store_release
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_ordered_items, complete, next_item, wait_until_done
@@ -59,7 +59,11 @@ class Waiting:
 
     def state(self):
         """As `Schedule.state`; the mask is that of the finished rows."""
-        return np.array([0, self.order.size], np.int64), np.zeros(self.order.size, np.int8)
+        return np.array([0, self.order.size, 0], np.int64), np.zeros(self.order.size, np.int8)
+
+    def workspaces(self, dtype):
+        """(threads, n) zeros, by the system for the pages that a thread reads; state[2] numbers the threads."""
+        return np.zeros((self.threads, self.order.size), dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,7 +305,8 @@ def _factor(listed, scattered, waiting, plan, a, out):
     state, done = s.state()
     if isinstance(s, Waiting):
         pattern = [unsigned(x) for x in (s.order, plan.indptr, plan.indices, plan.diag)]
-        run(waiting, s.threads, state, done, np.int64(s.size), *pattern, a, out, deadline.halt())
+        arguments = s.workspaces(a.dtype), np.int64(s.size), *pattern, a, out, deadline.halt()
+        run(waiting, s.threads, state, done, *arguments)
         deadline.check()
         return int(state[1]) if state[1] < s.order.size else -1
     pattern = [unsigned(x) for x in (s.items, s.order, plan.indptr, plan.indices, plan.diag)]
@@ -380,14 +385,14 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
 
 
 @compiled
-def _ilu0_waiting(state, done, size, order, indptr, indices, diag, a, lu, halt):
+def _ilu0_waiting(state, done, workspaces, size, order, indptr, indices, diag, a, lu, halt):
     """As `_ilu0_scattered`, by rows: done[i] is set once row i is complete, and read before row i is subtracted.
 
     Progress: look at the first row of the order that is not done. All rows that it needs are before it, and the thread
     that has taken it waits for no others; if none has, no thread waits. No other thread writes a row that is not done.
     """
     n = order.size
-    w = np.empty(n, a.dtype)
+    w = workspaces[fetch_add(state, 2, 1)]
     t = next_item(state) * size
     while t < n:
         stopped = halted(halt)
@@ -480,10 +485,10 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
 
 
 @compiled
-def _ic0_waiting(state, done, size, order, indptr, indices, diag, a, l, halt):
+def _ic0_waiting(state, done, workspaces, size, order, indptr, indices, diag, a, l, halt):
     """As `_ic0_scattered`, by rows; see `_ilu0_waiting`."""
     n = order.size
-    w = np.zeros(n, a.dtype)
+    w = workspaces[fetch_add(state, 2, 1)]
     t = next_item(state) * size
     while t < n:
         stopped = halted(halt)
