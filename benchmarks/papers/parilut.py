@@ -39,13 +39,13 @@ from benchmarks.papers.parilut_measure import (
     measure_tables,
     measure_time,
 )
-from benchmarks.papers.parilut_tables import TABLE_3, numbers, of_paper, tables
+from benchmarks.papers.parilut_tables import TABLE_3, numbers, own, tables
 
 PARTS = ("steps", "sizes", "exactness", "selection", "tables", "time")
-FIRST = ("ani5", "cage10", "cage11", "ani7")
-SMALLEST = "anisotropic_triangles:3"
-SERIES = (*(f"anisotropic_triangles:{k}" for k in range(3, 8)), "ani4", "ani5", "ani7")  # 2018, Figure 3
-EXACTNESS = ("ani5", "anisotropic_triangles:6")  # 2019, Figure 10
+FIRST = ("ani5", "ani6", "cage10", "cage11", "ani7")
+SMALLEST = "ani3"
+SERIES = (*(f"anisotropic_triangles:{k}" for k in range(3, 8)), *(f"ani{k}" for k in range(3, 8)))  # 2018, Figure 3
+EXACTNESS = ("ani5", "ani6")  # 2019, Figure 10
 
 
 def in_order(options: argparse.Namespace) -> list[Problem]:
@@ -123,7 +123,7 @@ def measured(options: argparse.Namespace, parts: Sequence[str]) -> Run:
 
     def one_matrix(case: Case) -> None:
         if "tables" in parts:
-            measure_tables(run, case, options.limit, budget, of_paper(case.name) in TABLE_3)
+            measure_tables(run, case, options.limit, budget, own(case.name) in TABLE_3)
         if "time" in parts:
             measure_time(run, case, options.superlu_limit)
 
