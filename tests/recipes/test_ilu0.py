@@ -96,14 +96,12 @@ def test_blocks_of_rows_are_shared_out_as_they_are(threads, dtype, largest):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
-@pytest.mark.parametrize("order", ["as stored", "by levels"])
-def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, everywhere, dtype, order):
+def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, everywhere, dtype):
     A = as_csr(in_dtype(gallery.poisson27(17), dtype))
     L, places = lower_triangle(A)
     L = L.with_values(A.data[places])
-    for name, value in {"_forgone": np.inf, "LEVEL_THREADS": 2, "LEAST_WIDTH": 0}.items():
-        everywhere(name, value)
-    everywhere("OVERLAP", 4 if order == "as stored" else A.n)
+    everywhere("_forgone", np.inf)
+    everywhere("OVERLAP", 4)
     row = A.n // 2
     bad, worse = A.data.copy(), L.data.copy()
     bad[A.indptr[row] : A.indptr[row + 1]] = 0
@@ -116,7 +114,6 @@ def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, ever
         plan, other = ilu0_analysis(A, once=True), ic0_analysis(L, once=True)
         for found in (plan.schedule, other.schedule):
             assert isinstance(found, Waiting) and found.threads == count
-            assert (found.order == np.arange(A.n)).all() == (order == "as stored")
         lu, l = np.empty_like(A.data), np.empty_like(L.data)
         assert ilu0(plan, A.data, lu) == ic0(other, L.data, l) == -1
         np.testing.assert_array_equal(lu, want[0])

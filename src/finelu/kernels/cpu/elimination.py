@@ -17,13 +17,13 @@ from finelu.deferred import dataclass
 from finelu.errors import ParameterError, meant
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, load_acquire, relax, store_release
+from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, load_acquire, relax
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_ordered_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for
-from finelu.kernels.cpu.runtime.schedule import Schedule, by_key, could_pay, forgo, schedule, sequential
+from finelu.kernels.cpu.runtime.schedule import Schedule, could_pay, forgo, schedule, sequential
 from finelu.kernels.cpu.runtime.search import LONG, LONGER, place_of
 from finelu.kernels.cpu.runtime.workers import run
 from finelu.kernels.operands import Triangle
@@ -38,9 +38,6 @@ SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule t
 REPEATED = 12  # factorizations without list and schedule, which take about as long as the search for both
 FAR_SHORTER = 4.0  # times, by which a search in the shorter of two rows beats a look at all of the other
 OVERLAP = 16  # mean entries of a row below the diagonal from which on rows overlap enough that wait for each other
-LEVEL_THREADS = 6  # from which on rows that wait for each other pay in level order, where their data is far apart
-ROWS_TAKEN = 16  # in level order, by a thread at a time
-LEAST_WIDTH = 4  # of a mean level, in rows for each thread
 UNEVEN_ROWS = 8  # times the mean length of a row, beyond which rows are so different that their work is counted
 LOOK = np.uint64(7)  # a look at the time costs up to 3% of a short row
 MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more than ten times the memory of A
@@ -48,22 +45,19 @@ MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more 
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """Rows in the order `order` (n,), each after all that it needs, taken `size` at a time by `threads`.
+    """Rows 0, ..., n - 1, taken one at a time by `threads`. A row waits for one that it needs only when it subtracts
+    it."""
 
-    A row waits for one that it needs only when it subtracts it.
-    """
-
-    order: np.ndarray
-    size: int
+    n: int
     threads: int
 
     def state(self):
         """As `Schedule.state`; the mask is that of the finished rows."""
-        return np.array([0, self.order.size, 0], np.int64), np.zeros(self.order.size, np.int8)
+        return np.array([0, self.n, 0], np.int64), np.zeros(self.n, np.int8)
 
     def workspaces(self, dtype):
         """(threads, n) zeros, by the system for the pages that a thread reads; state[2] numbers the threads."""
-        return np.zeros((self.threads, self.order.size), dtype)
+        return np.zeros((self.threads, self.n), dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +117,7 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
         nothing = np.empty(0, np.uint16)
         shared = None if even else _apart(indptr, indices)
         if shared is None and not waits:
-            shared = _waiting(triangle, most)
+            shared = _waiting(n, entries, most)
         if shared or not even:
             name, order = "levels" if shared else "sequential", shared or sequential(triangle)
             return Elimination(name, max(REPEATED, waits), order, *pattern, nothing, None, nothing, nothing)
@@ -155,7 +149,7 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     hasty = free and SEARCH * int(below[n]) > work / 2  # nor, if rows are short, for the search for a schedule
     waits = forgo(work) if free and could_pay(work) else 0
     if scatter and not waits:
-        shared = _waiting(triangle, work)
+        shared = _waiting(n, entries, work)
     if shared is None and variant != "sequential" and not hasty and not waits:
         level = None if scatter else levels(triangle)[0]
         deadline.check()
@@ -191,20 +185,11 @@ def _apart(indptr, indices) -> Schedule | None:
     return Schedule(order, items[count::-1].copy(), after, None, min(threads, count))
 
 
-def _waiting(triangle: Triangle, work: float) -> Waiting | None:
-    """How all threads share a single elimination of `work` ns without the search for a schedule; None if one thread is
-    as fast. Cost: for short rows a pass over the entries."""
-    threads, n = get_num_threads(), triangle.n
-    if not could_pay(work):
-        return None
-    if triangle.entries >= OVERLAP * n:
-        return Waiting(np.arange(n, dtype=triangle.indices.dtype), 1, threads)
-    if threads < LEVEL_THREADS:
-        return None
-    level, depth = levels(triangle)
-    if depth * threads * LEAST_WIDTH > n:
-        return None
-    return Waiting(by_key(np.arange(n, dtype=triangle.indices.dtype), level), ROWS_TAKEN, threads)
+def _waiting(n: int, below: int, work: float) -> Waiting | None:
+    """How all threads share a single elimination of `work` ns without the search for a schedule; None if its rows, with
+    `below` entries below the diagonal, are too short to overlap."""
+    overlap = could_pay(work) and below >= OVERLAP * n
+    return Waiting(n, get_num_threads()) if overlap else None
 
 
 @compiled
@@ -304,11 +289,10 @@ def _factor(listed, scattered, waiting, plan, a, out):
     s = plan.schedule
     state, done = s.state()
     if isinstance(s, Waiting):
-        pattern = [unsigned(x) for x in (s.order, plan.indptr, plan.indices, plan.diag)]
-        arguments = s.workspaces(a.dtype), np.int64(s.size), *pattern, a, out, deadline.halt()
-        run(waiting, s.threads, state, done, *arguments)
+        pattern = [unsigned(x) for x in (plan.indptr, plan.indices, plan.diag)]
+        run(waiting, s.threads, state, done, s.workspaces(a.dtype), *pattern, a, out, deadline.halt())
         deadline.check()
-        return int(state[1]) if state[1] < s.order.size else -1
+        return int(state[1]) if state[1] < s.n else -1
     pattern = [unsigned(x) for x in (s.items, s.order, plan.indptr, plan.indices, plan.diag)]
     if plan.first is None:
         run(scattered, s.threads, s.after, state, done, *pattern, a, out, deadline.halt())
@@ -385,40 +369,36 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
 
 
 @compiled
-def _ilu0_waiting(state, done, workspaces, size, order, indptr, indices, diag, a, lu, halt):
-    """As `_ilu0_scattered`, by rows: done[i] is set once row i is complete, and read before row i is subtracted.
+def _ilu0_waiting(state, done, workspaces, indptr, indices, diag, a, lu, halt):
+    """As `_ilu0_scattered`, row by row: done[i] is set once row i is complete, and read before row i is subtracted.
 
-    Progress: look at the first row of the order that is not done. All rows that it needs are before it, and the thread
-    that has taken it waits for no others; if none has, no thread waits. No other thread writes a row that is not done.
+    Progress: look at the first row that is not done. The thread that has taken it waits for no other row; if none has,
+    no thread waits. No other thread writes a row that is not done.
     """
-    n = order.size
+    n = diag.size
     w = workspaces[fetch_add(state, 2, 1)]
-    t = next_item(state) * size
-    while t < n:
-        stopped = halted(halt)
-        for r in range(t, min(t + size, n)):
-            i = order[r]
-            lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
-            if stopped:
-                hi = pivot = lo
-            for p in range(lo, hi):
-                w[indices[p]] = a[p]
-            good = True
-            for p in range(lo, pivot):
-                k = indices[p]
-                _wait_for_row(done, k)
-                factor = divide(w[k], lu[diag[k]])
-                lu[p] = factor
-                good &= np.isfinite(factor)
-                for q in range(np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])):
-                    w[indices[q]] -= factor * lu[q]
-            for p in range(pivot, hi):
-                lu[p] = w[indices[p]]
-                good &= np.isfinite(lu[p])
-            if not stopped and (not good or lu[pivot] == 0):
-                fetch_min(state, 1, np.int64(i))
-            store_release(done, np.int64(i), 1)
-        t = next_item(state) * size
+    i = next_item(state)
+    while i < n:
+        lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
+        if halted(halt):
+            hi = pivot = lo
+        for p in range(lo, hi):
+            w[indices[p]] = a[p]
+        good = True
+        for p in range(lo, pivot):
+            k = indices[p]
+            _wait_for_row(done, k)
+            factor = divide(w[k], lu[diag[k]])
+            lu[p] = factor
+            good &= np.isfinite(factor)
+            for q in range(np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])):
+                w[indices[q]] -= factor * lu[q]
+        for p in range(pivot, hi):
+            lu[p] = w[indices[p]]
+            good &= np.isfinite(lu[p])
+        if hi > lo and (not good or lu[pivot] == 0):
+            fetch_min(state, 1, i)
+        i = complete(state, done, i)
     wait_until_done(done, 0, n)
 
 
@@ -485,34 +465,32 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
 
 
 @compiled
-def _ic0_waiting(state, done, workspaces, size, order, indptr, indices, diag, a, l, halt):
-    """As `_ic0_scattered`, by rows; see `_ilu0_waiting`."""
-    n = order.size
+def _ic0_waiting(state, done, workspaces, indptr, indices, diag, a, l, halt):
+    """As `_ic0_scattered`, row by row; see `_ilu0_waiting`."""
+    n = diag.size
     w = workspaces[fetch_add(state, 2, 1)]
-    t = next_item(state) * size
-    while t < n:
+    i = next_item(state)
+    while i < n:
+        lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
         stopped = halted(halt)
-        for r in range(t, min(t + size, n)):
-            i = order[r]
-            lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
-            first = pivot if stopped else lo
-            square = a[pivot].real
-            for p in range(first, pivot):
-                j = indices[p]
-                _wait_for_row(done, j)
-                s = a[p]
-                for q in range(np.uint64(indptr[j]), np.uint64(diag[j])):
-                    s -= w[indices[q]] * np.conj(l[q])
-                l[p] = divide(s, l[diag[j]])
-                w[j] = l[p]
-                square -= (l[p] * np.conj(l[p])).real
-            for p in range(first, pivot):
-                w[indices[p]] = 0
-            if not stopped and (not np.isfinite(square) or square <= 0):
-                fetch_min(state, 1, np.int64(i))
-            l[pivot] = np.sqrt(square)
-            store_release(done, np.int64(i), 1)
-        t = next_item(state) * size
+        if stopped:
+            lo = pivot
+        square = a[pivot].real
+        for p in range(lo, pivot):
+            j = indices[p]
+            _wait_for_row(done, j)
+            s = a[p]
+            for q in range(np.uint64(indptr[j]), np.uint64(diag[j])):
+                s -= w[indices[q]] * np.conj(l[q])
+            l[p] = divide(s, l[diag[j]])
+            w[j] = l[p]
+            square -= (l[p] * np.conj(l[p])).real
+        for p in range(lo, pivot):
+            w[indices[p]] = 0
+        if not stopped and (not np.isfinite(square) or square <= 0):
+            fetch_min(state, 1, i)
+        l[pivot] = np.sqrt(square)
+        i = complete(state, done, i)
     wait_until_done(done, 0, n)
 
 

@@ -2,8 +2,9 @@
 
 Sampleselect needs only the bucket that holds the rank. On the CPU there are no warps to keep busy, so a sample gives
 just two splitters, between which the value of the rank almost always lies. One pass over the values counts those below
-the bucket and copies those in it, some per cent, or nearly all where many are equal. Among the copies the bits of the
-value are found, a few at a time, from counts of the bits that follow those found. All threads share each pass.
+the bucket and copies those in it, some per cent, or nearly all where many are equal. Among many copies the bits of the
+value are found, a few at a time, from counts of the bits that follow those found; among few by NumPy's introselect. All
+threads share each pass.
 """
 
 from __future__ import annotations
@@ -122,7 +123,11 @@ class Selection:
             less, sizes, _ = self._count(values, magnitude, low, high)
         if low == high:
             return low, less
-        value, before = self._by_digits(sizes, rank - less, low, high)
+        if sizes.sum() <= SMALL:
+            few = np.concatenate([self.work[t * ITEM : t * ITEM + size] for t, size in enumerate(sizes)])
+            value, before = _introselect(few, rank - less)
+        else:
+            value, before = self._by_digits(sizes, rank - less, low, high)
         return value, less + before
 
     def _count(self, values, magnitude, low, high):
