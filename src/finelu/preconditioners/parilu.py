@@ -58,8 +58,8 @@ class ParILU(_OnPattern):
     track : whether the report has the residual norm ||A - L U||_F on the pattern, of the scaled matrix, after each
         sweep. Otherwise it has the norms before the first and after the last sweep; the latter takes one more pass.
     pivots : "old": a sweep computes l_ij from the old U, as in 2015. "new": it computes U first, and l_ij from the new
-        U and its pivots (of Cholesky: from the new pivots), as the authors of 2018 do. This takes fewer sweeps for the
-        same residual, but a sweep takes longer.
+        U and its pivots (of Cholesky: from the new pivots). This takes fewer sweeps for the same residual, but a sweep
+        takes longer.
     ordering : "rcm" orders A by reverse Cuthill-McKee first. None keeps the order; only for level > 0 dense rows that
         would fill in are moved to the end, see `finelu.ordering.dense_last`.
     scale : symmetric scaling to a unit diagonal, undone in the factors. Residuals are those of the scaled matrix; the
