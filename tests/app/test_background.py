@@ -387,6 +387,12 @@ def test_a_matrix_that_is_too_large_for_a_bound_is_not_ordered(first, everywhere
     assert first(fl.gallery.poisson5(4), np.ones(16)) == (None, first_answer.COSTLY)
 
 
+def test_many_columns_take_their_time(first):
+    A = fl.gallery.poisson5(4)
+    assert first(A, np.ones((16, 10**6))) == (None, first_answer.COSTLY)
+    assert first(A, np.ones((16, 3)))[0] is not None
+
+
 def test_what_the_caller_gave_is_as_it_was(first):
     A = fl.gallery.poisson5(4).tocoo()
     A = sp.csr_array(

@@ -20,7 +20,7 @@ from finelu import deadline
 from finelu.auto import background
 from finelu.auto.attempt import REFINEMENTS
 from finelu.auto.choose import SYMMETRIC_PATTERN
-from finelu.auto.cost import RATES, SECONDS, USABLE
+from finelu.auto.cost import COLUMN_FILL, RATES, SECONDS, USABLE
 from finelu.auto.ladder import TINY
 from finelu.auto.precision import precise
 from finelu.compiling import now
@@ -63,6 +63,7 @@ class FirstAnswer:
     memory : bytes for the factors, None for a part of the free memory.
     end : a time of `compiling.now`.
 
+    Attributes:
     b : (n,) or (n, k), in the dtype of x.
     recipe : that of the answer, None without any.
     refused : why the call has to compile its kernels, in words; "" if it does not, or was never asked to do otherwise.
@@ -123,7 +124,7 @@ class FirstAnswer:
         """The recipe of an answer that is expected to be cheap."""
         A, n, seconds = self._A, self._A.shape[0], min(MOST_SECONDS, (self.end - now()) / 2)
         row, entry, flop = SECONDS["superlu"]
-        diagonal = A.diagonal()
+        diagonal, columns = A.diagonal(), self.b.size // n
         if LEAST_FILL * (row * n + entry * A.nnz) <= seconds:
             pattern, longest = _pattern(A), int(np.diff(A.indptr).max())
             paired = pattern.multiply(pattern.T).nnz >= SYMMETRIC_PATTERN * A.nnz
@@ -133,12 +134,14 @@ class FirstAnswer:
             elif float((np.diff(A.indptr).astype(float) ** 2).sum()) <= MOST_SQUARES:
                 fill = fill_bound(pattern.T @ pattern)  # whichever rows are exchanged: George & Ng 1985
             expected = row * n + entry * fill.nnz + flop * fill.flops
-            if not paired and A.nnz <= SHORT * n and longest <= DENSE * math.sqrt(n):
-                expected = min(expected, RATES.columnwise * A.nnz)
+            sparse = not paired and A.nnz <= SHORT * n and longest <= DENSE * math.sqrt(n)
+            if sparse and RATES.columnwise * A.nnz < expected:
+                expected, fill = RATES.columnwise * A.nnz, Fill(COLUMN_FILL * A.nnz, 0.0)
+            expected += columns * (RATES.overhead + RATES.cg * fill.nnz)
             memory = USABLE * free_memory(A.data) if self.memory is None else self.memory
             if expected <= seconds and fill.nnz * (A.dtype.itemsize + A.indices.itemsize) <= memory:
                 return SparseLU(ordering=ordering, backend="superlu")
-        self._most = int(seconds / (RATES.cg * (A.nnz + n)))
+        self._most = int(seconds / columns / (RATES.overhead + RATES.cg * (A.nnz + n)))
         worth = self._most >= LEAST_ITERATIONS and bool((diagonal.real > 0).all())
         return Jacobi() if worth and (A - A.conj().T).count_nonzero() == 0 else None
 
