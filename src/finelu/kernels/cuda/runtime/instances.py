@@ -192,7 +192,8 @@ INSTANCES: dict[str, list[str]] = {
     "vectors": _over(["gather_scaled", "scatter_scaled", "first_not_positive"], VALUES, INDICES)
     + _over(["gather"], WORDS, INDICES)
     + _over(["first_of_other_sign"], REALS, INDICES)
-    + _over(["dot", "dotu", "size_of_dot", "norm", "dot_and_norm", "difference", "added", "first_not_finite"], VALUES),
+    + _over(["dot", "dotu", "size_of_dot", "norm", "dot_and_norm", "difference", "added", "scaled", "largest"], VALUES)
+    + _over(["first_not_finite"], VALUES),
     "products": _over(["product", "residual", "residual_twice", "subtract_product"], VALUES, INDICES)
     + _over(["dense_product"], VALUES),
     "scaling": _over(["pivots", "dropping_weights", "scale", "definite_scale"], WITH_REALS, INDICES)
@@ -210,7 +211,9 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["coarse_products_long"], VALUES, INDICES)
     + _over(["coarse_matrix"], WIDENED)
     + _over(["coupling_keys", "coupling_begins", "write_couplings"], INDICES)
-    + _over(["scale_both", "coarse_weights"], ("double", "Complex<double>"))
+    + _over(["scale_both", "coarse_weights", "matrix_magnitudes"], ("double", "Complex<double>"))
+    + _over(["scale_transposed"], ("double, double", "double, float"))
+    + _over(["scale_transposed"], ("Complex<double>, Complex<double>", "Complex<double>, Complex<float>"))
     + ["invert_block<double, 4>", "invert_block<Complex<double>, 2>"],
     "stencil": [
         "wavefront_order",
@@ -279,6 +282,7 @@ COMMON = (
     ("triangular", "invert_diagonal<T, I>; trsv_sync_free<T, I, 4>"),
     ("coarse_space", "coarse_products<T, I, 8>; coupling_keys<I>; coupling_begins<I>; write_couplings<I>"),
     ("coarse_space", "coarse_matrix<T, D>; coarse_weights<D>; scale_both<D>; invert_block<D, N>"),
+    ("coarse_space", "matrix_magnitudes<D>; scale_transposed<D, D>; scale_transposed<D, T>"),
     ("cycle", "begin_cycle<R>; keep_verified<T>; unless_finite<T>"),
     ("vectors", "dot<T>; dot_and_norm<T>; difference<T>; added<T>"),
     ("subdomains", "subdomain_solve<T, T, 1, true>"),
