@@ -400,6 +400,9 @@ def products(d):
             given = M.indptr, M.indices, M.data, d.move(x), d.move(b)
             k.residual(*given, 1.0, r, bound)
             close(d, r, b - A @ x, "residual", 1e6)
+            terms = k.magnitudes_of_terms(M.indptr, bound, 1.0)
+            lengths = np.diff(A.indptr) + 1
+            close(d, terms, d.fetch(bound).astype(np.float64) / lengths, "the magnitudes of terms", 4)
             k.residual_twice(*given, 1.0, r)
             close(d, r, b - A @ x, "residual in twice the precision", 1e6)
             for y in (None, b):

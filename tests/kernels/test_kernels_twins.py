@@ -120,6 +120,17 @@ def test_a_vector_times_a_number_and_its_largest_magnitude(backend, dtype):
         assert np.isnan(form.vectors.largest(moved(both)))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_the_magnitudes_of_the_terms_of_a_row(backend, dtype, index):
+    bound = abs(values(400, dtype))
+    indptr = np.cumsum(np.r_[0, np.arange(400) % 7]).astype(index)
+    got = kernels_for(backend.move(bound)).products.magnitudes_of_terms(*map(backend.move, (indptr, bound)), 1024.0)
+    want = reference.products.magnitudes_of_terms(indptr, bound, 1024.0)
+    assert_close(want, bound.astype(np.float64) * 1024 / (np.diff(indptr) + 1), 4)
+    assert_close(backend.fetch(got), want, 0)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_sum_of_vectors(backend, dtype):
     x, y = values(1000, dtype), values(1000, dtype, 1)

@@ -92,7 +92,7 @@ class Residual(Measures):
             return None
         terms, _ = self._rounding(b, x, eps=1 / MANY)  # with the true eps this may under- or overflow
         A = self._entries or self._by_rows()
-        return terms / (A.indptr[1:] - A.indptr[:-1] + 1) * MANY
+        return self.kernels.products.magnitudes_of_terms(A.indptr, terms, MANY)
 
     def twice(self, b: Any, x: Any) -> tuple[Any, float]:
         """b - A x, formed in twice the precision and rounded, and a factor.

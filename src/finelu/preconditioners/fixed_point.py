@@ -237,7 +237,7 @@ def norm_squared(B: CSR, cholesky: bool) -> Any:
     dot(values, values, squares[:1])
     if not cholesky:
         return to_host(squares)[0].real
-    diagonal = values[B.diag]
+    diagonal = kernels_for(values).vectors.gather(values, B.diag)
     dot(diagonal, diagonal, squares[1:])
     both, once = to_host(squares).real
     return 2 * both - once
