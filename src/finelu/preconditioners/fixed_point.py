@@ -236,7 +236,7 @@ def norm_squared(B: CSR, cholesky: bool) -> Any:
     dot = kernels_for(values).vectors.dot  # NumPy's would wake the threads of BLAS, which stay awake
     dot(values, values, squares[:1])
     if not cholesky:
-        return to_host(squares)[0].real
+        return to_host(squares[:1])[0].real
     diagonal = kernels_for(values).vectors.gather(values, B.diag)
     dot(diagonal, diagonal, squares[1:])
     both, once = to_host(squares).real

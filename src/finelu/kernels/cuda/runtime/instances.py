@@ -293,6 +293,17 @@ COMMON = (
     ("coarse_space", "direction_with_coarse<T>"),
     ("products", "dense_product<T>; product<T, I>; residual<T, I>; magnitudes_of_terms<R, I>"),
     ("recurrences", "cg_step<T>; direction<T, R>; bicgstab_half<T>; bicgstab_step<T>; bicgstab_direction<T>"),
+    ("scaling", "definite_scale<T, R, I>; pivots<T, R, I>; scale<T, R, I>; dropping_weights<T, R, I>; unusable<T, I>"),
+    ("indices", "lengths<I>"),
+    ("pattern", "values_at<T, I>; count_columns<I>; scatter_columns<I>; sort_columns<I>; add<T, I>; sum_below<I>"),
+    ("elimination", "eliminate<T, I, 16, 1, SEARCH, false, true, CHOLESKY>"),
+    ("candidates", "short_candidates<T, I, 4, 32, true, false>; long_candidates<T, I, true, false>"),
+    ("candidates", "short_candidates<T, I, 4, 32, true, true>"),
+    ("selection", "count_buckets<T, MAGNITUDES, LANES, true>; extract_bucket<T, MAGNITUDES, LANES>"),
+    ("selection", "search_rest<T, MAGNITUDES>"),
+    ("pattern", "magnitudes<T, I>; remove_count<T, I>; remove_rows<I>; remove_write<T, I>"),
+    ("elimination", "eliminate<T, I, 16, 1, SEARCH, true, true, CHOLESKY>"),
+    ("triangular", "gather_values<T, I>; trsv_level_packed<T, I>"),
 )
 
 
