@@ -28,9 +28,12 @@ SEED = 1  # of METIS: the same order in every run
 # of a part; entries of a row beyond which an incomplete factorization takes no longer for it.
 SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
 # Cuts by level sets: the least rows for which they are tried; the largest ratio of the longest row to the mean one; the
-# least rows of a region; the most cuts; the most rows of a path of separators, as a part of all; the rows of a
-# separator that cost as much as one row too many in a half; the least part of a region in its smaller half.
-MANY, ALIKE, LEAST_CUT, MOST_CUTS, SEPARATING, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.12, 0.25, 0.4
+# least rows of a region; the most cuts; the rows of a separator that cost as much as one row too many in a half; the
+# least part of a region in its smaller half.
+MANY, ALIKE, LEAST_CUT, MOST_CUTS, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.25, 0.4
+# The most rows of a path of separators, as a part of all; the same where complete factors of the regions have more than
+# FILLED times their entries: 8 for triangles, 14 to 20 for a cube, but 1 for a tree, which `amd` orders without fill.
+SEPARATING, SEPARATING_FILLED, FILLED = 0.12, 0.3, 5.0
 # Dense rows go last if the products of an elimination exceed this per entry of A, and this in all; the part of the
 # products that the new order may leave.
 COSTLY, LEAST_COSTLY, CHEAPER = 32, 2**20, 0.5
@@ -262,7 +265,9 @@ def by_subtrees(A: Any, ordering: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
     number of threads. Parts are subtrees of the elimination tree of the ordering, with at least about 2000 rows and at
     most a 64th of the work. The rest above them is cut once more, at an 8th of the work. From 100,000 rows on, if rows
     have about one length, as those of a mesh, and small sets separate them, the parts are the regions between
-    separators, which `amd` orders on all threads, and the separators. Cost: that of the ordering, and nearly O(nnz).
+    separators, which `amd` orders on all threads, and the separators. Larger sets do where minimum degree would keep
+    no fill low: complete factors of the regions have many times their entries. Cost: that of the ordering, and nearly
+    O(nnz).
     """
     A = as_csr(A, diagonal=False)
     S, n = _graph(A), A.n
@@ -287,7 +292,7 @@ def by_subtrees(A: Any, ordering: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """As `by_subtrees`, by level sets that repeatedly halve the regions between separators; None if they are not small.
+    """As `by_subtrees`, by level sets that repeatedly halve the regions between separators; None if they are too large.
 
     A. George, J. W. H. Liu: An automatic nested dissection algorithm for irregular finite element problems, 1978.
     """
@@ -307,7 +312,7 @@ def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         found = each(len(regions), halved)
         separators.append([middle for _, middle, _ in found])
         longest += max(middle.size for middle in separators[-1])
-        if longest > SEPARATING * n:
+        if longest > SEPARATING_FILLED * n:
             return None
         regions = [half for first, _, last in found for half in (first, last)]
         for t, rows in enumerate([*regions, *separators[-1]]):
@@ -316,11 +321,17 @@ def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     for rows in regions:
         place[rows] = np.arange(rows.size)
 
-    def ordered(t: int) -> Any:
+    def ordered(t: int) -> tuple[Any, Any]:
         starts, columns, _ = kernels.graph.block(S.indptr, S.indices, S.indices, regions[t], place)
-        return regions[t][_minimum_degree_of(starts, columns)]
+        order = _minimum_degree_of(starts, columns)
+        return order, sp.csr_matrix((columns, columns, starts), shape=(order.size, order.size))
 
-    levels = [each(len(regions), ordered), *reversed(separators)]
+    made = each(len(regions), ordered)
+    if longest > SEPARATING * n:
+        fill = sum(_complete_fill(inside, order).nnz for order, inside in made)
+        if fill <= FILLED * sum(inside.nnz + order.size for order, inside in made):
+            return None
+    levels = [[rows[order] for rows, (order, _) in zip(regions, made, strict=True)], *reversed(separators)]
     first = np.cumsum([0, *map(len, levels)])
     above = [first[k + 1] + np.arange(len(parts)) // 2 for k, parts in enumerate(levels[:-1])]
     order = [rows for parts in levels for rows in parts]

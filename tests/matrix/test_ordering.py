@@ -441,6 +441,23 @@ def test_what_no_small_sets_separate_is_not_cut(monkeypatch):
     assert [found is None for found in calls] == [True, False]
 
 
+def binary_tree(n):
+    children = np.arange(1, n)
+    return sp.csr_matrix((np.ones(n - 1), (children, (children - 1) // 2)), shape=(n, n)) + sp.identity(n)
+
+
+def test_large_sets_separate_regions_that_fill_in_anyway(monkeypatch):
+    monkeypatch.setattr(module, "MANY", 100)
+    monkeypatch.setattr(module, "LEAST_CUT", 1000)
+    monkeypatch.setattr(module, "SEPARATING", 0.0)
+    cube, tree = as_csr(gallery.poisson7(16)), as_csr(binary_tree(4095), diagonal=False)
+    assert module._cut(_graph(cube)) is not None
+    assert module._cut(_graph(tree)) is None
+    assert complete_fill(tree, by_subtrees(tree, "amd")[0]).nnz == 2 * 4094 + 4095  # no fill
+    monkeypatch.setattr(module, "SEPARATING_FILLED", 0.05)
+    assert module._cut(_graph(cube)) is None  # a level set through the middle has more rows than that
+
+
 def test_counts_that_make_no_parts():
     for count in (0, 10, -1, 2.0, True):
         with refused(ParameterError, match="from 1 to 9"):

@@ -17,7 +17,7 @@ from finelu.errors import ParameterError
 from finelu.factors import CholeskyFactors, LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
+from finelu.preconditioners.fixed_point import UPPER_FIRST, FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import choice, count, flag, number
 
@@ -86,7 +86,7 @@ class ParILU(_OnPattern):
 class ParIC(_OnPattern):
     """Incomplete Cholesky on a given pattern by fixed-point sweeps: towards (L L^H)_ij = A_ij on it.
 
-    A is Hermitian; see IC0. Parameters as in ParILU; half its cost.
+    A is Hermitian; see IC0. Parameters as in ParILU. A sweep renews the values of one triangle only.
     """
 
     hermitian = keeps_symmetry = keeps_definite = True
@@ -192,7 +192,7 @@ class _Sweeps(FixedPoint):
             F = F.with_values(kernels.sweeps.sweeps(B, F, number, squares, self.refused, columns, damping))
         else:
             for sums in squares[:number]:
-                F = self.upper_first(B, F, sums, damping)
+                F = self.swept(B, F, UPPER_FIRST, sums, damping)
         squares[number] = self.residual(B, F)
         norms = np.sqrt(to_host(squares.sum(axis=1)) / norm_squared(B, self.cholesky))
         return F, [float(v) for v in norms]
