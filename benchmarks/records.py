@@ -79,7 +79,6 @@ SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
     NO_COMMIT: (
         "elimination-variants-nvidia-h200-2026-11-21",
-        "fgbilu-nvidia-h200-2026-11-22",
         "ilupack-nvidia-h200-2026-11-21",
         "petsc-scaling-2-core-intel-xeon-2026-11-21",
         "petsc-scaling-nvidia-h200-x2-2026-11-22",
@@ -102,6 +101,7 @@ OLDER = {
     SHARED: (
         "body-flow-2-core-amd-epyc-2026-11-26",
         "calls-2-core-intel-xeon-2026-11-23",
+        "fgbilu-nvidia-h100-2026-11-26",
         "multiblock-scaling-16-core-intel-xeon-2026-11-26",
         "multiblock-scaling-nvidia-h200-x2-64-2026-11-26",
         "multiblock-scaling-nvidia-h200-x2-64-no-nccl-2026-11-26",
