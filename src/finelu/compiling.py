@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
+from typing import Any
 
 BEGUN = "finelu: compiling kernels at their first use"
 DONE = "finelu: compiled {} in {:.1f} s"
@@ -117,28 +118,21 @@ def compile_eagerly() -> None:
 
 
 class KernelMissing(BaseException):
-    """Ends a block of `unless`; no handler of errors takes it for one."""
+    """Ends a call that has another answer than by its kernels. No handler of errors takes it for one."""
 
-
-class Unless:
-    """The answer to the question of `unless`, once it was asked."""
-
-    def __init__(self, otherwise: Callable[[], bool]):
-        self._otherwise, self._left = otherwise, False
-        self._asked = False
-
-    def left(self) -> bool:
-        """Whether the block is left. Numba's lock of the compiler keeps threads from asking at the same time."""
-        if not self._asked:
-            self._asked = True
-            self._left = self._otherwise()
-        return self._left
+    def __init__(self, answer: Any):
+        super().__init__()
+        self.answer = answer
 
 
 class _Here(threading.local):
-    """unless : the block of `unless` that this thread, or the one for which it works, is in.  waits : see `waiting`."""
+    """otherwise : a function that returns another answer for the call which this thread works on, or a false one; None
+    if the call has to wait. It is called before a kernel is compiled, on any thread of the call, and must not call
+    kernels.
+    waits : see `waiting`.
+    """
 
-    unless: Unless | None = None
+    otherwise: Callable[[], Any] | None = None
     waits = False
 
 
@@ -147,7 +141,7 @@ here = _Here()
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """A block in which calls wait for their kernels, so that `unless` never asks."""
+    """A block in which calls wait for their kernels."""
     before, here.waits = here.waits, True
     try:
         yield
@@ -155,29 +149,17 @@ def waiting() -> Iterator[None]:
         here.waits = before
 
 
-@contextmanager
-def unless(otherwise: Callable[[], bool] | None) -> Iterator[None]:
-    """A block that is left by KernelMissing where a kernel would have to be compiled, if otherwise() is True.
-
-    It is asked once, before the first such kernel, and must not call kernels. If it is False or None, and within
-    `waiting`, the block compiles its kernels.
-    """
-    before, here.unless = here.unless, None if otherwise is None or here.waits else Unless(otherwise)
-    try:
-        yield
-    finally:
-        here.unless = before
-
-
 def begun() -> None:
-    """A kernel is being compiled: a line on stderr, once a process. Raises KernelMissing, see `unless`."""
+    """A kernel is being compiled: a line on stderr, once a process. Raises KernelMissing, see `here`."""
     global _said, untold, _told
-    if here.unless is not None:
-        asked, here.unless = here.unless, None  # the question is not asked within itself
-        leaves = asked.left()
-        here.unless = asked
-        if leaves:
-            raise KernelMissing
+    if (otherwise := here.otherwise) is not None:
+        here.otherwise = None  # while it is asked
+        try:
+            answer = otherwise()
+        finally:
+            here.otherwise = otherwise
+        if answer:
+            raise KernelMissing(answer)
     if not untold:
         _told = _clock.spent[0]  # what others have compiled before
     untold += not _quiet

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from functools import cache
@@ -24,6 +25,7 @@ from finelu import compiling
 from finelu.errors import ParameterError
 
 INDEX = "index.json"
+DAY = 86_400  # seconds
 LIMIT = 1 << 30  # bytes of the user's cache folder: all kernels in the four dtypes of twenty versions of their sources
 
 
@@ -89,6 +91,13 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
+def note_use(kernel: Path) -> None:
+    """Note today's use of a kernel's folder in its time, by which `keep_bounded` goes."""
+    with contextlib.suppress(OSError):  # another user's
+        if time.time() - os.stat(kernel).st_mtime > DAY:
+            os.utime(kernel)
+
+
 def size() -> int:
     """Bytes in the user's cache folder."""
     return sum(bytes_of for _, bytes_of, _ in _kept())
@@ -103,7 +112,7 @@ def clear() -> int:
 
 
 def _kept() -> Iterator[tuple[Path, int, float]]:
-    """The folders of the kernels, their bytes, and when one was written to last."""
+    """The folders of the kernels, their bytes, and when one was written to or, by the day, used last."""
     root = folder()
     if root is None:
         return
@@ -119,7 +128,7 @@ def _kept() -> Iterator[tuple[Path, int, float]]:
 
 @cache
 def keep_bounded() -> None:
-    """Once a process that compiles: remove the folders that were written to longest ago, down to half of LIMIT."""
+    """Once a process that compiles: remove the folders that were used longest ago, down to half of LIMIT."""
     found = list(_kept())
     total = sum(bytes_of for _, bytes_of, _ in found)
     if total <= LIMIT:

@@ -230,7 +230,7 @@ class Task:
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...] = ()):
         self._work: Any = function, args
-        self._limit, self._unless = deadline.current(), here.unless  # of the caller
+        self._limit, self._otherwise = deadline.current(), here.otherwise  # of the caller
         self._taken: dict[str, bool] = {}  # "by a thread", once that is settled
         self._over, self._result = False, None
         self._error: BaseException | None = None
@@ -246,13 +246,13 @@ class Task:
         """Run the function, unless the task was cancelled; called by one thread."""
         if self._taken.setdefault("by a thread", True):
             (function, args), self._work = self._work, None
-            before, here.unless = here.unless, self._unless
+            before, here.otherwise = here.otherwise, self._otherwise
             try:
                 with deadline.under(self._limit):
                     self._result = function(*args)
             except BaseException as error:
                 self._error = error
-            here.unless = before
+            here.otherwise = before
             del function, args
             self._over = True
 

@@ -18,6 +18,7 @@ from finelu import gallery, krylov
 from finelu.auto.solve import solve
 from finelu.compiling import compile_clock, kept, quietly, waiting
 from finelu.errors import ParameterError
+from finelu.machine_code import folder
 from finelu.matrix import CSR, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
@@ -62,8 +63,6 @@ def warmup(
 
 def kernel_folder() -> str | None:
     """The folder of compiled kernels; None if no folder can be written."""
-    from finelu.kernels.cpu.runtime.store import folder
-
     where = folder()
     return str(where) if where is not None and kept() else None
 
@@ -83,10 +82,25 @@ def long_indices() -> Iterator[None]:
 
 
 def pieces(name: str, blocks: Sequence[int] = (4,)) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The pieces of work for the dtype of this name, each with a name of its own. blocks : their sizes in block
-    matrices; up to 8 rows each has kernels of its own."""
+    """The pieces of work for the dtype of this name, each with a name of its own, those of `usual_pieces` first.
+
+    blocks : their sizes in block matrices; up to 8 rows each has kernels of its own.
+    """
+    yield from usual_pieces(name)
     dtype = np.dtype(name)
-    symmetric, general = _of(gallery.poisson7(SIZE), dtype), _of(gallery.convection_diffusion(SIZE), dtype)
+    symmetric, general = _matrices(dtype)
+    b = np.ones(symmetric.n, dtype)
+    for recipe in OWN:
+        matrix = symmetric if recipe.hermitian else general
+        yield f"{recipe.name} by other means, {dtype}", partial(_factor_otherwise, recipe, matrix, b)
+    for size in blocks:
+        yield f"blocks of {size} rows, {dtype}", partial(_blocks, dtype, size)
+
+
+def usual_pieces(name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The pieces for `solve`, and for all recipes and methods as they are by default."""
+    dtype = np.dtype(name)
+    symmetric, general = _matrices(dtype)
     saddle = _of(gallery.stokes(SIZE), dtype)
     b = np.ones(symmetric.n, dtype)
     for A, kind in ((symmetric, "symmetric"), (general, "general"), (saddle, "saddle point")):
@@ -96,14 +110,16 @@ def pieces(name: str, blocks: Sequence[int] = (4,)) -> Iterator[tuple[str, Calla
     for recipe in OWN:
         matrices = [symmetric] if recipe.hermitian else [symmetric, general]
         yield f"{recipe.name}, {dtype}", partial(_factor, recipe, matrices, b)
-        yield f"{recipe.name} by other means, {dtype}", partial(_factor_otherwise, recipe, matrices[-1], b)
     yield f"subdomains, {dtype}", partial(_subdomains, dtype)
-    for size in blocks:
-        yield f"blocks of {size} rows, {dtype}", partial(_blocks, dtype, size)
     yield f"orderings, {dtype}", partial(_order, symmetric, general)
     yield f"long vectors, {dtype}", partial(_shared, dtype)
     for method in krylov.OWN:
         yield f"{method.name}, {dtype}", partial(method.solve, symmetric, b, maxiter=60, rtol=1e-3)
+
+
+def _matrices(dtype: np.dtype[Any]) -> tuple[CSR, CSR]:
+    """A symmetric matrix and one that is not, of the same size."""
+    return _of(gallery.poisson7(SIZE), dtype), _of(gallery.convection_diffusion(SIZE), dtype)
 
 
 def _of(A: Any, dtype: np.dtype[Any]) -> CSR:

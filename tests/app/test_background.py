@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -76,16 +77,6 @@ def test_a_later_process_compiles_nothing_and_begins_nothing(filled):
     status, out, err = ended(code, FINELU_CACHE=str(filled[0]), **GIVEN)
     assert (status, out, err) == (0, "True True SparseLU() False\nNone\n", "")
     assert kept(filled[0]) == before
-
-
-def test_a_call_that_compiles_says_why(filled, tmp_path):
-    code = "from finelu.auto import first_answer\nfirst_answer.MOST_SECONDS = 0.0\n" + SOLVE + "print(first.explain())"
-    subprocess.run(["cp", "-r", str(filled[0]), str(tmp_path / "cache")], check=True)
-    for folder in (tmp_path / "cache").rglob("vectors.norm-*"):
-        subprocess.run(["rm", "-r", str(folder)], check=True)
-    status, out, err = ended(code, FINELU_CACHE=str(tmp_path / "cache"), **GIVEN)
-    assert status == 0 and out.startswith("True True SparseLU() True\n") and first_answer.COSTLY in out
-    assert err.startswith(compiling.BEGUN)
 
 
 STANDS_IN = """
@@ -191,18 +182,74 @@ def test_without_a_folder_that_can_be_written_there_is_none():
     assert ended(code, **GIVEN | {"FINELU_CACHE": "/dev/null/cache"}) == (0, "False\n", "")
 
 
-def test_a_block_is_left_at_its_first_missing_kernel_in_any_thread():
+def test_a_call_ends_at_its_first_missing_kernel_in_any_thread(meanwhile):
+    meanwhile(compiling.here, otherwise=lambda: "an answer")
+    for call in (compiling.begun, compiling.begun, threads.begin(compiling.begun).result):
+        with pytest.raises(compiling.KernelMissing) as ended_by:
+            call()
+        assert ended_by.value.answer == "an answer"
+
+
+@pytest.fixture
+def missing(meanwhile):
+    """A kernel is missing at the first step of `solve`; a list of the questions, whether there was one."""
     asked = []
-    with compiling.unless(lambda: asked.append(1) or True):
-        for call in (compiling.begun, compiling.begun, threads.begin(compiling.begun).result):
-            with pytest.raises(compiling.KernelMissing):
-                call()
-    assert asked == [1]
+
+    def as_csr(A, **options):
+        asked.append(compiling.here.otherwise is not None)
+        if asked[-1] and (answer := compiling.here.otherwise()):
+            raise compiling.KernelMissing(answer)
+        return fl.as_csr(A, **options)
+
+    meanwhile(import_module("finelu.auto.solve"), as_csr=as_csr)
+    meanwhile(background, possible=lambda key: True, begin=lambda key, call: True)
+    return asked
 
 
-def test_a_block_that_waits_is_never_left():
-    with compiling.waiting(), compiling.unless(lambda: pytest.fail("asked")):
-        assert compiling.here.unless is None
+def test_one_solution_joins_those_of_all_columns(missing):
+    A, B = fl.gallery.poisson5(5), np.random.default_rng(0).standard_normal((25, 3))
+    solution = fl.solve(A, B)
+    assert solution.converged and np.allclose(A @ solution.x, B) and len(solution.attempts) == 3
+    assert first_answer.MEANWHILE in solution.explain() and "ompiling kernels" not in solution.explain()
+
+
+def test_without_an_answer_that_passes_the_call_compiles_and_says_why(missing):
+    A, b = fl.gallery.poisson5(4).tolil(), np.ones(16)
+    A[3] = 0
+    solution = fl.solve(A, b, time_limit=100)
+    assert solution.status is fl.Status.SINGULAR and first_answer.NO_ANSWER in solution.seen
+    assert missing == [True, False]
+
+
+def test_without_a_cheap_answer_the_call_says_why(missing, everywhere):
+    everywhere("MOST_SECONDS", 0.0)
+    assert first_answer.COSTLY in fl.solve(fl.gallery.poisson5(4), np.ones(16)).seen
+    assert missing == [True]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"x0": np.zeros(16)},
+        {"maxiter": 9},
+        {"recipe": "ilu0"},
+        {"method": "gmres"},
+        {"callback": print},
+        {"watch": lambda *_: False},
+        {"certify": True},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_with_other_arguments_the_call_waits(missing, options, capsys):
+    assert first_answer.MEANWHILE not in fl.solve(fl.gallery.poisson5(4), np.ones(16), **options).seen
+    assert missing == [False]
+
+
+def test_within_waiting_the_call_waits(missing):
+    with compiling.waiting():
+        fl.solve(fl.gallery.poisson5(4), np.ones(16))
+    fl.solve(fl.gallery.poisson5(4), np.ones(16))
+    assert missing == [False, True] and compiling.here.otherwise is None
 
 
 # The answer
@@ -220,7 +267,7 @@ def first(meanwhile, everywhere):
 
     def answer(A, b, rtol=1e-8, atol=0.0, criterion="auto", memory=None, end=np.inf):
         found = FirstAnswer((A, b), rtol, atol, criterion, memory, end)
-        return found.solve() if found.possible() else None, found.refused
+        return found.solve() if found else None, found.refused
 
     return answer
 

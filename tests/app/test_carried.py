@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from programs import ended
 
-from finelu.kernels.cpu.runtime.store import LIMIT, Damaged, Record, records
+from finelu.kernels.cpu.runtime.store import Damaged, Record, records
+from finelu.machine_code import LIMIT
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "build_cpu_kernels.py"
 RECORD = Record(

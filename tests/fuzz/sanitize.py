@@ -596,7 +596,7 @@ def adapted(d):
             preconditions(d, fl.ParILUT(steps=2, **options), S, dtype)
             preconditions(d, fl.ParICT(steps=2, **options), T, dtype, "cg")
     preconditions(d, fl.ParILUT(steps=2, sweep="asynchronous"), S, "float64")
-    preconditions(d, fl.ParILUT(steps=2, add_fraction=0.5), long_rows(300), "float64")
+    preconditions(d, fl.ParILUT(steps=2, sweep="paper", sweeps=fl.Sweeps(add_fraction=0.5)), long_rows(300), "float64")
 
 
 # Blocks --------------------------------------------------------------------------------------------------------------

@@ -51,15 +51,18 @@ NO_ANSWER = "SciPy found no answer that passes the test, so this call compiled i
 
 
 class FirstAnswer:
-    """The answer for one call of `solve` with the default recipe and method, on the host.
+    """The answer for one call of `solve` with the default recipe and method, on the host. It is false if there is none:
+    if kernels cannot be compiled in the background, if the answer is not expected to be cheap, or where A or b may be
+    faulty, which the usual way reports.
 
+    Calls no kernel. Cost: a reverse Cuthill-McKee ordering, and some passes over the entries.
     given : A and b, as `solve` takes them.
     criterion : see `Criterion`.
     memory : bytes for the factors, None for a part of the free memory.
     end : a time of `compiling.now`.
 
-    Attributes after `possible`:
-    recipe : that of the answer, None if no answer is expected to be cheap.
+    b : (n,) or (n, k), in the dtype of x.
+    recipe : that of the answer, None without any.
     refused : why the call has to compile its kernels, in words; "" if it does not, or was never asked to do otherwise.
     """
 
@@ -69,27 +72,20 @@ class FirstAnswer:
         self.recipe: Any = None
         self.refused = ""
         self._A: Any = None
-        self.b: Any = None  # (n,) or (n, k), in the dtype of x
+        self.b: Any = None
         self._most = 0  # iterations of conjugate gradients
-
-    def possible(self) -> bool:
-        """Whether kernels can be compiled in the background, and an answer without them is expected to be cheap.
-
-        False where A or b may be faulty: the usual way reports it. Calls no kernel. Cost: a reverse Cuthill-McKee
-        ordering, and some passes over the entries.
-        """
         try:
-            system = _taken(*self.given)
-            if system is None:
-                return False
-            A, b = precise(_csr(system[0]), system[1], self.rtol)
-            self._A, self.b = A.tosparse().astype(b.dtype, copy=False), b
-            if not background.possible(self._key):
-                return False
-            self.recipe = self._chosen()
+            system = _taken(*given)
+            if system is not None:
+                A, self.b = precise(_csr(system[0]), system[1], rtol)
+                self._A = A.tosparse().astype(self.b.dtype, copy=False)
+                if background.possible(self._key):
+                    self.recipe = self._chosen()
+                    self.refused = "" if self.recipe is not None else COSTLY
         except (FineluError, MemoryError, ValueError):  # ValueError: arrays that are no matrix
-            return False
-        self.refused = "" if self.recipe is not None else COSTLY
+            self.recipe = None
+
+    def __bool__(self) -> bool:
         return self.recipe is not None
 
     def solve(self) -> list[Solution] | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import astuple, replace
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -17,7 +17,7 @@ from finelu.auto.choose import recipe_asked, sooner_on_host
 from finelu.auto.first_answer import FirstAnswer, euclidean
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
-from finelu.compiling import KernelMissing, compile_seconds, now, quietly, unless
+from finelu.compiling import KernelMissing, compile_seconds, here, now, quietly, waiting
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
@@ -101,79 +101,93 @@ def solve(
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     flag("certify", certify)
     chosen, method = recipe_asked(recipe), method_name(method, "auto")
-    criterion, end, compiled = criterion_asked(criterion), began + time_limit, compile_seconds()
-    listeners = {"callback" if callback_type == "x" else "norm_callback": callback, "watch": watch}
-    options: dict[str, Any] = {"deadline": end, "memory": memory_limit, "criterion": criterion, **listeners}
-    usual = partial(_by_ladder, A, b, x0, rtol, atol, chosen, method, device=device, most=most, certify=certify)
-    default = (chosen, method, most) == ("auto", "auto", math.inf) and not certify and device != "cuda"
-    first = None
-    if default and x0 is None and callback is None and watch is None:
-        first = FirstAnswer((A, b), rtol, atol, criterion, memory_limit, end)
+    options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
+    options["criterion"] = criterion_asked(criterion)
+    options["callback" if callback_type == "x" else "norm_callback"] = callback
+    compiled, size, first, answer = compile_seconds(), norm, None, None
+    default = (chosen, method, most) == ("auto", "auto", math.inf) and device != "cuda" and not certify
+    if default and x0 is None and callback is None and watch is None and not here.waits:
+        first = cache(partial(FirstAnswer, (A, b), rtol, atol, criterion, memory_limit, began + time_limit))
+    before, here.otherwise = here.otherwise, first
     with nullcontext() if verbose else quietly():
         try:
-            with unless(None if first is None else first.possible):
-                found = usual(options)
-        except KernelMissing:
-            assert first is not None
-            columns, compiled = first.solve(), compile_seconds()
-            found = usual(options) if columns is None else _joined(columns, first.b, euclidean)
-    if first is not None and first.refused:
-        found = replace(found, seen=(*found.seen, first.refused))
-    return replace(found, timings={"solve": perf_counter() - start, "compile": compile_seconds() - compiled})
-
-
-def _by_ladder(
-    A: Any,
-    b: Any,
-    x0: Any,
-    rtol: float,
-    atol: float,
-    chosen: Any,
-    method: str,
-    options: dict[str, Any],
-    *,
-    device: str | None,
-    most: float,
-    certify: bool,
-) -> Solution:
-    """The Solution by the rungs of the ladder. The arguments are those of `solve`, and of `Ladder`: `options`."""
-    A, home = as_csr(A, diagonal=False), on_gpu(b)
-    if device is not None:
-        A, b, x0 = _moved(A, b, x0, device)
-    b = check_vector(b, A.n, A.data)
-    if x0 is not None:
-        x0 = _first_guess(x0, A, b)
-        b = as_dtype(b, np.result_type(b.dtype, x0.dtype))
-    A, b = precise(A, b, rtol)
-    known, moved = traits(A), ""
-    on_device = options.get("callback") is None  # callback(x) gets x there
-    if known.gpu and device is None and chosen == "auto" and on_device:
-        moved = sooner_here_on_host(known)
-    if moved:
-        (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
-    ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
-    columns = b.reshape(A.n, -1) if b.size else b
-    found = []
-    for c in range(columns.shape[-1]):
-        guess = None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
-        solution = ladder.solve(columns[:, c], guess, atol)
-        if may_need_double(solution, b):
-            A, b = precise(A, b, 0.0)
-            columns = b.reshape(A.n, -1)
-            ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
-            solution = after(solution, ladder.solve(columns[:, c], as_dtype(solution.x, b.dtype), atol))
-            ladder.most = most
-        if certify:
-            solution = replace(solution, certificate=ladder.certificate(columns[:, c], solution.x))
-        found.append(solution)
-    joined = _joined(found or [ladder.nothing(b, Status.CONVERGED, 0.0)], b)
-    if on_gpu(joined.x) != home:
-        joined = replace(joined, x=require_gpu().asarray(joined.x) if home else to_host(joined.x))
+            A, home = as_csr(A, diagonal=False), on_gpu(b)
+            if device is not None:
+                A, b, x0 = _moved(A, b, x0, device)
+            b = check_vector(b, A.n, A.data)
+            if x0 is not None:
+                x0 = _first_guess(x0, A, b)
+                b = as_dtype(b, np.result_type(b.dtype, x0.dtype))
+            A, b = precise(A, b, rtol)
+            known, moved = traits(A), ""
+            if known.gpu and device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
+                moved = sooner_here_on_host(known)
+            if moved:
+                (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
+            ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
+            columns = b.reshape(A.n, -1) if b.size else b
+            found = []
+            for c in range(columns.shape[-1]):
+                guess = None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
+                solution = ladder.solve(columns[:, c], guess, atol)
+                if may_need_double(solution, b):
+                    A, b = precise(A, b, 0.0)
+                    columns = b.reshape(A.n, -1)
+                    ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
+                    solution = after(solution, ladder.solve(columns[:, c], as_dtype(solution.x, b.dtype), atol))
+                    ladder.most = most
+                if certify:
+                    solution = replace(solution, certificate=ladder.certificate(columns[:, c], solution.x))
+                found.append(solution)
+            found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
+        except KernelMissing as missing:
+            answer = missing.answer
+        finally:
+            here.otherwise = before
+        if answer is not None:
+            found, b, compiled = answer.solve(), answer.b, compile_seconds()
+            if not found:
+                return _after(answer, device, verbose, start)
+            columns, home, moved, size = b.reshape(b.shape[0], -1), False, "", euclidean
+        worst, x = (found[0], found[0].x.reshape(b.shape)) if len(found) == 1 else _together(found, columns, size)
+        if on_gpu(x) != home:
+            x = require_gpu().asarray(x) if home else to_host(x)
+    seen = worst.seen
     if moved:
         back = " and x brought back" if home else ""
-        words = f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU"
-        joined = replace(joined, seen=(*joined.seen, words))
-    return joined
+        seen += (f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU",)
+    if first is not None and first.cache_info().currsize and (refused := first().refused):
+        seen += (refused,)
+    certificates = [s.certificate for s in found if s.certificate is not None]
+    return replace(
+        worst,
+        x=x,
+        certificate=largest_of(certificates) if certificates else None,
+        seen=seen,
+        iterations=sum(s.iterations for s in found),
+        attempts=tuple(a for s in found for a in s.attempts),
+        timings={"solve": perf_counter() - start, "compile": compile_seconds() - compiled},
+    )
+
+
+def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float) -> Solution:
+    """The Solution of a call, begun at `start`, that compiles its kernels since the other answer does not pass."""
+    A, b = answer.given
+    limit = max(answer.end - now(), 0.0)
+    with waiting():
+        found = solve(
+            A,
+            b,
+            answer.rtol,
+            atol=answer.atol,
+            criterion=answer.criterion,
+            device=device,
+            time_limit=None if limit == math.inf else limit,
+            memory_limit=answer.memory,
+            verbose=verbose,
+        )
+    timings = found.timings | {"solve": perf_counter() - start}
+    return replace(found, seen=(*found.seen, answer.refused), timings=timings)
 
 
 @ignore_fp_errors
@@ -220,21 +234,8 @@ def largest_of(certificates: list[Certificate]) -> Certificate:
     return Certificate(*(max(figures) for figures in zip(*map(astuple, certificates), strict=True)))
 
 
-def _joined(found: list[Solution], b: Any, size: Callable[[Any], float] = norm) -> Solution:
-    """One Solution, of b's shape, for the columns of b: the worst one, with the x and the attempts of all.
-
-    size : the 2-norm of a vector.
-    """
-    if len(found) == 1:
-        return replace(found[0], x=found[0].x.reshape(b.shape))
-    columns = b.reshape(b.shape[0], -1)
+def _together(found: list[Solution], columns: Any, size: Callable[[Any], float]) -> tuple[Solution, Any]:
+    """The worst solution, and the x of all columns.  size : the 2-norm of a vector."""
     sizes = [size(columns[:, c]) for c in range(len(found))]
     worst, _ = max(zip(found, sizes), key=lambda s: (not s[0].converged, s[0].residual_norm / (s[1] or 1.0)))
-    certificates = [s.certificate for s in found if s.certificate is not None]
-    return replace(
-        worst,
-        x=namespace(found[0].x).stack([s.x for s in found], axis=1),
-        certificate=largest_of(certificates) if certificates else None,
-        iterations=sum(s.iterations for s in found),
-        attempts=tuple(a for s in found for a in s.attempts),
-    )
+    return worst, namespace(found[0].x).stack([s.x for s in found], axis=1)

@@ -26,6 +26,7 @@ from finelu.preconditioners.recipe import checked, shifted
 from finelu.validation import choice, flag
 
 WORSE, SMALL = 10.0, 1e-3  # times the first residual on the pattern, or this, if larger: then an update warns
+UPPER_FIRST = ("upper", "lower")
 NO_ROW = 2**62  # the row that `refused` names while nothing was refused
 
 
@@ -176,19 +177,20 @@ class FixedPoint:
             columns = self.columns(F) if self.cholesky else None
             kernels_for(F.data).sweeps.sweep_in_place(B, F, self.refused, columns)
             return F
-        return self.upper_first(B, F, None)
+        return self.swept(B, F, UPPER_FIRST)
 
-    def upper_first(self, B: CSR, F: CSR, squares: Any, damping: float = 1.0) -> CSR:
-        """A synchronous sweep of U (for Cholesky of the diagonal), and then one of L that reads the new U.
+    def swept(self, B: CSR, F: CSR, parts: tuple[str, ...], squares: Any = None, damping: float = 1.0) -> CSR:
+        """F after a synchronous sweep of its parts, "upper", "lower" or "whole", each of which reads the new values of
+        those before it. For Cholesky the upper part is the diagonal.
 
-        squares (n,) : out, the squares of the residual on the pattern before both, a sum a row; or None.
+        squares (n,) : out, the squares of the residual on the pattern before the sweep, a sum a row; or None.
         """
         kernels, columns = kernels_for(F.data), self.columns(F) if self.cholesky else None
-        for part, sums in (("upper", squares), ("lower", None)):
+        for part in parts:
             deadline.check()
             out = namespace(F.data).empty(F.nnz, F.dtype)
-            kernels.sweeps.sweep(B, F, out, sums, self.refused, columns, damping, part)
-            F = F.with_values(out)
+            kernels.sweeps.sweep(B, F, out, squares, self.refused, columns, damping, part)
+            F, squares = F.with_values(out), None
         return F
 
     def residual(self, B: CSR, F: CSR) -> Any:

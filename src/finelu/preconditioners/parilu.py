@@ -17,7 +17,7 @@ from finelu.errors import ParameterError
 from finelu.factors import CholeskyFactors, LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
+from finelu.preconditioners.fixed_point import UPPER_FIRST, FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import choice, count, flag, number
 
@@ -192,7 +192,7 @@ class _Sweeps(FixedPoint):
             F = F.with_values(kernels.sweeps.sweeps(B, F, number, squares, self.refused, columns, damping))
         else:
             for sums in squares[:number]:
-                F = self.upper_first(B, F, sums, damping)
+                F = self.swept(B, F, UPPER_FIRST, sums, damping)
         squares[number] = self.residual(B, F)
         norms = to_host(xp.sqrt(squares.sum(axis=1) / norm_squared(B, self.cholesky)))
         return F, [float(v) for v in norms]

@@ -97,6 +97,7 @@ class Kept:
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
+        machine_code.note_use(path.parent)
         return code, name
 
     def put(self, template_id: str, code: bytes, name: str) -> bool:
