@@ -19,6 +19,7 @@ from typing import Any
 
 from finelu import compiling
 from finelu.errors import ParameterError
+from finelu.machine_code import folder
 from finelu.threads import get_num_threads, set_num_threads
 
 VARIABLE = "FINELU_BACKGROUND"  # 0: each call compiles its own kernels
@@ -87,16 +88,10 @@ def _is_python() -> bool:
 
 def _is_kept() -> bool:
     """Whether the user's cache folder can be written, as far as its rights tell."""
-    where = _folder()
+    where = folder()
     while where is not None and not where.exists() and where != where.parent:
         where = where.parent
     return compiling.kept() and where is not None and where.is_dir() and os.access(where, os.W_OK)
-
-
-def _folder() -> Path | None:
-    from finelu.kernels.cpu.runtime.store import folder  # which takes the time of importing Numba
-
-    return folder()
 
 
 def begin(key: Any, call: dict[str, Any]) -> bool:
@@ -108,7 +103,7 @@ def begin(key: Any, call: dict[str, Any]) -> bool:
         return True
     _background.tried.add(key)
     environment = os.environ | {VARIABLE: "0", compiling.SILENT: "1"}
-    environment |= {"FINELU_CACHE": "", "NUMBA_CACHE_DIR": str(_folder())}  # whatever the working folder is now
+    environment |= {"FINELU_CACHE": "", "NUMBA_CACHE_DIR": str(folder())}  # whatever the working folder is now
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", PROGRAM.format(path=sys.path)],
@@ -163,7 +158,7 @@ def _end_with_parent() -> None:
 
 def _wait_for_others() -> None:
     """Wait until this process alone has the lock, which it keeps to its end. Without locks it does not wait."""
-    where = _folder()
+    where = folder()
     with suppress(ImportError, OSError):
         import fcntl  # Windows has none
 
