@@ -26,7 +26,7 @@ from benchmarks.harness.options import command
 from benchmarks.harness.table import table
 from finelu.errors import FileError
 
-NAME = re.compile(r"[a-z]\w*-[\w-]*\d{4}-\d\d-\d\d(?:-[a-z]\w*)*")  # of a record, as pages write it
+NAME = re.compile(r"[a-z]\w*-[\w-]*\d{4}-\d\d-\d\d")  # of a record, as pages write it
 COMMIT = re.compile(r"\bcommit:? ([0-9a-f]{7,40}(?:-dirty)?)\b")
 LIST = re.compile(r"<!-- figures older.*?<!-- end of figures -->", re.DOTALL)
 
@@ -43,8 +43,20 @@ THRESHOLD = (
     "preconditioners/threshold.py",
     "kernels/{}/threshold.*",
 )
-PARILUT = ("preconditioners/parilut.py", "kernels/{}/candidates.*", "kernels/{}/pattern.*", "kernels/{}/sweeps.*")
-MULTILEVEL = ("preconditioners/multilevel", "kernels/{}/*crout*", "kernels/{}/independent.*", "kernels/cpu/matching.py")
+PARILUT = (
+    "preconditioners/parilut.py",
+    "preconditioners/sweeps.py",
+    "kernels/{}/candidates.*",
+    "kernels/{}/pattern.*",
+    "kernels/{}/sweeps.*",
+)
+MULTILEVEL = (
+    "preconditioners/multilevel",
+    "kernels/{}/*crout*",
+    "kernels/{}/independent.*",
+    "kernels/cpu/matching.py",
+    "kernels/cpu/minimum_degree.py",
+)
 SCHWARZ = ("preconditioners/schwarz", "kernels/{}/subdomains.*", "kernels/{}/partition.*", "kernels/{}/coarse_space.*")
 BLOCKS = ("preconditioners/block_ilu.py", "kernels/{}/stencil*", "kernels/{}/blocks.*")
 ALL = ("preconditioners/*.py", "preconditioners/*/recipe.py", "preconditioners/multilevel", "kernels/{}/*.*")
