@@ -12,9 +12,9 @@ from finelu.errors import FileError
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import records
-from benchmarks.harness import RESULTS
-from benchmarks.records import (
+from benchmarks import records  # noqa: E402
+from benchmarks.harness import RESULTS  # noqa: E402
+from benchmarks.records import (  # noqa: E402
     changed,
     cited,
     code_of,
