@@ -2,7 +2,7 @@
 
 Complete factors by SciPy's SuperLU, and steps of refinement, where a bound of their fill shows that they are cheap;
 else conjugate gradients, for a Hermitian A with a positive diagonal. x has to pass the same test as that of any rung:
-`Criterion` judges it, with NumPy's forms of the three kernels that it calls.
+`Criterion` judges it, with NumPy's forms of the kernels that it calls.
 """
 
 from __future__ import annotations
@@ -327,6 +327,11 @@ def _residual_twice(indptr: Any, indices: Any, data: Any, x: Any, b: Any, factor
     r.imag = factor * _exact_sums(indptr, b.imag / factor, (-data.real, x.imag), (-data.imag, x.real))
 
 
+def _magnitudes_of_terms(indptr: Any, bound: Any, factor: float) -> Any:
+    """See kernels/reference/products.py."""
+    return bound / (np.diff(indptr) + 1) * factor
+
+
 def _exact_sums(indptr: Any, start: Any, *products: tuple[Any, Any]) -> Any:
     """start_i + the sum of the products of row i, rounded once; NaN for a row whose terms leave the range.
 
@@ -353,6 +358,9 @@ def _halves(a: Any) -> tuple[Any, Any]:
     return high, a - high
 
 
-_vectors, _products = SimpleNamespace(norm=_norm), SimpleNamespace(residual=_residual, residual_twice=_residual_twice)
+_vectors = SimpleNamespace(norm=_norm)
+_products = SimpleNamespace(
+    residual=_residual, residual_twice=_residual_twice, magnitudes_of_terms=_magnitudes_of_terms
+)
 # What `Residual` asks a system for
 NUMPY = SimpleNamespace(xp=np, decides=np, comm=None, kernels=SimpleNamespace(vectors=_vectors, products=_products))
