@@ -55,6 +55,7 @@ SPEAKS_OF = {
     "cudss": ("preconditioners/direct/cudss.py", "kernels/cuda/runtime/cudss.py"),
     "elimination-variants": ELIMINATION,
     "fgbilu": BLOCKS,
+    "first_call_gpu": ("kernels/cuda/runtime/nvrtc.py", "kernels/cuda/runtime/instances.py"),
     "ilupack": (*MULTILEVEL, *TRIANGULAR, *METHODS),
     "memory": ALL,
     "multiblock-scaling": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
@@ -123,6 +124,10 @@ OLDER = {
         "multilevel-setup-16-core-intel-xeon-2026-11-25",
         "multilevel-setup-2-core-amd-epyc-2026-11-26",
         "multilevel-setup-nvidia-h100-2026-11-26",
+    ),
+    "more kernels are compiled ahead since, by fewer threads": ("first_call_gpu-nvidia-h100-2026-11-26",),
+    "coarse matrices on a GPU and some steps on vectors go through other kernels since": (
+        "memory-2-core-amd-epyc-2026-11-26",
     ),
     "an update waits less since, and its factors are tested in another way": ("cudss-nvidia-h100-2026-11-25",),
     "`solve` chooses and ends in other ways since": (
