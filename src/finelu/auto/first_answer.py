@@ -2,7 +2,7 @@
 
 Complete factors by SciPy's SuperLU, and steps of refinement, where a bound of their fill shows that they are cheap;
 else conjugate gradients, for a Hermitian A with a positive diagonal. x has to pass the same test as that of any rung:
-`Criterion` judges it, with NumPy's forms of the three kernels that it calls.
+`Criterion` judges it, with NumPy's forms of the four kernels that it calls.
 """
 
 from __future__ import annotations
@@ -350,6 +350,14 @@ def _halves(a: Any) -> tuple[Any, Any]:
     return high, a - high
 
 
-_vectors, _products = SimpleNamespace(norm=_norm), SimpleNamespace(residual=_residual, residual_twice=_residual_twice)
+def _magnitudes_of_terms(indptr: Any, bound: Any, factor: float) -> Any:
+    """See kernels/reference/products.py."""
+    return bound / (indptr[1:] - indptr[:-1] + 1) * factor
+
+
+_vectors = SimpleNamespace(norm=_norm)
+_products = SimpleNamespace(
+    residual=_residual, residual_twice=_residual_twice, magnitudes_of_terms=_magnitudes_of_terms
+)
 # What `Residual` asks a system for
 NUMPY = SimpleNamespace(xp=np, decides=np, comm=None, kernels=SimpleNamespace(vectors=_vectors, products=_products))
