@@ -163,18 +163,18 @@ def alone(monkeypatch):
     """As in a program, where kernels are not compiled eagerly."""
     monkeypatch.setattr(compiling, "eager", False)
     monkeypatch.setattr(background, "_background", background._Background())
-    monkeypatch.setenv(background.VARIABLE, "")
+    monkeypatch.setenv(background.BACKGROUND, "")
     return monkeypatch
 
 
 def test_the_variable_and_the_folder_decide(alone):
     assert background.possible("system")
-    alone.setenv(background.VARIABLE, "0")
+    alone.setenv(background.BACKGROUND, "0")
     assert not background.possible("system")
-    alone.setenv(background.VARIABLE, "never")
+    alone.setenv(background.BACKGROUND, "never")
     with pytest.raises(ParameterError, match="FINELU_BACKGROUND='never'"):
         FirstAnswer((fl.gallery.poisson5(4), np.ones(16)), 1e-8, 0.0, "auto", None, np.inf)
-    alone.setenv(background.VARIABLE, "1")
+    alone.setenv(background.BACKGROUND, "1")
     assert background.possible("system")
     alone.setattr(sys, "executable", "/usr/bin/editor")
     assert not background.possible("system")
