@@ -26,7 +26,7 @@ from benchmarks.harness.options import command
 from benchmarks.harness.table import table
 from finelu.errors import FileError
 
-NAME = re.compile(r"[a-z]\w*-[\w-]*\d{4}-\d\d-\d\d(?:-[a-z]\w*)*")  # of a record, as pages write it
+NAME = re.compile(r"[a-z]\w*-[\w-]*\d{4}-\d\d-\d\d")  # of a record, as pages write it
 COMMIT = re.compile(r"\bcommit:? ([0-9a-f]{7,40}(?:-dirty)?)\b")
 LIST = re.compile(r"<!-- figures older.*?<!-- end of figures -->", re.DOTALL)
 
@@ -43,8 +43,20 @@ THRESHOLD = (
     "preconditioners/threshold.py",
     "kernels/{}/threshold.*",
 )
-PARILUT = ("preconditioners/parilut.py", "kernels/{}/candidates.*", "kernels/{}/pattern.*", "kernels/{}/sweeps.*")
-MULTILEVEL = ("preconditioners/multilevel", "kernels/{}/*crout*", "kernels/{}/independent.*", "kernels/cpu/matching.py")
+PARILUT = (
+    "preconditioners/parilut.py",
+    "preconditioners/sweeps.py",
+    "kernels/{}/candidates.*",
+    "kernels/{}/pattern.*",
+    "kernels/{}/sweeps.*",
+)
+MULTILEVEL = (
+    "preconditioners/multilevel",
+    "kernels/{}/*crout*",
+    "kernels/{}/independent.*",
+    "kernels/cpu/matching.py",
+    "kernels/cpu/minimum_degree.py",
+)
 SCHWARZ = ("preconditioners/schwarz", "kernels/{}/subdomains.*", "kernels/{}/partition.*", "kernels/{}/coarse_space.*")
 BLOCKS = ("preconditioners/block_ilu.py", "kernels/{}/stencil*", "kernels/{}/blocks.*")
 ALL = ("preconditioners/*.py", "preconditioners/*/recipe.py", "preconditioners/multilevel", "kernels/{}/*.*")
@@ -79,7 +91,6 @@ SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
     NO_COMMIT: (
         "elimination-variants-nvidia-h200-2026-11-21",
-        "fgbilu-nvidia-h200-2026-11-22",
         "ilupack-nvidia-h200-2026-11-21",
         "petsc-scaling-2-core-intel-xeon-2026-11-21",
         "petsc-scaling-nvidia-h200-x2-2026-11-22",
@@ -102,6 +113,7 @@ OLDER = {
     SHARED: (
         "body-flow-2-core-amd-epyc-2026-11-26",
         "calls-2-core-intel-xeon-2026-11-23",
+        "fgbilu-nvidia-h100-2026-11-26",
         "multiblock-scaling-16-core-intel-xeon-2026-11-26",
         "multiblock-scaling-nvidia-h200-x2-64-2026-11-26",
         "multiblock-scaling-nvidia-h200-x2-64-no-nccl-2026-11-26",
@@ -124,6 +136,7 @@ OLDER = {
         "multilevel-setup-2-core-amd-epyc-2026-11-26",
         "multilevel-setup-nvidia-h100-2026-11-26",
     ),
+    "recipes changed since, ParILUT above all": ("memory-2-core-amd-epyc-2026-11-26",),
     "an update waits less since, and its factors are tested in another way": ("cudss-nvidia-h100-2026-11-25",),
     "`solve` chooses and ends in other ways since": (
         "sequence-gpu-nvidia-h100-2026-11-25",

@@ -143,6 +143,7 @@ def test_there_is_one_at_a_time_none_twice_and_none_in_a_forked_child(tmp_path):
         + """
 first = begin()
 print(begin() is first, background.possible("system"), background.possible("other"))
+background.end("other")
 print(first.wait(), background.possible("system"), background.possible("other"))
 sys.stdout.flush()
 if not os.fork():
@@ -170,7 +171,7 @@ def test_the_variable_and_the_folder_decide(alone):
     assert not background.possible("system")
     alone.setenv(background.VARIABLE, "never")
     with pytest.raises(ParameterError, match="FINELU_BACKGROUND='never'"):
-        background.possible("system")
+        FirstAnswer((fl.gallery.poisson5(4), np.ones(16)), 1e-8, 0.0, "auto", None, np.inf)
     alone.setenv(background.VARIABLE, "1")
     assert background.possible("system")
     alone.setattr(sys, "executable", "/usr/bin/editor")
@@ -202,7 +203,7 @@ def missing(meanwhile):
         return fl.as_csr(A, **options)
 
     meanwhile(import_module("finelu.auto.solve"), as_csr=as_csr)
-    meanwhile(background, possible=lambda key: True, begin=lambda key, call: True)
+    meanwhile(background, possible=lambda key: True, begin=lambda key, call: True, end=lambda key: None)
     return asked
 
 
@@ -262,7 +263,7 @@ def first(meanwhile, everywhere):
     def no_kernels(array):
         raise AssertionError("a kernel is called")
 
-    meanwhile(background, possible=lambda key: True, begin=lambda key, call: True)
+    meanwhile(background, possible=lambda key: True, begin=lambda key, call: True, end=lambda key: None)
     everywhere("kernels_for", no_kernels)
 
     def answer(A, b, rtol=1e-8, atol=0.0, criterion="auto", memory=None, end=np.inf):
@@ -310,6 +311,17 @@ def test_it_solves_to_the_tolerance_without_a_kernel(first, everywhere, A, costl
         assert len(solution.history) == solution.iterations + 1
         assert solution.method == ("cg" if costly else "refinement")
         assert solution.x.dtype == np.result_type(A.dtype, np.float64)
+
+
+def checked(A):
+    return first_answer._csr(sp.csr_array(A))
+
+
+@pytest.mark.parametrize("form", [sp.coo_matrix, sp.csc_array, sp.bsr_array, np.array, checked])
+def test_it_takes_what_solve_takes(first, form):
+    A = fl.gallery.convection_diffusion(4).tocsr()
+    ((solution,), _) = first(form(A.toarray()), list(range(64)))
+    assert np.allclose(A @ solution.x, range(64))
 
 
 def test_single_precision_stays_where_the_tolerance_allows(first):
@@ -365,6 +377,14 @@ def test_neither_time_nor_memory_is_exceeded(first):
     assert first(A, b, end=compiling.now()) == (None, first_answer.COSTLY)
     assert first(A, b, memory=100.0) == (None, first_answer.COSTLY)
     assert first(A, b, memory=1e9)[0] is not None
+
+
+def test_a_matrix_that_is_too_large_for_a_bound_is_not_ordered(first, everywhere):
+    everywhere("fill_bound", lambda pattern: pytest.fail("ordered"))
+    everywhere("LEAST_FILL", 1e9)
+    assert first(fl.gallery.poisson5(4), np.ones(16))[0][0].method == "cg"
+    everywhere("LEAST_ITERATIONS", 10**9)
+    assert first(fl.gallery.poisson5(4), np.ones(16)) == (None, first_answer.COSTLY)
 
 
 def test_what_the_caller_gave_is_as_it_was(first):

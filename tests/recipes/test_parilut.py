@@ -765,6 +765,18 @@ def test_pivots_that_lose_their_signs_are_warned_of(backend):
     assert "the pivot of row 5 does not have the sign of A's diagonal there" in F.report["warning"]
 
 
+def test_on_ani7_more_steps_take_fewer_iterations_in_the_order_that_inspect_advises(backend):
+    A = real_matrix("ani7")
+    found = fl.properties.properties(A)
+    assert found.distance_rcm < found.distance
+    assert "take ordering='rcm'" in fl.report.properties_in_words(found)["mean |i - j|"]
+    A, b = backend.move(A), backend.move(values(A.shape[0], "float64"))
+    needed = [fl.cg(A, b, M=ParICT(steps=s, ordering="rcm").factor(A), rtol=1e-8) for s in (1, 2, 3, 5)]
+    counts = [solution.iterations for solution in needed]
+    assert all(solution.converged for solution in needed) and all(a > 1.1 * b for a, b in pairwise(counts))
+    assert 2 * counts[2] < fl.cg(A, b, M=ParICT().factor(A), rtol=1e-8).iterations
+
+
 # By bad input
 
 

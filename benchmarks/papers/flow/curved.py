@@ -178,9 +178,9 @@ class CurvedFlow:
         self.grid, self.comm, self.viscosity, self.stream, self.beta, self.xp = grid, comm, viscosity, stream, beta, xp
         self.n, self.d = len(stream) + 1, blocks.nodes[grid.names[0]].ndim - 1
         self.velocity, self.scalars = slice(U, U + self.d), range(U + self.d, self.n)
-        if self.scalars and (self.n != self.d + 3 or blocks.distance is None):
+        if self.n not in (self.d + 1, self.d + 3):
             raise ParameterError(
-                "two scalars, T and chi, and a grid that knows the distance from its walls are needed."
+                f"{self.n - 1} values of the stream; {self.d}, or {self.d + 2} with T and chi, are needed."
             )
         self.names = ("p", *"uvw"[: self.d], "T", "chi")[: self.n]
         self.exchanging, self.groups, start = 0.0, [], 0
@@ -196,7 +196,7 @@ class CurvedFlow:
                 faces = group.face[axis][..., 0 if side < 0 else -1]
                 ends.append(End(axis, side, faces, [blocks.ends[name][place] for name in group.names], stream))
             group.measure(lines, ends)
-            group.distance = blocks.distance and blocks.distance(group.centre)
+            group.distance = xp.asarray(blocks.distances(to_host(group.centre)))
 
     def summed(self, value):
         """The sum over all processes, of a number or a NumPy array."""
@@ -231,14 +231,7 @@ class CurvedFlow:
         for r, value in enumerate(self.stream, start=U):
             q[r] = value
         for group, part in zip(self.groups, self.parts(q), strict=True):
-            if group.distance is not None:
-                part[U:] *= 1 - self.xp.exp(-(group.distance**2) / 0.04)
-                continue
-            for end in group.ends:
-                if end.wall:  # the distance along grid lines
-                    wall = group.middle[end.axis][..., 0 if end.side < 0 else -1][..., None]
-                    square = ((group.lined(group.centre, end.axis) - wall) ** 2).sum(axis=0)
-                    group.lined(part, end.axis)[U:] *= 1 - self.xp.exp(-square / 0.04)
+            part[U:] *= 1 - self.xp.exp(-(group.distance**2) / 0.04)
         return q
 
     def _lines(self, parts, depth):
@@ -290,7 +283,7 @@ class CurvedFlow:
         """The vorticity, a number in two dimensions, (3, ...) in three."""
         if self.d == 2:
             return gradient[0, 1] - gradient[1, 0]
-        return self.xp.stack([gradient[k - 2, k - 1] - gradient[k - 1, k - 2] for k in range(3)])
+        return self.xp.stack([gradient[a, b] - gradient[b, a] for a, b in ((1, 2), (2, 0), (0, 1))])
 
     def vorticity(self, q):
         """The vorticity of the cells of each group; collective over the processes."""
@@ -565,8 +558,8 @@ def grouped(blocks, names):
     return list(found.values())
 
 
-def flow_on(blocks, comm=None, **parameters):
-    """The CurvedFlow on all blocks, or with comm on the share of this process."""
+def flow_on(blocks, comm=None, kind=CurvedFlow, **parameters):
+    """The flow on all blocks, or with comm on the share of this process; kind : CurvedFlow or a subclass."""
     names = list(blocks.nodes)
     if comm is not None:
         if comm.size > len(names):
@@ -576,7 +569,7 @@ def flow_on(blocks, comm=None, **parameters):
     for name in (name for group in grouped(blocks, names) for name in group):
         cells = [c - 1 for c in blocks.nodes[name].shape[1:]]
         shapes[name] = (*cells, *[1] * (3 - len(cells)))
-    return CurvedFlow(blocks, fl.MultiblockGrid(shapes, blocks.interfaces, comm), comm, **parameters)
+    return kind(blocks, fl.MultiblockGrid(shapes, blocks.interfaces, comm), comm, **parameters)
 
 
 def gathered(flow, q):

@@ -51,7 +51,7 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
         "a call of a kernel is no launch that would have to be saved",
     ),
     ("cpu", "subdomains"): (
-        "coarse_weights hermitian_inverse product_with_dot",
+        "coarse_weights hermitian_inverse magnitudes lu inverse_by_lu product_with_dot",
         "the coarse matrix is sparse there, and SuperLU factors it",
     ),
     ("cuda", "threshold"): ("ilut_crout", SEQUENTIAL),
