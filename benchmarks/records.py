@@ -99,7 +99,6 @@ OLDER = {
         "robustness-2-core-intel-xeon-2026-11-21",
         "selection-gpu-nvidia-h200-2026-11-21",
         "solve-2-core-intel-xeon-2026-11-22",
-        "solve-all-cpu-2026-11-21",
         "spine-cpu-2-core-amd-epyc-2026-11-21",
         "spine-gpu-gmres-nvidia-h200-2026-11-21",
         "spine-gpu-nvidia-h200-2026-11-21",
