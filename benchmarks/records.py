@@ -67,6 +67,7 @@ SPEAKS_OF = {
     "cudss": ("preconditioners/direct/cudss.py", "kernels/cuda/runtime/cudss.py"),
     "elimination-variants": ELIMINATION,
     "fgbilu": BLOCKS,
+    "fgbilu-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "ilupack": (*MULTILEVEL, *TRIANGULAR, *METHODS),
     "memory": ALL,
     "multiblock-scaling": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
@@ -80,6 +81,7 @@ SPEAKS_OF = {
     "sequence": ("auto",),
     "solve": ("auto",),
     "solve-all": (*ELIMINATION, *METHODS),
+    "sphere-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "spine": (*ELIMINATION, *TRIANGULAR, *METHODS),
     "syncfree": ELIMINATION,
 }
