@@ -68,6 +68,7 @@ SPEAKS_OF = {
     "elimination-variants": ELIMINATION,
     "fgbilu": BLOCKS,
     "first_call_gpu": ("kernels/cuda/runtime/nvrtc.py", "kernels/cuda/runtime/instances.py"),
+    "fgbilu-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "ilupack": (*MULTILEVEL, *TRIANGULAR, *METHODS),
     "memory": ALL,
     "multiblock-scaling": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
@@ -81,6 +82,7 @@ SPEAKS_OF = {
     "sequence": ("auto",),
     "solve": ("auto",),
     "solve-all": (*ELIMINATION, *METHODS),
+    "sphere-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "spine": (*ELIMINATION, *TRIANGULAR, *METHODS),
     "syncfree": ELIMINATION,
 }

@@ -31,7 +31,7 @@ import numpy as np
 import finelu as fl
 from benchmarks.papers.flow import turbulence
 from benchmarks.papers.flow.grids import DEPTH, face_vectors, means, normal, others, volumes
-from benchmarks.papers.flow.pseudo_time import DELTA, P, U
+from benchmarks.papers.flow.pseudo_time import DELTA, Equations, P, U
 from finelu.device import namespace, synchronize, to_host
 from finelu.errors import ParameterError
 
@@ -165,7 +165,7 @@ class Group:
 # The equations in space -----------------------------------------------------------------------------------------------
 
 
-class CurvedFlow:
+class CurvedFlow(Equations):
     """Residual and Jacobian of a flow on the blocks of this process; see pseudo_time for what uses it.
 
     blocks : grids.Blocks, of all processes.  grid : fl.MultiblockGrid of the blocks of this one, those of a group one
@@ -332,25 +332,12 @@ class CurvedFlow:
         chi = nu / turbulence.SIGMA * (1 + own), nu / turbulence.SIGMA * own_by
         return [(nu * (1 + eddy), nu * eddy_by)] * self.d + [heat, chi]
 
-    def _upwinding(self, left, right, normal):
-        """|A| of flux-difference splitting at the mean state: (U / c, |U|, c, and weights of the momentum).
-
-        U is the normal velocity. The matrix M of artificial compressibility has the eigenvalues U, U + c and U - c,
-        c^2 = U^2 + beta, so |M| = |U| + (U/c) (M - U) + ((c - |U|)/c^2) (M - U)^2. Of a jump (dp, du), dU = du . n, it
-        gives (dp + U dU) / c to the mass flux and |U| du + mean (a dp + b dU) + n (d dp + e dU) to the momentum.
-        """
-        mean = (left[self.velocity] + right[self.velocity]) / 2
-        through = dot(mean, normal)
-        c = self.xp.sqrt(through * through + self.beta)
-        a = (c - abs(through)) / (c * c)
-        ratio = through / c
-        return mean, ratio, abs(through), c, (a, ratio + a * through, ratio - a * through, a * self.beta)
-
     def _fluxes(self, group, axis, Q, slopes, base):
         """(n, ...) through the faces of one axis; slopes : lines of gradients, None for those of first order."""
         near_left, near_right, normal, v = Q[..., 2:-3], Q[..., 3:-2], group.normal[axis], self.velocity
         left, right = (near_left, near_right) if slopes is None else self._states(group, axis, Q)
-        mean, ratio, speed, c, (a, b, d, e) = self._upwinding(base[..., 2:-3], base[..., 3:-2], normal)
+        mean = (base[v][..., 2:-3] + base[v][..., 3:-2]) / 2
+        ratio, speed, c, (a, b, d, e) = self.upwinding(dot(mean, normal))
         jump = right - left
         on_left, on_right = dot(left[v], normal), dot(right[v], normal)
         across = on_right - on_left
@@ -461,7 +448,8 @@ class CurvedFlow:
     def _face_derivatives(self, group, axis, Q):
         """((row, column), dF/dleft, dF/dright) of the fluxes through all faces, as if there were no boundary."""
         left, right, normal, area = Q[..., :-1], Q[..., 1:], group.normal[axis], group.area[axis]
-        mean, ratio, speed, c, (a, b, d, e) = self._upwinding(left, right, normal)
+        mean = (left[self.velocity] + right[self.velocity]) / 2
+        ratio, speed, c, (a, b, d, e) = self.upwinding(dot(mean, normal))
         half, share, xp = area / 2, group.share[axis], self.xp
         on_left, on_right = dot(left[self.velocity], normal), dot(right[self.velocity], normal)
         diffusivities = self._diffusivities((left + right) / 2)
@@ -537,12 +525,6 @@ class CurvedFlow:
 
     def matrix(self, blocks):
         return fl.MultiblockMatrix(self.grid, blocks)
-
-    def scale_rows(self, q, blocks):
-        return []  # all rows are of one size
-
-    def limited(self, q, new):
-        return new, 0
 
     def root_mean_squares(self, R, q):
         squares = self.summed(to_host((R * R).sum(axis=1)))
