@@ -139,11 +139,9 @@ OLDER = {
         "multilevel-setup-nvidia-h100-2026-11-26",
     ),
     "more kernels are compiled ahead since, by fewer threads": ("first_call_gpu-nvidia-h100-2026-11-26",),
-    "recipes changed since, ParILUT above all": ("memory-2-core-amd-epyc-2026-11-26",),
     "an update waits less since, and its factors are tested in another way": ("cudss-nvidia-h100-2026-11-25",),
     "`solve` chooses and ends in other ways since": (
         "sequence-gpu-nvidia-h100-2026-11-25",
-        "solve-2-core-amd-epyc-shared-2026-11-26",
         "solve-2-core-amd-epyc-with-extras-2026-11-23",
         "solve-2-core-intel-xeon-2026-11-23",
         "solve-gpu-nvidia-h100-cudss-2026-11-25",

@@ -32,7 +32,7 @@ GPU = (DOCS / "gpu.md").read_text()
 README = (ROOT / "README.md").read_text()
 MEASURED = (DOCS / "measured.md").read_text()
 INSIDE = (DOCS / "inside.md").read_text()
-ENDS = "solve-2-core-amd-epyc-shared-2026-11-26"  # how `solve` ends on each real matrix
+ENDS = "solve-2-core-amd-epyc-shared-2026-11-27"  # how `solve` ends on each real matrix
 
 
 @pytest.fixture(scope="module")
