@@ -67,6 +67,7 @@ SPEAKS_OF = {
     "cudss": ("preconditioners/direct/cudss.py", "kernels/cuda/runtime/cudss.py"),
     "elimination-variants": ELIMINATION,
     "fgbilu": BLOCKS,
+    "first_call_gpu": ("kernels/cuda/runtime/nvrtc.py", "kernels/cuda/runtime/instances.py"),
     "fgbilu-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "ilupack": (*MULTILEVEL, *TRIANGULAR, *METHODS),
     "memory": ALL,
@@ -100,7 +101,6 @@ OLDER = {
         "robustness-2-core-intel-xeon-2026-11-21",
         "selection-gpu-nvidia-h200-2026-11-21",
         "solve-2-core-intel-xeon-2026-11-22",
-        "solve-all-cpu-2026-11-21",
         "spine-cpu-2-core-amd-epyc-2026-11-21",
         "spine-gpu-gmres-nvidia-h200-2026-11-21",
         "spine-gpu-nvidia-h200-2026-11-21",
@@ -138,6 +138,7 @@ OLDER = {
         "multilevel-setup-2-core-amd-epyc-2026-11-26",
         "multilevel-setup-nvidia-h100-2026-11-26",
     ),
+    "more kernels are compiled ahead since, by fewer threads": ("first_call_gpu-nvidia-h100-2026-11-26",),
     "recipes changed since, ParILUT above all": ("memory-2-core-amd-epyc-2026-11-26",),
     "an update waits less since, and its factors are tested in another way": ("cudss-nvidia-h100-2026-11-25",),
     "`solve` chooses and ends in other ways since": (

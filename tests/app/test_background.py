@@ -8,6 +8,7 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from finelu import compiling, threads
 from finelu.auto import background, first_answer
 from finelu.auto.first_answer import FirstAnswer, fill_bound
 from finelu.errors import ParameterError
+from finelu.kernels import cpu
 from finelu.kernels.reference import products
 from finelu.ordering import with_little_fill
 
@@ -161,18 +163,18 @@ def alone(monkeypatch):
     """As in a program, where kernels are not compiled eagerly."""
     monkeypatch.setattr(compiling, "eager", False)
     monkeypatch.setattr(background, "_background", background._Background())
-    monkeypatch.setenv(background.VARIABLE, "")
+    monkeypatch.setenv(background.BACKGROUND, "")
     return monkeypatch
 
 
 def test_the_variable_and_the_folder_decide(alone):
     assert background.possible("system")
-    alone.setenv(background.VARIABLE, "0")
+    alone.setenv(background.BACKGROUND, "0")
     assert not background.possible("system")
-    alone.setenv(background.VARIABLE, "never")
+    alone.setenv(background.BACKGROUND, "never")
     with pytest.raises(ParameterError, match="FINELU_BACKGROUND='never'"):
         FirstAnswer((fl.gallery.poisson5(4), np.ones(16)), 1e-8, 0.0, "auto", None, np.inf)
-    alone.setenv(background.VARIABLE, "1")
+    alone.setenv(background.BACKGROUND, "1")
     assert background.possible("system")
     alone.setattr(sys, "executable", "/usr/bin/editor")
     assert not background.possible("system")
@@ -260,11 +262,9 @@ def test_within_waiting_the_call_waits(missing):
 def first(meanwhile, everywhere):
     """first(A, b, ...): whether there is to be an answer without kernels, and (solutions, why there are none)."""
 
-    def no_kernels(array):
-        raise AssertionError("a kernel is called")
-
     meanwhile(background, possible=lambda key: True, begin=lambda key, call: True, end=lambda key: None)
-    everywhere("kernels_for", no_kernels)
+    by_numpy = SimpleNamespace(vectors=SimpleNamespace(largest=cpu.vectors.largest))  # the only one that is called
+    everywhere("kernels_for", lambda array: by_numpy)
 
     def answer(A, b, rtol=1e-8, atol=0.0, criterion="auto", memory=None, end=np.inf):
         found = FirstAnswer((A, b), rtol, atol, criterion, memory, end)
@@ -387,6 +387,12 @@ def test_a_matrix_that_is_too_large_for_a_bound_is_not_ordered(first, everywhere
     assert first(fl.gallery.poisson5(4), np.ones(16)) == (None, first_answer.COSTLY)
 
 
+def test_many_columns_take_their_time(first):
+    A = fl.gallery.poisson5(4)
+    assert first(A, np.ones((16, 10**6))) == (None, first_answer.COSTLY)
+    assert first(A, np.ones((16, 3)))[0] is not None
+
+
 def test_what_the_caller_gave_is_as_it_was(first):
     A = fl.gallery.poisson5(4).tocoo()
     A = sp.csr_array(
@@ -416,6 +422,8 @@ def test_the_forms_of_kernels_are_their_references(dtype):
         kernels.residual(A.indptr, A.indices, A.data, x, b, 2.0, r, bound)
     assert np.allclose(found[1], expected[1], rtol=1e-4 if np.finfo(dtype).bits < 64 else 1e-12, atol=0)
     assert (abs(found[0] - expected[0]) <= 2 * expected[1]).all()
+    terms = [kernels.magnitudes_of_terms(A.indptr, expected[1], 4.0) for kernels in (own, products)]
+    assert np.allclose(*terms, rtol=1e-14, atol=0) and terms[0].dtype == np.float64
     for kernels, (r, _) in ((own, found), (products, expected)):
         kernels.residual_twice(A.indptr, A.indices, A.data, x, b, 2.0, r)
     assert np.array_equal(found[0], expected[0])

@@ -74,7 +74,7 @@ def test_the_code_that_records_speak_of_is_there(family):
 def test_the_code_of_a_record_is_that_of_its_device():
     assert ":(glob)src/finelu/kernels/cuda/selection.*" in speaks_of("selection-gpu-nvidia-h200-2026-11-21")
     assert ":(glob)src/finelu/kernels/cpu/selection.*" in speaks_of("selection-2-core-2026-11-21")
-    assert speaks_of("solve-all-cpu-2026-11-21") != speaks_of("solve-2-core-2026-11-21")
+    assert speaks_of("solve-all-cpu-2026-11-27") != speaks_of("solve-2-core-2026-11-21")
 
 
 def test_the_commit_of_a_record_is_the_first_that_its_page_names(tmp_path, meanwhile):

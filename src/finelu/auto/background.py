@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from finelu import compiling
-from finelu.errors import ParameterError
-from finelu.machine_code import folder
+from finelu.machine_code import BACKGROUND, background_is_wanted, folder
 from finelu.threads import get_num_threads, set_num_threads
 
-VARIABLE = "FINELU_BACKGROUND"  # 0: each call compiles its own kernels
 PROGRAM = """
 import sys
 sys.path[:] = {path!r}
@@ -75,10 +73,7 @@ def possible(key: Any) -> bool:
     key : of the system, hashable.
     Raises ParameterError if the variable is neither 0 nor 1.
     """
-    wish = os.environ.get(VARIABLE, "")
-    if wish not in ("", "0", "1"):
-        raise ParameterError(f"{VARIABLE}={wish!r}; '0', '1' or nothing is needed.")
-    if wish == "0" or compiling.eager or _background.forked or not _is_python() or not _is_kept():
+    if not background_is_wanted() or compiling.eager or _background.forked or not _is_python() or not _is_kept():
         return False
     return _background.works or key not in _background.tried
 
@@ -107,7 +102,7 @@ def begin(key: Any, call: dict[str, Any]) -> bool:
         _background.key = key
         _background.tried.add(key)
         packed = pickle.dumps((get_num_threads(), call), protocol=5)
-        environment = os.environ | {VARIABLE: "0", compiling.SILENT: "1"}
+        environment = os.environ | {BACKGROUND: "0", compiling.SILENT: "1"}
         environment |= {"FINELU_CACHE": "", "NUMBA_CACHE_DIR": str(folder())}  # whatever the working folder is now
         try:
             _background.process = process = subprocess.Popen(

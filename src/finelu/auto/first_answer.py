@@ -2,7 +2,7 @@
 
 Complete factors by SciPy's SuperLU, and steps of refinement, where a bound of their fill shows that they are cheap;
 else conjugate gradients, for a Hermitian A with a positive diagonal. x has to pass the same test as that of any rung:
-`Criterion` judges it, with NumPy's forms of the three kernels that it calls.
+`Criterion` judges it, with NumPy's forms of the kernels that it calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from finelu import deadline
 from finelu.auto import background
 from finelu.auto.attempt import REFINEMENTS
 from finelu.auto.choose import SYMMETRIC_PATTERN
-from finelu.auto.cost import RATES, SECONDS, USABLE
+from finelu.auto.cost import COLUMN_FILL, RATES, SECONDS, USABLE
 from finelu.auto.ladder import TINY
 from finelu.auto.precision import precise
 from finelu.compiling import now
@@ -63,6 +63,7 @@ class FirstAnswer:
     memory : bytes for the factors, None for a part of the free memory.
     end : a time of `compiling.now`.
 
+    Attributes:
     b : (n,) or (n, k), in the dtype of x.
     recipe : that of the answer, None without any.
     refused : why the call has to compile its kernels, in words; "" if it does not, or was never asked to do otherwise.
@@ -123,7 +124,7 @@ class FirstAnswer:
         """The recipe of an answer that is expected to be cheap."""
         A, n, seconds = self._A, self._A.shape[0], min(MOST_SECONDS, (self.end - now()) / 2)
         row, entry, flop = SECONDS["superlu"]
-        diagonal = A.diagonal()
+        diagonal, columns = A.diagonal(), self.b.size // n
         if LEAST_FILL * (row * n + entry * A.nnz) <= seconds:
             pattern, longest = _pattern(A), int(np.diff(A.indptr).max())
             paired = pattern.multiply(pattern.T).nnz >= SYMMETRIC_PATTERN * A.nnz
@@ -133,12 +134,14 @@ class FirstAnswer:
             elif float((np.diff(A.indptr).astype(float) ** 2).sum()) <= MOST_SQUARES:
                 fill = fill_bound(pattern.T @ pattern)  # whichever rows are exchanged: George & Ng 1985
             expected = row * n + entry * fill.nnz + flop * fill.flops
-            if not paired and A.nnz <= SHORT * n and longest <= DENSE * math.sqrt(n):
-                expected = min(expected, RATES.columnwise * A.nnz)
+            sparse = not paired and A.nnz <= SHORT * n and longest <= DENSE * math.sqrt(n)
+            if sparse and RATES.columnwise * A.nnz < expected:
+                expected, fill = RATES.columnwise * A.nnz, Fill(COLUMN_FILL * A.nnz, 0.0)
+            expected += columns * (RATES.overhead + RATES.cg * fill.nnz)
             memory = USABLE * free_memory(A.data) if self.memory is None else self.memory
             if expected <= seconds and fill.nnz * (A.dtype.itemsize + A.indices.itemsize) <= memory:
                 return SparseLU(ordering=ordering, backend="superlu")
-        self._most = int(seconds / (RATES.cg * (A.nnz + n)))
+        self._most = int(seconds / columns / (RATES.overhead + RATES.cg * (A.nnz + n)))
         worth = self._most >= LEAST_ITERATIONS and bool((diagonal.real > 0).all())
         return Jacobi() if worth and (A - A.conj().T).count_nonzero() == 0 else None
 
@@ -324,6 +327,11 @@ def _residual_twice(indptr: Any, indices: Any, data: Any, x: Any, b: Any, factor
     r.imag = factor * _exact_sums(indptr, b.imag / factor, (-data.real, x.imag), (-data.imag, x.real))
 
 
+def _magnitudes_of_terms(indptr: Any, bound: Any, factor: float) -> Any:
+    """See kernels/reference/products.py."""
+    return bound / (np.diff(indptr) + 1) * factor
+
+
 def _exact_sums(indptr: Any, start: Any, *products: tuple[Any, Any]) -> Any:
     """start_i + the sum of the products of row i, rounded once; NaN for a row whose terms leave the range.
 
@@ -350,6 +358,9 @@ def _halves(a: Any) -> tuple[Any, Any]:
     return high, a - high
 
 
-_vectors, _products = SimpleNamespace(norm=_norm), SimpleNamespace(residual=_residual, residual_twice=_residual_twice)
+_vectors = SimpleNamespace(norm=_norm)
+_products = SimpleNamespace(
+    residual=_residual, residual_twice=_residual_twice, magnitudes_of_terms=_magnitudes_of_terms
+)
 # What `Residual` asks a system for
 NUMPY = SimpleNamespace(xp=np, decides=np, comm=None, kernels=SimpleNamespace(vectors=_vectors, products=_products))

@@ -55,6 +55,7 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
         "the coarse matrix is sparse there, and SuperLU factors it",
     ),
     ("cuda", "threshold"): ("ilut_crout", SEQUENTIAL),
+    ("cpu", "vectors"): ("largest", "NumPy's is taken there, without a compiler"),
     ("reference", "vectors"): ("first_bad", "its kernels return the row itself"),
 }
 

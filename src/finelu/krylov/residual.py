@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, to_host
+from finelu.device import namespace, on_gpu, to_host
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
@@ -194,7 +194,9 @@ class Residual(Measures):
 
 def largest(v: Any) -> float:
     """The largest magnitude in an array, on the host; 0 for an empty one."""
-    return kernels_for(v).vectors.largest(v) if v.size else 0.0
+    if not v.size:
+        return 0.0
+    return kernels_for(v).vectors.largest(v) if on_gpu(v) else float(abs(v).max())
 
 
 def terms_are_even(bound: Any) -> bool:
