@@ -91,7 +91,7 @@ def test_the_jacobian_is_the_derivative_of_the_first_order_residual(blocks, stre
     if flow.scalars:  # where chi falls by itself: what makes it rise is left out
         q[-1] = rng.uniform(5.0, 9.0, flow.cells)
     memory = flow.new_blocks()
-    for values in memory.values():
+    for values in memory:
         values[...] = np.nan
     flow.jacobian(q, memory)
     A = flow.matrix(memory)
