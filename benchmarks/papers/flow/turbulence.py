@@ -36,9 +36,8 @@ def source(chi, vorticity, distance, nu):
     """Production less destruction; all arguments but nu are arrays of one shape."""
     xp = namespace(chi)
     above = xp.maximum(chi, 0)
-    fv1 = above**3 / (above**3 + CV1**3)
     unit = nu / (KAPPA * distance) ** 2
-    extra = above * unit * (1 - above / (1 + above * fv1))
+    extra = above * unit * (1 - above / (1 + eddy(chi)[0]))
     limited = vorticity * (CV2**2 * vorticity + CV3 * extra)
     limited /= xp.maximum((CV3 - 2 * CV2) * vorticity - extra, 1e-30)
     strain = vorticity + xp.where(extra >= -CV2 * vorticity, extra, limited)
