@@ -16,6 +16,7 @@ if not (ROOT / "examples").exists():
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 import body_flow  # noqa: E402
+import sphere_flow  # noqa: E402
 
 from benchmarks.papers.flow import body, grids, turbulence  # noqa: E402
 from benchmarks.papers.flow import sphere as around_sphere  # noqa: E402
@@ -91,7 +92,7 @@ def test_the_jacobian_is_the_derivative_of_the_first_order_residual(blocks, stre
     if flow.scalars:  # where chi falls by itself: what makes it rise is left out
         q[-1] = rng.uniform(5.0, 9.0, flow.cells)
     memory = flow.new_blocks()
-    for values in memory.values():
+    for values in memory:
         values[...] = np.nan
     flow.jacobian(q, memory)
     A = flow.matrix(memory)
@@ -401,23 +402,34 @@ def test_a_folded_cell_is_named():
         ring(nodes, 2)
 
 
+CYLINDER = "cylinder --cells 24 12 --method correct --blocks"
+
+
 @pytest.mark.parametrize(
-    ("processes", "blocks", "more"), [(2, 3, ""), (2, 3, "--re 100 --dt 0.4 --steps 3 --every 1"), (2, 1, "")]
+    ("program", "arguments"),
+    [
+        (body_flow, f"{CYLINDER} 3"),
+        (body_flow, f"{CYLINDER} 3 --re 100 --dt 0.4 --steps 3 --every 1"),
+        (sphere_flow, "--cells 4 9 --blocks 6 --tolerance 1e-3"),
+    ],
+    ids=["steady", "in time", "sphere"],
 )
-def test_processes_share_the_blocks(capsys, monkeypatch, processes, blocks, more):
+def test_processes_share_the_blocks(capsys, monkeypatch, program, arguments):
     pytest.importorskip("mpi4py")
     monkeypatch.setenv("FINELU_NUM_THREADS", "1")
-    arguments = ["cylinder", "--cells", "24", "12", "--blocks", str(blocks), "--method", "correct", *more.split()]
-    done = launched(processes, sys.executable, ROOT / "examples" / "body_flow.py", *arguments, "--mpi")
-    if blocks < processes:
-        assert done.stderr.count("error: 2 processes for 1 blocks") == 1 and "Traceback" not in done.stderr
-        assert done.returncode != 0
-    else:
-        assert done.returncode == 0, done.stderr
-        body_flow.main(arguments)
-        out = capsys.readouterr().out
+    done = launched(2, sys.executable, program.__file__, *arguments.split(), "--mpi")
+    assert done.returncode == 0, done.stderr
+    program.main(arguments.split())
 
-        def results(text):  # the lines of a steady flow, or of its time steps
-            return [line for line in text.splitlines() if line.startswith(("drag", "  "))]
+    def results(text):  # the lines of a steady flow, or of its time steps
+        return [line for line in text.splitlines() if line.startswith(("drag", "Nusselt", "  "))]
 
-        assert results(done.stdout) == results(out) != []
+    assert results(done.stdout) == results(capsys.readouterr().out) != []
+
+
+def test_more_processes_than_blocks_are_an_error_of_all(monkeypatch):
+    pytest.importorskip("mpi4py")
+    monkeypatch.setenv("FINELU_NUM_THREADS", "1")
+    done = launched(2, sys.executable, body_flow.__file__, *CYLINDER.split(), "1", "--mpi")
+    assert done.stderr.count("error: 2 processes for 1 blocks") == 1 and "Traceback" not in done.stderr
+    assert done.returncode != 0

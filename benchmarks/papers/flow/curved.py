@@ -403,27 +403,20 @@ class CurvedFlow(Equations):
     # What PseudoTime asks for.
 
     def new_blocks(self):
-        """Memory for the blocks of the Jacobian, {name: (7, I, J, K, n, n)}, those of a group side by side."""
-        self.memory = [
-            self.xp.empty((len(g.names), 7, *g.shape, *[1] * (3 - self.d), self.n, self.n)) for g in self.groups
-        ]
-        return {
-            name: blocks[b]
-            for g, blocks in zip(self.groups, self.memory, strict=True)
-            for b, name in enumerate(g.names)
-        }
+        """Memory for the blocks of the Jacobian, (blocks, 7, I, J, K, n, n) for each group."""
+        flat = [1] * (3 - self.d)
+        return [self.xp.empty((len(g.names), 7, *g.shape, *flat, self.n, self.n)) for g in self.groups]
 
     def jacobian(self, q, blocks):
-        """Write dR/dq of the first-order residual into blocks, those of `new_blocks`.
+        """Write dR/dq of the first-order residual into blocks.
 
         At fixed upwind coefficients and gradients in the source of chi, of which only what damps chi counts.
         """
         xp = self.xp
         lines = self._lines(self.parts(q), 1)
         gradients = self._gradients(lines, 1) if self.scalars else [None] * len(self.groups)
-        for group, along, gradient, part, memory in zip(
-            self.groups, lines, gradients, self.parts(q), self.memory, strict=True
-        ):
+        every = zip(self.groups, lines, gradients, self.parts(q), blocks, strict=True)
+        for group, along, gradient, part, memory in every:
             memory[...] = 0
             entries = xp.moveaxis(memory, (1, -2, -1), (0, 1, 2))  # (7, n, n, blocks, I, J, K)
             entries = entries if self.d == 3 else entries[..., 0]
@@ -517,14 +510,15 @@ class CurvedFlow(Equations):
     def diagonals(self, blocks):
         """(cells, their diagonal blocks), block by block."""
         found, at = [], 0
-        for name in self.grid.names:
-            delta = blocks[name][DELTA].reshape(-1, self.n, self.n)
+        for block in (block for memory in blocks for block in memory):
+            delta = block[DELTA].reshape(-1, self.n, self.n)
             found.append((slice(at, at + len(delta)), delta))
             at += len(delta)
         return found
 
     def matrix(self, blocks):
-        return fl.MultiblockMatrix(self.grid, blocks)
+        every = (block for memory in blocks for block in memory)
+        return fl.MultiblockMatrix(self.grid, dict(zip(self.grid.names, every, strict=True)))
 
     def root_mean_squares(self, R, q):
         squares = self.summed(to_host((R * R).sum(axis=1)))
