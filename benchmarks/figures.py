@@ -40,8 +40,8 @@ SPINE_GMRES = "spine-gpu-gmres-nvidia-h200-2026-11-21"
 SPINE_CPU = "spine-cpu-2-core-amd-epyc-2026-11-21"
 PARILUT_GPU = "parilut-gpu-nvidia-h200-2026-11-23"
 PARILUT_CPU = "parilut-cpu-2-core-intel-xeon-2026-11-23"
-BLOCKS = "fgbilu-nvidia-h200-2026-11-22"
-MEMORY = "memory-2-core-amd-epyc-2026-11-26"
+BLOCKS = "fgbilu-nvidia-h100-2026-11-26"
+MEMORY = "memory-2-core-amd-epyc-2026-11-27"
 README, MEASURED = ROOT / "README.md", ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- figures {}: python -m benchmarks.figures writes them -->", "<!-- end of figures -->"
 GRID = "65x65x65"  # of block ILU: 6 unknowns a cell
@@ -90,7 +90,7 @@ def load(name: str) -> Run:
 
 def where(run: Run) -> str:
     if "gpu" in run.machine:
-        return "one H200"
+        return f"one {run.machine['gpu'].split()[1]}"
     return f"{run.machine['cores']} cores, {'Intel Xeon' if 'Xeon' in run.machine['cpu'] else 'AMD EPYC'}"
 
 
@@ -210,7 +210,7 @@ def kernel_figures() -> Iterator[Figure]:
         theirs = fgbilu.ms(blocks, GRID, work, who="cusparse")
         ours = fgbilu.ms(blocks, GRID, work, device="gpu", variant="CL, pivoting")
         if theirs and ours:
-            yield Figure(called, gpu, peer, BLOCKS, {GRID: theirs / ours}, kernel=True)
+            yield Figure(called, where(blocks), peer, BLOCKS, {GRID: theirs / ours}, kernel=True)
 
 
 def figures() -> list[Figure]:

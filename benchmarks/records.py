@@ -26,7 +26,7 @@ from benchmarks.harness.options import command
 from benchmarks.harness.table import table
 from finelu.errors import FileError
 
-NAME = re.compile(r"[a-z]\w*-[\w-]*\d{4}-\d\d-\d\d(?:-[a-z]\w*)*")  # of a record, as pages write it
+NAME = re.compile(r"[a-z]\w*-[\w-]*\d{4}-\d\d-\d\d")  # of a record, as pages write it
 COMMIT = re.compile(r"\bcommit:? ([0-9a-f]{7,40}(?:-dirty)?)\b")
 LIST = re.compile(r"<!-- figures older.*?<!-- end of figures -->", re.DOTALL)
 
@@ -43,8 +43,20 @@ THRESHOLD = (
     "preconditioners/threshold.py",
     "kernels/{}/threshold.*",
 )
-PARILUT = ("preconditioners/parilut.py", "kernels/{}/candidates.*", "kernels/{}/pattern.*", "kernels/{}/sweeps.*")
-MULTILEVEL = ("preconditioners/multilevel", "kernels/{}/*crout*", "kernels/{}/independent.*", "kernels/cpu/matching.py")
+PARILUT = (
+    "preconditioners/parilut.py",
+    "preconditioners/sweeps.py",
+    "kernels/{}/candidates.*",
+    "kernels/{}/pattern.*",
+    "kernels/{}/sweeps.*",
+)
+MULTILEVEL = (
+    "preconditioners/multilevel",
+    "kernels/{}/*crout*",
+    "kernels/{}/independent.*",
+    "kernels/cpu/matching.py",
+    "kernels/cpu/minimum_degree.py",
+)
 SCHWARZ = ("preconditioners/schwarz", "kernels/{}/subdomains.*", "kernels/{}/partition.*", "kernels/{}/coarse_space.*")
 BLOCKS = ("preconditioners/block_ilu.py", "kernels/{}/stencil*", "kernels/{}/blocks.*")
 ALL = ("preconditioners/*.py", "preconditioners/*/recipe.py", "preconditioners/multilevel", "kernels/{}/*.*")
@@ -55,6 +67,8 @@ SPEAKS_OF = {
     "cudss": ("preconditioners/direct/cudss.py", "kernels/cuda/runtime/cudss.py"),
     "elimination-variants": ELIMINATION,
     "fgbilu": BLOCKS,
+    "first_call_gpu": ("kernels/cuda/runtime/nvrtc.py", "kernels/cuda/runtime/instances.py"),
+    "fgbilu-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "ilupack": (*MULTILEVEL, *TRIANGULAR, *METHODS),
     "memory": ALL,
     "multiblock-scaling": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
@@ -68,6 +82,7 @@ SPEAKS_OF = {
     "sequence": ("auto",),
     "solve": ("auto",),
     "solve-all": (*ELIMINATION, *METHODS),
+    "sphere-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "spine": (*ELIMINATION, *TRIANGULAR, *METHODS),
     "syncfree": ELIMINATION,
 }
@@ -79,7 +94,6 @@ SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
     NO_COMMIT: (
         "elimination-variants-nvidia-h200-2026-11-21",
-        "fgbilu-nvidia-h200-2026-11-22",
         "ilupack-nvidia-h200-2026-11-21",
         "petsc-scaling-2-core-intel-xeon-2026-11-21",
         "petsc-scaling-nvidia-h200-x2-2026-11-22",
@@ -87,7 +101,6 @@ OLDER = {
         "robustness-2-core-intel-xeon-2026-11-21",
         "selection-gpu-nvidia-h200-2026-11-21",
         "solve-2-core-intel-xeon-2026-11-22",
-        "solve-all-cpu-2026-11-21",
         "spine-cpu-2-core-amd-epyc-2026-11-21",
         "spine-gpu-gmres-nvidia-h200-2026-11-21",
         "spine-gpu-nvidia-h200-2026-11-21",
@@ -102,6 +115,7 @@ OLDER = {
     SHARED: (
         "body-flow-2-core-amd-epyc-2026-11-26",
         "calls-2-core-intel-xeon-2026-11-23",
+        "fgbilu-nvidia-h100-2026-11-26",
         "multiblock-scaling-16-core-intel-xeon-2026-11-26",
         "multiblock-scaling-nvidia-h200-x2-64-2026-11-26",
         "multiblock-scaling-nvidia-h200-x2-64-no-nccl-2026-11-26",
@@ -124,10 +138,10 @@ OLDER = {
         "multilevel-setup-2-core-amd-epyc-2026-11-26",
         "multilevel-setup-nvidia-h100-2026-11-26",
     ),
+    "more kernels are compiled ahead since, by fewer threads": ("first_call_gpu-nvidia-h100-2026-11-26",),
     "an update waits less since, and its factors are tested in another way": ("cudss-nvidia-h100-2026-11-25",),
     "`solve` chooses and ends in other ways since": (
         "sequence-gpu-nvidia-h100-2026-11-25",
-        "solve-2-core-amd-epyc-shared-2026-11-26",
         "solve-2-core-amd-epyc-with-extras-2026-11-23",
         "solve-2-core-intel-xeon-2026-11-23",
         "solve-gpu-nvidia-h100-cudss-2026-11-25",

@@ -35,7 +35,8 @@ def parser():
         case.add_argument("--dt", type=program.not_negative, help="physical time step; 0: steady (by --re and --grid)")
         case.add_argument("--steps", type=program.at_least(1), help="the most: pseudo steps (500), or those in time")
         program.add_blocks(case, 50.0, f"{body.LEAST[name]}, or one a process")
-        program.add_march(case, corrections=60, rtol=0.05, method="gmres; correct with --mpi", in_time=True)
+        method, tolerance = "gmres; correct with --mpi", "1e-6, in time 3e-3"
+        program.add_march(case, corrections=60, rtol=0.05, method=method, tolerance=tolerance, in_time=True)
     return top
 
 

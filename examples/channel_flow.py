@@ -43,7 +43,7 @@ def parser():
         else:
             case.add_argument("--unknowns", type=int, choices=(4, 6), default=4, help="of a cell; 6: k and omega too")
             case.add_argument("--steps", type=program.at_least(1), default=500, help="the most pseudo steps (500)")
-        program.add_march(case, corrections=20, rtol=0.1)
+        program.add_march(case, corrections=20, rtol=0.1, tolerance="1e-6, six unknowns 1e-8, in time 1e-4")
     return top
 
 

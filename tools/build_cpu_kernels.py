@@ -96,7 +96,13 @@ def work(kinds: list[tuple[str, bool]]) -> tuple[list[tuple[str, bool, int]], li
     first = len(list(usual_pieces(COMMON[0]))) if COMMON in kinds else 0
     everything = [(dtype, long, k) for dtype, long in kinds for k in range(len(list(pieces(dtype, BLOCKS))))]
     usual = [(*COMMON, k) for k in range(first)]
-    return usual, [piece for piece in everything if piece not in usual]
+    return from_both_ends(usual), from_both_ends([piece for piece in everything if piece not in usual])
+
+
+def from_both_ends(pieces: list[tuple[str, bool, int]]) -> list[tuple[str, bool, int]]:
+    """The first, the last, the second: neighbours take many of the same kernels, which several processes that ran them
+    at the same time would each compile."""
+    return [pieces[-1 - k // 2 if k % 2 else k // 2] for k in range(len(pieces))]
 
 
 def compile_all(pieces: list[tuple[str, bool, int]], jobs: int) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.harness import ROOT
 from benchmarks.harness.record import finite
+from finelu.device import require_gpu
 from finelu.errors import ParameterError
 
 OPEN_MPI = {
@@ -53,7 +54,6 @@ def answer(worker: Callable[[dict[str, Any]], dict[str, Any]], task: str) -> Non
 
 def own_gpu(comm: Any) -> Any:
     """cupy, with the GPU of this process made current."""
-    import cupy
-
-    cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
-    return cupy
+    xp = require_gpu()
+    xp.cuda.Device(comm.rank % xp.cuda.runtime.getDeviceCount()).use()
+    return xp

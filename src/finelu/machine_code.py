@@ -24,6 +24,7 @@ from typing import Any
 from finelu import compiling
 from finelu.errors import ParameterError
 
+BACKGROUND = "FINELU_BACKGROUND"  # a variable, 0: each call compiles its own kernels
 INDEX = "index.json"
 DAY = 86_400  # seconds
 LIMIT = 1 << 30  # bytes of the user's cache folder: all kernels in the four dtypes of twenty versions of their sources
@@ -35,6 +36,14 @@ def is_wanted() -> bool:
     if wish not in ("", "compile"):
         raise ParameterError(f"FINELU_KERNELS={wish!r}; 'compile', or nothing, is needed.")
     return not wish
+
+
+def background_is_wanted() -> bool:
+    """Whether code may be compiled ahead of the calls for it. ParameterError if the variable is neither 0 nor 1."""
+    wish = os.environ.get(BACKGROUND, "")
+    if wish not in ("", "0", "1"):
+        raise ParameterError(f"{BACKGROUND}={wish!r}; '0', '1' or nothing is needed.")
+    return wish != "0"
 
 
 class Archive:

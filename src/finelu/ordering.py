@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -399,8 +400,13 @@ def with_little_fill(A: Any, ordering: str = "auto", job: OrderingJob | None = N
 
 
 def _metis_for(S: Any, fill: Fill) -> Any:
-    """METIS, if it is installed, takes less time than a factorization with that fill, and has that time; else None."""
-    return _installed("pymetis") if fill.flops > METIS_WORK * S.nnz and _metis_in_time(S) else None
+    """METIS, if it is installed and worth its time; else None."""
+    return _installed("pymetis") if _metis_is_worth(S, fill) else None
+
+
+def _metis_is_worth(S: Any, fill: Fill) -> bool:
+    """Whether METIS takes less time than a factorization with that fill, and has that time."""
+    return fill.flops > METIS_WORK * S.nnz and _metis_in_time(S)
 
 
 def _metis_in_time(S: Any) -> bool:
@@ -443,7 +449,7 @@ class OrderingJob:
     def goes_on(self) -> bool:
         """Whether `with_little_fill` goes on to METIS."""
         S, _, fill = self.found()
-        return _metis_for(S, fill) is not None
+        return _metis_is_worth(S, fill) and find_spec("pymetis") is not None  # its import takes 5 ms
 
     @property
     def is_long(self) -> bool:

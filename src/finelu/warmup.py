@@ -26,6 +26,7 @@ from finelu.partition import partition
 from finelu.preconditioners import OWN, BlockILU0, BlockJacobi, Recipe, Schwarz, SparseLU
 from finelu.properties import properties
 from finelu.scaling import matching
+from finelu.selection import threshold
 from finelu.triangular import TriangularSolver
 
 DTYPES = ("float64", "float32", "complex128", "complex64")
@@ -111,7 +112,7 @@ def usual_pieces(name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
         matrices = [symmetric] if recipe.hermitian else [symmetric, general]
         yield f"{recipe.name}, {dtype}", partial(_factor, recipe, matrices, b)
     yield f"subdomains, {dtype}", partial(_subdomains, dtype)
-    yield f"orderings, {dtype}", partial(_order, symmetric, general)
+    yield f"orderings and other tools, {dtype}", partial(_use_tools, symmetric, general)
     yield f"long vectors, {dtype}", partial(_shared, dtype)
     for method in krylov.OWN:
         yield f"{method.name}, {dtype}", partial(method.solve, symmetric, b, maxiter=60, rtol=1e-3)
@@ -191,9 +192,10 @@ def _blocks(dtype: np.dtype[Any], size: int) -> None:
             krylov.richardson(A, b, M=F, maxiter=2)
 
 
-def _order(symmetric: CSR, general: CSR) -> None:
+def _use_tools(symmetric: CSR, general: CSR) -> None:
     partition(general, 64, "aggregate")  # bricks are what Schwarz takes here
     SparseLU(ordering="amd").factor(general)  # by default systems as small as these are ordered by SuperLU
     matching(general)
     matching(symmetric, symmetric=True)
+    threshold(general.data, general.nnz // 2)
     TriangularSolver(tril(general.tosparse(), format="csr")).solve(np.ones(general.n, general.dtype))

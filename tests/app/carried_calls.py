@@ -119,7 +119,7 @@ def use_tools(dtype):
         order(A)
     fl.scaling.matching(A), fl.scaling.equilibrate(A)
     fl.partition.partition(A, 20)
-    fl.selection.kth_smallest(A.data, 5), fl.selection.threshold(A.data, 5)
+    fl.selection.kth_smallest(abs(A.data), 5), fl.selection.threshold(A.data, 5)
     lower = sp.tril(A.tosparse(), format="csr")
     fl.triangular.TriangularSolver(lower).solve(np.ones(A.n, dtype))
     if dtype != np.dtype("float32"):

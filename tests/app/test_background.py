@@ -8,6 +8,7 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from finelu import compiling, threads
 from finelu.auto import background, first_answer
 from finelu.auto.first_answer import FirstAnswer, fill_bound
 from finelu.errors import ParameterError
+from finelu.kernels import cpu
 from finelu.kernels.reference import products
 from finelu.ordering import with_little_fill
 
@@ -143,6 +145,7 @@ def test_there_is_one_at_a_time_none_twice_and_none_in_a_forked_child(tmp_path):
         + """
 first = begin()
 print(begin() is first, background.possible("system"), background.possible("other"))
+background.end("other")
 print(first.wait(), background.possible("system"), background.possible("other"))
 sys.stdout.flush()
 if not os.fork():
@@ -160,18 +163,18 @@ def alone(monkeypatch):
     """As in a program, where kernels are not compiled eagerly."""
     monkeypatch.setattr(compiling, "eager", False)
     monkeypatch.setattr(background, "_background", background._Background())
-    monkeypatch.setenv(background.VARIABLE, "")
+    monkeypatch.setenv(background.BACKGROUND, "")
     return monkeypatch
 
 
 def test_the_variable_and_the_folder_decide(alone):
     assert background.possible("system")
-    alone.setenv(background.VARIABLE, "0")
+    alone.setenv(background.BACKGROUND, "0")
     assert not background.possible("system")
-    alone.setenv(background.VARIABLE, "never")
+    alone.setenv(background.BACKGROUND, "never")
     with pytest.raises(ParameterError, match="FINELU_BACKGROUND='never'"):
-        background.possible("system")
-    alone.setenv(background.VARIABLE, "1")
+        FirstAnswer((fl.gallery.poisson5(4), np.ones(16)), 1e-8, 0.0, "auto", None, np.inf)
+    alone.setenv(background.BACKGROUND, "1")
     assert background.possible("system")
     alone.setattr(sys, "executable", "/usr/bin/editor")
     assert not background.possible("system")
@@ -202,7 +205,7 @@ def missing(meanwhile):
         return fl.as_csr(A, **options)
 
     meanwhile(import_module("finelu.auto.solve"), as_csr=as_csr)
-    meanwhile(background, possible=lambda key: True, begin=lambda key, call: True)
+    meanwhile(background, possible=lambda key: True, begin=lambda key, call: True, end=lambda key: None)
     return asked
 
 
@@ -259,11 +262,9 @@ def test_within_waiting_the_call_waits(missing):
 def first(meanwhile, everywhere):
     """first(A, b, ...): whether there is to be an answer without kernels, and (solutions, why there are none)."""
 
-    def no_kernels(array):
-        raise AssertionError("a kernel is called")
-
-    meanwhile(background, possible=lambda key: True, begin=lambda key, call: True)
-    everywhere("kernels_for", no_kernels)
+    meanwhile(background, possible=lambda key: True, begin=lambda key, call: True, end=lambda key: None)
+    by_numpy = SimpleNamespace(vectors=SimpleNamespace(largest=cpu.vectors.largest))  # the only one that is called
+    everywhere("kernels_for", lambda array: by_numpy)
 
     def answer(A, b, rtol=1e-8, atol=0.0, criterion="auto", memory=None, end=np.inf):
         found = FirstAnswer((A, b), rtol, atol, criterion, memory, end)
@@ -310,6 +311,17 @@ def test_it_solves_to_the_tolerance_without_a_kernel(first, everywhere, A, costl
         assert len(solution.history) == solution.iterations + 1
         assert solution.method == ("cg" if costly else "refinement")
         assert solution.x.dtype == np.result_type(A.dtype, np.float64)
+
+
+def checked(A):
+    return first_answer._csr(sp.csr_array(A))
+
+
+@pytest.mark.parametrize("form", [sp.coo_matrix, sp.csc_array, sp.bsr_array, np.array, checked])
+def test_it_takes_what_solve_takes(first, form):
+    A = fl.gallery.convection_diffusion(4).tocsr()
+    ((solution,), _) = first(form(A.toarray()), list(range(64)))
+    assert np.allclose(A @ solution.x, range(64))
 
 
 def test_single_precision_stays_where_the_tolerance_allows(first):
@@ -367,6 +379,20 @@ def test_neither_time_nor_memory_is_exceeded(first):
     assert first(A, b, memory=1e9)[0] is not None
 
 
+def test_a_matrix_that_is_too_large_for_a_bound_is_not_ordered(first, everywhere):
+    everywhere("fill_bound", lambda pattern: pytest.fail("ordered"))
+    everywhere("LEAST_FILL", 1e9)
+    assert first(fl.gallery.poisson5(4), np.ones(16))[0][0].method == "cg"
+    everywhere("LEAST_ITERATIONS", 10**9)
+    assert first(fl.gallery.poisson5(4), np.ones(16)) == (None, first_answer.COSTLY)
+
+
+def test_many_columns_take_their_time(first):
+    A = fl.gallery.poisson5(4)
+    assert first(A, np.ones((16, 10**6))) == (None, first_answer.COSTLY)
+    assert first(A, np.ones((16, 3)))[0] is not None
+
+
 def test_what_the_caller_gave_is_as_it_was(first):
     A = fl.gallery.poisson5(4).tocoo()
     A = sp.csr_array(
@@ -396,6 +422,8 @@ def test_the_forms_of_kernels_are_their_references(dtype):
         kernels.residual(A.indptr, A.indices, A.data, x, b, 2.0, r, bound)
     assert np.allclose(found[1], expected[1], rtol=1e-4 if np.finfo(dtype).bits < 64 else 1e-12, atol=0)
     assert (abs(found[0] - expected[0]) <= 2 * expected[1]).all()
+    terms = [kernels.magnitudes_of_terms(A.indptr, expected[1], 4.0) for kernels in (own, products)]
+    assert np.allclose(*terms, rtol=1e-14, atol=0) and terms[0].dtype == np.float64
     for kernels, (r, _) in ((own, found), (products, expected)):
         kernels.residual_twice(A.indptr, A.indices, A.data, x, b, 2.0, r)
     assert np.array_equal(found[0], expected[0])

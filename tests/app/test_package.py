@@ -108,6 +108,7 @@ def test_every_module_that_is_not_hidden_is_offered_for_completion():
         "deferred",
         "device",
         "foreign",
+        "machine_code",
         "processes",
         "registry",
         "validation",

@@ -9,11 +9,12 @@ import pytest
 
 from finelu.errors import FileError
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
-from benchmarks import records
-from benchmarks.harness import RESULTS
-from benchmarks.records import (
+from benchmarks import records  # noqa: E402
+from benchmarks.harness import RESULTS  # noqa: E402
+from benchmarks.records import (  # noqa: E402
     changed,
     cited,
     code_of,
@@ -63,10 +64,17 @@ def test_a_page_cannot_name_a_record_that_is_not_there(tmp_path):
         speaks_of("unheard-of-2026-11-21")
 
 
+@pytest.mark.parametrize("family", records.SPEAKS_OF)
+def test_the_code_that_records_speak_of_is_there(family):
+    for path in records.SPEAKS_OF[family]:
+        here = [found for device in ("cpu", "cuda") for found in (ROOT / "src/finelu").glob(path.format(device))]
+        assert here, f"{path} is no code any more: name what took its place in benchmarks/records.py"
+
+
 def test_the_code_of_a_record_is_that_of_its_device():
     assert ":(glob)src/finelu/kernels/cuda/selection.*" in speaks_of("selection-gpu-nvidia-h200-2026-11-21")
     assert ":(glob)src/finelu/kernels/cpu/selection.*" in speaks_of("selection-2-core-2026-11-21")
-    assert speaks_of("solve-all-cpu-2026-11-21") != speaks_of("solve-2-core-2026-11-21")
+    assert speaks_of("solve-all-cpu-2026-11-27") != speaks_of("solve-2-core-2026-11-21")
 
 
 def test_the_commit_of_a_record_is_the_first_that_its_page_names(tmp_path, meanwhile):

@@ -317,6 +317,10 @@ def vectors(d):
         close(d, size, np.array([np.linalg.norm(x)], real), "a norm", 1e6)
         k.size_of_dot(X, Y, size)
         close(d, k.added(X, Y), x + y, "added", 4)
+        half = d.new(n, dtype)
+        k.scaled(d.move(np.full(1, 0.5, real)), X, half)
+        close(d, half, 0.5 * x, "scaled", 0)
+        close(d, np.array([k.largest(X)], real), np.array([abs(x).max()], real), "largest", 4)
         r = d.new(n, dtype)
         k.difference(X, Y, r)
         close(d, r, x - y, "difference", 4)
@@ -396,6 +400,9 @@ def products(d):
             given = M.indptr, M.indices, M.data, d.move(x), d.move(b)
             k.residual(*given, 1.0, r, bound)
             close(d, r, b - A @ x, "residual", 1e6)
+            terms = k.magnitudes_of_terms(M.indptr, bound, 1.0)
+            lengths = np.diff(A.indptr) + 1
+            close(d, terms, d.fetch(bound).astype(np.float64) / lengths, "the magnitudes of terms", 4)
             k.residual_twice(*given, 1.0, r)
             close(d, r, b - A @ x, "residual in twice the precision", 1e6)
             for y in (None, b):
@@ -787,6 +794,9 @@ def subdomains(d):
             X, _ = k.hermitian_inverse(d.move(S), d.move(1 / np.sqrt(S.diagonal().real)), 1e-9)
             close(d, X, np.linalg.inv(S), "an inverse", 1e6)
             k.coarse_weights(d.move(S), d.move(np.zeros(400, bool)))
+            factored, _, finite = k.lu(d.move(B), np.ones(400), np.zeros(400))
+            close(d, k.inverse_by_lu(factored, np.ones(400), B.dtype), np.linalg.inv(B), "an inverse", 1e8)
+            assert finite
 
 
 @part

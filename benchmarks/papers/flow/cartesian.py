@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.flow.pseudo_time import DELTA, K, P, U
+from benchmarks.papers.flow.pseudo_time import DELTA, Equations, K, P, U
 from finelu import StencilMatrix
 from finelu.device import namespace, to_host
 from finelu.errors import ParameterError
@@ -100,7 +100,7 @@ def along(q, axis):
     return namespace(q).moveaxis(q, q.ndim - 3 + axis, -1)
 
 
-class Flow:
+class Flow(Equations):
     """Residual and Jacobian of a flow on a grid.
 
     widths : three 1-D arrays, the widths of the cells along i, j and k.  boundaries : for each axis "periodic", or a
@@ -108,8 +108,6 @@ class Flow:
     numbers.  beta : of artificial compressibility, best near the largest velocity squared.  xp : numpy or cupy.
     A state q is (n, I, J, K).
     """
-
-    exchanging = 0.0  # seconds: there is one block
 
     def __init__(self, widths, boundaries, *, n=4, viscosity, force=(0.0, 0.0, 0.0), beta=1.0, xp=np):
         if n not in (4, 6):
@@ -185,21 +183,6 @@ class Flow:
             on_left[..., 2:-1], on_right[..., 1:-2] = high, low
         return on_left, on_right
 
-    def _upwinding(self, left, right, axis):
-        """|A| of flux-difference splitting at the mean state: u/c, |u|, c, and two weights of what is convected.
-
-        The matrix M of artificial compressibility has the eigenvalues u (four of them with two scalars), u + c and
-        u - c, c^2 = u^2 + beta, so |M| = |u| + (u/c) (M - u) + ((c - |u|)/c^2) (M - u)^2. Of a jump (dp, du) it gives
-        c^-1 (dp + u du) to the mass flux, (u/c) dp + (c + u^2/c) du to the normal momentum, and
-        |u| ds + s (weight_p dp + weight_u du) to all else.
-        """
-        mean = (left[U : U + 3] + right[U : U + 3]) / 2
-        u = mean[axis]
-        c = self.xp.sqrt(u * u + self.beta)
-        weight_p = (c - abs(u)) / (c * c)
-        weight_u = u / c + weight_p * u
-        return mean, u / c, abs(u), c, weight_p, weight_u
-
     def _eddy(self, Q):
         """nu_t, or 0.0 with four unknowns."""
         return Q[K] / Q[OMEGA] if self.n == 6 else 0.0
@@ -244,7 +227,8 @@ class Flow:
     def _convection(self, axis, left, right, cell_left, cell_right, at_left, at_right):
         """Convective fluxes (n, ..., faces); left and right are the states of the flow on the faces inside."""
         xp, a = self.xp, U + axis
-        mean, ratio, speed, c, weight_p, weight_u = self._upwinding(at_left, at_right, axis)
+        mean = (at_left[U:K] + at_right[U:K]) / 2
+        ratio, speed, c, (weight_p, weight_u, _, _) = self.upwinding(mean[axis])
         dp, du = right[P] - left[P], right[a] - left[a]
         flux = xp.empty_like(cell_left)
         flux[P] = (left[a] + right[a]) / 2 - (dp / c + ratio * du) / 2
@@ -327,7 +311,8 @@ class Flow:
     def _face_derivatives(self, axis, left, right):
         """(row, column, dF/dleft, dF/dright) of the fluxes through the faces inside."""
         xp, a = self.xp, U + axis
-        mean, ratio, speed, c, weight_p, weight_u = self._upwinding(left, right, axis)
+        mean = (left[U:K] + right[U:K]) / 2
+        ratio, speed, c, (weight_p, weight_u, _, _) = self.upwinding(mean[axis])
         distance, weight = self._distances(axis)
         eddy = weight * self._eddy(left) + (1 - weight) * self._eddy(right)
         by_p, of_left, of_right = 0.5 / c, (1 + ratio) / 2, (1 - ratio) / 2  # of the mass flux
@@ -429,9 +414,6 @@ class Flow:
         for s, size in scales:
             blocks[..., s, :] /= size[..., None]
         return scales
-
-    def summed(self, value):
-        return value  # one process has all cells
 
     def limited(self, q, new):
         """The new state with scalars that changed by a factor of 4 at most, and how many were held there."""

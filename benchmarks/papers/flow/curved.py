@@ -31,7 +31,7 @@ import numpy as np
 import finelu as fl
 from benchmarks.papers.flow import turbulence
 from benchmarks.papers.flow.grids import DEPTH, face_vectors, means, normal, others, volumes
-from benchmarks.papers.flow.pseudo_time import DELTA, P, U
+from benchmarks.papers.flow.pseudo_time import DELTA, Equations, P, U
 from finelu.device import namespace, synchronize, to_host
 from finelu.errors import ParameterError
 
@@ -165,7 +165,7 @@ class Group:
 # The equations in space -----------------------------------------------------------------------------------------------
 
 
-class CurvedFlow:
+class CurvedFlow(Equations):
     """Residual and Jacobian of a flow on the blocks of this process; see pseudo_time for what uses it.
 
     blocks : grids.Blocks, of all processes.  grid : fl.MultiblockGrid of the blocks of this one, those of a group one
@@ -178,9 +178,9 @@ class CurvedFlow:
         self.grid, self.comm, self.viscosity, self.stream, self.beta, self.xp = grid, comm, viscosity, stream, beta, xp
         self.n, self.d = len(stream) + 1, blocks.nodes[grid.names[0]].ndim - 1
         self.velocity, self.scalars = slice(U, U + self.d), range(U + self.d, self.n)
-        if self.scalars and (self.n != self.d + 3 or blocks.distance is None):
+        if self.n not in (self.d + 1, self.d + 3):
             raise ParameterError(
-                "two scalars, T and chi, and a grid that knows the distance from its walls are needed."
+                f"{self.n - 1} values of the stream; {self.d}, or {self.d + 2} with T and chi, are needed."
             )
         self.names = ("p", *"uvw"[: self.d], "T", "chi")[: self.n]
         self.exchanging, self.groups, start = 0.0, [], 0
@@ -196,7 +196,7 @@ class CurvedFlow:
                 faces = group.face[axis][..., 0 if side < 0 else -1]
                 ends.append(End(axis, side, faces, [blocks.ends[name][place] for name in group.names], stream))
             group.measure(lines, ends)
-            group.distance = blocks.distance and blocks.distance(group.centre)
+            group.distance = xp.asarray(blocks.distances(to_host(group.centre)))
 
     def summed(self, value):
         """The sum over all processes, of a number or a NumPy array."""
@@ -231,14 +231,7 @@ class CurvedFlow:
         for r, value in enumerate(self.stream, start=U):
             q[r] = value
         for group, part in zip(self.groups, self.parts(q), strict=True):
-            if group.distance is not None:
-                part[U:] *= 1 - self.xp.exp(-(group.distance**2) / 0.04)
-                continue
-            for end in group.ends:
-                if end.wall:  # the distance along grid lines
-                    wall = group.middle[end.axis][..., 0 if end.side < 0 else -1][..., None]
-                    square = ((group.lined(group.centre, end.axis) - wall) ** 2).sum(axis=0)
-                    group.lined(part, end.axis)[U:] *= 1 - self.xp.exp(-square / 0.04)
+            part[U:] *= 1 - self.xp.exp(-(group.distance**2) / 0.04)
         return q
 
     def _lines(self, parts, depth):
@@ -290,7 +283,7 @@ class CurvedFlow:
         """The vorticity, a number in two dimensions, (3, ...) in three."""
         if self.d == 2:
             return gradient[0, 1] - gradient[1, 0]
-        return self.xp.stack([gradient[k - 2, k - 1] - gradient[k - 1, k - 2] for k in range(3)])
+        return self.xp.stack([gradient[a, b] - gradient[b, a] for a, b in ((1, 2), (2, 0), (0, 1))])
 
     def vorticity(self, q):
         """The vorticity of the cells of each group; collective over the processes."""
@@ -339,25 +332,12 @@ class CurvedFlow:
         chi = nu / turbulence.SIGMA * (1 + own), nu / turbulence.SIGMA * own_by
         return [(nu * (1 + eddy), nu * eddy_by)] * self.d + [heat, chi]
 
-    def _upwinding(self, left, right, normal):
-        """|A| of flux-difference splitting at the mean state: (U / c, |U|, c, and weights of the momentum).
-
-        U is the normal velocity. The matrix M of artificial compressibility has the eigenvalues U, U + c and U - c,
-        c^2 = U^2 + beta, so |M| = |U| + (U/c) (M - U) + ((c - |U|)/c^2) (M - U)^2. Of a jump (dp, du), dU = du . n, it
-        gives (dp + U dU) / c to the mass flux and |U| du + mean (a dp + b dU) + n (d dp + e dU) to the momentum.
-        """
-        mean = (left[self.velocity] + right[self.velocity]) / 2
-        through = dot(mean, normal)
-        c = self.xp.sqrt(through * through + self.beta)
-        a = (c - abs(through)) / (c * c)
-        ratio = through / c
-        return mean, ratio, abs(through), c, (a, ratio + a * through, ratio - a * through, a * self.beta)
-
     def _fluxes(self, group, axis, Q, slopes, base):
         """(n, ...) through the faces of one axis; slopes : lines of gradients, None for those of first order."""
         near_left, near_right, normal, v = Q[..., 2:-3], Q[..., 3:-2], group.normal[axis], self.velocity
         left, right = (near_left, near_right) if slopes is None else self._states(group, axis, Q)
-        mean, ratio, speed, c, (a, b, d, e) = self._upwinding(base[..., 2:-3], base[..., 3:-2], normal)
+        mean = (base[v][..., 2:-3] + base[v][..., 3:-2]) / 2
+        ratio, speed, c, (a, b, d, e) = self.upwinding(dot(mean, normal))
         jump = right - left
         on_left, on_right = dot(left[v], normal), dot(right[v], normal)
         across = on_right - on_left
@@ -423,27 +403,20 @@ class CurvedFlow:
     # What PseudoTime asks for.
 
     def new_blocks(self):
-        """Memory for the blocks of the Jacobian, {name: (7, I, J, K, n, n)}, those of a group side by side."""
-        self.memory = [
-            self.xp.empty((len(g.names), 7, *g.shape, *[1] * (3 - self.d), self.n, self.n)) for g in self.groups
-        ]
-        return {
-            name: blocks[b]
-            for g, blocks in zip(self.groups, self.memory, strict=True)
-            for b, name in enumerate(g.names)
-        }
+        """Memory for the blocks of the Jacobian, (blocks, 7, I, J, K, n, n) for each group."""
+        flat = [1] * (3 - self.d)
+        return [self.xp.empty((len(g.names), 7, *g.shape, *flat, self.n, self.n)) for g in self.groups]
 
     def jacobian(self, q, blocks):
-        """Write dR/dq of the first-order residual into blocks, those of `new_blocks`.
+        """Write dR/dq of the first-order residual into blocks.
 
         At fixed upwind coefficients and gradients in the source of chi, of which only what damps chi counts.
         """
         xp = self.xp
         lines = self._lines(self.parts(q), 1)
         gradients = self._gradients(lines, 1) if self.scalars else [None] * len(self.groups)
-        for group, along, gradient, part, memory in zip(
-            self.groups, lines, gradients, self.parts(q), self.memory, strict=True
-        ):
+        every = zip(self.groups, lines, gradients, self.parts(q), blocks, strict=True)
+        for group, along, gradient, part, memory in every:
             memory[...] = 0
             entries = xp.moveaxis(memory, (1, -2, -1), (0, 1, 2))  # (7, n, n, blocks, I, J, K)
             entries = entries if self.d == 3 else entries[..., 0]
@@ -468,7 +441,8 @@ class CurvedFlow:
     def _face_derivatives(self, group, axis, Q):
         """((row, column), dF/dleft, dF/dright) of the fluxes through all faces, as if there were no boundary."""
         left, right, normal, area = Q[..., :-1], Q[..., 1:], group.normal[axis], group.area[axis]
-        mean, ratio, speed, c, (a, b, d, e) = self._upwinding(left, right, normal)
+        mean = (left[self.velocity] + right[self.velocity]) / 2
+        ratio, speed, c, (a, b, d, e) = self.upwinding(dot(mean, normal))
         half, share, xp = area / 2, group.share[axis], self.xp
         on_left, on_right = dot(left[self.velocity], normal), dot(right[self.velocity], normal)
         diffusivities = self._diffusivities((left + right) / 2)
@@ -536,20 +510,15 @@ class CurvedFlow:
     def diagonals(self, blocks):
         """(cells, their diagonal blocks), block by block."""
         found, at = [], 0
-        for name in self.grid.names:
-            delta = blocks[name][DELTA].reshape(-1, self.n, self.n)
+        for block in (block for memory in blocks for block in memory):
+            delta = block[DELTA].reshape(-1, self.n, self.n)
             found.append((slice(at, at + len(delta)), delta))
             at += len(delta)
         return found
 
     def matrix(self, blocks):
-        return fl.MultiblockMatrix(self.grid, blocks)
-
-    def scale_rows(self, q, blocks):
-        return []  # all rows are of one size
-
-    def limited(self, q, new):
-        return new, 0
+        every = (block for memory in blocks for block in memory)
+        return fl.MultiblockMatrix(self.grid, dict(zip(self.grid.names, every, strict=True)))
 
     def root_mean_squares(self, R, q):
         squares = self.summed(to_host((R * R).sum(axis=1)))
@@ -565,8 +534,8 @@ def grouped(blocks, names):
     return list(found.values())
 
 
-def flow_on(blocks, comm=None, **parameters):
-    """The CurvedFlow on all blocks, or with comm on the share of this process."""
+def flow_on(blocks, comm=None, kind=CurvedFlow, **parameters):
+    """The flow on all blocks, or with comm on the share of this process; kind : CurvedFlow or a subclass."""
     names = list(blocks.nodes)
     if comm is not None:
         if comm.size > len(names):
@@ -576,7 +545,7 @@ def flow_on(blocks, comm=None, **parameters):
     for name in (name for group in grouped(blocks, names) for name in group):
         cells = [c - 1 for c in blocks.nodes[name].shape[1:]]
         shapes[name] = (*cells, *[1] * (3 - len(cells)))
-    return CurvedFlow(blocks, fl.MultiblockGrid(shapes, blocks.interfaces, comm), comm, **parameters)
+    return kind(blocks, fl.MultiblockGrid(shapes, blocks.interfaces, comm), comm, **parameters)
 
 
 def gathered(flow, q):

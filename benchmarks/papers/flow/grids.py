@@ -10,7 +10,6 @@ equiangular cubed sphere).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq
+from scipy.spatial import cKDTree
 
 from finelu import Interface
 from finelu.device import namespace
@@ -91,12 +91,11 @@ class Blocks:
     nodes : {name: (d, I + 1, J + 1[, K + 1])}.
     ends : {name: {face: the unknowns at a wall without the pressure, or None far away}}, for the faces that are not
         interfaces: numbers, or (unknowns, faces...).
-    distance : x (d, ...) -> the distance from the nearest wall, which turbulence asks for; None where it is not known.
+    interfaces : of the faces that coincide.
     """
 
     nodes: dict[str, Any]
     ends: dict[str, dict[str, Any]]
-    distance: Callable[[Any], Any] | None = None
 
     def __post_init__(self):
         for name, nodes in self.nodes.items():
@@ -105,6 +104,20 @@ class Blocks:
                 cell = tuple(int(i) for i in np.unravel_index(volume.argmin(), volume.shape))
                 raise ParameterError(f"block {name}: cell {cell} has the volume {volume[cell]:.3g}, not above 0.")
         object.__setattr__(self, "interfaces", find_interfaces(self.nodes, self.ends))
+
+    def distances(self, x):
+        """From points x (d, ...) to the middle of the nearest face of a wall, NumPy arrays; inf where there is none.
+
+        Walls are polyhedra here: the distance from the curved wall would be wrong by more than a cell next to it.
+        """
+        walls = [np.empty((len(x), 0))]
+        for name, ends in self.ends.items():
+            for face, value in ends.items():
+                if value is not None:
+                    axis = "ijk".index(face[0]) - len(x)
+                    X = along(self.nodes[name], axis, 0 if face[1] == "-" else -1)
+                    walls.append(means(X, range(1 - len(x), 0)).reshape(len(x), -1))
+        return cKDTree(np.concatenate(walls, axis=1).T).query(x.reshape(len(x), -1).T)[0].reshape(x.shape[1:])
 
 
 def find_interfaces(nodes, ends):
@@ -246,4 +259,4 @@ def sphere(cells, shells=1, distance=20.0, inner=HOT_WALL, outer=None):
             name = f"{'+-'[sign < 0]}{'xyz'[axis]} {shell + 1}"
             nodes[name] = direction[..., None] * r[part]
             ends[name] = ({"k-": inner} if shell == 0 else {}) | ({"k+": outer} if shell == shells - 1 else {})
-    return Blocks(nodes, ends, lambda x: namespace(x).sqrt((x**2).sum(axis=0)) - 0.5)
+    return Blocks(nodes, ends)

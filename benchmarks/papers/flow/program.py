@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.harness.launch import own_gpu
 from benchmarks.papers.flow.pseudo_time import Diverged, PseudoTime, Step
 from finelu.device import require_gpu
 from finelu.errors import FineluError, ParameterError
@@ -58,8 +59,8 @@ def at_least(least):
     return count
 
 
-def add_march(case, *, corrections, rtol, method="correct", in_time=False):
-    """The options of pseudo steps, with their defaults; in_time : they may be those of physical time steps, too."""
+def add_march(case, *, corrections, rtol, method="correct", tolerance="1e-6", in_time=False):
+    """The options of pseudo steps, with their defaults; in_time : rtol and cfl have others within time steps."""
     time = ", in time {}" if in_time else ""
     case.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to work (default cpu)")
     case.add_argument("--method", choices=("correct", "gmres"), help=f"for the linear systems (default {method})")
@@ -69,7 +70,7 @@ def add_march(case, *, corrections, rtol, method="correct", in_time=False):
     case.add_argument("--rtol", type=positive, help=f"of a linear solve (default {rtol:g}{time.format(0.2)})")
     case.add_argument("--cfl", type=positive, help=f"of the first pseudo step (default 5{time.format('--cfl-max')})")
     case.add_argument("--cfl-max", type=positive, default=1000.0, help="that it may grow to (default 1000)")
-    case.add_argument("--tolerance", type=positive, help=f"fall of the residual (default 1e-6{time.format('3e-3')})")
+    case.add_argument("--tolerance", type=positive, help=f"fall of the residual (default {tolerance})")
     case.add_argument("--every", type=at_least(1), default=10, help="steps between printed lines (default 10)")
     case.add_argument("--png", type=Path, metavar="FILE", help="draw the flow, and its profiles or history next to it")
     case.set_defaults(default_rtol=rtol)
@@ -79,7 +80,7 @@ def add_blocks(case, distance, blocks):
     """The options of a grid of several blocks, and of the processes that share them."""
     case.add_argument("--blocks", type=at_least(1), help=f"that the grid is cut into ({blocks})")
     case.add_argument("--distance", type=positive, default=distance, help="of the outer boundary (default %(default)g)")
-    case.add_argument("--beta", type=positive, help="of artificial compressibility (default 1)")
+    case.add_argument("--beta", type=positive, help="of artificial compressibility (default 1, in time 10)")
     case.add_argument("--mpi", action="store_true", help="deal the blocks out to the processes of mpirun")
 
 
@@ -99,10 +100,7 @@ def arrays(args, comm=None):
     """numpy or cupy, with the GPU of this process."""
     if args.device == "cpu":
         return np
-    xp = require_gpu()
-    if comm is not None:
-        xp.cuda.Device(comm.rank % xp.cuda.runtime.getDeviceCount()).use()
-    return xp
+    return require_gpu() if comm is None else own_gpu(comm)
 
 
 # Lines ----------------------------------------------------------------------------------------------------------------

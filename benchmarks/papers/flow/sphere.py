@@ -1,7 +1,7 @@
 """The case of examples/sphere_flow.py: what is measured of a flow around a hot sphere, and its picture.
 
-Values of others: R. Clift, J. R. Grace, M. E. Weber, Bubbles, Drops, and Particles, 1978: the standard drag curve
-(Table 5.2, here for Re up to 260) and equation (5-25) for the transfer of heat.
+Values of others: R. Clift, J. R. Grace, M. E. Weber, Bubbles, Drops, and Particles, 1978, chapter 5: the standard drag
+curve, here for Re up to 260, and the transfer of heat.
 """
 
 from __future__ import annotations

@@ -19,26 +19,25 @@ CT3, CT4, CN1 = 1.2, 0.5, 16.0
 
 def eddy(chi):
     """The eddy viscosity over nu, chi fv1 (0 for chi < 0), and its derivative by chi."""
-    chi = namespace(chi).maximum(chi, 0)
-    cube, c = chi**3, CV1**3
-    return chi * cube / (cube + c), cube * (cube + 4 * c) / (cube + c) ** 2
+    above = namespace(chi).maximum(chi, 0)
+    fv1 = above**3 / (above**3 + CV1**3)
+    return above * fv1, fv1 * (4 - 3 * fv1)
 
 
 def spread(chi):
     """What (1 + this) nu / sigma diffuses chi with, chi or below 0 chi fn, and its derivative by chi."""
-    xp = namespace(chi)
-    cube = xp.minimum(chi, 0) ** 3
-    fn = (CN1 + cube) / (CN1 - cube)
-    return chi * fn, fn + 6 * CN1 * cube / (CN1 - cube) ** 2
+    cube = namespace(chi).minimum(chi, 0) ** 3
+    share = cube / (CN1 - cube)
+    fn = 1 + 2 * share
+    return chi * fn, fn + 6 * share * (1 + share)
 
 
 def source(chi, vorticity, distance, nu):
     """Production less destruction; all arguments but nu are arrays of one shape."""
     xp = namespace(chi)
     above = xp.maximum(chi, 0)
-    fv1 = above**3 / (above**3 + CV1**3)
     unit = nu / (KAPPA * distance) ** 2
-    extra = above * unit * (1 - above / (1 + above * fv1))
+    extra = above * unit * (1 - above / (1 + eddy(chi)[0]))
     limited = vorticity * (CV2**2 * vorticity + CV3 * extra)
     limited /= xp.maximum((CV3 - 2 * CV2) * vorticity - extra, 1e-30)
     strain = vorticity + xp.where(extra >= -CV2 * vorticity, extra, limited)

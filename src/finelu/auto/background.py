@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from finelu import compiling
-from finelu.errors import ParameterError
-from finelu.machine_code import folder
+from finelu.machine_code import BACKGROUND, background_is_wanted, folder
 from finelu.threads import get_num_threads, set_num_threads
 
-VARIABLE = "FINELU_BACKGROUND"  # 0: each call compiles its own kernels
 PROGRAM = """
 import sys
 sys.path[:] = {path!r}
@@ -37,12 +35,14 @@ LEAST_PRIORITY = 19  # of `os.nice`
 
 
 class _Background:
-    """process : the last one that was begun.  tried : the systems, by `possible`'s key, that it has solved."""
+    """process : the last one that was begun.  tried : the keys of all systems for which one was; the last is `key`."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.tried: set[Any] = set()
+        self.key: Any = None
         self.forked = self.said = False
+        self.lock = threading.Lock()
 
     @property
     def works(self) -> bool:
@@ -73,10 +73,7 @@ def possible(key: Any) -> bool:
     key : of the system, hashable.
     Raises ParameterError if the variable is neither 0 nor 1.
     """
-    wish = os.environ.get(VARIABLE, "")
-    if wish not in ("", "0", "1"):
-        raise ParameterError(f"{VARIABLE}={wish!r}; '0', '1' or nothing is needed.")
-    if wish == "0" or compiling.eager or _background.forked or not _is_python() or not _is_kept():
+    if not background_is_wanted() or compiling.eager or _background.forked or not _is_python() or not _is_kept():
         return False
     return _background.works or key not in _background.tried
 
@@ -99,29 +96,30 @@ def begin(key: Any, call: dict[str, Any]) -> bool:
 
     key : as in `possible`.  call : the arguments of `solve`, which can be pickled.
     """
-    if _background.works:
+    with _background.lock:
+        if _background.works:
+            return True
+        _background.key = key
+        _background.tried.add(key)
+        packed = pickle.dumps((get_num_threads(), call), protocol=5)
+        environment = os.environ | {BACKGROUND: "0", compiling.SILENT: "1"}
+        environment |= {"FINELU_CACHE": "", "NUMBA_CACHE_DIR": str(folder())}  # whatever the working folder is now
+        try:
+            _background.process = process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM.format(path=sys.path)],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,  # a Ctrl-C is for this process
+            )
+            threading.Thread(target=_send, args=(process.stdin, packed), name="finelu_background", daemon=True).start()
+        except (OSError, RuntimeError):  # no more processes; no more threads
+            end()
+            return False
+        _background.said = _background.said or compiling.tell(BEGUN)
         return True
-    _background.tried.add(key)
-    environment = os.environ | {VARIABLE: "0", compiling.SILENT: "1"}
-    environment |= {"FINELU_CACHE": "", "NUMBA_CACHE_DIR": str(folder())}  # whatever the working folder is now
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", PROGRAM.format(path=sys.path)],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,  # a Ctrl-C is for this process
-        )
-    except OSError:
-        return False
-    _background.process = process
-    packed = pickle.dumps((get_num_threads(), call), protocol=5)
-    threading.Thread(target=_send, args=(process.stdin, packed), name="finelu_background", daemon=True).start()
-    if not _background.said:
-        _background.said = compiling.tell(BEGUN)
-    return True
 
 
 def _send(pipe: Any, packed: bytes) -> None:
@@ -132,10 +130,10 @@ def _send(pipe: Any, packed: bytes) -> None:
 
 
 @atexit.register
-def end() -> None:
-    """End the process."""
+def end(key: Any = None) -> None:
+    """End the process; with a key only if it was begun for that system."""
     process = _background.process
-    if process is not None and process.poll() is None:
+    if key in (None, _background.key) and process is not None and process.poll() is None:
         process.kill()
         process.wait()
 

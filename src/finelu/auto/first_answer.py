@@ -2,7 +2,7 @@
 
 Complete factors by SciPy's SuperLU, and steps of refinement, where a bound of their fill shows that they are cheap;
 else conjugate gradients, for a Hermitian A with a positive diagonal. x has to pass the same test as that of any rung:
-`Criterion` judges it, with NumPy's forms of the three kernels that it calls.
+`Criterion` judges it, with NumPy's forms of the kernels that it calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from finelu import deadline
 from finelu.auto import background
 from finelu.auto.attempt import REFINEMENTS
 from finelu.auto.choose import SYMMETRIC_PATTERN
-from finelu.auto.cost import RATES, SECONDS, USABLE
+from finelu.auto.cost import COLUMN_FILL, RATES, SECONDS, USABLE
 from finelu.auto.ladder import TINY
 from finelu.auto.precision import precise
 from finelu.compiling import now
@@ -39,6 +39,8 @@ from finelu.result import Attempt, Solution, Status
 from finelu.threads import one_blas_thread
 
 MOST_SECONDS = 3.0  # that this answer is expected to take at most: kernels take more than twice as long to compile
+LEAST_FILL = 10.0  # entries of L and U for one of A, as a rule: a bound that would be too large is not looked for
+LEAST_ITERATIONS = 50  # of conjugate gradients that are worth beginning
 DENSE = 10.0  # times the square root of the number of rows: a row with more entries is ordered last
 MOST_SQUARES = 1e7  # products that A^H A may take, whose pattern bounds the fill where rows are exchanged
 SPLIT = 2.0**27 + 1  # times a number of 53 digits, to divide it into two with 26 each
@@ -61,6 +63,7 @@ class FirstAnswer:
     memory : bytes for the factors, None for a part of the free memory.
     end : a time of `compiling.now`.
 
+    Attributes:
     b : (n,) or (n, k), in the dtype of x.
     recipe : that of the answer, None without any.
     refused : why the call has to compile its kernels, in words; "" if it does not, or was never asked to do otherwise.
@@ -74,16 +77,14 @@ class FirstAnswer:
         self._A: Any = None
         self.b: Any = None
         self._most = 0  # iterations of conjugate gradients
-        try:
-            system = _taken(*given)
-            if system is not None:
+        with suppress(FineluError, MemoryError, ValueError):  # ValueError: arrays that are no matrix
+            if (system := _taken(*given)) is not None:
                 A, self.b = precise(_csr(system[0]), system[1], rtol)
                 self._A = A.tosparse().astype(self.b.dtype, copy=False)
-                if background.possible(self._key):
-                    self.recipe = self._chosen()
-                    self.refused = "" if self.recipe is not None else COSTLY
-        except (FineluError, MemoryError, ValueError):  # ValueError: arrays that are no matrix
-            self.recipe = None
+        if self._A is not None and background.possible(self._key):
+            with suppress(MemoryError):
+                self.recipe = self._chosen()
+            self.refused = "" if self else COSTLY
 
     def __bool__(self) -> bool:
         return self.recipe is not None
@@ -110,7 +111,7 @@ class FirstAnswer:
         solutions = [solution for solution in found if solution is not None]
         if len(solutions) == len(found):
             return solutions
-        background.end()
+        background.end(self._key)
         self.refused = NO_ANSWER
         return None
 
@@ -119,28 +120,30 @@ class FirstAnswer:
         A = self.given[0]
         return self._A.shape, self._A.nnz, str(A.dtype), str(self.b.dtype), self.b.ndim, self.rtol, self.criterion
 
-    def _chosen(self) -> Any:
+    def _chosen(self) -> SparseLU | Jacobi | None:
+        """The recipe of an answer that is expected to be cheap."""
         A, n, seconds = self._A, self._A.shape[0], min(MOST_SECONDS, (self.end - now()) / 2)
-        diagonal, pattern = A.diagonal(), _pattern(A)
-        paired = pattern.multiply(pattern.T).nnz >= SYMMETRIC_PATTERN * A.nnz
-        ordering = MMD if paired and bool(diagonal.all()) else COLAMD
         row, entry, flop = SECONDS["superlu"]
-        fill = None
-        if ordering == MMD:
-            fill = fill_bound(pattern)
-        elif float((np.diff(A.indptr).astype(float) ** 2).sum()) <= MOST_SQUARES:
-            fill = fill_bound(pattern.T @ pattern)  # whichever rows are exchanged: George & Ng 1985
-        if fill is not None:
-            memory = USABLE * free_memory(A.data) if self.memory is None else self.memory
-            short = not paired and A.nnz <= SHORT * n and int(np.diff(A.indptr).max()) <= DENSE * math.sqrt(n)
+        diagonal, columns = A.diagonal(), self.b.size // n
+        if LEAST_FILL * (row * n + entry * A.nnz) <= seconds:
+            pattern, longest = _pattern(A), int(np.diff(A.indptr).max())
+            paired = pattern.multiply(pattern.T).nnz >= SYMMETRIC_PATTERN * A.nnz
+            ordering, fill = (MMD if paired and bool(diagonal.all()) else COLAMD), Fill(0, math.inf)
+            if ordering == MMD:
+                fill = fill_bound(pattern)
+            elif float((np.diff(A.indptr).astype(float) ** 2).sum()) <= MOST_SQUARES:
+                fill = fill_bound(pattern.T @ pattern)  # whichever rows are exchanged: George & Ng 1985
             expected = row * n + entry * fill.nnz + flop * fill.flops
-            if short:
-                expected = min(expected, RATES.columnwise * A.nnz)
+            sparse = not paired and A.nnz <= SHORT * n and longest <= DENSE * math.sqrt(n)
+            if sparse and RATES.columnwise * A.nnz < expected:
+                expected, fill = RATES.columnwise * A.nnz, Fill(COLUMN_FILL * A.nnz, 0.0)
+            expected += columns * (RATES.overhead + RATES.cg * fill.nnz)
+            memory = USABLE * free_memory(A.data) if self.memory is None else self.memory
             if expected <= seconds and fill.nnz * (A.dtype.itemsize + A.indices.itemsize) <= memory:
                 return SparseLU(ordering=ordering, backend="superlu")
-        self._most = int(seconds / (RATES.cg * (A.nnz + n)))
-        definite = bool((diagonal.real > 0).all()) and (A - A.conj().T).count_nonzero() == 0
-        return Jacobi() if definite and self._most else None
+        self._most = int(seconds / columns / (RATES.overhead + RATES.cg * (A.nnz + n)))
+        worth = self._most >= LEAST_ITERATIONS and bool((diagonal.real > 0).all())
+        return Jacobi() if worth and (A - A.conj().T).count_nonzero() == 0 else None
 
     def _factors(self) -> SuperLU:
         columns, singular = sp.csc_matrix(self._A), "A is singular"
@@ -324,6 +327,11 @@ def _residual_twice(indptr: Any, indices: Any, data: Any, x: Any, b: Any, factor
     r.imag = factor * _exact_sums(indptr, b.imag / factor, (-data.real, x.imag), (-data.imag, x.real))
 
 
+def _magnitudes_of_terms(indptr: Any, bound: Any, factor: float) -> Any:
+    """See kernels/reference/products.py."""
+    return bound / (np.diff(indptr) + 1) * factor
+
+
 def _exact_sums(indptr: Any, start: Any, *products: tuple[Any, Any]) -> Any:
     """start_i + the sum of the products of row i, rounded once; NaN for a row whose terms leave the range.
 
@@ -350,6 +358,9 @@ def _halves(a: Any) -> tuple[Any, Any]:
     return high, a - high
 
 
-_vectors, _products = SimpleNamespace(norm=_norm), SimpleNamespace(residual=_residual, residual_twice=_residual_twice)
+_vectors = SimpleNamespace(norm=_norm)
+_products = SimpleNamespace(
+    residual=_residual, residual_twice=_residual_twice, magnitudes_of_terms=_magnitudes_of_terms
+)
 # What `Residual` asks a system for
 NUMPY = SimpleNamespace(xp=np, decides=np, comm=None, kernels=SimpleNamespace(vectors=_vectors, products=_products))

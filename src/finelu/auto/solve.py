@@ -87,6 +87,8 @@ def solve(
         PRECISION_LIMIT: b - A x is as small as this precision allows.
     float32 and complex64 are solved in double precision, and x is double, if rtol is below 1e-5, if single precision
     does not reach rtol, or on a GPU with entries of A below 2e-31 or above 1e31.
+    Where kernels would have to be compiled, and SciPy solves the system soon, it gives the answer, and a process in the
+    background compiles them for later calls (FINELU_BACKGROUND=0: the call waits). `explain()` says so.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
     The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
     """

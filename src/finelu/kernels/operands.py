@@ -53,7 +53,7 @@ class CSR:
     @cached_property
     def missing(self) -> int:
         """The number of diagonal entries that are not stored."""
-        return int((self.diag < 0).sum())
+        return int((to_host(self.diag) < 0).sum())
 
     @cached_property
     def facts(self) -> tuple[int, int, int, int]:

@@ -197,7 +197,7 @@ class FixedPoint:
         """The squares of the residual on the pattern, a sum a row (n,), by a synchronous sweep that changes nothing."""
         xp, columns = namespace(F.data), self.columns(F) if self.cholesky else None
         out, squares = xp.empty(F.nnz, F.dtype), xp.empty(F.n, np.float64)
-        kernels_for(F.data).sweeps.sweep(B, F, out, squares, self.refused.copy(), columns)
+        kernels_for(F.data).sweeps.sweep(B, F, out, squares, copied(self.refused), columns)
         return squares
 
     # the report
@@ -232,13 +232,14 @@ class FixedPoint:
 
 
 def norm_squared(B: CSR, cholesky: bool) -> Any:
-    """||B||_F^2 in double precision, on its device; for Cholesky, where B is a lower triangle, of both triangles."""
+    """||B||_F^2 in double precision, on the host; for Cholesky, where B is a lower triangle, of both triangles."""
     xp, values = namespace(B.data), B.data.astype(np.result_type(B.dtype, np.float64), copy=False)
     squares = xp.empty(2, values.dtype)
     dot = kernels_for(values).vectors.dot  # NumPy's would wake the threads of BLAS, which stay awake
     dot(values, values, squares[:1])
     if not cholesky:
-        return squares[0].real
-    diagonal = values[B.diag]
+        return to_host(squares[:1])[0].real
+    diagonal = kernels_for(values).vectors.gather(values, B.diag)
     dot(diagonal, diagonal, squares[1:])
-    return 2 * squares[0].real - squares[1].real
+    both, once = to_host(squares).real
+    return 2 * both - once

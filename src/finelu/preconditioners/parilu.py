@@ -173,7 +173,7 @@ class _Sweeps(FixedPoint):
         if norms:
             self.report_residual(norms[-1])
         elif recipe.asynchronous:
-            self.report_residual(float(self.residual(B, F).sum() / norm_squared(B, self.cholesky)) ** 0.5)
+            self.report_residual(float(to_host(self.residual(B, F).sum()) / norm_squared(B, self.cholesky)) ** 0.5)
         factors = self.finished(F, d)
         report.numeric_seconds = perf_counter() - start
         return factors
@@ -194,5 +194,5 @@ class _Sweeps(FixedPoint):
             for sums in squares[:number]:
                 F = self.swept(B, F, UPPER_FIRST, sums, damping)
         squares[number] = self.residual(B, F)
-        norms = to_host(xp.sqrt(squares.sum(axis=1) / norm_squared(B, self.cholesky)))
+        norms = np.sqrt(to_host(squares.sum(axis=1)) / norm_squared(B, self.cholesky))
         return F, [float(v) for v in norms]

@@ -10,7 +10,7 @@ from typing import Any
 
 from finelu import deadline
 from finelu.deferred import dataclass
-from finelu.device import namespace
+from finelu.device import copied, namespace
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 
@@ -57,7 +57,7 @@ class PatternElimination:
     """
 
     def __init__(self, pattern: CSR, cholesky: bool):
-        no_values = namespace(pattern.data).broadcast_to(pattern.data[:1].copy(), (pattern.nnz,))  # one for all
+        no_values = namespace(pattern.data).broadcast_to(copied(pattern.data[:1]), (pattern.nnz,))  # one for all
         self.pattern = pattern.with_values(no_values)
         self._cholesky, self._plan, self._factorizations = cholesky, None, 0
 

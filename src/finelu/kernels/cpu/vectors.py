@@ -180,6 +180,10 @@ def added(x, y):
     return x + y
 
 
+def scaled(factor, x, out):
+    np.multiply(factor, x, out=out)
+
+
 def first_not_positive(x, places):
     """The first i for which x[places[i]] is not above 0; see kernels/reference/vectors.py."""
     positive = gather(x, places).real > 0

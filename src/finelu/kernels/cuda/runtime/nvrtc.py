@@ -23,9 +23,10 @@ from finelu import compiling
 from finelu.kernels.cuda.runtime.binaries import Kept, archive
 from finelu.kernels.cuda.runtime.instances import VALUES, common
 from finelu.kernels.cuda.runtime.sources import OPTIONS, source
+from finelu.machine_code import background_is_wanted
 from finelu.threads import Task, available_cores
 
-VARIABLE = "FINELU_BACKGROUND"  # 0: each call compiles its own kernels, one after the other
+MOST_THREADS = 8  # that compile; 16 took no less time on 16 cores
 OF_CUPY = ("-ftz=true",)  # which CuPy adds to the options of a RawModule
 TYPE_OF_VALUES = re.compile(rf"<({'|'.join(map(re.escape, VALUES))})[,>]")
 
@@ -82,7 +83,7 @@ def _compiled(device: int, stem: str, template_id: str) -> tuple[bytes, str]:
 def _compile_ahead(device: int, template_id: str) -> None:
     """Begin with the common instances of the type of values of an instance, once a device and type."""
     type_of_values = TYPE_OF_VALUES.search(template_id)
-    if type_of_values is None or not _allowed or os.environ.get(VARIABLE) == "0":
+    if type_of_values is None or not _allowed or not background_is_wanted():
         return
     value, index = type_of_values[1], "long long" if "long long" in template_id else "int"
     if (device, value, index) in _begun:
@@ -95,7 +96,7 @@ def _compile_ahead(device: int, template_id: str) -> None:
         if not known:
             _ahead[key] = task = Task(_compiled, key)
             _waiting.append(task)
-    for _ in range(min(available_cores() - 1, len(_waiting))):
+    for _ in range(min(available_cores() - 1, MOST_THREADS, len(_waiting))):
         threading.Thread(target=_work, name="finelu_nvrtc").start()
 
 
