@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import scipy.sparse.linalg
 from krylov_cases import DTYPES, name, residual, system
 
 from finelu.errors import ParameterError
@@ -24,6 +25,52 @@ def test_gmres_and_minres_minimize_the_residual_over_the_krylov_space(orthogonal
     for solution in solutions:
         assert solution.status is Status.MAX_ITERATIONS
         assert residual(A, b, solution.x) == pytest.approx(smallest, rel=1e-10)
+
+
+def preconditioned():
+    A, b = system("general")
+    return A, b, sp.diags(1 / (A.diagonal() * np.linspace(1, 30, b.size))).tocsr()
+
+
+def test_on_the_left_the_preconditioned_residual_is_minimized():
+    A, b, M = preconditioned()
+    B, c = M @ A, M @ b
+    space = np.linalg.qr(np.stack([c, B @ c, B @ (B @ c), B @ (B @ (B @ c))], axis=1))[0]
+    best = space @ np.linalg.lstsq(B @ space, c, rcond=None)[0]
+    left, right = (gmres(A, b, M=M, rtol=0, maxiter=4, side=side) for side in ("left", "right"))
+    np.testing.assert_allclose(left.x, best, rtol=1e-9, atol=1e-12 * abs(best).max())
+    assert np.linalg.norm(c - B @ left.x) < 0.99 * np.linalg.norm(c - B @ right.x)
+    assert residual(A, b, right.x) < 0.99 * residual(A, b, left.x)
+    # in the unit of the recurrence the first norm is that of b
+    unit = np.linalg.norm(c) / np.linalg.norm(b)
+    assert left.recurrence[-1] == pytest.approx(np.linalg.norm(c - B @ left.x) / unit, rel=1e-9)
+    assert left.residual_norm == pytest.approx(residual(A, b, left.x), rel=1e-9)
+
+
+def test_scipy_preconditions_on_the_left():
+    A, b, M = preconditioned()
+    theirs, _ = scipy.sparse.linalg.gmres(A, b, M=M, rtol=0, restart=5, maxiter=1)
+    np.testing.assert_allclose(gmres(A, b, M=M, rtol=0, maxiter=5, side="left").x, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("restart", [5, 40])
+def test_convergence_on_the_left_is_that_of_the_true_residual(backend, dtype, restart):
+    A, b, M = preconditioned()
+    A, M, b = (backend.move(sp.csr_matrix(x)) if sp.issparse(x) else backend.xp.asarray(x) for x in (A, M, b))
+    A, M, b = A.astype(dtype), M.astype(dtype), b.astype(dtype)
+    solution = gmres(A, b, M=M, rtol=1e-4, restart=restart, maxiter=2000, side="left")
+    assert solution.converged and solution.x.dtype == dtype
+    assert float(backend.xp.linalg.norm(b - A @ solution.x)) <= 1.01e-4 * float(backend.xp.linalg.norm(b))
+
+
+def test_the_side_does_not_matter_without_a_preconditioner_and_a_singular_one_breaks_down():
+    A, b = system("general")
+    left, right = (gmres(A, b, rtol=1e-9, side=side) for side in ("left", "right"))
+    assert left.iterations == right.iterations
+    np.testing.assert_allclose(left.x, right.x, rtol=1e-9, atol=1e-12)
+    found = gmres(A, b, M=sp.csr_matrix(A.shape), rtol=1e-9, side="left")
+    assert found.status is Status.BREAKDOWN and not found.x.any()
 
 
 def test_the_worsening_of_scipy_9100_does_not_happen():
@@ -106,6 +153,8 @@ def test_bad_arguments_of_gmres_are_named(method):
         method(A, b, restart=0)
     with pytest.raises(ParameterError, match="orthogonalization='qr'; one of mgs, cgs2"):
         method(A, b, orthogonalization="qr")
+    with pytest.raises(ParameterError, match="side='lift'"):
+        gmres(A, b, side="lift")
 
 
 # Orthogonalization

@@ -278,6 +278,31 @@ def test_stokes_is_nonsingular_and_conserves_mass():
     assert abs(B @ np.concatenate([u.ravel(), v.ravel()])).max() < 1e-14
 
 
+def test_navier_stokes_discretizes_the_linearized_equations():
+    n, reynolds = 12, 50.0
+    A = gallery.navier_stokes(n, reynolds)
+    velocities = 2 * (2 * n - 1) ** 2
+    assert A.shape[0] == velocities + (n + 1) ** 2 - 1 and np.linalg.cond(A.toarray()) < 1e6
+    assert identical(abs(A).sign(), abs(A).T.tocsr().sign()) and not is_hermitian(A)
+    assert not A.diagonal()[velocities:].any()
+    y, x = np.pi * np.mgrid[1 : 2 * n, 1 : 2 * n] / (2 * n)
+
+    def eddy(x, y):
+        return np.sin(x) ** 2 * np.sin(2 * y), -np.sin(2 * x) * np.sin(y) ** 2
+
+    w = np.concatenate([part.ravel() for part in eddy(x, y)])
+    v = np.concatenate([(np.sin(x) * np.sin(y)).ravel(), np.zeros(velocities // 2)])
+    V, B = A[:velocities, :velocities], A[velocities:, :velocities]
+    assert abs(B @ w).max() < 0.02 * abs(B @ v).max()  # no sources
+    assert w @ V @ w == pytest.approx(2 * np.pi**2 / reynolds, rel=2e-3)  # convection does no work
+    y, x = np.pi * (np.mgrid[:400, :400] + 0.5) / 400
+    first, second = eddy(x, y)
+    along, across = np.pi * np.sin(2 * x) * np.sin(2 * y), 2 * np.pi * np.sin(x) ** 2 * np.cos(2 * y)
+    force = 2 * (first * along + second * across) * np.sin(x) * np.sin(y)  # once by each part of Newton's method
+    gradient = np.pi * (along * np.cos(x) * np.sin(y) + across * np.sin(x) * np.cos(y))
+    assert v @ V @ w == pytest.approx((force + gradient / reynolds).mean(), rel=5e-3)
+
+
 def test_kkt_has_the_inertia_of_a_convex_programme():
     A = gallery.kkt(30, 12, density=0.1)
     eigenvalues = np.linalg.eigvalsh(A.toarray())
@@ -382,6 +407,8 @@ def test_every_paper_size_names_a_problem():
         ("elasticity:2,2,2,0.5", "poisson_ratio = 0.5"),
         ("kkt:3,4", "4 constraints on 3 variables"),
         ("stokes:1", "n >= 2"),
+        ("navier_stokes:1", "n >= 2"),
+        ("navier_stokes:4,0", "reynolds > 0"),
         ("ecology2_like:1,1", "at least two cells"),
     ],
 )

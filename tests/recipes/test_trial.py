@@ -8,11 +8,12 @@ from conftest import real_matrix
 
 import finelu as fl
 from finelu import ICT, ILUT, MultilevelILU, SparseLU, gallery, krylov
-from finelu.errors import UnstableFactors
+from finelu.errors import TooManyEntries, UnstableFactors
 from finelu.factors import trial_residual
 from finelu.factors.base import reduction, trial_vector
 from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel import factors as multilevel
+from finelu.preconditioners.multilevel import variants
 from finelu.scaling import matching
 
 TRIED = pytest.mark.parametrize("recipe", [MultilevelILU(dense_size=10), ILUT(), ICT(), SparseLU()], ids=repr)
@@ -133,6 +134,12 @@ def test_only_what_is_not_finite_in_the_inverse_is_an_error(backend):
     assert F.report["trial_residual"] == np.inf and "||A M^-1 v - v|| is inf ||v||" in F.report["warning"]
 
 
+@pytest.fixture
+def no_complete_factors(monkeypatch):
+    """Complete factors cost too much."""
+    monkeypatch.setattr(variants, "WORK", 0.0)
+
+
 @pytest.mark.parametrize("error", [MemoryError, np.linalg.LinAlgError, RecursionError])
 def test_the_first_factors_outlive_a_second_try_that_fails(monkeypatch, error):
     A = gallery.poisson5(12, 11)
@@ -155,20 +162,35 @@ def test_the_first_factors_outlive_a_second_try_that_fails(monkeypatch, error):
             MultilevelILU(dense_size=10).factor(A)
         return
     F = MultilevelILU(dense_size=10).factor(A)
-    assert made == [(True, 1e-3), (True, 1e-5), (False, 1e-3), (False, 1e-5)]
+    assert made == [(True, 1e-3), (True, 0.0), (True, 1e-5), (False, 1e-3), (False, 1e-5)]
     assert F.report["matching"] is True and F.report["drop_tol"] == 1e-3
     assert "without the matching and drop_tol=0.001 there are none: " in F.report["warning"]
+    assert "with the matching and drop_tol=0 there are none: " in F.report["warning"]
     assert "with the matching and drop_tol=1e-05 there are none: " in F.report["warning"]
     assert ("no room" if error is MemoryError else "LinAlgError") in F.report["warning"]
     b = np.ones(A.shape[0])
     np.testing.assert_array_equal(F.solve(b), want.solve(b))
 
 
-@pytest.mark.parametrize(
+POOR = pytest.mark.parametrize(
     "name",
     [pytest.param("ng_maxwell_eddy", marks=pytest.mark.slow), "hypre_ams_mfem_A", "lp_stocfor3_aug", "ccx_rotor"],
 )
-def test_poor_factors_are_made_again_with_a_smaller_drop_tol(name):
+
+
+@POOR
+def test_poor_factors_are_made_again_completely(name):
+    A = real_matrix(name)
+    F = MultilevelILU().factor(A)
+    assert F.report["drop_tol"] == 0 and F.report["trial_residual"] < 1e-6
+    assert "20 steps of GMRES left" in F.report["warning"]
+    assert "drop_tol=0, which were taken" in F.report["warning"]
+    solution = krylov.gmres(A, A @ values(A.shape[0], "float64"), M=F)
+    assert solution.converged and solution.iterations <= 3
+
+
+@POOR
+def test_poor_factors_are_made_again_with_a_smaller_drop_tol(no_complete_factors, name):
     A = real_matrix(name)
     b = A @ values(A.shape[0], "float64")
     F = MultilevelILU().factor(A)
@@ -214,22 +236,51 @@ def test_the_next_values_begin_in_the_way_of_the_last(monkeypatch):
         multilevel.MultilevelFactors, "_make", lambda F, A: made.append(F._variant.limits.drop_tol) or plain(F, A)
     )
     F = MultilevelILU(dense_size=10).factor(A)
-    assert made == [1e-3, 1e-5] and F.report["trial_residual"] < 1e-6
+    assert made == [1e-3, 0.0] and F.report["trial_residual"] < 1e-6
     F.update(sp.csr_matrix(2 * A))
-    assert made[2:] == [1e-5] and "warning" not in F.report
+    assert made[2:] == [0.0] and "warning" not in F.report
+
+
+def test_a_dense_rest_is_left_for_complete_factors(monkeypatch):
+    A = gallery.navier_stokes(20, 1000.0)
+    b = A @ values(A.shape[0], "float64")
+    F = MultilevelILU().factor(A)
+    assert F.report["drop_tol"] == 0 and F.report["matching"] is False and F.report["fill"] < 8
+    assert "densely coupled, and complete factors of A take less work" in F.report["warning"]
+    solution = krylov.gmres(A, b, M=F)
+    assert solution.converged and solution.iterations <= 3
+    plain = MultilevelILU(drop_tol=1e-3).factor(A)  # what the caller has set is kept
+    assert plain.report["drop_tol"] == 1e-3
+    monkeypatch.setattr(variants, "DEFERRING", 0.01)  # complete factors then have too many entries
+    F = MultilevelILU().factor(A)
+    assert F.report["drop_tol"] > 0 and "drop_tol=0 there are none: " in F.report["warning"]
+    solution = krylov.gmres(A, b, M=F)
+    assert solution.converged
+
+
+def test_too_many_entries_are_left_for_complete_factors(monkeypatch, no_complete_factors):
+    A = gallery.navier_stokes(20, 1000.0)
+    monkeypatch.setattr(multilevel, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(multilevel, "ROOM", 11)
+    with pytest.raises(TooManyEntries, match="11 for each of A"):
+        MultilevelILU().factor(A)
+    monkeypatch.setattr(variants, "WORK", 20_000.0)
+    monkeypatch.setattr(multilevel.MultilevelFactors, "_require_fewer", lambda F, A, rest: None)
+    F = MultilevelILU().factor(A)
+    assert F.report["drop_tol"] == 0 and "would have more than" in F.report["warning"]
+    monkeypatch.setattr(variants, "DEFERRING", 0.01)
+    with pytest.raises(TooManyEntries, match="11 for each of A"):
+        MultilevelILU().factor(A)
 
 
 @pytest.mark.parametrize("given", [{"drop_tol": 1e-3}, {"drop_tol": 1e-3, "fill": 10.0}, {"fill": 5.0}])
-def test_what_is_kept_is_what_was_asked_for(monkeypatch, given):
-    monkeypatch.setattr(multilevel, "ENOUGH", -1.0)
-    ways = [
-        (way.limits.drop_tol, way.limits.fill) for way in MultilevelILU(**given).factor(gallery.poisson5(9))._variants()
-    ]
+def test_what_is_kept_is_what_was_asked_for(given):
+    ways = [(way.limits.drop_tol, way.limits.fill) for way in variants.variants_of(MultilevelILU(**given))]
     fill = given.get("fill", 10.0)
     assert ways == ([(1e-3, fill)] * 2 if "drop_tol" in given else [(1e-3, fill), (1e-5, fill)] * 2)
 
 
-def test_factors_that_may_find_no_room_are_not_tried(monkeypatch):
+def test_factors_that_may_find_no_room_are_not_tried(monkeypatch, no_complete_factors):
     monkeypatch.setattr(multilevel, "ENOUGH", -1.0)
     monkeypatch.setattr(multilevel, "ROOM", 1e30)
     F = MultilevelILU().factor(gallery.poisson5(40, 30))

@@ -34,8 +34,9 @@ from finelu.preconditioners.direct.analysis import (
     needs_matching,
 )
 from finelu.preconditioners.direct.library import is_mirrored
-from finelu.preconditioners.multilevel.factors import AT_ONCE, LOOSE
+from finelu.preconditioners.multilevel.factors import AT_ONCE
 from finelu.preconditioners.multilevel.order import definite_scale
+from finelu.preconditioners.multilevel.variants import LOOSE
 from finelu.scaling import require_matching
 
 # Only the ratios to the iterations matter, since the pace of the first attempt corrects them.

@@ -21,7 +21,7 @@ class FGMRES(Method):
     @staticmethod
     def iterate(loop: Loop, *, restart: int | None = None, orthogonalization: str = "mgs") -> Solution:
         """Saad 2003, Alg. 9.6."""
-        return arnoldi(loop, restart, orthogonalization, flexible=True)
+        return arnoldi(loop, restart, orthogonalization, "flexible")
 
 
 fgmres = FGMRES.solve

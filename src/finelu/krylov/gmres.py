@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from finelu.errors import ParameterError, meant
+from finelu.kernels.monitor import CLAIM, NORM
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
 from finelu.result import Solution
-from finelu.validation import count
+from finelu.validation import choice, count
 
 ORTHOGONALIZATIONS = ("mgs", "cgs2")
+SIDES = ("right", "left")
+LEAST_GAIN = 0.25  # of its first norm that a cycle on the left reaches before it ends, so that the true one is halved
 RESTART = 30  # iterations of a cycle where `restart` is not given
 
 
 class GMRES(Method):
-    """Solve A x = b for any nonsingular A by right-preconditioned, restarted GMRES.
+    """Solve A x = b for any nonsingular A by restarted GMRES, preconditioned on the right or on the left.
 
     Arguments as in `finelu.krylov`, and
     restart : iterations per cycle, that is the size of the basis; min(30, n) by default.
     orthogonalization : "mgs", modified Gram-Schmidt with selective reorthogonalization, or "cgs2", classical
         Gram-Schmidt twice: more work, in four matrix-vector products, and a basis that is orthogonal to rounding.
-    M is applied on the right, so that the residual of the recurrence, to which rtol refers, is b - A x itself. maxiter
-    counts inner iterations over all cycles (SciPy's counts cycles). callback(x) is called after each cycle, since x
-    does not exist in between.
+    side : "right" minimizes b - A x itself, of which the recurrence then knows the norm; "left" minimizes
+        M^-1 (b - A x). On the left the recurrence counts in a unit in which each cycle begins with ||b - A x||: a cycle
+        ends where that is met, and the solve where the true b - A x meets rtol, too, as on the right.
+    maxiter counts inner iterations over all cycles (SciPy's counts cycles). callback(x) is called after each cycle,
+    since x does not exist in between.
     Cost of an iteration k: one product with A, one with M, 4 n k operations (up to twice as many); memory restart + 7
     vectors. If the iteration is recorded (on a GPU), the intermediate vectors of a product with M are also kept until
     the solve ends.
@@ -33,20 +38,24 @@ class GMRES(Method):
     restarts = True
 
     @staticmethod
-    def iterate(loop: Loop, *, restart: int | None = None, orthogonalization: str = "mgs") -> Solution:
-        """Saad 2003, Alg. 9.5."""
-        return arnoldi(loop, restart, orthogonalization, flexible=False)
+    def iterate(
+        loop: Loop, *, restart: int | None = None, orthogonalization: str = "mgs", side: str = "right"
+    ) -> Solution:
+        """Saad 2003, Alg. 9.5, or Alg. 9.4 on the left."""
+        choice("side", side, SIDES)
+        return arnoldi(loop, restart, orthogonalization, side)
 
 
 gmres = GMRES.solve
 
 
-def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, *, flexible: bool) -> Solution:
+def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, side: str) -> Solution:
     """Saad 2003, Alg. 9.5, line by line. The columns q_j of Q are his v_j.
 
-    flexible : whether to run Alg. 9.6, which keeps z_j = M^-1 q_j in Z instead of applying M to the combination of the
-        q_j.
+    side : "right"; "left", Alg. 9.4, whose basis is that of M^-1 A; or "flexible", Alg. 9.6, which keeps
+        z_j = M^-1 q_j in Z instead of applying M to the combination of the q_j.
     """
+    left, flexible = side == "left", side == "flexible"
     if orthogonalization not in ORTHOGONALIZATIONS:
         raise ParameterError(
             f"orthogonalization={orthogonalization!r}; one of {', '.join(ORTHOGONALIZATIONS)} is needed."
@@ -68,15 +77,24 @@ def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, *, flexible
 
     @loop.repeated
     def iteration() -> None:
-        z = M @ v
+        z = v if left else M @ v
         if Z is not None:
             k.arnoldi.keep_column(state, z, Z)
         w = A @ z  # line 3: w = A M^-1 q_j
+        if left:
+            w = M @ w
         orthogonalize(state, Q, w, H, v)  # lines 4 to 8: h_ij = (w, q_i), w -= h_ij q_i; v = q_(j+1) = w / ||w||
         # line 11, one column at a time: the rotation that makes H triangular, and min ||beta e_1 - H y||
         k.arnoldi.givens_step(state, norms, loop.history, H, c, s, g)
 
+    unit, claim = None, norms[CLAIM : CLAIM + 1].copy()
     while loop.cycle(r):  # line 1: r = b - A x,
+        if left:
+            norm, z = norms[NORM : NORM + 1], M @ r
+            norms[CLAIM : CLAIM + 1] = xp.minimum(claim, norm * LEAST_GAIN)
+            unit = loop.length(z) / norm  # of the recurrence, whose first norm is ||r||
+            unit = xp.where(unit > 0, unit, 1)
+            r[:] = z / unit
         k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)  # beta = ||r||, v = q_0 = r / beta
         j = 0
         while j < m and loop.goes_on():  # line 2
@@ -87,7 +105,7 @@ def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, *, flexible
         k.arnoldi.hessenberg_solve(state, H, g, y)  # line 11: y
         if Z is None:
             k.arnoldi.combine(state, Q, y, u)
-            k.arnoldi.update_solution(state, M @ u, x)  # line 11: x += M^-1 Q y
+            k.arnoldi.update_solution(state, u * unit if left else M @ u, x)  # line 11: x += M^-1 Q y
         else:
             k.arnoldi.combine(state, Z, y, u)
             k.arnoldi.update_solution(state, u, x)

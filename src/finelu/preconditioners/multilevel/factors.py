@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +36,10 @@ from finelu.preconditioners.multilevel.dense import (
     to_matching,
     without_rounding,
 )
-from finelu.preconditioners.multilevel.level import Level, Limits, factored
+from finelu.preconditioners.multilevel.level import DenseRest, Level, factored
 from finelu.preconditioners.multilevel.order import Order, advice, definite_scale, kind_of, order_of, transposed
 from finelu.preconditioners.multilevel.settings import Settings
+from finelu.preconditioners.multilevel.variants import Complete, Variant, complete_of, variants_of
 from finelu.preconditioners.recipe import on_host, shifted
 from finelu.scaling import require_matching
 
@@ -50,18 +51,6 @@ ROOM = 25  # entries for each of A's that factors with LOOSE or TIGHT limits hav
 FEW_ENTRIES = 2**23  # that they may have besides
 REFINED, RANGE = 5, 1000  # steps for a null vector, and roundings of A v that count as 0
 LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one defers fewer
-# The limits of drop_tol=None: at first, and after poor factors.
-LOOSE, TIGHT = Limits(1e-3, 10.0), Limits(1e-5, 100.0)
-
-
-class Variant(NamedTuple):
-    """What a factorization is tried with."""
-
-    matching: bool
-    limits: Limits
-
-    def __str__(self) -> str:
-        return f"{'with' if self.matching else 'without'} the matching and drop_tol={self.limits.drop_tol:g}"
 
 
 @dataclass(eq=False, repr=False)
@@ -106,6 +95,8 @@ class MultilevelFactors(Factors):
     _null: tuple[CSR, Any, Any] | None  # A, and the null vectors of its last level and of its adjoint, if any
     _null_spaces: dict[str, Any]  # of A, "N", and of its adjoint, "H", once asked for
     _absolute: bool  # whether |D| replaces D
+    _complete: Complete | None  # what `_cheaper` has found, as long as it was not tried
+    _asked: bool  # whether `_cheaper` was called
     _recorded: Applications
 
     def __init__(self, recipe: Settings, A: CSR):
@@ -116,7 +107,7 @@ class MultilevelFactors(Factors):
         # except for levels that need pairs
         self._at_once = recipe.form == "independent" or (recipe.form == "auto" and suits)
         self._first: Order | None = None
-        self._variant = self._variants()[0]
+        self._variant = variants_of(recipe)[0]
         self._refresh(A)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -125,15 +116,30 @@ class MultilevelFactors(Factors):
 
     def _refresh(self, A: CSR) -> None:
         """Levels made as the last ones; where a trial solve finds them poor, in the others, and the best."""
-        begin, variants, tried, other = perf_counter(), self._variants(), self._variant, ""
+        begin, variants, tried, other = perf_counter(), variants_of(self.recipe), self._variant, ""
+        size, slow, finite = np.inf, np.inf, False
+        waiting, refused = [variant for variant in variants if variant != tried], None
         self._absolute = False  # the trial solve takes M with D
-        self._make(A)
-        size, finite = trial_residual(A, lambda v: self._solve(v, "N", 0))
-        first, slow = size, self._left(A, variants, size)
-        what = f"; {STEPS} steps of GMRES left {slow:.0e} of a residual" if slow > ENOUGH else ""
-        for variant in variants:
-            bad = slow > ENOUGH and (variant.matching == self._variant.matching or size > USELESS)
-            if variant == tried or (finite and not bad):
+        self._complete, self._asked = None, tried.complete
+        try:
+            self._make(A)
+        except TooManyEntries as error:
+            if self._cheaper(A) is None:
+                raise
+            waiting, refused, what = [], error, f"{tried} there are no factors: {error}"
+        except DenseRest as error:
+            waiting, what = [tried, *waiting], f"{tried} there are no factors: {error}"
+        else:
+            size, finite = trial_residual(A, lambda v: self._solve(v, "N", 0))
+            slow = self._left(A, waiting, size)
+            what = f"{tried} ||A M^-1 v - v|| was {size:.1e} ||v|| for a random v = A y"
+            what += f"; {STEPS} steps of GMRES left {slow:.0e} of a residual" if slow > ENOUGH else ""
+        if (slow > ENOUGH or not finite) and (complete := self._cheaper(A)) is not None:
+            waiting.insert(0, complete.variant)
+        self._complete = None  # it is tried once
+        for variant in waiting:
+            alike = variant.complete or variant.matching == self._variant.matching
+            if finite and not (slow > ENOUGH and (alike or size > USELESS)):
                 continue
             deadline.check()
             if not finite:  # useless, whatever the other settings give
@@ -143,7 +149,8 @@ class MultilevelFactors(Factors):
             self._first, self._variant = (self._first if variant.matching == self._variant.matching else None), variant
             try:
                 if variant.limits != variants[0].limits:
-                    room = ROOM * A.nnz * (A.dtype.itemsize + A.indices.dtype.itemsize)
+                    entries = ROOM * A.nnz if variant.most is None else variant.most
+                    room = entries * (A.dtype.itemsize + A.indices.dtype.itemsize)
                     require_room("factors with a smaller drop_tol", room, np.empty(0), "set drop_tol")
                 self._make(A)
                 found, found_finite = trial_residual(A, lambda v: self._solve(v, "N", 0))
@@ -159,14 +166,13 @@ class MultilevelFactors(Factors):
             else:
                 self.__dict__.update(state)
         if not finite:
-            raise UnstableFactors(self.recipe, advice(self.recipe))
+            raise refused or UnstableFactors(self.recipe, advice(self.recipe))
         report = self.report
         report.trial_residual, report.seconds = size, perf_counter() - begin
         report.matching, report.drop_tol = self._variant.matching, self._variant.limits.drop_tol
         if self._variant != tried:
             report.warn(
-                f"{tried} ||A M^-1 v - v|| was {first:.1e} ||v|| for a random v = A y{what}; of the factors "
-                f"{self._variant}, which were taken, it is {size:.1e}{other}"
+                f"{what}; of the factors {self._variant}, which were taken, ||A M^-1 v - v|| is {size:.1e} ||v||{other}"
             )
         elif slow > ENOUGH:
             few = f"{STEPS} steps of GMRES leave {slow:.0e} of a random residual with these factors"
@@ -186,19 +192,39 @@ class MultilevelFactors(Factors):
             return 0.0
         return reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
 
-    def _variants(self) -> list[Variant]:
-        """The settings with which A may be factored, in the order in which they are tried."""
-        drop_tol, fill, matching = self.recipe.drop_tol, self.recipe.fill, self.recipe.matching
-        limits = [LOOSE, TIGHT] if drop_tol is None else [LOOSE._replace(drop_tol=drop_tol)]
-        if fill is not None:
-            limits = [limit._replace(fill=fill) for limit in limits]
-        return [Variant(which, limit) for which in ((True, False) if matching else (False,)) for limit in limits]
-
     @property
     def _most(self) -> int | None:
         """The most entries of the factors; None if the caller has given fill or drop_tol."""
-        free = self.recipe.drop_tol is None and self.recipe.fill is None
-        return ROOM * self.pattern.nnz + FEW_ENTRIES if free else None
+        if self._variant.complete:
+            return self._variant.most
+        return ROOM * self.pattern.nnz + FEW_ENTRIES if self._free else None
+
+    @property
+    def _free(self) -> bool:
+        """Whether the caller has left drop_tol and fill to the recipe."""
+        return self.recipe.drop_tol is None and self.recipe.fill is None
+
+    def _cheaper(self, A: CSR) -> Complete | None:
+        """The complete factorization that is tried before smaller drop tolerances, if A has an affordable one; found
+        out at the first call after `_complete` was set."""
+        if not self._asked:
+            self._asked = True
+            most = self._most
+            if most is not None and self._first is not None and not self._at_once:
+                self._complete = complete_of(self.recipe, A, self._first, self._variant.matching, most)
+        return self._complete
+
+    def _work(self, A: CSR) -> float:
+        """The flops of the complete factorization of `_cheaper`; inf without one."""
+        complete = self._cheaper(A)
+        return np.inf if complete is None else complete.fill.flops
+
+    def _require_fewer(self, A: CSR, rest: CSR) -> None:
+        """A DenseRest if the rest after a level, on the host, has half as many entries as complete factors of A."""
+        if rest.n > self.recipe.dense_size and 2 * rest.nnz > A.nnz and not on_gpu(A.data):
+            complete = self._cheaper(A)
+            if complete is not None and 2 * rest.nnz > complete.fill.nnz:
+                raise DenseRest(rest.n)
 
     def _make(self, A: CSR) -> None:
         """Make the levels of A; if "auto" has taken independent sets, and these fail, in Crout's form."""
@@ -222,7 +248,7 @@ class MultilevelFactors(Factors):
         except TooManyEntries:
             most: Any = self._most
             times = f", {ROOM} for each of A and some; a fill or drop_tol of your own lifts that bound"
-            raise TooManyEntries(most, self.recipe, times) from None
+            raise TooManyEntries(most, self.recipe, "" if self._variant.complete else times) from None
 
     def _make_levels(self, A: CSR) -> None:
         recipe, limits = replace(self.recipe, matching=self._variant.matching), self._variant.limits
@@ -238,7 +264,8 @@ class MultilevelFactors(Factors):
             require_matching(given)
         self._levels = []
         facts: list[dict[str, Any]] = []
-        rows, condest, left_over = np.arange(A.n), recipe.condest, self._most
+        condest = np.inf if self._variant.complete else recipe.condest
+        rows, left_over = np.arange(A.n), self._most
         while S.n > 0 and not is_last(recipe, S, len(facts)):
             deadline.check()
             level_begin = perf_counter()
@@ -255,10 +282,11 @@ class MultilevelFactors(Factors):
                 break
             if not facts:
                 self._first = order
-            how = independent.factored if at_once else factored
+            how = independent.factored if at_once else partial(factored, work=partial(self._work, A))
             level, rest, left = how(recipe, S, kind, order, scales, limits, condest, rows, self._low_memory, left_over)
             if level is None:
                 break
+            self._require_fewer(A, rest)
             places = order.rows[left], order.columns[left]
             more = None if matched else partial(to_matching, S, kind, scales, *places)
             rows, S = rows[places[0]], without_rounding(rest, more)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from finelu.device import namespace, on_gpu, sparse_module, synchronize
-from finelu.errors import MatrixError, ZeroPivot
+from finelu.errors import FineluError, MatrixError, ZeroPivot
 from finelu.factors import Arrangement, LUFactors
 from finelu.factors.triangles import Solve
 from finelu.kernels import kernels_for
@@ -21,6 +22,7 @@ from finelu.triangular import TriangularSolver
 
 PIVOT_TOL = 0.01  # of the rest of its row and column that a pivot must exceed
 SCHUR_TOL = 0.1  # times drop_tol: drop tolerance of S, relative to the largest entry of a row and of a column
+LEAST_PRODUCTS = 100.0  # for S, for each entry of the level, from which on complete factors may take less
 ORDERED_ROWS = 28_000  # of a triangle on a GPU: beyond, its own order was up to 3 times as fast as level order
 
 
@@ -35,6 +37,13 @@ class Limits(NamedTuple):
         return A.n if np.isinf(self.fill) else int(min(np.ceil(self.fill * A.nnz / A.n), A.n))
 
 
+class DenseRest(FineluError):
+    """The rest is dense, and would take more work than complete factors of A."""
+
+    def __init__(self, rows: int):
+        super().__init__(f"the rest of {rows} rows is densely coupled, and complete factors of A take less work")
+
+
 def factored(
     recipe: Settings,
     S: CSR,
@@ -46,10 +55,14 @@ def factored(
     numbers: Any,
     low_memory: bool,
     most: int | None,
+    work: Callable[[], float],
 ) -> tuple[Level | None, CSR, Any]:
     """(the level, the matrix of the next level, its rows in the order of this one); None and S itself without a pivot.
 
     most : the most entries of the factors, and of the next level's matrix; None: no limit.
+    work : function that returns the flops of complete factors of A, inf if these are not wanted. It is called only if
+        the matrix of the next level takes many flops.
+    Raises DenseRest if it takes more than these.
     """
     A, T = permuted(S, order, powers, kind)
     room, bounds = np.full(A.n, limits.most(A)), (limits.drop_tol, condest, PIVOT_TOL)
@@ -60,6 +73,7 @@ def factored(
     if kind == "general":
         made = kernels.crout.crout(A, T, order.starts, *bounds, room, room, order.above, least, most)
         del T
+        _require_fewer(recipe.dense_size, work, A, made, made.l_indptr, made.l_indices, made.u_indptr, made.u_indices)
         left = kernels.crout.schur_complement(A, made, tolerance, most)
         facts["estimate"] = max(made.l_estimate, made.u_estimate)
         facts["pairs"] = 0
@@ -68,6 +82,7 @@ def factored(
         made = kernels.crout_symmetric.crout_symmetric(
             A, order.pairs, order.starts, *bounds, room, hermitian, order.above, least, most
         )
+        _require_fewer(recipe.dense_size, work, A, made, *(made.indptr, made.indices) * 2)
         left = kernels.crout_symmetric.schur_complement_symmetric(A, made, tolerance, hermitian, most)
         facts["estimate"] = made.largest_estimate
         facts["pairs"] = made.pairs_taken
@@ -95,6 +110,20 @@ def require_few(recipe: Settings, S: CSR) -> None:
             f"{recipe!r}: none of the {S.n} rows that are left has a pivot, and they are more than are given to "
             f"LAPACK; use matching=True, or factor A anew after an update."
         )
+
+
+def _require_fewer(
+    few: int, work: Callable[[], float], A: CSR, made: Any, l_indptr: Any, l_indices: Any, u_indptr: Any, u_indices: Any
+) -> None:
+    """A DenseRest if S, with more than `few` rows, takes more flops than `work()`; L is by columns, and U by rows."""
+    left = np.append(made.deferred[: made.interface] > 0, np.ones(A.n - made.interface, bool))
+    rows = int(left.sum())
+    if rows <= few:
+        return
+    lengths = [np.diff(np.append(0, np.cumsum(left[x]))[p]) for p, x in ((l_indptr, l_indices), (u_indptr, u_indices))]
+    products = float(lengths[0] @ lengths[1])
+    if products > LEAST_PRODUCTS * A.nnz and 2 * products > work():
+        raise DenseRest(rows)
 
 
 def _nothing(A: CSR) -> CSR:
