@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from importlib import import_module
 from pathlib import Path
@@ -190,6 +191,22 @@ def test_a_call_ends_at_its_first_missing_kernel_in_any_thread(meanwhile):
         with pytest.raises(compiling.KernelMissing) as ended_by:
             call()
         assert ended_by.value.answer == "an answer"
+
+
+@pytest.mark.parametrize("items", [2, 8])
+def test_a_kernel_that_only_a_helper_misses_ends_the_call(meanwhile, items):
+    helper_ended = threading.Event()
+
+    def make(number):
+        if threading.current_thread() is not threading.main_thread():
+            helper_ended.set()
+            compiling.begun()
+        assert helper_ended.wait(WAIT)
+
+    meanwhile(threads, _pool=None, _wanted=2)
+    meanwhile(compiling.here, otherwise=lambda: "an answer")
+    with pytest.raises(compiling.KernelMissing):
+        threads.each(items, make)
 
 
 @pytest.fixture
