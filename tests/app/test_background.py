@@ -22,6 +22,8 @@ from finelu.auto import background, first_answer
 from finelu.auto.first_answer import FirstAnswer, fill_bound
 from finelu.errors import ParameterError
 from finelu.kernels.reference import products
+from finelu.krylov.criterion import Criterion
+from finelu.krylov.residual import Residual
 from finelu.ordering import with_little_fill
 
 GIVEN = {"FINELU_BACKGROUND": "1", "FINELU_SILENT": "", "FINELU_KERNELS": "compile"}
@@ -306,16 +308,15 @@ def hermitian():
     [fl.gallery.poisson7(8), fl.gallery.convection_diffusion(7), circuit(), circuit(np.complex64), hermitian()],
     ids=["definite", "general", "zero on the diagonal", "complex64", "Hermitian"],
 )
-@pytest.mark.parametrize("costly", [False, True], ids=["factors", "products"])
+@pytest.mark.parametrize("iterative", [False, True], ids=["factors", "products"])
 @pytest.mark.parametrize("columns", [(), (1,), (2,)], ids=str)
-def test_it_solves_to_the_tolerance_without_a_kernel(first, everywhere, A, costly, columns):
-    if costly:
-        everywhere("SECONDS", {"superlu": (1.0, 1.0, 1.0)})
-        everywhere("RATES", first_answer.RATES.__class__(columnwise=1.0))
+def test_it_solves_to_the_tolerance_without_a_kernel(first, everywhere, A, iterative, columns):
+    if iterative:
+        costly(everywhere)
     b = np.random.default_rng(0).standard_normal((A.shape[0], *columns)).astype(A.real.dtype)
     solutions, why = first(A, b)
     definite = (A.diagonal().real > 0).all() and abs(A - A.conj().T).max() == 0
-    if costly and not definite:
+    if iterative and not definite:
         assert solutions is None and why == first_answer.COSTLY
         return
     assert why == ""
@@ -324,7 +325,7 @@ def test_it_solves_to_the_tolerance_without_a_kernel(first, everywhere, A, costl
         assert solution.converged and rest <= 1e-8 * np.linalg.norm(column)
         assert solution.residual_norm == pytest.approx(rest, rel=1e-3, abs=1e-12)
         assert len(solution.history) == solution.iterations + 1
-        assert solution.method == ("cg" if costly else "refinement")
+        assert solution.method == ("cg" if iterative else "refinement")
         assert solution.x.dtype == np.result_type(A.dtype, np.float64)
 
 
@@ -351,6 +352,43 @@ def test_the_criterion_is_that_of_any_other_answer(first, criterion):
     ((solution,), _) = first(A, A @ np.ones(A.shape[0]), criterion=criterion)
     assert (solution.row_residual is None) == (criterion == "residual")
     assert solution.converged and (solution.row_residual or 0.0) <= 1e-8
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [(np.float64, 1e168), (np.float64, 1e-168), (np.float32, 1e25), (np.float32, 1e-25)],
+)
+def test_rows_are_looked_at_whatever_the_scale(dtype, scale):
+    A, large = sp.csr_array(fl.gallery.poisson5(20)), 1e12 if dtype == np.float64 else 1e6
+    A.data[A.indptr[37] : A.indptr[38]] *= large
+    b, x = np.ones(400, dtype), np.zeros(400, dtype)
+    b[37] = large
+    x[37] = 0.25 / scale  # solves the large row alone
+    A = (A * scale).astype(dtype)
+    own = Residual(first_answer._Operator(checked(A)), b, first_answer.NUMPY)
+    usual = Residual(first_answer._Operator(fl.as_csr(A)), b)
+    sizes = [Criterion("auto", residual, b)(b, x, large)[1] for residual in (own, usual)]
+    assert sizes[0] == pytest.approx(sizes[1], rel=1e-3) and sizes[0] > 0.1 * large
+
+
+def costly(everywhere):
+    """Complete factors are never expected to be cheap."""
+    everywhere("SECONDS", {"superlu": (1.0, 1.0, 1.0)})
+    everywhere("RATES", first_answer.RATES.__class__(columnwise=1.0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "of_A"),
+    [(np.float32, 1e-17, 1), (np.float64, 1e-17, 1), (np.float64, 1e180, 1e168), (np.float64, 1.0, 1e-168)],
+)
+def test_iterations_reach_the_tolerance_whatever_the_scale(first, everywhere, dtype, size, of_A):
+    costly(everywhere)
+    A, b = (of_A * fl.gallery.poisson5(150)).astype(dtype), np.zeros(22500, dtype)
+    b[11325] = size
+    ((solution,), _) = first(A, b, rtol=1e-4)
+    with np.errstate(over="raise"):
+        rest = (b - A.astype(float) @ solution.x.astype(float)) / size
+    assert solution.method == "cg" and np.linalg.norm(rest) <= 1e-4
 
 
 def test_a_matrix_that_is_singular_is_left_to_the_usual_way(first):

@@ -201,8 +201,13 @@ class FirstAnswer:
 
 
 def euclidean(v: Any) -> float:
-    """||v||_2, without a kernel."""
-    return float(np.linalg.norm(v))
+    """||v||_2 of a vector that is not empty, without a kernel, in double precision; no square leaves the range."""
+    most = float(abs(v).max())
+    return most * float(np.linalg.norm(_wide(v) / most)) if 0 < most < math.inf else most
+
+
+def _wide(v: Any) -> Any:
+    return v.astype(np.result_type(v.dtype, np.float64), copy=False)
 
 
 def fill_bound(pattern: sp.csr_array) -> Fill:
@@ -264,26 +269,32 @@ def _pattern(A: sp.csr_array) -> sp.csr_array:
 def _conjugate_gradients(A: sp.csr_array, b: Any, tolerance: float, most: int) -> tuple[Any, list[float]]:
     """x of A x = b after at most `most` iterations, and the norm of the residual after each.
 
+    b : not 0.
     The diagonal of A is the preconditioner. Saad 2003, Algorithm 9.1.
     """
-    inverse = 1 / A.diagonal().real
-    x, r, norms = np.zeros_like(b), b.copy(), [math.inf]
+    inverse, real, scale = 1 / A.diagonal().real, A.dtype.type(0).real.dtype.type, euclidean(b)
+    x, r, norms = np.zeros_like(b), b / real(scale), [math.inf]
     z = inverse * r
-    p, rz = z.copy(), float(np.vdot(r, z).real)
+    p, rz = z.copy(), _inner(r, z)
     while norms[-1] > tolerance and len(norms) <= most:
         deadline.check()
         Ap = A @ p
-        curvature = float(np.vdot(p, Ap).real)
+        curvature = _inner(p, Ap)
         if not curvature > 0:  # A is not definite
             break
-        alpha = x.real.dtype.type(rz / curvature)
+        alpha = real(rz / curvature)
         x += alpha * p
         r -= alpha * Ap
         z = inverse * r
-        rz, before = float(np.vdot(r, z).real), rz
-        p = z + x.real.dtype.type(rz / before) * p
-        norms.append(euclidean(r))
-    return x, norms[1:]
+        rz, before = _inner(r, z), rz
+        p = z + real(rz / before) * p
+        norms.append(scale * euclidean(r))
+    return real(scale) * x, norms[1:]
+
+
+def _inner(u: Any, v: Any) -> float:
+    """The real part of u^H v, added up in double precision."""
+    return float(np.vdot(_wide(u), _wide(v)).real)
 
 
 class _Operator:
