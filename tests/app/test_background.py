@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from ast import literal_eval
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,6 +161,66 @@ os.wait()
     assert (status, sorted(out.split("\n"))) == (0, sorted(["True True True", "0 False True", "False", ""]))
 
 
+def test_after_a_failure_no_other_is_begun_and_one_line_says_so(tmp_path):
+    code = STANDS_IN + "begin().wait()\nfor key in 'ab':\n    print(background.possible(key))"
+    status, out, err = ended(code, "sys.exit(3)", FINELU_CACHE=str(tmp_path), **GIVEN)
+    assert (status, out) == (0, "False\nFalse\n")
+    assert err.splitlines() == [background.BEGUN, background.FAILED.format(3)]
+
+
+def test_one_that_was_ended_from_here_has_not_failed_and_leaves_nothing_open(tmp_path):
+    code = "import warnings\nwarnings.simplefilter('error')\n" + STANDS_IN
+    code += "begin()\nbackground.end('system')\nprint(background.possible('other'))\n"
+    code += "background.begin('third', {})\nbackground._background.process.wait()\nbackground.begin('fourth', {})"
+    status, out, err = ended(code, "", FINELU_CACHE=str(tmp_path), **GIVEN)
+    assert (status, out, err) == (0, "True\n", background.BEGUN + "\n")
+
+
+def test_one_on_which_another_call_relies_is_not_ended(tmp_path):
+    code = STANDS_IN + "first = begin()\nbackground.begin('other', {})\nbackground.end('system')\nprint(first.poll())"
+    status, out, _ = ended(code, "time.sleep(100)", FINELU_CACHE=str(tmp_path), **GIVEN)
+    assert (status, out) == (0, "None\n")
+
+
+def test_a_broken_pipe_does_not_end_the_program(tmp_path):
+    code = (
+        STANDS_IN
+        + """
+import signal
+import threading
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+background.PROGRAM = "pass"
+background.begin("system", {"A": bytes(10**7)})
+background._background.process.wait()
+for thread in threading.enumerate():
+    if thread.name == "finelu_background":
+        thread.join()
+print("alive")
+"""
+    )
+    status, out, _ = ended(code, "", FINELU_CACHE=str(tmp_path), **GIVEN)
+    assert (status, out) == (0, "alive\n")
+
+
+def test_it_has_the_path_of_its_parent_few_threads_and_a_limit(tmp_path):
+    code = (
+        STANDS_IN
+        + """
+import pathlib
+from finelu import threads
+sys.path += [pathlib.Path("/"), "relative"]
+threads.set_num_threads(5)
+background.PROGRAM = background.PROGRAM.replace("print(", "call = (")
+print(begin().wait())
+"""
+    )
+    seen = f"open({str(tmp_path / 'seen')!r}, 'w').write(repr((sys.path[-2:], background.get_num_threads(), call)))"
+    assert ended(code, seen, FINELU_CACHE=str(tmp_path), **GIVEN)[:2] == (0, "0\n")
+    path, number, call = literal_eval((tmp_path / "seen").read_text())
+    assert path[0] == "/" and Path(path[1]).is_absolute()
+    assert (number, call) == (background.MOST_THREADS, {"time_limit": background.LIMIT})
+
+
 @pytest.fixture
 def alone(monkeypatch):
     """As in a program, where kernels are not compiled eagerly."""
@@ -178,6 +239,16 @@ def test_the_variable_and_the_folder_decide(alone):
         FirstAnswer((fl.gallery.poisson5(4), np.ones(16)), 1e-8, 0.0, "auto", None, np.inf)
     alone.setenv(background.BACKGROUND, "1")
     assert background.possible("system")
+    for name, value in {
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "PMI_SIZE": "2",
+        "SLURM_STEP_NUM_TASKS": "8",
+        "PMIX_RANK": "1",
+    }.items():
+        alone.setenv(name, value)
+        assert not background.possible("system")
+        alone.setenv(name, "0")
+        assert background.possible("system")
     alone.setattr(sys, "executable", "/usr/bin/editor")
     assert not background.possible("system")
 
