@@ -18,10 +18,10 @@ import scipy.sparse as sp
 from programs import WAIT, ended
 
 import finelu as fl
-from finelu import compiling, threads
+from finelu import compiling, deadline, threads
 from finelu.auto import background, first_answer
 from finelu.auto.first_answer import FirstAnswer, fill_bound
-from finelu.errors import ParameterError
+from finelu.errors import OutOfTime, ParameterError
 from finelu.kernels.reference import products
 from finelu.krylov.criterion import Criterion
 from finelu.krylov.residual import Residual
@@ -462,6 +462,62 @@ def test_iterations_reach_the_tolerance_whatever_the_scale(first, everywhere, dt
     assert solution.method == "cg" and np.linalg.norm(rest) <= 1e-4
 
 
+def test_where_zero_is_good_enough_it_is_the_answer(first):
+    A, b = fl.gallery.poisson5(4), np.zeros((16, 3))
+    b[:, 0], b[:, 2] = 1, 1e-6
+    (solutions, why) = first(A, b, atol=1e-5)
+    assert why == "" and all(solution.converged for solution in solutions)
+    assert [solution.x.any() for solution in solutions] == [True, False, False]
+    assert [solution.residual_norm for solution in solutions[1:]] == [0.0, pytest.approx(4e-6)]
+    ((solution,), _) = first(A, np.zeros(16))
+    assert solution.converged and not solution.x.any()
+    assert first(A, np.full(16, 1e-25)) == (None, "")  # is magnified by the usual way
+
+
+def test_where_rows_would_be_exchanged_the_bound_is_that_of_exchanges(first, meanwhile):
+    A = sp.csr_array(fl.gallery.poisson5(30)).astype(float)
+    A.data = np.random.default_rng(0).standard_normal(A.nnz)
+    A.setdiag(1e-12)
+    bounds, bound = [], first_answer.fill_bound
+    meanwhile(first_answer, fill_bound=lambda pattern: bounds.append(bound(pattern)) or bounds[-1])
+    answer = FirstAnswer((A, np.ones(900)), 1e-8, 0.0, "auto", None, np.inf)
+    assert answer.recipe.ordering == "colamd" and answer._factors().nnz <= bounds[0].nnz
+
+
+def test_an_attempt_ends_in_time_and_says_so(first, meanwhile):
+    meanwhile(first_answer, OVERRUN=0.0)
+    assert first(fl.gallery.poisson5(4), np.ones(16)) == (None, first_answer.LATE)
+    with deadline.limited(compiling.now()), pytest.raises(OutOfTime):
+        first_answer._exact_sums(np.array([0, 1]), np.ones(1), (np.ones(1), np.ones(1)))
+
+
+def test_half_of_the_time_that_is_left_is_for_the_usual_way(first):
+    answer = FirstAnswer((fl.gallery.poisson5(4), np.ones(16)), 1e-8, 0.0, "auto", None, compiling.now() + 4)
+    assert 1 < answer._seconds(100.0) <= 2
+
+
+def test_a_failure_leaves_the_call_to_the_usual_way_and_is_named(first, meanwhile):
+    def fails(*_):
+        raise ArithmeticError("odd")
+
+    ended, A, b = [], fl.gallery.poisson5(4), np.ones(16)
+    meanwhile(background, end=ended.append)
+    meanwhile(FirstAnswer, _solve=fails)
+    assert first(A, b) == (None, first_answer.FAILED.format(ArithmeticError("odd"))) and len(ended) == 1
+    meanwhile(first_answer, fill_bound=fails)
+    answer = FirstAnswer((A, b), 1e-8, 0.0, "auto", None, np.inf)
+    assert not answer and "ArithmeticError('odd')" in answer.refused and answer.b is None and answer._A is None
+
+
+def test_exact_sums_have_their_time(first, meanwhile):
+    A, b = fl.gallery.poisson5(4), np.ones(16)
+    assert first(A, b, rtol=1e-15) == (None, first_answer.COSTLY)
+    assert first(A, b, rtol=1e-13)[0] is not None
+    meanwhile(first_answer, EXACT_SECONDS=1.0)
+    assert first(A, b, rtol=1e-13) == (None, first_answer.COSTLY)
+    assert first(A, b)[0] is not None
+
+
 def test_a_matrix_that_is_singular_is_left_to_the_usual_way(first):
     A = fl.gallery.poisson5(4).tolil()
     A[3] = 0
@@ -500,6 +556,7 @@ def test_neither_time_nor_memory_is_exceeded(first):
     A, b = circuit(), np.ones(216)
     assert first(A, b, end=compiling.now()) == (None, first_answer.COSTLY)
     assert first(A, b, memory=100.0) == (None, first_answer.COSTLY)
+    assert first(A, b, memory=10.0 * A.data.nbytes) == (None, first_answer.COSTLY)  # for the work alone
     assert first(A, b, memory=1e9)[0] is not None
 
 
@@ -529,7 +586,8 @@ def test_what_the_caller_gave_is_as_it_was(first):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
-def test_the_forms_of_kernels_are_their_references(dtype):
+def test_the_forms_of_kernels_are_their_references(dtype, meanwhile):
+    meanwhile(first_answer, BLOCK=7)
     random = np.random.default_rng(1)
 
     def numbers(*shape):
