@@ -156,9 +156,10 @@ class FirstAnswer:
         diagonal, columns = A.diagonal(), self.b.size // n
         memory = USABLE * free_memory(A.data) if self.memory is None else self.memory
         memory -= WORK * (A.data.nbytes + A.indices.nbytes)
-        if self.rtol < LEAST_RTOL or memory < 0:
+        wanted = max(self.rtol, self.atol / (euclidean(self.b.ravel()) or 1.0))  # at least, of all columns
+        if wanted < LEAST_RTOL or memory < 0:
             return None
-        if self.rtol < NEAR * (A.nnz / n + 1) * np.finfo(A.dtype).eps:
+        if wanted < NEAR * (A.nnz / n + 1) * np.finfo(A.dtype).eps:
             seconds -= columns * EXACT_SECONDS * A.nnz
         if LEAST_FILL * (row * n + entry * A.nnz) <= seconds:
             pattern, longest = _pattern(A), int(np.diff(A.indptr).max())
