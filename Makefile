@@ -28,7 +28,7 @@ help:
 	@echo "make cuda   compile every CUDA kernel for every type it is used with"
 	@echo "make cpu-kernels  compile the CPU's kernels in all types to the machine code that a wheel carries"
 	@echo "make kernels  the same, and every CUDA kernel (KERNELS='--arch sm_90')"
-	@echo "make wheel  make it, and a wheel with it, in dist"
+	@echo "make wheel  make it, and a wheel with it, in dist (PLATFORM=manylinux_2_17_x86_64)"
 	@echo "make dist   make the sdist, and a wheel from it without machine code, in dist"
 	@echo "make check-dist   check what lies in dist: the metadata, and the demo in a fresh environment with the wheel"
 	@echo "make bench  run the paper's benchmark (NAME=syncfree)"
@@ -130,9 +130,11 @@ KERNELS ?=
 kernels: cpu-kernels $(VENV)/.stamp-kernels
 	$(BIN)/python tools/build_kernels.py $(KERNELS)
 
+# With all that lies in kernels/*/binaries, archives for other Pythons too. PLATFORM: what pip offers the wheel to.
+PLATFORM ?= any
 wheel: kernels
 	rm -rf build/lib build/bdist.* dist/*.whl
-	$(PIP) wheel --no-deps --wheel-dir dist .
+	$(PIP) wheel --no-deps --config-settings=--build-option=--plat-name=$(PLATFORM) --wheel-dir dist .
 
 dist: $(VENV)/.stamp-release
 	rm -rf dist build/lib build/bdist.*

@@ -1,6 +1,6 @@
 """Claim: every figure in the tables of README.md and docs/measured.md is what its record says.
 
-    python -m benchmarks.figures            # write both tables anew from the records named below
+    python -m benchmarks.figures            # write the tables anew from the records named here and in records.py
     python -m benchmarks.figures --check    # status 1, and which file, if they differ
 
 After a new measurement: name its record here (one line), run this, and read what the tables then say. Each row names
@@ -19,7 +19,8 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
-from benchmarks.claims import calls, parilut, spine
+from benchmarks import records
+from benchmarks.claims import calls, memory, parilut, spine
 from benchmarks.claims import solve_tables as solve
 from benchmarks.harness import RESULTS, ROOT
 from benchmarks.harness.options import command
@@ -30,7 +31,7 @@ from finelu.errors import FileError
 
 # The records: names in benchmarks/results, without ending.
 SOLVE = "solve-2-core-intel-xeon-2026-11-22"  # which systems are solved, 60 s, all libraries
-SOLVE_TIMES = "solve-2-core-intel-xeon-2026-11-22"  # times compared with SciPy at its best settings
+SOLVE_TIMES = "solve-2-core-intel-xeon-2026-11-23"  # times compared with SciPy at its best settings
 CALLS: str | None = "calls-2-core-intel-xeon-2026-11-23"  # of benchmarks.claims.calls
 CALLS_16: str | None = "calls-16-core-intel-xeon-2026-11-23"
 SOLVE_DIRECT = "solve-2-core-amd-epyc-with-extras-2026-11-23"  # with nbklu, feral-solver and pypardiso installed
@@ -39,15 +40,10 @@ SPINE_GMRES = "spine-gpu-gmres-nvidia-h200-2026-11-21"
 SPINE_CPU = "spine-cpu-2-core-amd-epyc-2026-11-21"
 PARILUT_GPU = "parilut-gpu-nvidia-h200-2026-11-23"
 PARILUT_CPU = "parilut-cpu-2-core-intel-xeon-2026-11-23"
-BLOCKS = "fgbilu-nvidia-h200-2026-11-22"
+BLOCKS = "fgbilu-nvidia-h100-2026-11-26"
+MEMORY = "memory-2-core-amd-epyc-2026-11-27"
 README, MEASURED = ROOT / "README.md", ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- figures {}: python -m benchmarks.figures writes them -->", "<!-- end of figures -->"
-NOT_SYMMETRIC = """
-For nearly symmetric patterns SuperLU's guide recommends `permc_spec="MMD_AT_PLUS_A", options=dict(SymmetricMode=True)`.
-This record of `fl.solve` does not include that setting of `splu`. A later one (`solve-2-core-intel-xeon-2026-11-23.md`)
-does, on 40 systems of 2,000 rows or more: SciPy at the best of three settings takes 1.77 times as long as `fl.solve`
-(geometric mean), and less than 0.7 of its time on 4 of them, at worst 0.49 (trilinos_nsjac_1).
-"""
 GRID = "65x65x65"  # of block ILU: 6 unknowns a cell
 
 
@@ -77,7 +73,8 @@ class Figure:
         lost = sum(r < 1 for r in self.found.values())
         figures = (shown(mean(self.found.values())), shown(median(self.found.values())))
         least = f"{shown(self.found[self.worst])} ({self.worst})"
-        return (self.called, self.machine, self.peer, count, *figures, least, lost, link.format(self.record))
+        age = "older " if self.record in records.reasons() else ""
+        return (self.called, self.machine, self.peer, count, *figures, least, lost, link.format(self.record, age))
 
 
 def shown(value: float | None) -> str:
@@ -93,7 +90,7 @@ def load(name: str) -> Run:
 
 def where(run: Run) -> str:
     if "gpu" in run.machine:
-        return "one H200"
+        return f"one {run.machine['gpu'].split()[1]}"
     return f"{run.machine['cores']} cores, {'Intel Xeon' if 'Xeon' in run.machine['cpu'] else 'AMD EPYC'}"
 
 
@@ -102,11 +99,9 @@ def where(run: Run) -> str:
 
 def solve_figures() -> Iterator[Figure]:
     times, everybody = load(SOLVE_TIMES), load(SOLVE)
-    symmetric = "splu symmetric" in {r.variant for r in times.records}
     scipy = (
-        "SciPy, the fastest of `splu` (COLAMD), `splu` (MMD_AT_PLUS_A, SymmetricMode) and `spilu` with `gmres`"
-        if symmetric
-        else "SciPy, the faster of `splu` and `spilu` with `gmres`, default settings"
+        "SciPy, the fastest of `splu` (COLAMD), `splu` (MMD_AT_PLUS_A, SymmetricMode) and `spilu` with `gmres`, limit "
+        f"{times.options['limit, seconds']:.0f} s"
     )
     called = "`fl.solve(A, b)`, 10,000 rows or more"
     yield Figure(called, where(times), scipy, SOLVE_TIMES, solve.ratios(times, solve.SCIPY), front=True)
@@ -118,7 +113,7 @@ def solve_figures() -> Iterator[Figure]:
     yield Figure("`fl.solve(A, b)`, any size", where(everybody), peer, SOLVE, others)
     direct = load(SOLVE_DIRECT)
     called = "`fl.solve(A, b)` with `finelu[direct,mkl]`, 2,000 rows or more"
-    scipy = "SciPy, the faster of `splu` (COLAMD), `splu` (MMD_AT_PLUS_A, SymmetricMode), `spilu`, limit 10 s"
+    scipy = "SciPy, the fastest of `splu` (COLAMD), `splu` (MMD_AT_PLUS_A, SymmetricMode), `spilu`, limit 10 s"
     yield Figure(called, where(direct), scipy, SOLVE_DIRECT, solve.ratios(direct, solve.SCIPY, 2000))
     peer = (
         "the fastest of SciPy's, nbklu, feral, pypardiso (or with a triangle of symmetric A), pyamg, ilupp, limit 10 s"
@@ -159,23 +154,34 @@ def factor_figures() -> Iterator[Figure]:
     gpu, cpu = where(load(SPINE_GMRES)), where(load(PARILUT_CPU))
     whole = bar(SPINE_GMRES, "GMRES(30)+ILU0 to 1e-8, GPU")
     yield Figure("`ILU0().factor(A)` and `gmres` to 1e-8", gpu,
-                 "CuPy, `spilu(fill_factor=1)` and `gmres`, stopped after 6 to 60 s", SPINE_GMRES, whole,
-                 front=True)  # fmt: skip
-    apart = "`{}.factor(A)`, analyses of its triangular solves apart"
+                 "CuPy, `spilu(fill_factor=1)` and `gmres`, which tests for convergence every 30 iterations, stopped "
+                 "after 6 to 60 s", SPINE_GMRES, whole, front=True)  # fmt: skip
+    apart = "`{}.factor(A)`, {}analyses of its triangular solves apart"
+    eliminating = load(PARILUT_GPU).one(work="ParILUT", device="gpu")
+    assert eliminating is not None
+    exact = f"{eliminating.detail['steps']} steps with exact values, "
     swept = '{}(steps=5, sweep="synchronous")'.format
 
     peer = "Ginkgo 1.12, {}, times measured earlier"
     for kind in ("ParILUT", "ParICT"):
-        for work, called in ((kind, f"{kind}()"), (kind + parilut.BY_SWEEPS, swept(kind))):
+        for work, recipe, how in ((kind, f"{kind}()", exact), (kind + parilut.BY_SWEEPS, swept(kind), "")):
             found = ginkgo(PARILUT_GPU, work, "gpu", 0)
-            called = apart.format(called)
-            yield Figure(called, gpu, peer.format("CUDA, 5 steps, fill 1"), PARILUT_GPU, found, front=work == "ParILUT")
+            called = apart.format(recipe, how)
+            yield Figure(
+                called, gpu, peer.format("CUDA, 5 steps of sweeps, fill 1"), PARILUT_GPU, found, front=work == "ParILUT"
+            )
     found = ginkgo(PARILUT_GPU, "ParILU", "gpu", 0)
-    yield Figure(apart.format("ParILU()"), gpu, peer.format("CUDA, 5 sweeps"), PARILUT_GPU, found)
+    yield Figure(apart.format("ParILU()", ""), gpu, peer.format("CUDA, 5 sweeps"), PARILUT_GPU, found)
     host = {matrix: gain for gain, matrix in parilut.gains_over_cpu(load(PARILUT_GPU), 16)}
-    yield Figure(apart.format("ParILUT()"), gpu, "the same call on 16 cores of that machine", PARILUT_GPU, host)
+    yield Figure(apart.format("ParILUT()", exact), gpu, "the same call on 16 cores of that machine", PARILUT_GPU, host)
     found = ginkgo(PARILUT_CPU, "ParILUT", "cpu", 2)
-    yield Figure(apart.format("ParILUT()"), cpu, peer.format("OpenMP, 2 threads, 5 steps, fill 1"), PARILUT_CPU, found)
+    yield Figure(
+        apart.format("ParILUT()", exact),
+        cpu,
+        peer.format("OpenMP, 2 threads, 5 steps of sweeps, fill 1"),
+        PARILUT_CPU,
+        found,
+    )
 
 
 def kernel_figures() -> Iterator[Figure]:
@@ -204,7 +210,7 @@ def kernel_figures() -> Iterator[Figure]:
         theirs = fgbilu.ms(blocks, GRID, work, who="cusparse")
         ours = fgbilu.ms(blocks, GRID, work, device="gpu", variant="CL, pivoting")
         if theirs and ours:
-            yield Figure(called, gpu, peer, BLOCKS, {GRID: theirs / ours}, kernel=True)
+            yield Figure(called, where(blocks), peer, BLOCKS, {GRID: theirs / ours}, kernel=True)
 
 
 def figures() -> list[Figure]:
@@ -219,19 +225,29 @@ def written(rows: Sequence[Figure], link: str, called: str) -> str:
     return table(header, (row.cells(link) for row in rows))
 
 
+def of_memory() -> str:
+    run = load(MEMORY)
+    sizes = sorted(facts["n"] for facts in run.matrices.values())
+    about = f"{len(sizes)} matrices of {sizes[0]:,} to {sizes[-1]:,} rows, int32 and float64 (`{MEMORY}`)"
+    return f"Geometric means of up to {about}.\n\n{memory.claim_table(run)}"
+
+
 def tables() -> dict[tuple[Path, str], str]:
     """(file, name of the table) -> its Markdown."""
     rows = figures()
-    link, name = "[record](benchmarks/results/{}.md)", "`{}`"
+    link, name = "[{1}record](benchmarks/results/{0}.md)", "{1}`{0}`"
     front = [row for row in rows if row.front]
     assert len(front) <= 10, "the README shows at most ten rows"
-    symmetric = "splu symmetric" in {r.variant for r in load(SOLVE_TIMES).records}
     return {
         (README, "in front"): written(
             [replace(row, called=f"kernel: {row.called}") if row.kernel else row for row in front], link, "called"
-        ) + ("" if symmetric else NOT_SYMMETRIC),
+        ),
         (MEASURED, "as called"): written([row for row in rows if not row.kernel], name, "called"),
         (MEASURED, "of kernels"): written([row for row in rows if row.kernel], name, "kernel"),
+        (MEASURED, "of memory"): of_memory(),
+        (MEASURED, "older"): table(
+            ("record", "why it is older"), ((f"`{record}`", why) for record, why in records.reasons().items())
+        ),
     }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ MATRICES = Path(os.environ.get("FINELU_MATRICES", Path(__file__).resolve().paren
 
 os.environ.setdefault("FINELU_RATES", os.devnull)  # no rates that this user has measured: the shipped ones
 os.environ.setdefault("FINELU_SILENT", "1")  # what stderr says does not depend on what was compiled before
+os.environ.setdefault("FINELU_BACKGROUND", "0")  # what a test's program needs is compiled before its answers
 compile_eagerly()  # what a test sees does not depend on what was compiled before it
 
 

@@ -34,6 +34,8 @@ def modules(**more):
     scipy = SimpleNamespace(sparse=sparse)
     return {
         "cupy": cupy,
+        "cupy.cuda.compiler": SimpleNamespace(compile_using_nvrtc=None),
+        "cupy_backends.cuda.libs": SimpleNamespace(nvrtc=None),
         "cupyx": SimpleNamespace(scipy=scipy),
         "cupyx.scipy": scipy,
         "cupyx.scipy.sparse": sparse,

@@ -31,9 +31,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))  # the kernels of this checkout, whatever is installed
 
-from finelu.kernels.cuda.runtime.binaries import FOLDER, INDEX, digest  # noqa: E402
+from finelu.kernels.cuda.runtime.binaries import FOLDER, digest  # noqa: E402
 from finelu.kernels.cuda.runtime.instances import CARRIED  # noqa: E402
 from finelu.kernels.cuda.runtime.sources import OPTIONS, source  # noqa: E402
+from finelu.machine_code import INDEX  # noqa: E402
 
 COMPILER = runpy.run_path(str(ROOT / "tools" / "compile_cuda.py"))
 # Code of one runs on every GPU of the same major number whose minor number is not below. Some kernels need 8.0.

@@ -15,12 +15,8 @@ in the folder of this Python or in the PATH. On the CPU each has one thread, on 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import re
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,9 +28,9 @@ from typing import Any
 import numpy as np
 
 import finelu
-from benchmarks.harness import ROOT
+from benchmarks.harness.launch import answer, own_gpu, started
 from benchmarks.harness.options import add_place, command
-from benchmarks.harness.record import ENDING, finite, machine, page_of, read, replace_text, write
+from benchmarks.harness.record import ENDING, machine, page_of, read, replace_text, write
 from benchmarks.harness.table import table
 from finelu.device import synchronize
 from finelu.errors import ParameterError
@@ -46,12 +42,6 @@ FEW, MANY = 5, {"cpu": 25, "cuda": 105}  # corrections of two runs, whose differ
 REPEATS = 7  # of which the fastest counts
 TRIAD = 2**23  # numbers of each array
 WAYS = {"Room": "MPI", "Queued": "NCCL", "Direct": "MPI, from GPU to GPU", "Staged": "MPI, through locked memory"}
-OPEN_MPI = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_hwloc_base_binding_policy": "core",
-}
 
 
 # The processes --------------------------------------------------------------------------------------------------------
@@ -115,11 +105,8 @@ def triad(comm: Any, xp: Any) -> float:
 def worker(task: dict[str, Any]) -> dict[str, Any]:
     from mpi4py import MPI
 
-    comm, xp = MPI.COMM_WORLD, np
-    if task["device"] == "cuda":
-        import cupy as xp  # type: ignore[no-redef]
-
-        xp.cuda.Device(comm.rank % xp.cuda.runtime.getDeviceCount()).use()
+    comm = MPI.COMM_WORLD
+    xp = own_gpu(comm) if task["device"] == "cuda" else np
     os.environ["FINELU_NCCL"] = str(int(not task["no_nccl"]))
     parts = cuts(comm.size)
     weak, n = task["part"] == "weak", task["n"]
@@ -169,29 +156,11 @@ def worker(task: dict[str, Any]) -> dict[str, Any]:
 # The tables -----------------------------------------------------------------------------------------------------------
 
 
-def started(ranks: int, task: dict[str, Any]) -> dict[str, Any]:
-    """The result of the first of `ranks` processes."""
-    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if mpiexec is None:
-        raise ParameterError("there is no mpiexec; install an MPI, such as mpich from PyPI.")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "FINELU_NUM_THREADS": "1"} | OPEN_MPI
-    words = [sys.executable, "-m", "benchmarks.claims.multiblock_scaling", "--worker", json.dumps(task)]
-    done = subprocess.run(
-        [mpiexec, "-n", str(ranks), *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    result = re.search(r"RESULT (\{.*\})", done.stdout)  # some launchers write into a line
-    if done.returncode or not result:
-        said = f"{done.stdout}{done.stderr}".strip()[-500:]
-        raise ParameterError(f"{ranks} processes ended with {done.returncode}: {said}")
-    found: dict[str, Any] = json.loads(result[1])
-    return found
-
-
 def measured(part: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for ranks in given.ranks:
         names = ("device", "n", "edge", "whole", "no_nccl")
         task = {"part": part} | {name: getattr(given, name) for name in names}
-        found = {"ranks": ranks} | started(ranks, task)
+        found = {"ranks": ranks} | started("benchmarks.claims.multiblock_scaling", ranks, task)
         print(f"{part}, {ranks} processes: {found['correction_ms']:.3g} ms a correction", file=sys.stderr, flush=True)
         yield found
 
@@ -252,11 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_place(parser)
     given = parser.parse_args(argv)
     if given.worker:
-        from mpi4py import MPI
-
-        found = worker(json.loads(given.worker))
-        if MPI.COMM_WORLD.rank == 0:
-            print("RESULT " + json.dumps(finite(found)), flush=True)
+        answer(worker, given.worker)
         return 0
     if given.source:
         known = read(given.source)

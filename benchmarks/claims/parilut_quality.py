@@ -47,7 +47,7 @@ def recipes(cholesky: bool, nnz: int) -> dict[str, Any]:
         OURS: Adapted(),
         "5 steps": Adapted(steps=STEPS),
         "synchronous": Adapted(steps=STEPS, sweep="synchronous"),
-        "in place": Adapted(steps=STEPS, sweep="asynchronous", scale=False, initial="scaled"),
+        "in place": Adapted(steps=STEPS, sweep="asynchronous", sweeps=finelu.Sweeps(initial="scaled"), scale=False),
         "ILUT": Threshold(nnz=nnz),
         "ILU0": Plain(),
     }

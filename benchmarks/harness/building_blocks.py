@@ -108,7 +108,8 @@ class Blocks:
         """From the start of the candidates of a step, counted from 1, to the end of its second sweep."""
         begins = [k for k, (label, *_) in enumerate(self._marks) if label == "candidates"]
         ends = [k for k, (label, *_) in enumerate(self._marks) if label == "sweep after remove"]
-        return elapsed(self._marks[begins[step - 1]][1], self._marks[ends[2 * step - 1]][2])  # U, then L
+        passes = len(ends) // (len(begins) - 1)  # of a sweep; candidates are also found after the last step
+        return elapsed(self._marks[begins[step - 1]][1], self._marks[ends[passes * step - 1]][2])
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 Tables 1 to 4 and Figures 9 and 10 of L. Luo, J. R. Edwards, H. Luo, F. Mueller, "A fine-grained block ILU scheme on
 regular structures for GPGPUs", with the paper's numbers. The matrices are Jacobians of the channel flow of
-examples/channel_flow.py with n = 4 and n = 6 unknowns a cell, float64; other n by the paper's block-diagonal
+benchmarks/papers/flow with n = 4 and n = 6 unknowns a cell, float64; other n by the paper's block-diagonal
 construction from these two.
 
 - sequential: the global algorithm in natural order on one core, as one writes it, compiled by Numba

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
-from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import ROOT
+from benchmarks.papers.flow.channel import channel_system
 from finelu.device import namespace, require_gpu, to_host
 from finelu.matrix.stencil import StencilMatrix
 
@@ -22,17 +19,7 @@ CFL = 10.0  # of the pseudo step whose matrix it is: corrections converge about 
 
 def flow(shape: Sequence[int], n: int, device: str) -> tuple[StencilMatrix, Any]:
     """The Jacobian of the channel flow on I x J x K cells with 4 or 6 unknowns each, and its right-hand side (N,)."""
-    return channel_flow().channel_system(tuple(shape), n, cfl=CFL, xp=require_gpu() if device == "cuda" else np)
-
-
-@cache
-def channel_flow() -> Any:
-    """The module examples/channel_flow.py of this checkout."""
-    sys.path.insert(0, str(ROOT / "examples"))  # as for a script, which imports pseudo_time from there
-    spec = spec_from_file_location("channel_flow", ROOT / "examples" / "channel_flow.py")
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return channel_system(tuple(shape), n, cfl=CFL, xp=require_gpu() if device == "cuda" else np)
 
 
 def parts_of(n: int) -> list[int]:

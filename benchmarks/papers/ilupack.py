@@ -5,8 +5,8 @@ preconditioned GMRES method", 2019, for the matrices at hand, with the paper's n
 MultilevelILU; right-hand side, tolerance and drop tolerance are not in the paper: b = A x, x standard normal, 1e-8 and
 1e-3 (`--drop-tol`). M stands on the right of A here, on the left there.
 
-The paper gives of its symmetric matrices the entries of one triangle, and its iterations are those of that triangle
-alone, taken for the matrix: "tril(...)", variant (a).
+For symmetric matrices the paper gives the number of entries of one triangle. Its iterations are nearer to those of that
+triangle alone, taken for the matrix, than to those of the whole matrix: "tril(...)", variant (a).
 
 (a) CPU      finelu on the CPU.
 (b) baseline the paper's: A and M^-1 on the GPU, by cuSPARSE's SpMV and SpSV and equation (11); modified Gram-Schmidt

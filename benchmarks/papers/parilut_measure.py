@@ -33,7 +33,7 @@ STEPS = range(6)
 EXACT = "exact"  # the first word of variants whose values come of eliminations
 IN_RCM = ("ani5", "ani7", *(f"anisotropic_triangles:{k}" for k in range(3, 8)))
 AGAIN = " again"
-DELTAS = (1.0, 0.5, 0.1)
+DELTAS = {"all": None, "1": 1.0, "0.5": 0.5, "0.1": 0.1}  # 2018, section 4.1
 MANY_STEPS = 15
 REPEATED = (1, 16, 256, 4096, 65536, 2**24)  # how many different values: 2019, Figure 8, right
 PAPER_SIZE = 24
@@ -106,7 +106,7 @@ def recipes(cholesky: bool, nnz: int) -> dict[str, Any]:
         "none": None,
         type(base).__name__: base,
         type(classical).__name__: classical,
-        **{str(k): Adapted(steps=k, sweep="synchronous") for k in STEPS},
+        **{str(k): Adapted(steps=k, sweep="paper") for k in STEPS},
         **{f"{EXACT} {k}": Adapted(steps=k) for k in STEPS},
     }
 
@@ -203,22 +203,23 @@ def measure_steps(run: Run, case: Case) -> None:
         detail = {"iterations": [count(F)], "norms": [residual_norm(case.S, triangles[name])]}
         detail["discrepancy"] = [discrepancy(triangles[name], triangles["ICT"])]
         run.records.append(Record(case.name, "steps", case.device, "finelu", name, None, detail=detail))
-    for delta in DELTAS:
+    for name, delta in DELTAS.items():
         detail = {"iterations": [], "norms": [], "discrepancy": [], "most": []}
         for steps in range(MANY_STEPS + 1):
-            F = finelu.ParICT(steps=steps, sweep="synchronous", add_fraction=delta).factor(case.A)
+            recipe = finelu.ParICT(steps=steps, sweep="paper", sweeps=finelu.Sweeps(add_fraction=delta))
+            F = recipe.factor(case.A)
             L = sp.csr_matrix(to_host(F.L))
             detail["iterations"].append(count(F))
             detail["norms"].append(residual_norm(case.S, L))
             detail["discrepancy"].append(discrepancy(L, triangles["ICT"]))
             added = sum(F.report["candidates"])  # each may be a place of ICT's, and push one out that is not
             detail["most"].append(max(detail["discrepancy"][0] - 2 * added, 0))
-        run.records.append(Record(case.name, "steps", case.device, "finelu", f"{delta:g}", None, detail=detail))
+        run.records.append(Record(case.name, "steps", case.device, "finelu", name, None, detail=detail))
 
 
 def measure_size(run: Run, case: Case, repeats: int = 3) -> None:
     """2018, Figure 3: the number of candidates and the time of step 3 of ParICT."""
-    recipe = finelu.ParICT(steps=3, sweep="synchronous")
+    recipe = finelu.ParICT(steps=3, sweep="paper")
     F = recipe.factor(case.A)
     times: list[tuple[float, float, float]] = []
     with without_solves(type(F)):
@@ -241,8 +242,9 @@ def measure_exactness(run: Run, case: Case, seconds: float, steps: int = 8) -> N
     for variant in ("ILU0", "exact", "approximate"):
         detail: dict[str, list] = {"iterations": [], "entries": []}
         for k in range(steps + 1) if variant != "ILU0" else (0,):
-            adapted = finelu.ParILUT(steps=k, sweep="synchronous", select=variant)
-            recipe = finelu.ILU0() if variant == "ILU0" else adapted
+            recipe: Any = finelu.ILU0()
+            if variant != "ILU0":
+                recipe = finelu.ParILUT(steps=k, sweep="paper", sweeps=finelu.Sweeps(select=variant))
             scratch = Run("", {}, "", {"threads": run.options["threads"]})
             record = solve(scratch, case, "gmres", str(k), recipe, seconds)
             detail["iterations"].append(record.detail["iterations"] if shown(record).isdigit() else None)
@@ -297,13 +299,13 @@ def superlu(S: sp.csr_matrix, wanted: int, limit: float) -> dict[str, Any]:
 
 def measure_time(run: Run, case: Case, limit: float) -> None:
     """ParICT, ParILUT with approximate and exact thresholds, each with its blocks, and SuperLU."""
-    five = {"steps": 5, "sweep": "synchronous"}
+    approximate = finelu.Sweeps(select="approximate")
     chosen = {
-        "ParILUT": finelu.ParILUT(select="approximate", **five),
-        "ParILUT exact": finelu.ParILUT(select="exact", **five),
+        "ParILUT": finelu.ParILUT(steps=5, sweep="paper", sweeps=approximate),
+        "ParILUT exact": finelu.ParILUT(steps=5, sweep="paper"),
     }
     if case.spd:
-        chosen["ParICT"] = finelu.ParICT(**five)
+        chosen["ParICT"] = finelu.ParICT(steps=5, sweep="paper")
     for variant, recipe in chosen.items():
         with run.attempt(case.name, f"{variant} {case.device}"), all_steps():
             first, timing, F = factor_time(recipe, case.A)

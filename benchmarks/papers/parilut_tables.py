@@ -60,8 +60,7 @@ TABLE_4 = {  # seconds of ParICT and ParILUT with 68 threads of a Xeon Phi 7250,
 }
 # The papers' own matrices among ours (ANI: rebuilt from ANI4's file, entries to 2e-12, but another order of equals in
 # RCM; CAGE: regenerated from the model, entries to 1e-15), and others of the same kind, with other entries.
-GENERATED = {"anisotropic_triangles:6": "ANI6"}  # compared all the same, as there is no file of theirs
-OWN = {"ani4": "ANI4", "ani5": "ANI5", "ani7": "ANI7", "cage10": "CAGE10", "cage11": "CAGE11"}
+OWN = {f"ani{k}": f"ANI{k}" for k in range(3, 8)} | {"cage10": "CAGE10", "cage11": "CAGE11"}
 LIKE = {f"anisotropic_triangles:{k}": f"ANI{k}" for k in range(3, 8)} | {
     "apache2_like:8,101,100": "APACHE1",
     "apache2_like": "APACHE2",
@@ -73,11 +72,6 @@ LIKE = {f"anisotropic_triangles:{k}": f"ANI{k}" for k in range(3, 8)} | {
 def own(name: str) -> str:
     """The papers' name of their own matrix, "" for others."""
     return OWN.get(name.removesuffix(AGAIN), "")
-
-
-def of_paper(name: str) -> str:
-    """The papers' name of their own matrix, or of the generated one that is to be compared with it."""
-    return own(name) or GENERATED.get(name, "")
 
 
 def marked(name: str) -> str:
@@ -101,7 +95,7 @@ def iteration_table(run: Run, method: str, paper: dict[str, tuple]) -> str | Non
         lines.append((marked(name), facts["order"], *map(shown, records)))
         if any(by_elimination):
             lines.append(("by eliminations", "", *map(shown, by_elimination)))
-        if theirs := paper.get(of_paper(name)):
+        if theirs := paper.get(own(name)):
             lines.append(("paper", "RCM", *("-" if v is None else str(v) for v in theirs)))
             for what, found in (("deviation", records), ("by eliminations", by_elimination)):
                 if any(found):

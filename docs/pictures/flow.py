@@ -1,14 +1,16 @@
-"""Pictures of flows, by examples/body_flow.py: python docs/pictures/flow.py [NAME ...]; one takes 10 minutes."""
+"""Pictures of flows, by the programs in examples/: python docs/pictures/flow.py [NAME ...]; one takes 10 minutes."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from PIL import Image
 
 HERE = Path(__file__).parent
-PICTURES = {  # name -> the arguments of the example
-    "flow_cylinder": "cylinder --re 100 --grid fine --steps 2025",
-    "flow_airfoil": "airfoil --re 1000 --alpha 10 --dt 0.02 --steps 800",
+PICTURES = {  # name -> the program and its arguments
+    "flow_cylinder": "body_flow cylinder --re 100 --grid fine --steps 2025",
+    "flow_airfoil": "body_flow airfoil --re 1000 --alpha 10 --dt 0.02 --steps 800",
+    "flow_sphere": "sphere_flow --re 100 --grid medium",
 }
 
 
@@ -21,9 +23,8 @@ def smaller(path):
 
 if __name__ == "__main__":
     sys.path.insert(0, str(HERE.parents[1] / "examples"))
-    from body_flow import main
-
     for name in sys.argv[1:] or PICTURES:
         path = HERE / f"{name}.png"
-        assert main([*PICTURES[name].split(), "--png", str(path)]) == 0
+        program, *arguments = PICTURES[name].split()
+        assert import_module(program).main([*arguments, "--png", str(path)]) == 0
         smaller(path)

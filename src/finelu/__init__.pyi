@@ -66,6 +66,7 @@ from finelu.preconditioners import Recipe as Recipe
 from finelu.preconditioners import Schwarz as Schwarz
 from finelu.preconditioners import SingularBlock as SingularBlock
 from finelu.preconditioners import SparseLU as SparseLU
+from finelu.preconditioners import Sweeps as Sweeps
 from finelu.preconditioners import rigid_body_modes as rigid_body_modes
 from finelu.result import Solution as Solution
 from finelu.result import Status as Status

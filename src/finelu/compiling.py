@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
+from typing import Any
 
 BEGUN = "finelu: compiling kernels at their first use"
 DONE = "finelu: compiled {} in {:.1f} s"
@@ -116,9 +117,49 @@ def compile_eagerly() -> None:
     eager = True
 
 
+class KernelMissing(BaseException):
+    """Ends a call that has another answer than by its kernels. No handler of errors takes it for one."""
+
+    def __init__(self, answer: Any):
+        super().__init__()
+        self.answer = answer
+
+
+class _Here(threading.local):
+    """otherwise : a function that returns another answer for the call which this thread works on, or a false one; None
+    if the call has to wait. It is called before a kernel is compiled, on any thread of the call, and must not call
+    kernels.
+    waits : see `waiting`.
+    """
+
+    otherwise: Callable[[], Any] | None = None
+    waits = False
+
+
+here = _Here()
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """A block in which calls wait for their kernels."""
+    before, here.waits = here.waits, True
+    try:
+        yield
+    finally:
+        here.waits = before
+
+
 def begun() -> None:
-    """A kernel is being compiled: a line on stderr, once a process."""
+    """A kernel is being compiled: a line on stderr, once a process. Raises KernelMissing, see `here`."""
     global _said, untold, _told
+    if (otherwise := here.otherwise) is not None:
+        here.otherwise = None  # while it is asked
+        try:
+            answer = otherwise()
+        finally:
+            here.otherwise = otherwise
+        if answer:
+            raise KernelMissing(answer)
     if not untold:
         _told = _clock.spent[0]  # what others have compiled before
     untold += not _quiet

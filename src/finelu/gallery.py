@@ -13,7 +13,6 @@ import ast
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
@@ -21,8 +20,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
-from scipy.spatial import Delaunay
 
+from finelu.deferred import dataclass
 from finelu.device import Array, Dtype, Sparse
 from finelu.errors import ParameterError, counted, meant
 from finelu.matrix import DTYPES
@@ -193,6 +192,8 @@ def _coarse_mesh() -> tuple[Array, Array]:
     x, y = np.arange(8) / 8, np.arange(7) / 7
     sides = [(x, 0 * x), (0 * y + 1, y), (1 - x, 0 * x + 1), (0 * y, 1 - y)]
     points = np.concatenate([inner.reshape(-1, 2)] + [np.stack(side, axis=-1) for side in sides])
+    from scipy.spatial import Delaunay  # only here: its import takes 70 ms
+
     return points, Delaunay(points).simplices.astype(np.int64)
 
 
@@ -303,6 +304,94 @@ def _laplacian(i: Array, j: Array, conductance: Array, ground: Array) -> sp.csr_
     node = np.arange(n)
     data = np.concatenate([-conductance, -conductance, diagonal])
     return _csr(sp.coo_matrix((data, (np.concatenate([i, j, node]), np.concatenate([j, i, node]))), shape=(n, n)))
+
+
+# Markov chains -------------------------------------------------------------------------------------------------------
+
+
+def cage(length: int, field: float = 0.1) -> sp.csr_matrix:
+    """The cage model of a polymer in a gel: column j holds the probabilities of the moves out of state j.
+
+    length : of the polymer in monomers, 3 to 15. cage(10) has 11,397 rows and 150,645 entries, cage(13) 445,315 and
+        7,479,343; it takes some seconds and 1 GB.
+    field : the electric field that drives monomers along edges, in units of k T.
+    A state is a walk of length - 1 steps on a tree, each of whose vertices has three edges towards it and three away
+    from it, up to symmetries of the tree and the direction of the walk. A monomer moves if both its neighbours are at
+    one vertex. Not symmetric; columns sum to 1. Takes O(length^2) time and memory for an entry.
+    Source: A. van Heukelum, G. T. Barkema, R. H. Bisseling, DNA electrophoresis studied with the cage model, J. Comput.
+    Phys. 180, 2002. Pattern and order are those of the matrices cage3 to cage15 of the SuiteSparse collection, values
+    up to rounding.
+    """
+    if not 3 <= length <= 15:
+        raise ParameterError(f"length={length}; 3 to 15 is needed (64 bits hold no longer walk).")
+    walks, away = _walks(length)
+    codes, first = np.unique(_walk_codes(walks, away), return_index=True)
+    walks, away = walks[:, first], away[:, first]
+    rows, columns, rates = [], [], []
+    for i in range(length):
+        end = i in (0, length - 1)
+        j = np.arange(codes.size) if end else np.flatnonzero(walks[i - 1] == walks[i + 1])  # the states that can move
+        held_by = walks[1 if i == 0 else i - 1, j]
+        for direction in (True, False):
+            joined = _joined(walks[:, j], away[:, j], held_by, direction)
+            rate = 1 / (3 * length * (1 + np.exp(-2 * field if direction else 2 * field)))
+            others = 3 - joined.sum(axis=0)  # neighbours that no monomer is at, which are alike by symmetry
+            for vertex, ways in [*enumerate(joined.astype(np.int64)), (length, others)]:
+                k = np.flatnonzero(ways)
+                moved, steps = walks[:, j[k]], away[:, j[k]]
+                moved[i] = vertex
+                steps[max(i - 1, 0) : i] = direction
+                steps[i : i + 1] = not direction
+                rows.append(np.searchsorted(codes, _walk_codes(moved, steps)))
+                columns.append(j[k])
+                rates.append(rate * ways[k])
+    places = np.concatenate(rows), np.concatenate(columns)
+    A = _csr(sp.coo_matrix((np.concatenate(rates), places), shape=(codes.size,) * 2))
+    A.setdiag(0)  # a move to a state alike
+    A.setdiag(1 - np.asarray(A.sum(axis=0)).ravel())
+    return _csr(A)
+
+
+def _walks(length: int) -> tuple[Array, Array]:
+    """All walks up to symmetries of the tree: [monomer, walk] its vertex, by the number of the first monomer there, and
+    [step, walk] whether the edge leads away from the vertex before it."""
+    walks, away = np.zeros((1, 1), np.int8), np.zeros((0, 1), bool)
+    for _ in range(1, length):
+        walk, vertex, direction = [], [], []
+        for way in (True, False):
+            joined = _joined(walks, away, walks[-1], way)
+            for number, possible in enumerate([*joined, joined.sum(axis=0) < 3]):  # the last: to a new vertex
+                walk.append(np.flatnonzero(possible))
+                vertex.append(np.full(walk[-1].size, number, np.int8))
+                direction.append(np.full(walk[-1].size, way))
+        k = np.concatenate(walk)
+        walks = np.vstack([walks[:, k], np.concatenate(vertex)])
+        away = np.vstack([away[:, k], np.concatenate(direction)])
+    return walks, away
+
+
+def _joined(walks: Array, away: Array, at: Array, direction: bool) -> Array:
+    """[vertex, walk]: whether the walk takes an edge of this direction from the vertex `at` to this one, or back."""
+    found = np.zeros(walks.shape, bool)
+    for step, is_away in enumerate(away):
+        a, b = walks[step], walks[step + 1]
+        for start, end, leads_away in ((a, b, is_away), (b, a, ~is_away)):
+            k = np.flatnonzero((start == at) & (leads_away == direction))
+            found[end[k], k] = True
+    return found
+
+
+def _walk_codes(walks: Array, away: Array) -> Array:
+    """A number for each walk, the same for its reverse: bits of the monomers that share a vertex, then of the steps."""
+
+    def one_way(walks: Array, away: Array) -> Array:
+        distances = range((len(walks) - 1) // 2 * 2, 0, -2)
+        code = np.zeros(walks.shape[1], np.uint64)
+        for bit in np.vstack([*(walks[:-d] == walks[d:] for d in distances), ~away]):
+            code = (code << np.uint64(1)) | bit
+        return code
+
+    return np.minimum(one_way(walks, away), one_way(walks[::-1], ~away[::-1]))
 
 
 # Saddle points -------------------------------------------------------------------------------------------------------
@@ -547,12 +636,13 @@ PROBLEMS: dict[str, Callable[..., sp.csr_matrix]] = {
     function.__name__: function
     for function in (
         poisson5, poisson7, poisson27, convection_diffusion, atmosmodd_like, apache2_like, helmholtz,
-        anisotropic_triangles, elasticity, ecology2_like, g3_circuit_like, stokes, navier_stokes, kkt,
+        anisotropic_triangles, elasticity, ecology2_like, g3_circuit_like, cage, stokes, navier_stokes, kkt,
         random_dominant, tridiagonal, bidiagonal, arrow,
     )
 }  # fmt: skip
 
 PAPER_SIZES: dict[str, str] = {f"ani{level}": f"anisotropic_triangles:{level}" for level in range(3, 8)} | {
+    **{f"cage{length}": f"cage:{length}" for length in range(10, 14)},
     "apache1": "apache2_like:8,101,100",
     "apache2": "apache2_like",
     "atmosmodd": "atmosmodd_like",

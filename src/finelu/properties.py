@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
+from finelu.deferred import dataclass
 from finelu.device import to_host
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR, as_csr
 from finelu.matrix.traits import Diagonal, block_size, diagonal, symmetry_of
+from finelu.ordering import adjacency, mean_distance, repeated_rcm
 from finelu.triangular import levels, triangle
 
 
@@ -31,6 +32,8 @@ class Properties:
     diagonal: Diagonal
     dominant_rows: float
     bandwidth: int
+    distance: float
+    distance_rcm: float
     levels_lower: int
     levels_upper: int
     block_size: int
@@ -45,8 +48,10 @@ def properties(A: Any) -> Properties:
     hermitian, asymmetry, block_size : see `is_hermitian`, `asymmetry` and `block_size` in finelu.matrix.traits.
     dominant_rows : the part of the rows with |a_ii| >= sum over j != i of |a_ij|, up to one rounding per entry.
     bandwidth : max |i - j|.
+    distance, distance_rcm : the mean |i - j| of the entries of A + A^T, as A is stored and in `repeated_rcm`.
     levels_lower, levels_upper : steps of a level-scheduled solve with the strictly lower and upper part.
-    Cost: a few passes over the entries, and a search in row j for each entry (i, j), on the host.
+    Cost: a few passes over the entries, a search in row j for each entry (i, j), and two or more orderings, on the
+    host.
     """
     A = as_csr(A, diagonal=False)
     S = to_host(A.tosparse())
@@ -59,6 +64,8 @@ def properties(A: Any) -> Properties:
     mirrored = A.mirrored()
     largest, adjoint, *_, partners = mirrored
     levels_lower, levels_upper = levels(A)
+    pattern = adjacency(A)
+    order = repeated_rcm(A)
     return Properties(
         n=A.n,
         nnz=A.nnz,
@@ -72,6 +79,8 @@ def properties(A: Any) -> Properties:
         diagonal=diagonal(A),
         dominant_rows=float((on_diagonal >= off_diagonal).mean()),
         bandwidth=int(abs(rows - S.indices).max(initial=0)),
+        distance=mean_distance(pattern),
+        distance_rcm=mean_distance(pattern[order][:, order]),
         levels_lower=int(levels_lower),
         levels_upper=int(levels_upper),
         block_size=block_size(A),

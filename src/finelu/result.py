@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
+from finelu.deferred import dataclass
 from finelu.errors import WrongType, counted
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from weakref import ref
 
 from finelu import deadline
+from finelu.compiling import here
 from finelu.errors import ParameterError
 
 MOST_THREADS = 2**15  # more than any one machine runs; a larger number is a typing error
@@ -229,7 +230,7 @@ class Task:
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...] = ()):
         self._work: Any = function, args
-        self._limit = deadline.current()  # of the caller
+        self._limit, self._otherwise = deadline.current(), here.otherwise  # of the caller
         self._taken: dict[str, bool] = {}  # "by a thread", once that is settled
         self._over, self._result = False, None
         self._error: BaseException | None = None
@@ -245,11 +246,13 @@ class Task:
         """Run the function, unless the task was cancelled; called by one thread."""
         if self._taken.setdefault("by a thread", True):
             (function, args), self._work = self._work, None
+            before, here.otherwise = here.otherwise, self._otherwise
             try:
                 with deadline.under(self._limit):
                     self._result = function(*args)
             except BaseException as error:
                 self._error = error
+            here.otherwise = before
             del function, args
             self._over = True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import partial
 from time import perf_counter
@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, tril
 
 from finelu import gallery, krylov
 from finelu.auto.solve import solve
-from finelu.compiling import compile_clock, kept, quietly
+from finelu.compiling import compile_clock, kept, quietly, waiting
+from finelu.errors import ParameterError
+from finelu.machine_code import folder
 from finelu.matrix import CSR, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
@@ -24,11 +26,21 @@ from finelu.partition import partition
 from finelu.preconditioners import OWN, BlockILU0, BlockJacobi, Recipe, Schwarz, SparseLU
 from finelu.properties import properties
 from finelu.scaling import matching
+from finelu.selection import threshold
+from finelu.triangular import TriangularSolver
 
 DTYPES = ("float64", "float32", "complex128", "complex64")
 SIZE = 12  # of the cube: it has enough rows for plans for several threads
 LARGER = 20  # of a cube whose rows are enough for several threads to inspect
 SETTINGS = {"block_size": 4, "dense_size": 20}  # of the recipes with such a parameter, for matrices as small as these
+# Values of parameters that need other kernels than the defaults. Recipes that do not take one raise an error.
+OTHERS: dict[str, tuple[object, ...]] = {
+    "triangular": ("jacobi", "isai"),
+    "form": ("crout",),
+    "sweep": ("synchronous", "asynchronous"),
+    "asynchronous": (True,),
+    "pivots": ("new",),
+}
 
 
 def warmup(
@@ -52,8 +64,6 @@ def warmup(
 
 def kernel_folder() -> str | None:
     """The folder of compiled kernels; None if no folder can be written."""
-    from finelu.kernels.cpu.runtime.store import folder
-
     where = folder()
     return str(where) if where is not None and kept() else None
 
@@ -73,10 +83,25 @@ def long_indices() -> Iterator[None]:
 
 
 def pieces(name: str, blocks: Sequence[int] = (4,)) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The pieces of work for the dtype of this name, each with a name of its own. blocks : their sizes in block
-    matrices; up to 8 rows each has kernels of its own."""
+    """The pieces of work for the dtype of this name, each with a name of its own, those of `usual_pieces` first.
+
+    blocks : their sizes in block matrices; up to 8 rows each has kernels of its own.
+    """
+    yield from usual_pieces(name)
     dtype = np.dtype(name)
-    symmetric, general = _of(gallery.poisson7(SIZE), dtype), _of(gallery.convection_diffusion(SIZE), dtype)
+    symmetric, general = _matrices(dtype)
+    b = np.ones(symmetric.n, dtype)
+    for recipe in OWN:
+        matrix = symmetric if recipe.hermitian else general
+        yield f"{recipe.name} by other means, {dtype}", partial(_factor_otherwise, recipe, matrix, b)
+    for size in blocks:
+        yield f"blocks of {size} rows, {dtype}", partial(_blocks, dtype, size)
+
+
+def usual_pieces(name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The pieces for `solve`, and for all recipes and methods as they are by default."""
+    dtype = np.dtype(name)
+    symmetric, general = _matrices(dtype)
     saddle = _of(gallery.stokes(SIZE), dtype)
     b = np.ones(symmetric.n, dtype)
     for A, kind in ((symmetric, "symmetric"), (general, "general"), (saddle, "saddle point")):
@@ -87,12 +112,15 @@ def pieces(name: str, blocks: Sequence[int] = (4,)) -> Iterator[tuple[str, Calla
         matrices = [symmetric] if recipe.hermitian else [symmetric, general]
         yield f"{recipe.name}, {dtype}", partial(_factor, recipe, matrices, b)
     yield f"subdomains, {dtype}", partial(_subdomains, dtype)
-    for size in blocks:
-        yield f"blocks of {size} rows, {dtype}", partial(_blocks, dtype, size)
-    yield f"orderings, {dtype}", partial(_order, symmetric, general)
+    yield f"orderings and other tools, {dtype}", partial(_use_tools, symmetric, general)
     yield f"long vectors, {dtype}", partial(_shared, dtype)
     for method in krylov.OWN:
         yield f"{method.name}, {dtype}", partial(method.solve, symmetric, b, maxiter=60, rtol=1e-3)
+
+
+def _matrices(dtype: np.dtype[Any]) -> tuple[CSR, CSR]:
+    """A symmetric matrix and one that is not, of the same size."""
+    return _of(gallery.poisson7(SIZE), dtype), _of(gallery.convection_diffusion(SIZE), dtype)
 
 
 def _of(A: Any, dtype: np.dtype[Any]) -> CSR:
@@ -110,7 +138,9 @@ def _shared(dtype: np.dtype[Any]) -> None:
 
 def _solve(A: CSR) -> None:
     properties(A)
-    solve(A, np.ones(A.n, A.dtype), rtol=1e-4)
+    with waiting():
+        for certify in (False, True):
+            solve(A, np.ones(A.n, A.dtype), rtol=1e-4, certify=certify)
 
 
 def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> None:
@@ -128,6 +158,17 @@ def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> Non
             F = kind(**settings, **later).factor(S).update(S.copy())
             for R in (b, np.ones((b.size, 2), b.dtype)):
                 F.solve(R)
+
+
+def _factor_otherwise(kind: type[Recipe], A: CSR, b: NDArray[Any]) -> None:
+    known = {field.name for field in fields(kind)}
+    for name, values in OTHERS.items():
+        for value in values if name in known else ():
+            with suppress(ParameterError):
+                F = kind(**{name: value}).factor(A).update(A)
+                for trans in "NT":
+                    F.solve(b, trans)
+                F.solve(np.ones((b.size, 2), b.dtype))
 
 
 def _subdomains(dtype: np.dtype[Any]) -> None:
@@ -151,8 +192,10 @@ def _blocks(dtype: np.dtype[Any], size: int) -> None:
             krylov.richardson(A, b, M=F, maxiter=2)
 
 
-def _order(symmetric: CSR, general: CSR) -> None:
+def _use_tools(symmetric: CSR, general: CSR) -> None:
     partition(general, 64, "aggregate")  # bricks are what Schwarz takes here
     SparseLU(ordering="amd").factor(general)  # by default systems as small as these are ordered by SuperLU
     matching(general)
     matching(symmetric, symmetric=True)
+    threshold(general.data, general.nnz // 2)
+    TriangularSolver(tril(general.tosparse(), format="csr")).solve(np.ones(general.n, general.dtype))

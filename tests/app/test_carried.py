@@ -4,6 +4,8 @@ import json
 import os
 import runpy
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from programs import ended
 
 from finelu.kernels.cpu.runtime.store import Damaged, Record, records
+from finelu.machine_code import LIMIT
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "build_cpu_kernels.py"
 RECORD = Record(
@@ -22,6 +25,11 @@ import finelu as fl
 
 A = fl.gallery.poisson5(5)
 print(fl.Jacobi().factor(A).solve(np.arange(25.0)).tolist())
+"""
+COMPILED = """
+from finelu.kernels.cpu.vectors import sum_of_squares
+
+sum_of_squares(np.ones(5))
 """
 CARRIED = """
 import sys
@@ -86,6 +94,20 @@ def test_a_damaged_file_is_told_of_and_compiled_anew(solved, tmp_path):
     status, out, err = ended(SOLVED, **given)
     assert (status, out) == (0, solved[1]) and f"finelu: {file} is damaged" in err and "compiled" in err
     assert ended(SOLVED, **given) == (0, solved[1], "")
+
+
+def test_code_that_was_used_longest_ago_leaves_a_full_folder(solved, tmp_path):
+    kernels = shutil.copytree(solved[0], tmp_path / "cache") / "kernels"
+    (used,) = kernels.iterdir()
+    unused = kernels / f"unused-{0:020}"
+    unused.mkdir()
+    with open(unused / "large.code", "wb") as file:
+        file.truncate(LIMIT)  # takes no space on the disk
+    for each in (used, unused):
+        os.utime(each, (0, 0))
+    given = {"FINELU_CACHE": str(kernels.parent), "FINELU_KERNELS": "compile", "FINELU_SILENT": "1"}
+    assert ended(SOLVED + COMPILED, **given)[:2] == (0, solved[1])
+    assert used.exists() and not unused.exists()
 
 
 @pytest.fixture(scope="module")
@@ -162,59 +184,14 @@ def test_a_damaged_archive_is_told_of_in_one_line(solved, carried, tmp_path, con
     assert (status, out) == (0, solved[1]) and err.count(f"finelu: {made} cannot be used") == 1
 
 
-CALLS = """
-import gc
-import sys
-import numpy as np
-import scipy.sparse as sp
-import finelu as fl
-from finelu import gallery, krylov, preconditioners
-from finelu.kernels.cpu.runtime.jit import Cache
-from finelu.warmup import pieces
+PUBLIC_CALLS = Path(__file__).with_name("carried_calls.py")
+OTHERS = ["float32", "complex128", "complex64", "float64 single", "complex128 single", "float64 blocks", "float64 long",
+          "complex64 long"]  # fmt: skip
 
 
-def known():
-    caches = [each for each in gc.get_objects() if isinstance(each, Cache)]
-    return {(cache.store.name, signature) for cache in caches for signature in cache.known}
-
-
-dtype = np.dtype(sys.argv[1])
-for precision in {dtype, np.result_type(dtype, float)}:
-    for _, piece in pieces(precision.name, range(1, 10)):
-        piece()
-before = known()
-rng = np.random.default_rng(0)
-SPD, GENERAL = gallery.poisson5(15), gallery.convection_diffusion(6)
-SYSTEMS = [SPD, GENERAL, gallery.stokes(9), gallery.kkt(60, 20), gallery.tridiagonal(300), gallery.arrow(200),
-           gallery.poisson27(6), gallery.random_dominant(250), gallery.poisson7(20), SPD.todense(), SPD.tobsr((3, 3))]
-for A in SYSTEMS:
-    A = A.astype(dtype)
-    b = rng.standard_normal(A.shape[0]).astype(dtype)
-    fl.solve(A, b, rtol=1e-4)
-    fl.solve(A, np.stack([b, b], axis=1), rtol=1e-4)
-for kind in preconditioners.OWN:
-    for A in [SPD] if kind.hermitian else [SPD, GENERAL]:
-        A = A.astype(dtype)
-        recipe = kind(block_size=3) if kind.name == "block_ilu0" else kind()
-        F, b = recipe.factor(A), rng.standard_normal(A.shape[0]).astype(dtype)
-        for trans in "NTH":
-            F.solve(b, trans), F.solve(np.stack([b, b, b], axis=1), trans)
-        F.update(A)
-        F @ b
-        for method in krylov.OWN:
-            if not method.needs.startswith(("spd", "hermitian", "symmetric")) or A.shape == SPD.shape:
-                method.solve(A, b, maxiter=8, M=F if method.name not in ("cgs",) else None)
-sequence = fl.Sequence()
-for shift in (0, 0.1, 0.2):
-    A = GENERAL + shift * sp.identity(GENERAL.shape[0], format="csr")
-    sequence.step(A.astype(dtype), np.ones(A.shape[0], dtype))
-for kernel, signature in sorted(known() - before):
-    print(kernel, signature)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "complex64"])
-def test_a_wheel_has_the_kernels_of_all_public_calls(dtype):
-    status, out, err = ended(CALLS, dtype, FINELU_KERNELS="compile")
-    assert (status, out, err) == (0, "", "")
+@pytest.mark.timeout(1800)  # where nothing is compiled yet
+@pytest.mark.parametrize("words", ["float64", *(pytest.param(words, marks=pytest.mark.slow) for words in OTHERS)])
+def test_a_wheel_has_the_kernels_of_all_public_calls(words):
+    program = [sys.executable, str(PUBLIC_CALLS), *words.split()]
+    done = subprocess.run(program, capture_output=True, text=True, env=os.environ | {"FINELU_KERNELS": "compile"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -659,3 +659,13 @@ def test_the_count_goes_on_after_klu_has_found_no_full_structural_rank():
     assert costs.known(costs.rungs["direct"].recipes[-1]) is costs.analysis is not None
     assert costs.fill.nnz > 20 * A.nnz and costs.seconds("direct") > costs.seconds("multilevel")
     assert fl.solve(A, A @ np.ones(n)).converged
+
+
+@blocks
+def test_mkl_is_found_without_the_search_of_pypardiso():
+    code = (
+        "import sys; from finelu.preconditioners.direct.pardiso import mkl; found = mkl(); "
+        "print('pypardiso' in sys.modules); import pypardiso; print(found._name == pypardiso.ps.libmkl._name)"
+    )
+    assert ended(code) == (0, "False\nTrue\n", "")
+    assert ended(code, PYPARDISO_MKL_RT=mkl()._name) == (0, "True\nTrue\n", "")  # the user's choice

@@ -265,8 +265,8 @@ def given(name, values):
 
 def test_an_option_without_a_value_is_true():
     prefix = given("parilut", {})[0]
-    PETSc.Options(prefix).setValue("finelu_progressive", None)
-    assert petsc.options.from_options(prefix, None, "cpu")[0] == fl.ParILUT(progressive=True)
+    PETSc.Options(prefix).setValue("finelu_scale", None)
+    assert petsc.options.from_options(prefix, None, "cpu")[0] == fl.ParILUT(scale=True)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_an_option_without_a_value_is_true():
         ({"recipe": "ilut", "drop": "1"}, r"finelu_drop: no such option with recipe ilut; there are .*finelu_drop_tol"),
         ({"recipe": "ilut", "drop_tol": "small"}, r"finelu_drop_tol small: a number is needed"),
         ({"recipe": "parilut", "steps": "2.5"}, r"finelu_steps 2.5: an integer is needed"),
-        ({"recipe": "parilut", "progressive": "maybe"}, r"finelu_progressive maybe: true or false is needed"),
+        ({"recipe": "parilut", "scale": "maybe"}, r"finelu_scale maybe: true or false is needed"),
         ({"recipe": "multilevel", "symmetric": "2"}, r"finelu_symmetric 2: true or false or none is needed"),
         ({"device": "gpu"}, r"finelu_device gpu: cpu, cuda or cuda:<number> is needed"),
     ],

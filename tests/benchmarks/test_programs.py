@@ -1,6 +1,7 @@
 """Each benchmark once, on systems of some hundred rows: its record, its page, and its errors for wrong arguments."""
 
 import ast
+import os
 import sys
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from benchmarks.claims import (  # noqa: E402
 )
 from benchmarks.harness.measure import APPROXIMATE_SOLVES  # noqa: E402
 from benchmarks.harness.record import Run, page_of, read  # noqa: E402
-from benchmarks.papers import fgbilu, fgbilu_cpu, ilupack, syncfree  # noqa: E402
+from benchmarks.papers import fgbilu, fgbilu_cpu, fgbilu_flow, ilupack, syncfree  # noqa: E402
 from benchmarks.papers import parilut as parilut_papers  # noqa: E402
 
 ONE, TWO = "poisson5:15,15", "poisson5:15,15,convection_diffusion:9,9"
@@ -207,11 +208,27 @@ def test_memory_is_that_of_a_process_for_each_recipe(tmp_path, meanwhile):
 
 def test_grids_of_several_blocks_on_one_process(tmp_path, meanwhile):
     pytest.importorskip("mpi4py")
-    meanwhile(multiblock_scaling, REPEATS=1, TRIAD=1000, started=lambda ranks, task: multiblock_scaling.worker(task))
+    meanwhile(
+        multiblock_scaling, REPEATS=1, TRIAD=1000, started=lambda name, ranks, task: multiblock_scaling.worker(task)
+    )
     arguments = ["--ranks", "1", "--edge", "6", "--whole", "5", "--n", "2", "--machine", "here", "--out", str(tmp_path)]
     assert multiblock_scaling.main(arguments) == 0
     results = read(next(tmp_path.glob("multiblock-scaling-here-*.json.gz")))["results"]
     assert results["weak"][0]["cells"] == 216 and results["strong"][0]["status"] == "CONVERGED"
+
+
+def test_the_flow_around_a_sphere_by_parts_on_one_process_and_on_two(tmp_path, monkeypatch):
+    pytest.importorskip("mpi4py")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    arguments = ["--ranks", "1,2", "--cells", "3", "4", "--steps", "1", "--corrections", "2"]
+    assert fgbilu_flow.main([*arguments, "--machine", "here", "--out", str(tmp_path)]) == 0
+    record = next(tmp_path.glob("fgbilu-flow-here-*.json.gz"))
+    *weak, one, two = read(record)["results"]
+    assert [line["cells"] for line in weak] == [216, 432] and one["cells"] == two["cells"] == 432
+    assert abs(one["drag"] - two["drag"]) < 1e-9 and one["corrections"] == two["corrections"] == [2]
+    assert set(one["parts_ms"]) == {"FACT", "SOLVE", "RHS", "AFILL", "MPI"} and min(one["parts_ms"].values()) >= 0
+    page = page_of(record).read_text()
+    assert fgbilu_flow.main(["--from", str(record)]) == 0 and page_of(record).read_text() == page
 
 
 # Two trees compared

@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 from checks import one_line, refused
 
-from finelu import ParameterError, gallery
+from finelu import ParameterError, Sweeps, gallery
 from finelu.preconditioners import RECIPES
 from finelu.validation import choice, count, flag, number
 
 NOTHING = [float("nan"), -1, -0.5, "x", [1], np.array([1.0, 2.0]), 10**400, 1j]  # no parameter of any recipe is such
 CALLED = {"triangular": "method", "triangular_sweeps": "sweeps", "local": "recipe"}  # names where they are checked
 INF = float("inf")
-SWEPT = {"sweep": "synchronous"}
+
+
+def swept(**options):
+    return {"sweep": "synchronous", "sweeps": Sweeps(**options)}
+
+
 BEYOND = [  # recipes, parameters that each by itself might have, and the text of the error
     (
         ("ilu0", "ic0", "ilut", "parilu", "multilevel", "block_jacobi", "sparse_lu"),
@@ -42,14 +47,15 @@ BEYOND = [  # recipes, parameters that each by itself might have, and the text o
     (("parilut", "parict"), {"fill": 0.0}, "fill must be a number > 0 and <= 1e"),
     (("parilut", "parict"), {"fill": 2.0, "nnz": 40}, "fill and nnz say the same"),
     (("parilut", "parict"), {"nnz": 29}, "nnz must be an integer >= 30"),
-    (("parilut", "parict"), {"progressive": 1}, "progressive must be True or False"),
-    (("parilut", "parict"), {"add_fraction": 0.0}, "add_fraction must be a number > 0 and <= 1"),
-    (("parilut", "parict"), {"add_fraction": 1.1}, "add_fraction must be a number > 0 and <= 1"),
-    (("parilut", "parict"), {**SWEPT, "initial": "zero"}, "initial must be 'residual', 'scaled' or None"),
-    (("parilut", "parict"), {"initial": "scaled"}, "initial is for sweeps"),
-    (("parilut", "parict"), {"update_sweeps": 3}, "update_sweeps is for sweeps"),
-    (("parilut", "parict"), {**SWEPT, "update_sweeps": -1}, "update_sweeps must be an integer >= 0"),
-    (("parilut", "parict"), {"stagnation": 2}, "stagnation must be a number from 0 to 1"),
+    (("parilut", "parict"), swept(progressive=1), "progressive must be True or False"),
+    (("parilut", "parict"), swept(add_fraction=0.0), "add_fraction must be a number > 0 and <= 1"),
+    (("parilut", "parict"), swept(add_fraction=1.1), "add_fraction must be a number > 0 and <= 1"),
+    (("parilut", "parict"), swept(initial="zero"), "initial must be one of residual, scaled"),
+    (("parilut", "parict"), swept(select="some"), "select must be one of approximate, exact"),
+    (("parilut", "parict"), swept(update=-1), "update must be an integer >= 0"),
+    (("parilut", "parict"), swept(stagnation=2), "stagnation must be a number from 0 to 1"),
+    (("parilut", "parict"), {"sweeps": Sweeps()}, "sweeps has no effect on exact values"),
+    (("parilut", "parict"), {"sweep": "synchronous", "sweeps": 3}, "sweeps must be finelu.Sweeps"),
     (("parilut", "parict"), {"memory_limit": 0}, "memory_limit must be an integer >= 1"),
     (("parilut", "parict"), {"memory_limit": 1e9}, "memory_limit must be an integer >= 1"),
     (("multilevel",), {"condest": 0.5}, "condest must be a number >= 1"),

@@ -1,7 +1,7 @@
-"""compute-sanitizer's memcheck, racecheck and initcheck over every CUDA kernel of finelu, and a record of it.
+"""compute-sanitizer over every CUDA kernel of finelu: memcheck, racecheck, initcheck and synccheck, and a record of it.
 
-Usage: python tests/fuzz/record_sanitizers.py --out FOLDER [--tools memcheck racecheck initcheck] [--parts PART ...]
-           [--jobs N] [--seconds S] [--plain-loads]
+Usage: python tests/fuzz/record_sanitizers.py --out FOLDER [--tools memcheck racecheck initcheck synccheck]
+           [--parts PART ...] [--jobs N] [--seconds S] [--plain-loads]
 
 Runs each part of sanitize.py in processes of its own, several parts at a time: at first without a tool, so that all its
 kernels are compiled, then with each tool. FOLDER gets a page with the counts of each tool and kernel, and for each tool
@@ -41,7 +41,7 @@ from sanitize import PARTS, every_kernel  # noqa: E402
 
 from benchmarks.harness.record import machine  # noqa: E402
 
-TOOLS = ("memcheck", "racecheck", "initcheck")
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 LONG = (  # the parts that take longest with racecheck
     *("methods", "methods_for_symmetric", "stencil_of_large_blocks", "stencil_of_larger_blocks", "schwarz"),
     *("schwarz_of_others", "adapted", "sweeps_of_very_long_rows", "sweeps_of_long_rows", "thresholds_of_long_rows"),

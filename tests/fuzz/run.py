@@ -338,6 +338,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     os.environ["FINELU_SILENT"] = "1"  # lines about compiled kernels are no fault
+    os.environ["FINELU_BACKGROUND"] = "0"  # a case is answered by finelu
     if given.work:
         work(given.work[0], Path(given.work[1]))
         return 0

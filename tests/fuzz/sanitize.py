@@ -1,6 +1,7 @@
 """Every CUDA kernel of finelu at least once, on small systems: a program for compute-sanitizer.
 
-Usage: compute-sanitizer --tool memcheck|racecheck|initcheck --error-exitcode 9 python tests/fuzz/sanitize.py [PART ...]
+Usage: compute-sanitizer --tool memcheck|racecheck|initcheck|synccheck --error-exitcode 9
+           python tests/fuzz/sanitize.py [PART ...]
            [--by-swap] [--launched FILE] [--device cpu]
 
 The parts, each some calls of recipes, methods and launchers, are those of PARTS; all of them without any name. Every
@@ -316,6 +317,10 @@ def vectors(d):
         close(d, size, np.array([np.linalg.norm(x)], real), "a norm", 1e6)
         k.size_of_dot(X, Y, size)
         close(d, k.added(X, Y), x + y, "added", 4)
+        half = d.new(n, dtype)
+        k.scaled(d.move(np.full(1, 0.5, real)), X, half)
+        close(d, half, 0.5 * x, "scaled", 0)
+        close(d, np.array([k.largest(X)], real), np.array([abs(x).max()], real), "largest", 4)
         r = d.new(n, dtype)
         k.difference(X, Y, r)
         close(d, r, x - y, "difference", 4)
@@ -395,6 +400,9 @@ def products(d):
             given = M.indptr, M.indices, M.data, d.move(x), d.move(b)
             k.residual(*given, 1.0, r, bound)
             close(d, r, b - A @ x, "residual", 1e6)
+            terms = k.magnitudes_of_terms(M.indptr, bound, 1.0)
+            lengths = np.diff(A.indptr) + 1
+            close(d, terms, d.fetch(bound).astype(np.float64) / lengths, "the magnitudes of terms", 4)
             k.residual_twice(*given, 1.0, r)
             close(d, r, b - A @ x, "residual in twice the precision", 1e6)
             for y in (None, b):
@@ -595,7 +603,7 @@ def adapted(d):
             preconditions(d, fl.ParILUT(steps=2, **options), S, dtype)
             preconditions(d, fl.ParICT(steps=2, **options), T, dtype, "cg")
     preconditions(d, fl.ParILUT(steps=2, sweep="asynchronous"), S, "float64")
-    preconditions(d, fl.ParILUT(steps=2, add_fraction=0.5), long_rows(300), "float64")
+    preconditions(d, fl.ParILUT(steps=2, sweep="paper", sweeps=fl.Sweeps(add_fraction=0.5)), long_rows(300), "float64")
 
 
 # Blocks --------------------------------------------------------------------------------------------------------------
@@ -786,6 +794,9 @@ def subdomains(d):
             X, _ = k.hermitian_inverse(d.move(S), d.move(1 / np.sqrt(S.diagonal().real)), 1e-9)
             close(d, X, np.linalg.inv(S), "an inverse", 1e6)
             k.coarse_weights(d.move(S), d.move(np.zeros(400, bool)))
+            factored, _, finite = k.lu(d.move(B), np.ones(400), np.zeros(400))
+            close(d, k.inverse_by_lu(factored, np.ones(400), B.dtype), np.linalg.inv(B), "an inverse", 1e8)
+            assert finite
 
 
 @part
@@ -823,7 +834,7 @@ def record_launches(by_swap: bool) -> Counter[str]:
     from compile_cuda import kernel_names
 
     from finelu.kernels.cuda.runtime import launch
-    from finelu.kernels.cuda.runtime.sources import source
+    from finelu.kernels.cuda.runtime.sources import OPTIONS, source
 
     counts: Counter[str] = Counter()
     made, cupy = launch._made, launch.cupy
@@ -842,7 +853,7 @@ def record_launches(by_swap: bool) -> Counter[str]:
     def compiled(stem: str, template_id: str):
         own = source(stem).replace(header, "")
         waits = "peek_shared(" in own or "FINELU_RACECHECK" in own
-        options = (*launch.OPTIONS, "-DFINELU_RACECHECK") if by_swap and waits else launch.OPTIONS
+        options = (*OPTIONS, "-DFINELU_RACECHECK") if by_swap and waits else OPTIONS
         module = cupy.RawModule(code=source(stem), options=options, name_expressions=(template_id,))
         return module.get_function(template_id).kernel
 

@@ -98,6 +98,42 @@ def test_the_scale_of_what_may_be_definite(backend, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_a_vector_times_a_number_and_its_largest_magnitude(backend, dtype):
+    x = values(1000, dtype)
+    factor = np.full(1, 0.3, x.real.dtype)
+    kernels = kernels_for(backend.move(x))
+    for form, moved in ((reference, lambda v: v), (kernels, backend.move)):
+        given, out = moved(x.copy()), moved(np.zeros_like(x))
+        form.vectors.scaled(moved(factor), given, out)
+        assert_close(backend.fetch(out), factor * x, 4)
+        form.vectors.scaled(moved(factor), given, given)
+        assert_close(backend.fetch(given), factor * x, 4)
+        if form is not reference and backend.name == "cpu":
+            continue
+        for part in (x, x[:1], x.reshape(20, 50), 0 * x):
+            assert_close(form.vectors.largest(moved(part)), np.abs(part).max(), 4)
+        for value in (np.nan, np.inf, -np.inf):
+            for place in (0, 517, 999):
+                special = x.copy()
+                special[place] = value
+                assert str(form.vectors.largest(moved(special))) == str(abs(value))
+        both = x.copy()
+        both[3], both[700] = np.inf, np.nan
+        assert np.isnan(form.vectors.largest(moved(both)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_the_magnitudes_of_the_terms_of_a_row(backend, dtype, index):
+    bound = abs(values(400, dtype))
+    indptr = np.cumsum(np.r_[0, np.arange(400) % 7]).astype(index)
+    got = kernels_for(backend.move(bound)).products.magnitudes_of_terms(*map(backend.move, (indptr, bound)), 1024.0)
+    want = reference.products.magnitudes_of_terms(indptr, bound, 1024.0)
+    assert_close(want, bound.astype(np.float64) * 1024 / (np.diff(indptr) + 1), 4)
+    assert_close(backend.fetch(got), want, 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_sum_of_vectors(backend, dtype):
     x, y = values(1000, dtype), values(1000, dtype, 1)
     kernels = kernels_for(backend.move(x))

@@ -446,6 +446,40 @@ def test_hermitian_inverse(backend, n, dtype):
         assert backend.fetch(form(*moved, 1e-9)[1]).tolist() == [0, 2, 0]
 
 
+@pytest.mark.parametrize("n", [1, 31, 33, 200])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_inverse_by_lu(backend, n, dtype):
+    A = values((n, n), dtype)
+    weights, added = 1 + abs(values(n, "float64")), abs(values(n, "float64", 2))
+    weights[n // 2] = 0 if n > 1 else 1
+    S = weights[:, None] * A * weights + np.diag(added)
+    for form in [reference, *([kernels_for(backend.move(A)).subdomains] if backend.name == "cuda" else [])]:
+        moved = A if form is reference else backend.move(A)
+        factored, pivots, finite = form.lu(moved, weights, added)
+        assert finite
+        assert_close(np.prod(pivots / n), abs(np.linalg.det(S / n)), 1e6)
+        for narrow in (dtype, {"float64": "float32", "complex128": "complex64"}[dtype]):
+            X = backend.fetch(form.inverse_by_lu(factored, weights, np.dtype(narrow)))
+            want = weights[:, None] * np.linalg.inv(S) * weights
+            assert X.dtype == narrow
+            assert_close(X, want.astype(narrow), 1e6, np.linalg.norm(want))
+        singular = np.zeros((n, n), dtype) if form is reference else backend.move(np.zeros((n, n), dtype))
+        assert form.lu(singular, weights, np.zeros(n))[1][0] == 0
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_magnitudes_of_a_dense_matrix(backend, dtype):
+    A = values((300, 300), dtype)
+    A[7, 40], A[100, 3] = np.inf, np.nan
+    for form in [reference, *([kernels_for(backend.move(A)).subdomains] if backend.name == "cuda" else [])]:
+        diagonal, most = form.magnitudes(A if form is reference else backend.move(A))
+        assert_close(diagonal, abs(A.diagonal()), 4)
+        size = abs(A)
+        want = np.maximum(size.max(axis=0), size.max(axis=1))
+        np.testing.assert_allclose(most, want, rtol=1e-15)
+        assert np.isnan(most[[3, 100]]).all() and np.isinf(most[[7, 40]]).all()
+
+
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_coarse_weights(backend, dtype):
     forms = [reference.coarse_weights]

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+import scipy.io
+import scipy.linalg
 import scipy.sparse as sp
 import scipy.sparse.linalg
+from conftest import MATRICES
 from scipy.sparse.csgraph import connected_components
 
 from finelu import gallery
@@ -412,3 +415,36 @@ def test_every_paper_size_names_a_problem():
 def test_a_bad_text_is_a_parameter_error(text, match):
     with pytest.raises(ParameterError, match=match):
         gallery.problem(text)
+
+
+@pytest.mark.parametrize(("length", "rows", "entries"), [(3, 5, 19), (4, 9, 49), (5, 37, 233), (8, 1015, 11003)])
+def test_the_cage_model_has_the_states_and_moves_that_are_published(length, rows, entries):
+    A = gallery.cage(length)
+    assert A.shape == (rows, rows) and A.nnz == entries and A.has_sorted_indices
+    assert A.data.min() > 0 and np.allclose(A.sum(axis=0), 1, rtol=1e-14)
+    assert A.diagonal().min() > 0
+
+
+def test_without_a_field_the_cage_model_is_in_detailed_balance():
+    A = gallery.cage(6, field=0.0).toarray()
+    probability = scipy.linalg.null_space(A - np.eye(len(A)))[:, 0]
+    flow = A * probability
+    assert np.allclose(flow, flow.T, atol=1e-14) and abs(A - A.T).max() > 1e-3
+
+
+@pytest.mark.parametrize("length", [1, 2, 16])
+def test_a_polymer_of_the_cage_model_has_3_to_15_monomers(length):
+    with pytest.raises(ParameterError, match=f"length={length}; 3 to 15 is needed"):
+        gallery.cage(length)
+
+
+def test_the_cage_model_is_that_of_the_collection():
+    files = sorted(MATRICES.glob("cage*.mtx.gz")) if MATRICES.is_dir() else []
+    if not files:
+        pytest.skip("../shared/matrices is absent")
+    for file in files:
+        A = gallery.cage(int(file.name.removeprefix("cage").removesuffix(".mtx.gz")))
+        wanted = sp.csr_matrix(scipy.io.mmread(file))
+        wanted.sort_indices()
+        assert np.array_equal(A.indptr, wanted.indptr) and np.array_equal(A.indices, wanted.indices)
+        assert np.allclose(A.data, wanted.data, rtol=1e-13)

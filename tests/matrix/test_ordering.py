@@ -35,15 +35,18 @@ from finelu.ordering import (
     _amd,
     _graph,
     _separator,
+    adjacency,
     amd,
     by_subtrees,
     complete_fill,
     hermitian_pattern,
+    mean_distance,
     minimum_degree,
     nested_dissection,
     parts,
     permutation,
     rcm,
+    repeated_rcm,
     with_little_fill,
 )
 
@@ -72,6 +75,24 @@ def shuffled(A, seed=0):
 def test_rcm_is_an_order_of_all_rows(A):
     order = rcm(as_csr(A))
     np.testing.assert_array_equal(np.sort(order), np.arange(A.shape[0]))
+
+
+@PATTERNS
+@given(A=dominant_matrices())
+def test_a_repeated_rcm_is_an_order_and_no_further_one_is_closer_to_the_diagonal(A):
+    A = as_csr(A)
+    S, order = adjacency(A), repeated_rcm(A)
+    np.testing.assert_array_equal(np.sort(order), np.arange(A.n))
+    best, again = S[order][:, order], as_csr(S[order][:, order])
+    assert mean_distance(best) <= mean_distance(S[rcm(A)][:, rcm(A)])
+    assert mean_distance(best[rcm(again)][:, rcm(again)]) >= mean_distance(best)
+
+
+def test_a_repeated_rcm_of_irregular_triangles_is_another_one():
+    A = as_csr(gallery.anisotropic_triangles(5, rcm=False))
+    S = adjacency(A)
+    distances = [mean_distance(S[order][:, order]) for order in (rcm(A), repeated_rcm(A))]
+    assert distances[1] <= distances[0] < mean_distance(S)
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import finelu as fl
 from finelu import ILU0, MatrixError, ZeroPivot, gallery
-from finelu.kernels.cpu.elimination import _cut_apart, ic0, ic0_analysis, ilu0, ilu0_analysis
+from finelu.kernels.cpu.elimination import Waiting, _cut_apart, ic0, ic0_analysis, ilu0, ilu0_analysis
 from finelu.kernels.cpu.runtime.row_blocks import COPY
 from finelu.matrix import as_csr, lower_triangle
 
@@ -91,8 +91,34 @@ def test_blocks_of_rows_are_shared_out_as_they_are(threads, dtype, largest):
         np.testing.assert_array_equal(l[count], l[1])
         with pytest.raises(ZeroPivot, match=f"row {zero[0]} "):
             ILU0().factor(sp.csr_matrix((bad, A.indices, A.indptr)))
-    for connected in (gallery.poisson5(120), blocks([100, 100, 200])):
-        assert ilu0_analysis(as_csr(connected), once=True).variant == "sequential"
+    assert ilu0_analysis(as_csr(gallery.poisson5(120)), once=True).variant == "sequential"
+    assert isinstance(ilu0_analysis(as_csr(blocks([100, 100, 200])), once=True).schedule, Waiting)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, everywhere, dtype):
+    A = as_csr(in_dtype(gallery.poisson27(17), dtype))
+    L, places = lower_triangle(A)
+    L = L.with_values(A.data[places])
+    everywhere("_forgone", np.inf)
+    everywhere("OVERLAP", 4)
+    row = A.n // 2
+    bad, worse = A.data.copy(), L.data.copy()
+    bad[A.indptr[row] : A.indptr[row + 1]] = 0
+    worse[L.diag[row]] = -1
+    threads(1)
+    want = [np.empty_like(A.data), np.empty_like(L.data)]
+    assert ilu0(ilu0_analysis(A, "sequential"), A.data, want[0]) == ic0(ic0_analysis(L, "sequential"), L.data, want[1])
+    for count in (2, 3, 5):
+        threads(count)
+        plan, other = ilu0_analysis(A, once=True), ic0_analysis(L, once=True)
+        for found in (plan.schedule, other.schedule):
+            assert isinstance(found, Waiting) and found.threads == count
+        lu, l = np.empty_like(A.data), np.empty_like(L.data)
+        assert ilu0(plan, A.data, lu) == ic0(other, L.data, l) == -1
+        np.testing.assert_array_equal(lu, want[0])
+        np.testing.assert_array_equal(l, want[1])
+        assert ilu0(plan, bad, lu) == ic0(other, worse, l) == row
 
 
 # The effect of each parameter

@@ -22,16 +22,17 @@ from checks import (
     values,
 )
 from conftest import real_matrix
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import finelu as fl
-from finelu import IC0, ICT, ILU0, ILUT, MatrixError, ParameterError, ParICT, ParILUT, ZeroPivot, gallery
+from finelu import IC0, ICT, ILU0, ILUT, MatrixError, ParameterError, ParICT, ParILUT, Sweeps, ZeroPivot, gallery
 from finelu.errors import NoFactors
 from finelu.preconditioners import parilut
 
 BOTH = pytest.mark.parametrize("Recipe", [ParILUT, ParICT])
 EITHER = pytest.mark.parametrize("sweep", ["exact", "synchronous"])
+SWEPT = pytest.mark.parametrize("sweep", ["synchronous", "paper"])
 ANI = gallery.anisotropic_triangles(3)  # 741 rows, of unit diagonal
 MESH = gallery.anisotropic_triangles(3, rcm=False)  # the same in an order that does not depend on how NumPy sorts
 SPREAD = {
@@ -180,17 +181,80 @@ def test_exact_values_are_at_least_as_good_as_sweeps_and_as_ilu0(backend, name):
     assert exact <= needed(Recipe(sweep="synchronous", steps=5))
 
 
+# The papers' own algorithm
+
+
+def of_2018(A, steps, cholesky):
+    """L and U of a dense A with a unit diagonal: 2018, Algorithm 2 with equation 5, exact thresholds; L L^T = L U."""
+    stored, kept = A != 0, [np.count_nonzero(np.tril(A, -1)), np.count_nonzero(np.triu(A, 1))]
+    L = np.tril(A) if cholesky else np.tril(A, -1) + np.eye(len(A))
+    U = L.T if cholesky else np.triu(A)
+    for _ in range(steps):
+        places = stored | (abs(L) @ abs(U) > 0) | (L != 0) | (U != 0)
+        R = (A - L @ U) * (places & (L == 0) & (U == 0))
+        L, U = L + np.tril(R), L.T + np.triu(R) if cholesky else U + np.triu(R)
+        for _ in range(2):
+            L, U = sweep_of_2018(A, L, U, places, cholesky)
+            places = np.eye(len(A)) > 0
+            for T, number in ((np.tril(L, -1), kept[0]), (np.triu(U, 1), kept[1])):
+                places |= abs(T) >= np.sort(abs(T), axis=None)[-number]
+            L, U = L * places, U * places
+    return L, U
+
+
+def sweep_of_2018(A, L, U, places, cholesky):
+    """One sweep: L from the old U, then U from the new L; of Cholesky all entries from the old ones."""
+    newL, newU = L.copy(), U.copy()
+    for i, j in zip(*np.nonzero(np.tril(places, -1)), strict=True):
+        newL[i, j] = (A[i, j] - L[i, :j] @ U[:j, j]) / U[j, j]
+    if cholesky:
+        for i in range(len(A)):
+            newL[i, i] = np.sqrt(A[i, i] - L[i, :i] @ L[i, :i])
+        return newL, newL.T
+    for i, j in zip(*np.nonzero(np.triu(places)), strict=True):
+        newU[i, j] = A[i, j] - newL[i, :i] @ U[:i, j]
+    return newL, newU
+
+
+@BOTH
+def test_the_sweeps_of_the_paper_are_its_algorithm(backend, Recipe):
+    cholesky = Recipe is ParICT
+    B = gallery.random_dominant(40, 0.08, 5, hermitian=cholesky)
+    d = sp.diags(1 / np.sqrt(abs(B.diagonal())))
+    A = sp.csr_matrix(d @ B @ d)
+    A.setdiag(1.0)
+    for steps in (1, 2, 3):
+        F = Recipe(steps=steps, sweep="paper").factor(backend.move(A))
+        for mine, theirs in zip(fetched(backend, F), of_2018(A.toarray(), steps, cholesky), strict=True):
+            assert_close(mine.toarray(), theirs, 64, scale=1.0)
+
+
+@pytest.mark.parametrize(
+    ("Recipe", "method", "theirs"),
+    [(ParICT, fl.cg, (184, 136, 108, 93, 86)), (ParILUT, fl.gmres, (161, 105, 84, 74, 66))],  # 2018, Tables 2 and 3
+)
+def test_the_sweeps_of_the_paper_take_its_iterations(backend, Recipe, method, theirs):
+    A = real_matrix("ani5")
+    b = backend.move(np.random.default_rng(0).uniform(-0.5, 0.5, A.shape[0]))
+    A, options = backend.move(A), {} if method is fl.cg else {"restart": 400}
+    for steps, count in zip(range(1, 6), theirs, strict=True):
+        F = Recipe(steps=steps, sweep="paper").factor(A)
+        solution = method(A, b, M=F, rtol=1e-10, maxiter=400, **options)
+        assert solution.converged and abs(solution.iterations / count - 1) <= 0.15
+
+
 # Determinism
 
 
 @BOTH
-@EITHER
+@pytest.mark.parametrize("sweep", ["exact", "synchronous", "paper"])
 def test_the_bits_are_the_same_on_any_number_of_threads_and_in_every_run(Recipe, sweep, threads, small_blocks):
     for A in (gallery.poisson7(9), ANI, long_rows(300) if Recipe is ParILUT else gallery.arrow(300)):
         made = []
         for count in (1, 2, 4, 2):
             threads(count)
-            F = Recipe(sweep=sweep, add_fraction=0.9, fill=1.5).factor(A)
+            options = None if sweep == "exact" else Sweeps(add_fraction=0.9)
+            F = Recipe(sweep=sweep, sweeps=options, fill=1.5).factor(A)
             made.append((F.L.indices, F.L.data, F.U.indices, F.U.data, np.array(F.report["residual_norms"])))
         for other in made[1:]:
             for mine, theirs in zip(made[0], other, strict=True):
@@ -218,7 +282,7 @@ def test_asynchronous_sweeps_converge(backend, Recipe, dtype, threads, small_blo
 @pytest.mark.parametrize("fill", [0.3, 1.0, 2.0])
 def test_fill_is_met_even_where_most_magnitudes_are_equal(backend, Recipe, select, fill):
     A = gallery.poisson7(36)  # sides of more than 100,000 entries
-    F = Recipe(fill=fill, select=select, steps=3).factor(backend.move(A))
+    F = Recipe(fill=fill, sweep="synchronous", sweeps=Sweeps(select=select)).factor(backend.move(A))
     want = wanted(A, fill, Recipe is ParICT)
     assert F.report["nnz"][-1] == F.nnz
     assert F.nnz == want if select == "exact" else abs(F.nnz - want) <= 0.03 * want
@@ -236,7 +300,10 @@ def test_nnz_is_met_and_means_what_it_means_in_ilut(backend, Recipe):
 def test_approximate_thresholds_are_others(backend):
     A = gallery.anisotropic_triangles(7)
     want = wanted(A, 1.0)
-    F, G = (ParILUT(select=s, steps=1).factor(backend.move(A)) for s in ("exact", "approximate"))
+    F, G = (
+        ParILUT(sweep="synchronous", sweeps=Sweeps(select=s), steps=1).factor(backend.move(A))
+        for s in ("exact", "approximate")
+    )
     assert F.nnz == want != G.nnz and abs(G.nnz - want) <= 0.06 * want  # large entries are not spread evenly here
 
 
@@ -262,18 +329,18 @@ def test_more_fill_and_more_steps_take_fewer_iterations(backend, Recipe):
 @pytest.mark.parametrize("fill", [0.5, 3.0])
 def test_progressive_changes_the_fill_in_equal_parts(backend, Recipe, fill):
     A = gallery.poisson27(7)
-    F = Recipe(fill=fill, progressive=True, select="exact", steps=4).factor(backend.move(A))
+    F = Recipe(fill=fill, sweep="paper", sweeps=Sweeps(progressive=True), steps=4).factor(backend.move(A))
     cholesky = Recipe is ParICT
     begin, end = wanted(A, 1.0, cholesky), wanted(A, fill, cholesky)
     np.testing.assert_allclose(F.report["nnz"], begin + np.arange(1, 5) / 4 * (end - begin), atol=2)
     assert F.report["stopped"] == "all steps done" and F.nnz == end
-    G = Recipe(fill=fill, select="exact", steps=4).factor(backend.move(A))
+    G = Recipe(fill=fill, sweep="paper", steps=4).factor(backend.move(A))
     assert G.report["nnz"][0 if fill < 1 else 1 :] == [end] * (4 if fill < 1 else 3)
 
 
 def test_with_less_than_one_factors_that_are_too_large_are_never_the_best(backend):
     A = gallery.poisson7(8)
-    for options in ({}, {"progressive": True}, {"steps": 1}):
+    for options in ({}, {"sweep": "synchronous", "sweeps": Sweeps(progressive=True)}, {"steps": 1}):
         F = ParILUT(fill=0.3, **options).factor(backend.move(A))
         assert F.nnz == wanted(A, 0.3) and F.report["stopped"] == "all steps done"
     F = ParILUT(start=ILUT(drop_tol=0.0, fill=float("inf")).factor(backend.move(A))).factor(backend.move(A))
@@ -281,8 +348,10 @@ def test_with_less_than_one_factors_that_are_too_large_are_never_the_best(backen
 
 
 @BOTH
-def test_add_fraction_limits_what_is_added(backend, Recipe):
-    made = [Recipe(add_fraction=f, steps=5).factor(backend.move(ANI)) for f in (1.0, 0.999999, 0.4, 1e-9)]
+@SWEPT
+def test_add_fraction_limits_what_is_added(backend, Recipe, sweep):
+    options = [Sweeps(add_fraction=f) for f in (None, 1.0, 0.4, 1e-9)]
+    made = [Recipe(sweep=sweep, sweeps=s, steps=5).factor(backend.move(ANI)) for s in options]
     added = [F.report["candidates"][0] for F in made]
     sides = 1 if Recipe is ParICT else 2
     assert added[0] > added[1] > added[2] > added[3] == sides
@@ -295,10 +364,15 @@ def test_add_fraction_limits_what_is_added(backend, Recipe):
 def test_of_the_candidates_the_largest_of_a_row_or_column_are_added(backend):
     A = np.eye(6)
     A[1:, 0], A[0, 1:] = [0.1, 0.2, 0.3, 0.4, 0.5], [0.5, 0.4, 0.3, 0.2, 0.1]
-    added = {f: ParILUT(steps=1, fill=ALL, add_fraction=f).factor(backend.move(sp.csr_matrix(A))) for f in (0.5, 0.999)}
+    added = {
+        f: ParILUT(steps=1, fill=ALL, sweep="paper", sweeps=Sweeps(add_fraction=f)).factor(
+            backend.move(sp.csr_matrix(A))
+        )
+        for f in (0.5, 1.0)
+    }
     # r_ij = -l_i0 u_0j: the largest of row i is at j = 1, that of column j at i = j - 1: 0.04, 0.06, 0.06 and 0.04
     for f, lower, upper in (
-        (0.999, {(2, 1), (3, 1), (4, 1), (5, 1)}, {(1, 2), (2, 3), (3, 4), (4, 5)}),
+        (1.0, {(2, 1), (3, 1), (4, 1), (5, 1)}, {(1, 2), (2, 3), (3, 4), (4, 5)}),
         (0.5, {(4, 1), (5, 1)}, {(2, 3), (3, 4)}),
     ):
         L, U = fetched(backend, added[f])
@@ -309,7 +383,7 @@ def test_of_the_candidates_the_largest_of_a_row_or_column_are_added(backend):
 @BOTH
 def test_initial_scaled_divides_by_the_pivot(backend, Recipe):
     first, second = (
-        Recipe(sweep="synchronous", initial=i).factor(backend.move(ANI)).report["residual_norms"]
+        Recipe(sweep="synchronous", sweeps=Sweeps(initial=i)).factor(backend.move(ANI)).report["residual_norms"]
         for i in ("residual", "scaled")
     )
     assert first[:2] == pytest.approx(second[:2], rel=1e-12)  # in the first step all pivots are one
@@ -371,24 +445,12 @@ def test_start_that_does_not_fit_is_refused(backend):
 @BOTH
 def test_stagnation_stops_where_a_step_brings_little(backend, Recipe):
     whole = Recipe(steps=12, sweep="synchronous").factor(backend.move(ANI))
-    F = Recipe(steps=12, sweep="synchronous", stagnation=0.2).factor(backend.move(ANI))
+    F = Recipe(steps=12, sweep="synchronous", sweeps=Sweeps(stagnation=0.2)).factor(backend.move(ANI))
     norms = F.report["residual_norms"]
     assert "stagnates" in F.report["stopped"] and 2 < F.report["steps"] < 12
     assert norms == whole.report["residual_norms"][: len(norms)]
     assert norms[-1] > 0.8 * norms[-2] and all(b <= 0.8 * a for a, b in pairwise(norms[:-1]))
     assert residual(backend, ANI, F) == pytest.approx(min(norms), rel=1e-9)
-
-
-@BOTH
-def test_exact_steps_that_stagnate_end_with_a_last_one_of_the_wanted_size(backend, Recipe):
-    F = Recipe(steps=12, stagnation=0.4).factor(backend.move(ANI))
-    assert F.report["stopped"] == "the residual stagnates" and 1 < F.report["steps"] < 12
-    G = Recipe(steps=F.report["steps"]).factor(backend.move(ANI))
-    np.testing.assert_array_equal(*(fetched(backend, H)[1].toarray() for H in (F, G)))
-    F = Recipe(steps=12, stagnation=0.3, fill=3.0, progressive=True).factor(backend.move(ANI))
-    *_, before, usual, last = F.report["nnz"]
-    assert F.report["stopped"] == "the residual stagnates" and last == F.nnz
-    assert last - usual > 3 * (usual - before) and last > 0.9 * wanted(ANI, 3.0, Recipe is ParICT)
 
 
 def test_a_last_step_may_leave_a_residual_that_is_larger_but_not_by_much(backend, monkeypatch):
@@ -476,7 +538,6 @@ def indefinite(seed):
         *((R, {"steps": steps}, "ani") for R in (ParILUT, ParICT) for steps in (0, 3)),
         *((R, {"steps": 0}, "bcsstk14") for R in (ParILUT, ParICT)),  # these end with a shift
         (ParILUT, {"steps": 4}, "bfw782a"),
-        (ParICT, {"stagnation": 0.01, "steps": 6}, "ani"),
         *((ParILUT, {"steps": 8}, seed) for seed in (18, 82, 31)),  # where the residual grows
         (ParILUT, {"start": True}, "ani"),
     ],
@@ -541,7 +602,7 @@ def test_update_steps_adapt_the_pattern_and_update_sweeps_the_values(backend, Re
     B = other_anisotropy()
     errors = {}
     for sweeps, steps in ((0, 0), (1, 0), (3, 0), (3, 1), (3, 3)):
-        recipe = Recipe(sweep="synchronous", steps=5, update_sweeps=sweeps, update_steps=steps)
+        recipe = Recipe(sweep="synchronous", sweeps=Sweeps(update=sweeps), steps=5, update_steps=steps)
         F = recipe.factor(backend.move(ANI))
         F.update(backend.move(B))
         assert F.report["steps"] == steps == len(F.report["nnz"])
@@ -617,8 +678,9 @@ def test_where_the_residual_grows_the_factors_before_that_are_taken(backend):
 
 def test_steps_that_end_early_leave_a_yardstick_for_updates(backend):
     start = ILUT(drop_tol=0.05).factor(backend.move(MESH))
-    for options in ({"steps": 12, "stagnation": 0.2}, {"steps": 12, "start": start}):
-        F = ParILUT(sweep="synchronous", update_sweeps=0, **options).factor(backend.move(MESH))
+    for stagnation, options in ((0.2, {}), (0.0, {"start": start})):
+        sweeps = Sweeps(update=0, stagnation=stagnation)
+        F = ParILUT(sweep="synchronous", sweeps=sweeps, steps=12, **options).factor(backend.move(MESH))
         assert F.report["stopped"] != "all steps done"
         first = F.report["pattern_residual"]
         L, U = fetched(backend, F)
@@ -664,6 +726,57 @@ def test_parict_takes_far_fewer_iterations_than_ic0_with_as_many_entries(backend
         assert needed[0].iterations >= 2.5 * needed[1].iterations
 
 
+def orthogonal_blocks(B, c):
+    """[[I, c B], [c B^H, I]] of an orthogonal B (m, m), its two halves interleaved: eigenvalues 1 - c and 1 + c."""
+    m = B.shape[0]
+    order = np.arange(2 * m).reshape(2, m).T.ravel()
+    return sp.csr_matrix(np.block([[np.eye(m), c * B], [c * B.T, np.eye(m)]])[order][:, order])
+
+
+HADAMARD = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
+
+
+@st.composite
+def definite_matrices(draw):
+    """Positive definite matrices that are far from diagonally dominant, in any scaling."""
+    rng, m = np.random.default_rng(draw(st.integers(0, 2**32 - 1))), draw(st.integers(2, 12))
+    B = np.linalg.qr(rng.standard_normal((m, m)))[0] if draw(st.booleans()) else np.eye(m)
+    A = orthogonal_blocks(B, 1 - 10.0 ** -draw(st.integers(1, 4)))
+    d = sp.diags(2.0 ** rng.integers(-6, 7, 2 * m))
+    return sp.csr_matrix(d @ A @ d)
+
+
+@PATTERNS
+@given(A=definite_matrices())
+@example(A=orthogonal_blocks(HADAMARD, 0.999))
+def test_factors_of_a_definite_matrix_are_definite_or_have_a_warning(backend, A):
+    F = ParICT().factor(backend.move(A))
+    assert (fetched(backend, F)[0].diagonal() > 0).all()
+    assert (F.report["shifts"][-1] > 0) == ("was raised by" in F.report.get("warning", ""))
+    F = ParILUT().factor(backend.move(A))
+    signs = fetched(backend, F)[1].diagonal() > 0
+    assert signs.all() == ("does not have the sign" not in F.report.get("warning", ""))
+    if not signs.all():
+        assert f"the pivot of row {np.flatnonzero(~signs)[0]} does not" in F.report["warning"]
+
+
+def test_pivots_that_lose_their_signs_are_warned_of(backend):
+    F = ParILUT().factor(backend.move(orthogonal_blocks(HADAMARD, 0.999)))
+    assert "the pivot of row 5 does not have the sign of A's diagonal there" in F.report["warning"]
+
+
+def test_on_ani7_more_steps_take_fewer_iterations_in_the_order_that_inspect_advises(backend):
+    A = real_matrix("ani7")
+    found = fl.properties.properties(A)
+    assert found.distance_rcm < found.distance
+    assert "take ordering='rcm'" in fl.report.properties_in_words(found)["mean |i - j|"]
+    A, b = backend.move(A), backend.move(values(A.shape[0], "float64"))
+    needed = [fl.cg(A, b, M=ParICT(steps=s, ordering="rcm").factor(A), rtol=1e-8) for s in (1, 2, 3, 5)]
+    counts = [solution.iterations for solution in needed]
+    assert all(solution.converged for solution in needed) and all(a > 1.1 * b for a, b in pairwise(counts))
+    assert 2 * counts[2] < fl.cg(A, b, M=ParICT().factor(A), rtol=1e-8).iterations
+
+
 # By bad input
 
 
@@ -704,8 +817,9 @@ def test_an_update_with_a_rescaled_matrix_is_as_good_as_fresh_factors(backend, R
     [
         {"sweep": "exact"},
         {"sweep": "synchronous"},
-        {"sweep": "synchronous", "update_sweeps": 0},
-        {"sweep": "synchronous", "update_sweeps": 1},
+        {"sweep": "synchronous", "sweeps": Sweeps(update=0)},
+        {"sweep": "synchronous", "sweeps": Sweeps(update=1)},
+        {"sweep": "paper"},
         {"sweep": "asynchronous"},
     ],
     ids=str,
@@ -717,7 +831,7 @@ def test_an_update_that_does_not_fit_warns(backend, Recipe, options):
     assert first < 0.05 and "warning" not in F.report
     F.update(backend.move(A))
     assert F.report["pattern_residual"] < 0.05 and "warning" not in F.report
-    if options.get("update_sweeps", 1):
+    if options.get("sweeps", Sweeps()).update:
         return
     B = sp.csr_matrix(2 * sp.diags(A.diagonal()) - A)
     F.update(backend.move(B))

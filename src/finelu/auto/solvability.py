@@ -36,7 +36,9 @@ class Solvability:
 
     def __init__(self, A: CSR, traits: MatrixTraits):
         self.A, self.mirrored, self.missing = A, traits.mirrored, traits.diagonal.missing
-        self.may_be_singular = float(abs(A.data.sum())) <= SUMS * np.finfo(A.dtype).eps * A.nnz * self.mirrored[0]
+        self.may_be_singular = (
+            float(abs(to_host(A.data.sum()))) <= SUMS * np.finfo(A.dtype).eps * A.nnz * self.mirrored[0]
+        )
         self.constants: Constants | None = None
         self.constant_is_null = False
         self.structure = ""

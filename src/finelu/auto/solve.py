@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import astuple, replace
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.choose import recipe_asked, sooner_on_host
+from finelu.auto.first_answer import FirstAnswer, euclidean
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
-from finelu.compiling import compile_seconds, now, quietly
+from finelu.compiling import KernelMissing, compile_seconds, here, now, quietly, waiting
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, meant
 from finelu.kernels import kernels_for
@@ -85,6 +87,8 @@ def solve(
         PRECISION_LIMIT: b - A x is as small as this precision allows.
     float32 and complex64 are solved in double precision, and x is double, if rtol is below 1e-5, if single precision
     does not reach rtol, or on a GPU with entries of A below 2e-31 or above 1e31.
+    Where kernels would have to be compiled, and SciPy solves the system soon, it gives the answer, and a process in the
+    background compiles them for later calls (FINELU_BACKGROUND=0: the call waits). `explain()` says so.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
     The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
     """
@@ -99,47 +103,63 @@ def solve(
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     flag("certify", certify)
     chosen, method = recipe_asked(recipe), method_name(method, "auto")
-    compiled = compile_seconds()
+    options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
+    options["criterion"] = criterion_asked(criterion)
+    options["callback" if callback_type == "x" else "norm_callback"] = callback
+    compiled, size, first, answer = compile_seconds(), norm, None, None
+    default = (chosen, method, most) == ("auto", "auto", math.inf) and device != "cuda" and not certify
+    if default and x0 is None and callback is None and watch is None and not here.waits:
+        first = cache(partial(FirstAnswer, (A, b), rtol, atol, criterion, memory_limit, began + time_limit))
+    before, here.otherwise = here.otherwise, first
     with nullcontext() if verbose else quietly():
-        A, home = as_csr(A, diagonal=False), on_gpu(b)
-        if device is not None:
-            A, b, x0 = _moved(A, b, x0, device)
-        b = check_vector(b, A.n, A.data)
-        if x0 is not None:
-            x0 = _first_guess(x0, A, b)
-            b = as_dtype(b, np.result_type(b.dtype, x0.dtype))
-        A, b = precise(A, b, rtol)
-        known, moved = traits(A), ""
-        if known.gpu and device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
-            moved = sooner_here_on_host(known)
-        if moved:
-            (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
-        options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
-        options["criterion"] = criterion_asked(criterion)
-        options["callback" if callback_type == "x" else "norm_callback"] = callback
-        ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
-        columns = b.reshape(A.n, -1) if b.size else b
-        found = []
-        for c in range(columns.shape[-1]):
-            guess = None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
-            solution = ladder.solve(columns[:, c], guess, atol)
-            if may_need_double(solution, b):
-                A, b = precise(A, b, 0.0)
-                columns = b.reshape(A.n, -1)
-                ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
-                solution = after(solution, ladder.solve(columns[:, c], as_dtype(solution.x, b.dtype), atol))
-                ladder.most = most
-            if certify:
-                solution = replace(solution, certificate=ladder.certificate(columns[:, c], solution.x))
-            found.append(solution)
-        found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
-        worst, x = (found[0], found[0].x.reshape(b.shape)) if len(found) == 1 else _together(found, columns)
+        try:
+            A, home = as_csr(A, diagonal=False), on_gpu(b)
+            if device is not None:
+                A, b, x0 = _moved(A, b, x0, device)
+            b = check_vector(b, A.n, A.data)
+            if x0 is not None:
+                x0 = _first_guess(x0, A, b)
+                b = as_dtype(b, np.result_type(b.dtype, x0.dtype))
+            A, b = precise(A, b, rtol)
+            known, moved = traits(A), ""
+            if known.gpu and device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
+                moved = sooner_here_on_host(known)
+            if moved:
+                (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
+            ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
+            columns = b.reshape(A.n, -1) if b.size else b
+            found = []
+            for c in range(columns.shape[-1]):
+                guess = None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
+                solution = ladder.solve(columns[:, c], guess, atol)
+                if may_need_double(solution, b):
+                    A, b = precise(A, b, 0.0)
+                    columns = b.reshape(A.n, -1)
+                    ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
+                    solution = after(solution, ladder.solve(columns[:, c], as_dtype(solution.x, b.dtype), atol))
+                    ladder.most = most
+                if certify:
+                    solution = replace(solution, certificate=ladder.certificate(columns[:, c], solution.x))
+                found.append(solution)
+            found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
+        except KernelMissing as missing:
+            answer = missing.answer
+        finally:
+            here.otherwise = before
+        if answer is not None:
+            found, b, compiled = answer.solve(), answer.b, compile_seconds()
+            if not found:
+                return _after(answer, device, verbose, start)
+            columns, home, moved, size = b.reshape(b.shape[0], -1), False, "", euclidean
+        worst, x = (found[0], found[0].x.reshape(b.shape)) if len(found) == 1 else _together(found, columns, size)
         if on_gpu(x) != home:
             x = require_gpu().asarray(x) if home else to_host(x)
     seen = worst.seen
     if moved:
         back = " and x brought back" if home else ""
         seen += (f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU",)
+    if first is not None and first.cache_info().currsize and (refused := first().refused):
+        seen += (refused,)
     certificates = [s.certificate for s in found if s.certificate is not None]
     return replace(
         worst,
@@ -150,6 +170,26 @@ def solve(
         attempts=tuple(a for s in found for a in s.attempts),
         timings={"solve": perf_counter() - start, "compile": compile_seconds() - compiled},
     )
+
+
+def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float) -> Solution:
+    """The Solution of a call, begun at `start`, that compiles its kernels since the other answer does not pass."""
+    A, b = answer.given
+    limit = max(answer.end - now(), 0.0)
+    with waiting():
+        found = solve(
+            A,
+            b,
+            answer.rtol,
+            atol=answer.atol,
+            criterion=answer.criterion,
+            device=device,
+            time_limit=None if limit == math.inf else limit,
+            memory_limit=answer.memory,
+            verbose=verbose,
+        )
+    timings = found.timings | {"solve": perf_counter() - start}
+    return replace(found, seen=(*found.seen, answer.refused), timings=timings)
 
 
 @ignore_fp_errors
@@ -196,8 +236,8 @@ def largest_of(certificates: list[Certificate]) -> Certificate:
     return Certificate(*(max(figures) for figures in zip(*map(astuple, certificates), strict=True)))
 
 
-def _together(found: list[Solution], columns: Any) -> tuple[Solution, Any]:
-    """The worst solution, and the x of all columns."""
-    sizes = [norm(columns[:, c]) for c in range(len(found))]
+def _together(found: list[Solution], columns: Any, size: Callable[[Any], float]) -> tuple[Solution, Any]:
+    """The worst solution, and the x of all columns.  size : the 2-norm of a vector."""
+    sizes = [size(columns[:, c]) for c in range(len(found))]
     worst, _ = max(zip(found, sizes), key=lambda s: (not s[0].converged, s[0].residual_norm / (s[1] or 1.0)))
     return worst, namespace(found[0].x).stack([s.x for s in found], axis=1)

@@ -43,6 +43,7 @@ def info(as_json: Json = False) -> int:
     from threadpoolctl import threadpool_info
 
     import finelu
+    from finelu import machine_code
     from finelu.auto.rates import processor
     from finelu.device import free_memory, require_gpu
     from finelu.errors import DeviceError
@@ -62,7 +63,7 @@ def info(as_json: Json = False) -> int:
         "threads": get_num_threads(),
         "memory": f"{free_memory(np.empty(0)) / 2**30:.1f} GiB free",
         "kernels": kernel_folder(),
-        "kernels_mb": round(store.size() / 1e6, 1),
+        "kernels_mb": round(machine_code.size() / 1e6, 1),
         "carried_kernels": None if carried is None else str(carried.path),
     }
     libraries = sorted({f"{each['internal_api']} {each['version'] or ''}".strip() for each in threadpool_info()})

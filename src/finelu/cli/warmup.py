@@ -21,13 +21,13 @@ def warmup(
     from finelu.report import seconds
 
     if clear:
-        from finelu.kernels.cpu.runtime import store
+        from finelu import machine_code
 
-        removed = store.clear()
+        removed = machine_code.clear()
         if as_json:
-            print_json({"folder": str(store.folder()), "removed_bytes": removed})
+            print_json({"folder": str(machine_code.folder()), "removed_bytes": removed})
         else:
-            write_out(f"removed {removed / 1e6:.1f} MB from {store.folder()}\n")
+            write_out(f"removed {removed / 1e6:.1f} MB from {machine_code.folder()}\n")
         return CONVERGED
 
     with progress(as_json) as shown:

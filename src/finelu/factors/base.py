@@ -301,7 +301,7 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) ->
 
 def trial_vector(A: CSR) -> Any:
     """The y (n,) of `trial_residual`, of A's dtype and on its device."""
-    most = 2.0 ** -(4 * int((A.indptr[1:] - A.indptr[:-1]).max())).bit_length()  # so that no sum of v overflows
+    most = 2.0 ** -(4 * kernels_for(A.data).indices.longest(A.indptr)).bit_length()  # so that no sum of v overflows
     y = np.random.default_rng(TRIAL_SEED).uniform(-most, most, A.n).astype(A.data.real.dtype).astype(A.dtype)
     return namespace(A.data).asarray(y)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from finelu.deferred import dataclass
 
 
 @dataclass(eq=False, repr=False)

@@ -51,10 +51,11 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
         "a call of a kernel is no launch that would have to be saved",
     ),
     ("cpu", "subdomains"): (
-        "coarse_weights hermitian_inverse product_with_dot",
+        "coarse_weights hermitian_inverse magnitudes lu inverse_by_lu product_with_dot",
         "the coarse matrix is sparse there, and SuperLU factors it",
     ),
     ("cuda", "threshold"): ("ilut_crout", SEQUENTIAL),
+    ("cpu", "vectors"): ("largest", "NumPy's is taken there, without a compiler"),
     ("reference", "vectors"): ("first_bad", "its kernels return the row itself"),
 }
 
@@ -120,6 +121,7 @@ USES: dict[str, dict[str, str]] = {
         "arnoldi": "vectors",
         "_schur": "_crout_rows",
         "blocks": "levels",
+        "candidates": "vectors",
         "crout": "_crout_rows _schur",
         "crout_symmetric": "_crout_rows _schur",
         "elimination": "levels",

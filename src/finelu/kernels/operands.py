@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from finelu.deferred import dataclass
 from finelu.device import namespace, on_gpu, sparse_module, to_host
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
@@ -52,7 +53,7 @@ class CSR:
     @cached_property
     def missing(self) -> int:
         """The number of diagonal entries that are not stored."""
-        return int((self.diag < 0).sum())
+        return int((to_host(self.diag) < 0).sum())
 
     @cached_property
     def facts(self) -> tuple[int, int, int, int]:

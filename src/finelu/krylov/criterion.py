@@ -93,14 +93,14 @@ class Criterion:
             return r, self.norm
         sizes = self._sizes
         ratio = self._of_scaled_b / self._of_b
-        r, size = self._resolved(b, x, r, lambda v: norm(v / sizes), tolerance * ratio)
+        r, size = self._resolved(b, x, r, lambda v: self.residual.size(v / sizes), tolerance * ratio)
         self.rows = size / self._of_scaled_b
         self.by_rows = size / ratio > self.norm
         return r, max(self.norm, size / ratio)
 
     def _backward(self, b: Any, x: Any, r: Any, tolerance: float) -> tuple[Any, float]:
         xp = namespace(b)
-        self._of_b = self._of_b or norm(self.b)
+        self._of_b = self._of_b or self.residual.size(self.b)
         if self._of_b == 0:
             return r, self.norm
         terms = self.residual.magnitudes(b, x)
@@ -142,8 +142,8 @@ class Criterion:
         least, most = float(sums.min()), float(sums.max())
         if not most > UNEVEN * least or not math.isfinite(most):
             return False
-        self.uneven, self._of_b = most / least, norm(self.b)
-        self._of_scaled_b = norm(self.b / sums)
+        self.uneven, self._of_b = most / least, self.residual.size(self.b)
+        self._of_scaled_b = self.residual.size(self.b / sums)
         return sums if 0 < self._of_scaled_b < math.inf else False
 
     def rounding(self, b: Any, x: Any) -> float:
@@ -154,7 +154,7 @@ class Criterion:
         eps, terms = float(np.finfo(b.dtype).eps), self.residual.magnitudes(b, x)
         if self.kind == "backward":
             return eps * self._of_b if bool((terms > 0).any()) else 0.0
-        return eps * norm(terms / self._sizes) * self._of_b / self._of_scaled_b
+        return eps * self.residual.size(terms / self._sizes) * self._of_b / self._of_scaled_b
 
     def has_seen(self, x: Any) -> bool:
         """Whether the last call had this x."""
@@ -175,7 +175,7 @@ class Criterion:
         if not self.by_rows or size <= tolerance:
             return r, tolerance
         rest = namespace(r).where(abs(r) > self.residual.bound, r, 0)
-        length = norm(rest)
+        length = self.residual.size(rest)
         return (rest, length * min(1.0, tolerance / size) * AIM) if length > 0 else (r, tolerance)
 
     def sentence(self) -> str:

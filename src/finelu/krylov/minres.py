@@ -62,8 +62,8 @@ class MINRES(Method):
                 loop.fail(failure)
                 break
             inverse = lanczos[INVERSE : INVERSE + 1]
-            loop.xp.multiply(inverse, r, out=v)  # v = r / beta_1, z = M^-1 v
-            loop.xp.multiply(inverse, y, out=z)
+            k.vectors.scaled(inverse, r, v)  # v = r / beta_1, z = M^-1 v
+            k.vectors.scaled(inverse, y, z)
             for vector in (v_old, w, w_old):
                 vector.fill(0)
             while loop.goes_on():

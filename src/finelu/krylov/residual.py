@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace
+from finelu.device import namespace, on_gpu, to_host
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
@@ -92,7 +92,7 @@ class Residual(Measures):
             return None
         terms, _ = self._rounding(b, x, eps=1 / MANY)  # with the true eps this may under- or overflow
         A = self._entries or self._by_rows()
-        return terms / (A.indptr[1:] - A.indptr[:-1] + 1) * MANY
+        return self.kernels.products.magnitudes_of_terms(A.indptr, terms, MANY)
 
     def twice(self, b: Any, x: Any) -> tuple[Any, float]:
         """b - A x, formed in twice the precision and rounded, and a factor.
@@ -194,10 +194,15 @@ class Residual(Measures):
 
 def largest(v: Any) -> float:
     """The largest magnitude in an array, on the host; 0 for an empty one."""
-    return float(abs(v).max()) if v.size else 0.0
+    if not v.size:
+        return 0.0
+    return kernels_for(v).vectors.largest(v) if on_gpu(v) else float(abs(v).max())
 
 
 def terms_are_even(bound: Any) -> bool:
     """Whether the terms of the rows differ little, judged by the bounds of their rounding; False if these are unknown,
     or so small that they have underflowed."""
-    return bound is not None and bool(bound.min() * UNEVEN >= max(float(bound.max()), np.finfo(bound.dtype).tiny))
+    if bound is None:
+        return False
+    least, most = to_host(bound.min()), float(bound.max())
+    return bool(least * UNEVEN >= max(most, np.finfo(bound.dtype).tiny))

@@ -20,12 +20,13 @@ def asymmetry(loop: Loop, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> 
     """|<y, y> - <u, op y>| / ||y||^2 for y = op u, with the product <x, y> that `dot` forms.
 
     It is 0 for a Hermitian op with the kernel `dot`, and for op = op^T with the kernel `dotu`. It is also 0 if ||y|| is
-    0 or not finite, so that nothing is known.
+    0, subnormal or not finite, so that nothing is known.
     """
     size = loop.size(y)
-    if not 0 < size < math.inf:
+    if not np.finfo(loop.real).tiny <= size < math.inf:
         return 0.0
-    y_scaled = y / size  # so that no square over- or underflows
+    y_scaled = loop.xp.empty_like(y)  # y / ||y||, so that no square over- or underflows
+    loop.kernels.vectors.scaled(loop.xp.asarray(np.full(1, 1 / size, loop.real)), y, y_scaled)
     left, right = loop.scalars(2)
     dot(y, y_scaled, left)
     dot(u, op @ y_scaled, right)

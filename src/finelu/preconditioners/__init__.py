@@ -16,6 +16,7 @@ from finelu.preconditioners.parilut import ParICT, ParILUT
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.registry import RECIPES, recipe_name, recipe_of, register
 from finelu.preconditioners.schwarz import Schwarz, rigid_body_modes
+from finelu.preconditioners.sweeps import Sweeps
 
 # finelu's own, from the cheapest set-up to the most expensive: the order in which help texts name them and `compare`
 # measures them.
@@ -47,6 +48,7 @@ __all__ = [
     "Schwarz",
     "SingularBlock",
     "SparseLU",
+    "Sweeps",
     "recipe_name",
     "recipe_of",
     "register",

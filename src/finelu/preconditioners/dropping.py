@@ -1,7 +1,7 @@
 """Factors without their smallest entries, so that a wanted number remains.
 
 H. Anzt, E. Chow, J. Dongarra: ParILUT - a new parallel threshold ILU factorization, 2018, section 3.3; entries of L and
-of U are compared alike, which that paper does not do.
+of U are weighted, which that paper does not do.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ class Dropping:
     three are the same, and no symmetric scaling of A changes them. With w_i = sqrt|u_ii| they would be, in first order,
     the change of L^-1 A U^-1 by a dropped entry; a larger a_ii, the pivot before fill, prevents that one small pivot
     keeps all entries of its row.
+    weighted : if not, entries are compared as |l_ij| and |u_ij|, as in that paper.
     """
 
-    def __init__(self, cholesky: bool, exact: bool = True):
-        self._cholesky, self._exact = cholesky, exact
+    def __init__(self, cholesky: bool, exact: bool = True, weighted: bool = True):
+        self._cholesky, self._exact, self._weighted = cholesky, exact, weighted
 
     def reduced(self, F: CSR, sizes: list[int], diagonal: Any) -> CSR:
         """F without its smallest entries, of `sizes` below and above the diagonal; diagonal (n,) : that of A."""
-        compared = self._compared(F, diagonal, namespace(F.data).empty(F.nnz, F.dtype))
+        compared = self._compared(F, diagonal, namespace(F.data).empty(F.nnz, F.dtype)) if self._weighted else F
         smaller: CSR = kernels_for(F.data).pattern.remove(compared, *self._thresholds(compared, sizes), F.data)
         return smaller
 

@@ -6,12 +6,12 @@ E. Chow, A. Patel: Fine-grained parallel incomplete LU factorization, 2015.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from finelu import deadline
+from finelu.deferred import dataclass
 from finelu.device import copied, namespace, to_host
 from finelu.errors import ZeroPivot, counted
 from finelu.factors import Arrangement
@@ -26,6 +26,7 @@ from finelu.preconditioners.recipe import checked, shifted
 from finelu.validation import choice, flag
 
 WORSE, SMALL = 10.0, 1e-3  # times the first residual on the pattern, or this, if larger: then an update warns
+UPPER_FIRST = ("upper", "lower")
 NO_ROW = 2**62  # the row that `refused` names while nothing was refused
 
 
@@ -176,26 +177,27 @@ class FixedPoint:
             columns = self.columns(F) if self.cholesky else None
             kernels_for(F.data).sweeps.sweep_in_place(B, F, self.refused, columns)
             return F
-        return self.upper_first(B, F, None)
+        return self.swept(B, F, UPPER_FIRST)
 
-    def upper_first(self, B: CSR, F: CSR, squares: Any, damping: float = 1.0) -> CSR:
-        """A synchronous sweep of U (for Cholesky of the diagonal), and then one of L that reads the new U.
+    def swept(self, B: CSR, F: CSR, parts: tuple[str, ...], squares: Any = None, damping: float = 1.0) -> CSR:
+        """F after a synchronous sweep of its parts, "upper", "lower" or "whole", each of which reads the new values of
+        those before it. For Cholesky the upper part is the diagonal.
 
-        squares (n,) : out, the squares of the residual on the pattern before both, a sum a row; or None.
+        squares (n,) : out, the squares of the residual on the pattern before the sweep, a sum a row; or None.
         """
         kernels, columns = kernels_for(F.data), self.columns(F) if self.cholesky else None
-        for part, sums in (("upper", squares), ("lower", None)):
+        for part in parts:
             deadline.check()
             out = namespace(F.data).empty(F.nnz, F.dtype)
-            kernels.sweeps.sweep(B, F, out, sums, self.refused, columns, damping, part)
-            F = F.with_values(out)
+            kernels.sweeps.sweep(B, F, out, squares, self.refused, columns, damping, part)
+            F, squares = F.with_values(out), None
         return F
 
     def residual(self, B: CSR, F: CSR) -> Any:
         """The squares of the residual on the pattern, a sum a row (n,), by a synchronous sweep that changes nothing."""
         xp, columns = namespace(F.data), self.columns(F) if self.cholesky else None
         out, squares = xp.empty(F.nnz, F.dtype), xp.empty(F.n, np.float64)
-        kernels_for(F.data).sweeps.sweep(B, F, out, squares, self.refused.copy(), columns)
+        kernels_for(F.data).sweeps.sweep(B, F, out, squares, copied(self.refused), columns)
         return squares
 
     # the report
@@ -230,13 +232,14 @@ class FixedPoint:
 
 
 def norm_squared(B: CSR, cholesky: bool) -> Any:
-    """||B||_F^2 in double precision, on its device; for Cholesky, where B is a lower triangle, of both triangles."""
+    """||B||_F^2 in double precision, on the host; for Cholesky, where B is a lower triangle, of both triangles."""
     xp, values = namespace(B.data), B.data.astype(np.result_type(B.dtype, np.float64), copy=False)
     squares = xp.empty(2, values.dtype)
     dot = kernels_for(values).vectors.dot  # NumPy's would wake the threads of BLAS, which stay awake
     dot(values, values, squares[:1])
     if not cholesky:
-        return squares[0].real
-    diagonal = values[B.diag]
+        return to_host(squares[:1])[0].real
+    diagonal = kernels_for(values).vectors.gather(values, B.diag)
     dot(diagonal, diagonal, squares[1:])
-    return 2 * squares[0].real - squares[1].real
+    both, once = to_host(squares).real
+    return 2 * both - once

@@ -6,9 +6,9 @@ analysis.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from finelu.deferred import dataclass
 from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors import LUFactors
@@ -25,12 +25,13 @@ class ILU0(Recipe):
     shift : moves the diagonal away from zero before factoring, by this fraction of |A_ii| (of the largest |A_ij| of the
         row where A_ii is 0).
     variant : the elimination kernel. GPU: "shared" (patterns intersected in shared memory), "vect" (the same, with a
-        binary search for long rows), "adapt" (the row lengths decide how many threads share a row), "levs" (adapt, with
-        rows in level order), "table" (levs, with the pattern intersections computed once and kept). CPU: "sequential",
-        "levels" (level sets, or blocks of rows in the order of their levels, shared by threads). "auto" chooses by the
-        sizes: for the first factorization the kernel with the least time for analysis and numeric part together; later
-        the kernel for many factorizations, once those so far took as long as its analysis (GPU: at the first update).
-        All give the same factors: the same bits on the CPU, on any number of threads; equal to a few ulps on the GPU.
+        binary search for long rows), "adapt" (a binary search; large matrices get fewer threads a row), "levs" (adapt,
+        with rows in level order), "table" (levs, with the pattern intersections computed once and kept). CPU:
+        "sequential", "levels" (level sets, or blocks of rows in the order of their levels, shared by threads). "auto"
+        chooses by the sizes: for the first factorization the kernel with the least time for analysis and numeric part
+        together; later the kernel for many factorizations, once those so far took as long as its analysis (GPU: at the
+        first update). All give the same factors: the same bits on the CPU, on any number of threads; equal to a few
+        ulps on the GPU.
     triangular, sweeps : method of the triangular solves and its sweeps, see `finelu.triangular`.
     precision : "float32" or "float64" for the factors, None for A's own.
     Cost: for each entry (i, k) below the diagonal the length of row k; depth: the level sets of A's lower triangle.

@@ -6,18 +6,18 @@ a new parallel threshold ILU factorization, 2018, Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from finelu.deferred import dataclass
 from finelu.device import namespace, to_host
 from finelu.errors import ParameterError
 from finelu.factors import CholeskyFactors, LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
+from finelu.preconditioners.fixed_point import UPPER_FIRST, FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import choice, count, flag, number
 
@@ -58,8 +58,8 @@ class ParILU(_OnPattern):
     track : whether the report has the residual norm ||A - L U||_F on the pattern, of the scaled matrix, after each
         sweep. Otherwise it has the norms before the first and after the last sweep; the latter takes one more pass.
     pivots : "old": a sweep computes l_ij from the old U, as in 2015. "new": it computes U first, and l_ij from the new
-        U and its pivots (of Cholesky: from the new pivots), as the authors of 2018 do. This takes fewer sweeps for the
-        same residual, but a sweep takes longer.
+        U and its pivots (of Cholesky: from the new pivots). This takes fewer sweeps for the same residual, but a sweep
+        takes longer.
     ordering : "rcm" orders A by reverse Cuthill-McKee first. None keeps the order; only for level > 0 dense rows that
         would fill in are moved to the end, see `finelu.ordering.dense_last`.
     scale : symmetric scaling to a unit diagonal, undone in the factors. Residuals are those of the scaled matrix; the
@@ -86,7 +86,7 @@ class ParILU(_OnPattern):
 class ParIC(_OnPattern):
     """Incomplete Cholesky on a given pattern by fixed-point sweeps: towards (L L^H)_ij = A_ij on it.
 
-    A is Hermitian; see IC0. Parameters as in ParILU; half its cost.
+    A is Hermitian; see IC0. Parameters as in ParILU. A sweep renews the values of one triangle only.
     """
 
     hermitian = keeps_symmetry = keeps_definite = True
@@ -173,7 +173,7 @@ class _Sweeps(FixedPoint):
         if norms:
             self.report_residual(norms[-1])
         elif recipe.asynchronous:
-            self.report_residual(float(self.residual(B, F).sum() / norm_squared(B, self.cholesky)) ** 0.5)
+            self.report_residual(float(to_host(self.residual(B, F).sum()) / norm_squared(B, self.cholesky)) ** 0.5)
         factors = self.finished(F, d)
         report.numeric_seconds = perf_counter() - start
         return factors
@@ -192,7 +192,7 @@ class _Sweeps(FixedPoint):
             F = F.with_values(kernels.sweeps.sweeps(B, F, number, squares, self.refused, columns, damping))
         else:
             for sums in squares[:number]:
-                F = self.upper_first(B, F, sums, damping)
+                F = self.swept(B, F, UPPER_FIRST, sums, damping)
         squares[number] = self.residual(B, F)
-        norms = to_host(xp.sqrt(squares.sum(axis=1) / norm_squared(B, self.cholesky)))
+        norms = np.sqrt(to_host(squares.sum(axis=1)) / norm_squared(B, self.cholesky))
         return F, [float(v) for v in norms]

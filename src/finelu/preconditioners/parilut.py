@@ -7,14 +7,15 @@ H. Anzt, T. Ribizel, G. Flegar, E. Chow, J. Dongarra: ParILUT - a parallel thres
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from finelu import deadline
-from finelu.device import namespace, on_gpu, to_host
+from finelu.deferred import dataclass
+from finelu.device import on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import CholeskyFactors, Factors, LUFactors, TriangularFactors
 from finelu.kernels import kernels_for
@@ -23,11 +24,10 @@ from finelu.preconditioners.dropping import Dropping, sizes_of
 from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.pattern_elimination import SHIFTS, Eliminated, NoPivots, PatternElimination
 from finelu.preconditioners.recipe import Recipe
-from finelu.validation import choice, count, flag, number
+from finelu.preconditioners.sweeps import Sweeps, leaders
+from finelu.validation import choice, count, number
 
-SWEEPS = ("exact", "synchronous", "asynchronous")
-SELECTIONS = ("approximate", "exact")
-INITIAL = ("residual", "scaled")
+SWEEPS = ("exact", "synchronous", "asynchronous", "paper")
 NO_PIVOTS = "pivots fail with the candidates; the factors of the step before were taken"
 NOT_FINITE = "the residual is not finite; the factors of the step before were taken"
 AS_ILU0 = "{}; since no step was better, the first pattern was eliminated"
@@ -36,7 +36,6 @@ STAGNATES = "the residual stagnates"
 ROOM = 1.05  # factors are of the wanted size if they have at most this many times the wanted entries
 DIVERGED = 1.5  # times the smallest residual norm that such factors had: the steps make the factors worse
 LAST_DIVERGED = 1.6  # the same after an exact last step, since values of a larger pattern are not exact on their own
-UPDATE_SWEEPS = 3  # of `update`, unless update_sweeps says otherwise
 CANDIDATES, LEAST_CANDIDATES = 8, 2**20  # allowed for each entry of A, and in total, if no limit is given
 
 
@@ -48,14 +47,9 @@ class _Adapting(Recipe):
     fill: float = 1.0
     nnz: int | None = None
     sweep: str = "exact"
-    progressive: bool = False
-    select: str = "exact"
-    add_fraction: float = 1.0
-    initial: str | None = None
+    sweeps: Sweeps | None = None
     start: int | TriangularFactors = 0
-    stagnation: float = 0.0
     memory_limit: int | None = None
-    update_sweeps: int | None = None
     update_steps: int = 0
     ordering: str | None = None
     scale: bool = True
@@ -84,32 +78,25 @@ class ParILUT(_Adapting):
     nnz : instead of fill, the number of entries of L + U at the end, the diagonal counted once, as in ILUT. L and U
         share the entries off the diagonal in the ratio of the first pattern.
     sweep : computation of the values. "exact": by the elimination of ILU(0); the diagonal is raised if pivots fail or
-        lose their signs, see `shifts` in the report. "synchronous": as in the papers, by one fixed-point sweep before
-        entries are dropped, and one after; each computes U first, then L with the new U. "asynchronous": by sweeps that
-        read the newest values, so that the result depends on the timing; the others give the same bits in every run.
-        Sweeps may diverge if A is far from diagonally dominant.
-    progressive : True changes the fill in equal parts from step to step; False reaches it in the first.
-    select : "exact" thresholds meet the fill. "approximate" ones miss it by about a percent, and are found faster on
-        the GPU; on the CPU they are slower, and may miss it by 20% if some rows fill much more than others. Among
-        entries of equal magnitude only as many are dropped as needed, evenly spread.
-    add_fraction : below 1, only the largest candidate of each row of L and of each column of U is considered, and this
-        fraction of them, the largest, is added (2018, section 4.1, δ).
-    initial : initial values of candidates before sweeps. "residual" or None: their residual r_ij, in L divided by the
-        sign or phase of u_jj (2018, equation 5). "scaled": l_ij = r_ij / u_jj, as in exact steps.
+        lose their signs, see `shifts` in the report. The others make one fixed-point sweep before entries are dropped,
+        and one after. They may diverge if A is far from diagonally dominant. "synchronous": each sweep computes U
+        first, then L with the new U and its pivots. "asynchronous": sweeps read the newest values, so that the result
+        depends on the timing; the others give the same bits in every run. "paper": the algorithm of 2018. Each sweep
+        computes L from the old U, then U with the new L, for Cholesky all entries from the old ones; entries are
+        compared as |l_ij| and |u_ij|.
+    sweeps : `Sweeps`, further options for values that are computed by sweeps.
     start : the first pattern: a level k for that of ILU(k), where 0 is A's own; or factors, with their values, of a
         matrix with the same rows (any with L and U, made with the same ordering).
-    stagnation : stop when a step has lowered the residual norm by less than this part of it; 0: never. Exact steps
-        then end with one last step.
     memory_limit : bytes for the candidates. If they take more, those with small products l_ik u_kj are left out (2018,
         section 4.4); the report has their number. None allows 8 candidates for each entry of A, and at least 2^20,
         whatever memory is free; MemoryError gives the bytes if they do not fit.
-    update_sweeps, update_steps : number of sweeps (None: 3) on the present pattern, and then of steps, in `update`.
-        Exact values need no sweeps: `update` makes one elimination on the larger pattern of the last step, which is
-        kept, or on the factors' own pattern if the steps ended early.
+    update_steps : number of steps that `update` makes after it has computed the values on the present pattern. With
+        exact values these come of one elimination on the larger pattern of the last step, which is kept, or on the
+        factors' own pattern if the steps ended early.
     ordering : "rcm" orders A by reverse Cuthill-McKee first, as in the papers. None keeps the order, except that dense
         rows that would fill in are moved to the end, see `finelu.ordering.dense_last`.
-    scale : symmetric scaling to a unit diagonal, undone in the factors. Sweeps, add_fraction and residuals refer to the
-        scaled matrix.
+    scale : symmetric scaling to a unit diagonal, undone in the factors. Sweeps and residuals refer to the scaled
+        matrix.
     shift, triangular, triangular_sweeps, precision : as in ParILU.
     The steps stop if the residual norm grows to 1.5 times the smallest norm of factors of the wanted size (1.6 times in
     an exact last step); the factors with the smallest norm are then taken.
@@ -135,7 +122,8 @@ class ParILUT(_Adapting):
 class ParICT(_Adapting):
     """Incomplete Cholesky whose pattern is adapted to the values, for Hermitian positive definite matrices.
 
-    A is Hermitian; see IC0. Parameters as in ParILUT; about half its cost.
+    A is Hermitian; see IC0. Parameters as in ParILUT. It has half the candidates and entries, but an elimination has as
+    many multiplications, and each row has its fixed costs: it takes less time than ParILUT, but more than half.
     """
 
     hermitian = keeps_symmetry = keeps_definite = True
@@ -158,20 +146,15 @@ def _checked(recipe: _Adapting, A: Any) -> CSR:
     for name in ("steps", "update_steps"):
         count(name, getattr(recipe, name), 0, of=recipe)
     choice("sweep", recipe.sweep, SWEEPS, of=recipe)
-    if recipe.sweep == "exact":
-        for name in ("initial", "update_sweeps"):
-            if getattr(recipe, name) is not None:
-                raise ParameterError(f"{recipe!r}: {name} is for sweeps; leave it out, or give sweep='synchronous'.")
-    if recipe.update_sweeps is not None:
-        count("update_sweeps", recipe.update_sweeps, 0, of=recipe)
+    if recipe.sweeps is not None:
+        if not isinstance(recipe.sweeps, Sweeps):
+            raise ParameterError(f"{recipe!r}: sweeps must be finelu.Sweeps(...) or None.")
+        if recipe.sweep == "exact":
+            raise ParameterError(f"{recipe!r}: sweeps has no effect on exact values; give sweep='synchronous', too.")
+        recipe.sweeps.check(recipe)
     number("fill", recipe.fill, 0, 1e6, open_low=True, of=recipe)
     if recipe.nnz is not None and recipe.fill != 1.0:
         raise ParameterError(f"{recipe!r}: fill and nnz say the same; leave one of them out.")
-    number("add_fraction", recipe.add_fraction, 0, 1, open_low=True, of=recipe)
-    number("stagnation", recipe.stagnation, 0, 1, of=recipe)
-    flag("progressive", recipe.progressive, of=recipe)
-    choice("select", recipe.select, SELECTIONS, of=recipe)
-    choice("initial", recipe.initial, (*INITIAL, None), of=recipe)
     if recipe.memory_limit is not None:
         count("memory_limit", recipe.memory_limit, 1, of=recipe)
     if not isinstance(recipe.start, TriangularFactors):
@@ -242,7 +225,7 @@ class _Norms:
 
 
 class _Adaption(FixedPoint):
-    """`update` keeps the pattern, and improves its values or computes them anew; see update_sweeps and update_steps."""
+    """`update` keeps the pattern, and improves its values or computes them anew; see update_steps and `Sweeps`."""
 
     report: _AdaptionReport
     _found: _Factors | None = None  # the factors of B
@@ -252,8 +235,9 @@ class _Adaption(FixedPoint):
         given = recipe.start if isinstance(recipe.start, TriangularFactors) else None
         fills = given is None or given.permutation is not None
         super().__init__(recipe, A, _AdaptionReport(variant=recipe.sweep), fills=fills)
-        self._exact = recipe.sweep == "exact"
-        self._dropping = Dropping(self.cholesky, exact=recipe.select == "exact")
+        self._exact, self._paper = recipe.sweep == "exact", recipe.sweep == "paper"
+        self._options = options = recipe.sweeps or Sweeps()
+        self._dropping = Dropping(self.cholesky, exact=options.select == "exact", weighted=not self._paper)
         if recipe.memory_limit is None:  # how many candidates there may be
             self._most = max(CANDIDATES * A.nnz, LEAST_CANDIDATES)
         else:
@@ -284,6 +268,12 @@ class _Adaption(FixedPoint):
                 f"the diagonal was raised by {SHIFTS[made.eliminated.shift]:.2g} of itself, since without that the "
                 f"pivot of row {self._row(made.eliminated.row)} is not {what}. Where that is much, try another recipe, "
                 "or an ordering of A"
+            )
+        if made.eliminated is not None and made.eliminated.lost >= 0:
+            report.warn(
+                f"the pivot of row {self._row(made.eliminated.lost)} does not have the sign of A's diagonal there, "
+                "which no small shift restored: A is indefinite, or the entries that were left out weigh too much. "
+                "Where A is Hermitian and definite, try ParICT, or a larger fill"
             )
         factors = self.finished(F, d)
         self._found, self._found_diagonal = _Factors(F, made.eliminated), self.diagonal
@@ -317,7 +307,7 @@ class _Adaption(FixedPoint):
             F = self.rescaled(F, self._found_diagonal / self.diagonal)
         elif recipe.asynchronous:
             F = F.copy()  # if this update fails, the next begins from the same values
-        for _ in range(UPDATE_SWEEPS if recipe.update_sweeps is None else recipe.update_sweeps):
+        for _ in range(self._options.update):
             F = self.sweep(B, F)
         return _Factors(F)
 
@@ -326,25 +316,17 @@ class _Adaption(FixedPoint):
         if steps == 0:
             return B, made, None
         B = B.with_index(made.F.indices.dtype)
-        first, norms = sizes_of(made.F), _Norms(self.recipe.stagnation, self._wanted, made)
+        first, norms = sizes_of(made.F), _Norms(self._options.stagnation, self._wanted, made)
         for step in range(1, steps + 1):
-            part = step / steps if self.recipe.progressive else 1.0
+            part = step / steps if self._options.progressive else 1.0
             sizes = [round(a + part * (z - a)) for a, z in zip(first, self._wanted, strict=True)]
             found, _, norm = self._candidates(B, made.F, size_of_B)
-            stopped = norms.stop(norm, made)
-            settled = self._exact and stopped == STAGNATES  # one last step follows
-            if settled:
-                sizes = self._wanted
-            if not stopped or settled:
-                B, made, failed = self._step(B, made, found, sizes, last=settled or step == steps)
-            else:
-                failed = stopped
+            failed = norms.stop(norm, made)
+            if not failed:
+                B, made, failed = self._step(B, made, found, sizes, last=step == steps)
             if failed:
                 return B, self._best(B, norms, failed), None
             self.report.steps = step
-            if settled:
-                self.report.stopped = stopped
-                break
         *_, on_pattern, norm = self._candidates(B, made.F, size_of_B)
         failed = norms.failed(norm, LAST_DIVERGED if self._exact else DIVERGED)
         return (B, self._best(B, norms, failed), None) if failed else (B, made, on_pattern)
@@ -361,6 +343,11 @@ class _Adaption(FixedPoint):
                 self.report.stopped = AS_ILU0.format(stopped)
                 return _Factors(first.with_values(F.data))
         return norms.best
+
+    def sweep(self, B: CSR, F: CSR) -> CSR:
+        if not self._paper:
+            return super().sweep(B, F)
+        return self.swept(B, F, ("whole",) if self.cholesky else ("lower", "upper"))
 
     def _candidates(self, B: CSR, F: CSR, size_of_B: float) -> tuple[list[Any], float, float]:
         """The candidates [indptr, indices, values, number left out], the norm of the residual on F's pattern, and that
@@ -384,9 +371,10 @@ class _Adaption(FixedPoint):
         found.clear()
         kernels, report = kernels_for(B.data), self.report
         pattern, diagonal = kernels.pattern, kernels.vectors.gather(B.data, B.diag)
-        if self.recipe.add_fraction < 1:
-            candidates = _largest(made.F, candidates, self.recipe.add_fraction)
-        B, larger = pattern.add(B, made.F, *candidates, scaled=self._exact or self.recipe.initial == "scaled")
+        options = self._options
+        if options.add_fraction is not None:
+            candidates = leaders(made.F, candidates, options.add_fraction)
+        B, larger = pattern.add(B, made.F, *candidates, scaled=self._exact or options.initial == "scaled")
         considered = int(candidates[1].size)
         del candidates
         if self._exact:
@@ -437,25 +425,3 @@ class _Adaption(FixedPoint):
         if not same:
             raise ParameterError(f"start={start!r} was made with another ordering of the rows.")
         return self.rescaled(given.with_values(given.data.astype(B.dtype)), d)
-
-
-def _largest(F: CSR, found: list[Any], part: float) -> list[Any]:
-    """The largest candidate (indptr, indices, values) of each row of L and each column of U, and of these the part with
-    the largest magnitudes: 2018, section 4.1."""
-    xp = namespace(F.data)
-    indptr, indices, values = found
-    rows = (xp.searchsorted(indptr, xp.arange(values.size), side="right") - 1).astype(indices.dtype)
-    size, keep = abs(values), xp.zeros(values.size, bool)
-    for here, group in ((indices < rows, rows), (indices > rows, indices)):
-        places = xp.flatnonzero(here)
-        if places.size == 0:
-            continue
-        # by group, then by magnitude: the last of each group is its largest (of equal ones the last in the matrix)
-        keys = xp.stack((size[places].astype(np.float64), group[places].astype(np.float64)))
-        places = places[xp.lexsort(keys)]
-        last = xp.concatenate([group[places[1:]] != group[places[:-1]], xp.ones(1, bool)])
-        leaders = xp.sort(places[last])
-        wanted = max(round(part * leaders.size), 1)
-        keep[leaders[xp.argsort(-size[leaders], kind="stable")[:wanted]]] = True
-    kept = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(keep)])
-    return [kept[indptr].astype(indptr.dtype), indices[keep], values[keep]]

@@ -6,11 +6,11 @@ incomplete factorization technique for positive definite linear systems, 1980.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from finelu import deadline
-from finelu.device import namespace
+from finelu.deferred import dataclass
+from finelu.device import copied, namespace
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 
@@ -24,6 +24,8 @@ class Eliminated:
 
     shift : index of the shift in SHIFTS.  kept : each pivot has the sign of its diagonal entry.
     row : the first row whose pivot failed, or lost its sign, without a shift; -1 if there was none.
+    lost : the first row of the factors whose real pivot does not have the sign of its diagonal entry; -1 if there is
+        none.
     """
 
     elimination: PatternElimination
@@ -32,6 +34,7 @@ class Eliminated:
     shift: int
     kept: bool
     row: int = -1
+    lost: int = -1
 
     @property
     def next(self) -> tuple[int, bool]:
@@ -54,7 +57,7 @@ class PatternElimination:
     """
 
     def __init__(self, pattern: CSR, cholesky: bool):
-        no_values = namespace(pattern.data).broadcast_to(pattern.data[:1].copy(), (pattern.nnz,))  # one for all
+        no_values = namespace(pattern.data).broadcast_to(copied(pattern.data[:1]), (pattern.nnz,))  # one for all
         self.pattern = pattern.with_values(no_values)
         self._cholesky, self._plan, self._factorizations = cholesky, None, 0
 
@@ -73,7 +76,7 @@ class PatternElimination:
         self._factorizations += 1
         eliminate = kernels.elimination.ic0 if self._cholesky else kernels.elimination.ilu0
         values: Any = kernels.pattern.values_at(B, G)
-        look = signs and not self._cholesky and values.dtype.kind != "c"
+        look = not self._cholesky and values.dtype.kind != "c"
         b, usable = kernels.vectors.gather(values, diag), None
         row, pivot = -1, None
         for number in (0, *range(max(begin, 1), len(SHIFTS))):
@@ -84,15 +87,14 @@ class PatternElimination:
                 values[diag] = b * b.real.dtype.type(1 + SHIFTS[number])
             data = namespace(values).empty(G.nnz, values.dtype)
             bad = kernels.vectors.first_bad(eliminate(self._plan, values, data))
-            # the first row whose real pivot does not have the sign of its diagonal entry
             lost = kernels.vectors.first_of_other_sign(data, diag, b) if look and bad < 0 else -1
-            if bad < 0 and lost < 0:
-                return G.with_values(data), Eliminated(self, begin, signs, number, signs, row)
+            if bad < 0 and (lost < 0 or not signs):
+                return G.with_values(data), Eliminated(self, begin, signs, number, signs, row, lost)
             if row < 0:
                 row = max(bad, lost)
                 pivot = data[int(diag[row])]
             if bad < 0 and usable is None:
-                usable = G.with_values(data), Eliminated(self, begin, signs, number, False, row)
+                usable = G.with_values(data), Eliminated(self, begin, signs, number, False, row, lost)
         if usable is None:
             raise NoPivots(row, pivot)
         return usable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import Any, ClassVar, Self, get_args
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from finelu import deadline
 from finelu.arithmetic import ignore_fp_errors, require_known
+from finelu.deferred import dataclass
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
 from finelu.factors import Factors
@@ -24,48 +25,14 @@ ON_DEVICE, ON_CPU = "device of A", "CPU"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Recipe:
-    """Parameters of a preconditioner; `factor(A)` of a subclass makes factors.
+class Parameters:
+    """Named values that print as the shortest call that makes them again: only those that differ from the default.
 
-    A recipe prints itself as the shortest call that makes it again: only parameters that differ from the default
-    appear.
-    `factor` of every subclass runs under `ignore_fp_errors`: it tests its results for overflow itself, and NumPy raises
-    nothing.
-    Raises ParameterError for arrays, lists and the like, and for integers beyond 64 bits; `factor` raises it for all
-    other meaningless values.
-
-    The facts of a recipe are attributes of its class. Code that depends on them, such as the choice of the method in
-    `finelu solve`, or of the recipes in `finelu compare`, reads them here:
-    name : the key in `RECIPES`; the name of the class in small letters, if not given.
-    hermitian : needs A = A^H, and factors only its lower triangle.
-    keeps_symmetry : M = M^T if A = A^T.
-    keeps_hermitian : M = M^H if A = A^H; the value of keeps_symmetry, if not given.
-    keeps_definite : M is Hermitian positive definite if A is, so that cg and minres can take it.
-    full_diagonal : needs a stored entry for every row of A's diagonal.
-    matrices : the kinds of matrix with an algorithm of their own; "CSR" stands for all that `finelu.as_csr` takes.
-    factored_on, applied_on : "device of A" or "CPU".
     arrays : parameters that may be arrays, which are kept as `ArrayParameter`.
+    Raises ParameterError for other arrays, lists and the like, and for integers beyond 64 bits.
     """
 
-    name: ClassVar[str] = ""
-    hermitian: ClassVar[bool] = False
-    keeps_symmetry: ClassVar[bool] = False
-    keeps_hermitian: ClassVar[bool] = False
-    keeps_definite: ClassVar[bool] = False
-    full_diagonal: ClassVar[bool] = True
-    matrices: ClassVar[tuple[str, ...]] = ("CSR",)
-    factored_on: ClassVar[str] = ON_DEVICE
-    applied_on: ClassVar[str] = ON_DEVICE
     arrays: ClassVar[tuple[str, ...]] = ()
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "factor" in vars(cls):
-            cls.factor = ignore_fp_errors(vars(cls)["factor"])  # type: ignore[method-assign]
-        if "keeps_symmetry" in vars(cls) and "keeps_hermitian" not in vars(cls):
-            cls.keeps_hermitian = cls.keeps_symmetry
-        if "name" not in vars(cls):
-            cls.name = cls.__name__.lower()
 
     def __new__(cls, *args: Any, **parameters: Any) -> Self:
         if not parameters.keys() <= cls.__dataclass_fields__.keys():
@@ -89,10 +56,6 @@ class Recipe:
                 what = f"one value is needed, no {type(value).__name__}" if many else "the integer is beyond 64 bits"
                 raise ParameterError(f"{type(self).__name__}({f.name}=...): {what}.")
 
-    def factor(self, A: Any) -> Factors:
-        """Factors of A (n, n), which is not written."""
-        raise NotImplementedError(f"{type(self).__name__} has no factor(A).")
-
     def __repr__(self) -> str:
         return self._text
 
@@ -100,6 +63,49 @@ class Recipe:
     def _text(self) -> str:
         changed = ((f.name, getattr(self, f.name)) for f in fields(self) if not same(getattr(self, f.name), f.default))
         return f"{type(self).__name__}({', '.join(f'{name}={shown(value, LONGEST)}' for name, value in changed)})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Recipe(Parameters):
+    """Parameters of a preconditioner; `factor(A)` of a subclass makes factors.
+
+    `factor` of every subclass runs under `ignore_fp_errors`: it tests its results for overflow itself, and NumPy raises
+    nothing. It raises ParameterError for all meaningless values that can be stored.
+
+    The facts of a recipe are attributes of its class. Code that depends on them, such as the choice of the method in
+    `finelu solve`, or of the recipes in `finelu compare`, reads them here:
+    name : the key in `RECIPES`; the name of the class in small letters, if not given.
+    hermitian : needs A = A^H, and factors only its lower triangle.
+    keeps_symmetry : M = M^T if A = A^T.
+    keeps_hermitian : M = M^H if A = A^H; the value of keeps_symmetry, if not given.
+    keeps_definite : M is Hermitian positive definite if A is, so that cg and minres can take it.
+    full_diagonal : needs a stored entry for every row of A's diagonal.
+    matrices : the kinds of matrix with an algorithm of their own; "CSR" stands for all that `finelu.as_csr` takes.
+    factored_on, applied_on : "device of A" or "CPU".
+    """
+
+    name: ClassVar[str] = ""
+    hermitian: ClassVar[bool] = False
+    keeps_symmetry: ClassVar[bool] = False
+    keeps_hermitian: ClassVar[bool] = False
+    keeps_definite: ClassVar[bool] = False
+    full_diagonal: ClassVar[bool] = True
+    matrices: ClassVar[tuple[str, ...]] = ("CSR",)
+    factored_on: ClassVar[str] = ON_DEVICE
+    applied_on: ClassVar[str] = ON_DEVICE
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "factor" in vars(cls):
+            cls.factor = ignore_fp_errors(vars(cls)["factor"])  # type: ignore[method-assign]
+        if "keeps_symmetry" in vars(cls) and "keeps_hermitian" not in vars(cls):
+            cls.keeps_hermitian = cls.keeps_symmetry
+        if "name" not in vars(cls):
+            cls.name = cls.__name__.lower()
+
+    def factor(self, A: Any) -> Factors:
+        """Factors of A (n, n), which is not written."""
+        raise NotImplementedError(f"{type(self).__name__} has no factor(A).")
 
 
 class ArrayParameter:

@@ -79,9 +79,16 @@ def properties_in_words(found: Properties) -> dict[str, str]:
         "diagonal": diagonal,
         "dominant rows": f"{100 * found.dominant_rows:.1f} %",
         "bandwidth": f"{found.bandwidth}",
+        "mean |i - j|": _distances(found),
         "levels": f"{found.levels_lower} lower, {found.levels_upper} upper",
         "block size": f"{found.block_size}" if found.block_size > 1 else "1 (no dense blocks found)",
     }
+
+
+def _distances(found: Properties) -> str:
+    text = f"{found.distance:.4g}; in reverse Cuthill-McKee order {found.distance_rcm:.4g}"
+    advised = found.distance_rcm < found.distance
+    return text + (": take ordering='rcm' with ParILUT and ParICT" if advised else "")
 
 
 def solution_in_words(result: Mapping[str, Any]) -> dict[str, str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from petsc4py import PETSc
 
+from finelu.deferred import dataclass
 from finelu.errors import FileError
 from finelu.interop.petsc.files import BINARY, MARKET, read_system, write_vector
 from finelu.interop.petsc.partition import partitioned

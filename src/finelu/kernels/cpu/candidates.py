@@ -14,6 +14,7 @@ from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import pattern_arrays, row_blocks, squared_size, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
+from finelu.kernels.cpu.vectors import gather
 from finelu.kernels.operands import INT32_LIMIT
 
 WAITING = 2**19  # candidates that a thread holds back, or as many as F has entries, before it waits for the others
@@ -33,7 +34,10 @@ def candidates(A, F, columns=None, least=0.0, most=None):
     which only the used part is taken; if there are more candidates, or more than `most`, the work is done again.
     """
     matrix, factors = (unsigned(A.indptr), unsigned(A.indices), A.data), (*pattern_arrays(F), F.data)
-    by_columns = None if columns is None else tuple(map(unsigned, columns))
+    by_columns = None
+    if columns is not None:
+        indptr, rows, places = columns
+        by_columns = unsigned(indptr), unsigned(rows), gather(F.data, places)
     arguments = row_blocks(F, columns), matrix, factors, by_columns
     real = F.data.dtype.type(0).real.dtype.type
     cut = real(least) if least > 0 else None
@@ -61,42 +65,42 @@ def _found(arguments, F, least, room):
     sizes = np.full(blocks, -1, np.int64)
     indptr[0] = 0
     waiting = min(WAITING, F.nnz)
-    numbers = workspace(blocks, 2 * F.n + waiting, F.data.dtype)
-    columns = workspace(blocks, 4 * F.n + waiting + 1, unsigned(F.indices).dtype)
+    numbers = workspace(blocks, F.n + waiting, F.data.dtype)
+    columns = workspace(blocks, 2 * F.n + waiting + 1, unsigned(F.indices).dtype)
+    # zeros by the system, only for the pages that a thread reads
+    threads = len(numbers)
+    w, marks = np.zeros((threads, F.n), F.data.dtype), np.zeros((threads, 2, F.n), columns.dtype)
     out = indptr, indices, values, squares
-    arguments = numbers, columns, *arguments, least, sizes, out, deadline.halt()
-    left_out = run_items(_candidates, blocks, *arguments, threads=len(numbers))
+    arguments = (w, marks, numbers, columns), *arguments, least, sizes, out, deadline.halt()
+    left_out = run_items(_candidates, blocks, *arguments, threads=threads)
     deadline.check()
     return indptr, indices, values, squares, int(sizes.sum()), left_out
 
 
 @compiled
-def _candidates(state, done, numbers, columns, items, A, F, by_columns, least, sizes, results, halt):
+def _candidates(state, done, own, items, A, F, by_columns, least, sizes, results, halt):
     """Row by row into the thread's own memory; a finished block is copied to its place once the ones before it are.
 
-    w is zero between rows. mark[j] == i if row i has met column j, in F first; so `met` collects the others, without a
-    branch: its values behind `count` are overwritten. Where block t begins is known once sizes[s] is there for all s <
-    t, that is once these are finished. Until then the thread goes on with other blocks; the finished ones that wait are
-    queue[head:tail], a row for each: block, how many of its entries have their place already, begin and end of the
-    others in `mine`. before[1] is where block before[0] begins. A thread that has no block or no memory left waits for
-    its oldest one. The first block that is not finished belongs to a thread that waits for no other: so all end.
+    w is zero between rows. mark[j] == i + 1 if row i has met column j, in F first; so `met` collects the others
+    without a branch: its values behind `count` are overwritten. Where block t begins is known once sizes[s] is there
+    for all s < t, that is once these are finished. Until then the thread goes on with other blocks; the finished ones
+    that wait are queue[head:tail], a row for each: block, how many of its entries have their place already, begin and
+    end of the others in `mine`. before[1] is where block before[0] begins. A thread that has no block or no memory left
+    waits for its oldest one. The first block that is not finished belongs to a thread that waits for no other: so all
+    end.
+
+    own : w (threads, n) and marks (threads, 2, n), zeros; numbers and columns for `mine` and `met`, a row a thread.
     """
     (a_indptr, a_indices, a), (indptr, indices, diag, f) = A, F
     if by_columns is not None:
-        c_indptr, rows, places = by_columns
+        c_indptr, rows, by_column = by_columns
     out_indptr, out_indices, out, squares = results
     n = diag.size
     t = fetch_add(state, 0, 1)
     slot = fetch_add(state, 1, 1) if t < done.size else 0
-    w, mine_values = numbers[slot, :n], numbers[slot, n:]
-    mark, wanted = columns[slot, :n], columns[slot, n : 2 * n]
-    met, mine = columns[slot, 2 * n : 3 * n + 1], columns[slot, 3 * n + 1 :]
+    w, mark, wanted, mine_values = own[0][slot], own[1][slot, 0], own[1][slot, 1], own[2][slot]
+    met, mine = own[3][slot, : n + 1], own[3][slot, n + 1 :]
     words, pages = np.zeros((n >> 6) + 1, np.uint64), np.zeros((n >> 12) + 1, np.uint64)
-    if t < done.size:
-        w[:] = 0
-        mark[:] = n
-        if least is not None:
-            wanted[:] = n
     queue = np.empty((1024, 4), np.int64)
     before = np.zeros(2, np.int64)
     head = tail = 0
@@ -107,17 +111,17 @@ def _candidates(state, done, numbers, columns, items, A, F, by_columns, least, s
             if halted(halt):
                 break
             lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
-            count = np.uint64(0)
+            count, stamp = np.uint64(0), i + ONE
             for p in range(lo, hi):
-                mark[indices[p]] = i
+                mark[indices[p]] = stamp
             for p in range(np.uint64(a_indptr[i]), np.uint64(a_indptr[i + ONE])):
                 j = np.uint64(a_indices[p])
                 w[j] = a[p]
                 met[count] = j
-                count += np.uint64(mark[j] != i)
-                mark[j] = i
+                count += np.uint64(mark[j] != stamp)
+                mark[j] = stamp
                 if least is not None:
-                    wanted[j] = i
+                    wanted[j] = stamp
             held = new = 0.0
             for p in range(lo, pivot):
                 k = np.uint64(indices[p])
@@ -130,23 +134,23 @@ def _candidates(state, done, numbers, columns, items, A, F, by_columns, least, s
                         product = l * f[q]
                         w[j] -= product
                         met[count] = j
-                        count += np.uint64(mark[j] != i)
-                        mark[j] = i
+                        count += np.uint64(mark[j] != stamp)
+                        mark[j] = stamp
                         if least is not None and abs(product) >= least:
-                            wanted[j] = i
+                            wanted[j] = stamp
                 else:
                     q = np.uint64(c_indptr[k])
                     j = k
                     while j != i:  # row i is one of column k
                         q += ONE
                         j = np.uint64(rows[q])
-                        product = l * np.conj(f[places[q]])
+                        product = l * np.conj(by_column[q])
                         w[j] -= product
                         met[count] = j
-                        count += np.uint64(mark[j] != i)
-                        mark[j] = i
+                        count += np.uint64(mark[j] != stamp)
+                        mark[j] = stamp
                         if least is not None and abs(product) >= least:
-                            wanted[j] = i
+                            wanted[j] = stamp
             if by_columns is not None:
                 held *= 2  # for the other triangle
             for p in range(pivot, hi):
@@ -163,7 +167,7 @@ def _candidates(state, done, numbers, columns, items, A, F, by_columns, least, s
                 r = w[j]
                 w[j] = 0
                 new += squared_size(r)
-                if least is not None and wanted[j] != i:
+                if least is not None and wanted[j] != stamp:
                     left_out += 1
                     continue
                 mine[size] = j
@@ -257,7 +261,7 @@ def _weigh(state, done, items, A, F, by_columns, counts, own, halt):
     """counts[b] : the candidates whose largest product begins with the bits b as a float64; own[0] : those of A."""
     (a_indptr, a_indices, _), (indptr, indices, diag, f) = A, F
     if by_columns is not None:
-        c_indptr, rows, places = by_columns
+        c_indptr, rows, by_column = by_columns
     n = diag.size
     t = fetch_add(state, 0, 1)
     here = t < done.size
@@ -291,7 +295,7 @@ def _weigh(state, done, items, A, F, by_columns, counts, own, halt):
                     while j != i:  # row i is one of column k
                         q += ONE
                         j = np.uint64(rows[q])
-                        largest[j] = max(largest[j], np.float64(abs(f[p] * np.conj(f[places[q]]))))
+                        largest[j] = max(largest[j], np.float64(abs(f[p] * np.conj(by_column[q]))))
                         met[count] = j
                         count += np.uint64(mark[j] != i)
                         mark[j] = i

@@ -8,16 +8,16 @@ into a dense vector instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from finelu import deadline
+from finelu.deferred import dataclass
 from finelu.errors import ParameterError, meant
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.atomics import fetch_min
+from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, load_acquire, relax
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_ordered_items, complete, next_item, wait_until_done
@@ -27,6 +27,7 @@ from finelu.kernels.cpu.runtime.schedule import Schedule, could_pay, forgo, sche
 from finelu.kernels.cpu.runtime.search import LONG, LONGER, place_of
 from finelu.kernels.cpu.runtime.workers import run
 from finelu.kernels.operands import Triangle
+from finelu.threads import get_num_threads
 
 ILU0_VARIANTS = IC0_VARIANTS = MILU0_VARIANTS = ("sequential", "levels")
 
@@ -36,16 +37,35 @@ SCATTERED = 3.0  # how much longer a row takes in level order than in natural or
 SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule takes
 REPEATED = 12  # factorizations without list and schedule, which take about as long as the search for both
 FAR_SHORTER = 4.0  # times, by which a search in the shorter of two rows beats a look at all of the other
+OVERLAP = 16  # mean entries of a row below the diagonal from which on rows overlap enough that wait for each other
+UNEVEN_ROWS = 8  # times the mean length of a row, beyond which rows are so different that their work is counted
 LOOK = np.uint64(7)  # a look at the time costs up to 3% of a short row
 MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more than ten times the memory of A
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """Rows 0, ..., n - 1, taken one at a time by `threads`. A row waits for one that it needs only when it subtracts
+    it."""
+
+    n: int
+    threads: int
+
+    def state(self):
+        """As `Schedule.state`; the mask is that of the finished rows."""
+        return np.array([0, self.n, 0], np.int64), np.zeros(self.n, np.int8)
+
+    def workspaces(self, dtype):
+        """(threads, n) zeros, by the system for the pages that a thread reads; state[2] numbers the threads."""
+        return np.zeros((self.threads, self.n), dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Elimination:
     """The analysis of a pattern.
 
-    variant : the chosen one.  provisional : if not 0, list or schedule were left out; they pay after this many
-        factorizations.
+    variant : the chosen one; "levels" also names a `Waiting`.
+    provisional : if not 0, list or schedule were left out; they pay after this many factorizations.
     schedule : the order of the rows.
     first, target, source : the columns that two rows share. Entry (i, k) below the diagonal, the e-th of all, owns the
         intersections first[e] <= q < first[e + 1]. target[q] is the place of a column in row i, source[q] its place in
@@ -55,7 +75,7 @@ class Elimination:
 
     variant: str
     provisional: int
-    schedule: Schedule
+    schedule: Schedule | Waiting
     indptr: np.ndarray
     indices: np.ndarray
     diag: np.ndarray
@@ -86,14 +106,21 @@ def ic0_analysis(L, variant: str = "auto", once: bool = False) -> Elimination:
 def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     """lengths : the most entries of a row, and all below the diagonal."""
     _require_variant(variant, "on the CPU")
+    shared: Schedule | Waiting | None
     n, pattern = indptr.size - 1, (indptr, indices, diag)
-    if once and variant == "auto" and _plainly_hasty(n, indices.size, *lengths):
-        most = ROW * n + ENTRY * indices.size + UPDATE * lengths[0] * lengths[1]
+    longest, entries = lengths
+    even = entries >= OVERLAP * n and longest <= UNEVEN_ROWS * indices.size / n
+    if once and variant == "auto" and (even or _plainly_hasty(n, indices.size, *lengths)):
+        most = ROW * n + ENTRY * indices.size + UPDATE * longest * entries
         waits = forgo(most) if could_pay(most) else 0
-        triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, lengths[1], lengths[0], None)
-        nothing, apart = np.empty(0, np.uint16), _apart(indptr, indices)
-        name, order = "levels" if apart else "sequential", apart or sequential(triangle)
-        return Elimination(name, max(REPEATED, waits), order, *pattern, nothing, None, nothing, nothing)
+        triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, entries, longest, None)
+        nothing = np.empty(0, np.uint16)
+        shared = None if even else _apart(indptr, indices)
+        if shared is None and not waits:
+            shared = _waiting(n, entries, most)
+        if shared or not even:
+            name, order = "levels" if shared else "sequential", shared or sequential(triangle)
+            return Elimination(name, max(REPEATED, waits), order, *pattern, nothing, None, nothing, nothing)
     below = np.zeros(n + 1, indptr.dtype)
     np.cumsum(diag - indptr[:-1], out=below[1:])
     limit = MEETINGS_PER_ENTRY * indices.size
@@ -121,12 +148,14 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     work, free = float(cost.sum(dtype=np.float64)), once and variant == "auto"
     hasty = free and SEARCH * int(below[n]) > work / 2  # nor, if rows are short, for the search for a schedule
     waits = forgo(work) if free and could_pay(work) else 0
-    if variant != "sequential" and not hasty and not waits:
+    if scatter and not waits:
+        shared = _waiting(n, entries, work)
+    if shared is None and variant != "sequential" and not hasty and not waits:
         level = None if scatter else levels(triangle)[0]
         deadline.check()
         required = variant == "levels"
         shared = schedule(triangle, cost, level, sort=False, scattered=SCATTERED, required=required)
-    elif free:
+    elif shared is None and free:
         shared = _apart(indptr, indices)
     name, order = "levels" if shared else "sequential", shared or sequential(triangle)
     provisional = max((scatter or hasty) * REPEATED, waits)
@@ -154,6 +183,13 @@ def _apart(indptr, indices) -> Schedule | None:
         return None
     order, after = np.arange(n, dtype=indices.dtype), np.zeros(count, np.int64)
     return Schedule(order, items[count::-1].copy(), after, None, min(threads, count))
+
+
+def _waiting(n: int, below: int, work: float) -> Waiting | None:
+    """How all threads share a single elimination of `work` ns without the search for a schedule; None if its rows, with
+    `below` entries below the diagonal, are too short to overlap."""
+    overlap = could_pay(work) and below >= OVERLAP * n
+    return Waiting(n, get_num_threads()) if overlap else None
 
 
 @compiled
@@ -241,17 +277,22 @@ def _meet(indptr, indices, diag, start, stop, below, limit, first, target, sourc
 
 def ilu0(plan: Elimination, a, lu) -> int:
     """lu (nnz,) receives the factors of a (nnz,), in A's order; returns the first bad row or -1."""
-    return _factor(_ilu0, _ilu0_scattered, plan, a, lu)
+    return _factor(_ilu0, _ilu0_scattered, _ilu0_waiting, plan, a, lu)
 
 
 def ic0(plan: Elimination, a, l) -> int:
     """l (nnz,) receives the factor of a (nnz,), in L's order; returns the first bad row or -1."""
-    return _factor(_ic0, _ic0_scattered, plan, a, l)
+    return _factor(_ic0, _ic0_scattered, _ic0_waiting, plan, a, l)
 
 
-def _factor(listed, scattered, plan, a, out):
+def _factor(listed, scattered, waiting, plan, a, out):
     s = plan.schedule
     state, done = s.state()
+    if isinstance(s, Waiting):
+        pattern = [unsigned(x) for x in (plan.indptr, plan.indices, plan.diag)]
+        run(waiting, s.threads, state, done, s.workspaces(a.dtype), *pattern, a, out, deadline.halt())
+        deadline.check()
+        return int(state[1]) if state[1] < s.n else -1
     pattern = [unsigned(x) for x in (s.items, s.order, plan.indptr, plan.indices, plan.diag)]
     if plan.first is None:
         run(scattered, s.threads, s.after, state, done, *pattern, a, out, deadline.halt())
@@ -327,6 +368,48 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
     wait_until_done(done, known, after.size)
 
 
+@compiled
+def _ilu0_waiting(state, done, workspaces, indptr, indices, diag, a, lu, halt):
+    """As `_ilu0_scattered`, row by row: done[i] is set once row i is complete, and read before row i is subtracted.
+
+    Progress: look at the first row that is not done. The thread that has taken it waits for no other row; if none has,
+    no thread waits. No other thread writes a row that is not done.
+    """
+    n = diag.size
+    w = workspaces[fetch_add(state, 2, 1)]
+    i = next_item(state)
+    while i < n:
+        lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
+        if halted(halt):
+            hi = pivot = lo
+        for p in range(lo, hi):
+            w[indices[p]] = a[p]
+        good = True
+        for p in range(lo, pivot):
+            k = indices[p]
+            _wait_for_row(done, k)
+            factor = divide(w[k], lu[diag[k]])
+            lu[p] = factor
+            good &= np.isfinite(factor)
+            for q in range(np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])):
+                w[indices[q]] -= factor * lu[q]
+        for p in range(pivot, hi):
+            lu[p] = w[indices[p]]
+            good &= np.isfinite(lu[p])
+        if hi > lo and (not good or lu[pivot] == 0):
+            fetch_min(state, 1, i)
+        i = complete(state, done, i)
+    wait_until_done(done, 0, n)
+
+
+@compiled
+def _wait_for_row(done, k):
+    rounds = 0
+    while load_acquire(done, np.int64(k)) == 0:
+        relax(rounds)
+        rounds += 1
+
+
 @by_ordered_items
 def _ic0(t, state, items, order, indptr, indices, diag, below, first, target, source, a, l, halt):
     """Row by row, up-looking: l_ij = (a_ij - sum_k l_ik conj(l_jk)) / l_jj over the k < j where rows i and j meet."""
@@ -379,6 +462,36 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
             l[pivot] = np.sqrt(square)
         t = complete(state, done, t)
     wait_until_done(done, known, after.size)
+
+
+@compiled
+def _ic0_waiting(state, done, workspaces, indptr, indices, diag, a, l, halt):
+    """As `_ic0_scattered`, row by row; see `_ilu0_waiting`."""
+    n = diag.size
+    w = workspaces[fetch_add(state, 2, 1)]
+    i = next_item(state)
+    while i < n:
+        lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
+        stopped = halted(halt)
+        if stopped:
+            lo = pivot
+        square = a[pivot].real
+        for p in range(lo, pivot):
+            j = indices[p]
+            _wait_for_row(done, j)
+            s = a[p]
+            for q in range(np.uint64(indptr[j]), np.uint64(diag[j])):
+                s -= w[indices[q]] * np.conj(l[q])
+            l[p] = divide(s, l[diag[j]])
+            w[j] = l[p]
+            square -= (l[p] * np.conj(l[p])).real
+        for p in range(lo, pivot):
+            w[indices[p]] = 0
+        if not stopped and (not np.isfinite(square) or square <= 0):
+            fetch_min(state, 1, i)
+        l[pivot] = np.sqrt(square)
+        i = complete(state, done, i)
+    wait_until_done(done, 0, n)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,11 @@ def columns_of(F):
     starts = np.zeros((parts, n), F.indptr.dtype)
     indptr, rows, places = np.empty(n + 1, F.indptr.dtype), np.empty(F.nnz, index), np.empty(F.nnz, index)
     run_items(_count_columns, parts, items, unsigned(F.indptr), unsigned(F.indices), starts)
-    _start_columns(starts, indptr)
+    groups = np.linspace(0, n, parts + 1).astype(np.int64)  # of columns
+    totals = np.zeros(parts, np.int64)
+    run_items(_total_columns, parts, groups, starts, totals)
+    run_items(_start_columns, parts, groups, starts, np.cumsum(totals) - totals, indptr)
+    indptr[n] = F.nnz
     pattern = unsigned(F.indptr), unsigned(F.indices)
     run_items(_fill_columns, parts, items, *pattern, unsigned(starts), rows, places)
     return indptr, rows, places
@@ -39,17 +43,26 @@ def _count_columns(t, items, indptr, indices, counts):
         mine[indices[p]] += 1
 
 
-@compiled
-def _start_columns(starts, indptr):
-    """Counts become the places where each part's entries of a column begin."""
-    total = 0
-    for j in range(starts.shape[1]):
+@by_items
+def _total_columns(t, groups, counts, totals):
+    """totals[t] : the entries of the columns of group t."""
+    total = np.int64(0)
+    for part in range(counts.shape[0]):
+        for j in range(groups[t], groups[t + 1]):
+            total += counts[part, j]
+    totals[t] = total
+
+
+@by_items
+def _start_columns(t, groups, starts, before, indptr):
+    """Counts become the places where each part's entries of a column begin; before[t] : entries of earlier groups."""
+    total = before[t]
+    for j in range(groups[t], groups[t + 1]):
         indptr[j] = total
-        for t in range(starts.shape[0]):
-            count = starts[t, j]
-            starts[t, j] = total
+        for part in range(starts.shape[0]):
+            count = starts[part, j]
+            starts[part, j] = total
             total += count
-    indptr[starts.shape[1]] = total
 
 
 @by_items
@@ -157,21 +170,21 @@ def magnitudes(F):
     """|values| of F strictly below (k_L,) and strictly above (k_U,) the diagonal, in the order of their places."""
     items = even_blocks(F.indptr)
     below = np.zeros(items.size, np.int64)
-    _below(items, F.indptr, F.diag, below)
+    run_items(_below, items.size - 1, items, F.indptr, F.diag, below)
+    np.cumsum(below, out=below)
     real = F.data.dtype.type(0).real.dtype
     lower, upper = np.empty(int(below[-1]), real), np.empty(F.nnz - F.n - int(below[-1]), real)
     run_items(_magnitudes, items.size - 1, items, unsigned(F.indptr), unsigned(F.diag), F.data, below, lower, upper)
     return lower, upper
 
 
-@compiled
-def _below(items, indptr, diag, below):
-    """below[t] : the entries below the diagonal in the blocks before t; out, zeros."""
-    for t in range(items.size - 1):
-        total = 0
-        for i in range(items[t], items[t + 1]):
-            total += diag[i] - indptr[i]
-        below[t + 1] = below[t] + total
+@by_items
+def _below(t, items, indptr, diag, below):
+    """below[t + 1] : the entries below the diagonal in block t."""
+    total = np.int64(0)
+    for i in range(items[t], items[t + 1]):
+        total += np.int64(diag[i]) - np.int64(indptr[i])
+    below[t + 1] = total
 
 
 @by_items

@@ -114,6 +114,11 @@ def subtract_product(M, x, y=None):
     return M @ x if y is None else y - M @ x
 
 
+def magnitudes_of_terms(indptr, bound, factor):
+    """See kernels/reference/products.py."""
+    return bound / (indptr[1:] - indptr[:-1] + 1) * factor
+
+
 def dense_product(matrix, x):
     """matrix x; see kernels/reference/products.py."""
     return matrix @ x

@@ -9,6 +9,7 @@ import numpy as np
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min
 from finelu.kernels.cpu.runtime.items import by_items
+from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.runtime.workers import run
 from finelu.threads import get_num_threads
 
@@ -70,27 +71,62 @@ def _divide_by_pivots(t, indptr, indices, diag, out, refused):
 
 def pivots(A, cholesky: bool):
     """(d, bad, plain): see kernels/reference/scaling.py."""
-    values = A.data[A.diag]
-    size = np.abs(values)
-    d = np.where(size > 0, 1 / np.sqrt(np.where(size > 0, size, 1)), 1).astype(size.dtype)
-    bad = ~(np.isfinite(values) & (values.real > 0 if cholesky else values != 0))
-    plain = bool(((values.real > 0) & (values.imag == 0)).all())
-    return d, int(bad.argmax()) if bad.any() else -1, plain
+    d = np.empty(A.n, A.data.real.dtype)
+    found = np.array([A.n, 1], np.int64)
+    run_items(_pivots, -(-A.n // BLOCK), A.diag, A.data, bool(cholesky), d, found)
+    return d, int(found[0]) if found[0] < A.n else -1, bool(found[1])
+
+
+@by_items
+def _pivots(t, diag, a, cholesky, d, found):
+    """found : the first bad row, and whether all pivots are positive real numbers. Threads take blocks of rows."""
+    one = d.dtype.type(1)
+    for i in range(t * BLOCK, min(diag.size, (t + 1) * BLOCK)):
+        value = a[diag[i]]
+        size = abs(value)
+        d[i] = one / np.sqrt(size) if size > 0 else one
+        if not np.isfinite(value) or (not value.real > 0 if cholesky else value == 0):
+            fetch_min(found, 0, i)
+        if not (value.real > 0 and value.imag == 0):
+            fetch_min(found, 1, 0)
 
 
 def first_unusable(F) -> int:
     """The first row with a value that is not finite or a zero pivot, or -1."""
-    bad = ~np.isfinite(F.data)
-    bad[F.diag] |= F.data[F.diag] == 0
-    return int(np.searchsorted(F.indptr, bad.argmax(), side="right")) - 1 if bad.any() else -1
+    first = np.array([F.n], np.int64)
+    run_items(_first_unusable, -(-F.n // BLOCK), F.indptr, F.diag, F.data, first)
+    return int(first[0]) if first[0] < F.n else -1
+
+
+@by_items
+def _first_unusable(t, indptr, diag, f, first):
+    for i in range(t * BLOCK, min(diag.size, (t + 1) * BLOCK)):
+        good = f[diag[i]] != 0
+        for p in range(indptr[i], indptr[i + 1]):
+            good &= np.isfinite(f[p])
+        if not good:
+            fetch_min(first, 0, i)
+            break
 
 
 def dropping_weights(F, diagonal, cholesky):
     """What entries are multiplied by before they are compared; see kernels/reference/scaling.py."""
-    pivots = abs(F.data[F.diag])
-    roots = pivots if cholesky else np.sqrt(pivots)
-    weights = np.sqrt(roots * np.maximum(np.sqrt(abs(diagonal)), roots))
-    return roots, 1 / weights, 1 / roots
+    roots, by_weights, by_roots = (np.empty(F.n, F.data.real.dtype) for _ in range(3))
+    arguments = F.diag, F.data, diagonal, bool(cholesky), roots, by_weights, by_roots
+    run_items(_dropping_weights, -(-F.n // BLOCK), *arguments)
+    return roots, by_weights, by_roots
+
+
+@by_items
+def _dropping_weights(t, diag, f, diagonal, cholesky, roots, by_weights, by_roots):
+    """Threads take blocks of rows."""
+    one = roots.dtype.type(1)
+    for i in range(t * BLOCK, min(diag.size, (t + 1) * BLOCK)):
+        pivot = abs(f[diag[i]])
+        root = pivot if cholesky else np.sqrt(pivot)
+        roots[i] = root
+        by_weights[i] = one / np.sqrt(root * max(np.sqrt(abs(diagonal[i])), root))
+        by_roots[i] = one / root
 
 
 def row_norms(indptr, data):

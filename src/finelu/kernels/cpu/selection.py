@@ -2,7 +2,9 @@
 
 Sampleselect needs only the bucket that holds the rank. On the CPU there are no warps to keep busy, so a sample gives
 just two splitters, between which the value of the rank almost always lies. One pass over the values counts those below
-the bucket and copies those in it, some per cent; NumPy's introselect selects among the copies.
+the bucket and copies those in it, some per cent, or nearly all where many are equal. Among many copies the bits of the
+value are found, a few at a time, from counts of the bits that follow those found; among few by NumPy's introselect. All
+threads share each pass.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import math
 import numpy as np
 
 from finelu.errors import MatrixError, ParameterError
+from finelu.kernels.cpu.runtime.atomics import fetch_add
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items
@@ -20,7 +23,9 @@ from finelu.threads import get_num_threads
 
 SELECTION_METHODS = ("sampleselect", "quickselect")
 ORDERS = ("values", "magnitudes")
-SMALL = 2**18  # fewer are searched by introselect at once: a sample would not pay
+SMALL = 2**15  # fewer are searched by introselect at once: a sample would not pay
+SAMPLE = 2**12  # values of a sample at most: twice as many would take longer to sort than they save
+DIGIT = 11  # bits that a pass finds: its counts fit the first-level cache
 ITEM = 2**17  # values that a thread takes at a time
 LANES = 32  # of them that are compared at once: a loop of a fixed length, which becomes vector instructions
 SUBSETS = 64  # p of the 2018 paper, there four times the number of threads; a fixed one, so that results are too
@@ -93,40 +98,71 @@ class Selection:
     def _exact(self, values, magnitude, rank):
         """(the value of that rank, the number of smaller ones), or None if there is a NaN."""
         n = values.size
-        sample = values[_sample_places(n)] if self.method == "sampleselect" and n > SMALL else values[:0]
-        sample = np.sort(abs(sample) if magnitude else sample)  # NaN last
-        if sample.size:
-            # three standard deviations of the rank of a sampled element, and then some
-            center, reach = sample.size * rank / n, 3 * math.sqrt(sample.size) / 2 + 8
-            first, last = max(int(center - reach), 0), min(int(center + reach) + 1, sample.size - 1)
-            low = sample[first] if center - reach > 0 else -np.inf
-            high = sample[last] if center + reach + 1 < sample.size else np.inf
-            less, inside, ordered = self._count(values, magnitude, low, high)
-            if ordered < n:
+        if self.method == "quickselect" or n <= SMALL:
+            copy = self.work[:n]
+            np.copyto(copy, values)
+            if magnitude:
+                np.abs(copy, out=copy)
+            if n and np.isnan(copy.max()):
                 return None
-            if rank == n:
-                return np.inf, n
-            if less <= rank < less + inside.size:
-                return (low, less) if low == high else _introselect(inside, rank - less, less)
-        copy = self.work[:n]  # too few for a sample, or one in a thousand times: the sample led astray
-        np.copyto(copy, values)
-        if magnitude:
-            np.abs(copy, out=copy)
-        if n and np.isnan(copy.max()):
+            return _introselect(copy, rank) if rank < n else (np.inf, n)
+        sample = values[_sample_places(n)]
+        sample = np.sort(abs(sample) if magnitude else sample)  # NaN last
+        # three standard deviations of the rank of a sampled element, and then some
+        center, reach = sample.size * rank / n, 3 * math.sqrt(sample.size) / 2 + 8
+        first, last = max(int(center - reach), 0), min(int(center + reach) + 1, sample.size - 1)
+        low = sample[first] if center - reach > 0 else -np.inf
+        high = sample[last] if center + reach + 1 < sample.size else np.inf
+        less, sizes, ordered = self._count(values, magnitude, low, high)
+        if ordered < n:
             return None
-        return _introselect(copy, rank, 0) if rank < n else (np.inf, n)
+        if rank == n:
+            return np.inf, n
+        if not less <= rank < less + sizes.sum():  # one in a thousand times: the sample led astray
+            low, high = -np.inf, np.inf
+            less, sizes, _ = self._count(values, magnitude, low, high)
+        if low == high:
+            return low, less
+        if sizes.sum() <= SMALL:
+            few = np.concatenate([self.work[t * ITEM : t * ITEM + size] for t, size in enumerate(sizes)])
+            value, before = _introselect(few, rank - less)
+        else:
+            value, before = self._by_digits(sizes, rank - less, low, high)
+        return value, less + before
 
     def _count(self, values, magnitude, low, high):
-        """How many values are less than low, those from low to high, in `work`, and how many are no NaN."""
+        """How many values are less than low, how many of each item, which begins in `work` where it begins in
+        `values`, are from low to high, and how many values are no NaN."""
         items, real = _items_of(values.size), values.dtype.type
         found = np.zeros((items, 3), np.int64)
         run_items(_count_items, items, values, magnitude, real(low), real(high), found, self.work)
         less, inside, more = found.sum(axis=0)
-        end = 0
-        for t, size in enumerate(found[:, 1]):
-            self.work[end : end + size] = self.work[t * ITEM : t * ITEM + size]
-            end += size
-        return int(less), self.work[:end], int(less + inside + more)
+        return int(less), found[:, 1].copy(), int(less + inside + more)
+
+    def _by_digits(self, sizes, rank, low, high):
+        """(the value of this rank, the number of smaller ones) among the numbers of the items, from low to high.
+
+        The numbers are compared as unsigned integers with the same order. The leading bits that low and high share are
+        known; each pass counts what the next DIGIT bits are in the numbers whose leading bits are those found so far.
+        """
+        kind = np.uint64 if self.work.itemsize == 8 else np.uint32
+        bits = self.work.view(kind)
+        ends = _keys(np.array([low, high], self.work.dtype).view(kind))
+        shift = max(int(ends[0] ^ ends[1]).bit_length(), 1)
+        prefix = int(ends[0]) >> shift
+        before = 0
+        while shift > 0:
+            digit = min(DIGIT, shift)
+            shift -= digit
+            counts = np.zeros(2**digit, np.int64)
+            args = kind(prefix), kind(shift), kind(digit), bits, sizes, counts
+            run_items(_count_digits, sizes.size, *args)
+            until = np.cumsum(counts)
+            place = int(np.searchsorted(until, rank - before, side="right"))
+            before += int(until[place] - counts[place])
+            prefix = (prefix << digit) | place
+        key = np.array([prefix], kind)
+        return _keys(key, inverse=True).view(self.work.dtype)[0], before
 
     def _median_of_thresholds(self, values, magnitude, rank):
         """The median of the values of rank r_i in SUBSETS equal parts, where r_i is the same share of a part."""
@@ -139,7 +175,7 @@ class Selection:
         if np.isnan(thresholds).any():
             return None
         threshold = np.sort(thresholds)[SUBSETS // 2]
-        less, _, _ = self._count(values, magnitude, threshold, threshold)
+        less, *_ = self._count(values, magnitude, threshold, threshold)
         return threshold, less
 
     def check(self) -> None:
@@ -164,18 +200,27 @@ def _scalar(name, value, largest):
 
 
 def _sample_places(n):
-    """A random place in each of s equal parts of n, the same in every run; about n^(2/3) are sampled and copied."""
-    s = min(2 ** round(math.log2(n) * 2 / 3), 2**16)
+    """A random place in each of s equal parts of n, the same in every run."""
+    s = min(2 ** round(math.log2(n) * 2 / 3), SAMPLE)
     bounds = np.arange(s + 1, dtype=np.int64) * n // s
     jitter = np.random.default_rng(0).random(s)
     return bounds[:-1] + (jitter * (bounds[1:] - bounds[:-1])).astype(np.int64)
 
 
-def _introselect(numbers, rank, less):
-    """(numbers of that rank, less + how many are less than it); numbers, which hold no NaN, are permuted."""
+def _introselect(numbers, rank):
+    """(numbers of that rank, how many are less than it); numbers, which hold no NaN, are permuted."""
     numbers.partition(rank)
     found = numbers[rank]
-    return found, less + int(np.count_nonzero(numbers[:rank] < found))
+    return found, int(np.count_nonzero(numbers[:rank] < found))
+
+
+def _keys(bits, inverse=False):
+    """Unsigned integers in the order of the real numbers with these bits, as `_key` makes them; or the inverse."""
+    sign = bits.dtype.type(1) << bits.dtype.type(8 * bits.itemsize - 1)
+    if inverse:
+        return np.where(bits & sign, bits ^ sign, ~bits)
+    bits = np.where(bits == sign, 0, bits).astype(bits.dtype)  # -0 is 0
+    return np.where(bits & sign, ~bits, bits | sign)
 
 
 def _items_of(n):
@@ -229,6 +274,28 @@ def _count_items(t, values, magnitude, low, high, found, work):
     found[t, 0] = less
     found[t, 1] = place - begin
     found[t, 2] = more
+
+
+@by_items
+def _count_digits(t, prefix, shift, digit, bits, sizes, counts):
+    """Add to counts[d] the numbers of item t whose key has the bits `prefix` and then d above the last `shift`.
+
+    Threads add their own counts to the shared ones; see items.py.
+    """
+    one = digit // digit
+    sign = one << (np.uint64(bits.itemsize * 8) - one)
+    mask = (one << digit) - one
+    whole = shift + digit == bits.itemsize * 8
+    mine = np.zeros(counts.size, np.int64)
+    for i in range(t * ITEM, t * ITEM + sizes[t]):
+        b = bits[i]
+        key = (b | sign) if b < sign or b == sign else ~b
+        head = key >> shift
+        if whole or head >> digit == prefix:
+            mine[head & mask] += 1
+    for d in range(mine.size):
+        if mine[d] > 0:
+            fetch_add(counts, d, mine[d])
 
 
 @by_items

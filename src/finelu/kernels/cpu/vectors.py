@@ -11,6 +11,7 @@ from functools import partial, wraps
 
 import numpy as np
 
+from finelu.kernels.cpu.runtime.atomics import fetch_min
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled, summing
 from finelu.kernels.cpu.runtime.sharing import run_items
@@ -179,6 +180,10 @@ def added(x, y):
     return x + y
 
 
+def scaled(factor, x, out):
+    np.multiply(factor, x, out=out)
+
+
 def first_not_positive(x, places):
     """The first i for which x[places[i]] is not above 0; see kernels/reference/vectors.py."""
     positive = gather(x, places).real > 0
@@ -187,8 +192,18 @@ def first_not_positive(x, places):
 
 def first_of_other_sign(x, places, y):
     """The first i for which one of x[places[i]] and y[i] is above 0 and the other is not, -1 for none."""
-    other = (x[places] > 0) != (y > 0)
-    return int(other.argmax()) if other.any() else -1
+    first = np.array([y.size], np.int64)
+    threads = None if y.size >= SHARED else 1
+    run_items(_first_of_other_sign, chunks(y.size), x, places, y, first, threads=threads)
+    return int(first[0]) if first[0] < y.size else -1
+
+
+@by_items
+def _first_of_other_sign(t, x, places, y, first):
+    for i in range(t * CHUNK, min((t + 1) * CHUNK, y.size)):
+        if (x[places[i]] > 0) != (y[i] > 0):
+            fetch_min(first, 0, i)
+            break
 
 
 def first_not_finite(x):

@@ -297,6 +297,49 @@ __global__ void scale_both(int n, const Real<T>* __restrict__ weights, int fille
     *a = filled && i == j && weights[i] == 0 ? T(1) : times(times(*a, weights[i]), weights[j]);
 }
 
+// sizes (2, K) : |A_kk|, and the largest magnitude in row and column k of A (K, K), NaN where there is one. Launch: a
+// block of 256 a row.
+template <typename T>
+__global__ void __launch_bounds__(256) matrix_magnitudes(int K, const T* __restrict__ A, double* sizes)
+{
+    const int k = blockIdx.x;
+    double most = 0;
+    bool unknown = false;
+    for (int j = threadIdx.x; j < K; j += 256) {
+        const double in_row = modulus(A[size_t(k) * K + j]), in_column = modulus(A[size_t(j) * K + k]);
+        most = fmax(most, fmax(in_row, in_column));
+        unknown = unknown || isnan(in_row) || isnan(in_column);
+    }
+    most = block_max(most);
+    unknown = __syncthreads_or(unknown);
+    if (threadIdx.x != 0) return;
+    sizes[k] = modulus(A[size_t(k) * K + k]);
+    sizes[K + k] = unknown ? nan("") : most;
+}
+
+// out_ji = w_i w_j A_ij, and added_i more where i = j; added may be null: 0. Launch: blocks of 32 x 8 threads for
+// squares of 32 x 32 places.
+template <typename T, typename Out>
+__global__ void __launch_bounds__(256) scale_transposed(int n, const T* __restrict__ A, const double* __restrict__ weights,
+                                                        const double* __restrict__ added, Out* out)
+{
+    __shared__ __align__(16) unsigned char room[32 * 33 * sizeof(T)];
+    T* square = reinterpret_cast<T*>(room);
+    const int rows = blockIdx.y * 32, columns = blockIdx.x * 32, x = threadIdx.x;
+    for (int y = threadIdx.y; y < 32; y += 8) {
+        const int i = rows + y, j = columns + x;
+        if (i < n && j < n) square[y * 33 + x] = times(times(A[size_t(i) * n + j], weights[i]), weights[j]);
+    }
+    __syncthreads();
+    for (int y = threadIdx.y; y < 32; y += 8) {
+        const int i = rows + x, j = columns + y;
+        if (i >= n || j >= n) continue;
+        T a = square[x * 33 + y];
+        if (i == j && added != nullptr) a += T(added[i]);
+        out[size_t(j) * n + i] = widened<Out>(a);
+    }
+}
+
 // In place: the inverse of the leading rows x rows block at `block` of a Hermitian positive semidefinite matrix whose
 // rows are `stride` apart, rows <= 32 TILE, by Gauss-Jordan elimination in the order of its rows; a thread has TILE x
 // TILE elements in registers. A row whose pivot is not above the tolerance depends on those before: it and its column

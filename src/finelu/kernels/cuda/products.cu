@@ -224,6 +224,14 @@ __global__ void subtract_product(I n, int columns, int lanes, const I* __restric
     }
 }
 
+// out_i = bound_i / (the number of entries of row i + 1) factor, a thread a row.
+template <typename R, typename I>
+__global__ void magnitudes_of_terms(long long n, const I* __restrict__ indptr, const R* __restrict__ bound, double factor, double* out)
+{
+    const long long i = own_item();
+    if (i < n) out[i] = double(bound[i]) / double(indptr[i + 1] - indptr[i] + 1) * factor;
+}
+
 // out = M x with M (n, n) by rows, a warp a row.
 template <typename T>
 __global__ void dense_product(int n, int columns, const T* __restrict__ matrix, const T* __restrict__ x, T* out)

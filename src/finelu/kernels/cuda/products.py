@@ -87,6 +87,14 @@ def subtract_product(M, x, y=None):
     return out
 
 
+def magnitudes_of_terms(indptr, bound, factor):
+    """See kernels/reference/products.py."""
+    out = cupy.empty(bound.size, np.float64)
+    types = bound.dtype, indptr.dtype
+    _each("magnitudes_of_terms", types, np.int64(bound.size), indptr, bound, np.float64(factor), out)
+    return out
+
+
 def dense_product(matrix, x):
     """matrix x; see kernels/reference/products.py. matrix (n, n) C-contiguous."""
     n, x = matrix.shape[0], cupy.ascontiguousarray(x)

@@ -6,7 +6,7 @@ import math
 
 import cupy
 import numpy as np
-from cupy_backends.cuda.libs import cublas
+from cupy_backends.cuda.libs import cublas, cusolver
 
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.indices import inverse, longest, shifted
@@ -32,6 +32,7 @@ MOST_ROWS = 2**16 - 1  # of a part: rows are numbered by 16 bits
 AT_ONCE = 4  # entries that a thread has, at most, of a row of mean length
 LONG, ROOM = 512, 2**26  # entries from which a row has a block of its own; places of its parts, for all such rows
 NARROWED = {"d": np.float32, "D": np.complex64}
+SOLVERS = {"d": "d", "D": "z"}  # the letters of cuSOLVER's functions
 TILE = {"d": 4, "D": 2}  # a block of 32 times as many rows is inverted in registers
 RESIDENT = 2  # blocks of a multiprocessor below which triangles are left in global memory
 
@@ -332,6 +333,46 @@ def hermitian_inverse(S, weights, tolerance):
     _Inverse(S, tolerance, dropped).run(0, n)
     scale(*grid, (np.int32(n), weights, np.int32(0), S))
     return S, dropped
+
+
+def magnitudes(A):
+    """(2, n), on the host: |A_kk|, and the largest of row and column k; see kernels/reference/subdomains.py."""
+    n = A.shape[0]
+    sizes = cupy.empty((2, n))
+    kernel("coarse_space", "matrix_magnitudes", A.dtype)((n,), (BLOCK,), (np.int32(n), A, sizes))
+    return sizes.get()
+
+
+def lu(A, weights, added):
+    """LU factors of W A W + diag(added), as `inverse_by_lu` takes them; see kernels/reference/subdomains.py."""
+    n, solver = A.shape[0], cupy.cuda.device.get_cusolver_handle()
+    factors, order = _scaled_transposed(A, weights, added, A.dtype), cupy.empty(n, np.int32)
+    letter = SOLVERS[A.dtype.char]
+    size = getattr(cusolver, f"{letter}getrf_bufferSize")(solver, n, n, factors.data.ptr, n)
+    room, zero_pivot = cupy.empty(size, A.dtype), cupy.empty(1, np.int32)
+    pointers = factors.data.ptr, n, room.data.ptr, order.data.ptr, zero_pivot.data.ptr
+    getattr(cusolver, f"{letter}getrf")(solver, n, n, *pointers)
+    sizes = magnitudes(factors)
+    return (factors, order), sizes[0], bool(np.isfinite(sizes).all())
+
+
+def inverse_by_lu(factored, weights, dtype):
+    """W A^-1 W of this dtype, for the result of `lu`; see kernels/reference/subdomains.py."""
+    factors, order = factored
+    n, solver = factors.shape[0], cupy.cuda.device.get_cusolver_handle()
+    X, failed = _scaled_transposed(factors, np.zeros(n), np.ones(n), factors.dtype), cupy.empty(1, np.int32)
+    pointers = factors.data.ptr, n, order.data.ptr, X.data.ptr, n, failed.data.ptr
+    getattr(cusolver, f"{SOLVERS[factors.dtype.char]}getrs")(solver, cublas.CUBLAS_OP_N, n, n, *pointers)
+    return _scaled_transposed(X, weights, None, dtype)
+
+
+def _scaled_transposed(A, weights, added, dtype):
+    """(W A W + diag(added))^T; weights, added (n,) : on the host."""
+    n, out = A.shape[0], cupy.empty(A.shape, dtype)
+    added = None if added is None else cupy.asarray(added, np.float64)
+    given = np.int32(n), A, cupy.asarray(weights), optional(added), out
+    kernel("coarse_space", "scale_transposed", A.dtype, out.dtype)((blocks(n, 32),) * 2, (32, 8), given)
+    return out
 
 
 class _Inverse:

@@ -101,6 +101,26 @@ __global__ void added(long long n, const T* x, const T* y, T* r)
     if (i < n) r[i] = x[i] + y[i];
 }
 
+// out = factor x for a real factor; out may be x.
+template <typename T>
+__global__ void scaled(long long n, const Real<T>* __restrict__ factor, const T* x, T* out)
+{
+    const long long i = own_item();
+    if (i < n) out[i] = times(x[i], *factor);
+}
+
+// most = the largest magnitude of x in double precision, NaN if one is: by its bits, which have the order of the numbers
+// and NaN last. most is 0 before. Launch: any 1-D grid, blockDim.x a multiple of 32.
+template <typename T>
+__global__ void largest(long long n, const T* __restrict__ x, unsigned long long* most)
+{
+    unsigned long long own = 0;
+    for (long long i = own_item(); i < n; i += stride())
+        own = max(own, (unsigned long long)__double_as_longlong(modulus(x[i])));
+    own = lanes_max(own);
+    if (threadIdx.x % 32 == 0) atomicMax(most, own);
+}
+
 // out[i] = x[places[i]], rows of `columns` words, for n words in all.
 template <typename W, typename I>
 __global__ void gather(long long n, int columns, const I* __restrict__ places, const W* __restrict__ x, W* out)

@@ -7,8 +7,18 @@ from functools import partial
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.runtime.launch import by_columns, for_each, optional, over_elements, summing
-from finelu.kernels.cuda.runtime.memory import set_pending
+from finelu.kernels.cuda.runtime.launch import (
+    BLOCK,
+    blocks,
+    by_columns,
+    device_limits,
+    for_each,
+    kernel,
+    optional,
+    over_elements,
+    summing,
+)
+from finelu.kernels.cuda.runtime.memory import set_pending, set_zero
 
 NONE = 2**64 - 1  # stands for no place
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long", 16: "ulonglong2"}  # by bytes
@@ -48,6 +58,18 @@ def added(x, y):
 
 def difference(b, y, r):
     over_elements("vectors", "difference", r, b, y, r)
+
+
+def scaled(factor, x, out):
+    over_elements("vectors", "scaled", out, factor, x, out)
+
+
+def largest(x):
+    x, most = cupy.ascontiguousarray(x), cupy.empty(1, np.float64)
+    set_zero(most)
+    grid = min(blocks(x.size, BLOCK), 8 * device_limits()["processors"])
+    kernel("vectors", "largest", x.dtype)((grid,), (BLOCK,), (np.int64(x.size), x, most))
+    return float(x.real.dtype.type(most.item()))
 
 
 def first_not_finite(x) -> int:

@@ -77,6 +77,12 @@ def subtract_product(M, x, y=None):
     return product if y is None else y - product
 
 
+def magnitudes_of_terms(indptr, bound, factor):
+    """The sum of the magnitudes of the terms of each row, (n,) float64, for the `bound` of `residual`, which counts the
+    k + 1 terms of a row, with eps = 1 / factor."""
+    return np.array([v / (b - a + 1) * factor for v, a, b in zip(bound, indptr, indptr[1:])], np.float64)
+
+
 def dense_product(matrix, x):
     """matrix x, matrix (n, n)."""
     return matrix @ x

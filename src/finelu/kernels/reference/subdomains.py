@@ -6,9 +6,11 @@ rows of a part are in ascending order. With overlap a row has a position in seve
 
 from __future__ import annotations
 
+import warnings
 from itertools import pairwise
 
 import numpy as np
+import scipy.linalg
 
 from finelu.kernels.monitor import CODE, RUNNING
 from finelu.kernels.operands import Couplings
@@ -208,6 +210,29 @@ def coarse_weights(E, left_out):
     if not np.isfinite(E).all() or not (left_out | (size > 0)).all():
         return None
     return np.where(left_out, 0, 1 / np.sqrt(np.maximum(size, np.finfo(np.float64).tiny)))
+
+
+def magnitudes(A):
+    """(2, n), on the host: |A_kk| for a dense A (n, n), and the largest magnitude in row and column k, NaN where there
+    is one. Waits for a GPU."""
+    size = abs(A)
+    return np.stack((np.diag(size), np.maximum(size.max(axis=0), size.max(axis=1))))
+
+
+def lu(A, weights, added):
+    """LU factors with partial pivoting of W A W + diag(added), in the form that `inverse_by_lu` takes; the magnitudes
+    of the pivots (n,); and whether the factors are finite. The pivots, weights and added are on the host."""
+    S = weights[:, None] * A * weights + np.diag(added)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a pivot that is 0
+        factors, order = scipy.linalg.lu_factor(S, check_finite=False)
+    return (factors, order), abs(np.diag(factors)), bool(np.isfinite(factors).all())
+
+
+def inverse_by_lu(factored, weights, dtype):
+    """W A^-1 W of this dtype, for the factors of A by `lu`; weights (n,), on the host."""
+    X = scipy.linalg.lu_solve(factored, np.eye(factored[0].shape[0]), check_finite=False)
+    return (weights[:, None] * X * weights).astype(dtype)
 
 
 def hermitian_inverse(S, weights, tolerance):

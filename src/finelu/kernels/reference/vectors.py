@@ -48,6 +48,16 @@ def added(x, y):
     return x + y
 
 
+def scaled(factor, x, out):
+    """out = factor[0] x for a real factor (1,)."""
+    out[:] = factor * x
+
+
+def largest(x):
+    """The largest magnitude in x, NaN if there is one; x has any shape, and at least one element. Waits for a GPU."""
+    return float(abs(x).max())
+
+
 def first_not_positive(x, places):
     """The first i for which the real part of x[places[i]] is not above 0, -1 for none."""
     for i, place in enumerate(places):

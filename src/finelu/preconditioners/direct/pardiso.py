@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,12 +56,26 @@ def mkl() -> Any:
     """MKL, a library of C functions; None if pypardiso is not installed, or finds no MKL with 32-bit integers."""
     if os.environ.get("MKL_INTERFACE_LAYER", "").upper().startswith("ILP64"):
         return None
-    package = installed("pypardiso", "PyPardisoSolver")  # whose import looks for MKL
     try:
-        library = None if package is None else package.ps.libmkl
+        library = _beside_python() or _by_pypardiso()
         return library if library is not None and library.pardiso and library.MKL_Set_Num_Threads_Local else None
-    except (ImportError, OSError, AttributeError):
+    except (ImportError, OSError, AttributeError, ValueError):  # the last by `find_spec`
         return None
+
+
+def _beside_python() -> Any:
+    """MKL where pip and conda put it, in 2 ms; None without pypardiso, or if MKL is not there, or another is wanted."""
+    if "PYPARDISO_MKL_RT" in os.environ or not find_spec("pypardiso"):
+        return None
+    folder = Path(sys.prefix, *(("Library", "bin") if os.name == "nt" else ("lib",)))
+    found = sorted(file for file in folder.glob("*mkl_rt*") if ".so" in file.name or file.suffix in (".dll", ".dylib"))
+    return ctypes.CDLL(str(found[0])) if found else None
+
+
+def _by_pypardiso() -> Any:
+    """The MKL that pypardiso finds as it is imported, which takes it some tenths of a second."""
+    package = installed("pypardiso", "PyPardisoSolver")
+    return None if package is None else package.ps.libmkl
 
 
 class Pardiso(Library):
@@ -226,7 +243,7 @@ class _Called:
         by = ctypes.byref
         with _threads():
             order = _at(self._order if self._parameters[4] else None)
-            pardiso = mkl()["pardiso"]  # an object of its own: pypardiso has set the types of `.pardiso`
+            pardiso = mkl()["pardiso"]  # an object of its own: pypardiso may have set the types of `.pardiso`
             pardiso.restype = None
             pardiso(
                 _at(self._handle), by(one), by(one), by(kind), by(what), by(n), *A, order, by(columns),

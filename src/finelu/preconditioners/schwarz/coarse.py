@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import scipy.sparse as sp
@@ -222,24 +221,21 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
     the others: it is dropped, and E factored again, or, for a semidefinite E on a GPU, left out at once.
     Raises MatrixError if no vector remains.
     """
-    gpu = on_gpu(E)
-    xp, K = namespace(E) if gpu else np, E.shape[0]
+    gpu, K = on_gpu(E), E.shape[0]
     tolerance = max(ROUNDINGS * K * float(np.finfo(np.float64).eps), OWN_ROUNDINGS * float(np.finfo(dtype).eps))
     if gpu and definite and (ready := _definite(E, dependent, tolerance, dtype)) is not None:
         return ready
-    size, largest = abs(E.diagonal()), _largest(E)
-    size = xp.where(size > NEGLIGIBLE * largest, size, largest)
-    dropped = dependent | ~(size > 0)
-    scale = 1 / xp.sqrt(xp.where(dropped, 1, size))
+    size, largest = kernels_for(E).subdomains.magnitudes(E) if gpu else (abs(E.diagonal()), _largest(E))
+    size = np.where(size > NEGLIGIBLE * largest, size, largest)
+    dropped = to_host(dependent) | ~(size > 0)
+    scale = 1 / np.sqrt(np.where(dropped, 1, size))
     factored = _factored_dense if gpu else _factored_sparse
-    while not bool(dropped.all()):
-        weights = xp.where(dropped, 0.0, scale)
+    while not dropped.all():
+        weights = np.where(dropped, 0.0, scale)
         found, tiny = factored(E, weights, dropped, tolerance, dtype)
-        if not bool(tiny.any()):
-            return found, to_host(dropped)
         dropped = dropped | tiny
         if found is not None:
-            return found, to_host(dropped)
+            return found, dropped
     raise MatrixError(
         "nothing but rounding is left of the coarse matrix Z^H A Z; take coarse=None, or a near null space that A does "
         "not annihilate."
@@ -247,10 +243,7 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
 
 
 def _largest(E: Any) -> Any:
-    """(K,) : the largest magnitude of each row and column together."""
-    if on_gpu(E):
-        size = abs(E)
-        return namespace(E).maximum(size.max(axis=0), size.max(axis=1))
+    """(K,) : the largest magnitude of each row and column together, of a sparse E."""
     size = abs(sp.csr_matrix(E))
     return np.maximum(size.max(axis=0).toarray().ravel(), size.max(axis=1).toarray().ravel())
 
@@ -278,23 +271,13 @@ def _moved(S: Any, tolerance: float) -> Any:
 
 
 def _factored_dense(E: Any, weights: Any, dropped: Any, tolerance: float, dtype: Any) -> tuple[Any, Any]:
-    from cupyx.scipy.linalg import lu_factor, lu_solve
-
-    xp, K = namespace(E), E.shape[0]
-    S = _scaled(E, weights, dropped)
-    with catch_warnings():
-        simplefilter("ignore")  # of a pivot that is 0, which is dropped
-        lu, order = lu_factor(S, check_finite=False)
-        pivots = abs(xp.diag(lu))
-        if not bool(xp.isfinite(lu).all()):  # beyond a pivot of 0
-            S[xp.diag_indices(K)] += tolerance / 2
-            pivots = abs(xp.diag(lu_factor(S, overwrite_a=True, check_finite=False)[0]))
-            pivots[xp.argmin(xp.where(dropped, np.inf, pivots))] = 0
+    kernels = kernels_for(E).subdomains
+    factored, pivots, finite = kernels.lu(E, weights, dropped.astype(np.float64))
+    if not finite:  # beyond a pivot of 0
+        _, pivots, _ = kernels.lu(E, weights, dropped + tolerance / 2)
+        pivots[np.argmin(np.where(dropped, np.inf, pivots))] = 0
     tiny = ~(pivots > tolerance) & ~dropped
-    if bool(tiny.any()):
-        return None, tiny
-    X = lu_solve((lu, order), xp.eye(K, dtype=lu.dtype), overwrite_b=True, check_finite=False)
-    return _Dense(xp.ascontiguousarray(X * weights[:, None] * weights, dtype)), tiny
+    return (None if tiny.any() else _Dense(kernels.inverse_by_lu(factored, weights, dtype))), tiny
 
 
 def _definite(E: Any, dependent: Any, tolerance: float, dtype: Any) -> tuple[Any, Any] | None:
@@ -310,10 +293,3 @@ def _definite(E: Any, dependent: Any, tolerance: float, dtype: Any) -> tuple[Any
         return None
     dropped = to_host(dependent) | (left_out == 1)
     return None if dropped.all() else (_Dense(X.astype(dtype, copy=False)), dropped)
-
-
-def _scaled(E: Any, weights: Any, dropped: Any) -> Any:
-    xp, K = namespace(E), E.shape[0]
-    S = E * weights[:, None] * weights
-    S[xp.diag_indices(K)] += dropped
-    return S

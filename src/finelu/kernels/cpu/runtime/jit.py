@@ -155,7 +155,7 @@ def no_collection() -> Iterator[None]:
 
 def compiled(function: Callable, **options) -> Callable:
     """Numba's njit with the options of all kernels. Code that is kept is loaded; the rest is compiled."""
-    kernel = njit(nogil=True, error_model="numpy", **options)(function)
+    kernel = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(function)  # C code calls none
     kernel._cache = cache = Cache(function)  # where Numba's decorator puts its own, with cache=True
     compile_for_args = no_collection()(kernel._compile_for_args)  # Numba's, for new types of arguments
 

@@ -1,10 +1,7 @@
-"""Where the machine code of the CPU's kernels lies: in the archive of a wheel, and in the user's cache folder.
+"""Machine code of the CPU's kernels: in the archive of a wheel, and in the user's cache folder (machine_code.py).
 
-The folder is $FINELU_CACHE/kernels, else $NUMBA_CACHE_DIR, else $XDG_CACHE_HOME/finelu/kernels, which is by default
-~/.cache/finelu/kernels. Each kernel has a folder in it, named by its function and by a digest of all that its code was
-made of: its source and the kernels that it imports, Python, Numba and its options, the processor. So checkouts,
-environments and versions share one folder. A file is written under another name first, so that no process waits for
-another. There are two files a signature:
+The folder of a kernel is named by its function and by a digest of all that its code was made of: its source and the
+kernels that it imports, Python, Numba and its options, the processor. There are two files a signature:
 
     <digest of the signature>.code      a Record: machine code alone, which loads in 0.2 ms
     <digest of the signature>.library   Numba's result of the compilation, for kernels that call this one
@@ -21,10 +18,7 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sys
-import threading
-import zipfile
 import zlib
 from collections.abc import Iterator
 from functools import cache, cached_property
@@ -36,16 +30,14 @@ import numba
 from numba import config
 from numba.core.codegen import get_host_cpu_features
 
-from finelu import compiling
-from finelu.errors import ParameterError
+from finelu import compiling, machine_code
+from finelu.machine_code import is_wanted
 
 HERE = Path(__file__).resolve().parent
 KERNELS, BINARIES = HERE.parents[1], HERE.parent / "binaries"
 ROOT = KERNELS.parents[1]  # which `import finelu` searches
-INDEX = "index.json"
 PYTHON = f"{sys.implementation.cache_tag}{sys.abiflags}"  # cpython-311
 MADE_FOR = f"{PYTHON}-numba{numba.__version__}"
-LIMIT = 1 << 30  # bytes of the user's cache folder: all kernels in the four dtypes of twenty versions of their sources
 IMPORTS = re.compile(r"^ *(?:from (finelu[\w.]*) import ([\w, ]+|\([^)]*\))|import (finelu[\w.]*))", re.MULTILINE)
 
 
@@ -86,21 +78,6 @@ def records(packed: bytes) -> Iterator[Record]:
             raise Damaged(str(error)) from error
         yield Record(*names, content[:first], content[first : first + second], content[first + second :])
         at = behind + len(content)
-
-
-@cache
-def folder() -> Path | None:
-    """The user's cache folder of kernels, whether or not it is there; None without any home."""
-    if root := os.environ.get("FINELU_CACHE"):
-        return Path(root).absolute() / "kernels"
-    if config.CACHE_DIR:
-        return Path(config.CACHE_DIR).absolute()
-    if root := os.environ.get("XDG_CACHE_HOME"):
-        return Path(root).absolute() / "finelu" / "kernels"
-    try:
-        return Path.home() / ".cache" / "finelu" / "kernels"
-    except RuntimeError:
-        return None
 
 
 @cache
@@ -159,7 +136,7 @@ class Store:
 
     @cached_property
     def folder(self) -> Path | None:
-        where = folder()
+        where = machine_code.folder()
         if where is None or self.sources is None:
             return None
         digest = hashlib.sha256(repr((self.sources, processor(), _python())).encode()).hexdigest()[:20]
@@ -176,6 +153,7 @@ class Store:
             return record
         if (packed := self._read(signature, ".code")) is None:
             return None
+        machine_code.note_use(self.folder)
         try:
             (record,) = records(packed)
             if record.signature != signature:
@@ -222,89 +200,32 @@ class Store:
         if where is None:
             return False
         try:
-            where.mkdir(parents=True, exist_ok=True)
-            _written(self._file(record.signature, ".code"), record.packed())
-            _written(self._file(record.signature, ".library"), zlib.compress(library))
+            machine_code.write(self._file(record.signature, ".code"), record.packed())
+            machine_code.write(self._file(record.signature, ".library"), zlib.compress(library))
         except OSError:  # no disk space, or no permission
             return False
-        _bounded()
+        machine_code.keep_bounded()
         return True
 
 
-def _written(path: Path, content: bytes) -> None:
-    name = f"{path}.{os.getpid()}.{threading.get_ident()}"
-    try:
-        with open(name, "wb") as file:  # with the rights that the user gives to new files
-            file.write(content)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-def size() -> int:
-    """Bytes in the user's cache folder."""
-    return sum(bytes_of for _, bytes_of, _ in _kept())
-
-
-def clear() -> int:
-    """Remove all code from the user's cache folder; the number of bytes that it had."""
-    found = list(_kept())
-    for where, *_ in found:
-        shutil.rmtree(where, ignore_errors=True)
-    return sum(bytes_of for _, bytes_of, _ in found)
-
-
-def _kept() -> Iterator[tuple[Path, int, float]]:
-    """The folders of the kernels, their bytes, and when one was written to last."""
-    root = folder()
-    try:
-        names = sorted(os.listdir(root)) if root else []
-    except OSError:
-        return
-    for name in names:
-        with contextlib.suppress(OSError), os.scandir(root / name) as files:
-            if re.search(r"-[0-9a-f]{20}$", name):
-                yield root / name, sum(file.stat().st_size for file in files), os.stat(root / name).st_mtime
-
-
-@cache
-def _bounded() -> None:
-    """Once a process that compiles: remove the folders that were written to longest ago, down to half of LIMIT."""
-    found = list(_kept())
-    total = sum(bytes_of for _, bytes_of, _ in found)
-    if total <= LIMIT:
-        return
-    for where, bytes_of, _ in sorted(found, key=lambda each: each[2]):
-        if total <= LIMIT // 2:
-            break
-        shutil.rmtree(where, ignore_errors=True)
-        total -= bytes_of
-
-
-class Archive:
-    """A zip of records; what cannot be read of it is passed over, with one line that names the file."""
+class Archive(machine_code.Archive):
+    """A zip of records."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.index: dict[str, object] = {}
-        self.sources: dict[str, str] = {}
+        super().__init__(path)
         self.members: dict[str, dict[str, Record]] = {}
         self.names: frozenset[str] = frozenset()
+        self.sources: dict[str, str] = {}
         self.outdated = False
         try:
-            self.zip = zipfile.ZipFile(path)
-            self.names = frozenset(self.zip.namelist())
-            self.index = json.loads(self.zip.read(INDEX))
-            self.sources = dict(self.index["sources"])
+            if self.index:
+                self.names, self.sources = frozenset(self.zip.namelist()), dict(self.index["sources"])
         except Exception as error:  # whatever comes of a damaged file
             self.refuse(error)
 
     def refuse(self, reason: Exception | str) -> None:
-        """Hold nothing from now on, and say why."""
-        self.names, self.index = frozenset(), {}
-        compiling.tell(f"finelu: {self.path} cannot be used ({reason}), so kernels are compiled at their first use.")
+        super().refuse(reason)
+        self.names = frozenset()
 
     def suits(self) -> bool:
         """Whether its code runs with this Python and this Numba on this processor."""
@@ -339,10 +260,7 @@ class Archive:
 def archive() -> Archive | None:
     """What is carried for this processor; None for nothing, with FINELU_KERNELS=compile, or with one's own choice of a
     processor by NUMBA_CPU_NAME or NUMBA_CPU_FEATURES."""
-    wish = os.environ.get("FINELU_KERNELS", "")
-    if wish not in ("", "compile"):
-        raise ParameterError(f"FINELU_KERNELS={wish!r}; 'compile', or nothing, is needed.")
-    if wish or config.CPU_NAME or config.CPU_FEATURES is not None or not BINARIES.is_dir():
+    if not is_wanted() or config.CPU_NAME or config.CPU_FEATURES is not None or not BINARIES.is_dir():
         return None
     paths = sorted(BINARIES.glob(f"*-{MADE_FOR}.zip"))
     found = [each for each in map(Archive, paths) if each.index and each.suits()]

@@ -5,6 +5,8 @@ INSTANCES, for `make cuda`, has every kernel with every type of value and every 
 and cells have too many shapes to compile them all: INSTANCES has each shape of the usual sizes with double and int, and
 one or two shapes with each other type of value and index.
 
+COMMON has those that `solve` asks for first, in that order: they are compiled ahead.
+
 CARRIED, for a wheel, adds with float and int all shapes of double and int. The rest is compiled at first use: these
 kernels with complex numbers or 64-bit indices in other shapes; blocks of sizes from 10 to 15 and from 17 to 31, cells
 of these sizes and of 9; grids with no hyperplane that fills a thread block.
@@ -190,8 +192,10 @@ INSTANCES: dict[str, list[str]] = {
     "vectors": _over(["gather_scaled", "scatter_scaled", "first_not_positive"], VALUES, INDICES)
     + _over(["gather"], WORDS, INDICES)
     + _over(["first_of_other_sign"], REALS, INDICES)
-    + _over(["dot", "dotu", "size_of_dot", "norm", "dot_and_norm", "difference", "added", "first_not_finite"], VALUES),
+    + _over(["dot", "dotu", "size_of_dot", "norm", "dot_and_norm", "difference", "added", "scaled", "largest"], VALUES)
+    + _over(["first_not_finite"], VALUES),
     "products": _over(["product", "residual", "residual_twice", "subtract_product"], VALUES, INDICES)
+    + _over(["magnitudes_of_terms"], REALS, INDICES)
     + _over(["dense_product"], VALUES),
     "scaling": _over(["pivots", "dropping_weights", "scale", "definite_scale"], WITH_REALS, INDICES)
     + _over(["unusable", "divide_by_pivots", "row_norms"], VALUES, INDICES),
@@ -208,7 +212,9 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["coarse_products_long"], VALUES, INDICES)
     + _over(["coarse_matrix"], WIDENED)
     + _over(["coupling_keys", "coupling_begins", "write_couplings"], INDICES)
-    + _over(["scale_both", "coarse_weights"], ("double", "Complex<double>"))
+    + _over(["scale_both", "coarse_weights", "matrix_magnitudes"], ("double", "Complex<double>"))
+    + _over(["scale_transposed"], ("double, double", "double, float"))
+    + _over(["scale_transposed"], ("Complex<double>, Complex<double>", "Complex<double>, Complex<float>"))
     + ["invert_block<double, 4>", "invert_block<Complex<double>, 2>"],
     "stencil": [
         "wavefront_order",
@@ -255,3 +261,61 @@ def _in_both(listed):
 
 SHAPED = ("blocks", "elimination", "candidates", "selection", "stencil", "subdomains", "sweeps")
 CARRIED = INSTANCES | {stem: _in_both(INSTANCES[stem]) for stem in SHAPED}
+
+
+# T : values, R : their real type, W : a word of their size, D, S : their types in double and in single precision, I :
+# indices
+COMMON = (
+    ("inspection", "inspect<T, I>; roots<T, I>; mirrored<T, I>; diagonal<T, I>; signs<R, I>"),
+    ("vectors", "first_not_finite<T>; norm<T>; first_not_positive<T, I>"),
+    ("pattern", "row_facts<I>"),
+    ("levels", "levels_sync_free<I, 4>; levels_sync_free<I, 8>"),
+    ("elimination", "eliminate<T, I, 8, 1, SEARCH, false, true, LU>"),
+    ("elimination", "eliminate<T, I, 8, 1, SEARCH, false, true, CHOLESKY>"),
+    ("runtime/packing", "count_rows<I>; segment_starts; place_rows<I>"),
+    (
+        "indices",
+        "shifted<I, long long>; shifted<long long, I>; shifted<I, I>; starts<I>; inverse<I>; sums_of_chunks<I>",
+    ),
+    ("indices", "write_pointers<I>; longest<I>; entries<I>"),
+    ("vectors", "gather<W, long long>; gather<unsigned, long long>; gather<unsigned, I>; gather<W, I>"),
+    ("partition", "grid_couplings<T>; bricks"),
+    ("elimination", "table_sizes<I>; match_rows<I, LU>; match_rows<I, CHOLESKY>"),
+    ("subdomains", "inside<I>; order_by_levels<I>; pack<T, T, I>; pack<T, S, I>"),
+    ("triangular", "invert_diagonal<T, I>; trsv_one_block<T, I>; trsv_sync_free<T, I, 4>"),
+    ("coarse_space", "coarse_products<T, I, 8>; coupling_keys<I>; coupling_begins<I>; write_couplings<I>"),
+    ("coarse_space", "coarse_matrix<T, D>; coarse_weights<D>; scale_both<D>; invert_block<D, N>"),
+    ("coarse_space", "matrix_magnitudes<D>; scale_transposed<D, D>; scale_transposed<D, T>"),
+    ("cycle", "begin_cycle<R>; keep_verified<T>; unless_finite<T>"),
+    ("vectors", "dot<T>; dot_and_norm<T>; difference<T>; added<T>"),
+    ("subdomains", "subdomain_solve<T, S, 1, true>; subdomain_solve<T, T, 1, true>"),
+    ("coarse_space", "restrict_to_parts<T>; prolong_from_parts<T>; sum_couplings<T>; product_with_dot<T>"),
+    ("coarse_space", "direction_with_coarse<T>"),
+    ("products", "dense_product<T>; product<T, I>; residual<T, I>; magnitudes_of_terms<R, I>"),
+    ("recurrences", "cg_step<T>; direction<T, R>; bicgstab_half<T>; bicgstab_step<T>; bicgstab_direction<T>"),
+    ("scaling", "definite_scale<T, R, I>; pivots<T, R, I>; scale<T, R, I>; dropping_weights<T, R, I>; unusable<T, I>"),
+    ("indices", "lengths<I>"),
+    ("pattern", "values_at<T, I>; count_columns<I>; scatter_columns<I>; sort_columns<I>; add<T, I>; sum_below<I>"),
+    ("elimination", "eliminate<T, I, 16, 1, SEARCH, false, true, CHOLESKY>"),
+    ("candidates", "short_candidates<T, I, 4, 32, true, false>; long_candidates<T, I, true, false>"),
+    ("candidates", "short_candidates<T, I, 4, 32, true, true>"),
+    ("selection", "count_buckets<T, MAGNITUDES, LANES, true>; extract_bucket<T, MAGNITUDES, LANES>"),
+    ("selection", "search_rest<T, MAGNITUDES>"),
+    ("pattern", "magnitudes<T, I>; remove_count<T, I>; remove_rows<I>; remove_write<T, I>"),
+    ("elimination", "eliminate<T, I, 16, 1, SEARCH, true, true, CHOLESKY>"),
+    ("triangular", "gather_values<T, I>; trsv_level_packed<T, I>"),
+)
+
+
+def common(value: str, index: str) -> list[tuple[str, str]]:
+    """(stem, instance) for each of COMMON with these types."""
+    double, complex_ = "double" in value, "Complex" in value
+    types = {"T": value, "I": index, "R": "double" if double else "float"}
+    types |= {"D": "Complex<double>" if complex_ else "double", "N": "2" if complex_ else "4"}
+    types["S"] = "Complex<float>" if complex_ else "float"
+    types["W"] = WORDS[2 + double + complex_]
+    return [
+        (stem, re.sub(r"\b[TIRDSNW]\b", lambda match: types[match[0]], instance))
+        for stem, instances in COMMON
+        for instance in instances.split("; ")
+    ]

@@ -1,5 +1,5 @@
 """From a `.cu` file to a kernel that can be launched: by the machine code in a wheel (binaries.py), else by NVRTC at
-the first use; CuPy then keeps the code on disk."""
+the first use (nvrtc.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.runtime.binaries import archive
 from finelu.kernels.cuda.runtime.memory import counter
-from finelu.kernels.cuda.runtime.sources import OPTIONS, source
+from finelu.kernels.cuda.runtime.nvrtc import machine_code
 
 CUDA_TYPES = {
     "float32": "float",
@@ -30,17 +30,20 @@ _lock = threading.Lock()
 _kernels: dict = {}
 
 
+def _loaded(code: bytes, name: str):
+    module = cupy.cuda.function.Module()
+    module.load(code)
+    return module.get_function(name)
+
+
 def _carried(stem: str, template_id: str):
     """The kernel from machine code that came with finelu, or None."""
     carried = archive(device_limits()["capability"])
     found = carried and carried.find(stem, template_id)
     if not found:
         return None
-    code, name = found
-    module = cupy.cuda.function.Module()
     try:
-        module.load(code)
-        return module.get_function(name)
+        return _loaded(*found)
     except cupy.cuda.driver.CUDADriverError as error:
         if error.status not in NOT_ITS_CODE:
             raise
@@ -49,8 +52,7 @@ def _carried(stem: str, template_id: str):
 
 
 def _compiled(stem: str, template_id: str):
-    module = cupy.RawModule(code=source(stem), options=OPTIONS, name_expressions=(template_id,))
-    return module.get_function(template_id).kernel
+    return _loaded(*machine_code(stem, template_id))
 
 
 def _made(stem: str, template_id: str):

@@ -1,16 +1,4 @@
-"""Implicit pseudo time steps of artificial compressibility, steady and within BDF2: what the flow examples share.
-
-A flow has n unknowns a cell, p first, then the velocity; xp, numpy or cupy; beta; and the methods
-
-    residual(q), rates(q)                as in channel_flow.Flow, for a state q (n, ...) of all cells of this process
-    new_blocks(), jacobian(q, blocks)    memory for the blocks of dR/dq, and those blocks
-    diagonals(blocks), matrix(blocks)    (cells, their diagonal blocks), and the matrix of the blocks
-    scale_rows(q, blocks)                divides rows of different size: the list of (row of a cell, size)
-    limited(q, new)                      the new state, limited to be near q, and the number of limited values
-    summed(value)                        the sum of a NumPy array over all processes
-    root_mean_squares(R, q)              the residual of each unknown, over all cells of all processes
-    exchanging                           the seconds in which the processes have exchanged values
-"""
+"""Implicit pseudo time steps of artificial compressibility, steady and within BDF2: what the flows share."""
 
 from __future__ import annotations
 
@@ -58,6 +46,44 @@ def levels_of(residuals):
 
 class Diverged(FineluError):
     """The pseudo steps do not lead to a solution."""
+
+
+class Equations:
+    """A flow: n unknowns a cell, p first, then the velocity; their names; xp, numpy or cupy; beta; and the methods
+
+        residual(q), rates(q)                as in CurvedFlow, for a state q (n, ...) of all cells of this process
+        new_blocks(), jacobian(q, blocks)    memory for the blocks of dR/dq, and those blocks
+        diagonals(blocks), matrix(blocks)    (cells, their diagonal blocks), and the matrix of the blocks
+        root_mean_squares(R, q)              the residual of each unknown, over all cells of all processes
+
+    with those below, which are right for one process and rows of one size.
+    """
+
+    exchanging = 0.0  # seconds in which the processes have exchanged values
+
+    def summed(self, value):
+        """The sum of a number or a NumPy array over all processes."""
+        return value
+
+    def scale_rows(self, q, blocks):
+        """Divide rows of different size: the list of (row of a cell, size)."""
+        return []
+
+    def limited(self, q, new):
+        """The new state, limited to be near q, and the number of limited values."""
+        return new, 0
+
+    def upwinding(self, through):
+        """|A| of flux-difference splitting: (U / c, |U|, c, weights a, b, d, e), of the mean velocity U through a face.
+
+        The matrix M of artificial compressibility has the eigenvalues U, also for what is convected, U + c and U - c,
+        c^2 = U^2 + beta, so |M| = |U| + (U/c) (M - U) + ((c - |U|)/c^2) (M - U)^2. Of a jump (dp, du), dU = du . n, it
+        gives (dp + U dU) / c to the mass flux and |U| du + mean (a dp + b dU) + n (d dp + e dU) to the momentum.
+        """
+        c = self.xp.sqrt(through * through + self.beta)
+        a = (c - abs(through)) / (c * c)
+        ratio = through / c
+        return ratio, abs(through), c, (a, ratio + a * through, ratio - a * through, a * self.beta)
 
 
 class PseudoTime:

@@ -1,0 +1,1 @@
+"""A flow solver whose systems block ILU factors, like the paper's: grids, equations, pseudo time, programs."""

@@ -1,0 +1,150 @@
+"""Public calls, and which of their kernels a wheel does not carry: python carried_calls.py DTYPE [WORDS].
+
+First the pieces of work run for which tools/build_cpu_kernels.py compiles; then public calls. Each kernel that a call
+took and no piece did is printed in a line, with the types of its arguments.
+long : with int64 indices.  single : also factors in single precision for systems in double precision.  blocks : block
+matrices of all sizes of blocks, not of three rows alone.
+"""
+
+import gc
+import sys
+from contextlib import nullcontext
+from dataclasses import fields
+
+import numpy as np
+import scipy.sparse as sp
+
+import finelu as fl
+from finelu import gallery, krylov, preconditioners
+from finelu.kernels.cpu.runtime.jit import Cache
+from finelu.warmup import long_indices, pieces
+
+# Values of parameters that lead to other kernels than the defaults, where a recipe has such a parameter.
+OTHERS = {
+    "triangular": ["levels", "jacobi", "isai"],
+    "variant": ["levels"],
+    "ordering": ["rcm", "amd"],
+    "form": ["crout", "independent", "row"],
+    "sweep": ["synchronous", "asynchronous"],
+    "select": ["exact"],
+    "initial": ["scaled"],
+    "pivots": ["old"],
+    "shift": [1e-3],
+    "matching": [True],
+    "partition": ["natural"],
+    "coarse": [None],
+    "combine": ["additive"],
+}
+BLOCK = 3  # rows
+
+
+def known():
+    caches = [each for each in gc.get_objects() if isinstance(each, Cache)]
+    return {(cache.store.name, signature) for cache in caches for signature in cache.known}
+
+
+def settings_of(kind):
+    """The keywords of a recipe: none, and one alone for each of the other values that it takes."""
+    taken = {field.name for field in fields(kind)}
+    yield {}
+    for name, values in OTHERS.items():
+        for value in values if name in taken else []:
+            yield {name: value}
+
+
+def factors(kind, given, A):
+    """Factors by this recipe, or None where it does not take the parameter's value."""
+    size = {"block_size": BLOCK} if kind.name == "block_ilu0" else {}
+    try:
+        return kind(**size, **given).factor(A)
+    except fl.errors.FineluError:
+        return None
+
+
+def solve_systems(dtype, rng):
+    spd, general = gallery.poisson5(15), gallery.convection_diffusion(6)
+    systems = [spd, general, gallery.stokes(9), gallery.kkt(60, 20), gallery.tridiagonal(300), gallery.arrow(200),
+               gallery.poisson27(6), gallery.random_dominant(250), gallery.poisson7(20), spd.todense(),
+               spd.tobsr((BLOCK, BLOCK))]  # fmt: skip
+    for A in systems:
+        A = A.astype(dtype)
+        b = rng.standard_normal(A.shape[0]).astype(dtype)
+        fl.solve(A, b, rtol=1e-4)
+        fl.solve(A, np.stack([b, b], axis=1), rtol=1e-4)
+        fl.solve(A, b, x0=0.5 * b, rtol=1e-3, certify=True)
+        fl.properties.properties(A)
+
+
+def factor_and_iterate(dtype, rng):
+    spd, general = gallery.poisson5(15).astype(dtype), gallery.convection_diffusion(6).astype(dtype)
+    for kind in preconditioners.OWN:
+        for A in [spd] if kind.hermitian else [spd, general]:
+            b = rng.standard_normal(A.shape[0]).astype(dtype)
+            for given in settings_of(kind):
+                F = factors(kind, given, A)
+                if F is None:
+                    continue
+                for trans in "NTH":
+                    F.solve(b, trans), F.solve(np.stack([b, b, b], axis=1), trans)
+                F.update(A)
+                F @ b
+            F = factors(kind, {}, A)
+            for method in krylov.OWN:
+                if not method.needs.startswith(("spd", "hermitian", "symmetric")) or A is spd:
+                    method.solve(A, b, maxiter=8, M=F if method.name not in ("cgs",) else None)
+
+
+def solve_in_sequence(dtype):
+    A = gallery.convection_diffusion(6)
+    sequence = fl.Sequence()
+    for shift in (0, 0.1, 0.2):
+        shifted = (A + shift * sp.identity(A.shape[0], format="csr")).astype(dtype)
+        sequence.step(shifted, np.ones(A.shape[0], dtype))
+
+
+def use_blocks(dtype, sizes):
+    for size in sizes:
+        A = sp.bsr_matrix(sp.kron(gallery.poisson5(4), np.eye(size)).astype(dtype), blocksize=(size, size))
+        b = np.ones(A.shape[0], dtype)
+        for recipe in (fl.BlockILU0(), fl.BlockJacobi()):
+            F = recipe.factor(fl.BlockMatrix.from_bsr(A)).update(fl.BlockMatrix.from_bsr(A))
+            for trans in "NTH":
+                F.solve(b, trans)
+
+
+def use_tools(dtype):
+    """Orders, scalings, triangular solves, parts and choices, as programs call them."""
+    A = fl.as_csr(gallery.convection_diffusion(6).astype(dtype))
+    for order in (fl.ordering.rcm, fl.ordering.minimum_degree, fl.ordering.amd):
+        order(A)
+    fl.scaling.matching(A), fl.scaling.equilibrate(A)
+    fl.partition.partition(A, 20)
+    fl.selection.kth_smallest(abs(A.data), 5), fl.selection.threshold(A.data, 5)
+    lower = sp.tril(A.tosparse(), format="csr")
+    fl.triangular.TriangularSolver(lower).solve(np.ones(A.n, dtype))
+    if dtype != np.dtype("float32"):
+        fl.spilu(A.tosparse().tocsc()).solve(np.ones(A.n, dtype))
+
+
+def main(name, *words):
+    dtype, rng = np.dtype(name), np.random.default_rng(0)
+    wheel = {name, np.result_type(dtype, float).name}
+    if "single" in words:
+        wheel |= {"complex64" if dtype.kind == "c" else "float32"}
+        OTHERS["precision"] = ["float32"]
+    carried, used = (range(1, 10), range(1, 13)) if "blocks" in words else ([BLOCK], [BLOCK])
+    with long_indices() if "long" in words else nullcontext(), np.errstate(all="ignore"):
+        for precision in wheel:
+            for _, piece in pieces(precision, carried):
+                piece()
+        before = known()
+        solve_systems(dtype, rng)
+        factor_and_iterate(dtype, rng)
+        solve_in_sequence(dtype)
+        use_blocks(dtype, used)
+        use_tools(dtype)
+    for kernel, signature in sorted(known() - before):
+        print(kernel, signature)
+
+
+main(*sys.argv[1:])
