@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,7 +13,6 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
 
 from finelu import deadline, threads, validation
-from finelu.deferred import dataclass
 from finelu.device import namespace, to_host
 from finelu.errors import OutOfTime, ParameterError
 from finelu.foreign import spilu, with_own_symbols

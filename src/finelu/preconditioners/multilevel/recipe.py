@@ -15,9 +15,9 @@ are dropped once S is made; a level is applied by two solves with L_B D_B U_B an
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from finelu.deferred import dataclass
 from finelu.preconditioners.multilevel.factors import MultilevelFactors
 from finelu.preconditioners.multilevel.settings import Settings, matrix_of
 
