@@ -108,7 +108,7 @@ def _compile_ahead(device: int, template_id: str) -> None:
         if not known:
             _ahead[key] = task = Task(_keep_ahead, (key,))
             _waiting.append(task)
-    with suppress(RuntimeError):  # no further thread can be begun: calls compile what they need
+    with suppress(RuntimeError):  # no further thread can be begun: each call compiles its own
         for _ in range(min(available_cores() - 1, MOST_THREADS, len(_waiting))):
             threading.Thread(target=_work, name="finelu_nvrtc").start()
 
