@@ -13,6 +13,7 @@ import ast
 import inspect
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
@@ -21,7 +22,6 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from finelu.deferred import dataclass
 from finelu.device import Array, Dtype, Sparse
 from finelu.errors import ParameterError, counted, meant
 from finelu.matrix import DTYPES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,7 +13,6 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
 
 from finelu import deadline, threads, validation
-from finelu.deferred import dataclass
 from finelu.device import namespace, to_host
 from finelu.errors import OutOfTime, ParameterError
 from finelu.foreign import spilu, with_own_symbols
@@ -31,7 +31,7 @@ SUBTREE, PIECE, LEAST_ROWS, LONG = 1 / 64, 1 / 8, 2000, 40
 # Cuts by level sets: the least rows for which they are tried; the largest ratio of the longest row to the mean one; the
 # least rows of a region; the most cuts; the rows of a separator that cost as much as one row too many in a half; the
 # least part of a region in its smaller half.
-MANY, ALIKE, LEAST_CUT, MOST_CUTS, UNEVEN, LEAST_HALF = 100_000, 4.0, 6000, 6, 0.25, 0.4
+MANY, ALIKE, LEAST_CUT, MOST_CUTS, UNEVEN, LEAST_HALF = 20_000, 4.0, 6000, 6, 0.25, 0.4
 # The most rows of a path of separators, as a part of all; the same where complete factors of the regions have more than
 # FILLED times their entries: 8 for triangles, 14 to 20 for a cube, but 1 for a tree, which `amd` orders without fill.
 SEPARATING, SEPARATING_FILLED, FILLED = 0.12, 0.3, 5.0
@@ -289,7 +289,7 @@ def by_subtrees(A: Any, ordering: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
     Returns order (n,), starts (p + 1,) and above (p,): the number of the next part above, which is larger, or -1. The
     elimination of a row changes only rows of its own part and of the parts above it. The result is the same for any
     number of threads. Parts are subtrees of the elimination tree of the ordering, with at least about 2000 rows and at
-    most a 64th of the work. The rest above them is cut once more, at an 8th of the work. From 100,000 rows on, if rows
+    most a 64th of the work. The rest above them is cut once more, at an 8th of the work. From 20,000 rows on, if rows
     have about one length, as those of a mesh, and small sets separate them, the parts are the regions between
     separators, which `amd` orders on all threads, and the separators. Larger sets do where minimum degree would keep
     no fill low: complete factors of the regions have many times their entries. Cost: that of the ordering, and nearly

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from finelu import ordering, validation
-from finelu.deferred import dataclass
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
-from finelu.deferred import dataclass
 from finelu.device import to_host
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR, as_csr

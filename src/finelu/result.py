@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from finelu.deferred import dataclass
 from finelu.errors import WrongType, counted
 
 

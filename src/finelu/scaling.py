@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import scipy.sparse as sp
 
 from finelu import deadline
 from finelu.arithmetic import ignore_fp_errors
-from finelu.deferred import dataclass
 from finelu.device import namespace, to_host
 from finelu.errors import MatrixError, StructurallySingular
 from finelu.kernels import kernels_for

@@ -232,7 +232,7 @@ class Task:
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...] = ()):
         self._work: Any = function, args
-        self._limit, self._otherwise = deadline.current(), here.otherwise  # of the caller
+        self._limit, self._otherwise = deadline.current(), here.otherwise  # of the caller, which they may keep alive
         self._taken: dict[str, bool] = {}  # "by a thread", once that is settled
         self._over, self._result = False, None
         self._error: BaseException | None = None
@@ -248,9 +248,10 @@ class Task:
         """Run the function, unless the task was cancelled; called by one thread."""
         if self._taken.setdefault("by a thread", True):
             (function, args), self._work = self._work, None
-            before, here.otherwise = here.otherwise, self._otherwise
+            limit, self._limit = self._limit, None
+            before, here.otherwise, self._otherwise = here.otherwise, self._otherwise, None
             try:
-                with deadline.under(self._limit):
+                with deadline.under(limit):
                     self._result = function(*args)
             except BaseException as error:
                 self._error = error

@@ -105,7 +105,6 @@ def test_every_module_that_is_not_hidden_is_offered_for_completion():
         "arithmetic",
         "compiling",
         "deadline",
-        "deferred",
         "device",
         "foreign",
         "machine_code",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from finelu import krylov
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
-from finelu.deferred import dataclass
 from finelu.device import namespace
 from finelu.kernels import kernels_for
 from finelu.krylov.criterion import Criterion

@@ -7,9 +7,9 @@ or a method for a matrix use them: `solve`, `Sequence`, `finelu solve --recipe`,
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from finelu.deferred import dataclass
 from finelu.krylov.method import METHODS, NEEDS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits, asymmetry_of

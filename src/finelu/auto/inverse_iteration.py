@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from finelu import deadline
 from finelu.auto.exact import product_twice
 from finelu.auto.null_space import CORRELATED, Vectors
-from finelu.deferred import dataclass
 from finelu.device import namespace
 from finelu.errors import FineluError
 from finelu.matrix import CSR, norm

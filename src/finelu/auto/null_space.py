@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,6 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from finelu.auto.exact import exactly_singular, image, product_twice, sums_are_exact
-from finelu.deferred import dataclass
 from finelu.device import namespace, to_host
 from finelu.errors import counted
 from finelu.krylov.criterion import times_power

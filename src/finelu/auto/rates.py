@@ -14,12 +14,11 @@ import re
 import sys
 import warnings
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from finelu.deferred import dataclass
 from finelu.device import require_gpu
 from finelu.threads import available_cores
 

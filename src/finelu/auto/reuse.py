@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finelu.deferred import dataclass
+from dataclasses import dataclass
 
 RETRY = 16  # updates in a row, after which it is seen again what old factors cost
 

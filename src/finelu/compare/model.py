@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finelu.deferred import dataclass
 from finelu.krylov import Method
 from finelu.preconditioners.recipe import Recipe
 from finelu.properties import Properties

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -22,7 +22,6 @@ from finelu.auto.solve import solve
 from finelu.compare.memory import SUPERLU_INDEX, held_bytes
 from finelu.compare.model import PERMC, REFERENCES, SOLVED, TIME_LIMIT, TOO_SLOW, Candidate, Measurement, Pictures
 from finelu.compiling import compile_clock, compile_eagerly
-from finelu.deferred import dataclass
 from finelu.device import on_gpu, require_gpu, synchronize, to_host
 from finelu.errors import FineluError
 from finelu.krylov import CYCLE, METHODS

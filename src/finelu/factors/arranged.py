@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.deferred import dataclass
 from finelu.device import namespace
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from finelu.deferred import dataclass
 
 
 @dataclass(eq=False, repr=False)

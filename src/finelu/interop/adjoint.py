@@ -6,6 +6,7 @@ x = A^-1 b has the adjoints b' = A^-H x' and A' = -b' x^H, of which only the sto
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -15,7 +16,6 @@ import numpy as np
 from finelu.auto.attempt import BROKEN, INDEFINITE, MAXITER
 from finelu.auto.choose import choose
 from finelu.auto.ladder import Ladder
-from finelu.deferred import dataclass
 from finelu.device import namespace
 from finelu.errors import MatrixError, NotConverged, ParameterError
 from finelu.factors import Factors

@@ -12,13 +12,13 @@ import io
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.io
 import scipy.sparse as sp
 
-from finelu.deferred import dataclass
 from finelu.errors import FileError
 from finelu.io.limits import DEFLATED, check_memory
 from finelu.io.paths import FilePath

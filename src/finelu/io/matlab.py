@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.deferred import dataclass
 from finelu.device import free_memory
 from finelu.errors import FileError
 from finelu.io.arrays import only

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from finelu.deferred import dataclass
 from finelu.device import namespace, on_gpu, sparse_module, to_host
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for

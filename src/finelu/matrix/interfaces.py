@@ -7,11 +7,11 @@ and 2, for a multi-block domain over message passing.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from finelu.deferred import dataclass
 from finelu.device import copied, namespace, on_gpu
 from finelu.errors import MatrixError, ParameterError
 from finelu.processes import agreed, end_together, private, receive, received, send, share_cores

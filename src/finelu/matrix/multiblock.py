@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.deferred import dataclass
 from finelu.device import as_any_other, namespace, on_gpu, same_gpu, sparse_module
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for

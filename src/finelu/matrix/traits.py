@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from finelu.arithmetic import ignore_fp_errors
-from finelu.deferred import dataclass
 from finelu.device import on_gpu, to_host
 from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for

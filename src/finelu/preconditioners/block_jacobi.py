@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from finelu.deferred import dataclass
 from finelu.device import namespace, to_host
 from finelu.factors import Factors
 from finelu.kernels import kernels_for

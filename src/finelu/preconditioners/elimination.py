@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from finelu import deadline
-from finelu.deferred import dataclass
 from finelu.device import on_gpu
 from finelu.errors import ZeroPivot
 from finelu.factors.report import TriangularReport

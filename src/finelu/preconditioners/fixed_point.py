@@ -6,12 +6,12 @@ E. Chow, A. Patel: Fine-grained parallel incomplete LU factorization, 2015.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from finelu import deadline
-from finelu.deferred import dataclass
 from finelu.device import copied, namespace, to_host
 from finelu.errors import ZeroPivot, counted
 from finelu.factors import Arrangement

@@ -6,9 +6,9 @@ E. Dufrechou, P. Ezzatti: A synchronization-free incomplete LU factorization for
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from finelu.deferred import dataclass
 from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors import CholeskyFactors

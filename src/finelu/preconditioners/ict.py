@@ -7,9 +7,9 @@ Crout versions of ILU for general sparse matrices, 2003.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from finelu.deferred import dataclass
 from finelu.device import on_gpu
 from finelu.factors import CholeskyFactors
 from finelu.kernels import kernels_for

@@ -5,12 +5,12 @@ Y. Saad, Iterative Methods for Sparse Linear Systems, 2003, section 10.3; the el
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from finelu.deferred import dataclass
 from finelu.device import namespace, require_room, synchronize, to_host
 from finelu.errors import ZeroPivot
 from finelu.factors import LUFactors

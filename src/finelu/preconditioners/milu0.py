@@ -6,9 +6,9 @@ I. Gustafsson: A class of first order factorization methods, 1978; Y. Saad, Iter
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from finelu.deferred import dataclass
 from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors import LUFactors

@@ -6,12 +6,12 @@ a new parallel threshold ILU factorization, 2018, Algorithm 1.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from finelu.deferred import dataclass
 from finelu.device import namespace, to_host
 from finelu.errors import ParameterError
 from finelu.factors import CholeskyFactors, LUFactors

@@ -7,14 +7,13 @@ H. Anzt, T. Ribizel, G. Flegar, E. Chow, J. Dongarra: ParILUT - a parallel thres
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from finelu import deadline
-from finelu.deferred import dataclass
 from finelu.device import on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import CholeskyFactors, Factors, LUFactors, TriangularFactors

@@ -6,10 +6,10 @@ incomplete factorization technique for positive definite linear systems, 1980.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from finelu import deadline
-from finelu.deferred import dataclass
 from finelu.device import copied, namespace
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Self, get_args
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from finelu import deadline
 from finelu.arithmetic import ignore_fp_errors, require_known
-from finelu.deferred import dataclass
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
 from finelu.factors import Factors

@@ -6,11 +6,11 @@ H. Anzt, T. Ribizel, G. Flegar, E. Chow, J. Dongarra: ParILUT - a parallel thres
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from finelu.deferred import dataclass
 from finelu.device import namespace
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.recipe import Parameters

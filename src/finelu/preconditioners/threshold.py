@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from finelu import deadline
-from finelu.deferred import dataclass
 from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors.report import TriangularReport

@@ -6,6 +6,7 @@ import base64
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from finelu.compare import Comparison, Measurement
 from finelu.compare.worker import BINS
-from finelu.deferred import dataclass
 from finelu.matrix import CSR
 from finelu.properties import density, level_sizes
 from finelu.report.comparison import method_name

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from petsc4py import PETSc
 
-from finelu.deferred import dataclass
 from finelu.errors import FileError
 from finelu.interop.petsc.files import BINARY, MARKET, read_system, write_vector
 from finelu.interop.petsc.partition import partitioned

@@ -8,11 +8,11 @@ bits do not depend on the number of threads. Operations on a single block are in
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 
 import numpy as np
 
 from finelu import deadline
-from finelu.deferred import dataclass
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_min
 from finelu.kernels.cpu.runtime.dense import (

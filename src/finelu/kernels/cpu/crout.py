@@ -6,9 +6,10 @@ Chow 2003.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from finelu.deferred import dataclass
 from finelu.errors import MatrixError
 from finelu.kernels.cpu._crout_rows import (
     ESTIMATE,

@@ -7,9 +7,10 @@ Schur complement, which is the matrix of the next level.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from finelu.deferred import dataclass
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.cpu._crout_rows import (
     END,

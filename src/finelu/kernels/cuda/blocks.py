@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
-from finelu.deferred import dataclass
 from finelu.device import free_memory
 from finelu.errors import MatrixError, ParameterError
 from finelu.kernels.cuda.levels import levels_on_device

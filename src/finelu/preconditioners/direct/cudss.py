@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from finelu.deferred import dataclass
 from finelu.device import namespace, on_gpu
 from finelu.errors import DeviceError, FineluError, ParameterError, SingularMatrix, UnstableFactors
 from finelu.factors import Report

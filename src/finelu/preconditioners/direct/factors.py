@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 from scipy.sparse.csgraph import structural_rank
 
 from finelu import deadline
-from finelu.deferred import dataclass
 from finelu.device import namespace, to_host
 from finelu.errors import (
     FineluError,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from finelu.deferred import dataclass
 from finelu.kernels.operands import CSR
 from finelu.matrix import without_zeros
 from finelu.preconditioners.direct.library import is_mirrored

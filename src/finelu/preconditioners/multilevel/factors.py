@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from finelu import deadline
-from finelu.deferred import dataclass
 from finelu.device import namespace, on_gpu, require_room, synchronize, to_host
 from finelu.errors import (
     FineluError,

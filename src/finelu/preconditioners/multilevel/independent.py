@@ -7,13 +7,13 @@ product. Rows are deferred and entries dropped as in Crout's form: M. Bollhöfer
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from finelu import deadline
-from finelu.deferred import dataclass
 from finelu.device import namespace, sparse_module, to_host
 from finelu.errors import TooManyEntries, ZeroPivot
 from finelu.factors import Arrangement

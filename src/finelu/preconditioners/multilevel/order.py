@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.deferred import dataclass
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, StructurallySingular, ZeroPivot
 from finelu.kernels import kernels_for

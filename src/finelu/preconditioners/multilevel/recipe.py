@@ -15,9 +15,9 @@ are dropped once S is made; a level is applied by two solves with L_B D_B U_B an
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from finelu.deferred import dataclass
 from finelu.preconditioners.multilevel.factors import MultilevelFactors
 from finelu.preconditioners.multilevel.settings import Settings, matrix_of
 
@@ -35,7 +35,7 @@ class MultilevelILU(Settings):
         float("inf"): only bad pivots are deferred. Smaller values give more levels and safer factors.
     fill : the most entries of a row of U or a column of L, relative to the mean row of the matrix of its level.
         float("inf"): no limit. None: 10, or 100 with the smaller drop_tol of None.
-    ordering : of each level: "amd" (approximate minimum degree; meshes of 100,000 rows or more are cut by level sets
+    ordering : of each level: "amd" (approximate minimum degree; meshes of 20,000 rows or more are cut by level sets
         first), which "auto" is; "mmd" (minimum degree of SciPy's SuperLU); "nd" (nested dissection, needs pymetis);
         "rcm"; or None.
     matching : True permutes the columns so that the product of the diagonal is as large as possible, and scales by the
@@ -59,7 +59,7 @@ class MultilevelILU(Settings):
         and U_B a level. False keeps L_G and U_F, which have more entries, for one solve each: equations (6) to (8).
         None: True on the CPU, False on a GPU, where the time of a solve hardly depends on its entries.
     shift, triangular, precision : as in ILU0.
-    Cost of "crout", on the CPU: the matching, and the ordering of less than 100,000 rows, on one thread, the rest on
+    Cost of "crout", on the CPU: the matching, and the ordering of less than 20,000 rows, on one thread, the rest on
     all threads. Cost of "independent": some hundred sparse products on the GPU, and the matching on the host. An
     application takes, per level, two solves each with L_B and with U_B, and a product each with G and F.
     `update` keeps the order of the first level.
