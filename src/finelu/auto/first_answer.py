@@ -164,7 +164,9 @@ class FirstAnswer:
         if LEAST_FILL * (row * n + entry * A.nnz) <= seconds:
             pattern, longest = _pattern(A), int(np.diff(A.indptr).max())
             paired = pattern.multiply(pattern.T).nnz >= SYMMETRIC_PATTERN * A.nnz
-            kept = bool(diagonal.all()) and bool((abs(diagonal) >= PIVOT * abs(A).max(axis=0).toarray().ravel()).all())
+            largest = np.zeros(n, A.data.real.dtype)
+            np.maximum.at(largest, A.indices, abs(A.data))
+            kept = bool(diagonal.all()) and bool((abs(diagonal) >= PIVOT * largest).all())
             ordering, fill = (MMD if paired and kept else COLAMD), Fill(0, math.inf)
             if ordering == MMD:
                 fill = fill_bound(pattern)
