@@ -46,9 +46,14 @@ THRESHOLD = (
 PARILUT = (
     "preconditioners/parilut.py",
     "preconditioners/sweeps.py",
+    "preconditioners/pattern_elimination.py",
+    "preconditioners/fixed_point.py",
+    "preconditioners/dropping.py",
     "kernels/{}/candidates.*",
     "kernels/{}/pattern.*",
     "kernels/{}/sweeps.*",
+    "kernels/{}/elimination.*",
+    "kernels/{}/selection.*",
 )
 MULTILEVEL = (
     "preconditioners/multilevel",
@@ -113,6 +118,14 @@ OLDER = {
     "threads share more of ParILUT since, and rows of a single elimination may wait for each other": (
         "memory-2-core-amd-epyc-2026-11-27",
         "solve-all-cpu-2026-11-27",
+    ),
+    "a single elimination by fewer than eight threads is in order since, and MultilevelILU updates in another way": (
+        "parilut-cpu-intel-r-xeon-r-processor-16-cores-2026-11-27",
+        "parilut-papers-amd-epyc-2-cores-2026-11-27",
+        "robustness-2-core-amd-epyc-2026-11-27",
+    ),
+    "the first answer of a process without compiled kernels is held to its time and memory since": (
+        "solve-2-core-amd-epyc-shared-2026-11-27",
     ),
     LOST: ("calls-16-core-intel-xeon-2026-11-23",),
     SHARED: (

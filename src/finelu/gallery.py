@@ -322,8 +322,10 @@ def cage(length: int, field: float = 0.1) -> sp.csr_matrix:
     Phys. 180, 2002. Pattern and order are those of the matrices cage3 to cage15 of the SuiteSparse collection, values
     up to rounding.
     """
-    if not 3 <= length <= 15:
+    if not 3 <= _positive(length=length) <= 15:
         raise ParameterError(f"length={length}; 3 to 15 is needed (64 bits hold no longer walk).")
+    if not math.isfinite(field):
+        raise ParameterError(f"field={field}; a finite number is needed.")
     walks, away = _walks(length)
     codes, first = np.unique(_walk_codes(walks, away), return_index=True)
     walks, away = walks[:, first], away[:, first]

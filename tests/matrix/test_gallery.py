@@ -438,6 +438,15 @@ def test_a_polymer_of_the_cage_model_has_3_to_15_monomers(length):
         gallery.cage(length)
 
 
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [((10.0,), "length = 10.0 is not"), (("a",), "length = 'a' is not"), ((5, np.nan), "field=nan; a finite number")],
+)
+def test_the_cage_model_names_what_it_cannot_take(given, match):
+    with pytest.raises(ParameterError, match=match):
+        gallery.cage(*given)
+
+
 def test_the_cage_model_is_that_of_the_collection():
     files = sorted(MATRICES.glob("cage*.mtx.gz")) if MATRICES.is_dir() else []
     if not files:

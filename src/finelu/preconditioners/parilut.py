@@ -19,6 +19,7 @@ from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors import CholeskyFactors, Factors, LUFactors, TriangularFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
+from finelu.matrix.traits import is_hermitian
 from finelu.preconditioners.dropping import Dropping, sizes_of
 from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
 from finelu.preconditioners.pattern_elimination import SHIFTS, Eliminated, NoPivots, PatternElimination
@@ -268,11 +269,11 @@ class _Adaption(FixedPoint):
                 f"pivot of row {self._row(made.eliminated.row)} is not {what}. Where that is much, try another recipe, "
                 "or an ordering of A"
             )
-        if made.eliminated is not None and made.eliminated.lost >= 0:
+        if made.eliminated is not None and made.eliminated.lost >= 0 and is_hermitian(B):
             report.warn(
-                f"the pivot of row {self._row(made.eliminated.lost)} does not have the sign of A's diagonal there, "
-                "which no small shift restored: A is indefinite, or the entries that were left out weigh too much. "
-                "Where A is Hermitian and definite, try ParICT, or a larger fill"
+                f"the pivot of row {self._row(made.eliminated.lost)} and the diagonal entry of A there differ in sign, "
+                "and a slightly larger diagonal did not help: A is indefinite, or too many entries were dropped. If A "
+                "is definite, try ParICT, or a larger fill"
             )
         factors = self.finished(F, d)
         self._found, self._found_diagonal = _Factors(F, made.eliminated), self.diagonal

@@ -15,6 +15,7 @@ from finelu.errors import counted
 from finelu.properties import Properties
 
 BARS = "▁▂▃▄▅▆▇█"
+CLEARLY = 0.95  # times the mean |i - j| of an order, from which on another one is advised
 
 
 def table(title: str, rows: Mapping[str, str]) -> Table:
@@ -87,7 +88,7 @@ def properties_in_words(found: Properties) -> dict[str, str]:
 
 def _distances(found: Properties) -> str:
     text = f"{found.distance:.4g}; in reverse Cuthill-McKee order {found.distance_rcm:.4g}"
-    advised = found.distance_rcm < found.distance
+    advised = found.distance_rcm < CLEARLY * found.distance
     return text + (": take ordering='rcm' with ParILUT and ParICT" if advised else "")
 
 

@@ -38,6 +38,9 @@ SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule t
 REPEATED = 12  # factorizations without list and schedule, which take about as long as the search for both
 FAR_SHORTER = 4.0  # times, by which a search in the shorter of two rows beats a look at all of the other
 OVERLAP = 16  # mean entries of a row below the diagonal from which on rows overlap enough that wait for each other
+MANY_THREADS = (
+    8  # threads from which on rows wait for each other: on two of a busy machine a band took up to 18 times as long
+)
 UNEVEN_ROWS = 8  # times the mean length of a row, beyond which rows are so different that their work is counted
 LOOK = np.uint64(7)  # a look at the time costs up to 3% of a short row
 MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more than ten times the memory of A
@@ -111,8 +114,9 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     longest, entries = lengths
     even = entries >= OVERLAP * n and longest <= UNEVEN_ROWS * indices.size / n
     if once and variant == "auto" and (even or _plainly_hasty(n, indices.size, *lengths)):
-        most = ROW * n + ENTRY * indices.size + UPDATE * longest * entries
-        waits = forgo(most) if could_pay(most) else 0
+        length = indices.size / n if even else longest
+        most = ROW * n + ENTRY * indices.size + UPDATE * length * entries
+        waits = forgo(most) if not even and could_pay(most) else 0
         triangle = Triangle(n, indptr[:-1], diag, indices, False, None, None, False, entries, longest, None)
         nothing = np.empty(0, np.uint16)
         shared = None if even else _apart(indptr, indices)
@@ -186,9 +190,9 @@ def _apart(indptr, indices) -> Schedule | None:
 
 
 def _waiting(n: int, below: int, work: float) -> Waiting | None:
-    """How all threads share a single elimination of `work` ns without the search for a schedule; None if its rows, with
-    `below` entries below the diagonal, are too short to overlap."""
-    overlap = could_pay(work) and below >= OVERLAP * n
+    """How all threads share a single elimination of `work` ns without the search for a schedule; None if these are few,
+    or its rows, with `below` entries below the diagonal, are too short to overlap."""
+    overlap = get_num_threads() >= MANY_THREADS and could_pay(work) and below >= OVERLAP * n
     return Waiting(n, get_num_threads()) if overlap else None
 
 
