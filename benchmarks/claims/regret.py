@@ -66,7 +66,7 @@ from finelu.preconditioners.direct.analysis import COLAMD, is_quick
 LEAST_ROWS = 500  # of a system that is measured
 QUICK = ("trilinos_smooVec", "trilinos_nsjac_1", "mipt_two_wells_saddle_darcy", "ibmpg1_spd", "memplus")
 ROUNDS = 5  # after the first one
-LATE, LEAST_LIMIT = 8.0, 0.5  # times the least time so far, and seconds, after which a solver is stopped
+LATE, LEAST_LIMIT = 4.0, 0.5  # times the least time so far, and seconds, after which a solver is stopped
 NEAR, CHEAP = 3.0, 0.2  # times the least time so far, and seconds, up to which a solver runs again
 FIRST_ROUND = 0.6  # part of the seconds for a system that the first round may take
 PAUSE = 0.25  # s after a call of pypardiso: idle threads of MKL spin for some 0.2 s
@@ -125,24 +125,24 @@ OTHERS: dict[str, Solver] = {name: solver for name, solver in solve.SOLVERS.item
 SOLVERS: dict[str, Solver] = {OURS: solve.finelu_solve, **ALONE, **OTHERS}
 
 
-def rungs_for(known: MatrixTraits, others: Sequence[str]) -> list[str]:
-    """The names of the rungs for a matrix, those first that `solve` may try.
+def rungs_for(known: MatrixTraits, others: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names of the rungs for a matrix: those that `solve` may try and each library with its own order; the others.
 
     others : the other solvers that are installed; finelu calls the same libraries.
     """
-    found = []
+    first, rest = [], []
+    of_table = [recipe for rung in choose.rungs(known).values() for recipe in rung.recipes]
     for recipe in iterative():
         if known.definite or not isinstance(recipe, IC0 | ICT):
-            first, *_ = choose.methods(known, recipe, alone=False)
-            methods = (first, "gmres") if first == "bicgstab" else (first,)
-            found += [(recipe, named(recipe, method)) for method in methods]
+            method, *_ = choose.methods(known, recipe, alone=False)
+            names = [named(recipe, m) for m in ((method, "gmres") if method == "bicgstab" else (method,))]
+            (first if recipe in of_table else rest).extend(names)
     symmetric = known.kind == "hermitian" and not known.complex
     for recipe in direct():
         package = PACKAGES.get(recipe.backend)
         if (package is None or package in others) and (symmetric or recipe.backend != "feral"):
-            found.append((recipe, named(recipe, "")))
-    of_table = [recipe for rung in choose.rungs(known).values() for recipe in rung.recipes]
-    return [name for _, name in sorted(found, key=lambda pair: pair[0] not in of_table)]
+            (first if recipe.ordering == "auto" else rest).append(named(recipe, ""))
+    return first, rest
 
 
 def features(S: sp.csr_matrix) -> dict[str, Any]:
@@ -251,7 +251,8 @@ def measure_one(
 ) -> None:
     S = finelu.read_matrix(path)
     run.matrices[name] = features(S)
-    names = [OURS, *rungs_for(traits(as_csr(S, diagonal=False)), others), *others]
+    first, rest = rungs_for(traits(as_csr(S, diagonal=False)), others)
+    names = [OURS, *first, *others, *rest]
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / f"{name}.npz"  # a process that begins anew reads it sooner
         sp.save_npz(copy, S, compressed=False)

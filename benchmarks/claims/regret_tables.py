@@ -186,7 +186,8 @@ def worst_table(run: Run) -> str:
     for name in sorted(by_median, key=lambda name: -math.inf if math.isnan(by_median[name]) else -by_median[name]):
         facts, record = run.matrices[name], solve_record(run, name, OURS)
         (ms, rung), (other_ms, other) = (least(run, name, names(run, name)) for names in (rungs_of, others_of))
-        took = "; ".join(map(attempt_in_words, record.detail.get("tried", []))) or record.detail["status"]
+        tried = [a | {"outcome": a["outcome"].partition(":")[0]} for a in record.detail.get("tried", [])]
+        took = "; ".join(map(attempt_in_words, tried)) or record.detail["status"]
         lines.append(
             (name, facts["n"], f"{kind_of(run, name)}, {shape_of(facts)}", by_median[name], by_least[name],
              record.numeric_ms, took, ms, rung, other_ms, other or "-", ours.get(name))
@@ -223,7 +224,8 @@ def page(run: Run) -> str:
         "kernels compiled before; medians of interleaved runs after the first, of the first alone where a solver is "
         "far from the best. Regret: the time of `finelu.solve` over that of its best rung alone. Graph: network where "
         f"complete factors take fewer than {PLANE:g} n^1.5 flops, or fewer than half of the entries have a partner. A "
-        "solver that was stopped has at least the time shown.\n"
+        "solver that was stopped has at least the time shown. Where the seconds for a system were spent early (see the "
+        "end of the page), not all rungs ran, or only once, and its regret is a lower bound or noise.\n"
     )
     text += "\n## Claims\n\n" + table(CLAIMS, claims(run))
     text += "\n## Regret by kind\n\n" + kind_table(run)
