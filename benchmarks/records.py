@@ -107,7 +107,6 @@ OLDER = {
     ),
     UNCOMMITTED: (
         "calls-gpu-nvidia-h100-2026-11-25",
-        "robustness-2-core-amd-epyc-2026-11-25",
         "schwarz-cpu-16-core-intel-xeon-2026-11-25",
         "solve-gpu-nvidia-h100-2026-11-25",
     ),

@@ -88,6 +88,13 @@ def folder() -> Path | None:
 
 def write(path: Path, content: bytes) -> None:
     """Write a file that other processes see whole or not at all. Raises OSError."""
+    try:
+        _write(path, content)
+    except FileNotFoundError:  # another process has just emptied the folder
+        _write(path, content)
+
+
+def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     name = f"{path}.{os.getpid()}.{threading.get_ident()}"
     try:

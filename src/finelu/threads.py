@@ -146,14 +146,15 @@ def each(items: int, make: Callable[..., Any], begin: Callable[[], Any] | None =
     """[make(t) for t in range(items)], shared among the threads.
 
     make : Python code that spends most of its time in kernels without Python's lock. If it raises, the other items are
-        made all the same, and then the first failure is raised.
+        made all the same, and then the first failure is raised. After KernelMissing, or what else is no Exception, no
+        further item is begun.
     begin : called once per thread; its result is then the second argument of make.
     """
     if items == 0:
         return []
     numbers, ended = iter(range(items)), SimpleQueue[None]()  # in C: no interrupt leaves its lock taken
     made: list[Any] = [None] * items
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
 
     def work() -> None:
         own: tuple[Any, ...] | None = () if begin is None else None
@@ -164,21 +165,22 @@ def each(items: int, make: Callable[..., Any], begin: Callable[[], Any] | None =
                 made[t] = make(t, *(own or ()))
             except Exception as failure:
                 failures.append(failure)
-            except BaseException:
+            except BaseException as failure:
+                failures.insert(0, failure)
                 for _ in numbers:  # no further item is begun
-                    pass
+                    ended.put(None)
                 raise
             finally:
                 ended.put(None)
 
-    run(work, items)
-    for _ in range(items):
-        ended.get()
-    if failures:
-        try:
+    try:
+        run(work, items)
+        for _ in range(items):
+            ended.get()
+        if failures:
             raise failures[0]
-        finally:
-            failures.clear()  # it holds the frames that hold the list, and so all their arrays
+    finally:
+        failures.clear()  # it holds the frames that hold the list, and so all their arrays
     return made
 
 
@@ -230,7 +232,7 @@ class Task:
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...] = ()):
         self._work: Any = function, args
-        self._limit, self._otherwise = deadline.current(), here.otherwise  # of the caller
+        self._limit, self._otherwise = deadline.current(), here.otherwise  # of the caller, which they may keep alive
         self._taken: dict[str, bool] = {}  # "by a thread", once that is settled
         self._over, self._result = False, None
         self._error: BaseException | None = None
@@ -246,9 +248,10 @@ class Task:
         """Run the function, unless the task was cancelled; called by one thread."""
         if self._taken.setdefault("by a thread", True):
             (function, args), self._work = self._work, None
-            before, here.otherwise = here.otherwise, self._otherwise
+            limit, self._limit = self._limit, None
+            before, here.otherwise, self._otherwise = here.otherwise, self._otherwise, None
             try:
-                with deadline.under(self._limit):
+                with deadline.under(limit):
                     self._result = function(*args)
             except BaseException as error:
                 self._error = error

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from ast import literal_eval
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +18,13 @@ import scipy.sparse as sp
 from programs import WAIT, ended
 
 import finelu as fl
-from finelu import compiling, threads
+from finelu import compiling, deadline, threads
 from finelu.auto import background, first_answer
 from finelu.auto.first_answer import FirstAnswer, fill_bound
-from finelu.errors import ParameterError
+from finelu.errors import OutOfTime, ParameterError
 from finelu.kernels.reference import products
+from finelu.krylov.criterion import Criterion
+from finelu.krylov.residual import Residual
 from finelu.ordering import with_little_fill
 
 GIVEN = {"FINELU_BACKGROUND": "1", "FINELU_SILENT": "", "FINELU_KERNELS": "compile"}
@@ -157,6 +161,66 @@ os.wait()
     assert (status, sorted(out.split("\n"))) == (0, sorted(["True True True", "0 False True", "False", ""]))
 
 
+def test_after_a_failure_no_other_is_begun_and_one_line_says_so(tmp_path):
+    code = STANDS_IN + "begin().wait()\nfor key in 'ab':\n    print(background.possible(key))"
+    status, out, err = ended(code, "sys.exit(3)", FINELU_CACHE=str(tmp_path), **GIVEN)
+    assert (status, out) == (0, "False\nFalse\n")
+    assert err.splitlines() == [background.BEGUN, background.FAILED.format(3)]
+
+
+def test_one_that_was_ended_from_here_has_not_failed_and_leaves_nothing_open(tmp_path):
+    code = "import warnings\nwarnings.simplefilter('error')\n" + STANDS_IN
+    code += "begin()\nbackground.end('system')\nprint(background.possible('other'))\n"
+    code += "background.begin('third', {})\nbackground._background.process.wait()\nbackground.begin('fourth', {})"
+    status, out, err = ended(code, "", FINELU_CACHE=str(tmp_path), **GIVEN)
+    assert (status, out, err) == (0, "True\n", background.BEGUN + "\n")
+
+
+def test_one_on_which_another_call_relies_is_not_ended(tmp_path):
+    code = STANDS_IN + "first = begin()\nbackground.begin('other', {})\nbackground.end('system')\nprint(first.poll())"
+    status, out, _ = ended(code, "time.sleep(100)", FINELU_CACHE=str(tmp_path), **GIVEN)
+    assert (status, out) == (0, "None\n")
+
+
+def test_a_broken_pipe_does_not_end_the_program(tmp_path):
+    code = (
+        STANDS_IN
+        + """
+import signal
+import threading
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+background.PROGRAM = "pass"
+background.begin("system", {"A": bytes(10**7)})
+background._background.process.wait()
+for thread in threading.enumerate():
+    if thread.name == "finelu_background":
+        thread.join()
+print("alive")
+"""
+    )
+    status, out, _ = ended(code, "", FINELU_CACHE=str(tmp_path), **GIVEN)
+    assert (status, out) == (0, "alive\n")
+
+
+def test_it_has_the_path_of_its_parent_few_threads_and_a_limit(tmp_path):
+    code = (
+        STANDS_IN
+        + """
+import pathlib
+from finelu import threads
+sys.path += [pathlib.Path("/"), "relative"]
+threads.set_num_threads(5)
+background.PROGRAM = background.PROGRAM.replace("print(", "call = (")
+print(begin().wait())
+"""
+    )
+    seen = f"open({str(tmp_path / 'seen')!r}, 'w').write(repr((sys.path[-2:], background.get_num_threads(), call)))"
+    assert ended(code, seen, FINELU_CACHE=str(tmp_path), **GIVEN)[:2] == (0, "0\n")
+    path, number, call = literal_eval((tmp_path / "seen").read_text())
+    assert path[0] == "/" and Path(path[1]).is_absolute()
+    assert (number, call) == (background.MOST_THREADS, {"time_limit": background.LIMIT})
+
+
 @pytest.fixture
 def alone(monkeypatch):
     """As in a program, where kernels are not compiled eagerly."""
@@ -175,6 +239,16 @@ def test_the_variable_and_the_folder_decide(alone):
         FirstAnswer((fl.gallery.poisson5(4), np.ones(16)), 1e-8, 0.0, "auto", None, np.inf)
     alone.setenv(background.BACKGROUND, "1")
     assert background.possible("system")
+    for name, value in {
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "PMI_SIZE": "2",
+        "SLURM_STEP_NUM_TASKS": "8",
+        "PMIX_RANK": "1",
+    }.items():
+        alone.setenv(name, value)
+        assert not background.possible("system")
+        alone.setenv(name, "0")
+        assert background.possible("system")
     alone.setattr(sys, "executable", "/usr/bin/editor")
     assert not background.possible("system")
 
@@ -190,6 +264,22 @@ def test_a_call_ends_at_its_first_missing_kernel_in_any_thread(meanwhile):
         with pytest.raises(compiling.KernelMissing) as ended_by:
             call()
         assert ended_by.value.answer == "an answer"
+
+
+@pytest.mark.parametrize("items", [2, 8])
+def test_a_kernel_that_only_a_helper_misses_ends_the_call(meanwhile, items):
+    helper_ended = threading.Event()
+
+    def make(number):
+        if threading.current_thread() is not threading.main_thread():
+            helper_ended.set()
+            compiling.begun()
+        assert helper_ended.wait(WAIT)
+
+    meanwhile(threads, _pool=None, _wanted=2)
+    meanwhile(compiling.here, otherwise=lambda: "an answer")
+    with pytest.raises(compiling.KernelMissing):
+        threads.each(items, make)
 
 
 @pytest.fixture
@@ -289,16 +379,15 @@ def hermitian():
     [fl.gallery.poisson7(8), fl.gallery.convection_diffusion(7), circuit(), circuit(np.complex64), hermitian()],
     ids=["definite", "general", "zero on the diagonal", "complex64", "Hermitian"],
 )
-@pytest.mark.parametrize("costly", [False, True], ids=["factors", "products"])
+@pytest.mark.parametrize("iterative", [False, True], ids=["factors", "products"])
 @pytest.mark.parametrize("columns", [(), (1,), (2,)], ids=str)
-def test_it_solves_to_the_tolerance_without_a_kernel(first, everywhere, A, costly, columns):
-    if costly:
-        everywhere("SECONDS", {"superlu": (1.0, 1.0, 1.0)})
-        everywhere("RATES", first_answer.RATES.__class__(columnwise=1.0))
+def test_it_solves_to_the_tolerance_without_a_kernel(first, everywhere, A, iterative, columns):
+    if iterative:
+        costly(everywhere)
     b = np.random.default_rng(0).standard_normal((A.shape[0], *columns)).astype(A.real.dtype)
     solutions, why = first(A, b)
     definite = (A.diagonal().real > 0).all() and abs(A - A.conj().T).max() == 0
-    if costly and not definite:
+    if iterative and not definite:
         assert solutions is None and why == first_answer.COSTLY
         return
     assert why == ""
@@ -307,7 +396,7 @@ def test_it_solves_to_the_tolerance_without_a_kernel(first, everywhere, A, costl
         assert solution.converged and rest <= 1e-8 * np.linalg.norm(column)
         assert solution.residual_norm == pytest.approx(rest, rel=1e-3, abs=1e-12)
         assert len(solution.history) == solution.iterations + 1
-        assert solution.method == ("cg" if costly else "refinement")
+        assert solution.method == ("cg" if iterative else "refinement")
         assert solution.x.dtype == np.result_type(A.dtype, np.float64)
 
 
@@ -334,6 +423,99 @@ def test_the_criterion_is_that_of_any_other_answer(first, criterion):
     ((solution,), _) = first(A, A @ np.ones(A.shape[0]), criterion=criterion)
     assert (solution.row_residual is None) == (criterion == "residual")
     assert solution.converged and (solution.row_residual or 0.0) <= 1e-8
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [(np.float64, 1e168), (np.float64, 1e-168), (np.float32, 1e25), (np.float32, 1e-25)],
+)
+def test_rows_are_looked_at_whatever_the_scale(dtype, scale):
+    A, large = sp.csr_array(fl.gallery.poisson5(20)), 1e12 if dtype == np.float64 else 1e6
+    A.data[A.indptr[37] : A.indptr[38]] *= large
+    b, x = np.ones(400, dtype), np.zeros(400, dtype)
+    b[37] = large
+    x[37] = 0.25 / scale  # solves the large row alone
+    A = (A * scale).astype(dtype)
+    own = Residual(first_answer._Operator(checked(A)), b, first_answer.NUMPY)
+    usual = Residual(first_answer._Operator(fl.as_csr(A)), b)
+    sizes = [Criterion("auto", residual, b)(b, x, large)[1] for residual in (own, usual)]
+    assert sizes[0] == pytest.approx(sizes[1], rel=1e-3) and sizes[0] > 0.1 * large
+
+
+def costly(everywhere):
+    """Complete factors are never expected to be cheap."""
+    everywhere("SECONDS", {"superlu": (1.0, 1.0, 1.0)})
+    everywhere("RATES", first_answer.RATES.__class__(columnwise=1.0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "of_A"),
+    [(np.float32, 1e-17, 1), (np.float64, 1e-17, 1), (np.float64, 1e180, 1e168), (np.float64, 1.0, 1e-168)],
+)
+def test_iterations_reach_the_tolerance_whatever_the_scale(first, everywhere, dtype, size, of_A):
+    costly(everywhere)
+    A, b = (of_A * fl.gallery.poisson5(150)).astype(dtype), np.zeros(22500, dtype)
+    b[11325] = size
+    ((solution,), _) = first(A, b, rtol=1e-4)
+    with np.errstate(over="raise"):
+        rest = (b - A.astype(float) @ solution.x.astype(float)) / size
+    assert solution.method == "cg" and np.linalg.norm(rest) <= 1e-4
+
+
+def test_where_zero_is_good_enough_it_is_the_answer(first):
+    A, b = fl.gallery.poisson5(4), np.zeros((16, 3))
+    b[:, 0], b[:, 2] = 1, 1e-6
+    (solutions, why) = first(A, b, atol=1e-5)
+    assert why == "" and all(solution.converged for solution in solutions)
+    assert [solution.x.any() for solution in solutions] == [True, False, False]
+    assert [solution.residual_norm for solution in solutions[1:]] == [0.0, pytest.approx(4e-6)]
+    ((solution,), _) = first(A, np.zeros(16))
+    assert solution.converged and not solution.x.any()
+    assert first(A, np.full(16, 1e-25)) == (None, "")  # is magnified by the usual way
+
+
+def test_where_rows_would_be_exchanged_the_bound_is_that_of_exchanges(first, meanwhile):
+    A = sp.csr_array(fl.gallery.poisson5(30)).astype(float)
+    A.data = np.random.default_rng(0).standard_normal(A.nnz)
+    A.setdiag(1e-12)
+    bounds, bound = [], first_answer.fill_bound
+    meanwhile(first_answer, fill_bound=lambda pattern: bounds.append(bound(pattern)) or bounds[-1])
+    answer = FirstAnswer((A, np.ones(900)), 1e-8, 0.0, "auto", None, np.inf)
+    assert answer.recipe.ordering == "colamd" and answer._factors().nnz <= bounds[0].nnz
+
+
+def test_an_attempt_ends_in_time_and_says_so(first, meanwhile):
+    meanwhile(first_answer, OVERRUN=0.0)
+    assert first(fl.gallery.poisson5(4), np.ones(16)) == (None, first_answer.LATE)
+    with deadline.limited(compiling.now()), pytest.raises(OutOfTime):
+        first_answer._exact_sums(np.array([0, 1]), np.ones(1), (np.ones(1), np.ones(1)))
+
+
+def test_half_of_the_time_that_is_left_is_for_the_usual_way(first):
+    answer = FirstAnswer((fl.gallery.poisson5(4), np.ones(16)), 1e-8, 0.0, "auto", None, compiling.now() + 4)
+    assert 1 < answer._seconds(100.0) <= 2
+
+
+def test_a_failure_leaves_the_call_to_the_usual_way_and_is_named(first, meanwhile):
+    def fails(*_):
+        raise ArithmeticError("odd")
+
+    ended, A, b = [], fl.gallery.poisson5(4), np.ones(16)
+    meanwhile(background, end=ended.append)
+    meanwhile(FirstAnswer, _solve=fails)
+    assert first(A, b) == (None, first_answer.FAILED.format(ArithmeticError("odd"))) and len(ended) == 1
+    meanwhile(first_answer, fill_bound=fails)
+    answer = FirstAnswer((A, b), 1e-8, 0.0, "auto", None, np.inf)
+    assert not answer and "ArithmeticError('odd')" in answer.refused and answer.b is None and answer._A is None
+
+
+def test_exact_sums_have_their_time(first, meanwhile):
+    A, b = fl.gallery.poisson5(4), np.ones(16)
+    assert first(A, b, rtol=1e-15) == (None, first_answer.COSTLY)
+    assert first(A, b, rtol=1e-13)[0] is not None and first(A, b, rtol=0.0, atol=1e-10)[0] is not None
+    meanwhile(first_answer, EXACT_SECONDS=1.0)
+    assert first(A, b, rtol=1e-13) == (None, first_answer.COSTLY)
+    assert first(A, b)[0] is not None
 
 
 def test_a_matrix_that_is_singular_is_left_to_the_usual_way(first):
@@ -374,6 +556,7 @@ def test_neither_time_nor_memory_is_exceeded(first):
     A, b = circuit(), np.ones(216)
     assert first(A, b, end=compiling.now()) == (None, first_answer.COSTLY)
     assert first(A, b, memory=100.0) == (None, first_answer.COSTLY)
+    assert first(A, b, memory=10.0 * A.data.nbytes) == (None, first_answer.COSTLY)  # for the work alone
     assert first(A, b, memory=1e9)[0] is not None
 
 
@@ -403,7 +586,8 @@ def test_what_the_caller_gave_is_as_it_was(first):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
-def test_the_forms_of_kernels_are_their_references(dtype):
+def test_the_forms_of_kernels_are_their_references(dtype, meanwhile):
+    meanwhile(first_answer, BLOCK=7)
     random = np.random.default_rng(1)
 
     def numbers(*shape):

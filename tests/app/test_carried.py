@@ -170,11 +170,13 @@ def test_an_archive_of_other_sources_is_told_of_in_one_line(solved, carried, tmp
     assert err.count(f"finelu: {other} was made of other sources") == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", None], ids=["empty", "short", "members"])
+@pytest.mark.parametrize("content", [b"", b"PK", None, 5], ids=["empty", "short", "members", "features"])
 def test_a_damaged_archive_is_told_of_in_one_line(solved, carried, tmp_path, content):
     made = tmp_path / "binaries" / carried.name
     made.parent.mkdir()
-    if content is None:
+    if content == 5:
+        changed(carried, made.parent, features=content)
+    elif content is None:
         with zipfile.ZipFile(carried) as old, zipfile.ZipFile(made, "w") as new:
             for name in old.namelist():
                 new.writestr(name, old.read(name) if name == "index.json" else b"nothing")

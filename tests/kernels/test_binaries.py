@@ -261,7 +261,7 @@ def test_other_errors_of_the_driver_are_raised(carried, launch):
 def nvrtc(cache_folder, monkeypatch):
     """A function that returns nvrtc.py as a new process has it, with stand-ins for CuPy and NVRTC; `log` has what was
     compiled."""
-    version, log = [13, 0], []
+    version, build, log = [13, 0], ["V13.0.48"], []
 
     def compile_using_nvrtc(source, options, arch, filename, names, cache_in_memory):
         log.append(names[0])
@@ -279,7 +279,15 @@ def nvrtc(cache_folder, monkeypatch):
     runtime = SimpleNamespace(getDevice=lambda: 0)
     modules = numpy_for_cupy.modules(cuda=SimpleNamespace(runtime=runtime, Device=Device), __version__="14")
     modules["cupy.cuda.compiler"] = SimpleNamespace(compile_using_nvrtc=compile_using_nvrtc)
-    modules["cupy_backends.cuda.libs"] = SimpleNamespace(nvrtc=SimpleNamespace(getVersion=lambda: tuple(version)))
+    modules["cupy_backends.cuda.libs"] = SimpleNamespace(
+        nvrtc=SimpleNamespace(
+            getVersion=lambda: tuple(version),
+            createProgram=lambda source, name, headers, include_names: 1,
+            compileProgram=lambda program, options: None,
+            getPTX=lambda program: f"// {build[0]}\n.version".encode(),
+            destroyProgram=lambda program: None,
+        )
+    )
     for name, stand_in in modules.items():
         monkeypatch.setitem(sys.modules, name, stand_in)
     monkeypatch.setenv("FINELU_BACKGROUND", "0")
@@ -287,7 +295,9 @@ def nvrtc(cache_folder, monkeypatch):
     binaries.archive.cache_clear()
 
     def process():
-        return SimpleNamespace(log=log, version=version, **runpy.run_path(str(LAUNCH.with_name("nvrtc.py"))))
+        return SimpleNamespace(
+            log=log, version=version, build=build, **runpy.run_path(str(LAUNCH.with_name("nvrtc.py")))
+        )
 
     return process
 
@@ -317,11 +327,14 @@ def test_kept_code_of_another_text_or_compiler_is_not_used(nvrtc, monkeypatch):
     process = nvrtc()
     process.machine_code("levels", INT)
     assert process.log == [INT, INT]
+    process.build[0] = "V13.0.88"
+    nvrtc().machine_code("levels", INT)
+    assert process.log == [INT, INT, INT]
     monkeypatch.setattr(binaries, "source", lambda stem: sources.source(stem) + "// changed")
     binaries.digest.cache_clear()
     nvrtc().machine_code("levels", INT)
     binaries.digest.cache_clear()
-    assert process.log == [INT, INT, INT]
+    assert process.log == [INT, INT, INT, INT]
 
 
 @pytest.mark.parametrize("content", [b"", b"1\n", b"no head", b"[]\ncode", b'[1, "levels", "name"]\ncode'])
@@ -367,10 +380,12 @@ def test_the_common_instances_of_a_type_are_compiled_ahead(nvrtc, cache_folder, 
 
 def test_nothing_is_compiled_ahead_on_demand_or_in_a_forked_child(nvrtc, monkeypatch):
     process = nvrtc()
+    monkeypatch.setitem(process._compile_ahead.__globals__, "available_cores", lambda: 3)
     process.machine_code("products", "product<float, int>")
     monkeypatch.setenv("FINELU_BACKGROUND", "1")
     process._after_fork()
     process.machine_code("products", "product<double, int>")
+    ended()
     assert process.log == ["product<float, int>", "product<double, int>"]
 
 
@@ -378,7 +393,11 @@ def test_nothing_is_compiled_ahead_on_demand_or_in_a_forked_child(nvrtc, monkeyp
 @pytest.mark.parametrize("index", instances.INDICES)
 def test_common_instances_are_instances(value, index):
     for stem, name in instances.common(value, index):
-        if stem not in ("elimination", "candidates"):  # which have one shape in other types
+        one_shape = stem in ("elimination", "candidates") and (value, index) not in (
+            ("double", "int"),
+            ("float", "int"),
+        )
+        if not one_shape:  # as these have in other types
             assert name in instances.CARRIED[stem]
 
 

@@ -158,6 +158,18 @@ def test_solve_and_sequence_take_the_criterion():
     assert of_rows(A, b, blind.step(b=b).x) > 1e-4
 
 
+@pytest.mark.parametrize("criterion", ["auto", "backward"])
+def test_columns_of_a_matrix_and_reversed_vectors_are_read_as_they_are(criterion, backend):
+    A, b, _ = penalty(1e9)
+    wide = backend.move(np.stack([b, np.full_like(b, 1e18)], axis=1))
+    for given in (wide[:, 0], backend.move(b[::-1].copy())[::-1]):
+        sequence, plain = (fl.Sequence(rtol=1e-8, recipe="ic0", criterion=criterion) for _ in range(2))
+        steps = [sequence.step(backend.move(A), given) for _ in range(3)]
+        wanted = [plain.step(backend.move(A), backend.move(b)) for _ in range(3)]
+        assert [step.status for step in steps] == [step.status for step in wanted]
+        assert [step.row_residual for step in steps] == [step.row_residual for step in wanted]
+
+
 def chain(n=31, factor=1000.0):
     """x_k = factor x_(k-1): of 90 decades."""
     A = sp.diags([np.ones(n), -factor * np.ones(n - 1)], [0, -1]).tocsr()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -29,20 +30,25 @@ from finelu.auto.solve import solve
 solve(**background.received())
 """
 BEGUN = (
-    "finelu: SciPy gives this answer, while a process in the background compiles kernels (FINELU_BACKGROUND=0: wait)"
+    "finelu: a process in the background compiles kernels, while SciPy looks for the answer (FINELU_BACKGROUND=0: wait)"
 )
+FAILED = "finelu: the process that compiles kernels in the background ended with status {}, so calls compile their own"
 LEAST_PRIORITY = 19  # of `os.nice`
+MOST_THREADS = 2  # of the process
+LIMIT = 30.0  # s that its solve may take, without compiling
+SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")  # variables: how many processes a launcher began
 
 
 class _Background:
-    """process : the last one that was begun.  tried : the keys of all systems for which one was; the last is `key`."""
+    """process : the last one that was begun and not ended from here.  tried : the keys of all systems that had one;
+    the last is `key`.  shared : whether a second call relies on it.  failed : whether one ended by a failure."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.tried: set[Any] = set()
         self.key: Any = None
-        self.forked = self.said = False
-        self.lock = threading.Lock()
+        self.forked = self.said = self.shared = self.failed = False
+        self.lock = threading.RLock()
 
     @property
     def works(self) -> bool:
@@ -73,9 +79,24 @@ def possible(key: Any) -> bool:
     key : of the system, hashable.
     Raises ParameterError if the variable is neither 0 nor 1.
     """
-    if not background_is_wanted() or compiling.eager or _background.forked or not _is_python() or not _is_kept():
+    if not background_is_wanted() or compiling.eager or _background.forked or _has_failed() or _is_one_of_many():
         return False
-    return _background.works or key not in _background.tried
+    return _is_python() and _is_kept() and (_background.works or key not in _background.tried)
+
+
+def _has_failed() -> bool:
+    """Whether such a process ended by a failure, as the next would; a line says so once."""
+    process = _background.process
+    if process is not None and (status := process.poll()) and not _background.failed:
+        _background.failed = True
+        compiling.tell(FAILED.format(status))
+    return _background.failed
+
+
+def _is_one_of_many() -> bool:
+    """Whether MPI began this process together with others, whose processes in the background would be as many."""
+    several = any(os.environ.get(name, "") not in ("", "0", "1") for name in SIZES)
+    return several or os.environ.get("PMIX_RANK", "0") != "0"
 
 
 def _is_python() -> bool:
@@ -98,15 +119,18 @@ def begin(key: Any, call: dict[str, Any]) -> bool:
     """
     with _background.lock:
         if _background.works:
+            _background.shared = True
             return True
-        _background.key = key
+        end()
+        _background.key, _background.shared = key, False
         _background.tried.add(key)
-        packed = pickle.dumps((get_num_threads(), call), protocol=5)
+        packed = pickle.dumps((min(get_num_threads(), MOST_THREADS), call | {"time_limit": LIMIT}), protocol=5)
         environment = os.environ | {BACKGROUND: "0", compiling.SILENT: "1"}
         environment |= {"FINELU_CACHE": "", "NUMBA_CACHE_DIR": str(folder())}  # whatever the working folder is now
         try:
+            path = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str | os.PathLike)]
             _background.process = process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM.format(path=sys.path)],
+                [sys.executable, "-P", "-c", PROGRAM.format(path=path)],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -123,6 +147,8 @@ def begin(key: Any, call: dict[str, Any]) -> bool:
 
 
 def _send(pipe: Any, packed: bytes) -> None:
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})  # of this thread: it may end the program
     left = memoryview(packed)
     with suppress(OSError, ValueError):  # it has ended
         while left:
@@ -131,11 +157,16 @@ def _send(pipe: Any, packed: bytes) -> None:
 
 @atexit.register
 def end(key: Any = None) -> None:
-    """End the process; with a key only if it was begun for that system."""
-    process = _background.process
-    if key in (None, _background.key) and process is not None and process.poll() is None:
-        process.kill()
-        process.wait()
+    """End the process; with a key only if it was begun for that system, and no other call relies on it."""
+    with _background.lock:
+        if key is not None and (key != _background.key or _background.shared):
+            return
+        process, _background.process = _background.process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            with suppress(OSError):
+                process.stdin.close()  # type: ignore[union-attr]
 
 
 def received() -> dict[str, Any]:

@@ -7,6 +7,7 @@ else conjugate gradients, for a Hermitian A with a positive diagonal. x has to p
 
 from __future__ import annotations
 
+import copy
 import math
 from contextlib import suppress
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from finelu.auto.ladder import TINY
 from finelu.auto.precision import precise
 from finelu.compiling import now
 from finelu.device import free_memory, on_gpu
-from finelu.errors import FineluError
+from finelu.errors import FineluError, OutOfTime
 from finelu.krylov.criterion import Criterion
 from finelu.krylov.residual import Residual
 from finelu.matrix import CSR
@@ -43,19 +44,29 @@ LEAST_FILL = 10.0  # entries of L and U for one of A, as a rule: a bound that wo
 LEAST_ITERATIONS = 50  # of conjugate gradients that are worth beginning
 DENSE = 10.0  # times the square root of the number of rows: a row with more entries is ordered last
 MOST_SQUARES = 1e7  # products that A^H A may take, whose pattern bounds the fill where rows are exchanged
+MOST_SHARE = 0.5  # of the time that is left: the usual way needs the rest where this one finds nothing
+OVERRUN = 2.0  # times the expected time at most, after which the attempt ends
+WORK = 20.0  # times the bytes of A: what this way takes besides factors
+LEAST_RTOL = 1e-14  # that refinement reaches soon
+NEAR = 1e3  # roundings of a row below which a tolerance takes exact sums
+EXACT_SECONDS = 3e-6  # per entry of A, for the exact sums of all steps
+BLOCK = 4096  # rows whose exact sums are formed together
 SPLIT = 2.0**27 + 1  # times a number of 53 digits, to divide it into two with 26 each
 CHEAP = "its cost, bounded before, is small"
 DEFINITE = "A may be positive definite, and complete factors may be costly"
 MEANWHILE = "kernels were not compiled yet: SciPy gave this answer, and a process in the background compiles them"
-COSTLY = f"no answer by SciPy was expected within {MOST_SECONDS:g} s, so this call compiled its kernels"
+COSTLY = f"no answer by SciPy was expected within {MOST_SECONDS:g} s and the memory, so this call compiled its kernels"
 NO_PROCESS = "no process could be begun to compile kernels in the background, so this call compiled its own"
 NO_ANSWER = "SciPy found no answer that passes the test, so this call compiled its kernels"
+LATE = "the time for an answer by SciPy was over before there was one, so this call compiled its kernels"
+FAILED = "the answer by SciPy failed ({!r}), so this call compiled its kernels"
 
 
 class FirstAnswer:
-    """The answer for one call of `solve` with the default recipe and method, on the host. It is false if there is none:
-    if kernels cannot be compiled in the background, if the answer is not expected to be cheap, or where A or b may be
-    faulty, which the usual way reports.
+    """The answer for one call of `solve` with the default recipe and method, on the host.
+
+    bool(answer) tells whether there is to be one. There is none if kernels cannot be compiled in the background, if it
+    is not expected to be cheap, or where A or b may be faulty, which the usual way reports.
 
     Calls no kernel. Cost: a reverse Cuthill-McKee ordering, and some passes over the entries.
     given : A and b, as `solve` takes them.
@@ -77,14 +88,18 @@ class FirstAnswer:
         self._A: Any = None
         self.b: Any = None
         self._most = 0  # iterations of conjugate gradients
-        with suppress(FineluError, MemoryError, ValueError):  # ValueError: arrays that are no matrix
+        with suppress(Exception):  # the usual way takes A and b, or says what is wrong with them
             if (system := _taken(*given)) is not None:
                 A, self.b = precise(_csr(system[0]), system[1], rtol)
                 self._A = A.tosparse().astype(self.b.dtype, copy=False)
         if self._A is not None and background.possible(self._key):
-            with suppress(MemoryError):
+            try:
                 self.recipe = self._chosen()
-            self.refused = "" if self else COSTLY
+                self.refused = "" if self else COSTLY
+            except Exception as error:
+                self.refused = FAILED.format(error)
+        if not self:
+            self._A = self.b = None
 
     def __bool__(self) -> bool:
         return self.recipe is not None
@@ -92,28 +107,42 @@ class FirstAnswer:
     def solve(self) -> list[Solution] | None:
         """A Solution for each column of b; None if one does not pass its test. Meanwhile kernels are compiled."""
         A, b = self.given
-        call = {"A": sp.csr_array(A.tosparse() if isinstance(A, CSR) else A), "b": np.asarray(b), "rtol": self.rtol}
-        call |= {"atol": self.atol, "criterion": self.criterion, "memory_limit": self.memory}
-        if not background.begin(self._key, call):
-            self.refused = NO_PROCESS
-            return None
-        found = []
+        begun, start = False, now()
         try:
-            with deadline.limited(self.end), one_blas_thread():
-                start = now()
-                F = self._factors() if isinstance(self.recipe, SparseLU) else None
-                made = now() - start
-                for column in self.b.reshape(self._A.shape[0], -1).T:
-                    found.append(self._solve(np.ascontiguousarray(column), F, made))
-                    made = 0.0
-        except (FineluError, MemoryError):
-            found = [None]
-        solutions = [solution for solution in found if solution is not None]
-        if len(solutions) == len(found):
-            return solutions
-        background.end(self._key)
-        self.refused = NO_ANSWER
+            call = {"A": sp.csr_array(A.tosparse() if isinstance(A, CSR) else A), "b": np.asarray(b)}
+            call |= {"rtol": self.rtol, "atol": self.atol, "criterion": self.criterion, "memory_limit": self.memory}
+            begun, self.refused = background.begin(self._key, call), NO_PROCESS
+            if begun:
+                with deadline.limited(start + self._seconds(OVERRUN * MOST_SECONDS)), one_blas_thread():
+                    solutions = self._solutions()
+                self.refused = "" if solutions else NO_ANSWER
+                if solutions:
+                    return solutions
+        except OutOfTime:
+            self.refused = LATE
+        except FineluError:
+            self.refused = NO_ANSWER
+        except Exception as error:
+            self.refused = FAILED.format(error)
+        if begun:
+            background.end(self._key)
+        self._A = self.b = None
         return None
+
+    def _seconds(self, most: float) -> float:
+        """This time, but no more than the usual way can spare."""
+        return min(most, MOST_SHARE * (self.end - now()))
+
+    def _solutions(self) -> list[Solution] | None:
+        start = now()
+        F = self._factors() if isinstance(self.recipe, SparseLU) else None
+        found, made = [], now() - start
+        for column in self.b.reshape(self._A.shape[0], -1).T:
+            if (solution := self._solve(np.ascontiguousarray(column), F, made)) is None:
+                return None
+            found.append(solution)
+            made = 0.0
+        return found
 
     @property
     def _key(self) -> Any:
@@ -122,13 +151,23 @@ class FirstAnswer:
 
     def _chosen(self) -> SparseLU | Jacobi | None:
         """The recipe of an answer that is expected to be cheap."""
-        A, n, seconds = self._A, self._A.shape[0], min(MOST_SECONDS, (self.end - now()) / 2)
+        A, n, seconds = self._A, self._A.shape[0], self._seconds(MOST_SECONDS)
         row, entry, flop = SECONDS["superlu"]
         diagonal, columns = A.diagonal(), self.b.size // n
+        memory = USABLE * free_memory(A.data) if self.memory is None else self.memory
+        memory -= WORK * (A.data.nbytes + A.indices.nbytes)
+        wanted = max(self.rtol, self.atol / (euclidean(self.b.ravel()) or 1.0))  # at least, of all columns
+        if wanted < LEAST_RTOL or memory < 0:
+            return None
+        if wanted < NEAR * (A.nnz / n + 1) * np.finfo(A.dtype).eps:
+            seconds -= columns * EXACT_SECONDS * A.nnz
         if LEAST_FILL * (row * n + entry * A.nnz) <= seconds:
             pattern, longest = _pattern(A), int(np.diff(A.indptr).max())
             paired = pattern.multiply(pattern.T).nnz >= SYMMETRIC_PATTERN * A.nnz
-            ordering, fill = (MMD if paired and bool(diagonal.all()) else COLAMD), Fill(0, math.inf)
+            largest = np.zeros(n, A.data.real.dtype)
+            np.maximum.at(largest, A.indices, abs(A.data))
+            kept = bool(diagonal.all()) and bool((abs(diagonal) >= PIVOT * largest).all())
+            ordering, fill = (MMD if paired and kept else COLAMD), Fill(0, math.inf)
             if ordering == MMD:
                 fill = fill_bound(pattern)
             elif float((np.diff(A.indptr).astype(float) ** 2).sum()) <= MOST_SQUARES:
@@ -138,7 +177,6 @@ class FirstAnswer:
             if sparse and RATES.columnwise * A.nnz < expected:
                 expected, fill = RATES.columnwise * A.nnz, Fill(COLUMN_FILL * A.nnz, 0.0)
             expected += columns * (RATES.overhead + RATES.cg * fill.nnz)
-            memory = USABLE * free_memory(A.data) if self.memory is None else self.memory
             if expected <= seconds and fill.nnz * (A.dtype.itemsize + A.indices.itemsize) <= memory:
                 return SparseLU(ordering=ordering, backend="superlu")
         self._most = int(seconds / columns / (RATES.overhead + RATES.cg * (A.nnz + n)))
@@ -164,8 +202,11 @@ class FirstAnswer:
         start, x, r = now(), np.zeros_like(b), b
         size = scale = euclidean(b)
         target, norms, steps = max(self.rtol * scale, self.atol), [scale], 0
-        if not TINY <= scale < math.inf or target >= scale:
+        if scale == math.inf:
             return None
+        if target >= scale:  # x = 0 is good enough
+            history = np.array(norms)
+            return Solution(x, Status.CONVERGED, 0, scale, history, recurrence=history, seen=(MEANWHILE,))
         while size > target and steps < REFINEMENTS:
             deadline.check()
             if F is not None:
@@ -201,8 +242,13 @@ class FirstAnswer:
 
 
 def euclidean(v: Any) -> float:
-    """||v||_2, without a kernel."""
-    return float(np.linalg.norm(v))
+    """||v||_2 of a vector that is not empty, without a kernel, in double precision; no square leaves the range."""
+    most = float(abs(v).max())
+    return most * float(np.linalg.norm(_wide(v) / most)) if 0 < most < math.inf else most
+
+
+def _wide(v: Any) -> Any:
+    return v.astype(np.result_type(v.dtype, np.float64), copy=False)
 
 
 def fill_bound(pattern: sp.csr_array) -> Fill:
@@ -225,7 +271,8 @@ def fill_bound(pattern: sp.csr_array) -> Fill:
 
 
 def _taken(A: Any, b: Any) -> tuple[sp.csr_array, Any] | None:
-    """A, sorted and without duplicates, and b, in dtypes that kernels take, with finite numbers; None for others.
+    """A, sorted and without duplicates, and b, in dtypes that kernels take, with finite numbers; None for others, and
+    where b is near the smallest numbers.
 
     Raises ValueError or MatrixError for what is no matrix or vector.
     """
@@ -235,8 +282,7 @@ def _taken(A: Any, b: Any) -> tuple[sp.csr_array, Any] | None:
     if not (sp.issparse(A) or dense) or on_gpu(b):
         return None
     if hasattr(A, "check_format"):
-        A = A.copy()  # the check may write to A
-        A.check_format(full_check=True)
+        copy.copy(A).check_format(full_check=True)  # it may give A other arrays
     b, n = dense_numbers(b, "b"), A.shape[0]
     if A.dtype.kind not in "biufc" or A.shape != (n, n) or b.ndim not in (1, 2) or b.shape[0] != n or not b.size:
         return None
@@ -248,8 +294,9 @@ def _taken(A: Any, b: Any) -> tuple[sp.csr_array, Any] | None:
     if not S.has_canonical_format:
         S = S.copy()
         S.sum_duplicates()
-    finite = bool(np.isfinite(S.data).all()) and bool(np.isfinite(b).all())
-    return (S, b) if finite and S.nnz else None
+    largest = abs(b).max(axis=0)
+    usual = np.isfinite(S.data).all() and ((largest == 0) | ((largest >= TINY) & (largest < math.inf))).all()
+    return (S, b) if usual and S.nnz else None
 
 
 def _csr(A: sp.csr_array) -> CSR:
@@ -264,26 +311,32 @@ def _pattern(A: sp.csr_array) -> sp.csr_array:
 def _conjugate_gradients(A: sp.csr_array, b: Any, tolerance: float, most: int) -> tuple[Any, list[float]]:
     """x of A x = b after at most `most` iterations, and the norm of the residual after each.
 
+    b : not 0.
     The diagonal of A is the preconditioner. Saad 2003, Algorithm 9.1.
     """
-    inverse = 1 / A.diagonal().real
-    x, r, norms = np.zeros_like(b), b.copy(), [math.inf]
+    inverse, real, scale = 1 / A.diagonal().real, A.dtype.type(0).real.dtype.type, euclidean(b)
+    x, r, norms = np.zeros_like(b), b / real(scale), [math.inf]
     z = inverse * r
-    p, rz = z.copy(), float(np.vdot(r, z).real)
+    p, rz = z.copy(), _inner(r, z)
     while norms[-1] > tolerance and len(norms) <= most:
         deadline.check()
         Ap = A @ p
-        curvature = float(np.vdot(p, Ap).real)
+        curvature = _inner(p, Ap)
         if not curvature > 0:  # A is not definite
             break
-        alpha = x.real.dtype.type(rz / curvature)
+        alpha = real(rz / curvature)
         x += alpha * p
         r -= alpha * Ap
         z = inverse * r
-        rz, before = float(np.vdot(r, z).real), rz
-        p = z + x.real.dtype.type(rz / before) * p
-        norms.append(euclidean(r))
-    return x, norms[1:]
+        rz, before = _inner(r, z), rz
+        p = z + real(rz / before) * p
+        norms.append(scale * euclidean(r))
+    return real(scale) * x, norms[1:]
+
+
+def _inner(u: Any, v: Any) -> float:
+    """The real part of u^H v, added up in double precision."""
+    return float(np.vdot(_wide(u), _wide(v)).real)
 
 
 class _Operator:
@@ -338,16 +391,19 @@ def _exact_sums(indptr: Any, start: Any, *products: tuple[Any, Any]) -> Any:
     products : of pairs of arrays (nnz,). The rounding error of a product is a number, too (Dekker 1971), and Python's
     fsum adds up without rounding.
     """
-    terms = []
-    for pair in products:
-        a, b = (v.astype(np.float64) for v in pair)
-        product, (high, low), (of_b, rest) = a * b, _halves(a), _halves(b)
-        terms += [product.tolist(), (((high * of_b - product) + high * rest + low * of_b) + low * rest).tolist()]
-    sums, places = np.full(start.size, np.nan), indptr.tolist()
-    for i, first in enumerate(start.tolist()):
-        row = [v for term in terms for v in term[places[i] : places[i + 1]]]
-        with suppress(OverflowError):
-            sums[i] = math.fsum([first, *row]) if all(map(math.isfinite, row)) else math.nan
+    sums = np.full(start.size, np.nan)
+    for begin in range(0, start.size, BLOCK):
+        deadline.check()
+        places = indptr[begin : begin + BLOCK + 1]
+        entries, places, terms = slice(places[0], places[-1]), (places - places[0]).tolist(), []
+        for pair in products:
+            a, b = (v[entries].astype(np.float64) for v in pair)
+            product, (high, low), (of_b, rest) = a * b, _halves(a), _halves(b)
+            terms += [product.tolist(), (((high * of_b - product) + high * rest + low * of_b) + low * rest).tolist()]
+        for i, first in enumerate(start[begin : begin + BLOCK].tolist()):
+            row = [v for term in terms for v in term[places[i] : places[i + 1]]]
+            with suppress(OverflowError):
+                sums[begin + i] = math.fsum([first, *row]) if all(map(math.isfinite, row)) else math.nan
     return sums
 
 

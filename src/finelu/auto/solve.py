@@ -76,7 +76,7 @@ def solve(
     watch : watch(iteration, residual_norm), called as the Krylov methods call it; True ends the solve.
     certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound on the error of
         x. Cost: about ten more solves with A and A^H.
-    verbose : False prints nothing; True prints one line to stderr, if that is a terminal, before kernels are compiled.
+    verbose : False prints nothing; True prints a line to stderr before kernels are compiled, and one after it.
     Returns a Solution with `explain()`. For several columns it has residual_norm, history and status of the worst
     column, and the iterations of all. `converged` is True only if the returned x passes the test. The residual is
     computed anew for this, and in twice the precision if rounding could have made it small. Otherwise x is the best

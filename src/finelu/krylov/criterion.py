@@ -67,7 +67,7 @@ class Criterion:
     """
 
     def __init__(self, kind: str, residual: Residual, b: Any):
-        self.kind, self.residual, self.b = kind, residual, b
+        self.kind, self.residual, self.b = kind, residual, namespace(b).ascontiguousarray(b)
         self.norm = math.inf
         self.rows: float | None = None
         self.uneven = 1.0

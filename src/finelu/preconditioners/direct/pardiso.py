@@ -68,8 +68,11 @@ def _beside_python() -> Any:
     if "PYPARDISO_MKL_RT" in os.environ or not find_spec("pypardiso"):
         return None
     folder = Path(sys.prefix, *(("Library", "bin") if os.name == "nt" else ("lib",)))
-    found = sorted(file for file in folder.glob("*mkl_rt*") if ".so" in file.name or file.suffix in (".dll", ".dylib"))
-    return ctypes.CDLL(str(found[0])) if found else None
+    found = [file for file in folder.glob("*mkl_rt*") if ".so" in file.name or file.suffix in (".dll", ".dylib")]
+    for file in sorted(found, key=lambda file: len(file.name)):
+        with suppress(OSError):  # it is damaged
+            return ctypes.CDLL(str(file))
+    return None
 
 
 def _by_pypardiso() -> Any:

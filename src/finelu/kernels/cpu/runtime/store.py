@@ -74,7 +74,7 @@ def records(packed: bytes) -> Iterator[Record]:
             content = packed[behind : behind + first + second + third]
             if zlib.crc32(head + content) != int(checksum):
                 raise Damaged("its bytes are not those that were written")
-        except (ValueError, TypeError) as error:
+        except Exception as error:  # whatever comes of a damaged file
             raise Damaged(str(error)) from error
         yield Record(*names, content[:first], content[first : first + second], content[first + second :])
         at = behind + len(content)
@@ -216,10 +216,12 @@ class Archive(machine_code.Archive):
         self.members: dict[str, dict[str, Record]] = {}
         self.names: frozenset[str] = frozenset()
         self.sources: dict[str, str] = {}
+        self.features: list[str] = []
         self.outdated = False
         try:
             if self.index:
                 self.names, self.sources = frozenset(self.zip.namelist()), dict(self.index["sources"])
+                self.features = list(self.index["features"])
         except Exception as error:  # whatever comes of a damaged file
             self.refuse(error)
 
@@ -233,7 +235,7 @@ class Archive(machine_code.Archive):
         return (
             self.index.get("made_for") == MADE_FOR
             and self.index.get("triple") == processor()[0]
-            and all(f"+{feature}" in features for feature in self.index["features"])
+            and all(f"+{feature}" in features for feature in self.features)
         )
 
     def holds(self, store: Store) -> bool:
@@ -264,7 +266,7 @@ def archive() -> Archive | None:
         return None
     paths = sorted(BINARIES.glob(f"*-{MADE_FOR}.zip"))
     found = [each for each in map(Archive, paths) if each.index and each.suits()]
-    return max(found, key=lambda each: len(each.index["features"]), default=None)
+    return max(found, key=lambda each: len(each.features), default=None)
 
 
 os.register_at_fork(after_in_child=archive.cache_clear)  # an open file has one position for parent and child

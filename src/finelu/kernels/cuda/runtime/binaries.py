@@ -92,7 +92,7 @@ class Kept:
                 raise ValueError("its bytes are not those that were written")
         except OSError:
             return None
-        except (ValueError, TypeError) as error:
+        except Exception as error:  # whatever comes of a damaged file
             compiling.tell(f"finelu: {path} is damaged ({error}); the kernel is compiled anew")
             with contextlib.suppress(OSError):
                 path.unlink()

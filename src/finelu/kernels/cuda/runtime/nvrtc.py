@@ -13,6 +13,7 @@ import os
 import re
 import threading
 from collections import deque
+from contextlib import suppress
 from functools import cache
 
 import cupy
@@ -67,7 +68,18 @@ def _made_by(device: int) -> tuple[object, ...]:
     """All that decides the code of a source on a device, CuPy's own options included."""
     capability = cupy.cuda.Device(device).compute_capability
     as_ptx = os.environ.get("CUPY_COMPILE_WITH_PTX", "")
-    return cupy.__version__, nvrtc.getVersion(), OPTIONS, OF_CUPY, capability, as_ptx
+    return cupy.__version__, nvrtc.getVersion(), _build(), OPTIONS, OF_CUPY, capability, as_ptx
+
+
+@cache
+def _build() -> str:
+    """The compiler's own name of its build, from the head of the PTX of an empty program."""
+    program = nvrtc.createProgram("", "empty.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, ())
+        return "".join(line for line in nvrtc.getPTX(program).decode().splitlines() if line.startswith("//"))
+    finally:
+        nvrtc.destroyProgram(program)
 
 
 def _compiled(device: int, stem: str, template_id: str) -> tuple[bytes, str]:
@@ -94,10 +106,19 @@ def _compile_ahead(device: int, template_id: str) -> None:
         key = device, stem, instance
         known = key in _ahead or (carried and carried.holds(stem, instance)) or kept(stem, device).find(instance)
         if not known:
-            _ahead[key] = task = Task(_compiled, key)
+            _ahead[key] = task = Task(_keep_ahead, (key,))
             _waiting.append(task)
-    for _ in range(min(available_cores() - 1, MOST_THREADS, len(_waiting))):
-        threading.Thread(target=_work, name="finelu_nvrtc").start()
+    with suppress(RuntimeError):  # no further thread can be begun: each call compiles its own
+        for _ in range(min(available_cores() - 1, MOST_THREADS, len(_waiting))):
+            threading.Thread(target=_work, name="finelu_nvrtc").start()
+
+
+def _keep_ahead(key: tuple[int, str, str]) -> tuple[bytes, str]:
+    """Compile an instance that no call has asked for. Once it is kept, nothing else needs to hold it."""
+    found = _compiled(*key)
+    if kept(key[1], key[0]).find(key[2]) is not None:
+        _ahead.pop(key, None)
+    return found
 
 
 def _work() -> None:
