@@ -128,20 +128,21 @@ SOLVERS: dict[str, Solver] = {OURS: solve.finelu_solve, **ALONE, **OTHERS}
 def rungs_for(known: MatrixTraits, others: Sequence[str]) -> tuple[list[str], list[str]]:
     """The names of the rungs for a matrix: those that `solve` may try and each library with its own order; the others.
 
+    Complete factors come before others: where they take too long, their count tells it at once.
     others : the other solvers that are installed; finelu calls the same libraries.
     """
     first, rest = [], []
+    symmetric = known.kind == "hermitian" and not known.complex
+    for recipe in direct():
+        package = PACKAGES.get(recipe.backend)
+        if (package is None or package in others) and (symmetric or recipe.backend != "feral"):
+            (first if recipe.ordering == "auto" else rest).append(named(recipe, ""))
     of_table = [recipe for rung in choose.rungs(known).values() for recipe in rung.recipes]
     for recipe in iterative():
         if known.definite or not isinstance(recipe, IC0 | ICT):
             method, *_ = choose.methods(known, recipe, alone=False)
             names = [named(recipe, m) for m in ((method, "gmres") if method == "bicgstab" else (method,))]
             (first if recipe in of_table else rest).extend(names)
-    symmetric = known.kind == "hermitian" and not known.complex
-    for recipe in direct():
-        package = PACKAGES.get(recipe.backend)
-        if (package is None or package in others) and (symmetric or recipe.backend != "feral"):
-            (first if recipe.ordering == "auto" else rest).append(named(recipe, ""))
     return first, rest
 
 
