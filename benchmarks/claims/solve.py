@@ -64,8 +64,8 @@ PARTS = ("systems", "first")
 # The solvers ----------------------------------------------------------------------------------------------------------
 
 
-def finelu_solve(S: sp.csr_matrix, b: Any, end: float, extra: Any = None) -> dict[str, Any]:
-    solution = finelu.solve(S, b, rtol=RTOL, time_limit=max(end - time.perf_counter(), 0.0))
+def finelu_solve(S: sp.csr_matrix, b: Any, end: float, extra: Any = None, **options: Any) -> dict[str, Any]:
+    solution = finelu.solve(S, b, rtol=RTOL, time_limit=max(end - time.perf_counter(), 0.0), **options)
     said = solution.status.name.lower().replace("_", " ")
     tried = [
         {"recipe": a.recipe, "method": a.method, "outcome": a.outcome, "iterations": a.iterations,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +128,15 @@ class Worker:
             self.child.kill()
             self.child.join()
             self.child = None
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A block during which `count` other processes compute without a pause; they are ended with it."""
+    processes = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

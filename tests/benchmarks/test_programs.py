@@ -30,6 +30,7 @@ from benchmarks.claims import (  # noqa: E402
     parilut,
     parilut_quality,
     parilut_steps,
+    regret,
     robustness,
     schwarz,
     sequence,
@@ -55,6 +56,11 @@ PROGRAMS = {
     "parilut": (parilut, ["--cpu", "--matrices", TWO, *ONE_THREAD], {*parilut.RECIPES}),
     "parilut_quality": (parilut_quality, ["--cpu", "--matrices", "poisson5:20,20"], {"cg", "gmres"}),
     "parilut_steps": (parilut_steps, ["--cpu", "--matrices", ONE, "--threads", "1,2"], {"ParICT", "ParILUT"}),
+    "regret": (
+        regret,
+        [FOLDER, "--matrices", "poisson", *ONE_THREAD],
+        {"finelu.solve", "IC0() cg", "SparseLU()", "splu"},
+    ),
     "robustness": (robustness, [FOLDER, "--solvers", "MultilevelILU,ILU0,spilu", *ONE_THREAD], {"ILU0", "spilu"}),
     "schwarz": (schwarz, ["--cpu", "--matrices", ONE], {"Schwarz", "exact", "MILU0", "adapted"}),
     "sequence": (sequence, ["--matrices", ONE], {sequence.SOLVES, sequence.SEQUENCE}),
@@ -75,7 +81,14 @@ PROGRAMS = {
     "syncfree": (syncfree, ["--cpu", "--matrices", ONE], {"ilu0"}),
 }
 FIGURES = {"fgbilu": 2, "parilut_papers": 5}
-AGAIN = ("calls", "solve", "robustness", "fgbilu", "ilupack")  # those that make the page from the record alone
+AGAIN = (
+    "calls",
+    "regret",
+    "solve",
+    "robustness",
+    "fgbilu",
+    "ilupack",
+)  # those that make the page from the record alone
 
 
 @pytest.fixture

@@ -1,0 +1,204 @@
+"""The benchmark of regret: rungs alone, rounds of runs, and the regret of a rule by a record."""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from finelu import gallery
+from finelu.matrix import as_csr
+from finelu.matrix.traits import traits
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.claims import regret  # noqa: E402
+from benchmarks.claims.regret_tables import (  # noqa: E402
+    claims,
+    kind_of,
+    least_ms,
+    of_solve,
+    shape_of,
+    size_of,
+)
+from benchmarks.claims.regret_tables import regret as regret_of  # noqa: E402
+from benchmarks.harness.record import Run  # noqa: E402
+from benchmarks.harness.worker import busy_processes  # noqa: E402
+
+SPD, UNSYMMETRIC, SADDLE = gallery.poisson5(12), gallery.convection_diffusion(9, 9), gallery.stokes(6)
+
+
+# Rungs alone ----------------------------------------------------------------------------------------------------------
+
+
+def rungs_of(S, others=("nbklu", "feral", "pypardiso")):
+    """The rungs for S: the first, the rest, and all."""
+    first, rest = regret.rungs_for(traits(as_csr(S, diagonal=False)), others)
+    return first, rest, first + rest
+
+
+@pytest.mark.parametrize("name", ["IC0() cg", "Jacobi() cg", "ILUT() bicgstab", "SparseLU()", "MultilevelILU() gmres"])
+def test_a_rung_alone_is_the_only_attempt(name):
+    result = regret.once(name, sp.csr_matrix(SPD), 60.0)
+    assert result["status"] == ""
+    ((recipe, method),) = [(a["recipe"], a["method"]) for a in result["tried"]]
+    assert regret.named(recipe, method) == name
+
+
+def test_no_other_rung_follows_one_that_fails():
+    result = regret.once("ILU0() bicgstab", sp.csr_matrix(SADDLE), 60.0)
+    assert result["status"] and [a["recipe"] for a in result["tried"]] == ["ILU0()"]
+
+
+def test_rungs_fit_the_matrix_and_those_of_the_table_come_first():
+    (first, rest, spd), (_, _, unsymmetric), (_, _, saddle) = map(rungs_of, (SPD, UNSYMMETRIC, SADDLE))
+    assert {"IC0() cg", "ICT() cg", "SparseLU(backend='feral')"} <= set(spd)
+    assert not [name for name in unsymmetric if name.startswith(("IC0", "ICT")) or "feral" in name]
+    assert {"ILU0() bicgstab", "ILU0() gmres", "SparseLU(ordering='mmd', backend='pardiso')"} <= set(unsymmetric)
+    assert {"SparseLU()", "IC0() cg", "SparseLU(backend='klu')"} <= set(first)
+    assert {"Jacobi() cg", "SparseLU(ordering='amd', backend='klu')"} <= set(rest)
+    assert set(spd + unsymmetric + saddle) <= set(regret.SOLVERS)
+
+
+def test_only_installed_libraries_have_rungs():
+    _, _, names = rungs_of(UNSYMMETRIC, ["splu"])
+    backends = {name.partition("backend=")[2].strip("')") for name in names if name.startswith("SparseLU")}
+    assert backends == {"", "superlu"}
+
+
+def test_features_count_the_fill_and_can_be_recorded():
+    facts = regret.features(sp.csr_matrix(SPD))
+    assert facts["n"] == 144 and facts["definite"] and facts["diagonal_usable"] and facts["longest_row"] == 5
+    assert facts["fill"] > facts["nnz"] and facts["flops"] > facts["fill"]
+
+
+def test_x_has_to_pass_the_test_by_rows_too(monkeypatch):
+    pair = 1e6 * np.array([[1.0, 1.0], [1.0, 1.0 + 1e-6]])
+    S = sp.block_diag([pair] * 200 + [np.eye(1)], format="csr")
+
+    def solved(error):
+        def solver(S, b, end, extra=None):
+            x = sp.linalg.spsolve(S.tocsc(), b)
+            x[-1] += error
+            return {"x": x, "iterations": 1, "status": ""}
+
+        return solver
+
+    monkeypatch.setitem(regret.SOLVERS, "splu", solved(0.0))
+    assert regret.once("splu", S, 60.0)["status"] == ""
+    monkeypatch.setitem(regret.SOLVERS, "splu", solved(2e-8))
+    found = regret.once("splu", S, 60.0)
+    assert found["status"].startswith("rows ") and found["residual"] < 1e-8
+
+
+# Rounds ---------------------------------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """A worker whose solvers take the given seconds, or fail with the given status."""
+
+    def __init__(self, outcomes):
+        self.outcomes, self.asked, self.stops = outcomes, [], 0
+
+    def ask(self, path, name, limit):
+        self.asked.append((name, limit))
+        found = self.outcomes[name]
+        return {"status": found, "seconds": limit} if isinstance(found, str) else {"status": "", "seconds": found}
+
+    def stop(self):
+        self.stops += 1
+
+
+def test_only_solvers_near_the_best_run_again():
+    worker = Scripted({"ours": 2.0, "best": 1.0, "far": 4.0, "fails": "singular"})
+    results = regret.rounds(worker, "path", list(worker.outcomes), 10.0, math.inf)
+    runs = {name: len(found) for name, found in results.items()}
+    assert runs == {"ours": 1 + regret.ROUNDS, "best": 1 + regret.ROUNDS, "far": 1, "fails": 1}
+    assert worker.stops == 0
+    rounds = [tuple(name for name, _ in worker.asked[4 + 2 * k : 6 + 2 * k]) for k in range(regret.ROUNDS)]
+    assert {frozenset(r) for r in rounds} == {frozenset({"ours", "best"})} and len(set(rounds)) == 2
+
+
+def test_a_solver_is_stopped_after_a_multiple_of_the_best_and_solve_is_not():
+    worker = Scripted({"ours": 0.5, "SparseLU()": "out of time", "late": "time"})
+    regret.rounds(worker, "path", list(worker.outcomes), 10.0, math.inf)
+    limits = dict(worker.asked)
+    assert limits == {"ours": 10.0, "SparseLU()": 0.5 * regret.LATE, "late": 0.5 * regret.LATE}
+    assert worker.stops == 1  # a library may go on
+
+
+def test_a_record_has_the_median_of_the_warm_runs_or_the_failure():
+    fine = [{"status": "", "seconds": s, "residual": 1e-9} for s in (9.0, 3.0, 1.0, 2.0)]
+    record = regret.record_of("A", "SparseLU()", fine, 2)
+    assert record.numeric_ms == 2000.0 and record.detail["runs"] == [3.0, 1.0, 2.0] and record.detail["first"] == 9.0
+    assert record.who == "finelu" and least_ms(record) == 1000.0
+    assert regret.record_of("A", "splu", fine[:1], 2).numeric_ms == 9000.0
+    failed = regret.record_of("A", "splu", [fine[0], {"status": "crashed"}, fine[1]], 2)
+    assert failed.detail["status"] == "crashed" and failed.numeric_ms is None and failed.who == "splu"
+
+
+def test_busy_processes_run_during_the_block_only():
+    with busy_processes(2) as processes:
+        assert [process.poll() for process in processes] == [None, None]
+    assert all(process.poll() is not None for process in processes)
+
+
+# The regret of a rule -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run():
+    """Two systems: on A the rung ILU0() bicgstab fails after 1 s, SparseLU() takes 2 s, `solve` 5 s, splu 10 s."""
+    made = Run("regret", {"name": "box"}, "2026-01-02")
+    facts = {"n": 1000, "flops": 1e3, "paired": 1.0, "kind": "general", "definite": False}
+    made.matrices = {"A": facts, "B": facts | {"n": 30_000, "flops": 1e9, "kind": "hermitian", "definite": True}}
+    times = {
+        "A": {"finelu.solve": 5.0, "ILU0() bicgstab": "breakdown", "SparseLU()": 2.0, "splu": 10.0},
+        "B": {"finelu.solve": 1.0, "ILU0() bicgstab": 1.0, "SparseLU()": 4.0, "splu": 0.5},
+    }
+    for matrix, outcomes in times.items():
+        for name, found in outcomes.items():
+            status, seconds = (found, 1.0) if isinstance(found, str) else ("", found)
+            results = [{"status": status, "seconds": seconds}, {"status": status, "seconds": 0.8 * seconds}]
+            made.records.append(regret.record_of(matrix, name, [*results, results[0]] if not status else results, 2))
+    for record in made.records:
+        record.detail["tried"] = []
+    return made
+
+
+def test_the_regret_of_solve_and_of_other_rules_follows_from_the_record(run):
+    assert regret_of(of_solve, run) == pytest.approx({"A": 2.5, "B": 1.0})
+    direct_if_small = regret_of(lambda A: "SparseLU()" if A["n"] < 10_000 else "ILU0() bicgstab", run)
+    assert direct_if_small == pytest.approx({"A": 1.0, "B": 1.0})
+    assert regret_of(of_solve, run, least_ms) == pytest.approx({"A": 2.5, "B": 1.0})
+
+
+def test_a_rule_pays_for_what_fails_first(run):
+    first_ilu = regret_of(lambda A: ["ILU0() bicgstab", "SparseLU()"], run)
+    assert first_ilu == pytest.approx({"A": (1.0 + 1.8) / 1.8, "B": 1.0})
+    assert regret_of(lambda A: "ILU0() bicgstab", run)["A"] == math.inf
+    assert math.isnan(regret_of(lambda A: "ILU9()", run)["A"])
+
+
+def test_a_system_that_no_rung_solves_has_no_regret(run):
+    for record in run.find("A", who="finelu"):
+        record.detail["status"] = "time"
+    assert set(regret_of(of_solve, run)) == {"B"}
+
+
+def test_systems_are_grouped_by_kind_graph_and_size(run):
+    assert [kind_of(run, name) for name in "AB"] == ["unsymmetric", "SPD"]
+    assert [shape_of(run.matrices[name]) for name in "AB"] == ["network", "mesh"]
+    assert shape_of(run.matrices["B"] | {"paired": 0.1}) == "network"
+    assert [size_of(run.matrices[name]) for name in "AB"] == ["below 2,000", "20,000 or more"]
+    run.find("B", variant="SparseLU()")[0].detail["tried"] = [{"outcome": "indefinite"}]
+    assert kind_of(run, "B") == "symmetric indefinite"
+
+
+def test_claims_compare_with_the_rungs_and_with_the_others(run):
+    (_, _, own, holds, _), (_, _, others, _, _), _ = claims(run)
+    assert own.startswith("1.58 on 2, 2.5 (A)") and holds == "no"
+    assert others.startswith("1 on 2, 0.5 (B)")
