@@ -6,6 +6,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg
 from krylov_cases import DTYPES, name, residual, system
 
+from finelu import ILU0, gallery
 from finelu.errors import ParameterError
 from finelu.kernels import kernels_for, monitor
 from finelu.krylov import fgmres, gmres, minres
@@ -62,6 +63,35 @@ def test_convergence_on_the_left_is_that_of_the_true_residual(backend, dtype, re
     solution = gmres(A, b, M=M, rtol=1e-4, restart=restart, maxiter=2000, side="left")
     assert solution.converged and solution.x.dtype == dtype
     assert float(backend.xp.linalg.norm(b - A @ solution.x)) <= 1.01e-4 * float(backend.xp.linalg.norm(b))
+
+
+def rows_hidden_by_m(backend, n=20):
+    A = sp.diags([np.full(n - 1, -0.4), np.linspace(1, 3, n), np.full(n - 1, -0.3)], [-1, 0, 1])
+    M = sp.diags(np.where(np.arange(n) % 2, 1, 1e-6))
+    return backend.move(A.tocsr()), backend.move(M.tocsr()), backend.xp.ones(n)
+
+
+def rows_of_two_sizes(backend, n=400):
+    A = backend.move((sp.diags(np.where(np.arange(n) < n // 2, 1, 1e6)) @ gallery.poisson5(20)).tocsr())
+    return A, ILU0().factor(A), backend.xp.ones(n)
+
+
+@pytest.mark.parametrize("case", [rows_hidden_by_m, rows_of_two_sizes], ids=name)
+@pytest.mark.parametrize("rtol", [1e-2, 1e-5])
+def test_on_the_left_a_claim_that_leaves_the_true_residual_large_is_followed_by_another_cycle(backend, case, rtol):
+    A, M, b = case(backend)
+    solution = gmres(A, b, M=M, rtol=rtol, side="left")
+    assert solution.converged
+    assert float(backend.xp.linalg.norm(b - A @ solution.x)) <= 1.01 * rtol * float(backend.xp.linalg.norm(b))
+    for maxiter in range(1, 20):  # also where the first claim is the last iteration
+        assert gmres(A, b, M=M, rtol=rtol, side="left", maxiter=maxiter).status is Status.MAX_ITERATIONS
+
+
+@pytest.mark.parametrize("case", [rows_hidden_by_m, rows_of_two_sizes], ids=name)
+def test_on_the_left_a_tolerance_below_rounding_stagnates(backend, case):
+    A, M, b = case(backend)
+    solution = gmres(A, b, M=M, rtol=0, side="left")
+    assert solution.status is Status.STAGNATED and solution.iterations < 150
 
 
 def test_the_side_does_not_matter_without_a_preconditioner_and_a_singular_one_breaks_down():

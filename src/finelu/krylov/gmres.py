@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from finelu.errors import ParameterError, meant
-from finelu.kernels.monitor import CLAIM, NORM
+from finelu.kernels.monitor import CLAIM, CLAIMED, CODE, NORM, RUNNING
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
 from finelu.result import Solution
@@ -24,7 +24,8 @@ class GMRES(Method):
         Gram-Schmidt twice: more work, in four matrix-vector products, and a basis that is orthogonal to rounding.
     side : "right" minimizes b - A x itself, of which the recurrence then knows the norm; "left" minimizes
         M^-1 (b - A x). On the left the recurrence counts in a unit in which each cycle begins with ||b - A x||: a cycle
-        ends where that is met, and the solve where the true b - A x meets rtol, too, as on the right.
+        ends where that is met, and the solve where the true b - A x meets rtol, too, as on the right. As long as a
+        cycle lowers M^-1 (b - A x) as it claims, another follows, even if b - A x has not been halved.
     maxiter counts inner iterations over all cycles (SciPy's counts cycles). callback(x) is called after each cycle,
     since x does not exist in between.
     Cost of an iteration k: one product with A, one with M, 4 n k operations (up to twice as many); memory restart + 7
@@ -88,11 +89,14 @@ def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, side: str) 
         k.arnoldi.givens_step(state, norms, loop.history, H, c, s, g)
 
     unit, claim = None, norms[CLAIM : CLAIM + 1].copy()
+    length = least = xp.full_like(claim, xp.inf)  # of M^-1 r as a cycle begins; of the last cycle that was spared
+    code = state[CODE : CODE + 1]
     while loop.cycle(r):  # line 1: r = b - A x,
         if left:
             norm, z = norms[NORM : NORM + 1], M @ r
             norms[CLAIM : CLAIM + 1] = xp.minimum(claim, norm * LEAST_GAIN)
-            unit = loop.length(z) / norm  # of the recurrence, whose first norm is ||r||
+            length = loop.length(z)
+            unit = length / norm  # of the recurrence, whose first norm is ||r||
             unit = xp.where(unit > 0, unit, 1)
             r[:] = z / unit
         k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)  # beta = ||r||, v = q_0 = r / beta
@@ -109,5 +113,9 @@ def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, side: str) 
         else:
             k.arnoldi.combine(state, Z, y, u)
             k.arnoldi.update_solution(state, u, x)
+        if left:  # the claim is of M^-1 r: as long as that falls from claim to claim, r need not be halved
+            spared = (code == CLAIMED) & (length <= least / 2)
+            least = xp.where(spared, length, least)
+            code[:] = xp.where(spared, RUNNING, code)
         loop.tell()
     return loop.end()  # line 12 is the outer loop
