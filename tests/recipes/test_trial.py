@@ -8,7 +8,7 @@ from conftest import real_matrix
 
 import finelu as fl
 from finelu import ICT, ILUT, MultilevelILU, SparseLU, gallery, krylov
-from finelu.errors import TooManyEntries, UnstableFactors
+from finelu.errors import NoFactors, StructurallySingular, TooManyEntries, UnstableFactors
 from finelu.factors import trial_residual
 from finelu.factors.base import reduction, trial_vector
 from finelu.matrix import as_csr
@@ -239,6 +239,31 @@ def test_the_next_values_begin_in_the_way_of_the_last(monkeypatch):
     assert made == [1e-3, 0.0] and F.report["trial_residual"] < 1e-6
     F.update(sp.csr_matrix(2 * A))
     assert made[2:] == [0.0] and "warning" not in F.report
+
+
+def test_where_the_next_values_have_no_such_complete_factors_others_are_made():
+    A, rng = gallery.navier_stokes(16), np.random.default_rng(0)
+    B, C, D = A.copy(), A.copy(), A.copy()
+    B.data = rng.standard_normal(A.nnz)
+    C.data = A.data * np.exp(3 * rng.standard_normal(A.nnz))
+    D.data[D.indptr[7] : D.indptr[8]] = 0
+    F, want = MultilevelILU().factor(B), MultilevelILU().factor(C)
+    assert F.report["drop_tol"] == 0 and want.report["drop_tol"] == 1e-3
+    F.update(C)  # pivots deferred, its complete factors have more entries than those of B may have
+    assert F.report["drop_tol"] == 1e-3 and F.report["matching"] is True
+    text = F.report["warning"]
+    assert "without the matching and drop_tol=0 there are no factors: " in text and "more than" in text
+    assert "those with the matching and drop_tol=0.001 were taken" in text
+    b = A @ values(A.shape[0], "float64")
+    np.testing.assert_array_equal(F.solve(b), want.solve(b))
+    F.update(B)
+    assert F.report["drop_tol"] == 0
+    with pytest.raises(StructurallySingular, match="row 7"):  # as all others
+        F.update(D)
+    with pytest.raises(NoFactors):
+        F.solve(b)
+    F.update(C)
+    np.testing.assert_array_equal(F.solve(b), want.solve(b))
 
 
 def test_a_dense_rest_is_left_for_complete_factors(monkeypatch):

@@ -114,6 +114,22 @@ class MultilevelFactors(Factors):
         self._recorded = Applications()
 
     def _refresh(self, A: CSR) -> None:
+        """Levels made as the last ones; if those were complete and A has none such, as `factor` makes them."""
+        begin, tried = perf_counter(), self._variant
+        try:
+            return self._make_best(A)
+        except (TooManyEntries, ZeroPivot, MatrixError) as error:
+            if not tried.complete:  # else its order and its bound were chosen for other values
+                raise
+            why = str(error)
+        deadline.check()
+        self._levels, self._last, self._first, self._variant = [], {}, None, variants_of(self.recipe)[0]
+        self.report = MultilevelReport(self.report.factored_on, self.report.applied_on)
+        self._make_best(A)
+        self.report.seconds = perf_counter() - begin
+        self.report.warn(f"{tried} there are no factors: {why}; those {self._variant} were taken")
+
+    def _make_best(self, A: CSR) -> None:
         """Levels made as the last ones; where a trial solve finds them poor, in the others, and the best."""
         begin, variants, tried, other = perf_counter(), variants_of(self.recipe), self._variant, ""
         size, slow, finite = np.inf, np.inf, False
