@@ -88,9 +88,9 @@ def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, side: str) 
         # line 11, one column at a time: the rotation that makes H triangular, and min ||beta e_1 - H y||
         k.arnoldi.givens_step(state, norms, loop.history, H, c, s, g)
 
-    unit, claim = None, norms[CLAIM : CLAIM + 1].copy()
-    length = least = xp.full_like(claim, xp.inf)  # of M^-1 r as a cycle begins; of the last cycle that was spared
-    code = state[CODE : CODE + 1]
+    if left:
+        claim, code = norms[CLAIM : CLAIM + 1].copy(), state[CODE : CODE + 1]
+        length = least = xp.full_like(claim, xp.inf)  # of M^-1 r as a cycle begins; of the last cycle that was spared
     while loop.cycle(r):  # line 1: r = b - A x,
         if left:
             norm, z = norms[NORM : NORM + 1], M @ r
