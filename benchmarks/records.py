@@ -123,6 +123,7 @@ OLDER = {
         "parilut-cpu-intel-r-xeon-r-processor-16-cores-2026-11-27",
         "parilut-papers-amd-epyc-2-cores-2026-11-27",
         "robustness-2-core-amd-epyc-2026-11-27",
+        "multilevel-setup-2-core-amd-epyc-2026-11-27",
     ),
     "the first answer of a process without compiled kernels is held to its time and memory since": (
         "solve-2-core-amd-epyc-shared-2026-11-27",
