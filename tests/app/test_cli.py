@@ -163,6 +163,10 @@ def test_parameters_reach_the_recipe(capsys):
     _, plain = run_json(capsys, "solve", SMALL, "--recipe", "ilu0")
     assert option["recipe"] == setting["recipe"] == repr(finelu.ILU0(shift=0.25, precision="float32"))
     assert option["iterations"] > plain["iterations"]  # a shifted factorization is a worse one here
+    options = ("--set", "sweep=paper", "--set", "sweeps=add_fraction=0.5, progressive=true")
+    _, of_sweeps = run_json(capsys, "solve", SMALL, "--recipe", "parilut", *options)
+    sweeps = finelu.Sweeps(add_fraction=0.5, progressive=True)
+    assert of_sweeps["recipe"] == repr(finelu.ParILUT(sweep="paper", sweeps=sweeps))
 
 
 def test_steps_reach_the_recipe(capsys):
@@ -414,6 +418,11 @@ BAD = [
     bad("no such recipe", SMALL, "--recipe", "ilu9", match="no recipe 'ilu9'; one of auto, .*ilu0.* is needed"),
     bad("no such parameter", SMALL, "--recipe", "jacobi", "--shift", "1", match="jacobi has no parameter 'shift'"),
     bad("no such setting", SMALL, "--recipe", "ilu0", "--set", "shfit=1", match="no parameter 'shfit'; it has shift, "),
+    bad(
+        "no such part of a setting",
+        *(SMALL, "--recipe", "parilut", "--set", "sweeps=updates=2"),
+        match="sweeps='updates=2'; a list such as initial=scaled,update=2, or NoneType is needed",
+    ),
     bad("setting without value", SMALL, "--set", "shift", match="NAME=VALUE is needed"),
     bad("not a number", SMALL, "--recipe", "ilu0", "--shift", "much", match="shift='much'; float is needed"),
     bad("no such variant", SMALL, "--recipe", "ilu0", "--variant", "fastest", match="fastest"),

@@ -229,6 +229,8 @@ def test_every_parameter_of_every_recipe_is_an_option(name):
                 "drop_tol": ("0.25", 0.25),
                 "fill": ("2.5", 2.5),
             }.get(field.name, ("3", 3))
+            if name in ("parilut", "parict") and field.name == "sweeps":
+                text, want = "initial=scaled,update=2", fl.Sweeps(initial="scaled", update=2)
             if field.name in ("symmetric", "low_memory", "matching"):
                 text, want = "no", False
         if field.name == "local":

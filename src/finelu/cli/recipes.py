@@ -48,6 +48,7 @@ def _converted(name: str, text: str, hint: Any) -> Any:
     except ValueError:
         kinds = get_args(hint) or (hint,)
         names = " or ".join("an array, in Python," if k is Any else getattr(k, "__name__", str(k)) for k in kinds)
+        names = names.replace("Sweeps", "a list such as initial=scaled,update=2,")
         raise ParameterError(f"{name}={text!r}; {names} is needed.") from None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 import numpy as np
 
@@ -134,7 +134,8 @@ def same(value: Any, default: Any) -> bool:
 
 
 def value_of(text: str, hint: Any, true: Collection[str] = ("true",), false: Collection[str] = ("false",)) -> Any:
-    """`text` as the first of the types of `hint` (int, float, bool, str, None or a union of them) that takes it.
+    """`text` as the first of the types of `hint` (int, float, bool, str, None, a class of parameters such as `Sweeps`,
+    given as "initial=scaled,update=2", or a union of them) that takes it.
 
     true, false : the texts, in small letters, for True and False. ValueError if no type takes `text`.
     """
@@ -149,6 +150,13 @@ def value_of(text: str, hint: Any, true: Collection[str] = ("true",), false: Col
             return text.lower() in true
         if kind is type(None) and text.lower() == "none":
             return None
+        if isinstance(kind, type) and issubclass(kind, Parameters) and "=" in text:
+            hints, values = get_type_hints(kind), dict[str, Any]()
+            for name, _, value in (part.strip().partition("=") for part in text.split(",")):
+                if name not in hints:
+                    raise ValueError(text)
+                values[name] = value_of(value, hints[name], true, false)
+            return kind(**values)
     if str in kinds:
         return text
     raise ValueError(text)

@@ -16,6 +16,7 @@ from finelu.preconditioners.recipe import value_of
 ANY_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 TRUE, FALSE = ("", "1", "true", "yes", "on"), ("0", "false", "no", "off")
 OF_TYPE = {int: "an integer", float: "a number", bool: "true or false", str: "a name", type(None): "none"}
+OF_FIELDS = "a list such as initial=scaled,update=2"
 # Prefixes of solvers inside another preconditioner.
 INNER = re.compile(r"(sub|coarse|mg_levels_\d+|mg_fine|mg_coarse|fieldsplit_\w+)_$")
 SMOOTHER = re.compile(r"mg_levels_\d+_(sub_)?$")
@@ -86,5 +87,5 @@ def _converted(option: str, text: str, hint: Any) -> Any:
             raise ValueError(text)
         return value_of(text, hint, TRUE, FALSE)
     except ValueError:
-        names = (OF_TYPE[kind] for kind in kinds if kind in OF_TYPE)
+        names = (OF_TYPE.get(kind) or OF_FIELDS for kind in kinds if kind is not Any)
         raise ParameterError(f"{option} {text}: {' or '.join(names)} is needed.") from None
