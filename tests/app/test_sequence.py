@@ -12,7 +12,7 @@ import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
 from finelu.auto import sequence as module
 from finelu.auto.rates import SHIPPED_ON_GPU
-from finelu.auto.reuse import RETRY, Ageing, Patience, update_in_iterations
+from finelu.auto.reuse import RETRY, UPDATE, Ageing, Patience, update_in_iterations
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.matrix import as_csr
 from finelu.ordering import OrderingJob
@@ -432,3 +432,23 @@ def test_a_small_system_on_the_gpu_is_solved_by_the_cpu(backend):
             assert solution.converged and backend.fetch(solution.x) is not solution.x
             assert any("solved on the CPU" in text for text in solution.seen) is here
             assert np.linalg.norm(b - A @ backend.fetch(solution.x)) <= 1e-8 * np.linalg.norm(b)
+
+
+def test_steps_of_growing_length_cost_less_than_with_factors_updated_by_hand():
+    """Implicit Euler steps of heat in a square, as in examples/heat.py; costs are counted in iterations."""
+    K, dt = sp.csr_matrix(gallery.poisson5(20)) * 21.0**2, 1e-4
+    s = np.sin(np.pi / 21 * np.arange(1, 21))
+    u = v = np.outer(s, s).ravel() + 0.01 * values(400, "float64")
+    sequence, F, done, by_hand = Sequence(rtol=1e-10, recipe="ic0"), None, 0, 0
+    for _ in range(20):
+        A = sp.csr_matrix(sp.identity(400) + dt * K)
+        step = sequence.step(A, u)
+        assert_solves(A, u, step, 1e-10)
+        assert len(step.attempts) <= 1 and "did not converge" not in step.explain()
+        u, done = step.x, done + step.iterations
+        F = finelu.IC0().factor(A) if F is None else F.update(A)
+        hand = finelu.cg(A, v, M=F, x0=v, rtol=1e-10)
+        v, by_hand = hand.x, by_hand + hand.iterations
+        dt *= 1.1
+    updates = sequence.decisions.count("update")
+    assert done + UPDATE * updates <= by_hand + UPDATE * 19 and "rebuild" not in sequence.decisions

@@ -22,13 +22,13 @@ from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.result import Status
 
 COMPLETE = SparseLUFactors | cudss.CudssFactors
-RETRY = 16  # updates after which what is known of old factors is forgotten, and they are tried again
+RETRY = 16  # updates after which the excess of old factors is forgotten, and they are tried again
 FRESH = 2.0  # times that iterations with factors of the present values may exceed what is expected
 # Iterations beyond those with new factors that old ones are presumed to take in their first step, until it is seen:
 # complete ones of values that differ by a part of 100 gain two digits an iteration, so that eight take four.
 FIRST, FIRST_COMPLETE = 1.0, 3.0
 # Iterations that take as long as an update, of recipes without fill; with fill by size; and of several levels.
-UPDATE, UPDATE_FILLED, UPDATE_LEVELS = 3.0, 20.0, 60.0
+UPDATE, UPDATE_FILLED, UPDATE_LEVELS = 2.0, 20.0, 60.0
 # Seconds of a step with complete factors by cuDSS: fixed, and for each entry of L and U. On an H100 an update took 3 ms
 # and mostly 0.5 to 2 ns for each of up to 1.6e8 entries (cudss-nvidia-h100-2026-11-25.md); 2 ms are for the rest.
 STEP, ENTRY = 5e-3, 1e-9
@@ -60,7 +60,7 @@ def logarithm(size: float, target: float) -> float:
 
 @dataclass
 class Ageing:
-    """What is known of factors and of older ones before them, in iterations.
+    """The iterations that factors and older ones before them have taken.
 
     price : iterations that take as long as an update.
     complete : whether the factors are those of their matrix up to rounding.
@@ -109,7 +109,7 @@ class Ageing:
         wanted : that of a solve from x = 0.
         """
         if iterations and 0 < gained < math.inf:
-            rest = max(1 - gained / wanted, 0.0)  # of what was known
+            rest = max(1 - gained / wanted, 0.0)  # of the solves before
             self.gained, self.taken = rest * self.gained + gained, rest * self.taken + iterations
 
     def renewed(self) -> None:
@@ -126,7 +126,7 @@ class Ageing:
         self.spent, self.age = self.spent + more, self.age + 1
 
     def gave_up(self, iterations: int, wanted: float) -> None:
-        """Record that old factors were given up after so many iterations, so that an update follows."""
+        """Record that old factors were given up after `iterations`, so that an update follows."""
         self._seen(self.price + max(iterations, 1), wanted)
 
     def _seen(self, more: float, wanted: float) -> None:
@@ -141,7 +141,7 @@ class Patience:
     sooner, counted in iterations.
 
     target : the residual norm to reach.
-    ageing : what is known of fresh factors.
+    ageing : the iterations of fresh factors, and the price of an update.
     old : whether the factors are those of other values; else of these, and only others could be better.
 
     Attributes after the end:

@@ -272,7 +272,7 @@ class Sequence:
         return None, decision, why
 
     def _aged(self, A: CSR) -> Ageing:
-        """What is known of factors that were just made of A."""
+        """The ageing of factors that were just made of A."""
         return Ageing(update_in_iterations(self._F, A), isinstance(self._F, COMPLETE))
 
     def _iterate(self, A: CSR, rhs: RightHandSide, way: str, made: float) -> Solution:
