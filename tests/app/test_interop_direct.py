@@ -518,7 +518,7 @@ def test_memory_of_pardiso_is_freed(calls_of):
 
 
 @blocks
-def test_threads_of_pardiso_are_as_many_as_finelu_has_and_do_not_wait(meanwhile):
+def test_threads_of_pardiso_are_as_many_as_finelu_has_at_its_analysis_and_do_not_wait(meanwhile):
     openmp, seen, at = pardiso._openmp(), [], pardiso._at
 
     def looked_at(array):  # inside of a call
@@ -526,14 +526,36 @@ def test_threads_of_pardiso_are_as_many_as_finelu_has_and_do_not_wait(meanwhile)
         return at(array)
 
     before = mkl().MKL_Get_Max_Threads(), openmp.kmp_get_blocktime()
-    F = fl.SparseLU(backend="pardiso").factor(gallery.poisson7(8))
     meanwhile(pardiso, _at=looked_at)
-    fl.set_num_threads(1)
     try:
-        F.update(gallery.poisson7(8))
+        for count, later in ((1, 2), (2, 1)):
+            seen.clear()
+            fl.set_num_threads(count)
+            F = fl.SparseLU(backend="pardiso").factor(gallery.poisson7(20))
+            fl.set_num_threads(later)
+            F.update(gallery.poisson7(20))  # MKL ends the process if it has fewer threads than at its analysis
+            assert set(seen) == {(count, 0)}
+            del F
     finally:
         fl.set_num_threads(available_cores())
-    assert seen and set(seen) == {(1, 0)} and (mkl().MKL_Get_Max_Threads(), openmp.kmp_get_blocktime()) == before
+    assert (mkl().MKL_Get_Max_Threads(), openmp.kmp_get_blocktime()) == before
+
+
+@blocks
+@pytest.mark.parametrize("work", [None, pardiso.ALONE_WORK, 2 * pardiso.ALONE_WORK])
+def test_pardiso_works_on_one_thread_where_there_is_little_work(meanwhile, work):
+    seen, threads = [], pardiso._threads
+    meanwhile(pardiso, _threads=lambda count: seen.append(count) or threads(count))
+    fl.set_num_threads(2)
+    try:
+        for A in (gallery.poisson5(40), gallery.poisson5(80)):
+            S = sp.csc_matrix(A)
+            columns = Columns(S.indptr, S.indices, S.data, S.shape)
+            pardiso.Pardiso(columns, pardiso.DISSECTION, True, None, work).factor(columns, "singular")
+    finally:
+        fl.set_num_threads(fl.threads.available_cores())
+    expected = {1} if work == pardiso.ALONE_WORK else {2} if work else {1, 2}  # without a count the entries decide
+    assert set(seen) == expected
 
 
 @blocks
@@ -612,15 +634,14 @@ def test_blocks_of_a_triangular_form_go_to_klu_even_with_pardiso():
 
 @klu
 def test_klu_is_asked_first_where_a_matrix_is_like_a_circuit(monkeypatch):
-    """Then no thread is begun that orders A in another way, and a count takes what KLU takes."""
+    """Then A is not ordered in another way, and a count takes what KLU takes."""
     wind, grid = gallery.convection_diffusion(60, 60, 1), gallery.poisson5(60)
     for A, first in ((wind, True), (grid, False)):
         costs = Ladder(fl.as_csr(A), 1e-8).costs
-        costs.begin_count(now=True)
-        assert (costs.job is None) is first is (costs.counting() == 0)
+        costs.order()
+        assert (costs.job is None) is first and costs.counting() == 0
         costs.count_fill()
         assert costs.analysis.library.name == "klu" and costs.fill.nnz > A.nnz
-        costs.end_count()
 
 
 # Dense rows, and patterns without a full structural rank, which `solve` counts with KLU and PARDISO there

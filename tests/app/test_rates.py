@@ -135,11 +135,9 @@ def test_solve_expects_what_was_measured_on_a_gpu(on_gpu):
     assert host.of_iteration("cg") == rates.SHIPPED.cg * A.nnz + rates.SHIPPED.overhead
     assert host.of_iteration("gmres") == host.of_iteration("refinement") == host.of_iteration("minres")
     assert host.of_iteration("bicg") == rates.SHIPPED.gmres * 2 * A.nnz + rates.SHIPPED.overhead  # two products
-    there.keep_pace(3.0, 1.0)
-    assert (there.pace, there.gpu_pace) == (1.0, 3.0) and there.seconds("threshold") == 3 * (A.nnz + 3)
-    host.keep_pace(3.0, 1.0)
-    assert (host.pace, host.gpu_pace) == (3.0, 1.0)
-    assert there.seconds("multilevel") == host.seconds("multilevel") / 3  # its set-up is on the CPU
+    chains = cost.Costs(A, replace(host.traits, gpu=True, levels=3 * cost.LEVELS), host.rungs, None, np.inf)
+    assert chains.of_iteration("cg") == 2.0 * A.nnz + 1.5  # a GPU follows levels one by one
+    assert host.of_iteration("cg", 3 * A.nnz) - host.of_iteration("cg") == pytest.approx(rates.SHIPPED.cg * A.nnz)
 
 
 @pytest.mark.parametrize(

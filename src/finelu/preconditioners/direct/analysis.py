@@ -189,10 +189,10 @@ def _by_library_if_better(
     if pardiso.mkl() is None:
         return analysis(feral.LDL(columns, "auto")), job
     if job.is_long:
-        return analysis(pardiso.Pardiso(columns, pardiso.DISSECTION, symmetric)), job
+        return analysis(pardiso.Pardiso(columns, pardiso.DISSECTION, symmetric, None, fill.flops)), job
     matched = symmetric and needs_matching(A)  # a given order excludes a matching
     given = None if matched else order
-    return analysis(pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, symmetric, given)), job
+    return analysis(pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, symmetric, given, fill.flops)), job
 
 
 def light_by_klu(A: CSR) -> Analysis | None:
