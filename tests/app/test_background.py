@@ -27,6 +27,7 @@ from finelu.krylov.criterion import Criterion
 from finelu.krylov.residual import Residual
 from finelu.ordering import with_little_fill
 
+ENDINGS = ".code", ".library"  # of the files of a compiled kernel
 GIVEN = {"FINELU_BACKGROUND": "1", "FINELU_SILENT": "", "FINELU_KERNELS": "compile"}
 SOLVE = """
 import numpy as np
@@ -46,7 +47,7 @@ first = solve()
 
 def kept(folder):
     """The files of compiled kernels, with their times."""
-    return {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*.library")}
+    return {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*.*") if path.suffix in ENDINGS}
 
 
 @pytest.fixture(scope="module")
