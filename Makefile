@@ -8,6 +8,8 @@ WORKERS ?= 2
 # What is kept for other runs and checkouts, all of it named by its content: compiled kernels, CUDA files that compile.
 override FINELU_CACHE := $(abspath $(or $(FINELU_CACHE),$(or $(XDG_CACHE_HOME),$(if $(HOME),$(HOME)/.cache,build))/finelu))
 export FINELU_CACHE
+# Python keeps the bytecode of the sources and of the tests: hundreds of processes would compile them anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 comma := ,
 NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
