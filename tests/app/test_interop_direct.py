@@ -151,7 +151,7 @@ def test_memory_of_factors_that_are_gone_is_freed(monkeypatch):
     del F
     gc.collect()
     assert set(made) & set(closed) == set(made[:2])
-    G = fl.SparseLU().factor(gallery.poisson7(12, 12, 12))  # an analysis that is not taken
+    G = fl.SparseLU().factor(gallery.convection_diffusion(12))  # an analysis that is not taken
     gc.collect()
     assert set(made[4:]) <= set(closed) and len(made) == 6 and G.report.backend == "superlu"
     del other
@@ -431,7 +431,7 @@ def test_pardiso_with_every_ordering_and_new_values(A, ordering, symmetric):
 @blocks
 def test_auto_takes_pardiso_where_much_work_is_counted(without):
     without("klu")
-    light, heavy, wind = gallery.poisson5(50), gallery.poisson7(14), gallery.convection_diffusion(14)
+    light, heavy, wind = gallery.poisson5(50), gallery.poisson7(14), gallery.convection_diffusion(16)
     assert [fl.SparseLU().factor(A).report.backend for A in (light, heavy, wind)] == ["superlu", "pardiso", "pardiso"]
     for recipe in (fl.SparseLU(ordering="mmd"), fl.SparseLU(matching=True), fl.SparseLU(shift=1e-9)):
         assert recipe.factor(heavy).report.backend == "superlu"
@@ -439,13 +439,13 @@ def test_auto_takes_pardiso_where_much_work_is_counted(without):
     costs.count_fill()
     first = costs.rungs["direct"].recipes[0]
     assert costs.known(first) is costs.analysis and costs.analysis.library.name == "pardiso"
-    moved = sp.csr_matrix(wind)[np.roll(np.arange(2744), 1)]  # its diagonal is weak or missing
+    moved = sp.csr_matrix(wind)[np.roll(np.arange(4096), 1)]  # its diagonal is weak or missing
     assert fl.SparseLU().factor(moved).report.backend == "superlu"
 
 
 @blocks
 def test_factors_of_pardiso_follow_what_values_are():
-    A, b = gallery.poisson7(14), np.ones(2744)
+    A, b = gallery.poisson7(16), np.ones(4096)
     other = sp.csr_matrix(A, copy=True)
     other.data[1] *= 1.5
     F = fl.SparseLU().factor(A)
@@ -485,7 +485,7 @@ def begun(meanwhile, without):
 
 @blocks
 def test_pardiso_takes_the_order_of_the_count_unless_a_dissection_pays_or_the_diagonal_is_weak(begun):
-    stokes, wind = gallery.stokes(40), gallery.convection_diffusion(14)
+    stokes, wind = gallery.stokes(40), gallery.convection_diffusion(16)
     indefinite = sp.csr_matrix(gallery.poisson5(70) - 0.3 * sp.identity(4900))
     for A, kinds in (
         (gallery.poisson5(70), [pardiso.DEFINITE]),
@@ -596,7 +596,7 @@ def test_factors_of_every_library_count_as_memory(backend):
 @pytest.mark.parametrize("recipe", [fl.SparseLU(), fl.SparseLU(backend="pardiso")], ids=["given order", "matched"])
 def test_values_far_from_those_before_lose_no_digits_by_pardiso(begun, recipe):
     rng = np.random.default_rng(5)
-    A = gallery.convection_diffusion(14)
+    A = gallery.convection_diffusion(16)
     F, other = recipe.factor(A), sp.csr_matrix(A, copy=True)
     other.data = rng.standard_normal(other.nnz)
     other.setdiag(1e-6 * other.diagonal())
