@@ -92,6 +92,7 @@ def likely_traits(A: CSR) -> MatrixTraits:
         levels=1.0,
         paired=pattern.multiply(pattern.T).nnz / A.nnz,
         mean_row=A.nnz / n,
+        longest_row=int(lengths.max(initial=0)),
         dense=int(lengths.max()) > dense_row(n),
         mirrored=(0.0,) * 5 + (0,),
         gpu=False,
