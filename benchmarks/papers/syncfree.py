@@ -19,6 +19,7 @@ only.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -301,9 +302,11 @@ def measured(options: argparse.Namespace) -> Run:
     """ILU(0) of every matrix by every routine that this machine has."""
     import finelu
 
-    gpu = not options.cpu and have_gpu()
+    gpu = not (options.cpu or options.mkl_alone) and have_gpu()
     run = new_run("syncfree", gpu=gpu, machine_name=options.machine)
     run.options = {"threads": options.threads}
+    if options.mkl_alone:
+        run.options["clock"] = "CPU time of MKL's one thread"
     if not gpu:
         print("no GPU here: the columns of finelu's GPU kernels and of cuSPARSE will be absent", flush=True)
     if not mkl.available():
@@ -311,6 +314,9 @@ def measured(options: argparse.Namespace) -> Run:
     finelu.set_num_threads(options.threads)
 
     def measure_one(case: Case) -> None:
+        if options.mkl_alone:
+            measure.mkl_ilu0(run, case, 1, time.process_time)
+            return
         if gpu:
             measure.cusparse_factorization(run, case, "ilu0")
             measure.factorization(run, case, "ilu0", "gpu")
@@ -342,6 +348,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="finelu bench syncfree", description=__doc__)
     add_sources(parser)
     parser.add_argument("--cpu", action="store_true", help="leave the GPU alone")
+    parser.add_argument(
+        "--mkl-alone",
+        action="store_true",
+        help="MKL alone, one thread, its CPU time: on a machine that does other work",
+    )
     parser.add_argument("--threads", type=int, default=1, help="of finelu and MKL on the CPU (default: %(default)s)")
     add_options(parser)
     options = parser.parse_args(argv)

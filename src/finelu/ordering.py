@@ -395,7 +395,7 @@ def with_little_fill(A: Any, ordering: str = "auto", job: OrderingJob | None = N
         return _postordered(_graph(A), ORDERS[ordering](A))
     S, order, fill = (job or OrderingJob(A, aside=False)).found()
     if metis := _metis_for(S, fill):
-        other = RECENT.get("metis", A.indptr, A.indices)
+        other: tuple[np.ndarray, Fill] | None = RECENT.get("metis", A.indptr, A.indices)
         if other is None:
             other = _postordered(S, _nested_dissection(metis, S))
             other[0].flags.writeable = False

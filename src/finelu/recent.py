@@ -62,7 +62,7 @@ class Recent:
 
 
 class _Turn:
-    """True inside a `with` if no other thread has the lock: nobody waits, since nothing has to be kept."""
+    """True inside a `with` if no other thread has the lock; no thread waits for it, since nothing has to be kept."""
 
     def __init__(self, lock: threading.Lock):
         self._lock = lock

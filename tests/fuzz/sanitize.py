@@ -599,7 +599,8 @@ def fixed_points(d):
 def adapted(d):
     for dtype in DTYPES:
         S, T = gallery.convection_diffusion(9, 8, 7, peclet=20), gallery.poisson7(8)
-        for options in ({}, {"sweep": "synchronous"}, {"sweeps": fl.Sweeps(select="approximate")}):
+        by_sweeps = {"sweep": "synchronous"}
+        for options in ({}, by_sweeps, {**by_sweeps, "sweeps": fl.Sweeps(select="approximate")}):
             preconditions(d, fl.ParILUT(steps=2, **options), S, dtype)
             preconditions(d, fl.ParICT(steps=2, **options), T, dtype, "cg")
     preconditions(d, fl.ParILUT(steps=2, sweep="asynchronous"), S, "float64")

@@ -85,7 +85,7 @@ class KLU(Library):
         self.expected, self.how = expected, (ordering, expected)
 
     def _new(self, ordering: int) -> Any:
-        """An nbklu solver, which frees what it holds by `close` only."""
+        """An nbklu solver; only its `close` frees analysis and factors."""
         solver = self._library.KLUSolver(index_bits=32, complex_values=self._complex, singular_as_error=True)
         solver.common.ordering, solver.common.tol, solver.common.scale = ordering, PIVOT, NO_SCALE
         return solver
