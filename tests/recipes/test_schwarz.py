@@ -68,16 +68,18 @@ def test_it_is_its_formula(backend, dtype, kind, combine, vectors):
         assert_close(dense(F, trans, backend), M, 1e4, abs(want).max())
 
 
+@pytest.mark.parametrize(("dtype", "rtol"), [("complex64", 1e-4), ("complex128", 1e-8)])
 @pytest.mark.parametrize("combine", ["balanced", "additive"])
 @pytest.mark.parametrize("vectors", [None, 2])
-def test_of_a_complex_symmetric_matrix_it_is_symmetric(backend, combine, vectors):
-    A = sp.csr_matrix(gallery.poisson5(11, 9) + 0.5j * sp.eye(99))
-    near = None if vectors is None else values((99, vectors), "complex128", 4)
+def test_of_a_complex_symmetric_matrix_it_is_symmetric(backend, dtype, rtol, combine, vectors):
+    A = sp.csr_matrix(gallery.poisson5(11, 9) + 0.5j * sp.eye(99)).astype(dtype)
+    near = None if vectors is None else values((99, vectors), dtype, 4)
     F = fl.Schwarz(size=12, combine=combine, near_nullspace=near).factor(backend.move(A))
     M = dense(F, "N", backend)
-    assert_close(M, combined(*pieces(A, F, near, backend.fetch), combine, "symmetric"), 1e4, abs(M).max())
+    want = combined(*pieces(A, F, near, backend.fetch), combine, "symmetric").astype(dtype)
+    assert_close(M, want, 1e4, abs(M).max())
     assert_close(M, M.T, 256, abs(M).max())
-    assert fl.sqmr(backend.move(A), backend.move(values(99, "complex128")), M=F, rtol=1e-8).converged
+    assert fl.sqmr(backend.move(A), backend.move(values(99, dtype)), M=F, rtol=rtol).converged
 
 
 def test_one_part_without_a_coarse_space_is_the_local_recipe():
