@@ -34,6 +34,27 @@ from finelu.kernels.cpu.vectors import sum_of_squares
 
 sum_of_squares(np.ones(5))
 """
+CALLED = """
+import sys
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+sys.path.insert(0, str(folder))
+(folder / "kernels_of_a_test.py").write_text('''
+from finelu.kernels.cpu.runtime.jit import compiled
+
+@compiled
+def inner(x):
+    return x + 1
+
+@compiled
+def outer(x):
+    return 2 * inner(x)
+''')
+import kernels_of_a_test as kernels
+
+print([getattr(kernels, name)(x) for name in sys.argv[2].split() for x in (3, 0.5)])
+"""
 CARRIED = """
 import sys
 from pathlib import Path
@@ -79,6 +100,22 @@ def test_others_may_read_what_is_kept(solved):
     old = os.umask(0)
     os.umask(old)
     assert {path.stat().st_mode & 0o777 for path in solved[0].rglob("*.code")} == {0o666 & ~old}
+
+
+@pytest.mark.parametrize(("first", "libraries"), [("inner outer", 0), ("outer inner", 2)])
+def test_a_kernel_serves_python_and_another_kernel(tmp_path, first, libraries):
+    """Its code for another kernel has no entry for Python, which then compiles it anew."""
+
+    def answers(names):
+        found = {"inner": "4, 1.5", "outer": "8, 3.0"}
+        status, out, err = ended(CALLED, str(tmp_path), names, FINELU_CACHE=str(tmp_path), FINELU_KERNELS="compile")
+        assert (status, out, err) == (0, f"[{', '.join(found[name] for name in names.split())}]\n", "")
+        return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*-*/*")}
+
+    kept = answers(first)
+    assert [sum(path.suffix == ending for path in kept) for ending in (".code", ".library")] == [4, libraries]
+    for names in (first, "outer inner", "outer", "inner"):
+        assert answers(names) == kept
 
 
 def test_options_that_change_code_have_code_of_their_own(solved, tmp_path):

@@ -15,6 +15,7 @@ from programs import WAIT, New, ended
 import finelu as fl
 from finelu import compiling
 
+ENDINGS = ".code", ".library"  # of the files of a compiled kernel
 PLAIN = """
 import sys
 from finelu.cli import main
@@ -41,7 +42,7 @@ def run(code, *words, **environment):
 
 def kept(folder):
     """What was compiled into a folder, with the moment of it."""
-    return {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*.library")}
+    return {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*.*") if path.suffix in ENDINGS}
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def test_update_keeps_the_analysis_and_the_storage(backend, name, variant):
         *((MILU0, {"relax": relax}, "relax") for relax in (-0.1, 1.1, np.nan, True, "half")),
         *((ILUK, {"level": level}, "level") for level in (-1, 1.5, True, "two")),
         *((recipe, {"variant": variant}, variant) for recipe in (ILU0, MILU0) for variant in ("vect", "levs")),
-        *((ILU0, {"variant": variant}, variant) for variant in ("shared", "adapt")),
+        *((ILU0, {"variant": variant}, variant) for variant in ("shared", "adapt", "natural")),
         (IC0, {"variant": "shared"}, "variant"),
     ],
 )
