@@ -44,10 +44,12 @@ pytestmark = pytest.mark.usefixtures("patient")
 
 @pytest.fixture
 def costs(everywhere, meanwhile):
-    """costs(rung=seconds, ...): what the rungs are expected to take, others 1e9 s; the analysis of the direct one."""
+    """costs(rung=seconds, ...): what the rungs are expected to take, others 1e9 s; the analysis of the direct one. It
+    does not come first."""
 
     def expected(analysis=1e-15, **seconds):
         everywhere("worth", worth)
+        everywhere("asks_first", lambda *_: False)
         meanwhile(cost.Costs, seconds=lambda self, rung: seconds.get(rung, 1e9))
         meanwhile(cost, RATES=replace(cost.RATES, analysis_row=analysis / N, analysis=0.0))
 
@@ -387,8 +389,8 @@ def test_the_judge_stays_where_all_else_costs_more(costs):
 
 
 def test_worth_demands_more_the_less_has_been_spent():
-    assert worth(1.0, elapsed=2.0, rest=1.1) and not worth(1.0, elapsed=2.0, rest=0.9)
-    assert not worth(1.0, elapsed=0.0, rest=3.9) and worth(1.0, elapsed=0.0, rest=4.1)
+    assert worth(1.0, elapsed=2.0, rest=1.6) and not worth(1.0, elapsed=2.0, rest=1.4)
+    assert not worth(1.0, elapsed=0.0, rest=9.4) and worth(1.0, elapsed=0.0, rest=9.6)
     assert not worth(np.inf, 1.0, np.inf) and not worth(0.0, 1.0, 1.0)
 
 
@@ -685,16 +687,15 @@ def test_direct_factors_that_find_no_room_are_not_begun():
 
 @EMBEDDED
 def test_few_rows_are_factored_without_a_count_but_where_memory_is_limited(meanwhile):
-    meanwhile(choose, LIGHT=0)
+    meanwhile(choose, LIGHT=POISSON.nnz)
     A = finelu.as_csr(POISSON)
     for limit, counted in ((None, False), (16 * A.n**2, False), (16 * A.n**2 - 1, True), (16 * A.nnz, True)):
         costs = ladder.Ladder(A, 1e-8, memory=limit).costs
         costs.count_fill()
         assert (costs.fill is not None) == counted and costs.counted
     assert costs.seconds("direct") == np.inf  # counted, it does not fit
-    assert finelu.SparseLU().factor(A).report.expected_nnz is None
-    larger = gallery.poisson5(50)  # 2500 rows
-    assert finelu.SparseLU().factor(larger).report.expected_nnz > larger.nnz
+    assert finelu.SparseLU().factor(gallery.poisson5(20)).report.expected_nnz is None  # 400 rows
+    assert finelu.SparseLU().factor(A).report.expected_nnz > A.nnz
 
 
 @pytest.mark.parametrize("A", [POISSON, gallery.poisson5(5)], ids=["large", "small"])
@@ -745,6 +746,35 @@ def test_a_threshold_factorization_is_doubted_where_the_cheap_one_has_failed():
     found.broken.add("cheap")
     assert found.next_rung(["threshold", "multilevel"]) == "multilevel"
     assert found.next_rung(["threshold"]) == "threshold"
+
+
+# what comes first
+
+
+def first_of(A):
+    found = ladder.Ladder(finelu.as_csr(A, diagonal=False), 1e-8)
+    return found.first()["recipe"], found.costs
+
+
+def test_complete_factors_come_first_where_their_count_says_that_they_take_less_than_some_iterations():
+    n, rng = 9000, np.random.default_rng(0)
+    child = np.arange(1, n)
+    edges = sp.csr_matrix((np.ones(n - 1), (child, (child * rng.random(n - 1)).astype(int))), shape=(n, n))
+    tree = edges + edges.T
+    network = sp.csr_matrix(sp.diags(np.asarray(tree.sum(axis=1)).ravel() + 1e-6) - tree)
+    recipe, costs = first_of(network)
+    assert recipe.startswith("SparseLU") and costs.fill.nnz <= network.nnz
+    recipe, costs = first_of(gallery.poisson5(95))  # as many rows, of one length: the count would take long
+    assert not recipe.startswith("SparseLU") and not costs.counted
+    plates = gallery.elasticity(3, 6, 10)
+    recipe, costs = first_of(plates)  # rows are long, so that iterations take long
+    assert costs.counted and recipe.startswith("SparseLU")
+    recipe, costs = first_of(gallery.elasticity(8, 8, 8))
+    assert costs.counted and not recipe.startswith("SparseLU")  # it was counted, and is too much
+    dominant = sp.csr_matrix(plates + 10 * abs(plates).max() * sp.identity(plates.shape[0]))
+    recipe, costs = first_of(dominant)
+    assert not costs.counted and not recipe.startswith("SparseLU")  # a few iterations will do
+    assert not choose.asks_first(replace(traits(finelu.as_csr(plates)), gpu=True), 0.0)
 
 
 # one route for one matrix

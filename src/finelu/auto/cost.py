@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.auto.choose import Rung
+from finelu.auto.choose import Rung, asks_first, few_iterations
 from finelu.auto.rates import current, current_on_gpu
 from finelu.compiling import now
 from finelu.deadline import limited
@@ -40,7 +40,6 @@ from finelu.scaling import require_matching
 # Only the ratios of expected times matter. No time of this run is measured, so that the same call takes the same route.
 RATES = current()
 LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
-SET_UP, MADE = 3.0, 0.5  # of cheap factors, in iterations; of others, as a part of the expected time of their rung
 SECONDS = {library: RATES.of(library) for library in ("superlu", "klu", "feral", "pardiso")}
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
 ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
@@ -103,8 +102,10 @@ class Costs:
 
     @cached_property
     def _by_amd(self) -> bool:
-        """Whether `count_fill` begins with `amd`."""
-        return self._automatic and not needs_matching(self.A)
+        """Whether `count_fill` begins with `amd`: with a matching only where no library makes it by itself."""
+        symmetric = is_mirrored(self.A)
+        by_blocks = symmetric and may_be_by_blocks(self.traits, symmetric=True, real=not self.traits.complex)
+        return self._automatic and (by_blocks or not needs_matching(self.A))
 
     def counting(self) -> float:
         """A lower bound, in seconds, for the rest of `count_fill` and the direct solve after it."""
@@ -117,6 +118,22 @@ class Costs:
         if not self.job.goes_on or may_be_by_blocks(self.traits, symmetric=symmetric, real=real, fill=fill):
             return 0.0
         return RATES.metis * self.traits.nnz + METIS_GAIN * self._of(fill)
+
+    def direct_comes_first(self, method: str) -> bool:
+        """Whether complete factors are to be tried before the cheap rung, whose first method is given.
+
+        Their fill is counted if `choose.asks_first` says so.
+        """
+        step = self.of_iteration(method)
+        if not self.counted:
+            recipe: Any = self.rungs["direct"].recipes[0]
+            if not asks_first(self.traits, self.analysis_seconds / step) or not self.in_time(self.analysis_seconds):
+                return False
+            self.order()
+            if recipe.backend != "klu" and (self.counting() > 0 or (self.light is None and self.job is None)):
+                return False
+            self.count_fill()
+        return self.seconds("direct") <= few_iterations(self.traits) * step
 
     def count_fill(self) -> None:
         """Order A as the direct solve will, and count its fill and work; leave both unknown if time runs out."""
@@ -203,10 +220,6 @@ class Costs:
         waits = max(1.0, self.traits.levels / LEVELS) if self.traits.gpu else 1.0  # a GPU follows levels one by one
         nnz = self.traits.nnz if entries is None else (self.traits.nnz + entries) / 2  # a product with A, one with M
         return waits * rates.overhead + of_method.get(method, rates.gmres * products) * nnz
-
-    def set_up(self, rung: str) -> float:
-        """The part of the expected time of a rung in which its factors are made, in seconds."""
-        return SET_UP * self.of_iteration("cg") if rung == "cheap" else MADE * self.seconds(rung)
 
     def _of(self, fill: Fill) -> float:
         """The time of a direct solve with that fill in seconds."""

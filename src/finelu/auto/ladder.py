@@ -126,7 +126,9 @@ class Ladder:
         if self.wanted < EXACT and (rung := self._complete(left)):
             return rung
         if "cheap" in left and costs.fits(costs.bytes_of("cheap")):
-            return "cheap"
+            method = methods(self.traits, self.rungs["cheap"].recipes[0], self.method, alone=False)[0]
+            light = "direct" in compared(left) and costs.fits(costs.bytes_of("direct"))
+            return "direct" if light and costs.direct_comes_first(method) else "cheap"
         left = compared(left)
         if "direct" in left and costs.fits(costs.bytes_of("direct")):
             costs.count_fill()
@@ -525,7 +527,7 @@ class Ladder:
             complete=direct,
             refine=direct and self.method == "auto",
             begins=lambda method, target: SwitchMonitor(
-                self.costs, rung, method, left, scale=rhs.scale, target=target, entries=entries, **calls
+                self.costs, method, left, scale=rhs.scale, target=target, entries=entries, **calls
             ),
             most=self.most - rhs.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,

@@ -15,9 +15,10 @@ from finelu.compiling import now
 from finelu.krylov import CYCLE, METHODS
 from finelu.result import Status
 
-CAUTION = 3.0  # how many times longer than the alternative an iteration that has just begun must be expected to take
-BUDGET = 0.25  # of the time of the alternative, that an attempt may take until any gain is enough
-PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
+# How many times longer than the alternative an attempt must be expected to take to be given up: one that has spent
+# BUDGET of the time of the alternative, and how much more one that has just begun. Most gain more digits later on.
+GAIN, CAUTION, BUDGET = 1.5, 8.0, 0.25
+PRIOR = 1 / 30  # of the digits wanted, that count as gained before the first iteration
 LEAST = 3  # iterations before anything is expected
 STILL, CYCLES = 1e-3, 3  # part of the residual that this many cycles of a restarted method must take away
 
@@ -27,7 +28,7 @@ Listener = Callable[..., Any] | None
 class SwitchMonitor:
     """A function called as `watch` at each look at an iteration; it ends the iteration by returning True.
 
-    rung, method : the rung and method of the iteration.
+    method : the method of the iteration.
     left : the rungs with which it is compared; () for no comparison.
     scale : ||b||.
     target : the residual norm to reach.
@@ -47,7 +48,6 @@ class SwitchMonitor:
     def __init__(
         self,
         costs: Costs,
-        rung: str,
         method: str,
         left: Sequence[str],
         *,
@@ -58,7 +58,7 @@ class SwitchMonitor:
         norm_callback: Listener = None,
     ):
         self.costs, self.left = costs, left
-        self.step, self.spent = costs.of_iteration(method, entries), costs.set_up(rung) if left else 0.0
+        self.step = costs.of_iteration(method, entries)
         self.scale, self.target = scale, target
         self.watch, self.norm_callback = watch, norm_callback
         self.first: float | None = None
@@ -94,7 +94,7 @@ class SwitchMonitor:
         wanted = math.log(max(self.first / self.target, 1.0))
         gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
         rest = elapsed * (wanted / (gained + PRIOR * wanted) - 1)
-        self.change = better(self.costs, self.left, self.spent + elapsed, rest)
+        self.change = better(self.costs, self.left, elapsed, rest)
         if self.change is None:
             return False
         self.why = f"given up: it was expected to take {rest:.2g} s more"
@@ -112,7 +112,7 @@ class SwitchMonitor:
 
 
 def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> str | None:
-    """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
+    """The rung to change to instead of going on for `rest` more seconds, after iterations of `elapsed`; None: go on.
 
     The fill of the direct solve is counted once that costs little compared with `rest`.
     """
@@ -136,6 +136,6 @@ def worth(cost: float, elapsed: float, rest: float) -> bool:
     """Whether to change to a rung that costs `cost` seconds, if `rest` more seconds are expected after `elapsed`.
 
     The expectation is uncertain. So the less time has been spent, compared with a quarter of `cost`, the larger the
-    gain must be. Once a quarter of `cost` has been spent, any gain is enough.
+    gain must be. Once a quarter of `cost` has been spent, half of `cost` is enough.
     """
-    return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False
+    return rest > cost * (GAIN + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False
