@@ -17,8 +17,8 @@ so far: the record then holds a lower bound of its time.
     python -m benchmarks.claims.regret --budget 1500           # 25 minutes on two cores
     python -m benchmarks.claims.regret --budget 1500 --busy 1  # while a busy process runs on each core
 
-The record holds the time of each run, on the clock and of the processor, and the features of each matrix, so that `regret_tables.regret(rule, run)` gives
-the regret of any other rule without a measurement.
+The record holds the time of each run, on the clock and of the processor, and the features of each matrix, so that
+`regret_tables.regret(rule, run)` gives the regret of any other rule without a measurement.
 """
 
 from __future__ import annotations

@@ -199,7 +199,18 @@ def worst_table(run: Run) -> str:
             (name, facts["n"], f"{kind_of(run, name)}, {shape_of(facts)}", by_median[name], by_least[name],
              by_cpu[name], record.numeric_ms, took, ms, rung, other_ms, other or "-", ours.get(name))
         )  # fmt: skip
-    header = ("system", "n", "kind", "regret", "by minima", "by processor", "solve, ms", "it tried", "best, ms", "best rung")
+    header = (
+        "system",
+        "n",
+        "kind",
+        "regret",
+        "by minima",
+        "by processor",
+        "solve, ms",
+        "it tried",
+        "best, ms",
+        "best rung",
+    )
     return table((*header, "other, ms", "best other", "over solve"), lines)
 
 
@@ -229,7 +240,8 @@ def page(run: Run) -> str:
         f"\nb uniform in [-0.5, 0.5] (seed {SEED}); solved where ||b - A x||_2 <= {RTOL:g} ||b||_2, computed apart "
         "from the solvers, and where finelu's test by rows, if it makes one, passes, too. Times: of everything, "
         "kernels compiled before; medians of interleaved runs after the first, of the first alone where a solver is "
-        "far from the best. Processor time: the least of a run, of all threads together. Regret: the time of `finelu.solve` over that of its best rung alone. Graph: network where "
+        "far from the best. Processor time: the least of a run, of all threads together. "
+        "Regret: the time of `finelu.solve` over that of its best rung alone. Graph: network where "
         f"complete factors take fewer than {PLANE:g} n^1.5 flops, or fewer than half of the entries have a partner. A "
         "solver that was stopped has at least the time shown. Where the seconds for a system were spent early (see the "
         "end of the page), not all rungs ran, or only once, and its regret is a lower bound or noise.\n"
