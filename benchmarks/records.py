@@ -154,6 +154,9 @@ OLDER = {
         "multilevel-setup-2-core-amd-epyc-2026-11-26",
         "multilevel-setup-nvidia-h100-2026-11-26",
     ),
+    "asks another module for the number of a GPU since: what is computed is the same": (
+        "sphere-flow-2-core-amd-epyc-2026-11-27",
+    ),
     "more kernels are compiled ahead since, by fewer threads": ("first_call_gpu-nvidia-h100-2026-11-26",),
     "an update waits less since, and its factors are tested in another way": ("cudss-nvidia-h100-2026-11-25",),
     "`solve` chooses and ends in other ways since": (

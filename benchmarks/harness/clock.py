@@ -41,7 +41,7 @@ def cpu_time(
 ) -> Timing:
     """Time call(i) on the host after `warm` calls, one or more; repeats=None: as often as `repeats_for` says.
 
-    clock : in seconds; time.process_time for one thread on a machine that does other work, too.
+    clock : in seconds; time.thread_time for one thread on a machine that does other work, too.
     """
     for i in range(warm):
         start = clock()

@@ -315,7 +315,7 @@ def measured(options: argparse.Namespace) -> Run:
 
     def measure_one(case: Case) -> None:
         if options.mkl_alone:
-            measure.mkl_ilu0(run, case, 1, time.process_time)
+            measure.mkl_ilu0(run, case, 1, time.thread_time)
             return
         if gpu:
             measure.cusparse_factorization(run, case, "ilu0")
