@@ -154,13 +154,15 @@ def solve(run: Run, case: Case, method: str, variant: str, recipe: Any, seconds:
 
 
 def shown(record: Record | None) -> str:
-    """The iterations as the tables show them."""
+    """The iterations as the tables show them; nothing of a solve that the clock ended."""
     if record is None:
         return ""
     status, iterations = record.detail["status"], record.detail.get("iterations")
     if status == "CONVERGED" and record.error <= 1.01 * RTOL:
         return str(iterations)
-    return f">{iterations}" if status in ("MAX_ITERATIONS", "INTERRUPTED") else "-"
+    if status == "INTERRUPTED":
+        return ""
+    return f">{iterations}" if status == "MAX_ITERATIONS" else "-"
 
 
 def measure_tables(
