@@ -31,6 +31,7 @@ from benchmarks.harness.suite import WORST_CASE, LeftOut, Problem, suite
 from benchmarks.papers.parilut_figures import FIGURES
 from benchmarks.papers.parilut_measure import (
     LONGEST,
+    METHODS,
     ORDERS,
     RTOL,
     Case,
@@ -90,6 +91,7 @@ def measured(options: argparse.Namespace, parts: Sequence[str]) -> Run:
     device = "gpu" if gpu else "cpu"
     run = new_run("parilut-papers", gpu=gpu, machine_name=options.machine)
     run.options = {"parts": ",".join(parts), "threads": 0 if gpu else options.threads}
+    run.options["basis"], methods = options.basis, options.methods.split(",")
     run.options["rows"] = f"{options.rows} at most" if options.rows else "any number"
     if not gpu:
         finelu.set_num_threads(options.threads)
@@ -125,7 +127,7 @@ def measured(options: argparse.Namespace, parts: Sequence[str]) -> Run:
 
     def one_matrix(case: Case) -> None:
         if "tables" in parts:
-            measure_tables(run, case, options.limit, budget, TABLE_3.get(own(case.name)))
+            measure_tables(run, case, options.limit, budget, TABLE_3.get(own(case.name)), methods)
         if "time" in parts:
             measure_time(run, case, options.superlu_limit)
 
@@ -164,12 +166,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--orders", default="", help=f"of the tables: {','.join(ORDERS)} for both (default: RCM, as in the papers)"
     )
+    parser.add_argument("--methods", default=",".join(METHODS), help="of the tables (default: %(default)s)")
+    parser.add_argument(
+        "--basis", type=float, default=4.0, help="GiB that the basis of full GMRES may take (default: %(default)s)"
+    )
     parser.add_argument("--rows", type=int, default=0, help="leave out matrices with more rows")
     add_options(parser)
     options = parser.parse_args(argv)
     parts = chosen_parts(parser, options.parts, PARTS)
     if not set(options.orders.split(",")) <= {"", *ORDERS}:
         parser.error(f"--orders {options.orders}: {' and '.join(ORDERS)} are the orders")
+    if not set(options.methods.split(",")) <= set(METHODS):
+        parser.error(f"--methods {options.methods}: {' and '.join(METHODS)} are the methods")
 
     options.out.mkdir(parents=True, exist_ok=True)
     run = merged(options.sources) if options.sources else measured(options, parts)

@@ -27,8 +27,8 @@ from finelu.device import to_host
 from finelu.errors import ZeroPivot
 from finelu.ordering import rcm
 
-SEED, RTOL, MAXITER, LONGEST = 0, 1e-10, 10_000, 2000  # LONGEST: the most iterations of full GMRES
-BASIS_GIB = 4.0  # that the basis of full GMRES may take
+SEED, RTOL, MAXITER, LONGEST = 0, 1e-10, 10_000, 4000  # LONGEST: the most iterations of full GMRES
+METHODS = {"cg": 2, "gmres": 3}  # the tables
 STEPS = range(6)
 EXACT = "exact"  # the first word of variants whose values come of eliminations
 IN_RCM = ("ani5", "ani7", *(f"anisotropic_triangles:{k}" for k in range(3, 8)))
@@ -95,11 +95,6 @@ class Case:
 
             self.A, self.A_here, self.b_here = to_gpu(self.A), csp.csr_matrix(self.S), cupy.asarray(self.b)
 
-    @property
-    def longest(self) -> int:
-        """The most iterations of full GMRES."""
-        return int(max(min(LONGEST, BASIS_GIB * 2**30 / (8 * self.S.shape[0])), 1))
-
     def facts(self) -> dict[str, Any]:
         return {"n": self.S.shape[0], "nnz": self.S.nnz, "spd": self.spd, "order": self.order}
 
@@ -121,12 +116,17 @@ def recipes(cholesky: bool, nnz: int) -> dict[str, Any]:
     }
 
 
+def longest_gmres(run: Run, case: Case) -> int:
+    """The most iterations of full GMRES, whose basis takes at most the GiB of run.options["basis"]."""
+    return int(max(min(LONGEST, run.options["basis"] * 2**30 / (8 * case.S.shape[0])), 1))
+
+
 def solve(run: Run, case: Case, method: str, variant: str, recipe: Any, seconds: float) -> Record:
     """Factor and solve once; the residual is computed here, by SciPy, from the matrix itself."""
     record = Record(case.name, method, case.device, "finelu", variant, None, threads=run.options["threads"])
     options: dict[str, Any] = {"maxiter": MAXITER}
     if method == "gmres":
-        options = {"maxiter": case.longest, "restart": case.longest}
+        options = dict.fromkeys(("maxiter", "restart"), longest_gmres(run, case))
     begin = time.perf_counter()
     try:
         F = recipe and recipe.factor(case.A)
@@ -163,20 +163,28 @@ def shown(record: Record | None) -> str:
     return f">{iterations}" if status in ("MAX_ITERATIONS", "INTERRUPTED") else "-"
 
 
-def measure_tables(run: Run, case: Case, limit: float, budget: Budget, theirs: Sequence[int | None] | None) -> None:
+def measure_tables(
+    run: Run, case: Case, limit: float, budget: Budget, theirs: Sequence[int | None] | None, methods: Sequence[str]
+) -> None:
     """Table 2 for SPD matrices; Table 3 for the others, where the classical ICT breaks down, and where the paper has
-    the matrix there, with `theirs`. A solve that took more iterations in the paper than are allowed is left out."""
+    the matrix there, with `theirs`. A solve that took more iterations in the paper than are allowed is left out.
 
-    def all_columns(method: str, number: int) -> list[Record]:
-        found = []
+    methods : "cg" for Table 2, "gmres" for Table 3.
+    """
+    longest = longest_gmres(run, case)
+
+    def all_columns(method: str) -> list[Record]:
+        found: list[Record] = []
+        if method not in methods:
+            return found
         for variant, recipe in recipes(method == "cg", case.S.nnz).items():
-            what = f"Table {number}, {variant}"
+            what = f"Table {METHODS[method]}, {variant}"
             if budget.over():
                 run.left_out[f"{case.name} ({what})"] = "the budget was spent"
                 continue
             paper = dict(zip(recipes(False, case.S.nnz), theirs or (), strict=False)).get(variant)
-            if method == "gmres" and paper and paper > case.longest:
-                run.left_out[f"{case.name} ({what})"] = f"{paper} iterations in the paper; {case.longest} are allowed"
+            if method == "gmres" and paper and paper > longest:
+                run.left_out[f"{case.name} ({what})"] = f"{paper} iterations in the paper; {longest} are allowed"
                 continue
             with run.attempt(case.name, what):
                 found.append(solve(run, case, method, variant, recipe, min(limit, budget.left())))
@@ -184,10 +192,10 @@ def measure_tables(run: Run, case: Case, limit: float, budget: Budget, theirs: S
 
     broke = bool(theirs) or not case.spd
     if case.spd:
-        records = all_columns("cg", 2)
+        records = all_columns("cg")
         broke = broke or any(r.variant == "ICT" and r.detail["status"] == "no factors" for r in records)
     if broke:
-        all_columns("gmres", 3)
+        all_columns("gmres")
 
 
 # 2018, Figures 1 to 3; 2019, Figure 10 --------------------------------------------------------------------------------
@@ -259,7 +267,7 @@ def measure_exactness(run: Run, case: Case, seconds: float, steps: int = 8) -> N
             recipe: Any = finelu.ILU0()
             if variant != "ILU0":
                 recipe = finelu.ParILUT(steps=k, sweep="paper", sweeps=finelu.Sweeps(select=variant))
-            scratch = Run("", {}, "", {"threads": run.options["threads"]})
+            scratch = Run("", {}, "", {name: run.options[name] for name in ("threads", "basis")})
             record = solve(scratch, case, "gmres", str(k), recipe, seconds)
             detail["iterations"].append(record.detail["iterations"] if shown(record).isdigit() else None)
             detail["entries"].append(record.detail.get("entries"))

@@ -162,9 +162,13 @@ FITTING: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]]
 
 def sooner_on_host(A: MatrixTraits) -> str:
     """Why a system on a GPU takes less time on the CPU, in words; "" if it does not."""
-    if not A.gpu or (_elliptic(A) and (A.definite or A.m_matrix)):  # subdomains come first
+    if not A.gpu:
         return ""
     without, few = bool(cudss.missing()), FEW_DEFINITE if A.definite else FEW
+    if without and is_network(A) and A.mean_row <= SHORT and A.coupled >= SLOW:
+        return "it is like a network, of which the CPU makes complete factors that stay sparse"
+    if _elliptic(A) and (A.definite or A.m_matrix):  # subdomains come first
+        return ""
     if A.n < few and (without or A.nnz < FEW_ENTRIES):
         return f"the CPU took less time than a GPU for such systems of fewer than {few} rows"
     if follows_chains(A):
