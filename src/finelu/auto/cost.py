@@ -224,8 +224,13 @@ class Costs:
     def _of(self, fill: Fill) -> float:
         """The time of a direct solve with that fill in seconds."""
         library = self.analysis.library if self.analysis is not None else None
-        row, entry, flop = SECONDS["superlu" if library is None else library.name]
-        part = 0.5 if library is not None and library.symmetric else 1.0  # the computed part of L and U
+        name, half = (library.name, library.symmetric) if library is not None else ("superlu", False)
+        return self.of_library(fill, name, half=half)
+
+    def of_library(self, fill: Fill, library: str, *, half: bool) -> float:
+        """The time of complete factors by a library, in seconds.  half : whether it computes L D L^T."""
+        row, entry, flop = SECONDS[library]
+        part = 0.5 if half else 1.0
         return row * self.traits.n + part * (entry * fill.nnz + flop * fill.flops)
 
     def bytes_of(self, rung: str) -> float:
