@@ -6,8 +6,8 @@ threshold ILU for GPUs", 2019, with finelu, with the papers' numbers where the m
 
 As in 2018: float64, the right-hand side uniform in [-0.5, 0.5] (fixed seed), x0 = 0, relative residual 1e-10, GMRES not
 restarted, matrices in reverse Cuthill-McKee order of A + A^T, scaled to a unit diagonal, sweep="paper", classical
-ILUT and ICT with as many entries as A; "by eliminations" is the default, sweep="exact". ">k": stopped after k
-iterations, by their limit or that of time; "-": no factors, or a breakdown; the reasons are in a list.
+ILUT and ICT with as many entries as A; "by eliminations" is the default, sweep="exact". ">k": stopped after the limit
+of k iterations; "-": no factors, or a breakdown; the reasons are in a list, with the solves that the clock ended.
 `--from a.json.gz b.json.gz` draws again from what was measured; the second file gives what the first has not (another
 device).
 """
@@ -69,7 +69,7 @@ def page(run: Run, out: Path) -> str:
         "\n`=`: the papers' matrix (rebuilt; ANI with another order of equals in RCM). "
         "`~`: of its kind, with other entries, so that the papers have no numbers for it. Right-hand side "
         f"uniform in [-0.5, 0.5], x0 = 0, relative residual {RTOL:g}, full GMRES of up to {LONGEST} iterations, "
-        '`sweep="paper"`. `>k`: stopped after k iterations, `-`: no factors or a breakdown.\n'
+        '`sweep="paper"`. `>k`: stopped at the limit of k iterations, `-`: no factors or a breakdown.\n'
     )
     for title, body in tables(run).items():
         text += f"\n## {title}\n\n{body or 'Absent: not measured in this run.'}"

@@ -434,6 +434,8 @@ def test_the_ranking_of_the_papers_variants_is_that_of_its_record():
     for group, counts in ranking.items():
         assert f"| {named[group]} | {' | '.join(counts)} |" in text
     assert f"of {sum(map(int, ranking['Total']))} matrices" in " ".join(text.split())
+    mkl = next(cells for cells in rows_of(record, "## Table I:") if cells[0] == "N")
+    assert f"| slower than MKL on one core | {' | '.join(mkl[1:5])} |" in text
     means = next(cells for cells in rows_of(record, "## Table III:") if cells[0] == "average speed-up")
     assert f"over theirs | 1 | {' | '.join(f'{float(x):.2f}' for x in means[1:4])} |" in text
 

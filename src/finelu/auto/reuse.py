@@ -86,7 +86,9 @@ class Ageing:
         """The iterations with fresh factors that take the logarithm `wanted` off the residual; Inf if unknown."""
         if wanted <= 0:
             return 0.0
-        return max(wanted * self.taken / self.gained, 1.0) if self.gained > 0 else math.inf
+        if self.gained > 0:
+            return max(wanted * self.taken / self.gained, 1.0)
+        return 1.0 if self.complete else math.inf
 
     def decide(self, wanted: float) -> tuple[str, str]:
         """The action for a step that is to take the logarithm `wanted` off the residual, "reuse" or "update", and the
@@ -121,7 +123,9 @@ class Ageing:
     def solved_with_old(self, iterations: int, gained: float) -> None:
         """Record iterations with old factors that took the logarithm `gained` off the residual."""
         expected = self.expected(gained)
-        more = max(iterations - expected, 0.0) if expected < math.inf else 0.0
+        more = max(
+            iterations - (expected if expected < math.inf else 1.0), 0.0
+        )  # an update then shows what is expected
         self._seen(more, gained)
         self.spent, self.age = self.spent + more, self.age + 1
 

@@ -36,6 +36,11 @@ PAST = 4  # past solutions in the combination for a first guess
 GAIN = 1.5  # a step with cuDSS must be expected to be this many times as fast as the last
 COMBINING = 3  # iterations, with factors of A's own pattern, that take as long as a combination of past solutions
 SAVED, LEAST_SAVED = 0.5, 0.1  # part of the digits that a combination is presumed to save at first, and ever
+WHY = {  # an attempt is made
+    "reuse": "the factors are those of an earlier matrix, which may do",
+    "update": "the factors were updated",
+    "rebuild": "A has another pattern, and the factors are new",
+}
 TINY = 1e-17  # part of a residual below which nothing is counted as gained
 INDEPENDENT = 1e-12  # times the largest eigenvalue of the Gram matrix: smaller eigenvalues are left out
 
@@ -278,6 +283,7 @@ class Sequence:
     def _iterate(self, A: CSR, rhs: RightHandSide, way: str, made: float) -> Solution:
         """Solve with the present factors, which took `made` seconds, from the best x of `rhs`, which is kept there."""
         ageing, fresh = self._ageing, self._current
+        why = WHY[way] if way != "reuse" or not fresh else "the factors are those of this matrix"
         before, wanted = rhs.size, logarithm(rhs.size, rhs.target)
         start, compiled = perf_counter(), compile_seconds()
         complete = fresh and ageing.complete
@@ -295,7 +301,7 @@ class Sequence:
         status = Status.CONVERGED if solved else found.status
         outcome = "solved" if solved else patience.why or status.name.lower().replace("_", " ")
         reached = found.residual_norm / rhs.scale
-        rhs.attempts.append(Attempt(found.recipe, found.method, way, outcome, found.iterations, made, seconds, reached))
+        rhs.attempts.append(Attempt(found.recipe, found.method, why, outcome, found.iterations, made, seconds, reached))
         rhs.iterations += found.iterations
         rhs.history.extend(found.history[1:])
         rhs.recurrence.extend(found.recurrence[1:])
@@ -361,15 +367,14 @@ class Sequence:
             ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
             solution = after(solution, ladder.solve(b, as_dtype(solution.x, b.dtype)))
         if solution.converged and ladder.preferred is not None and len(solution.attempts) > 0:
-            done, found, target = solution.attempts[-1], solution.history, self.rtol * norm(b)
+            *before, done = solution.attempts
             self._F, self._pattern = ladder.factors[ladder.preferred], A
             self._method = "gmres" if done.method == "refinement" else done.method
             self._current = True
             self._indefinite = not ladder.traits.definite
             self._ageing = self._aged(A)
-            if len(solution.attempts) == 1:
-                gained = logarithm(found[0], max(found[-1], TINY * found[0]))
-                self._ageing.solved(done.iterations, gained, logarithm(found[0], target))
+            start = min([1.0, *(attempt.residual for attempt in before)])
+            self._ageing.solved(done.iterations, logarithm(start, max(done.residual, TINY)), logarithm(1.0, self.rtol))
         return solution
 
 
