@@ -48,7 +48,7 @@ ERRORS = {
 }
 DIRECTIONS = {"N": 0, "H": 1, "T": 2}
 OPENMP = ("libiomp5.so", "libiomp5.dylib", "libiomp5md.dll")  # MKL's own
-ALONE_WORK = 1e8  # flops of factors up to which MKL takes one thread: more save some 10 ms, and cost that on busy cores
+ALONE_WORK = 5e8  # flops up to which MKL takes one thread: more save up to 25 ms, and lose more on busy cores
 REFINED = 2  # steps of refinement in a solve, unless A is definite: small pivots and scalings of before lose digits
 
 
