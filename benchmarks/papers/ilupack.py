@@ -13,9 +13,11 @@ triangle alone, taken for the matrix, than to those of the whole matrix: "tril(.
              and the basis on the CPU, to and from which each vector is copied (pinned memory; a column of its own).
 (p) paper    the paper's own: equation (11) on the GPU with solves level by level, Gram-Schmidt by cuBLAS.
 (c) finelu   everything on the GPU.
+(s) same     as (c), with the preconditioner of (b): Crout's form, and equation (11); solves in the rows' own order.
+(l) levels   as (s), with solves level by level.
 
 A stage is the time between events around it, in a loop of this file that takes the very steps of `finelu.gmres`; the
-total of (a) and (c) is that of `finelu.gmres` itself, of (b) that of the loop without events.
+total of (a), (c), (s) and (l) is that of `finelu.gmres` itself, of (b) that of the loop without events.
 """
 
 from __future__ import annotations
@@ -158,6 +160,11 @@ def measure_one(run: Run, name: str, S: sp.csr_matrix, recipe: Any, gpu: bool) -
             run, name, S, b, "p", replace(recipe, form="crout", low_memory=True, triangular=method).factor(S_here)
         ))  # fmt: skip
         release_gpu()
+    for variant, method in (("s", "sync_free"), ("l", "level_packed")):
+        with run.attempt(name, VARIANTS[variant]):
+            same = replace(recipe, form="crout", low_memory=True, triangular=method)
+            run.records.append(measure_variant(run, name, S, b, variant, same.factor(csp.csr_matrix(S))))
+            release_gpu()
     with run.attempt(name, VARIANTS["c"]):
         F = recipe.factor(csp.csr_matrix(S))
         record = measure_variant(run, name, S, b, "c", F)

@@ -6,7 +6,14 @@ from benchmarks.harness.record import Record, Run
 from benchmarks.harness.table import mean, ratio, table
 from benchmarks.papers.ilupack_baseline import COPIES, MAXITER, MGSO, OTHER, PREC, RESTART, RTOL, SEED, SPMV
 
-VARIANTS = {"a": "(a) CPU", "b": "(b) baseline", "p": "(p) the paper's own", "c": "(c) finelu"}
+VARIANTS = {
+    "a": "(a) CPU",
+    "b": "(b) baseline",
+    "p": "(p) the paper's own",
+    "c": "(c) finelu",
+    "s": "(s) the M of (b)",
+    "l": "(l) the M of (b), level order",
+}
 TABLE_2 = {  # n and nnz, which counts one triangle of a symmetric matrix
     "apache2": (715176, 2766523),
     "ASIC_320ks": (321671, 1827807),
@@ -222,6 +229,31 @@ def gain_table(run: Run) -> str | None:
     return table(("matrix", "where", "#It. (b)/(c)", *columns), lines) if lines else None
 
 
+def same_table(run: Run) -> str | None:
+    """(b), (s) and (l), all with the preconditioner of (b): milliseconds, and their ratios."""
+    lines: list[tuple] = []
+    gains: dict[str, list[float]] = {}
+    for name, facts in run.matrices.items():
+        found = [run.one(matrix=name, variant=v) for v in "bsl"]
+        if not all(record and record.detail["converged"] for record in found):
+            continue
+        iterations = "/".join(str(record.detail["iterations"]) for record in found)
+        cells: list = [marked(name), facts["levels"][0], iterations]
+        for what in (PREC, MGSO, "total"):
+            times = [stage(record, what) for record in found]
+            quotients = ratio(times[0], times[1]), ratio(times[1], times[2])
+            for label, quotient in zip(("(b)/(s)", "(s)/(l)"), quotients, strict=True):
+                gains.setdefault(f"{what} {label}", []).append(quotient)
+            cells += [*times, *quotients]
+        lines.append(tuple(cells))
+    columns = [f"{s} {v}" for s in (PREC, MGSO, "total") for v in ("(b)", "(s)", "(l)", "(b)/(s)", "(s)/(l)")]
+    if not lines:
+        return None
+    means = "; ".join(f"{what} {mean(found):.2f} (worst {min(found):.2f})" for what, found in gains.items())
+    header = ("matrix", "first level", "#It. (b)/(s)/(l)", *columns)
+    return f"{table(header, lines)}\nGeometric means on {len(lines)} matrices: {means}.\n"
+
+
 def application_table(run: Run) -> str | None:
     """One application of M^-1 by itself: every way of it."""
     lines = []
@@ -255,6 +287,7 @@ def page(run: Run) -> str:
     text += f"\n## Table 2: the matrices\n\n{matrix_table(run)}"
     text += f"\n## Table 3: the stages of GMRES, ms and % of the total\n\n{stage_table(run)}"
     text += f"\n## Tables 4 and 5: (b), (c) and their ratio, ms\n\n{gain_table(run) or absent}"
+    text += f"\n## (b), (s) and (l): one preconditioner, ms\n\n{same_table(run) or absent}"
     text += f"\n## One application of M^-1, ms\n\n{application_table(run) or absent}"
     text += (
         "\n(b) applies equation (11), with two solves each with L_B and U_B a level; (c) keeps L_G and U_F on the GPU, "

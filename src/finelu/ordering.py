@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,6 +20,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr, without_zeros
 from finelu.matrix.traits import dense_row
+from finelu.recent import RECENT
 from finelu.threads import each
 
 METIS_WORK = 1e4  # flops of the complete L U per entry of the graph from which on METIS takes less time than they do
@@ -148,17 +149,19 @@ def amd(A: Any) -> np.ndarray:
 
 def _amd(S: Any, halt: Any = None) -> np.ndarray:
     """`amd` of the graph S.  halt (1,) : set by another thread to end it; the order is then meaningless."""
-    return _minimum_degree_of(S.indptr, S.indices, halt)
+    return _minimum_degree_of(S.indptr, S.indices, S.shape[0], halt)[0]
 
 
-def _minimum_degree_of(indptr: Any, indices: Any, halt: Any = None) -> np.ndarray:
+def _minimum_degree_of(indptr: Any, indices: Any, most: int, halt: Any = None) -> tuple[np.ndarray, bool]:
+    """The minimum degree order (n,), and whether it has ended early, as all rows that were left had a degree above
+    `most`."""
     n = indptr.size - 1
     order, halt = np.empty(n, indices.dtype), deadline.halt() if halt is None else halt
-    kernels_for(order).minimum_degree.minimum_degree(
-        indptr.astype(indices.dtype, copy=False), indices, dense_row(n), halt, order
+    left = kernels_for(order).minimum_degree.minimum_degree(
+        indptr.astype(indices.dtype, copy=False), indices, dense_row(n), most, halt, order
     )
     deadline.check()
-    return order.astype(np.int64)
+    return order.astype(np.int64), left > 0
 
 
 def dense_last(A: CSR) -> tuple[np.ndarray, int] | None:
@@ -282,10 +285,25 @@ def _tree(S: Any, order: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return parent, post, count
 
 
-def by_subtrees(A: Any, ordering: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+class Subtrees(NamedTuple):
+    """The result of `by_subtrees`: order (n,), starts (p + 1,), above (p,).
+
+    bounded : whether the rows with many entries keep the order that they have in A.
+    """
+
+    order: np.ndarray
+    starts: np.ndarray
+    above: np.ndarray
+    bounded: bool = False
+
+
+def by_subtrees(A: Any, ordering: str, fill: float = math.inf) -> Subtrees:
     """An order with little fill whose rows are grouped by parts, and the parts, which are the nodes of a forest.
 
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts.  ordering : one of `ORDERS`.
+    fill : the most entries of a row of an incomplete factor, relative to the mean row. If rows have about one length,
+        `amd` ends once all rows that are left would have more. They keep their order: the factor loses as much of them
+        in any order.
     Returns order (n,), starts (p + 1,) and above (p,): the number of the next part above, which is larger, or -1. The
     elimination of a row changes only rows of its own part and of the parts above it. The result is the same for any
     number of threads. Parts are subtrees of the elimination tree of the ordering, with at least about 2000 rows and at
@@ -297,12 +315,16 @@ def by_subtrees(A: Any, ordering: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
     """
     A = as_csr(A, diagonal=False)
     S, n = _graph(A), A.n
-    alike = n >= MANY and np.diff(S.indptr).max() <= ALIKE * S.nnz / n
-    if ORDERS[ordering] is amd and alike and (found := _cut(S)) is not None:
-        return found
-    order = _amd(S) if ORDERS[ordering] is amd else ORDERS[ordering](A)
+    alike = np.diff(S.indptr).max() <= ALIKE * S.nnz / n
+    most = int(min(fill * A.nnz / n, n)) if alike and fill < math.inf else n
+    if ORDERS[ordering] is amd:
+        if n >= MANY and alike and (found := _cut(S, most)) is not None:
+            return found
+        order, bounded = _minimum_degree_of(S.indptr, S.indices, most)
+    else:
+        order, bounded = ORDERS[ordering](A), False
     if n < 4 * LEAST_ROWS:
-        return order, np.array([0, n]), np.array([-1])
+        return Subtrees(order, np.array([0, n]), np.array([-1]), bounded)
     parent, post, count = _tree(S, order)
     place = np.empty(n, np.int64)
     place[post] = np.arange(n)
@@ -314,10 +336,10 @@ def by_subtrees(A: Any, ordering: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
     part, above = np.empty(n, np.int64), np.empty(n, np.int64)
     parts = kernels_for(part).fill.subtrees(parent, work, small, large, part, above)
     starts = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=parts))])
-    return order[post][np.argsort(part, kind="stable")], starts, above[:parts]
+    return Subtrees(order[post][np.argsort(part, kind="stable")], starts, above[:parts], bounded)
 
 
-def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+def _cut(S: Any, most: int) -> Subtrees | None:
     """As `by_subtrees`, by level sets that repeatedly halve the regions between separators; None if they are too large.
 
     A. George, J. W. H. Liu: An automatic nested dissection algorithm for irregular finite element problems, 1978.
@@ -347,21 +369,24 @@ def _cut(S: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     for rows in regions:
         place[rows] = np.arange(rows.size)
 
-    def ordered(t: int) -> tuple[Any, Any]:
+    def ordered(t: int) -> tuple[Any, bool, Any]:
         starts, columns, _ = kernels.graph.block(S.indptr, S.indices, S.indices, regions[t], place)
-        order = _minimum_degree_of(starts, columns)
-        return order, sp.csr_matrix((columns, columns, starts), shape=(order.size, order.size))
+        order, bounded = _minimum_degree_of(starts, columns, most)
+        return order, bounded, sp.csr_matrix((columns, columns, starts), shape=(order.size, order.size))
 
     made = each(len(regions), ordered)
     if longest > SEPARATING * n:
-        fill = sum(_complete_fill(inside, order).nnz for order, inside in made)
-        if fill <= FILLED * sum(inside.nnz + order.size for order, inside in made):
+        fill = sum(_complete_fill(inside, order).nnz for order, _, inside in made)
+        if fill <= FILLED * sum(inside.nnz + order.size for order, _, inside in made):
             return None
-    levels = [[rows[order] for rows, (order, _) in zip(regions, made, strict=True)], *reversed(separators)]
+    levels = [[rows[order] for rows, (order, _, _) in zip(regions, made, strict=True)], *reversed(separators)]
     first = np.cumsum([0, *map(len, levels)])
     above = [first[k + 1] + np.arange(len(parts)) // 2 for k, parts in enumerate(levels[:-1])]
     order = [rows for parts in levels for rows in parts]
-    return np.concatenate(order), np.cumsum([0, *(rows.size for rows in order)]), np.concatenate([*above, [-1]])
+    starts = np.cumsum([0, *(rows.size for rows in order)])
+    return Subtrees(
+        np.concatenate(order), starts, np.concatenate([*above, [-1]]), any(bounded for _, bounded, _ in made)
+    )
 
 
 def _halved(S: Any, rows: Any, label: Any, level: Any, queue: Any) -> tuple[Any, Any, Any]:
@@ -386,14 +411,19 @@ def with_little_fill(A: Any, ordering: str = "auto", job: OrderingJob | None = N
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts, without stored zeros.
     ordering : one of `ORDERS`; "auto" is `amd`, or, if the factorization is expected to take longer than METIS and
         pymetis is installed, the better of that and `nested_dissection`.
-    job : the OrderingJob of "auto" for this A, if one was started. Cost: those of the orderings.
+    job : the OrderingJob of "auto" for this A, if one was started.
+    Cost: those of the orderings; for a pattern that "auto" has ordered lately a pass over it, see `finelu.recent`.
     """
     A = without_zeros(as_csr(A, diagonal=False))
     if ordering != "auto":
         return _postordered(_graph(A), ORDERS[ordering](A))
     S, order, fill = (job or OrderingJob(A, aside=False)).found()
     if metis := _metis_for(S, fill):
-        other = _postordered(S, _nested_dissection(metis, S))
+        other: tuple[np.ndarray, Fill] | None = RECENT.get("metis", A.indptr, A.indices)
+        if other is None:
+            other = _postordered(S, _nested_dissection(metis, S))
+            other[0].flags.writeable = False
+            RECENT.keep("metis", A.indptr, A.indices, other, other[0].nbytes)
         if other[1].flops < fill.flops:
             return other
     return order, fill
@@ -471,9 +501,16 @@ class OrderingJob:
 
 def _begin(A: CSR, halt: Any = None) -> Any:
     """(graph of A without stored zeros, an order by `amd`, its fill); None after a halt."""
-    S = _graph(without_zeros(A))
+    A = without_zeros(A)
+    S, known = _graph(A), RECENT.get("amd", A.indptr, A.indices)
+    if known is not None:
+        return S, *known
     order = _amd(S, halt)
-    return None if halt is not None and halt[0] else (S, *_postordered(S, order))
+    if halt is not None and halt[0]:
+        return None
+    order, fill = _postordered(S, order)
+    order.flags.writeable = False
+    return S, *RECENT.keep("amd", A.indptr, A.indices, (order, fill), order.nbytes)
 
 
 def parts(A: Any, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -367,7 +367,7 @@ def test_bits_do_not_depend_on_threads(threads, monkeypatch, dtype):
 def test_bits_of_a_tree_of_parts_do_not_depend_on_threads(threads, monkeypatch, dtype):
     monkeypatch.setattr(ordering, "LEAST_ROWS", 50)
     A = in_dtype(gallery.convection_diffusion(16, 16, 16, peclet=5), dtype)
-    order, starts, above = ordering.by_subtrees(A, "amd")
+    order, starts, above, _ = ordering.by_subtrees(A, "amd")
     assert above.size > 20 and starts[-1] == A.shape[0] and (above >= 0).any()
     A, seen = sp.csr_matrix(A[order][:, order]), []
     for count in (1, 2, 4):
@@ -381,7 +381,7 @@ def test_bits_of_a_tree_of_parts_do_not_depend_on_threads(threads, monkeypatch, 
 def test_a_tree_of_parts_changes_the_estimates_alone(monkeypatch):
     monkeypatch.setattr(ordering, "LEAST_ROWS", 50)
     A = gallery.convection_diffusion(12, 12, 12, peclet=5)
-    order, starts, above = ordering.by_subtrees(A, "amd")
+    order, starts, above, _ = ordering.by_subtrees(A, "amd")
     A = A[order][:, order]
     F, G = factored(A, starts, above=above), factored(A)
     assert above.size > 10 and not F.deferred.any()

@@ -88,13 +88,13 @@ def test_the_graph_of_a_and_its_transpose(index, A):
 
 @pytest.mark.parametrize("index", ["int32", "int64"])
 @PATTERNS
-@given(A=patterns(40), dense=st.integers(0, 40), halted=st.booleans())
-def test_minimum_degree_orders(index, A, dense, halted):
+@given(A=patterns(40), dense=st.integers(0, 40), most=st.integers(0, 40), halted=st.booleans())
+def test_minimum_degree_orders(index, A, dense, most, halted):
     n = A.shape[0]
     starts, columns = graph_of(cpu, A, index)
     halt, got, want = np.array([int(halted)]), np.full(n, -1, index), np.full(n, -1, index)
-    cpu.minimum_degree.minimum_degree(starts, columns, dense, halt, got)
-    reference.minimum_degree.minimum_degree(starts, columns, dense, halt, want)
+    left = cpu.minimum_degree.minimum_degree(starts, columns, dense, most, halt, got)
+    assert left == reference.minimum_degree.minimum_degree(starts, columns, dense, most, halt, want)
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(np.sort(got), np.full(n, -1) if halted else np.arange(n))
 
@@ -106,10 +106,10 @@ def test_the_lists_of_a_minimum_degree_order_move_together_where_no_place_is_lef
     A = sp.random(300, 300, 0.03, rng=np.random.default_rng(1), format="csr")
     starts, columns = graph_of(cpu, A)
     got, want = np.empty(300, np.int32), np.empty(300, np.int32)
-    minimum_degree.minimum_degree(starts, columns, 300, np.zeros(1, int), want)
+    minimum_degree.minimum_degree(starts, columns, 300, 300, np.zeros(1, int), want)
     monkeypatch.setattr(minimum_degree, "_moved", lambda *lists: moves.append(1) or moved(*lists))
     monkeypatch.setattr(minimum_degree, "_order", minimum_degree._order.py_func)
-    minimum_degree.minimum_degree(starts, columns, 300, np.zeros(1, int), got)
+    minimum_degree.minimum_degree(starts, columns, 300, 300, np.zeros(1, int), got)
     assert moves
     np.testing.assert_array_equal(got, want)
 

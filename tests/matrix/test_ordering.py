@@ -428,7 +428,7 @@ def test_parts_of_an_order_change_those_above_them_alone(monkeypatch, name, cut)
     monkeypatch.setattr(module, "LEAST_CUT", 60)
     monkeypatch.setattr(module, "SEPARATING", 1.0)
     A = as_csr(shuffled(gallery.problem(name)), diagonal=False)
-    order, starts, above = by_subtrees(A, "amd")
+    order, starts, above, _ = by_subtrees(A, "amd")
     np.testing.assert_array_equal(np.sort(order), np.arange(A.n))
     assert above.size >= 7 and starts[0] == 0 and starts[-1] == A.n and (np.diff(starts) >= 0).all()
     assert all(t < above[t] < above.size or above[t] == -1 for t in range(above.size))
@@ -455,11 +455,30 @@ def test_parts_of_an_order_do_not_depend_on_threads(threads, monkeypatch):
 def test_what_no_small_sets_separate_is_not_cut(monkeypatch):
     monkeypatch.setattr(module, "MANY", 100)
     calls = []
-    monkeypatch.setattr(module, "_cut", lambda S, cut=module._cut: calls.append(cut(S)) or calls[-1])
+    monkeypatch.setattr(module, "_cut", lambda *given, cut=module._cut: calls.append(cut(*given)) or calls[-1])
     by_subtrees(gallery.poisson27(6), "amd")  # of 216 rows many are in the middle
     by_subtrees(gallery.arrow(2000), "amd")  # its last row is long
     by_subtrees(sp.block_diag([gallery.poisson5(30)] * 3), "amd")
     assert [found is None for found in calls] == [True, False]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_minimum_degree_ends_where_all_rows_would_have_more_than_the_fill(monkeypatch, cut):
+    monkeypatch.setattr(module, "MANY", 100 if cut else 10**9)
+    monkeypatch.setattr(module, "LEAST_CUT", 1000)
+    monkeypatch.setattr(module, "SEPARATING", 1.0)
+    A = as_csr(gallery.poisson7(12))
+    whole = by_subtrees(A, "amd")
+    assert not whole.bounded
+    for mine, its in zip(whole, by_subtrees(A, "amd", 1e3), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    found = by_subtrees(A, "amd", 2.0)
+    assert found.bounded and not np.array_equal(found.order, whole.order)
+    np.testing.assert_array_equal(np.sort(found.order), np.arange(A.n))
+    assert fill_stays_below(A, *found[:3])
+    uneven = as_csr(gallery.arrow(200))
+    assert not by_subtrees(uneven, "amd", 0.5).bounded  # rows of any length are cut by it
+    assert not by_subtrees(A, "rcm", 0.5).bounded
 
 
 def binary_tree(n):
@@ -472,11 +491,11 @@ def test_large_sets_separate_regions_that_fill_in_anyway(monkeypatch):
     monkeypatch.setattr(module, "LEAST_CUT", 1000)
     monkeypatch.setattr(module, "SEPARATING", 0.0)
     cube, tree = as_csr(gallery.poisson7(16)), as_csr(binary_tree(4095), diagonal=False)
-    assert module._cut(_graph(cube)) is not None
-    assert module._cut(_graph(tree)) is None
+    assert module._cut(_graph(cube), cube.n) is not None
+    assert module._cut(_graph(tree), tree.n) is None
     assert complete_fill(tree, by_subtrees(tree, "amd")[0]).nnz == 2 * 4094 + 4095  # no fill
     monkeypatch.setattr(module, "SEPARATING_FILLED", 0.05)
-    assert module._cut(_graph(cube)) is None  # a level set through the middle has more rows than that
+    assert module._cut(_graph(cube), cube.n) is None  # a level set through the middle has more rows than that
 
 
 def test_counts_that_make_no_parts():

@@ -18,6 +18,7 @@ from finelu.factors.base import trial_vector
 from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel.dense import magnitude_of_inverse
 from finelu.preconditioners.multilevel.level import inverse_of, magnitude_of
+from finelu.preconditioners.multilevel.variants import complete_of
 
 NEVER = float("inf")
 EXACT = {"drop_tol": 0.0, "condest": NEVER, "fill": NEVER}
@@ -926,3 +927,14 @@ def test_what_is_too_large_for_lapack_is_named():
     A = sp.csr_matrix((np.ones(6002), (np.arange(6002), np.arange(6002)[::-1])))
     with refused(MatrixError, match="none of the 6002 rows that are left has a pivot"):
         MultilevelILU(matching=False).factor(A)
+
+
+def test_complete_factors_take_an_order_that_the_fill_does_not_bound():
+    A, recipe = as_csr(gallery.poisson7(22)), MultilevelILU()
+    F = recipe.factor(A)
+    whole = ordering.complete_fill(A, ordering.amd(A))
+    assert F._first.bounded and ordering.complete_fill(A, F._first.rows).flops > 1.2 * whole.flops
+    complete = complete_of(recipe, A, F._first, True, 10**9)
+    assert complete.fill.flops < 1.1 * whole.flops
+    assert F._order_for(F._variant) is F._first and F._order_for(complete.variant) is None
+    assert not MultilevelILU(fill=1e3).factor(A)._first.bounded

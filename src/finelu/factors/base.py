@@ -15,7 +15,7 @@ from finelu.arithmetic import ignore_fp_errors
 from finelu.device import namespace, on_gpu, require_one_device, same_gpu
 from finelu.errors import MatrixError, NoFactors, ParameterError, UnstableFactors
 from finelu.factors.report import Report
-from finelu.kernels import kernels_for
+from finelu.kernels import kernels_for, monitor
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, as_large, dense_numbers, norm, on_pattern
 
@@ -266,37 +266,33 @@ def backward_error(A: CSR, x: Any, b: Any) -> tuple[float, float, Any]:
 def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) -> float:
     """||v - A x|| / ||v|| after `steps` steps of GMRES, preconditioned by `apply`, for v = A y as in `trial_residual`.
 
-    Stops earlier once it is below `enough`. Inf if it is not finite; 0 for v = 0. Simpler GMRES (Walker & Zhou 1994): W
-    is an orthonormal basis of A M^-1 times the space. Unlike `trial_residual` it distinguishes a few bad directions,
-    which cost a few steps, from many. Cost: `steps` applications and products, `steps` vectors.
+    Stops earlier once it is below `enough`. Inf if it is not finite; 0 for v = 0. Unlike `trial_residual` it
+    distinguishes a few bad directions, which cost a few steps, from many. Cost: `steps` applications and products, and
+    `steps` vectors; no BLAS, whose threads would keep cores busy after it.
     """
-    xp, product = namespace(A.data), kernels_for(A.data).products.subtract_product
+    xp, kernels = namespace(A.data), kernels_for(A.data)
+    product, real = kernels.products.subtract_product, A.data.real.dtype
     with np.errstate(all="ignore"):
-        v = product(A, trial_vector(A))
-        size = norm(v)
+        r = product(A, trial_vector(A))
+        size = norm(r)
         if not 0 < size < SAFE_NORM:
-            v = v / abs(v).max() if bool(abs(v).max() > 0) else v
-            size = norm(v)
+            r = r / abs(r).max() if bool(abs(r).max() > 0) else r
+            size = norm(r)
         if size == 0:
             return 0.0
-        r, W = v / size, xp.empty((steps, A.n), A.dtype)
-        for k in range(steps):
+        state, norms, history = xp.zeros(4, np.int32), xp.zeros(7, real), xp.empty(steps + 1, real)
+        norms[monitor.NORM], norms[monitor.CLAIM] = 1, enough
+        Q, v = xp.zeros((A.n, steps + 1), A.dtype, order="F"), xp.empty_like(r)
+        H, g = xp.zeros((steps + 1, steps), A.dtype, order="F"), xp.zeros(steps + 1, A.dtype)
+        c, s = xp.zeros(steps, real), xp.zeros(steps, A.dtype)
+        kernels.arnoldi.arnoldi_begin(state, norms, r / size, Q, g, v)
+        for _ in range(steps):
             deadline.check()
-            w = product(A, apply(W[k - 1] if k else r))
-            incoming = norm(w)
-            for _ in range(2):
-                w = w - W[:k].T @ (W[:k].conj() @ w)
-            size = norm(w)
-            if not size < np.inf:
-                return np.inf
-            if size <= np.finfo(A.dtype).eps * incoming:  # the Krylov space is complete
+            kernels.arnoldi.mgs_step(state, Q, product(A, apply(v)), H, v)
+            kernels.arnoldi.givens_step(state, norms, history, H, c, s, g)
+            if int(state[monitor.CODE]) != monitor.RUNNING:  # small enough, not finite, or the space is complete
                 break
-            W[k] = w / size
-            r = r - W[k] * (W[k].conj() @ r)
-            if norm(r) < enough:
-                break
-        found = norm(r)
-        return found if found < np.inf else np.inf
+        return np.inf if int(state[monitor.CODE]) == monitor.NOT_FINITE else float(norms[monitor.NORM])
 
 
 def trial_vector(A: CSR) -> Any:

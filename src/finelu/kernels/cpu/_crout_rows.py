@@ -49,9 +49,10 @@ class Factor(NamedTuple):
 class Row(NamedTuple):
     """A thread's memory for a row, or column, in the making.
 
-    x (n,) : its values, 0 between steps.  touched (n + 1,) : the places that are in use.  seen (n,) : ~k of the last
-    step k that touched a place.  sources (n,) : the earlier rows in a list.  terms, factors (n,) : those to subtract,
-    and how often.  size (n,) float64.
+    x (n,) : its values, 0 between steps.  touched (2 n + 1,) : the places that are in use; a place stands there more
+    than once if its value has become 0 and changed again.  seen (n,) : marks of `distinct`.  sources (n,) : the earlier
+    rows in a list.  terms (n,), factors (n + 1,) : those to subtract, and how often; factors are then the quotients of
+    `keep`.  size (n + 1,) float64.
     words (n / 64,), pages (n / 4096,) : to sort places in, zero between uses.
     """
 
@@ -73,9 +74,9 @@ def new_factor(n, index, dtype) -> Factor:
 
 def new_row(n, index, dtype) -> Row:
     # zeros take no memory before they are written, and a part of the matrix writes few
-    x, touched, seen = np.zeros(n, dtype), np.empty(n + 1, index), np.zeros(n, index)
+    x, touched, seen = np.zeros(n, dtype), np.empty(2 * n + 1, index), np.zeros(n, index)
     sources, terms = np.empty(n, index), np.empty(n, index)
-    return Row(x, touched, seen, sources, terms, np.empty(n, dtype), np.empty(n), *new_bitmap(n))
+    return Row(x, touched, seen, sources, terms, np.empty(n + 1, dtype), np.empty(n + 1), *new_bitmap(n))
 
 
 def new_bitmap(n):
@@ -344,14 +345,13 @@ def members(k, head, follower, places, columns, values, out, words, pages):
 
 
 @compiled
-def row_of(k, indptr, indices, data, deferred, x, touched, seen):
+def row_of(k, indptr, indices, data, deferred, x, touched):
     """Row k of A in the active columns, in x. Returns the number of touched places."""
     met = np.uint64(0)
     for q in range(np.uint64(indptr[k]), np.uint64(indptr[k + 1])):
         j = np.uint64(indices[q])
         if indices[q] >= k or deferred[j]:
             x[j] = data[q]
-            seen[j] = ~k
             touched[met] = j
             met += ONE
     return met
@@ -361,19 +361,37 @@ def row_of(k, indptr, indices, data, deferred, x, touched, seen):
 def subtract(k, count, sources, factors, places, columns, values, x, touched, seen, met):
     """x -= factors[e] times the kept row sources[e], in the active columns, for e before `count`.
 
-    Returns the number of touched places, which were `met` before.
+    Returns the number of touched places, which were `met` before. A value of 0 counts as not yet touched: to keep marks
+    of what was touched takes half as long again.
     """
+    most = np.uint64(x.size)  # a row has no more entries than that, and `touched` room for twice as many
     for e in range(np.uint64(count)):
+        if met > most:
+            met = distinct(k, touched, met, seen)
         p = np.uint64(sources[e])
         factor = factors[e]
         for first in range(BEGIN, END, 2):  # BEGIN to FRONT, and NEXT to END
             for q in range(np.uint64(places[p, first]), np.uint64(places[p, first + 1])):
                 j = np.uint64(columns[q])
-                x[j] -= factor * values[q]
+                before = x[j]
+                x[j] = before - factor * values[q]
                 touched[met] = j
-                met += np.uint64(seen[j] != ~k)
-                seen[j] = ~k
+                met += np.uint64(before == 0)
     return np.int64(met)
+
+
+@compiled
+def distinct(k, touched, count, seen):
+    """Leave each place once in touched[:count], and ~k in its `seen`. Returns the number of places."""
+    for e in range(np.uint64(count)):
+        seen[np.uint64(touched[e])] = k
+    met = np.uint64(0)
+    for e in range(np.uint64(count)):
+        j = np.uint64(touched[e])
+        touched[met] = touched[e]
+        met += np.uint64(seen[j] != ~k)
+        seen[j] = ~k
+    return met
 
 
 @compiled
@@ -443,26 +461,26 @@ def defer(sources, count, places, columns, values):
 
 
 @compiled
-def keep(k, pivot, weight, drop_tol, room, x, touched, count, size, words, pages):
+def keep(k, pivot, weight, drop_tol, room, x, touched, count, quotients, size, words, pages):
     """x = x / pivot where that, times weight, is larger than drop_tol: of these `room` at most, sorted; elsewhere 0.
 
     Returns the numbers of entries kept, dropped by tolerance, and dropped by the fill limit.
     """
     x[k] = 0
-    kept = np.uint64(0)
-    by_tolerance = 0
+    kept, found = np.uint64(0), np.uint64(0)
     for e in range(np.uint64(count)):
         j = np.uint64(touched[e])
         v = divide(x[j], pivot)
         magnitude = abs(v)
-        if magnitude * weight > drop_tol:
-            x[j] = v
-            touched[kept] = j
-            size[kept] = magnitude
-            kept += ONE
-        else:
-            by_tolerance += x[j] != 0
-            x[j] = 0
+        touched[kept] = j
+        quotients[kept] = v
+        size[kept] = magnitude
+        kept += np.uint64(magnitude * weight > drop_tol)
+        found += np.uint64(x[j] != 0)
+        x[j] = 0  # the next time that this place stands there, it is no entry
+    for e in range(kept):
+        x[np.uint64(touched[e])] = quotients[e]
+    by_tolerance = np.int64(found) - np.int64(kept)
     if np.int64(kept) <= room:
         sort_by_bitmap(touched, kept, words, pages)
         return np.int64(kept), by_tolerance, 0

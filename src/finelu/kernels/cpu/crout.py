@@ -167,11 +167,11 @@ def _part(start, stop, A, T, limits, room, deferred, d, U, L, below, rows, slots
         else:
             _factors(l_count, z_sources, l_places, l_values, d, z_factors)
             _factors(u_count, w_sources, u_places, u_values, d, w_factors)
-            met = row_of(k, indptr, indices, data, deferred, z, z_touched, z_seen)
+            met = row_of(k, indptr, indices, data, deferred, z, z_touched)
             rights = subtract(
                 k, l_count, z_sources, z_factors, u_places, u_columns, u_values, z, z_touched, z_seen, met
             )
-            met = row_of(k, t_indptr, t_indices, t_data, deferred, w, w_touched, w_seen)
+            met = row_of(k, t_indptr, t_indices, t_data, deferred, w, w_touched)
             unders = subtract(k, u_count, w_sources, w_factors, l_places, l_rows, l_values, w, w_touched, w_seen, met)
             right, under = largest_of(k, unit, z, z_touched, rights), largest_of(k, unit, w, w_touched, unders)
             if not usable(abs(z[k]), right, under, pivot_tol, least, unit):
@@ -188,9 +188,13 @@ def _part(start, stop, A, T, limits, room, deferred, d, U, L, below, rows, slots
         d[k] = z[k]
         l_largest, u_largest = max(l_largest, l_size), max(u_largest, u_size)
         weight = max(unit, u_size)
-        rights, s, c = keep(k, d[k], weight, drop_tol, row_room[k], z, z_touched, rights, z_size, words, pages)
+        rights, s, c = keep(
+            k, d[k], weight, drop_tol, row_room[k], z, z_touched, rights, z_factors, z_size, words, pages
+        )
         weight = max(unit, l_size)
-        unders, t, e = keep(k, d[k], weight, drop_tol, column_room[k], w, w_touched, unders, w_size, words, pages)
+        unders, t, e = keep(
+            k, d[k], weight, drop_tol, column_room[k], w, w_touched, unders, w_factors, w_size, words, pages
+        )
         by_tolerance += s + t
         by_limit += c + e
         u_columns, u_values = grown(u_columns, u_used, u_used + rights), grown(u_values, u_used, u_used + rights)

@@ -22,6 +22,7 @@ from finelu.kernels.cpu._crout_rows import (
     checked_parts,
     clear,
     defer,
+    distinct,
     factor_parts,
     farthest,
     keep,
@@ -188,20 +189,21 @@ def _part(start, stop, A, pairs, limits, room, hermitian, deferred, d, e, U, bel
             by_estimate += 1
         else:
             terms = _terms(k, listed, z_sources, places, columns, values, d, e, hermitian, z_terms, z_factors)
-            met = row_of(k, indptr, indices, data, deferred, z, z_touched, z_seen)
+            met = row_of(k, indptr, indices, data, deferred, z, z_touched)
             count = subtract(k, terms, z_terms, z_factors, places, columns, values, z, z_touched, z_seen, met)
             if hermitian:
                 z[k] = z[k].real
         advance(stop, z_sources, listed, places, head, follower, columns)
-        if not deferred[k] and pairs[k] and z_seen[k + 1] == ~k and z[k + 1] != 0:
+        if not deferred[k] and pairs[k] and z[k + 1] != 0:
             common = max(estimate, abs(farthest(one, nu[k + 1])))
             if common <= condest:
                 after = members(k + 1, head, follower, places, columns, values, w_sources, words, pages)
                 terms = _terms(k + 1, after, w_sources, places, columns, values, d, e, hermitian, w_terms, w_factors)
-                met = row_of(k + 1, indptr, indices, data, deferred, w, w_touched, w_seen)
+                met = row_of(k + 1, indptr, indices, data, deferred, w, w_touched)
                 both = subtract(k + 1, terms, w_terms, w_factors, places, columns, values, w, w_touched, w_seen, met)
                 if hermitian:
                     w[k + 1] = w[k + 1].real
+                both = distinct(k + 1, w_touched, both, w_seen)
                 both = _united(k, z_touched, count, w_touched, w_seen, both)
                 a, b, c = z[k], z[k + 1], w[k + 1]
                 z[k] = z[k + 1] = w[k + 1] = 0
@@ -212,8 +214,12 @@ def _part(start, stop, A, pairs, limits, room, hermitian, deferred, d, e, U, bel
                     _divided_pair(inverse, z, w, w_touched, both, hermitian)
                     z_touched[:both] = w_touched[:both]
                     weight = max(unit, common)
-                    count, s, t = keep(k, one, weight, drop_tol, room[k], z, z_touched, both, size, words, pages)
-                    both, u, v = keep(k + 1, one, weight, drop_tol, room[k + 1], w, w_touched, both, size, words, pages)
+                    count, s, t = keep(
+                        k, one, weight, drop_tol, room[k], z, z_touched, both, z_factors, size, words, pages
+                    )
+                    both, u, v = keep(
+                        k + 1, one, weight, drop_tol, room[k + 1], w, w_touched, both, w_factors, size, words, pages
+                    )
                     by_tolerance += s + u
                     by_limit += t + v
                     needed = used + count + both
@@ -242,7 +248,7 @@ def _part(start, stop, A, pairs, limits, room, hermitian, deferred, d, e, U, bel
             continue
         d[k] = z[k]
         largest, weight = max(largest, estimate), max(unit, estimate)
-        count, s, t = keep(k, d[k], weight, drop_tol, room[k], z, z_touched, count, size, words, pages)
+        count, s, t = keep(k, d[k], weight, drop_tol, room[k], z, z_touched, count, z_factors, size, words, pages)
         by_tolerance += s
         by_limit += t
         columns, values = grown(columns, used, used + count), grown(values, used, used + count)

@@ -8,10 +8,11 @@ from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.jit import compiled, ready
 
 
-def minimum_degree(starts, columns, dense, halt, order):
+def minimum_degree(starts, columns, dense, most, halt, order):
     """An approximate minimum degree order of a symmetric pattern; see kernels/reference/minimum_degree.py.
 
     starts (n + 1,), columns (nnz,) : the pattern without its diagonal.  dense : rows of more neighbours come last.
+    most : so do all rows that are left once the least degree is larger. Returns the number of these.
     halt (1,) : where it is no longer 0, as another thread may set it, this ends.  order (n,) : out, row order[k] comes
         k-th; after a halt it means nothing.
     The lists of all rows and elements lie in one array of 1.2 nnz + n places. A new element is put behind the last one;
@@ -23,7 +24,7 @@ def minimum_degree(starts, columns, dense, halt, order):
     lists = np.zeros((4, n), index)
     degrees, keys, members = (np.full((3, n), -1, index) for _ in range(3))
     begin, mark = starts[:-1].astype(np.int64), np.ones(n, np.int64)
-    _order(starts, dense, halt, order, store, begin, lists, degrees, keys, members, mark)
+    return _order(starts, dense, most, halt, order, store, begin, lists, degrees, keys, members, mark)
 
 
 def is_compiled():
@@ -32,7 +33,7 @@ def is_compiled():
 
 
 @compiled
-def _order(starts, dense, halt, order, store, begin, lists, degrees, keys, members, mark):
+def _order(starts, dense, most, halt, order, store, begin, lists, degrees, keys, members, mark):
     """As `minimum_degree`.
 
     begin, length : of the list in `store` of a row or an element; that of a row holds elements first, then rows.
@@ -61,6 +62,8 @@ def _order(starts, dense, halt, order, store, begin, lists, degrees, keys, membe
     while left > 0 and not halted(halt):
         while head[least] < 0:
             least += 1
+        if least > most:
+            break
         p = head[least]
         head[least] = after[p]
         if after[p] >= 0:
@@ -196,10 +199,13 @@ def _order(starts, dense, halt, order, store, begin, lists, degrees, keys, membe
             order[found] = i
             found += 1
             i = member[i]
+    for k in range(found):
+        tail[order[k]] = -1
     for i in range(n):
-        if starts[i + 1] - starts[i] > dense and halt[0] == 0:
+        if tail[i] >= 0 and halt[0] == 0:
             order[found] = i
             found += 1
+    return left
 
 
 @compiled

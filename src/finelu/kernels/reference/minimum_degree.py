@@ -6,11 +6,12 @@ Source: P. R. Amestoy, T. A. Davis, I. S. Duff: An approximate minimum degree or
 from __future__ import annotations
 
 
-def minimum_degree(starts, columns, dense, halt, order):
+def minimum_degree(starts, columns, dense, most, halt, order):
     """An order in which each row has the fewest remaining neighbours, or nearly so, when it is eliminated.
 
     starts (n + 1,), columns (nnz,) : the pattern without its diagonal.
     dense : rows with more neighbours come last, in their own order, and do not count before.
+    most : once the least degree is larger, the rows that are left come last, too. Returns the number of these.
     halt (1,) : ends the search once it is no longer 0; another thread may set it.
     order (n,) : out, row order[k] comes k-th; meaningless after a halt.
 
@@ -30,6 +31,8 @@ def minimum_degree(starts, columns, dense, halt, order):
     found = []
     while left and not halt[0]:
         p = max(left, key=lambda i: (-degree[i], left.index(i)))
+        if degree[p] > most:
+            break
         left.remove(p)
         weight[p] = 0
         new = []
@@ -72,3 +75,4 @@ def minimum_degree(starts, columns, dense, halt, order):
         found += members[p]
     if not halt[0]:
         order[:] = found + [i for i in range(n) if i not in found]
+    return sum(weight)

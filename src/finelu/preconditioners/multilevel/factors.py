@@ -161,7 +161,7 @@ class MultilevelFactors(Factors):
                 self._levels, self._last = [], {}
             state = self.__dict__ | {"report": self.report}
             self.report = MultilevelReport(self.report.factored_on, self.report.applied_on)
-            self._first, self._variant = (self._first if variant.matching == self._variant.matching else None), variant
+            self._first, self._variant = self._order_for(variant), variant
             try:
                 if variant.limits != variants[0].limits:
                     entries = ROOM * A.nnz if variant.most is None else variant.most
@@ -206,6 +206,12 @@ class MultilevelFactors(Factors):
         if size <= USELESS and not any(w != self._variant and w.matching == self._variant.matching for w in variants):
             return 0.0
         return reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
+
+    def _order_for(self, variant: Variant) -> Order | None:
+        """The order of the first level, if another variant can take it, too."""
+        order, tried = self._first, self._variant
+        bounded = order is not None and order.bounded and variant.limits.fill != tried.limits.fill
+        return None if bounded or variant.matching != tried.matching else order
 
     @property
     def _most(self) -> int | None:
@@ -290,7 +296,7 @@ class MultilevelFactors(Factors):
                 S, scale = S.on(np), to_host(scale)
             kept = None if facts or self._first is None or self._first.at_once != at_once else self._first
             try:
-                order, scales, matched = order_of(recipe, S, kind, scale, rows, not facts, kept, at_once)
+                order, scales, matched = order_of(recipe, S, kind, scale, rows, not facts, kept, at_once, limits.fill)
             except ZeroPivot:
                 if S.n > max(HOST_MOST, recipe.dense_size):
                     raise

@@ -14,7 +14,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
 from finelu.matrix.traits import differing, symmetry_of
-from finelu.ordering import ORDERS, by_subtrees, parts
+from finelu.ordering import ORDERS, Subtrees, by_subtrees, parts
 from finelu.preconditioners.multilevel.settings import Settings
 from finelu.scaling import Matching, equilibrate, matching, times_power
 
@@ -48,7 +48,7 @@ class Order:
     """Row i, column j of a level are rows[i], columns[j] of its matrix.
 
     pairs (n,) uint8 : 1 if i and i + 1 should form a 2x2 pivot.  starts, above : of the parts, see `crout`.
-    at_once : whether it is for independent sets.
+    at_once : whether it is for independent sets.  bounded : see `by_subtrees`; it fits this fill only.
     """
 
     rows: np.ndarray
@@ -57,6 +57,7 @@ class Order:
     starts: np.ndarray
     above: np.ndarray
     at_once: bool = False
+    bounded: bool = False
 
 
 def order_of(
@@ -68,12 +69,13 @@ def order_of(
     first: bool,
     kept: Order | None,
     at_once: bool,
+    fill: float,
 ) -> tuple[Order, tuple[Any, Any], bool]:
     """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of the matched matrix; the
     exponents of D_r and D_c; and whether these scale the entries of a matching to about 1, with no larger ones.
 
     scale : `definite_scale`, None for a general S.  numbers : the rows of A, for errors.  first : S is A itself.
-    at_once : the order is left to independent sets, without pairs.
+    at_once : the order is left to independent sets, without pairs.  fill : the limit of the entries of a row.
     """
     n, general = S.n, kind == "general"
     columns, rows, pairs = np.arange(n), np.arange(n), np.zeros(n, np.uint8)
@@ -114,12 +116,13 @@ def order_of(
         vertex[rows] = np.repeat(np.arange(begins.size), sizes)
         ends = np.repeat(vertex, np.diff(S.indptr)), vertex[S.indices]
         graph = sp.coo_matrix((np.ones(S.nnz), ends), shape=(begins.size,) * 2).tocsr()
-    order, starts, above = _ordered(recipe, as_csr(graph, diagonal=False), recipe.parts if first else 1)
+    count = recipe.parts if first else 1
+    order, starts, above, bounded = _ordered(recipe, as_csr(graph, diagonal=False), count, fill)
     stops = np.concatenate([[0], np.cumsum(sizes[order])])
     flat = np.repeat(begins[order] - stops[:-1], sizes[order]) + np.arange(n)
     pairs = pairs[flat]
     pairs[stops[starts[-1]] :] = 0  # the interface has no pivots
-    return Order(rows[flat], columns[flat], pairs, stops[starts], above), powers, of_matching
+    return Order(rows[flat], columns[flat], pairs, stops[starts], above, bounded=bounded), powers, of_matching
 
 
 def _smallest_matched(S: CSR, found: Matching) -> float:
@@ -131,24 +134,24 @@ def _smallest_matched(S: CSR, found: Matching) -> float:
     return float(abs(times_power(to_host(S.data)[at], r[rows[at]] + c[indices[at]])).min())
 
 
-def _ordered(recipe: Settings, graph: CSR, count: int) -> tuple[Any, Any, Any]:
-    """(order, starts of the parts, the part above each): subtrees of the ordering's tree; for count > 1 this many
-    independent parts, each in the ordering, and an interface."""
+def _ordered(recipe: Settings, graph: CSR, count: int, fill: float) -> Subtrees:
+    """Subtrees of the ordering's tree; for count > 1 this many independent parts, each in the ordering, and an
+    interface."""
 
     def inside(S: CSR) -> Any:
         return np.arange(S.n) if recipe.ordering is None or S.n < 3 else ORDERS[recipe.ordering](S)
 
     if count == 1:
         if recipe.ordering is None or graph.n < 3:
-            return np.arange(graph.n), np.array([0, graph.n]), np.array([-1])
-        return by_subtrees(graph, recipe.ordering)
+            return Subtrees(np.arange(graph.n), np.array([0, graph.n]), np.array([-1]))
+        return by_subtrees(graph, recipe.ordering, fill)
     count = min(count, graph.n)
     order, starts = parts(graph, count)
     S, pieces = graph.tosparse(), []
     for begin, end in zip(starts, [*starts[1:], graph.n], strict=True):
         piece = order[begin:end]
         pieces.append(piece[inside(as_csr(S[piece][:, piece], diagonal=False))] if piece.size else piece)
-    return np.concatenate(pieces), starts, np.full(count, -1)
+    return Subtrees(np.concatenate(pieces), starts, np.full(count, -1))
 
 
 def permuted(S: CSR, order: Order, powers: tuple[Any, Any], kind: str) -> tuple[CSR, CSR]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
-from finelu.ordering import ORDERS, Fill, complete_fill
+from finelu.ordering import ORDERS, Fill, by_subtrees, complete_fill
 from finelu.preconditioners.multilevel.level import Limits
 from finelu.preconditioners.multilevel.order import Order
 from finelu.preconditioners.multilevel.settings import Settings
@@ -63,11 +63,12 @@ def complete_of(recipe: Settings, A: CSR, order: Order, matched: bool, most: int
 
     order : that of A's first level, with the matching if `matched`.  most : the most entries of the factors.
     A symmetric A keeps its matching, which pairs rows with small diagonal entries; a general one may do without.
-    Cost: an ordering, and symbolic factorizations, nearly O(nnz).
+    Cost: an ordering, two if that of the first level is bounded, and symbolic factorizations, nearly O(nnz).
     """
     A = A.on(np)
     arranged = as_csr(A.tosparse()[order.rows][:, order.columns], diagonal=False)
-    found = [Complete(matched, complete_fill(arranged))]
+    whole = by_subtrees(arranged, recipe.ordering).order if order.bounded and recipe.ordering is not None else None
+    found = [Complete(matched, complete_fill(arranged, whole))]
     if not np.array_equal(order.rows, order.columns):
         own = None if recipe.ordering is None else ORDERS[recipe.ordering](A)
         found.append(Complete(False, complete_fill(A, own)))
