@@ -129,6 +129,9 @@ OLDER = {
         "robustness-2-core-amd-epyc-2026-11-27",
         "multilevel-setup-2-core-amd-epyc-2026-11-27",
     ),
+    "the elimination of a symmetric matrix with long rows on one thread copies columns since, with the same bits": (
+        "parilut-papers-amd-epyc-2-cores-orders-2026-11-27",
+    ),
     "the first answer of a process without compiled kernels is held to its time and memory since": (
         "solve-2-core-amd-epyc-shared-2026-11-27",
     ),
