@@ -5,9 +5,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
+# A file of tests to a worker, the longest first: tests/conftest.py has their order.
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # What is kept for other runs and checkouts, all of it named by its content: compiled kernels, CUDA files that compile.
 override FINELU_CACHE := $(abspath $(or $(FINELU_CACHE),$(or $(XDG_CACHE_HOME),$(if $(HOME),$(HOME)/.cache,build))/finelu))
 export FINELU_CACHE
+# Python keeps the bytecode of the sources and of the tests: hundreds of processes would compile them anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 comma := ,
 NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
@@ -58,10 +62,10 @@ forget:
 	@find "$(FINELU_CACHE)/cuda" -type f -mtime +30 -delete 2>/dev/null || true
 
 test: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -q $(SPREAD) -m "not slow"
 
 test-all: $(VENV)/.stamp-report $(VENV)/.stamp-test forget
-	FINELU_EXAMPLES=100 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+	FINELU_EXAMPLES=100 $(BIN)/python -m pytest -q $(SPREAD)
 
 # An environment of its own.
 MINIMUM := $(CURDIR)/build/minimum
@@ -74,7 +78,7 @@ test-minimum: pyproject.toml
 coverage: $(VENV)/.stamp-report $(VENV)/.stamp-test
 	@mkdir -p build
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
+	$(BIN)/coverage run -m pytest -q $(SPREAD) -m "not slow"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -115,11 +115,20 @@ PLACES = {
     "recipes",
     "test_spilu.py",
 }  # whose tests are repeated for every dtype
+# The files that take 5 s and more with kept kernels. Workers begin them first, so that they end together; test_carried,
+# which takes kernels of all families, is the last of them: most are compiled by then.
+LONGEST = [
+    *("programs", "first_call", "body_flow", "compare", "fuzz", "parilut", "background", "channel_flow", "trial"),
+    *("kernels_cpu", "cli", "truth", "interop_libraries", "interrupts", "interop_direct", "flows", "cli_output"),
+    *("parilut_blocks", "contract_recipes", "multilevel", "package", "singular", "dense_rows", "carried"),
+]
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers choose
 def pytest_collection_modifyitems(items):
     """On the CPU, which compiles each dtype anew, a test that runs in another one that stands for it is a slow one."""
+    first = {f"test_{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: first.get(item.path.stem, len(first)))
     tests = {}
     for item in items:
         repeated = hasattr(item, "callspec") and {item.path.parent.name, item.path.name} & PLACES
@@ -209,12 +218,9 @@ def meanwhile(monkeypatch):
 
 
 @pytest.fixture
-def patient(everywhere, meanwhile):
-    """No attempt and no factors are given up for others because this machine is busy."""
-    from finelu.auto import sequence
-
+def patient(everywhere):
+    """No attempt is given up for another because this machine is busy."""
     everywhere("worth", lambda cost, elapsed, rest: False)
-    meanwhile(sequence, PATIENCE=1e9)
 
 
 @pytest.fixture

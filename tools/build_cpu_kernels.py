@@ -142,6 +142,8 @@ def pack(folder: Path, processor: str, features: list[str], into: Path | None = 
     for kernel in sorted(os.listdir(folder)):
         name = kernel.rpartition("-")[0]
         codes = sorted((folder / kernel).glob("*.code"))
+        if not codes:
+            continue  # only other kernels call it, which hold its code
         members[name] += b"".join(file.read_bytes() for file in codes)
         count += len(codes)
         module = name.rpartition(".")[0]

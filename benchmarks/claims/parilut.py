@@ -117,7 +117,8 @@ def problems(options: argparse.Namespace, names: Sequence[str] = NAMES) -> tuple
     if options.matrices or options.quick:
         return suite(options.matrix_folder, names_of(options.matrices), quick=options.quick), []
     here = files(options.matrix_folder or matrix_folder())
-    absent = [name for name in names if ":" not in name and name not in GALLERY and name not in here]
+    made = {*GALLERY, *finelu.gallery.PAPER_SIZES}
+    absent = [name for name in names if ":" not in name and name not in made and name not in here]
     return suite(options.matrix_folder, [name for name in names if name not in absent]), absent
 
 

@@ -17,8 +17,8 @@ so far: the record then holds a lower bound of its time.
     python -m benchmarks.claims.regret --budget 1500           # 25 minutes on two cores
     python -m benchmarks.claims.regret --budget 1500 --busy 1  # while a busy process runs on each core
 
-The record holds the time of each run and the features of each matrix, so that `regret_tables.regret(rule, run)` gives
-the regret of any other rule without a measurement.
+The record holds the time of each run, on the clock and of the processor, and the features of each matrix, so that
+`regret_tables.regret(rule, run)` gives the regret of any other rule without a measurement.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import random
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -53,15 +53,16 @@ from benchmarks.harness.table import table
 from benchmarks.harness.worker import READING, ROUNDING, SEED, Worker, busy_processes, serve_with
 from benchmarks.peers.solvers import RTOL, WARM_UP, Solver
 from finelu.auto import choose, ladder
+from finelu.auto.cost import Costs
 from finelu.errors import FineluError
 from finelu.krylov.criterion import Criterion
 from finelu.krylov.operators import matrix_operator
 from finelu.krylov.residual import Residual
 from finelu.matrix import as_csr
-from finelu.matrix.traits import MatrixTraits, traits
-from finelu.ordering import ORDERS, with_little_fill
+from finelu.matrix.traits import Diagonal, MatrixTraits, traits
+from finelu.ordering import ORDERS, Fill, with_little_fill
 from finelu.preconditioners import IC0, ICT, Jacobi, ParICT, ParILUT, Schwarz, SparseLU
-from finelu.preconditioners.direct.analysis import COLAMD, is_quick
+from finelu.preconditioners.direct.analysis import COLAMD, KLU_WORK, is_quick, may_be_by_blocks
 
 LEAST_ROWS = 500  # of a system that is measured
 QUICK = ("trilinos_smooVec", "trilinos_nsjac_1", "mipt_two_wells_saddle_darcy", "ibmpg1_spd", "memplus")
@@ -160,6 +161,32 @@ def features(S: sp.csr_matrix) -> dict[str, Any]:
     return facts | {"fill": fill.nnz, "flops": fill.flops, "count_s": time.perf_counter() - begin}
 
 
+def first_rung(facts: Mapping[str, Any]) -> str:
+    """The name of the rung that `solve` takes first with all libraries, for a matrix with these `features`.
+
+    It follows the tables of `finelu.auto.choose` and the expected times of `finelu.auto.cost`, with the count in
+    `facts`: `solve` takes another one where KLU finds blocks, and none where rows are to be matched.
+    """
+    diagonal = {name.removeprefix("diagonal_"): v for name, v in facts.items() if name.startswith("diagonal_")}
+    own = {field.name for field in fields(MatrixTraits)} - {"diagonal"}
+    known = MatrixTraits(diagonal=Diagonal(**diagonal), **{name: facts[name] for name in own})
+    rungs = choose.rungs(known)
+    if rungs["direct"].reason == choose.IS_SMALL or "cheap" not in rungs:
+        return named(rungs["direct"].recipes[0], "")
+    cheap = rungs["cheap"].recipes[0]
+    method, *_ = choose.methods(known, cheap, alone=False)
+    any_matrix = as_csr(sp.identity(1, format="csr"))  # only its dtype counts
+    costs, fill = Costs(any_matrix, known, rungs, math.inf, math.inf), Fill(facts["fill"], facts["flops"])
+    if choose.asks_first(known, costs.analysis_seconds / costs.of_iteration(method)):
+        symmetric = known.kind == "hermitian"
+        by_blocks = may_be_by_blocks(known, symmetric=symmetric, real=symmetric and not known.complex, fill=fill)
+        library = "pardiso" if by_blocks else "klu" if fill.flops <= KLU_WORK * fill.nnz else "superlu"
+        seconds = costs.of_library(fill, library, half=by_blocks and symmetric)
+        if seconds <= choose.few_iterations(known) * costs.of_iteration(method):
+            return named(rungs["direct"].recipes[0], "")
+    return named(cheap, method)
+
+
 # One run --------------------------------------------------------------------------------------------------------------
 
 
@@ -168,8 +195,9 @@ def once(name: str, S: sp.csr_matrix, limit: float, extra: Any = None) -> dict[s
     b, found = solve.right_hand_side(S.shape[0]), {}
 
     def kept(*arguments: Any) -> dict[str, Any]:
+        begin = time.process_time()
         found.update(SOLVERS[name](*arguments))
-        return dict(found)
+        return found | {"cpu": time.process_time() - begin}
 
     result = solve.once(kept, S, b, limit)
     if result["status"] == "":
@@ -242,8 +270,9 @@ def record_of(matrix: str, name: str, results: Sequence[dict[str, Any]], threads
     who = "finelu" if name == OURS or name in ALONE else name.split()[0]
     record = Record(matrix, "solve", "cpu", who, name, None if seconds is None else 1e3 * seconds)
     record.error, record.threads = last.get("residual"), threads
-    record.detail = {key: value for key, value in last.items() if key not in ("seconds", "residual")}
-    record.detail |= {"runs": runs, "first": results[0].get("seconds")}
+    record.detail = {key: value for key, value in last.items() if key not in ("seconds", "residual", "cpu")}
+    cpu = [result["cpu"] for result in warm if "cpu" in result]
+    record.detail |= {"runs": runs, "cpu": cpu, "first": results[0].get("seconds")}
     return record
 
 

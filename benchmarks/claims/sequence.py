@@ -8,6 +8,9 @@ D_k = 1 + CHANGE / 2 sin(k + p), p random in each row: values swing by 1% to bot
 likewise. They are solved by `Sequence(rtol).step(A_k, b_k)`, and each by `finelu.solve(A_k, b_k, rtol)`; the clock
 covers all steps, from an idle device to an idle device, after some steps of each that are not counted.
 ||b - A x|| / ||b|| is computed apart for each step, on the host. Matrices: as in `solve_gpu`.
+
+"By hand" is what a user writes without a Sequence: the recipe and the method with which the Sequence ended, factors
+updated in each step, the method from the last x; complete factors alone, without a method.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from finelu.preconditioners.direct import cudss
 
 RTOL, SEED, STEPS, CHANGE, LONGEST = 1e-8, 0, 20, 0.01, 20.0
 WARM = 4
-SOLVES, SEQUENCE, DIRECT = "solve", "Sequence", "SparseLU"
+SOLVES, SEQUENCE, HAND, DIRECT = "solve", "Sequence", "by hand", "SparseLU"
 
 
 def systems(S: sp.csr_matrix, steps: int = STEPS) -> list[tuple[sp.csr_matrix, np.ndarray]]:
@@ -92,6 +95,40 @@ def measure(run: Run, name: str, S: sp.csr_matrix, gpu: bool, longest: float) ->
             place = "gpu" if gpu else "cpu"
             record = Record(name, "steps", place, variant, variant, ms, None, max(residuals), detail=detail)
             run.records.append(record)
+    tries = [a for s in found for a in s.attempts]
+    if sequence._F is not None:
+        recipe, method = sequence._F.recipe, tries[-1].method
+        with run.attempt(name, HAND):
+            timed(by_hand(recipe, method), given[:WARM], gpu)
+            ms, found = timed(by_hand(recipe, method), given, gpu)
+            residuals = [
+                float(np.linalg.norm(b - A @ (x.get() if gpu else x)) / np.linalg.norm(b))
+                for (A, b), (x, _) in zip(on_host, found, strict=True)
+            ]
+            names = [type(recipe).__name__]
+            detail = {"converged": True, "iterations": [k for _, k in found], "recipes": names}
+            place = "gpu" if gpu else "cpu"
+            run.records.append(Record(name, "steps", place, HAND, HAND, ms, None, max(residuals), detail=detail))
+
+
+def by_hand(recipe: Any, method: str) -> Callable[[Any, Any], tuple[Any, int]]:
+    """A step by factors that are updated each time: (x, iterations)."""
+    F: Any = None
+    x: Any = None
+
+    def step(A: Any, b: Any) -> tuple[Any, int]:
+        nonlocal F, x
+        if F is None:
+            F = recipe.factor(A)
+        else:
+            F.update(A)
+        if method == "refinement":
+            return F.solve(b), 1
+        found = getattr(finelu, method)(A, b, M=F, x0=x, rtol=RTOL)
+        x = found.x
+        return x, found.iterations
+
+    return step
 
 
 def total(run: Run, name: str, variant: str) -> float | None:
@@ -105,6 +142,18 @@ def ratios(run: Run) -> dict[str, float]:
     """matrix -> the time of the solves over that of the Sequence; 0 where only that fails."""
     both = {name: (total(run, name, SOLVES), total(run, name, SEQUENCE)) for name in run.matrices}
     return {name: solves / own if own else 0.0 for name, (solves, own) in both.items() if solves}
+
+
+def against_hand(run: Run) -> dict[str, tuple[float, float]]:
+    """matrix -> the iterations, and the time, of the Sequence over those by hand."""
+    found = {}
+    for name in run.matrices:
+        own, hand = (run.one(matrix=name, variant=v) for v in (SEQUENCE, HAND))
+        times = total(run, name, SEQUENCE), total(run, name, HAND)
+        if own is not None and hand is not None and times[0] and times[1]:
+            iterations = [max(sum(r.detail["iterations"]), 1) for r in (own, hand)]
+            found[name] = (iterations[0] / iterations[1], times[0] / times[1])
+    return found
 
 
 def is_direct(run: Run, name: str) -> bool:
@@ -126,7 +175,14 @@ def claims(run: Run) -> str:
             lines.append(
                 (what, len(chosen), shown, sum(r < 1 for r in chosen.values()), f"{chosen[worst]:.2f} {worst}")
             )
-    return table(("solve over Sequence", "matrices", "mean", "below 1", "worst"), lines)
+    hand, rows = against_hand(run), []
+    for what, k in (("iterations", 0), ("time", 1)):
+        if hand:
+            worst = max(hand, key=lambda name: hand[name][k])
+            shown = f"{mean([r[k] for r in hand.values()]):.2f}"
+            rows.append((what, len(hand), shown, sum(r[k] > 1 for r in hand.values()), f"{hand[worst][k]:.2f} {worst}"))
+    first = table(("solve over Sequence", "matrices", "mean", "below 1", "worst"), lines)
+    return first + "\n" + table(("Sequence over factors updated by hand", "matrices", "mean", "above 1", "worst"), rows)
 
 
 def page(run: Run) -> str:
@@ -137,8 +193,10 @@ def page(run: Run) -> str:
         shown = f"{times[0] / times[1]:.2f}" if times[0] and times[1] else ""
         decisions = ", ".join(f"{n} {what}" for what, n in r.detail["decisions"].items()) if r else "failed"
         recipes = [", ".join(v.detail["recipes"]) if v else "" for v in (solves, r)]
-        lines.append((name, facts["n"], facts["nnz"], *map(cell, times), shown, decisions, *recipes))
-    heads = ("matrix", "rows", "entries", "solve", "Sequence", "ratio", "decisions", "solve by", "Sequence by")
+        hand = [f"{r:.2f}" for r in against_hand(run).get(name, ())] or ["", ""]
+        lines.append((name, facts["n"], facts["nnz"], *map(cell, times), shown, *hand, decisions, *recipes))
+    heads = ("matrix", "rows", "entries", "solve", "Sequence", "ratio", "iterations over by hand", "time over by hand")
+    heads += ("decisions", "solve by", "Sequence by")
     return f"{run.heading()}\n{claims(run)}\n## {STEPS} steps, ms\n\n{table(heads, lines)}{run.footing()}"
 
 

@@ -10,9 +10,8 @@ for GPGPUs". The kernels of finelu are compared with it.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-compiled = njit(cache=True, error_model="numpy", nogil=True)
+from finelu.kernels.cpu.runtime.jit import compiled
 
 
 @compiled

@@ -6,8 +6,8 @@ threshold ILU for GPUs", 2019, with finelu, with the papers' numbers where the m
 
 As in 2018: float64, the right-hand side uniform in [-0.5, 0.5] (fixed seed), x0 = 0, relative residual 1e-10, GMRES not
 restarted, matrices in reverse Cuthill-McKee order of A + A^T, scaled to a unit diagonal, sweep="paper", classical
-ILUT and ICT with as many entries as A; "by eliminations" is the default, sweep="exact". ">k": stopped after k
-iterations, by their limit or that of time; "-": no factors, or a breakdown; the reasons are in a list.
+ILUT and ICT with as many entries as A; "by eliminations" is the default, sweep="exact". ">k": stopped after the limit
+of k iterations; "-": no factors, or a breakdown; the reasons are in a list, with the solves that the clock ended.
 `--from a.json.gz b.json.gz` draws again from what was measured; the second file gives what the first has not (another
 device).
 """
@@ -15,6 +15,7 @@ device).
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ from benchmarks.harness.suite import WORST_CASE, LeftOut, Problem, suite
 from benchmarks.papers.parilut_figures import FIGURES
 from benchmarks.papers.parilut_measure import (
     LONGEST,
+    METHODS,
+    ORDERS,
     RTOL,
     Case,
     measure_exactness,
@@ -63,10 +66,10 @@ def page(run: Run, out: Path) -> str:
     """Tables and figures as Markdown; the PNGs are written into `out`."""
     text = run.heading()
     text += (
-        "\n`=`: the papers' matrix (rebuilt; ANI with another order of equals in RCM: as stored, and `again` by "
-        "SciPy's). `~`: of its kind, with other entries, so that the papers have no numbers for it. Right-hand side "
+        "\n`=`: the papers' matrix (rebuilt; ANI with another order of equals in RCM). "
+        "`~`: of its kind, with other entries, so that the papers have no numbers for it. Right-hand side "
         f"uniform in [-0.5, 0.5], x0 = 0, relative residual {RTOL:g}, full GMRES of up to {LONGEST} iterations, "
-        '`sweep="paper"`. `>k`: stopped after k iterations, `-`: no factors or a breakdown.\n'
+        '`sweep="paper"`. `>k`: stopped at the limit of k iterations, `-`: no factors or a breakdown.\n'
     )
     for title, body in tables(run).items():
         text += f"\n## {title}\n\n{body or 'Absent: not measured in this run.'}"
@@ -88,6 +91,7 @@ def measured(options: argparse.Namespace, parts: Sequence[str]) -> Run:
     device = "gpu" if gpu else "cpu"
     run = new_run("parilut-papers", gpu=gpu, machine_name=options.machine)
     run.options = {"parts": ",".join(parts), "threads": 0 if gpu else options.threads}
+    run.options["basis"], methods = options.basis, options.methods.split(",")
     run.options["rows"] = f"{options.rows} at most" if options.rows else "any number"
     if not gpu:
         finelu.set_num_threads(options.threads)
@@ -95,13 +99,13 @@ def measured(options: argparse.Namespace, parts: Sequence[str]) -> Run:
         print(run.left_out["selection"], flush=True)
     budget = Budget(options.budget)
 
-    def each(chosen: Sequence[Problem], part: str, what: Callable[[Case], None]) -> None:
-        for problem in chosen:
+    def each(chosen: Sequence[Problem], part: str, what: Callable[[Case], None], orders: Sequence[str] = ("",)) -> None:
+        for problem, order in itertools.product(chosen, orders):
             if budget.over():
                 run.left_out.setdefault(f"{problem.name} ({part})", "the budget was spent")
                 continue
             try:
-                case = Case.load(problem, device, options.again)
+                case = Case.load(problem, device, order)
             except LeftOut as reason:
                 run.left_out[problem.name] = str(reason)
                 continue
@@ -123,7 +127,7 @@ def measured(options: argparse.Namespace, parts: Sequence[str]) -> Run:
 
     def one_matrix(case: Case) -> None:
         if "tables" in parts:
-            measure_tables(run, case, options.limit, budget, own(case.name) in TABLE_3)
+            measure_tables(run, case, options.limit, budget, TABLE_3.get(own(case.name)), methods)
         if "time" in parts:
             measure_time(run, case, options.superlu_limit)
 
@@ -138,7 +142,7 @@ def measured(options: argparse.Namespace, parts: Sequence[str]) -> Run:
             with run.attempt("selection", "Figures 8 and 9"):
                 measure_selection(run, budget)
         if {"tables", "time"} & set(parts):
-            each(in_order(options), "tables, time", one_matrix)
+            each(in_order(options), "tables, time", one_matrix, options.orders.split(","))
     except (RunEnded, KeyboardInterrupt) as end:
         run.left_out["the rest"] = f"the run ended early ({type(end).__name__})"
     run.options |= {"seconds": round(budget.spent()), "load average at the end": round(os.getloadavg()[0], 1)}
@@ -159,11 +163,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2, help="on the CPU (default: %(default)s)")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for each solve (default: %(default)s)")
     parser.add_argument("--superlu-limit", type=float, default=60.0, help="seconds for SuperLU (default: %(default)s)")
-    parser.add_argument("--again", action="store_true", help="order anew also what is in RCM: another order of equals")
+    parser.add_argument(
+        "--orders", default="", help=f"of the tables: {','.join(ORDERS)} for both (default: RCM, as in the papers)"
+    )
+    parser.add_argument("--methods", default=",".join(METHODS), help="of the tables (default: %(default)s)")
+    parser.add_argument(
+        "--basis", type=float, default=4.0, help="GiB that the basis of full GMRES may take (default: %(default)s)"
+    )
     parser.add_argument("--rows", type=int, default=0, help="leave out matrices with more rows")
     add_options(parser)
     options = parser.parse_args(argv)
     parts = chosen_parts(parser, options.parts, PARTS)
+    if not set(options.orders.split(",")) <= {"", *ORDERS}:
+        parser.error(f"--orders {options.orders}: {' and '.join(ORDERS)} are the orders")
+    if not set(options.methods.split(",")) <= set(METHODS):
+        parser.error(f"--methods {options.methods}: {' and '.join(METHODS)} are the methods")
 
     options.out.mkdir(parents=True, exist_ok=True)
     run = merged(options.sources) if options.sources else measured(options, parts)

@@ -186,7 +186,7 @@ def figure_13(run: Run, figure: Any) -> bool:
 FIGURES: dict[str, tuple[str, str, Drawing]] = {
     "2018-1": ("PCG iterations and residual norm over the steps, exact thresholds", "steps", figure_1),
     "2018-2": ("pattern discrepancy to the classical ICT; dotted: the least it could be", "steps", figure_2),
-    "2018-3": ("candidates and time of step 3 of ParICT over the size", "sizes", figure_3),
+    "2018-3": ("candidates and least time of step 3 of ParICT over the size", "sizes", figure_3),
     "2019-8": ("throughput of the selections on the GPU", "selection", figure_8),
     "2019-9": ("the kernels of a search on the GPU", "selection", figure_9),
     "2019-10": ("GMRES iterations with exact and approximate thresholds", "exactness", figure_10),

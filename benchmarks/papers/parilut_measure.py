@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -27,12 +26,12 @@ from finelu.device import to_host
 from finelu.errors import ZeroPivot
 from finelu.ordering import rcm
 
-SEED, RTOL, MAXITER, LONGEST = 0, 1e-10, 10_000, 1200  # LONGEST: the most iterations of full GMRES
-BASIS_GIB = 4.0  # that the basis of full GMRES may take
+SEED, RTOL, MAXITER, LONGEST = 0, 1e-10, 10_000, 4000  # LONGEST: the most iterations of full GMRES
+METHODS = {"cg": 2, "gmres": 3}  # the tables
 STEPS = range(6)
 EXACT = "exact"  # the first word of variants whose values come of eliminations
 IN_RCM = ("ani5", "ani7", *(f"anisotropic_triangles:{k}" for k in range(3, 8)))
-AGAIN = " again"
+ORDERS = {"stored": "as stored", "rcm": "RCM here"}
 DELTAS = {"all": None, "1": 1.0, "0.5": 0.5, "0.1": 0.1}  # 2018, section 4.1
 MANY_STEPS = 15
 REPEATED = (1, 16, 256, 4096, 65536, 2**24)  # how many different values: 2019, Figure 8, right
@@ -69,16 +68,21 @@ class Case:
     device: str
 
     @staticmethod
-    def load(problem: Problem, device: str, again: bool = False) -> Case:
-        """again : also a matrix that is in reverse Cuthill-McKee order is ordered by ours, and named so."""
-        S, name, order = problem.load(), problem.name, "as stored (RCM)"
-        if name not in IN_RCM or again:
+    def load(problem: Problem, device: str, order: str = "") -> Case:
+        """order : a key of ORDERS, which the name then ends with; without one reverse Cuthill-McKee, as in the paper,
+        where a matrix that is stored in such an order keeps it."""
+        S, name, is_rcm = problem.load(), problem.name, problem.name in IN_RCM
+        described = ORDERS[order or ("stored" if is_rcm else "rcm")]
+        name += order and f" {described}"
+        if described == ORDERS["rcm"]:
             p = rcm(finelu.as_csr(S))
-            S, name, order = sp.csr_matrix(S[p][:, p]), name + AGAIN * (name in IN_RCM), "RCM here"
+            S = sp.csr_matrix(S[p][:, p])
             S.sort_indices()
+        elif is_rcm:
+            described += " (RCM)"
         d = 1 / np.sqrt(abs(S.diagonal()))
         S.data *= np.repeat(d, np.diff(S.indptr)) * d[S.indices]  # one product d_i d_j: symmetric where S is
-        return Case(name, S, spd(S), order, device)
+        return Case(name, S, spd(S), described, device)
 
     def __post_init__(self):
         self.b = np.random.default_rng(SEED).uniform(-0.5, 0.5, self.S.shape[0])
@@ -111,13 +115,17 @@ def recipes(cholesky: bool, nnz: int) -> dict[str, Any]:
     }
 
 
+def longest_gmres(run: Run, case: Case) -> int:
+    """The most iterations of full GMRES, whose basis takes at most the GiB of run.options["basis"]."""
+    return int(max(min(LONGEST, run.options["basis"] * 2**30 / (8 * case.S.shape[0])), 1))
+
+
 def solve(run: Run, case: Case, method: str, variant: str, recipe: Any, seconds: float) -> Record:
     """Factor and solve once; the residual is computed here, by SciPy, from the matrix itself."""
     record = Record(case.name, method, case.device, "finelu", variant, None, threads=run.options["threads"])
     options: dict[str, Any] = {"maxiter": MAXITER}
     if method == "gmres":
-        longest = int(max(min(LONGEST, BASIS_GIB * 2**30 / (8 * case.S.shape[0])), 1))
-        options = {"maxiter": longest, "restart": longest}
+        options = dict.fromkeys(("maxiter", "restart"), longest_gmres(run, case))
     begin = time.perf_counter()
     try:
         F = recipe and recipe.factor(case.A)
@@ -145,35 +153,50 @@ def solve(run: Run, case: Case, method: str, variant: str, recipe: Any, seconds:
 
 
 def shown(record: Record | None) -> str:
-    """The iterations as the tables show them."""
+    """The iterations as the tables show them; nothing of a solve that the clock ended."""
     if record is None:
         return ""
     status, iterations = record.detail["status"], record.detail.get("iterations")
     if status == "CONVERGED" and record.error <= 1.01 * RTOL:
         return str(iterations)
-    return f">{iterations}" if status in ("MAX_ITERATIONS", "INTERRUPTED") else "-"
+    if status == "INTERRUPTED":
+        return ""
+    return f">{iterations}" if status == "MAX_ITERATIONS" else "-"
 
 
-def measure_tables(run: Run, case: Case, limit: float, budget: Budget, both: bool) -> None:
-    """Table 2 for SPD matrices; Table 3 for the others, where the classical ICT breaks down, and where `both`."""
+def measure_tables(
+    run: Run, case: Case, limit: float, budget: Budget, theirs: Sequence[int | None] | None, methods: Sequence[str]
+) -> None:
+    """Table 2 for SPD matrices; Table 3 for the others, where the classical ICT breaks down, and where the paper has
+    the matrix there, with `theirs`. A solve that took more iterations in the paper than are allowed is left out.
 
-    def all_columns(method: str, number: int) -> list[Record]:
-        found = []
+    methods : "cg" for Table 2, "gmres" for Table 3.
+    """
+    longest = longest_gmres(run, case)
+
+    def all_columns(method: str) -> list[Record]:
+        found: list[Record] = []
+        if method not in methods:
+            return found
         for variant, recipe in recipes(method == "cg", case.S.nnz).items():
-            what = f"Table {number}, {variant}"
+            what = f"Table {METHODS[method]}, {variant}"
             if budget.over():
                 run.left_out[f"{case.name} ({what})"] = "the budget was spent"
+                continue
+            paper = dict(zip(recipes(False, case.S.nnz), theirs or (), strict=False)).get(variant)
+            if method == "gmres" and paper and paper > longest:
+                run.left_out[f"{case.name} ({what})"] = f"{paper} iterations in the paper; {longest} are allowed"
                 continue
             with run.attempt(case.name, what):
                 found.append(solve(run, case, method, variant, recipe, min(limit, budget.left())))
         return found
 
-    broke = both or not case.spd
+    broke = bool(theirs) or not case.spd
     if case.spd:
-        records = all_columns("cg", 2)
+        records = all_columns("cg")
         broke = broke or any(r.variant == "ICT" and r.detail["status"] == "no factors" for r in records)
     if broke:
-        all_columns("gmres", 3)
+        all_columns("gmres")
 
 
 # 2018, Figures 1 to 3; 2019, Figure 10 --------------------------------------------------------------------------------
@@ -217,8 +240,8 @@ def measure_steps(run: Run, case: Case) -> None:
         run.records.append(Record(case.name, "steps", case.device, "finelu", name, None, detail=detail))
 
 
-def measure_size(run: Run, case: Case, repeats: int = 3) -> None:
-    """2018, Figure 3: the number of candidates and the time of step 3 of ParICT."""
+def measure_size(run: Run, case: Case, repeats: int = 9) -> None:
+    """2018, Figure 3: the number of candidates and the time of step 3 of ParICT, the least of some runs."""
     recipe = finelu.ParICT(steps=3, sweep="paper")
     F = recipe.factor(case.A)
     times: list[tuple[float, float, float]] = []
@@ -229,7 +252,7 @@ def measure_size(run: Run, case: Case, repeats: int = 3) -> None:
             searches = [ms for label, ms in blocks.calls if label == "candidates"]
             sweeps = [ms for label, ms in blocks.calls if label == "sweep after add"]
             times.append((blocks.step_ms(3), searches[2], sweeps[2]))
-    whole, search, sweep = (median(column) for column in zip(*times, strict=True))
+    whole, search, sweep = map(min, zip(*times, strict=True))
     detail = {"n": case.S.shape[0], "candidates": F.report["candidates"][2], "search_ms": search, "sweep_ms": sweep}
     threads = run.options["threads"]
     run.records.append(
@@ -245,7 +268,7 @@ def measure_exactness(run: Run, case: Case, seconds: float, steps: int = 8) -> N
             recipe: Any = finelu.ILU0()
             if variant != "ILU0":
                 recipe = finelu.ParILUT(steps=k, sweep="paper", sweeps=finelu.Sweeps(select=variant))
-            scratch = Run("", {}, "", {"threads": run.options["threads"]})
+            scratch = Run("", {}, "", {name: run.options[name] for name in ("threads", "basis")})
             record = solve(scratch, case, "gmres", str(k), recipe, seconds)
             detail["iterations"].append(record.detail["iterations"] if shown(record).isdigit() else None)
             detail["entries"].append(record.detail.get("entries"))

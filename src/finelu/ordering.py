@@ -20,6 +20,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr, without_zeros
 from finelu.matrix.traits import dense_row
+from finelu.recent import RECENT
 from finelu.threads import each
 
 METIS_WORK = 1e4  # flops of the complete L U per entry of the graph from which on METIS takes less time than they do
@@ -410,14 +411,19 @@ def with_little_fill(A: Any, ordering: str = "auto", job: OrderingJob | None = N
     A : as `as_csr` takes it, without need of a diagonal; only its pattern counts, without stored zeros.
     ordering : one of `ORDERS`; "auto" is `amd`, or, if the factorization is expected to take longer than METIS and
         pymetis is installed, the better of that and `nested_dissection`.
-    job : the OrderingJob of "auto" for this A, if one was started. Cost: those of the orderings.
+    job : the OrderingJob of "auto" for this A, if one was started.
+    Cost: those of the orderings; for a pattern that "auto" has ordered lately a pass over it, see `finelu.recent`.
     """
     A = without_zeros(as_csr(A, diagonal=False))
     if ordering != "auto":
         return _postordered(_graph(A), ORDERS[ordering](A))
     S, order, fill = (job or OrderingJob(A, aside=False)).found()
     if metis := _metis_for(S, fill):
-        other = _postordered(S, _nested_dissection(metis, S))
+        other: tuple[np.ndarray, Fill] | None = RECENT.get("metis", A.indptr, A.indices)
+        if other is None:
+            other = _postordered(S, _nested_dissection(metis, S))
+            other[0].flags.writeable = False
+            RECENT.keep("metis", A.indptr, A.indices, other, other[0].nbytes)
         if other[1].flops < fill.flops:
             return other
     return order, fill
@@ -495,9 +501,16 @@ class OrderingJob:
 
 def _begin(A: CSR, halt: Any = None) -> Any:
     """(graph of A without stored zeros, an order by `amd`, its fill); None after a halt."""
-    S = _graph(without_zeros(A))
+    A = without_zeros(A)
+    S, known = _graph(A), RECENT.get("amd", A.indptr, A.indices)
+    if known is not None:
+        return S, *known
     order = _amd(S, halt)
-    return None if halt is not None and halt[0] else (S, *_postordered(S, order))
+    if halt is not None and halt[0]:
+        return None
+    order, fill = _postordered(S, order)
+    order.flags.writeable = False
+    return S, *RECENT.keep("amd", A.indptr, A.indices, (order, fill), order.nbytes)
 
 
 def parts(A: Any, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ from finelu.matrix import CSR, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
 from finelu.partition import partition
-from finelu.preconditioners import OWN, BlockILU0, BlockJacobi, Recipe, Schwarz, SparseLU
+from finelu.preconditioners import IC0, OWN, BlockILU0, BlockJacobi, Recipe, Schwarz, SparseLU
 from finelu.properties import properties
 from finelu.scaling import matching
 from finelu.selection import threshold
@@ -193,6 +193,7 @@ def _blocks(dtype: np.dtype[Any], size: int) -> None:
 
 
 def _use_tools(symmetric: CSR, general: CSR) -> None:
+    IC0().factor(_of(gallery.poisson27(SIZE), symmetric.dtype))  # rows long enough for a copy by columns
     partition(general, 64, "aggregate")  # bricks are what Schwarz takes here
     SparseLU(ordering="amd").factor(general)  # by default systems as small as these are ordered by SuperLU
     matching(general)

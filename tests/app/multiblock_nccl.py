@@ -17,7 +17,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.cuda.runtime import nccl
 from finelu.krylov.operators import Operator
 from finelu.krylov.spread import Vectors
-from finelu.matrix import ghosts
+from finelu.matrix import ghosts, interfaces
 from finelu.matrix.multiblock import MultiblockMatrix
 from finelu.processes import private
 
@@ -150,6 +150,24 @@ def devices_that_change():
     return [list(key) for key in grid.across]
 
 
+def layers_of_cells():
+    """`exchange` sends layers by NCCL if all processes have their arrays on GPUs, otherwise by MPI."""
+    ring = [fl.Interface(rank, "i+", (rank + 1) % COMM.size, "i-") for rank in range(COMM.size)]
+    x = 100.0 * COMM.rank + np.arange(12).reshape(3, 2, 2)
+    before, beyond = x[-2:] + 100 * (BEFORE - COMM.rank), x[:2] + 100 * (NEXT - COMM.rank)
+    found = []
+    known = interfaces.gpu_of, interfaces.namespace
+    for of_the_last in (0, -1):
+        gpu = of_the_last if LAST else 0
+        interfaces.gpu_of, interfaces.namespace = (lambda a, n=gpu: n), (lambda a, n=gpu: np if n else Gpu(COMM.rank))
+        grid = fl.MultiblockGrid({COMM.rank: x.shape}, ring, COMM)
+        for layers in (grid.exchange({COMM.rank: x}, 2)[COMM.rank] for _ in range(2)):
+            found.append(bool((layers["i-"] == before).all() and (layers["i+"] == beyond).all()))
+        found.append([connection is not None for connection in grid._connections.values()])
+    interfaces.gpu_of, interfaces.namespace = known
+    return found
+
+
 def work_ahead():
     """What is done while a norm is formed comes before the processes wait for each other, where it is done at all."""
     found = []
@@ -179,6 +197,7 @@ CASES += [
     that_fails,
     other_numbers_on_the_first,
     devices_that_change,
+    layers_of_cells,
 ]
 CASES += [work_ahead, one_level]
 

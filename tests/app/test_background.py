@@ -18,15 +18,18 @@ import scipy.sparse as sp
 from programs import WAIT, ended
 
 import finelu as fl
-from finelu import compiling, deadline, threads
-from finelu.auto import background, first_answer
+from finelu import compiling, deadline, gallery, threads
+from finelu.auto import ahead, background, first_answer
+from finelu.auto.choose import rungs
 from finelu.auto.first_answer import FirstAnswer, fill_bound
 from finelu.errors import OutOfTime, ParameterError
 from finelu.kernels.reference import products
 from finelu.krylov.criterion import Criterion
 from finelu.krylov.residual import Residual
+from finelu.matrix.traits import traits
 from finelu.ordering import with_little_fill
 
+ENDINGS = ".code", ".library"  # of the files of a compiled kernel
 GIVEN = {"FINELU_BACKGROUND": "1", "FINELU_SILENT": "", "FINELU_KERNELS": "compile"}
 SOLVE = """
 import numpy as np
@@ -46,7 +49,7 @@ first = solve()
 
 def kept(folder):
     """The files of compiled kernels, with their times."""
-    return {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*.library")}
+    return {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*.*") if path.suffix in ENDINGS}
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +98,7 @@ def begin():
     return background._background.process
 
 background.PROGRAM = "import sys, time; sys.path[:] = {path!r}; from finelu.auto import background; "
-background.PROGRAM += "print(background.received()); " + sys.argv[1]
+background.PROGRAM += "print(background.first_received()); " + sys.argv[1]
 """
 
 
@@ -140,6 +143,69 @@ def test_it_ends_where_its_parent_ends_as_usual(tmp_path):
     assert done.returncode == 0 and done.stderr == background.BEGUN + "\n"
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
+
+
+SECOND = (
+    "background.available_cores = lambda: {}; "
+    "background.AHEAD = 'background.received(); import time; time.sleep(100)'; print("
+)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_on_two_cores_a_second_one_works_until_the_first_has_ended(tmp_path, cores):
+    seen = tmp_path / "seen"
+    code = STANDS_IN + f"background.PROGRAM = background.PROGRAM.replace('print(', {SECOND.format(cores)!r})\n"
+    code += "print(begin().wait())"
+    note = f"second = background._background.process; open({str(seen)!r}, 'w').write(str(second and second.pid))"
+    assert ended(code, note, FINELU_CACHE=str(tmp_path), **GIVEN)[:2] == (0, "0\n")
+    assert (seen.read_text() == "None") == (cores == 1)
+    if cores == 2:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(seen.read_text()), 0)
+
+
+def test_a_second_one_ends_even_if_the_first_is_killed(tmp_path):
+    seen = tmp_path / "seen"
+    code = STANDS_IN + f"background.PROGRAM = background.PROGRAM.replace('print(', {SECOND.format(2)!r})\n"
+    code += "begin()\ntime.sleep(100)"
+    note = f"open({str(seen)!r}, 'w').write(str(background._background.process.pid)); time.sleep(100)"
+    given = os.environ | GIVEN | {"FINELU_CACHE": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code, note], env=given, stderr=subprocess.DEVNULL) as parent:
+        until(lambda: seen.exists() and seen.read_text())
+        parent.kill()
+    until(lambda: not is_locked(tmp_path) and not lives(int(seen.read_text())))
+
+
+def lives(process):
+    """Whether a process works: one that has ended may keep its number."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("problem", [*gallery.small(), "poisson7:9", "convection_diffusion:9", "stokes:6"], ids=str)
+def test_by_numpy_alone_the_choice_is_the_same(problem):
+    A = sp.csr_array(gallery.problem(str(problem)))
+    A.sort_indices()
+    assert rungs(ahead.likely_traits(ahead._csr(A))) == rungs(traits(fl.as_csr(A, diagonal=False)))
+
+
+def test_the_second_one_takes_kernels_of_the_iterations_and_factors_without_a_look_at_A():
+    code = """
+import gc
+import numpy as np
+import finelu as fl
+from finelu.auto.ahead import compile_last
+from finelu.kernels.cpu.runtime.jit import Cache
+
+A = fl.gallery.poisson7(12)
+compile_last(A.tocsr(), np.ones(A.shape[0]), 1e-8, criterion="auto")
+caches = [each for each in gc.get_objects() if isinstance(each, Cache)]
+print(*{cache.store.module for cache in caches if cache.known})
+"""
+    status, out, _ = ended(code)
+    assert status == 0 and {"recurrences", "fill", "elimination"} <= set(out.split()) and "inspection" not in out
 
 
 def test_there_is_one_at_a_time_none_twice_and_none_in_a_forked_child(tmp_path):

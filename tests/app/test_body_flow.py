@@ -324,7 +324,7 @@ def test_the_derivatives_by_chi(function):
 
 @pytest.mark.parametrize("method", ["gmres", "correct"])
 def test_time_steps_solve_their_equations_and_combining_states_saves_pseudo_steps(meanwhile, method):
-    flow = flow_on(cylinder((40, 28), 2), viscosity=0.01)
+    flow = flow_on(cylinder((24, 16), 2), viscosity=0.01)
     dt, start = 0.2, flow.start()
     body.disturb(flow, start)
 

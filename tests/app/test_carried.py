@@ -22,7 +22,10 @@ RECORD = Record(
 SOLVED = """
 import numpy as np
 import finelu as fl
+from finelu.kernels.cpu.vectors import inner
 
+for dtype in ("float32", "float64"):
+    inner(np.ones(5, dtype), np.ones(5, dtype))
 A = fl.gallery.poisson5(5)
 print(fl.Jacobi().factor(A).solve(np.arange(25.0)).tolist())
 """
@@ -30,6 +33,27 @@ COMPILED = """
 from finelu.kernels.cpu.vectors import sum_of_squares
 
 sum_of_squares(np.ones(5))
+"""
+CALLED = """
+import sys
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+sys.path.insert(0, str(folder))
+(folder / "kernels_of_a_test.py").write_text('''
+from finelu.kernels.cpu.runtime.jit import compiled
+
+@compiled
+def inner(x):
+    return x + 1
+
+@compiled
+def outer(x):
+    return 2 * inner(x)
+''')
+import kernels_of_a_test as kernels
+
+print([getattr(kernels, name)(x) for name in sys.argv[2].split() for x in (3, 0.5)])
 """
 CARRIED = """
 import sys
@@ -78,6 +102,22 @@ def test_others_may_read_what_is_kept(solved):
     assert {path.stat().st_mode & 0o777 for path in solved[0].rglob("*.code")} == {0o666 & ~old}
 
 
+@pytest.mark.parametrize(("first", "libraries"), [("inner outer", 0), ("outer inner", 2)])
+def test_a_kernel_serves_python_and_another_kernel(tmp_path, first, libraries):
+    """Its code for another kernel has no entry for Python, which then compiles it anew."""
+
+    def answers(names):
+        found = {"inner": "4, 1.5", "outer": "8, 3.0"}
+        status, out, err = ended(CALLED, str(tmp_path), names, FINELU_CACHE=str(tmp_path), FINELU_KERNELS="compile")
+        assert (status, out, err) == (0, f"[{', '.join(found[name] for name in names.split())}]\n", "")
+        return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*-*/*")}
+
+    kept = answers(first)
+    assert [sum(path.suffix == ending for path in kept) for ending in (".code", ".library")] == [4, libraries]
+    for names in (first, "outer inner", "outer", "inner"):
+        assert answers(names) == kept
+
+
 def test_options_that_change_code_have_code_of_their_own(solved, tmp_path):
     folder = shutil.copytree(solved[0], tmp_path / "cache")
     given = {"FINELU_CACHE": str(folder), "FINELU_KERNELS": "compile", "FINELU_SILENT": ""}
@@ -98,16 +138,16 @@ def test_a_damaged_file_is_told_of_and_compiled_anew(solved, tmp_path):
 
 def test_code_that_was_used_longest_ago_leaves_a_full_folder(solved, tmp_path):
     kernels = shutil.copytree(solved[0], tmp_path / "cache") / "kernels"
-    (used,) = kernels.iterdir()
+    used = list(kernels.iterdir())
     unused = kernels / f"unused-{0:020}"
     unused.mkdir()
     with open(unused / "large.code", "wb") as file:
         file.truncate(LIMIT)  # takes no space on the disk
-    for each in (used, unused):
+    for each in (*used, unused):
         os.utime(each, (0, 0))
     given = {"FINELU_CACHE": str(kernels.parent), "FINELU_KERNELS": "compile", "FINELU_SILENT": "1"}
     assert ended(SOLVED + COMPILED, **given)[:2] == (0, solved[1])
-    assert used.exists() and not unused.exists()
+    assert all(each.exists() for each in used) and not unused.exists()
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +157,14 @@ def carried(solved, tmp_path_factory):
         pytest.skip("tools/ comes with a checkout")
     pack = runpy.run_path(str(TOOL))["pack"]
     path, count = pack(solved[0] / "kernels", "any", [], tmp_path_factory.mktemp("binaries"))
-    assert count == len(list(solved[0].rglob("*.code"))) > 0
+    assert count == len(list(solved[0].rglob("*.code"))) == 3
+    with zipfile.ZipFile(path) as archive:
+        found = {name.partition("-")[0]: archive.read(name) for name in archive.namelist()}
+    assert json.loads(found.pop("index.json"))["sources"].keys() == {"inspection", "vectors"}
+    signatures = {name: {record.signature for record in records(packed)} for name, packed in found.items()}
+    assert signatures.keys() == {"inspection._inspect", "vectors.inner"}
+    two = (f"array({dtype}, 1d, C) | array({dtype}, 1d, C)" for dtype in ("float32", "float64"))
+    assert signatures["vectors.inner"] == set(two)
     return path
 
 
@@ -133,57 +180,49 @@ def test_nothing_is_compiled_that_an_archive_has(solved, carried, tmp_path):
     assert (status, out) == (0, solved[1]) and "compiled" in err
 
 
-def changed(path, folder, **index):
-    """The archive with another index."""
-    made = folder / path.name
+def changed(path, made, **index):
+    """The archive with another index, or with members that are damaged."""
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(made, "w") as new:
         for name in old.namelist():
             content = old.read(name)
+            if name != "index.json":
+                content = content if index else b"nothing"
             new.writestr(name, json.dumps(json.loads(content) | index) if name == "index.json" else content)
     return made
 
 
+def test_what_was_made_for_others_or_is_damaged_is_not_used(solved, carried, tmp_path):
+    folder = tmp_path / "binaries"
+    folder.mkdir()
+    others = {
+        "python": {"made_for": "cpython-311-numba0.1"},
+        "system": {"triple": "riscv64"},
+        "processor": {"features": ["of-another-processor"]},
+        "nonsense": {"features": 5},
+        "sources": {"sources": dict.fromkeys(("inspection", "vectors"), "of another version")},
+    }
+    ending = carried.name.removeprefix("any")
+    for name, index in others.items():
+        changed(carried, folder / (name + ending), **index)
+    for name, content in {"empty": b"", "short": b"PK"}.items():
+        (folder / (name + ending)).write_bytes(content)
+    status, out, err = with_archive(folder / carried.name, tmp_path / "cache")
+    assert (status, out) == (0, solved[1]) and "finelu: compiling kernels" in err
+    damaged = [folder / (name + ending) for name in ("empty", "nonsense", "short")]
+    lines = [f"finelu: {path} cannot be used" for path in damaged]
+    lines += [f"finelu: {folder / ('sources' + ending)} was made of other sources"]
+    assert all(err.count(line) == 1 for line in lines) and err.count("finelu: /") == len(lines)
+
+
 @pytest.mark.parametrize(
-    "index",
-    [
-        {"made_for": "cpython-311-numba0.1"},
-        {"triple": "riscv64"},
-        {"features": ["of-another-processor"]},
-        {"sources": {}},
-    ],
-    ids=lambda index: next(iter(index)),
+    ("index", "lines"), [({}, ["{} cannot be used"]), ({"sources": {}}, [])], ids=["damaged members", "no sources"]
 )
-def test_what_was_made_for_others_is_compiled_here(solved, carried, tmp_path, index):
+def test_an_archive_without_the_kernels_is_named_once(solved, carried, tmp_path, index, lines):
     (tmp_path / "binaries").mkdir()
-    other = changed(carried, tmp_path / "binaries", **index)
+    other = changed(carried, tmp_path / "binaries" / carried.name, **index)
     status, out, err = with_archive(other, tmp_path / "cache")
-    assert (status, out) == (0, solved[1]) and err.startswith("finelu: compiling kernels")
-
-
-def test_an_archive_of_other_sources_is_told_of_in_one_line(solved, carried, tmp_path):
-    with zipfile.ZipFile(carried) as archive:
-        modules = json.loads(archive.read("index.json"))["sources"]
-    (tmp_path / "binaries").mkdir()
-    other = changed(carried, tmp_path / "binaries", sources=dict.fromkeys(modules, "of another version"))
-    status, out, err = with_archive(other, tmp_path / "cache")
-    assert (status, out) == (0, solved[1]) and "compiled" in err
-    assert err.count(f"finelu: {other} was made of other sources") == 1
-
-
-@pytest.mark.parametrize("content", [b"", b"PK", None, 5], ids=["empty", "short", "members", "features"])
-def test_a_damaged_archive_is_told_of_in_one_line(solved, carried, tmp_path, content):
-    made = tmp_path / "binaries" / carried.name
-    made.parent.mkdir()
-    if content == 5:
-        changed(carried, made.parent, features=content)
-    elif content is None:
-        with zipfile.ZipFile(carried) as old, zipfile.ZipFile(made, "w") as new:
-            for name in old.namelist():
-                new.writestr(name, old.read(name) if name == "index.json" else b"nothing")
-    else:
-        made.write_bytes(content)
-    status, out, err = with_archive(made, tmp_path / "cache")
-    assert (status, out) == (0, solved[1]) and err.count(f"finelu: {made} cannot be used") == 1
+    assert (status, out) == (0, solved[1]) and "finelu: compiling kernels" in err
+    assert err.count("finelu: /") == len(lines) and all(f"finelu: {line.format(other)}" in err for line in lines)
 
 
 PUBLIC_CALLS = Path(__file__).with_name("carried_calls.py")

@@ -95,6 +95,11 @@ def test_which_systems_on_a_gpu_the_cpu_solves_sooner(meanwhile, missing):
     network = {"kind": "general", "mean_row": 5.0}
     assert sooner(SADDLE, n=99_999, **network) and sooner(SADDLE, n=100_000, **network) is missing
     assert sooner(SADDLE, n=99_999, kind="general", mean_row=12.5) is missing  # long rows fill
+    tree = {"n": 10**6, "nnz": 3 * 10**6, "mean_row": 3.0, "longest_row": 12, "coupled": 1.0}
+    assert sooner(POISSON, **tree) is missing  # subdomains fit it, but its complete factors stay sparse
+    assert sooner(FLOW, **tree, m_matrix=False) is missing  # symmetric or not
+    assert not sooner(POISSON, **tree | {"longest_row": 4}) and not sooner(FLOW, **tree | {"coupled": 0.1})
+    assert not sooner(POISSON, **tree | {"mean_row": 13.0, "longest_row": 50})  # its rows are long
     assert sooner(CHAIN, n=10**6) and not sooner(CHAIN, n=10**6, levels=1.0)  # rows one after the other
     assert not sooner(CHAIN, n=10**6, coupled=0.9)
 

@@ -660,25 +660,31 @@ def at_work(folder, *options):
     return process, children(process.pid)
 
 
-@pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
-def test_ctrl_c_leaves_the_table_and_the_page_of_what_was_done(tmp_path, as_json):
-    pytest.importorskip("jinja2")
-    page = tmp_path / "page.html"
-    process, workers = at_work(tmp_path, "--html", str(page), *(["--json"] if as_json else []))
+def interrupted(folder, *options):
+    """(stdout, stderr) of such a process, which Ctrl-C ends with all that works for it."""
+    process, workers = at_work(folder, *options)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 130
-    if as_json:
-        found = json.loads(out)
-        rows = {row["name"]: row["outcome"] for row in found["measurements"]}
-        assert err == "" and found["interrupted"] is True
-        assert rows == {"none": "converged", "sparse_lu": "interrupted"}
-    else:
-        assert err == "finelu: interrupted; the earlier measurements are shown\n"
-        assert "none" in out and "SparseLU()" in out and "interrupted" in out
+    assert process.returncode == 130 and not any(runs(pid) for pid in workers)
+    return out, err
+
+
+def test_ctrl_c_leaves_the_table_and_the_page_of_what_was_done(tmp_path):
+    pytest.importorskip("jinja2")
+    page = tmp_path / "page.html"
+    out, err = interrupted(tmp_path, "--html", str(page))
+    assert err == "finelu: interrupted; the earlier measurements are shown\n"
+    assert "none" in out and "SparseLU()" in out and "interrupted" in out
     assert sorted(os.listdir(tmp_path)) == ["page.html", "second"]
     assert {"none", "SparseLU()"} <= set(parsed(page.read_text()).row_heads)
-    assert not any(runs(pid) for pid in workers)
+
+
+def test_ctrl_c_leaves_the_figures_of_what_was_done(tmp_path):
+    out, err = interrupted(tmp_path, "--json")
+    found = json.loads(out)
+    assert err == "" and found["interrupted"] is True and os.listdir(tmp_path) == ["second"]
+    outcomes = {row["name"]: row["outcome"] for row in found["measurements"]}
+    assert outcomes == {"none": "converged", "sparse_lu": "interrupted"}
 
 
 def test_the_process_that_works_ends_with_the_one_that_waits(tmp_path):

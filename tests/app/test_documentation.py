@@ -185,7 +185,7 @@ def test_the_readme_shows_few_rows_and_calls_before_kernels():
 
 def test_a_figure_that_drifts_is_seen(tmp_path, meanwhile):
     page = tmp_path / "README.md"
-    page.write_text(re.sub(r"\| 2\.72 +\|", "| 2.73 |", README))
+    page.write_text(re.sub(r"\| 2\.71 +\|", "| 2.73 |", README))
     meanwhile(figures, README=page)
     assert list(figures.outdated()) == [page] and figures.main(["--check"]) == 1
     assert figures.main([]) == 0 and page.read_text() == README
@@ -378,7 +378,7 @@ def test_the_whole_solves_are_those_of_the_gpu_page():
 
 
 def test_the_times_of_parilut_are_those_of_the_pages():
-    found = [r for r in records("parilut-gpu-nvidia-h200-2026-11-23") if r["work"] == "ParILUT"]
+    found = [r for r in records(figures.PARILUT_GPU) if r["work"] == "ParILUT"]
     gpu, cpu = ({r["matrix"]: r["numeric_ms"] for r in found if r["device"] == where} for where in ("gpu", "cpu"))
     ratios = [cpu[name] / gpu[name] for name in gpu]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
@@ -423,9 +423,21 @@ def test_the_threads_of_a_row_are_those_of_the_page():
     natural, level = map(int, found.groups())
     assert f"32 threads share a row up to {natural // 32:,} rows" in text
     assert f"together have at most {natural / 1e6:.1f} million threads" in text and f"and {level:,} threads" in text
-    assert (
-        "<= 128) {" in (SOURCE / "finelu/kernels/cuda/elimination.cu").read_text() and "more than 128 entries" in text
-    )
+    found = re.search(r"BY_INTERSECTION = (\d+);", (SOURCE / "finelu/kernels/cuda/elimination.cu").read_text())
+    assert f"together have at most {found[1]} entries" in text
+
+
+def test_the_ranking_of_the_papers_variants_is_that_of_its_record():
+    record, text = "syncfree-nvidia-h200-2026-11-27", (DOCS / "ilu0.md").read_text()
+    ranking = {cells[0]: cells[1:] for cells in rows_of(record, "## Table II:")[2:7]}
+    named = {"Total": "all", "Q1": "fewest levels", "Q2": "second quarter", "Q3": "third quarter", "Q4": "most levels"}
+    for group, counts in ranking.items():
+        assert f"| {named[group]} | {' | '.join(counts)} |" in text
+    assert f"of {sum(map(int, ranking['Total']))} matrices" in " ".join(text.split())
+    mkl = next(cells for cells in rows_of(record, "## Table I:") if cells[0] == "N")
+    assert f"| slower than MKL on one core | {' | '.join(mkl[1:5])} |" in text
+    means = next(cells for cells in rows_of(record, "## Table III:") if cells[0] == "average speed-up")
+    assert f"over theirs | 1 | {' | '.join(f'{float(x):.2f}' for x in means[1:4])} |" in text
 
 
 def test_the_gain_of_padding_is_within_that_of_its_record():

@@ -139,6 +139,7 @@ SWITCH = "FINELU_NCCL='no'; 0, or 1, or nothing, is needed."
          [[WIDER, AS_WIDE[1], True], [NARROWER, AS_WIDE[0], True], [True] * 3, [NARROWER, AS_WIDE[0], True]]),
         ("work_ahead", [[["work", 5.0], [5.0]]] * 4),
         ("one_level", [[0.5, 2.0]] * 4),
+        ("layers_of_cells", [[True, True, [True], True, True, [False]]] * 4),
         ("devices_that_change", [[[0] * 4, [-1, 0, 0, 0]]] * 4),
     ],
 )  # fmt: skip

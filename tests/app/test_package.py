@@ -109,6 +109,7 @@ def test_every_module_that_is_not_hidden_is_offered_for_completion():
         "foreign",
         "machine_code",
         "processes",
+        "recent",
         "registry",
         "validation",
     }

@@ -12,13 +12,12 @@ import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
 from finelu.auto import sequence as module
 from finelu.auto.rates import SHIPPED_ON_GPU
-from finelu.auto.reuse import RETRY, ReuseCosts
+from finelu.auto.reuse import RETRY, UPDATE, Ageing, Patience, update_in_iterations
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.matrix import as_csr
 from finelu.ordering import OrderingJob
 
 N = 30 * 20
-pytestmark = pytest.mark.usefixtures("patient")
 
 
 def convection(t=0.0):
@@ -64,31 +63,31 @@ def test_values_changed_in_place():
 def test_an_update_when_old_factors_have_cost_more():
     sequence, b = Sequence(recipe="ilu0"), values(N, "float64")
     sequence.step(convection(), b)
-    sequence._reuse_costs.made, sequence._reuse_costs.excess = 1e-9, 1.0
+    sequence._ageing.price = 0.0
     B = perturbed(convection())
     assert_solves(B, b, sequence.step(B, b))
     assert sequence.decisions == ["solve", "update"]
-    sequence._reuse_costs.updated, sequence._reuse_costs.excess = 1e9, 1.0
-    sequence.step(B, b)
+    sequence._ageing.price = 1e9
+    B = perturbed(B)
+    assert_solves(B, b, sequence.step(B, b))
     assert sequence.decisions[-1] == "reuse"
 
 
 def decisions(beyond):
-    """The decision of each step. beyond : by how many the iterations with old factors exceed 5, each taking a second;
-    Inf where they do not lead to x. An update takes ten seconds."""
-    costs, made = ReuseCosts(made=10.0, updated=10.0, fresh=5, last=5, pace=1.0), []
+    """The decision of each step, of 5 digits each. beyond : by how many the iterations with old factors exceed 5; Inf
+    where they do not lead to x. An update takes as long as ten iterations."""
+    ageing, made = Ageing(10.0, complete=False, gained=5.0, taken=5.0), []
     for more in beyond:
-        decision, _ = costs.decide()
+        decision, _ = ageing.decide(5.0)
         made.append(decision)
         if decision == "reuse" and more < np.inf:
-            costs.last = 5 + more
-            costs.solved_with_old()
+            ageing.solved_with_old(5 + more, 5.0)
             continue
         if decision == "reuse":
             made[-1] = "given up"
-            costs.gave_up(1.0)
-        costs.last = 5
-        costs.solved_afresh()
+            ageing.gave_up(4, 5.0)
+        ageing.renewed()
+        ageing.solved(5, 5.0, 5.0)
     return made
 
 
@@ -96,25 +95,46 @@ def decisions(beyond):
     ("beyond", "made"),
     [
         ([0] * 20, ["reuse"] * 20),
-        ([4] * 8, [*["reuse"] * 3, "update"] * 2),  # their costs add up
+        ([4] * 8, ["reuse"] * 8),  # an update would save four iterations once, and cost ten
+        ([1, 2, 4, 8, 0, 1, 2, 4, 0, 1], [*["reuse"] * 4, "update", *["reuse"] * 3, "update", "reuse"]),  # 8 > 17 / 4
         ([20] * 18, ["reuse", *["update"] * RETRY, "reuse"]),  # they cost more at once: it is seen again later
-        ([0, 11, 0, 0, 11], ["reuse", "reuse", "update", "reuse", "reuse"]),  # only those of one step before tell that
+        ([0, 11, 0, 0, 11], ["reuse", "reuse", "update", "reuse", "update"]),  # those of two steps before do
         ([np.inf] * 18, ["given up", *["update"] * (RETRY - 1), "given up", "update"]),
-        ([0, 0, np.inf, 0, 0], ["reuse", "reuse", "given up", "reuse", "reuse"]),  # they were good for long
+        ([0, 0, np.inf, 0, 0], ["reuse", "reuse", "given up", "reuse", "reuse"]),  # they were good for two steps
     ],
-    ids=["free", "some", "much", "later", "never", "once"],
+    ids=["free", "some", "growing", "much", "later", "never", "once"],
 )
 def test_old_factors_are_kept_while_they_cost_less_than_an_update(beyond, made):
     assert decisions(beyond) == made
 
 
+def test_what_an_update_takes_is_counted_in_iterations():
+    A = as_csr(convection())
+    prices = [update_in_iterations(recipe.factor(A), A) for recipe in (ILU0(), finelu.ILUT(), finelu.MultilevelILU())]
+    assert 0 < prices[0] < prices[1] < prices[2]
+    small, large = (as_csr(gallery.poisson7(k)) for k in (4, 14))
+    price = [update_in_iterations(finelu.SparseLU().factor(A), A) for A in (small, large)]
+    assert 0 < price[0] < 1 < price[1]  # complete factors of a small system are made sooner than an iteration
+
+
+def test_an_iteration_ends_once_better_factors_would_end_sooner():
+    """Ten digits are wanted, fresh factors gain one an iteration, and an update takes as long as two."""
+    for rate, ends in ((1.0, False), (0.8, False), (0.1, True)):
+        patience = Patience(np.exp(-10.0), Ageing(2.0, complete=False, gained=10.0, taken=10.0), old=True)
+        ended = [patience(k, np.exp(-rate * k)) for k in range(int(10 / rate))]
+        assert any(ended) is ends and (patience.change == "update") is ends and bool(patience.why) is ends
+    assert not any(Patience(0.0, Ageing(2.0, complete=True), old=True)(k, 1.0) for k in range(100))  # nothing is known
+
+
 def test_the_matrix_of_the_step_before_need_not_be_the_one_that_was_factored():
     b, sequence = values(N, "float64"), Sequence(recipe="ilu0")
     sequence.step(convection(), b)
-    sequence._reuse_costs.made = 1e9
+    sequence._ageing.price = 1e9
     assert_solves(convection(0.1), b, sequence.step(convection(0.1), b))
-    sequence._reuse_costs.made, sequence._reuse_costs.excess = 1e-9, 1.0
+    sequence._ageing.price = 0.0
+    b = b[::-1]  # of which the last x is no solution
     assert_solves(convection(0.1), b, sequence.step(None, b))
+    b = b**2
     assert_solves(convection(0.1), b, sequence.step(None, b))
     assert sequence.decisions == ["solve", "reuse", "update", "reuse"]
 
@@ -127,21 +147,19 @@ def test_a_complex_right_hand_side_after_a_real_one():
     assert sequence.decisions == ["solve", "reuse"]
 
 
-def test_factors_that_no_longer_help_are_replaced(meanwhile):
-    b = values(N, "float64")
-    sequence = Sequence(convection(), recipe="sparse_lu")
+def test_factors_that_no_longer_help_are_replaced_and_no_iteration_is_lost():
+    """Old factors gain nothing on values of another operator; x, iterations and tries of them are kept."""
+    A, b = gallery.convection_diffusion(40, 40, 1, peclet=0.5), values(1600, "float64")
+    B = sp.csr_matrix(A @ sp.diags(10.0 ** np.random.default_rng(0).uniform(-3, 3, 1600)))
+    sequence = Sequence(A, recipe="sparse_lu")
     sequence.step(b=b)
-    meanwhile(module, MAXITER=3)  # enough for complete factors only
-    B = perturbed(convection())
+    sequence._ageing.price = 10.0
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)
     assert sequence.decisions == ["solve", "update"] and "reuse did not converge" in solution.explain()
-
-
-def test_the_values_alone_are_what_an_update_is_expected_to_take():
-    sequence = Sequence(recipe="sparse_lu")
-    sequence.step(convection(), values(N, "float64"))
-    assert 0 < sequence._reuse_costs.updated == min(sequence._F.report.numeric_seconds, sequence._reuse_costs.made)
+    old, new = solution.attempts
+    assert old.why == "reuse" and new.why == "update" and old.iterations >= 3
+    assert solution.iterations == old.iterations + new.iterations == len(solution.history) - 1
 
 
 def test_a_new_pattern_is_factored_anew():
@@ -170,7 +188,7 @@ def test_another_size_or_precision_begins_anew():
     assert sequence.decisions == ["solve"] * 5
 
 
-def test_an_update_without_factors_ends_in_a_rebuild_or_a_new_choice():
+def test_an_update_without_factors_ends_in_a_new_choice():
     A, b = convection(), values(N, "float64")
     sequence = Sequence(A, recipe="ilu0")
     sequence.step(b=b)
@@ -179,12 +197,12 @@ def test_an_update_without_factors_ends_in_a_rebuild_or_a_new_choice():
         raise ZeroPivot(ILU0(), 3, 0.0)
 
     sequence._F.update = fails
-    sequence._reuse_costs.made, sequence._reuse_costs.excess = 1e-9, 1.0
+    sequence._ageing.price = 0.0
     B = perturbed(A)
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)
-    assert sequence.decisions[-1] == "rebuild" and "update failed" in solution.explain()
-    sequence._reuse_costs.made, sequence._reuse_costs.excess = 1e-9, 1.0
+    assert sequence.decisions[-1] == "solve" and "update failed" in solution.explain()
+    sequence._ageing.price = 0.0
     zero = A.copy()
     zero.data[0] = 0.0  # the first pivot
     with pytest.raises(ZeroPivot):  # the recipe was asked for: there is no other
@@ -214,19 +232,31 @@ def test_what_does_not_converge_is_said_and_forgotten():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
-@pytest.mark.parametrize("seconds", [0.0, 1e9])
-def test_the_first_guess_combines_the_last_solutions_unless_that_takes_too_long(dtype, seconds):
+@pytest.mark.parametrize("saved", [0.0, 1.0])
+def test_the_first_guess_combines_the_last_solutions_where_that_saves_iterations(dtype, saved):
     """b moves within a space of three dimensions: from the fourth step on the guess is x to about the tolerance."""
     A, found = gallery.convection_diffusion(9).astype(dtype), []
     parts = [values(A.shape[0], dtype, seed) for seed in range(3)]
     sequence = Sequence(rtol=1e-4 if dtype == "float32" else 1e-8, recipe="Jacobi")
     for k in range(6):
-        sequence._guessing = seconds
+        sequence._saved = saved
         found.append(sequence.step(A, sum(np.cos(k * m) * v for m, v in enumerate(parts))))
     assert all(s.converged for s in found)
-    assert found[0].iterations > 4 and (max(s.iterations for s in found[3:]) <= 2) is (seconds == 0)
-    other = sequence.step(A, values(A.shape[0], dtype, 9))  # of which the last four know nothing
-    assert other.converged and other.iterations > 2
+    assert found[0].iterations > 4 and (max(s.iterations for s in found[3:]) <= 2) is (saved == 1)
+    assert saved == 0 or sequence._saved > 0.5
+    other = sequence.step(A, np.float64(1) * values(A.shape[0], dtype, 9))  # of which the last four know nothing
+    assert other.converged and other.iterations > 2 and sequence._saved < 0.5
+
+
+def test_a_sequence_reads_no_clock(monkeypatch):
+    """The same systems lead to the same decisions and the same bits, however the seconds pass."""
+    rng, found = np.random.default_rng(0), []
+    for factor in (0.0, 1.0, 1e6):
+        monkeypatch.setattr(module, "perf_counter", lambda factor=factor: factor * rng.uniform(0, 1))
+        sequence, b = Sequence(recipe="ilu0"), values(N, "float64")
+        steps = [sequence.step(convection(t), b * (1 + t)) for t in np.linspace(0, 1, 12)]
+        found.append((sequence.decisions, [s.iterations for s in steps], steps[-1].x.tobytes()))
+    assert found[0] == found[1] == found[2] and {"reuse", "update"} <= set(found[0][0])
 
 
 class Here(OrderingJob):
@@ -344,6 +374,7 @@ def test_b_zero_columns_and_the_last_x():
     x = sequence.step(b=b[:, None])
     assert x.x.shape == (N, 1)
     assert not sequence.step(b=np.zeros(N)).x.any()
+    sequence = Sequence(A, recipe="ilu0")
     sequence.step(b=b)
     again = sequence.step(b=b)
     assert again.iterations == 0 and np.array_equal(again.x, sequence.step(b=b).x)
@@ -401,3 +432,23 @@ def test_a_small_system_on_the_gpu_is_solved_by_the_cpu(backend):
             assert solution.converged and backend.fetch(solution.x) is not solution.x
             assert any("solved on the CPU" in text for text in solution.seen) is here
             assert np.linalg.norm(b - A @ backend.fetch(solution.x)) <= 1e-8 * np.linalg.norm(b)
+
+
+def test_steps_of_growing_length_cost_less_than_with_factors_updated_by_hand():
+    """Implicit Euler steps of heat in a square, as in examples/heat.py; costs are counted in iterations."""
+    K, dt = sp.csr_matrix(gallery.poisson5(20)) * 21.0**2, 1e-4
+    s = np.sin(np.pi / 21 * np.arange(1, 21))
+    u = v = np.outer(s, s).ravel() + 0.01 * values(400, "float64")
+    sequence, F, done, by_hand = Sequence(rtol=1e-10, recipe="ic0"), None, 0, 0
+    for _ in range(20):
+        A = sp.csr_matrix(sp.identity(400) + dt * K)
+        step = sequence.step(A, u)
+        assert_solves(A, u, step, 1e-10)
+        assert len(step.attempts) <= 1 and "did not converge" not in step.explain()
+        u, done = step.x, done + step.iterations
+        F = finelu.IC0().factor(A) if F is None else F.update(A)
+        hand = finelu.cg(A, v, M=F, x0=v, rtol=1e-10)
+        v, by_hand = hand.x, by_hand + hand.iterations
+        dt *= 1.1
+    updates = sequence.decisions.count("update")
+    assert done + UPDATE * updates <= by_hand + UPDATE * 19 and "rebuild" not in sequence.decisions

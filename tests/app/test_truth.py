@@ -214,7 +214,14 @@ def test_an_ordinary_residual_is_formed_once(calls_of):
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize(("dtype", "large", "small"), [("float64", 1e200, 1e-150), ("float32", 1e26, 1e-20)])
+@pytest.mark.parametrize(
+    ("dtype", "large", "small"),
+    [
+        ("float64", 1e200, 1e-150),
+        ("complex64", 1e26, 1e-20),
+        pytest.param("float32", 1e26, 1e-20, marks=pytest.mark.slow),
+    ],
+)
 def test_an_x0_next_to_which_b_is_negligible_is_no_solution(name, dtype, large, small, backend):
     A = backend.move(sp.diags([large, 2 * large]).tocsr().astype(dtype))
     b = backend.move(np.full(2, small, dtype))

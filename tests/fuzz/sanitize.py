@@ -162,28 +162,28 @@ VERY_LONG = {"arrow": gallery.arrow(1100)}
 
 @part
 def ilu0(d):
-    eliminated(d, fl.ILU0, ("shared", "vect", "adapt", "levs", "table"), SHORT)
+    eliminated(d, fl.ILU0, ("shared", "vect", "adapt", "natural", "levs", "table"), SHORT)
 
 
 @part
 def ilu0_of_long_rows(d):
-    eliminated(d, fl.ILU0, ("shared", "vect", "adapt", "table"), SOME_LONG)
-    eliminated(d, fl.ILU0, ("adapt", "table"), VERY_LONG)
+    eliminated(d, fl.ILU0, ("shared", "vect", "adapt", "natural", "table"), SOME_LONG)
+    eliminated(d, fl.ILU0, ("adapt", "natural", "table"), VERY_LONG)
 
 
 @part
 def ic0(d):
-    eliminated(d, fl.IC0, ("adapt", "levs", "table"), SHORT)
+    eliminated(d, fl.IC0, ("adapt", "natural", "levs", "table"), SHORT)
 
 
 @part
 def ic0_of_long_rows(d):
-    eliminated(d, fl.IC0, ("adapt", "table"), SOME_LONG | VERY_LONG)
+    eliminated(d, fl.IC0, ("adapt", "natural", "table"), SOME_LONG | VERY_LONG)
 
 
 @part
 def milu0(d):
-    eliminated(d, fl.MILU0, ("adapt", "levs", "table"), SHORT | SOME_LONG)
+    eliminated(d, fl.MILU0, ("adapt", "natural", "levs", "table"), SHORT | SOME_LONG)
 
 
 def triangles_of(d, S):
@@ -599,7 +599,8 @@ def fixed_points(d):
 def adapted(d):
     for dtype in DTYPES:
         S, T = gallery.convection_diffusion(9, 8, 7, peclet=20), gallery.poisson7(8)
-        for options in ({}, {"sweep": "synchronous"}, {"select": "approximate"}):
+        by_sweeps = {"sweep": "synchronous"}
+        for options in ({}, by_sweeps, {**by_sweeps, "sweeps": fl.Sweeps(select="approximate")}):
             preconditions(d, fl.ParILUT(steps=2, **options), S, dtype)
             preconditions(d, fl.ParICT(steps=2, **options), T, dtype, "cg")
     preconditions(d, fl.ParILUT(steps=2, sweep="asynchronous"), S, "float64")

@@ -423,8 +423,8 @@ for dtype in ("float32", "float64"):
     for kind in ("LU", "CHOLESKY"):
         for longest in (1, 5, 8, 16, 17, 32, 33, 64, 100, 128, 129, 500):
             for mean in (1, 4, 10, 30, 100, 500):
-                for resident in (1e2, 1e4, 5e4, 1e5, 1e8):
-                    lanes, per_lane = elimination._row_shape(longest, mean, resident, 300_000, kind == "LU")
+                for enough in (3000, 30, 16, 6, 0.003):
+                    lanes, per_lane = elimination._row_shape(longest, mean, enough, kind == "LU")
                     short = longest <= lanes * per_lane
                     for ahead in ("true",) if not short else ("false", "true"):
                         for update in ("SEARCH", "TABLE"):

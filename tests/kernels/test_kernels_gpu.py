@@ -29,8 +29,8 @@ from finelu.triangular import triangle
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cupy")]
 
-ILU0_VARIANTS = ("shared", "vect", "adapt", "levs", "auto")
-IC0_VARIANTS = ("adapt", "levs", "auto")
+IC0_VARIANTS = ("adapt", "natural", "levs", "auto")
+ILU0_VARIANTS = ("shared", "vect", *IC0_VARIANTS)
 EXACT = ("sync_free", "level_packed", "one_block", "auto")
 METHODS = (*EXACT, "jacobi", "isai")
 KINDS = list(product((True, False), (True, False), ("N", "T", "H")))  # lower, unit, trans
@@ -103,6 +103,17 @@ def check(cuda, name, A: CSR, want, ulps=32):
         got, bad = run(cuda, name, A, variant)
         assert bad == -1 and got.dtype == A.dtype, variant
         assert_close(got, want, ulps, scale=sizes(A, want))
+
+
+@pytest.mark.parametrize(
+    ("problem", "mean", "lanes"),
+    [("poisson5:20", 4.8, 8), ("random_dominant:800,density=0.01", 8.9, 16), ("poisson27:9", 21.4, 32)],
+)
+def test_the_length_of_rows_decides_how_many_threads_of_adapt_share_one(cuda, problem, mean, lanes):
+    A = on_gpu(as_csr(gallery.problem(problem)))
+    assert A.nnz / A.n == pytest.approx(mean, abs=0.1)
+    plans = [cuda.elimination.ilu0_analysis(A, variant) for variant in ("adapt", "natural")]
+    assert [plan.lanes for plan in plans] == [lanes, 32]
 
 
 def row_of(length, dtype="float64"):

@@ -96,7 +96,7 @@ def test_the_product_on_any_pattern(backend, rows, density, instance, seed, pivo
         block_tridiagonal(17, 3),
         block_tridiagonal(1, 8),
         block_tridiagonal(9, 3, "complex64"),
-        block_arrays(7, 4, density=1),
+        block_arrays(7, 6, density=1),
         block_arrays(3, 33, density=1),
         block_arrays(9, 2, density=0),
     ],
@@ -115,6 +115,7 @@ def test_where_nothing_is_dropped_one_solve_is_exact(backend, arrays):
 
 @pytest.mark.parametrize("problem", gallery.small_spd(), ids=str)
 def test_blocks_of_one_number_are_ilu0(backend, problem):
+    own_path(backend, 1, problem.A.dtype)
     A, recipe = problem.A, BlockILU0(block_size=1)
     F, G = recipe.factor(backend.move(A)), ILU0().factor(A)
     for ours, theirs in ((F.L, G.L), (F.U, G.U)):

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, assert_is_ic0_of, fetched, iterations, one_line
+from checks import DTYPES, assert_is_ic0_of, fetched, in_dtype, iterations, one_line
 from conftest import real_matrix
 
 import finelu as fl
 from finelu import IC0, ZeroPivot, gallery
 from finelu.kernels import reference
+from finelu.kernels.cpu.elimination import ic0, ic0_analysis
 from finelu.matrix import as_csr, lower_triangle
 
 # By definition
@@ -31,6 +32,21 @@ def test_ic0_of_a_matrix_that_has_none_exists_with_a_shift(backend):
     shifted = A.copy()
     shifted.setdiag(A.diagonal() * 1.5)
     assert_is_ic0_of(shifted, *fetched(backend, IC0(shift=0.5).factor(backend.move(A))))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_finished_rows_by_columns_give_the_bits_of_finished_rows(threads, everywhere, dtype):
+    threads(1)
+    A = as_csr(in_dtype(gallery.poisson27(7), dtype))
+    L, places = lower_triangle(A)
+    values, plan, l = A.data[places], ic0_analysis(L, once=True), np.empty((2, L.nnz), dtype)
+    bad = values.copy()
+    bad[L.diag[A.n // 2]] = -1
+    for least, out in zip((1, A.n), l, strict=True):
+        everywhere("COLUMNS_PAY", least)
+        assert ic0(plan, values, out) == -1
+        assert ic0(plan, bad, np.empty_like(out)) == A.n // 2
+    np.testing.assert_array_equal(*l)
 
 
 # By behaviour

@@ -53,7 +53,7 @@ GPU_MATRICES = {
 
 
 @ON_GPU
-@pytest.mark.parametrize("variant", ["adapt", "levs", "table", "auto"])
+@pytest.mark.parametrize("variant", ["adapt", "natural", "levs", "table", "auto"])
 @pytest.mark.parametrize("name", GPU_MATRICES)
 def test_on_a_gpu_it_is_that_of_the_cpu(backend, name, variant):
     for dtype, index in (("float64", "int32"), ("complex64", "int32"), ("float64", "int64")):

@@ -54,29 +54,32 @@ def system(kind, dtype="float64"):
     return A
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "complex128"])
 @pytest.mark.parametrize("kind", ["hermitian", "general"])
 @pytest.mark.parametrize("combine", ["balanced", "additive"])
 @pytest.mark.parametrize("vectors", [None, 2])
 def test_it_is_its_formula(backend, dtype, kind, combine, vectors):
     A = system(kind, dtype)
     near = None if vectors is None else values((99, vectors), dtype, 4)
-    F = fl.Schwarz(size=12, combine=combine, near_nullspace=near, precision="float64").factor(backend.move(A))
-    want = combined(*pieces(A, F, near, backend.fetch), combine, kind)
+    precision = "float32" if dtype == "complex64" else "float64"
+    F = fl.Schwarz(size=12, combine=combine, near_nullspace=near, precision=precision).factor(backend.move(A))
+    want = combined(*pieces(A, F, near, backend.fetch), combine, kind).astype(dtype)
     for trans, M in (("N", want), ("T", want.T), ("H", want.conj().T)):
         assert_close(dense(F, trans, backend), M, 1e4, abs(want).max())
 
 
+@pytest.mark.parametrize(("dtype", "rtol"), [("complex64", 1e-4), ("complex128", 1e-8)])
 @pytest.mark.parametrize("combine", ["balanced", "additive"])
 @pytest.mark.parametrize("vectors", [None, 2])
-def test_of_a_complex_symmetric_matrix_it_is_symmetric(backend, combine, vectors):
-    A = sp.csr_matrix(gallery.poisson5(11, 9) + 0.5j * sp.eye(99))
-    near = None if vectors is None else values((99, vectors), "complex128", 4)
+def test_of_a_complex_symmetric_matrix_it_is_symmetric(backend, dtype, rtol, combine, vectors):
+    A = sp.csr_matrix(gallery.poisson5(11, 9) + 0.5j * sp.eye(99)).astype(dtype)
+    near = None if vectors is None else values((99, vectors), dtype, 4)
     F = fl.Schwarz(size=12, combine=combine, near_nullspace=near).factor(backend.move(A))
     M = dense(F, "N", backend)
-    assert_close(M, combined(*pieces(A, F, near, backend.fetch), combine, "symmetric"), 1e4, abs(M).max())
+    want = combined(*pieces(A, F, near, backend.fetch), combine, "symmetric").astype(dtype)
+    assert_close(M, want, 1e4, abs(M).max())
     assert_close(M, M.T, 256, abs(M).max())
-    assert fl.sqmr(backend.move(A), backend.move(values(99, "complex128")), M=F, rtol=1e-8).converged
+    assert fl.sqmr(backend.move(A), backend.move(values(99, dtype)), M=F, rtol=rtol).converged
 
 
 def test_one_part_without_a_coarse_space_is_the_local_recipe():
@@ -314,10 +317,10 @@ def test_nearly_hermitian_counts_as_hermitian_where_the_local_recipe_reads_one_t
 
 
 def test_the_scale_of_a_near_null_vector_does_not_matter():
-    A, near = gallery.poisson5(11, 9), values((99, 2), "float64", 4)
-    r = values(99, "float64")
-    for dtype, scale in (("float64", 1e170), ("float64", 1e-170), ("float32", 1e25)):
-        recipes = (fl.Schwarz(size=12, near_nullspace=B, precision=dtype) for B in (near, near * scale))
+    near = values((99, 2), "float64", 4)
+    for dtype, scale in (("float64", 1e170), ("float64", 1e-170), ("complex64", 1e25)):
+        A, r = system("hermitian", dtype), values(99, dtype)
+        recipes = (fl.Schwarz(size=12, near_nullspace=B) for B in (near, near * scale))
         one, two = (recipe.factor(A).solve(r) for recipe in recipes)
         assert_close(two, one, 1e4 if dtype == "float64" else 1e13, abs(one).max())
 

@@ -13,6 +13,7 @@ from finelu import krylov
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
 from finelu.device import namespace
+from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 from finelu.krylov.criterion import Criterion
 from finelu.krylov.operators import as_operator, matrix_operator
@@ -45,6 +46,8 @@ class RightHandSide:
     """
 
     def __init__(self, A: CSR, b: Any, scale: float, wanted: float, criterion: str = "auto"):
+        if not math.isfinite(scale):
+            raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
         self.A = matrix_operator(A if A.dtype == b.dtype else A.with_values(as_dtype(A.data, b.dtype)))
         self.b, self.scale, self.wanted, self.target = b, scale, wanted, wanted * scale
         self.residual = Criterion(criterion, Residual(self.A, b), b)
@@ -66,7 +69,8 @@ class Iterations:
     methods : the first method, then others in case it breaks down.
     complete : whether the factors are those of A up to rounding.
     refine : whether refinement comes before the methods.
-    begins : a function of (method, target) that returns the monitor of a method's iterations to that norm.
+    begins : a function of (method, target) that returns the monitor of a method's iterations to that norm: a
+        `SwitchMonitor`, or another `watch` with its attributes.
     most : the largest number of iterations.
     ended : the statuses of a method after which the next one goes on.
     callback : called with each new x.
@@ -77,7 +81,7 @@ class Iterations:
     methods: tuple[str, ...]
     complete: bool
     refine: bool
-    begins: Callable[[str, float], SwitchMonitor]
+    begins: Callable[[str, float], Any]
     most: float = math.inf
     ended: tuple[Status, ...] = field(default=BROKEN)
     callback: Listener = None

@@ -2,7 +2,8 @@
 
 The process solves the same system, in a Python of its own at the lowest priority, and keeps the kernels in the user's
 cache folder, where this process finds them at its next call. One such process works at a time: for this process, and
-for the folder. It reads the system from a pipe whose end tells it that this process has ended, however that came.
+for the folder. On two cores or more it begins a second one, which compiles the kernels that it needs last (ahead.py).
+Each reads the system from a pipe whose end tells it that the process that began it has ended, however that came.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from typing import Any
 
 from finelu import compiling
 from finelu.machine_code import BACKGROUND, background_is_wanted, folder
-from finelu.threads import get_num_threads, set_num_threads
+from finelu.threads import available_cores, get_num_threads, set_num_threads
 
 PROGRAM = """
 import sys
 sys.path[:] = {path!r}
 from finelu.auto import background
-from finelu.auto.solve import solve
-solve(**background.received())
+{work}
 """
+SOLVES = "call = background.first_received(); from finelu.auto.solve import solve; solve(**call)"
+AHEAD = "call = background.received()[1]; from finelu.auto.ahead import compile_last; compile_last(**call)"
 BEGUN = (
     "finelu: a process in the background compiles kernels, while SciPy looks for the answer (FINELU_BACKGROUND=0: wait)"
 )
@@ -125,25 +127,34 @@ def begin(key: Any, call: dict[str, Any]) -> bool:
         _background.key, _background.shared = key, False
         _background.tried.add(key)
         packed = pickle.dumps((min(get_num_threads(), MOST_THREADS), call | {"time_limit": LIMIT}), protocol=5)
-        environment = os.environ | {BACKGROUND: "0", compiling.SILENT: "1"}
-        environment |= {"FINELU_CACHE": "", "NUMBA_CACHE_DIR": str(folder())}  # whatever the working folder is now
         try:
-            path = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str | os.PathLike)]
-            _background.process = process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM.format(path=path)],
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,  # a Ctrl-C is for this process
-            )
-            threading.Thread(target=_send, args=(process.stdin, packed), name="finelu_background", daemon=True).start()
+            _background.process = _begun(SOLVES, packed)
         except (OSError, RuntimeError):  # no more processes; no more threads
-            end()
             return False
         _background.said = _background.said or compiling.tell(BEGUN)
         return True
+
+
+def _begun(work: str, packed: bytes) -> subprocess.Popen[bytes]:
+    """A new process for this work, which is sent `packed`. Raises OSError or RuntimeError if there can be none."""
+    environment = os.environ | {BACKGROUND: "0", compiling.SILENT: "1"}
+    environment |= {"FINELU_CACHE": "", "NUMBA_CACHE_DIR": str(folder())}  # whatever the working folder is now
+    path = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str | os.PathLike)]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", PROGRAM.format(path=path, work=work)],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,  # a Ctrl-C is for this process
+    )
+    try:
+        threading.Thread(target=_send, args=(process.stdin, packed), name="finelu_background", daemon=True).start()
+    except RuntimeError:
+        _end(process)
+        raise
+    return process
 
 
 def _send(pipe: Any, packed: bytes) -> None:
@@ -163,21 +174,34 @@ def end(key: Any = None) -> None:
             return
         process, _background.process = _background.process, None
         if process is not None:
-            process.kill()
-            process.wait()
-            with suppress(OSError):
-                process.stdin.close()  # type: ignore[union-attr]
+            _end(process)
 
 
-def received() -> dict[str, Any]:
-    """In the process: the call, once no other such process works on this folder."""
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    with suppress(OSError):
+        process.stdin.close()  # type: ignore[union-attr]
+
+
+def first_received() -> dict[str, Any]:
+    """In the process: the call, once no other such process works on this folder, and a second one has begun."""
+    sent = received()
+    _wait_for_others()
+    if available_cores() > 1:
+        with suppress(OSError, RuntimeError):  # no more processes; no more threads: this one compiles all
+            _background.process = _begun(AHEAD, pickle.dumps(sent, protocol=5))
+    return sent[1]
+
+
+def received() -> tuple[int, dict[str, Any]]:
+    """In each of the two processes: the number of threads, which it has from then on, and the call."""
     if hasattr(os, "nice"):
         os.nice(LEAST_PRIORITY)
-    threads, call = pickle.load(sys.stdin.buffer)
+    count, call = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    set_num_threads(threads)
-    _wait_for_others()
-    return dict(call)
+    set_num_threads(count)
+    return count, call
 
 
 def _end_with_parent() -> None:

@@ -32,6 +32,11 @@ from finelu.preconditioners.recipe import Recipe
 
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
 LIGHT = 5000  # entries up to which it does, of the systems that are factored without a count
+FEW_ITERATIONS, ON_NETWORK = 25.0, 60.0  # of the cheap rung, up to whose time complete factors come first
+# Where the fill is counted before the cheap rung is tried: the part of the rows that is coupled (of other matrices
+# incomplete factors converge in some ten iterations); the iterations that take as long as a count may, unless A is like
+# a network; the length of the longest row of a network, in mean rows.
+SLOW, ASK, UNEVEN = 0.3, 7.0, 2.5
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 SUBDOMAINS = 10_000  # rows from which an elliptic system on a GPU is solved by subdomains; no smaller one was measured
 # The part of the rows that is to be coupled, see MatrixTraits, for a definite A and for others: rows at boundaries are
@@ -157,9 +162,13 @@ FITTING: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]]
 
 def sooner_on_host(A: MatrixTraits) -> str:
     """Why a system on a GPU takes less time on the CPU, in words; "" if it does not."""
-    if not A.gpu or (_elliptic(A) and (A.definite or A.m_matrix)):  # subdomains come first
+    if not A.gpu:
         return ""
     without, few = bool(cudss.missing()), FEW_DEFINITE if A.definite else FEW
+    if without and is_network(A) and A.mean_row <= SHORT and A.coupled >= SLOW:
+        return "it is like a network, of which the CPU makes complete factors that stay sparse"
+    if _elliptic(A) and (A.definite or A.m_matrix):  # subdomains come first
+        return ""
     if A.n < few and (without or A.nnz < FEW_ENTRIES):
         return f"the CPU took less time than a GPU for such systems of fewer than {few} rows"
     if follows_chains(A):
@@ -169,6 +178,25 @@ def sooner_on_host(A: MatrixTraits) -> str:
     if not A.diagonal.usable and A.kind == "general" and A.mean_row <= SHORT and A.n < FEW_PERMUTED:
         return "its rows are short and are to be permuted, which takes the CPU less time than cuDSS"
     return ""
+
+
+def asks_first(A: MatrixTraits, count: float) -> bool:
+    """Whether the fill of complete factors is counted before an incomplete factorization is tried.
+
+    count : the time of the count, in iterations with the cheap rung.
+    """
+    flows = A.m_matrix and not A.definite  # MILU0 takes few iterations
+    return not A.gpu and A.coupled >= SLOW and (is_network(A) or (count <= ASK and not flows))
+
+
+def few_iterations(A: MatrixTraits) -> float:
+    """The iterations with the cheap rung up to whose time complete factors are tried before it."""
+    return ON_NETWORK if is_network(A) else FEW_ITERATIONS
+
+
+def is_network(A: MatrixTraits) -> bool:
+    """Whether rows of A differ in length as those of a network do, on which incomplete factors take many iterations."""
+    return A.longest_row >= UNEVEN * A.mean_row
 
 
 def follows_chains(A: MatrixTraits) -> bool:
@@ -188,8 +216,8 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     permuted = not traits.diagonal.usable and sparse
     if (by_columns or permuted) and klu.nbklu() is not None:
         recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
-    quick = is_quick(traits) and not (by_columns or permuted)
-    is_small = traits.n <= SMALL or (traits.nnz <= LIGHT and quick)
+    quick = is_quick(traits) and traits.nnz <= LIGHT and not (by_columns or permuted)
+    is_small = traits.n <= SMALL or quick
     found["direct"] = Rung(recipes, IS_SMALL if is_small else reason, quick)
     if traits.gpu and not is_small and not cudss.missing():
         before = {rung: found.pop(rung) for rung in list(found) if rung not in ("direct", "multilevel")}

@@ -10,18 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from finelu.auto.choose import Rung
+from finelu.auto.choose import Rung, asks_first, few_iterations
 from finelu.auto.rates import current, current_on_gpu
 from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import free_memory
 from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
-from finelu.kernels import kernels_for
 from finelu.krylov.method import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import COSTLY, Fill, OrderingJob, products
-from finelu.preconditioners import Schwarz
 from finelu.preconditioners.direct import SparseLU
 from finelu.preconditioners.direct.analysis import (
     COLAMD,
@@ -39,16 +37,14 @@ from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.variants import LOOSE
 from finelu.scaling import require_matching
 
-# Only the ratios to the iterations matter, since the pace of the first attempt corrects them.
+# Only the ratios of expected times matter. No time of this run is measured, so that the same call takes the same route.
 RATES = current()
-FASTEST, SLOWEST = 0.6, 5.0  # the pace that one attempt may find
+LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
 SECONDS = {library: RATES.of(library) for library in ("superlu", "klu", "feral", "pardiso")}
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
 ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
 USABLE = 0.8  # part of the free memory that factors may take
 INDEX = 8  # bytes that an entry of factors takes in addition to its value
-BESIDES = 2**18  # entries up to which the order is found by a thread of its own, as iterations are as fast without it
-COMPILES = 3.0  # s to compile the kernels of the count
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
 
 
@@ -58,12 +54,11 @@ class Costs:
     rungs : the rungs, from `choose.rungs`.
     limit : the memory for the factors of a rung in bytes; None for a part of the free memory.
     deadline : a time of `compiling.now`.
-    pace : the measured time of an iteration divided by the expected one, which corrects all expected times.
-    gpu_pace : the same for the rungs that a GPU computes.
     analysis : the analysis of the direct solve, once `count_fill` has made it.
-    analysis_seconds : the time, on an idle machine, to order A and to count the work of the direct solve.
-    job : the order and the count of `count_fill`, begun early, perhaps in a second thread; or None.
+    analysis_seconds : the time to order A and to count the work of the direct solve.
+    job : the order with which `count_fill` begins, and its fill, once `order` has made it.
     short : whether rows are so short that factors with columns ordered alone stay sparse.
+    ordered : whether `order` was called.
     fill : the fill of the direct solve, once it is counted.
     counted : whether no count is to come.
     too_large : whether A is too large for an analysis of the direct solve.
@@ -78,32 +73,20 @@ class Costs:
         direct: Any = rungs["direct"].recipes[0] if "direct" in rungs else None
         self.by_columns = direct is not None and direct.ordering == COLAMD
         self.quick = direct is not None and rungs["direct"].quick and self.fits(self.entry * traits.n**2)
-        self.pace = self.gpu_pace = 1.0
         self.analysis: Analysis | None = None
         self._analysed_for: SparseLU | None = None  # the recipe whose analysis that is
         self.fill: Fill | None = None
         self.counted = (self.by_columns and traits.diagonal.usable) or self.quick
-        self.too_large = False
+        self.too_large = self.ordered = False
         self.job: OrderingJob | None = None
         self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
 
-    @cached_property
-    def compile_seconds(self) -> float:
-        """The time to compile the kernels of a count; 0 if they are compiled."""
-        return 0.0 if kernels_for(np.empty(0)).minimum_degree.is_compiled() else COMPILES
-
-    def begin_count(self, *, now: bool) -> None:
-        """Begin `count_fill`: in another thread if iterations are as fast without it, else in this one if `now` is
-        True.
-
-        `end_count` ends it.
-        """
+    def order(self) -> None:
+        """The first step of `count_fill`: KLU's count, or else the order by `amd` and its fill, if these come first."""
+        self.ordered = True
         if self.job is None and self.light is None and self._by_amd:
-            if self.traits.nnz <= BESIDES and OrderingJob.possible():
-                self.job = OrderingJob(self.A)
-            elif now:
-                with suppress(OutOfTime), limited(self.deadline):
-                    self.job = OrderingJob(self.A, aside=False)
+            with suppress(OutOfTime), limited(self.deadline):
+                self.job = OrderingJob(self.A, aside=False)
 
     @cached_property
     def light(self) -> Analysis | None:
@@ -119,35 +102,38 @@ class Costs:
 
     @cached_property
     def _by_amd(self) -> bool:
-        """Whether `count_fill` begins with `amd`."""
-        return self._automatic and not needs_matching(self.A)
-
-    def end_count(self) -> None:
-        """End the thread that works on A, if any."""
-        if self.job is not None and not self.job.over:
-            self.job.end()
-            self.job = None
+        """Whether `count_fill` begins with `amd`: with a matching only where no library makes it by itself."""
+        symmetric = is_mirrored(self.A)
+        by_blocks = symmetric and may_be_by_blocks(self.traits, symmetric=True, real=not self.traits.complex)
+        return self._automatic and (by_blocks or not needs_matching(self.A))
 
     def counting(self) -> float:
-        """A lower bound, in seconds, for `count_fill` and the direct solve after it; Inf while a thread is counting."""
-        if self.light is not None:
+        """A lower bound, in seconds, for the rest of `count_fill` and the direct solve after it."""
+        if self.ordered and self.light is not None:
             return 0.0
-        seconds = self.analysis_seconds + self.compile_seconds
         if self.job is None:
-            seconds += 0.0 if self._by_amd else RATES.metis * self.traits.nnz  # or a matching, in about the same time
-        else:
-            if not self.job.over:
-                return math.inf
-            try:
-                fill, more = self.job.found()[2], self.job.goes_on
-            except (MemoryError, OutOfTime):  # as `count_fill` will find
-                return 0.0
-            symmetric = is_mirrored(self.A)
-            real = symmetric and not self.traits.complex
-            if not more or may_be_by_blocks(self.traits, symmetric=symmetric, real=real, fill=fill):
-                return 0.0
-            seconds = RATES.metis * self.traits.nnz + METIS_GAIN * self._of(fill)
-        return self.pace * seconds
+            return self.analysis_seconds + (0.0 if self._by_amd else RATES.metis * self.traits.nnz)  # or a matching
+        fill, symmetric = self.job.found()[2], is_mirrored(self.A)
+        real = symmetric and not self.traits.complex
+        if not self.job.goes_on or may_be_by_blocks(self.traits, symmetric=symmetric, real=real, fill=fill):
+            return 0.0
+        return RATES.metis * self.traits.nnz + METIS_GAIN * self._of(fill)
+
+    def direct_comes_first(self, method: str) -> bool:
+        """Whether complete factors are to be tried before the cheap rung, whose first method is given.
+
+        Their fill is counted if `choose.asks_first` says so.
+        """
+        step = self.of_iteration(method)
+        if not self.counted:
+            recipe: Any = self.rungs["direct"].recipes[0]
+            if not asks_first(self.traits, self.analysis_seconds / step) or not self.in_time(self.analysis_seconds):
+                return False
+            self.order()
+            if recipe.backend != "klu" and (self.counting() > 0 or (self.light is None and self.job is None)):
+                return False
+            self.count_fill()
+        return self.seconds("direct") <= few_iterations(self.traits) * step
 
     def count_fill(self) -> None:
         """Order A as the direct solve will, and count its fill and work; leave both unknown if time runs out."""
@@ -191,20 +177,20 @@ class Costs:
             return current_on_gpu().cudss_overhead + current_on_gpu().cudss_row * n
         if self.traits.gpu and self._made_on_gpu(rung):
             rates: dict[str, float] = asdict(current_on_gpu())
-            return self.gpu_pace * (rates[f"{rung}_overhead"] + rates[rung] * nnz)
+            return rates[f"{rung}_overhead"] + rates[rung] * nnz
         if rung == "direct":
             if self.by_columns:  # for many long rows the only known bound is that of dense factors
                 sparse, dense = RATES.columnwise * nnz, RATES.dense_flop * 2 / 3 * float(n) ** 3
                 few = min(sparse, dense) if n <= QUICK else dense
-                return self.pace * (sparse if self.short else few)
+                return sparse if self.short else few
             if self.quick:
-                return self.pace * RATES.quick * nnz
+                return RATES.quick * nnz
             if self.fill is None:
-                return self.pace * self.analysis_seconds
-            return self.pace * self._of(self.fill)
+                return self.analysis_seconds
+            return self._of(self.fill)
         filling = self.filling if self.traits.dense else 1.0
         typical = {"threshold": filling * RATES.threshold, "multilevel": filling * RATES.multilevel}
-        return (typical | {"cheap": RATES.bicgstab * 20}).get(rung, 0.0) * nnz * self.pace
+        return (typical | {"cheap": RATES.bicgstab * 20}).get(rung, 0.0) * nnz
 
     @cached_property
     def filling(self) -> float:
@@ -222,32 +208,29 @@ class Costs:
         """Whether the first level of multilevel factors of this symmetric A needs no pivots of two rows."""
         return definite_scale(self.A) is not None
 
-    def of_iteration(self, method: str) -> float:
-        """The time of an iteration in seconds, with factors of A's own pattern, on the device of A."""
+    def of_iteration(self, method: str, entries: float | None = None) -> float:
+        """The time of an iteration in seconds, on the device of A.
+
+        entries : of the factors; None for as many as A has.
+        """
         rates = current_on_gpu() if self.traits.gpu else RATES
-        measured = {"cg": rates.cg, "bicgstab": rates.bicgstab}
+        of_method = {"cg": rates.cg, "bicgstab": rates.bicgstab}
         kind = METHODS.get(method)  # None for "refinement"
         products = 1 if kind is None else kind.products
-        return rates.overhead + measured.get(method, rates.gmres * products) * self.traits.nnz
-
-    def keep_pace(self, measured: float, expected: float) -> None:
-        """Correct the pace: an iteration of the cheap rung has taken `measured` instead of `expected` seconds.
-
-        An iteration with subdomains is ignored, since it says nothing about factors of the whole matrix.
-        """
-        if isinstance(self.rungs["cheap"].recipes[0], Schwarz):
-            return
-        pace = min(max(measured / expected, FASTEST), SLOWEST)
-        if self.traits.gpu:
-            self.gpu_pace = pace
-        else:
-            self.pace = pace
+        waits = max(1.0, self.traits.levels / LEVELS) if self.traits.gpu else 1.0  # a GPU follows levels one by one
+        nnz = self.traits.nnz if entries is None else (self.traits.nnz + entries) / 2  # a product with A, one with M
+        return waits * rates.overhead + of_method.get(method, rates.gmres * products) * nnz
 
     def _of(self, fill: Fill) -> float:
-        """The time of a direct solve with that fill in seconds, on an idle machine."""
+        """The time of a direct solve with that fill in seconds."""
         library = self.analysis.library if self.analysis is not None else None
-        row, entry, flop = SECONDS["superlu" if library is None else library.name]
-        part = 0.5 if library is not None and library.symmetric else 1.0  # the computed part of L and U
+        name, half = (library.name, library.symmetric) if library is not None else ("superlu", False)
+        return self.of_library(fill, name, half=half)
+
+    def of_library(self, fill: Fill, library: str, *, half: bool) -> float:
+        """The time of complete factors by a library, in seconds.  half : whether it computes L D L^T."""
+        row, entry, flop = SECONDS[library]
+        part = 0.5 if half else 1.0
         return row * self.traits.n + part * (entry * fill.nnz + flop * fill.flops)
 
     def bytes_of(self, rung: str) -> float:
@@ -278,13 +261,9 @@ class Costs:
         """The number of entries that factors may have."""
         return self.memory / self.entry
 
-    def in_time(self, seconds: float, rung: str = "") -> bool:
-        """Whether work of that many seconds ends before the deadline.
-
-        seconds : on an idle machine; if `rung` is given, as returned by `seconds(rung)`, whose pace is taken out.
-        """
-        pace = self.gpu_pace if self.traits.gpu and self._made_on_gpu(rung) else self.pace
-        return now() + (seconds / pace if rung else seconds) < self.deadline
+    def in_time(self, seconds: float) -> bool:
+        """Whether work of that many seconds, on an idle machine, ends before the deadline."""
+        return now() + seconds < self.deadline
 
     @cached_property
     def memory(self) -> float:

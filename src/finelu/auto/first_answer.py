@@ -89,7 +89,7 @@ class FirstAnswer:
         self.b: Any = None
         self._most = 0  # iterations of conjugate gradients
         with suppress(Exception):  # the usual way takes A and b, or says what is wrong with them
-            if (system := _taken(*given)) is not None:
+            if (system := taken(*given)) is not None:
                 A, self.b = precise(_csr(system[0]), system[1], rtol)
                 self._A = A.tosparse().astype(self.b.dtype, copy=False)
         if self._A is not None and background.possible(self._key):
@@ -270,7 +270,7 @@ def fill_bound(pattern: sp.csr_array) -> Fill:
     return Fill(int(entries), float(flops))
 
 
-def _taken(A: Any, b: Any) -> tuple[sp.csr_array, Any] | None:
+def taken(A: Any, b: Any) -> tuple[sp.csr_array, Any] | None:
     """A, sorted and without duplicates, and b, in dtypes that kernels take, with finite numbers; None for others, and
     where b is near the smallest numbers.
 

@@ -26,7 +26,8 @@ from finelu.auto.solvability import Solvability
 from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import namespace, synchronize
-from finelu.errors import FineluError, MatrixError, OutOfTime, StructurallySingular, counted
+from finelu.errors import FineluError, OutOfTime, StructurallySingular, counted
+from finelu.factors import CholeskyFactors
 from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
 from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
@@ -125,13 +126,15 @@ class Ladder:
         if self.wanted < EXACT and (rung := self._complete(left)):
             return rung
         if "cheap" in left and costs.fits(costs.bytes_of("cheap")):
-            return "cheap"
+            method = methods(self.traits, self.rungs["cheap"].recipes[0], self.method, alone=False)[0]
+            light = "direct" in compared(left) and costs.fits(costs.bytes_of("direct"))
+            return "direct" if light and costs.direct_comes_first(method) else "cheap"
         left = compared(left)
         if "direct" in left and costs.fits(costs.bytes_of("direct")):
             costs.count_fill()
         seconds = {rung: costs.seconds(rung) for rung in left}
         doubt = {"threshold": DOUBT if "cheap" in self.broken else 1.0}
-        fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung], rung)]
+        fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung])]
         return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
 
     def _complete(self, left: list[str]) -> str | None:
@@ -145,7 +148,7 @@ class Ladder:
         if rung is None or not costs.fits(costs.bytes_of(rung)):
             return None
         seconds, cheap = costs.seconds(rung), costs.seconds("cheap") if "cheap" in left else math.inf
-        return rung if seconds < math.inf and seconds <= LONGER * cheap and costs.in_time(seconds, rung) else None
+        return rung if seconds < math.inf and seconds <= LONGER * cheap and costs.in_time(seconds) else None
 
     # a right-hand side
 
@@ -160,8 +163,6 @@ class Ladder:
         scale = norm(b)
         if scale < TINY and (power := power_for(b, self.A)):
             return self._magnified(b, x0, atol, power)
-        if not math.isfinite(scale):
-            raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
         self.wanted = wanted = max(self.rtol, atol / scale) if scale > 0 else 1.0
         if wanted >= 1:  # x = 0 is good enough
             return self.nothing(b, Status.CONVERGED, scale)
@@ -205,26 +206,22 @@ class Ladder:
         Returns the last rung, or None if the evidence for a singular A was found without it.
         rung, why : as in `solve`.
         """
-        try:
-            rung = rung or self.preferred or self.next_rung(left)
-            why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
-            while rung is not None and now() <= self.costs.deadline:
-                left.remove(rung)
-                change = self._attempt(rhs, rung, why, left)
-                goes_on = rhs.status not in OVER[:3] and rhs.iterations < self.most
-                if self.solvability.may_be_singular and goes_on and (found := self._off_range(rhs, thorough=True)):
-                    rhs.evidence = found
-                    return None
-                if rhs.status in OVER or not goes_on:
-                    break
-                if self.solvability.may_be_singular:
-                    self.solvability.without_null_part(rhs)
-                self.given_up.add(rung)
-                before, rung = rung, change or self.next_rung(left)
-                why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
-        finally:
-            if self.costs.job is not None:
-                self.costs.end_count()
+        rung = rung or self.preferred or self.next_rung(left)
+        why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
+        while rung is not None and now() <= self.costs.deadline:
+            left.remove(rung)
+            change = self._attempt(rhs, rung, why, left)
+            goes_on = rhs.status not in OVER[:3] and rhs.iterations < self.most
+            if self.solvability.may_be_singular and goes_on and (found := self._off_range(rhs, thorough=True)):
+                rhs.evidence = found
+                return None
+            if rhs.status in OVER or not goes_on:
+                break
+            if self.solvability.may_be_singular:
+                self.solvability.without_null_part(rhs)
+            self.given_up.add(rung)
+            before, rung = rung, change or self.next_rung(left)
+            why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
         return rung
 
     def _off_range(self, rhs: RightHandSide, *, thorough: bool = False) -> Evidence | None:
@@ -335,7 +332,7 @@ class Ladder:
         begin = now()
         try:
             others = compared([other for other in left if other not in self.given_up])
-            found, monitor = self._improve(rhs, rung, others, start)
+            found, monitor = self._improve(rhs, rung, others)
             if rhs.indefinite and self.traits.definite:
                 self._is_indefinite()
         except MemoryError:
@@ -513,22 +510,24 @@ class Ladder:
                 return ""
         return outcome
 
-    def _improve(self, rhs: RightHandSide, rung: str, left: list[str], start: float) -> tuple[Solution, SwitchMonitor]:
+    def _improve(self, rhs: RightHandSide, rung: str, left: list[str]) -> tuple[Solution, SwitchMonitor]:
         """The solution by the iterations with the factors of a rung, and their monitor.
 
         left : the rungs with which they are compared.
-        start : when the attempt began, including its factorization.
         """
         direct, calls = rung in COMPLETE, {"watch": self.watch, "norm_callback": self.norm_callback}
-        left = [] if self.asked or direct else left
+        left, factors = [] if self.asked or direct else left, self.factors[rung]
+        entries = None
+        if left:  # a product with L L^H reads L twice
+            entries = 2 * factors.nnz - self.traits.n if isinstance(factors, CholeskyFactors) else factors.nnz
         iterations = Iterations(
-            factors=self.factors[rung],
+            factors=factors,
             recipe=self._name(rung),
             methods=methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked),
             complete=direct,
             refine=direct and self.method == "auto",
             begins=lambda method, target: SwitchMonitor(
-                self.costs, rung, method, left, scale=rhs.scale, target=target, start=start, **calls
+                self.costs, method, left, scale=rhs.scale, target=target, entries=entries, **calls
             ),
             most=self.most - rhs.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,

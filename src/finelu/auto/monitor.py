@@ -1,5 +1,8 @@
 """The decision whether an attempt of `solve` goes on: by the caller, by the time limit, or because another attempt is
-expected to end first."""
+expected to end first.
+
+Time is counted in iterations, each with its expected seconds. The clock is read for the time limit only.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from finelu.compiling import now
 from finelu.krylov import CYCLE, METHODS
 from finelu.result import Status
 
-CAUTION = 3.0  # how many times longer than the alternative an iteration that has just begun must be expected to take
-BUDGET = 0.5  # of the time of the alternative, that an attempt may take until any gain is enough
-PRIOR = 1 / 60  # of the digits wanted, that count as gained before the first iteration
+# How many times longer than the alternative an attempt must be expected to take to be given up: one that has spent
+# BUDGET of the time of the alternative, and how much more one that has just begun. Most gain more digits later on.
+GAIN, CAUTION, BUDGET = 1.5, 8.0, 0.25
+PRIOR = 1 / 30  # of the digits wanted, that count as gained before the first iteration
 LEAST = 3  # iterations before anything is expected
 STILL, CYCLES = 1e-3, 3  # part of the residual that this many cycles of a restarted method must take away
 
@@ -24,11 +28,11 @@ Listener = Callable[..., Any] | None
 class SwitchMonitor:
     """A function called as `watch` at each look at an iteration; it ends the iteration by returning True.
 
-    rung, method : the rung and method of the iteration.
+    method : the method of the iteration.
     left : the rungs with which it is compared; () for no comparison.
     scale : ||b||.
     target : the residual norm to reach.
-    start : when the attempt began, by `compiling.now`; None for the present.
+    entries : of the factors with which it iterates; None for as many as A has.
     watch : the caller's function of (iteration, residual norm), or None.
     norm_callback : the caller's function of the relative residual norm, or None.
 
@@ -44,39 +48,35 @@ class SwitchMonitor:
     def __init__(
         self,
         costs: Costs,
-        rung: str,
         method: str,
         left: Sequence[str],
         *,
         scale: float,
         target: float,
-        start: float | None = None,
+        entries: float | None = None,
         watch: Listener = None,
         norm_callback: Listener = None,
     ):
-        self.costs, self.rung, self.left = costs, rung, left
-        self.expected = costs.of_iteration(method)
+        self.costs, self.left = costs, left
+        self.step = costs.of_iteration(method, entries)
         self.scale, self.target = scale, target
-        self.spent = 0.0 if start is None else now() - start
         self.watch, self.norm_callback = watch, norm_callback
         self.first: float | None = None
         self.smallest = math.inf
         self.restarted = method != "refinement" and METHODS.registered[method].restarts
         self.seen = 0, math.inf  # the iteration of the last test for stagnation of cycles, and the smallest norm then
-        self.began, self.start = 0, 0.0  # the first iteration and its end: it may include loading kernels
-        self.next = 0.0  # seconds of the iteration before the next comparison
-        self.apart = 0.0  # seconds that comparisons took
+        self.next = LEAST  # the iteration of the next comparison
         self.status: Status | None = None
         self.change: str | None = None
         self.why = ""
 
     def __call__(self, iteration: int, norm: float) -> bool:
-        present = now()
+        late = self.costs.deadline < math.inf and now() > self.costs.deadline  # before the watch takes its time
         if self.watch is not None and self.stops(self.watch, iteration, norm):
             return True
         if self.norm_callback is not None and iteration and self.stops(self.norm_callback, norm / self.scale):
             return True
-        if present > self.costs.deadline:
+        if late:
             self.status, self.why = Status.OUT_OF_TIME, "the time limit was reached"
             return True
         if self.first is None:
@@ -88,21 +88,13 @@ class SwitchMonitor:
                 self.status, self.why = Status.STAGNATED, f"{CYCLES} cycles took nothing off the residual"
                 return True
             self.seen = iteration, self.smallest
-        if not self.began and iteration > 0:
-            self.began, self.start = iteration, present
-        if iteration < LEAST or iteration == self.began or not self.left or self.target == 0:
+        if iteration < self.next or not self.left or self.target == 0:
             return False
-        elapsed = (present - self.start - self.apart) * iteration / (iteration - self.began)
-        if elapsed < self.next:
-            return False
-        self.next = 1.1 * elapsed
-        if self.rung == "cheap":
-            self.costs.keep_pace(elapsed / iteration, self.expected)
+        self.next, elapsed = math.floor(1.1 * iteration) + 1, iteration * self.step
         wanted = math.log(max(self.first / self.target, 1.0))
         gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
         rest = elapsed * (wanted / (gained + PRIOR * wanted) - 1)
-        self.change = better(self.costs, self.left, self.spent + elapsed, rest)
-        self.apart += now() - present
+        self.change = better(self.costs, self.left, elapsed, rest)
         if self.change is None:
             return False
         self.why = f"given up: it was expected to take {rest:.2g} s more"
@@ -120,32 +112,30 @@ class SwitchMonitor:
 
 
 def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> str | None:
-    """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
+    """The rung to change to instead of going on for `rest` more seconds, after iterations of `elapsed`; None: go on.
 
-    The fill of the direct solve is counted once its ordering costs little compared with `rest`, in another thread if
-    that does not slow down the iterations. Until the count is over, no other rung is changed to.
+    The fill of the direct solve is counted once that costs little compared with `rest`.
     """
-    uncounted, analysis = "direct" in left and not costs.counted, costs.pace * costs.analysis_seconds
-    if uncounted and worth(analysis, elapsed, rest):
-        analysis += costs.pace * costs.compile_seconds
-        costs.begin_count(now=costs.in_time(analysis / costs.pace) and worth(2 * analysis, elapsed, rest))
-        counting = costs.counting()
-        if costs.in_time(counting / costs.pace) and (counting == 0 or worth(2 * counting, elapsed, rest)):
+    if "direct" in left and not costs.counted and _pays(costs, elapsed, rest):
+        costs.order()
+        if _pays(costs, elapsed, rest):
             costs.count_fill()
-            uncounted = False
-    found = {rung: costs.seconds(rung) for rung in left if not (uncounted and rung == "direct")}
-    found = {rung: seconds for rung, seconds in found.items() if costs.in_time(seconds, rung)}
+    found = {rung: costs.seconds(rung) for rung in left if rung != "direct" or costs.counted}
+    found = {rung: seconds for rung, seconds in found.items() if costs.in_time(seconds)}
     rung = min(found, key=lambda rung: found[rung], default=None)
-    if rung is None or not worth(found[rung], elapsed, rest):
-        return None
-    counting = uncounted and costs.job is not None and not costs.job.over
-    return None if counting else rung
+    return rung if rung is not None and worth(found[rung], elapsed, rest) else None
+
+
+def _pays(costs: Costs, elapsed: float, rest: float) -> bool:
+    """Whether to go on with the count of the fill."""
+    counting = costs.counting()
+    return costs.in_time(counting) and (counting == 0 or worth(counting, elapsed, rest))
 
 
 def worth(cost: float, elapsed: float, rest: float) -> bool:
     """Whether to change to a rung that costs `cost` seconds, if `rest` more seconds are expected after `elapsed`.
 
-    The expectation is uncertain. So the less time has been spent, compared with half of `cost`, the larger the gain
-    must be. Once half of `cost` has been spent, any gain is enough.
+    The expectation is uncertain. So the less time has been spent, compared with a quarter of `cost`, the larger the
+    gain must be. Once a quarter of `cost` has been spent, half of `cost` is enough.
     """
-    return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False
+    return rest > cost * (GAIN + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False

@@ -25,7 +25,7 @@ from finelu.threads import available_cores
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates in seconds, per entry of A unless stated otherwise; the defaults are those of an Intel Xeon.
+    """Rates in seconds, per entry of A unless stated otherwise; the defaults are those of a core of an AMD EPYC.
 
     cg, bicgstab, gmres : an iteration with factors of A's own pattern.
     overhead : seconds per iteration, whatever its size.
@@ -40,30 +40,30 @@ class Rates:
     dense_flop : seconds per operation of SuperLU if its factors turn out to be dense.
     """
 
-    cg: float = 4e-9
-    bicgstab: float = 5e-9
-    gmres: float = 8e-9
-    overhead: float = 1e-4
-    analysis_row: float = 0.6e-6
-    analysis: float = 0.03e-6
+    cg: float = 5e-9
+    bicgstab: float = 1.1e-8
+    gmres: float = 1e-8
+    overhead: float = 2.5e-5
+    analysis_row: float = 0.4e-6
+    analysis: float = 0.02e-6
     metis: float = 1.5e-6
-    threshold: float = 1.5e-6
-    multilevel: float = 5e-6
-    quick: float = 0.5e-6
+    threshold: float = 1e-6
+    multilevel: float = 3e-6
+    quick: float = 0.35e-6
     columnwise: float = 0.5e-6
     superlu_row: float = 0.5e-6
-    superlu_entry: float = 36e-9
-    superlu_flop: float = 0.11e-9
-    klu_row: float = 0.5e-6
-    klu_entry: float = 20e-9
-    klu_flop: float = 1e-9
-    feral_row: float = 3e-6
+    superlu_entry: float = 23e-9
+    superlu_flop: float = 0.06e-9
+    klu_row: float = 0.4e-6
+    klu_entry: float = 15e-9
+    klu_flop: float = 0.5e-9
+    feral_row: float = 2e-6
     feral_entry: float = 40e-9
     feral_flop: float = 0.06e-9
-    pardiso_row: float = 1.3e-6
-    pardiso_entry: float = 13e-9
-    pardiso_flop: float = 0.08e-9
-    dense_flop: float = 0.2e-9
+    pardiso_row: float = 0.8e-6
+    pardiso_entry: float = 18e-9
+    pardiso_flop: float = 0.1e-9
+    dense_flop: float = 0.1e-9
 
     def of(self, library: str) -> tuple[float, float, float]:
         """The rates of "superlu", "klu", "feral" or "pardiso": per row, per entry and per operation."""

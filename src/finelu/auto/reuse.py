@@ -1,65 +1,178 @@
-"""The cost of old factors in a Sequence, and the decision whether to go on with them."""
+"""The ageing of factors in a Sequence: the iterations that old ones take beyond new ones, and when an update pays.
+
+Costs are counted in iterations, modelled and not measured, so that the same systems lead to the same decisions, bits
+included, whatever else the machine does.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from typing import Any
 
-RETRY = 16  # updates in a row, after which it is seen again what old factors cost
+from finelu.auto.cost import RATES, SECONDS
+from finelu.auto.monitor import LEAST, PRIOR, worth
+from finelu.auto.rates import current_on_gpu
+from finelu.device import on_gpu
+from finelu.errors import counted
+from finelu.matrix import CSR
+from finelu.preconditioners import ICT, ILUT, MultilevelILU, ParICT, ParILUT
+from finelu.preconditioners.direct import cudss
+from finelu.preconditioners.direct.factors import SparseLUFactors
+from finelu.result import Status
+
+COMPLETE = SparseLUFactors | cudss.CudssFactors
+RETRY = 16  # updates after which the excess of old factors is forgotten, and they are tried again
+FRESH = 2.0  # times that iterations with factors of the present values may exceed what is expected
+# Iterations beyond those with new factors that old ones are presumed to take in their first step, until it is seen:
+# complete ones of values that differ by a part of 100 gain two digits an iteration, so that eight take four.
+FIRST, FIRST_COMPLETE = 1.0, 3.0
+# Iterations that take as long as an update, of recipes without fill; with fill by size; and of several levels.
+UPDATE, UPDATE_FILLED, UPDATE_LEVELS = 2.0, 20.0, 60.0
+# Seconds of a step with complete factors by cuDSS: fixed, and for each entry of L and U. On an H100 an update took 3 ms
+# and mostly 0.5 to 2 ns for each of up to 1.6e8 entries (cudss-nvidia-h100-2026-11-25.md); 2 ms are for the rest.
+STEP, ENTRY = 5e-3, 1e-9
+
+
+def update_in_iterations(F: Any, A: CSR) -> float:
+    """The iterations with factors F of A that take as long as `F.update(A)`, about.
+
+    Complete factors: by the calibrated rates and the counts of their entries and operations. Others: by the recipe.
+    """
+    if not isinstance(F, COMPLETE):
+        recipe = getattr(F, "recipe", None)
+        if isinstance(recipe, MultilevelILU):
+            return UPDATE_LEVELS
+        return UPDATE_FILLED if isinstance(recipe, ICT | ILUT | ParICT | ParILUT) else UPDATE
+    rates = current_on_gpu() if on_gpu(A.data) else RATES
+    iteration = rates.overhead + rates.gmres * (A.nnz + F.nnz) / 2  # a product and a solve
+    if isinstance(F, cudss.CudssFactors):
+        return (STEP + ENTRY * F.nnz) / iteration
+    _, entry, flop = SECONDS[F.report.backend]
+    work = F.report.expected_flops
+    return (entry * F.nnz + flop * (F.nnz**2 / A.n if work is None else work)) / iteration
+
+
+def logarithm(size: float, target: float) -> float:
+    """ln(size / target), what is to be taken off a residual norm; 0 if nothing is, Inf for a target of 0."""
+    return (math.log(size / target) if target > 0 else math.inf) if size > target else 0.0
 
 
 @dataclass
-class ReuseCosts:
-    """Iterations and seconds, without the time to compile kernels, since factors were made.
+class Ageing:
+    """The iterations that factors and older ones before them have taken.
 
-    made : seconds to make the factors.
-    updated : seconds to update the factors; before the first update, seconds to compute the values alone when the
-        factors were made, 0 if unknown.
-    fresh : iterations of the last solve with fresh factors.
-    last : iterations of the last solve.
-    pace : seconds per iteration.
-    excess : seconds spent since the factors were fresh in iterations beyond `fresh`.
-    first : such seconds of the latest solve that was the first reuse after fresh factors.
-    unseen : updates since that solve.
-    reuses : solves since the factors were fresh, with values that were not factored.
+    price : iterations that take as long as an update.
+    complete : whether the factors are those of their matrix up to rounding.
+    gained, taken : the natural logarithm of the residual that iterations with fresh factors took off, and how many
+        they were, of the latest solves that make one from nothing together.
+    excess : excess[k], the iterations beyond those of fresh factors for each unit of the logarithm in the (k + 1)-st
+        step after their matrix; the latest that were seen.
+    age : steps with other values since the factors were fresh.
+    spent : the iterations beyond those of fresh factors in these steps.
+    unseen : updates since the excess of the oldest factors was seen.
     """
 
-    made: float = 0.0
-    updated: float = 0.0
-    fresh: int = 0
-    last: int = 0
-    pace: float = 0.0
-    excess: float = 0.0
-    first: float = 0.0
+    price: float
+    complete: bool
+    gained: float = 0.0
+    taken: float = 0.0
+    excess: list[float] = field(default_factory=list)
+    age: int = 0
+    spent: float = 0.0
     unseen: int = 0
-    reuses: int = 0
 
-    @property
-    def price(self) -> float:
-        """Seconds of an update."""
-        return self.updated or self.made
+    def expected(self, wanted: float) -> float:
+        """The iterations with fresh factors that take the logarithm `wanted` off the residual; Inf if unknown."""
+        if wanted <= 0:
+            return 0.0
+        return max(wanted * self.taken / self.gained, 1.0) if self.gained > 0 else math.inf
 
-    def decide(self) -> tuple[str, str]:
-        """The action for the next step, "reuse" or "update", and the reason."""
-        price = self.price
-        if self.excess > price:
-            return "update", f"old factors have cost {self.excess:.2g} s by now, an update takes {price:.2g} s"
-        if self.first > price and self.unseen < RETRY:
-            return "update", f"factors of one step before have cost {self.first:.2g} s, an update takes {price:.2g} s"
-        return "reuse", f"an update takes {price:.2g} s, and old factors have cost {self.excess:.2g} s by now"
+    def decide(self, wanted: float) -> tuple[str, str]:
+        """The action for a step that is to take the logarithm `wanted` off the residual, "reuse" or "update", and the
+        reason.
 
-    def solved_afresh(self) -> None:
-        """Record that the last solve had fresh factors."""
-        self.fresh, self.excess, self.reuses, self.unseen = self.last, 0.0, 0, self.unseen + 1
+        An update pays once the next step with old factors is expected to cost more than a step has cost in the mean
+        since the last update, this one included.
+        """
+        if self.excess:
+            following = wanted * self.excess[min(self.age, len(self.excess) - 1)]
+        else:
+            following = FIRST_COMPLETE if self.complete else FIRST
+        mean = (self.price + self.spent) / (self.age + 1)
+        old = f"old factors are expected to take {following:.2g} iterations more than new ones"
+        return "reuse" if following < mean else "update", f"{old}, and an update takes as long as {self.price:.2g}"
 
-    def gave_up(self, seconds: float) -> None:
-        """Record that factors of other values did not lead to x in `seconds`, so that an update was made, too."""
-        if self.reuses == 0:
-            self.first, self.unseen = self.price + seconds, 0
+    def solved(self, iterations: int, gained: float, wanted: float) -> None:
+        """Record iterations with fresh factors that took the logarithm `gained` off the residual.
 
-    def solved_with_old(self) -> None:
-        """Record that the last solve had factors of other values."""
-        excess = max(self.last - self.fresh, 0) * self.pace
-        if self.reuses == 0:
-            self.first, self.unseen = excess, 0
-        self.reuses += 1
-        self.excess += excess
+        wanted : that of a solve from x = 0.
+        """
+        if iterations and 0 < gained < math.inf:
+            rest = max(1 - gained / wanted, 0.0)  # of the solves before
+            self.gained, self.taken = rest * self.gained + gained, rest * self.taken + iterations
+
+    def renewed(self) -> None:
+        """Record an update."""
+        self.age, self.spent, self.unseen = 0, 0.0, self.unseen + 1
+        if self.unseen >= RETRY:
+            self.excess, self.unseen = [], 0
+
+    def solved_with_old(self, iterations: int, gained: float) -> None:
+        """Record iterations with old factors that took the logarithm `gained` off the residual."""
+        expected = self.expected(gained)
+        more = max(iterations - expected, 0.0) if expected < math.inf else 0.0
+        self._seen(more, gained)
+        self.spent, self.age = self.spent + more, self.age + 1
+
+    def gave_up(self, iterations: int, wanted: float) -> None:
+        """Record that old factors were given up after `iterations`, so that an update follows."""
+        self._seen(self.price + max(iterations, 1), wanted)
+
+    def _seen(self, more: float, wanted: float) -> None:
+        if self.age >= len(self.excess) - 1:
+            self.unseen = 0
+        if 0 < wanted < math.inf:
+            self.excess[self.age :] = [more / wanted, *self.excess[self.age + 1 :]]
+
+
+class Patience:
+    """A function called as `watch` at each look at an iteration; it ends an iteration that better factors would end
+    sooner, counted in iterations.
+
+    target : the residual norm to reach.
+    ageing : the iterations of fresh factors, and the price of an update.
+    old : whether the factors are those of other values; else of these, and only others could be better.
+
+    Attributes after the end:
+    status : None, as neither the caller nor a limit ends the iteration.
+    change : "update" if the iteration was ended, else None.
+    why : the reason, in words.
+    """
+
+    looks_at_claims = True  # the residual of the x that a method has found is formed
+    status: Status | None = None
+
+    def __init__(self, target: float, ageing: Ageing, *, old: bool):
+        self.target, self.ageing, self.old = target, ageing, old
+        self.first, self.smallest = math.nan, math.inf
+        self.change: str | None = None
+        self.why = ""
+
+    def __call__(self, iteration: int, norm: float) -> bool:
+        if math.isnan(self.first):
+            self.first = norm
+        if norm < self.smallest:  # False for NaN
+            self.smallest = norm
+        if iteration < LEAST or not 0 < self.target < self.first:
+            return False
+        wanted = logarithm(self.first, self.target)
+        gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
+        rest = iteration * (wanted / (gained + PRIOR * wanted) - 1)
+        expected, price = self.ageing.expected, self.ageing.price
+        cost = price + expected(wanted - gained) if self.old else FRESH * (price + expected(wanted))
+        if not worth(cost, iteration, rest):
+            return False
+        self.change = "update"
+        self.why = f"given up: {counted(math.ceil(rest), 'more iteration')} were expected"
+        return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from copy import deepcopy
 from dataclasses import replace
 from time import perf_counter
@@ -10,40 +9,34 @@ from typing import Any
 
 import numpy as np
 
-from finelu import krylov
 from finelu.arithmetic import ignore_fp_errors
-from finelu.auto.attempt import MAXITER
+from finelu.auto.attempt import Iterations, RightHandSide
 from finelu.auto.choose import recipe_asked
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
-from finelu.auto.reuse import ReuseCosts
+from finelu.auto.reuse import COMPLETE, ENTRY, STEP, Ageing, Patience, logarithm, update_in_iterations
 from finelu.auto.solve import sooner_here_on_host
 from finelu.compiling import compile_seconds
 from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, counted
-from finelu.kernels import kernels_for
 from finelu.krylov import method_name
-from finelu.krylov.criterion import Criterion, criterion_asked, diminished, power_for, times_power
+from finelu.krylov.criterion import criterion_asked, diminished, power_for, times_power
 from finelu.krylov.operators import as_operator
-from finelu.krylov.residual import Residual
-from finelu.krylov.system import System
 from finelu.matrix import CSR, as_csr, check_vector, norm
 from finelu.matrix.traits import traits
 from finelu.matrix.vectors import as_dtype
 from finelu.ordering import OrderingJob
 from finelu.preconditioners import SparseLU
 from finelu.preconditioners.direct import cudss
-from finelu.result import Solution, Status
+from finelu.result import Attempt, Solution, Status
 from finelu.validation import number
 
-PATIENCE = 0.01  # seconds that old factors get in any case
 PAST = 4  # past solutions in the combination for a first guess
-# Seconds of a step with complete factors by cuDSS: fixed, and for each entry of L and U. On an H100 an update took 3 ms
-# and mostly 0.5 to 2 ns for each of up to 1.6e8 entries (cudss-nvidia-h100-2026-11-25.md); 2 ms are for the rest.
-STEP, ENTRY = 5e-3, 1e-9
-GAIN = 1.5  # such a step must be expected to be this many times as fast as the last
-GUESSES = 4  # a guess is made if this many take no longer than a solve: each saves some two of eight digits
+GAIN = 1.5  # a step with cuDSS must be expected to be this many times as fast as the last
+COMBINING = 3  # iterations, with factors of A's own pattern, that take as long as a combination of past solutions
+SAVED, LEAST_SAVED = 0.5, 0.1  # part of the digits that a combination is presumed to save at first, and ever
+TINY = 1e-17  # part of a residual below which nothing is counted as gained
 INDEPENDENT = 1e-12  # times the largest eigenvalue of the Gram matrix: smaller eigenvalues are left out
 
 
@@ -52,19 +45,22 @@ class Sequence:
 
     A : the first matrix, or None to take that of the first step.  rtol, recipe, method, criterion : as in `solve`.
     The first step solves as `solve` does, and keeps the factors that worked. Each later step first decides:
-    - reuse: A has the pattern of the factors, and old factors have cost less than an update. Their cost is the time of
-      the iterations beyond those of the first solve with them, summed over all steps; the first reuse after the last
-      update must have cost less than an update, too. After 16 updates in a row a reuse is tried in any case;
-    - update (`F.update`) with the values of A_k: old factors have cost more;
+    - reuse: A has the pattern of the factors, and the next step with old factors is expected to cost less than a step
+      has cost in the mean since the last update, which counts too. The cost of old factors is the iterations that they
+      take beyond those that fresh factors take for as many digits; that of an update is modelled in iterations, by the
+      recipe and the counts of complete factors. After 16 updates in a row what was seen of old factors is forgotten;
+    - update (`F.update`) with the values of A_k: old factors are expected to cost more;
     - rebuild: the pattern has changed;
     - solve from the beginning: size, device or precision has changed.
+    No clock is read for it, except on a GPU where cuDSS may take over: the same systems give the same bits.
     If single precision does not reach rtol, that step and all later ones are solved in double precision.
-    A reuse or update is given up if it breaks down, or does not converge within twice the time of a fresh start.
-    Update, rebuild and `solve`, which may choose another recipe, then follow in this order.
+    A reuse or update is given up if it breaks down, or is expected to take more iterations than better factors would.
+    Update and `solve`, which may choose another recipe, then follow in this order, from the best x so far; `attempts`
+    lists every try, and `iterations` counts all.
     The first guess is the last x, or the combination of the last four x with the least residual, if that is smaller
-    than b. The combination is tried if it takes less than a quarter of the iterations' time. Source: P. F. Fischer:
-    Projection techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost: up to six
-    products with A, and eight vectors.
+    than b: the last x if two iterations are expected, the combination if the last one has saved more of them than its
+    products with A take. Source: P. F. Fischer: Projection techniques for iterative solution of Ax = b with successive
+    right-hand sides, 1998. Cost: up to six products with A, and eight vectors.
     On a GPU, A and b are moved to the CPU, and x back, if `solve` would do so. With cuDSS its complete factors replace
     other factors once, by one more rebuild: when the steps so far have taken as long as cuDSS's plan is expected to
     take, and a step with it is expected to take less than two thirds of the last one. Updates then repeat the numeric
@@ -92,13 +88,13 @@ class Sequence:
         self._method = ""
         self._looked_at, self._on_host = 0, ""  # rows of the A that was looked at, and why it went to the CPU
         self._current = False  # whether the factors are those of the last A
-        self._reuse_costs = ReuseCosts()
+        self._ageing = Ageing(0.0, complete=False)
         self._spent = self._taken = 0.0  # seconds of all steps, and of the last, without compiling
         self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
         self._count: OrderingJob | None = None  # counts their fill
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
+        self._saved = SAVED  # part of the digits that the last combination of PAST solutions has saved
         self._precise = self.rtol  # 0 once single precision was not enough: see `precise`
-        self._guessing = 0.0  # the least that a first guess of PAST solutions has taken
 
     def __repr__(self) -> str:
         steps = counted(len(self.decisions), "step")
@@ -150,24 +146,37 @@ class Sequence:
 
     def _solved(self, A: CSR, b: Any) -> tuple[Solution, str, str, str]:
         """The solution, the decision and its reason, and why it was solved on the CPU ("" if not)."""
+        scale = norm(b)
+        if self._F is not None and (scale == 0 or self.rtol >= 1):
+            zero, sizes = namespace(b).zeros_like(b), np.array([scale])
+            return Solution(zero, Status.CONVERGED, 0, scale, sizes, recurrence=sizes), "reuse", "x = 0 is enough", ""
         why, failed = self._direct_pays(A), ""
         if why:
             failed = self._rebuild_by_cudss(A)
             if not failed:
-                solution, _, why = self._with_factors(A, b, "reuse", why)
+                solution, _, why = self._with_factors(A, self._right(A, b, scale), "reuse", why)
                 if solution is not None:
                     return solution, "rebuild", why, ""
                 self._F, self._looked_at, failed = None, 0, "; complete factors by cuDSS did not lead to x"
         on_host = self._sooner_on_host(A)
         if on_host:
             A, b = A.on(np), to_host(b)
-        decision, why = self._decide(A)
-        why += failed
-        if decision != "solve":
-            solution, decision, why = self._with_factors(A, b, decision, why)
-            if solution is not None:
-                return solution, decision, why, on_host
-        return self._from_the_beginning(A, b), "solve", why, on_host
+        decision, why = self._need(A)
+        if decision == "solve":
+            return self._from_the_beginning(A, b), "solve", why + failed, on_host
+        rhs = self._right(A, b, scale)
+        self._guess(rhs)
+        if rhs.size <= rhs.target:
+            return self._found(rhs, Status.CONVERGED), "reuse", "the first guess is good enough" + failed, on_host
+        if decision == "":
+            decision, why = self._ageing.decide(logarithm(rhs.size, rhs.target))
+        solution, decision, why = self._with_factors(A, rhs, decision, why + failed)
+        if solution is None:
+            solution, decision = joined(rhs, self._from_the_beginning(A, b, rhs.x)), "solve"
+        return solution, decision, why, on_host
+
+    def _right(self, A: CSR, b: Any, scale: float) -> RightHandSide:
+        return RightHandSide(A, namespace(b).ascontiguousarray(b), scale, self.rtol, self.criterion)
 
     def _direct_pays(self, A: CSR) -> str:
         """Why complete factors by cuDSS should replace the present ones; "" if they should not.
@@ -199,7 +208,6 @@ class Sequence:
 
     def _rebuild_by_cudss(self, A: CSR) -> str:
         """Replace the factors by complete ones of A by cuDSS; "", or why there are none, and nothing is changed."""
-        start = perf_counter()
         try:
             most, indefinite = self._most_entries(), self._indefinite
             F = cudss.CudssFactors(SparseLU(backend="cudss"), A, most, indefinite=indefinite)
@@ -207,8 +215,7 @@ class Sequence:
             return f"; there are no complete factors by cuDSS: {str(error) or type(error).__name__}"
         self._F, self._pattern, self._method, self._current = F, A, "gmres", True
         self._looked_at, self._on_host = A.n, ""
-        made = perf_counter() - start
-        self._reuse_costs = ReuseCosts(made, min(F.report.numeric_seconds or 0.0, made), fresh=1, last=1)
+        self._ageing = self._aged(A)
         return ""
 
     def _sooner_on_host(self, A: CSR) -> str:
@@ -220,7 +227,8 @@ class Sequence:
             self._looked_at, self._on_host = A.n, sooner_here_on_host(traits(A))
         return self._on_host
 
-    def _decide(self, A: CSR) -> tuple[str, str]:
+    def _need(self, A: CSR) -> tuple[str, str]:
+        """What A needs, "solve", "rebuild" or "reuse", and why; "" for old factors or an update of them."""
         if self._F is None or self._pattern is None:
             return "solve", "there are no factors" + (" yet" if not self.decisions else "")
         known = self._pattern
@@ -232,12 +240,12 @@ class Sequence:
         if not known.same_pattern(A):
             self._count = None
             return "rebuild", "the pattern of A has changed"
-        return self._reuse_costs.decide()
+        return "", ""
 
-    def _with_factors(self, A: CSR, b: Any, decision: str, why: str) -> tuple[Solution | None, str, str]:
-        """The solution or None, the last decision, and its reason."""
-        ways, costs = ("reuse", "update", "rebuild"), self._reuse_costs
-        for way in ("reuse",) if self._current else ways[ways.index(decision) :]:
+    def _with_factors(self, A: CSR, rhs: RightHandSide, decision: str, why: str) -> tuple[Solution | None, str, str]:
+        """The solution or None, the last decision, and its reason. Each try goes on from the best x of `rhs`."""
+        ways = ("reuse", "update") if decision == "reuse" and not self._current else (decision,)
+        for way in ways:
             start, compiled = perf_counter(), compile_seconds()
             try:
                 if way == "update":
@@ -253,115 +261,127 @@ class Sequence:
                 self._F = None  # an interrupt may leave factors that are half new; the next step begins anew
                 raise
             self._current = self._current or way != "reuse"
-            spent = _seconds_since(start, compiled)
             if way == "update":
-                costs.updated = spent
+                self._ageing.renewed()
             elif way == "rebuild":
-                costs.made = spent
-            patience = math.inf if way == "rebuild" else 2 * (costs.fresh * costs.pace + costs.price) + PATIENCE
-            start, compiled = perf_counter(), compile_seconds()
-            solution = self._iterate(A, b, patience)
-            spent = _seconds_since(start, compiled)
+                self._ageing = self._aged(A)
+            solution = self._iterate(A, rhs, way, _seconds_since(start, compiled))
             if solution.converged:
-                if way != "reuse":
-                    costs.solved_afresh()
-                elif not self._current:
-                    costs.solved_with_old()
                 return solution, way, why
-            why += f"; {way} did not converge ({solution.status.name.lower().replace('_', ' ')})"
-            if way == "reuse":
-                costs.gave_up(spent)
+            why += f"; {way} did not converge ({rhs.attempts[-1].outcome})"
         return None, decision, why
 
-    def _iterate(self, A: CSR, b: Any, patience: float) -> Solution:
-        """Solve with the present factors, for at most `patience` seconds after the first iteration, which may load
-        code."""
-        product, scale = as_operator(A, "A", b, b.dtype), norm(b)
-        residual, target = Criterion(self.criterion, Residual(product, b), b), self.rtol * scale
-        x, r = namespace(b).zeros_like(b), b
-        known, least = self._known(b), scale
-        worth = GUESSES * self._guessing <= self._reuse_costs.last * self._reuse_costs.pace
-        for combine in (False, True) if known else ():
-            if least > self.rtol * scale and (worth or not combine):
-                begin = perf_counter()
-                guess = _combined(product, known, b) if combine else known[0]
-                rest, size = residual(b, guess, self.rtol * scale)
-                if size < least:
-                    x, r, least = guess, rest, size
-                if combine and len(known) == PAST:
-                    self._guessing = min(self._guessing or math.inf, perf_counter() - begin)
-        began: list[tuple[int, float]] = []
+    def _aged(self, A: CSR) -> Ageing:
+        """The ageing of factors that were just made of A."""
+        return Ageing(update_in_iterations(self._F, A), isinstance(self._F, COMPLETE))
 
-        def too_long(iteration: int, _: float) -> bool:
-            if iteration > 0 and not began:
-                began.append((iteration, perf_counter()))
-            return bool(began) and perf_counter() - began[0][1] > patience
-
-        too_long.looks_at_claims = True  # type: ignore[attr-defined]  # the residual of x is formed below
-        M, history, recurrence, goes_on, iterations = as_operator(self._F, "M", b, b.dtype), [least], [least], True, 0
-        while goes_on:  # once, unless rows of A differ much in size
-            before, (rest, tolerance) = least, (r, target)
-            if least > target:
-                rest, tolerance = residual.correction(x, r, least, target)
-            system, most = System(product, rest, M), MAXITER - iterations
-            solution = krylov.iterate(
-                self._method, system, rtol=0.0, atol=tolerance, maxiter=most, watch=too_long, restart=krylov.CYCLE
-            )
-            iterations += solution.iterations
-            x = kernels_for(b).vectors.added(x, solution.x)
-            r, least = residual(b, x, target)
-            history, recurrence = [*history, *solution.history[1:]], [*recurrence, *solution.recurrence[1:]]
-            goes_on = residual.by_rows and solution.converged and target < least <= before / 2 and iterations < MAXITER
-        end = perf_counter()
-        status = Status.CONVERGED if least <= target else solution.status
-        if least > target and status is Status.CONVERGED:
-            status = Status.STAGNATED
-        self._reuse_costs.last = iterations
-        if began and iterations > began[0][0]:
-            self._reuse_costs.pace = (end - began[0][1]) / (iterations - began[0][0])
-        history[-1] = residual.norm
-        return replace(
-            solution,
-            x=x,
-            status=status,
-            iterations=iterations,
-            residual_norm=residual.norm,
-            history=np.array(history),
-            recurrence=np.array(recurrence),
-            row_residual=residual.rows,
-            seen=(residual.sentence(),) if residual.rows is not None else (),
+    def _iterate(self, A: CSR, rhs: RightHandSide, way: str, made: float) -> Solution:
+        """Solve with the present factors, which took `made` seconds, from the best x of `rhs`, which is kept there."""
+        ageing, fresh = self._ageing, self._current
+        before, wanted = rhs.size, logarithm(rhs.size, rhs.target)
+        start, compiled = perf_counter(), compile_seconds()
+        complete = fresh and ageing.complete
+        iterations = Iterations(
+            factors=self._F,
+            recipe=repr(self._F.recipe),
+            methods=(self._method,),
+            complete=complete,
+            refine=complete and self.method == "auto",
+            begins=lambda method, target: Patience(target if way != "rebuild" else 0.0, ageing, old=not fresh),
         )
+        found, patience = iterations.run(rhs)
+        seconds = _seconds_since(start, compiled)
+        solved = found.residual_norm <= rhs.target
+        status = Status.CONVERGED if solved else found.status
+        outcome = "solved" if solved else patience.why or status.name.lower().replace("_", " ")
+        reached = found.residual_norm / rhs.scale
+        rhs.attempts.append(Attempt(found.recipe, found.method, way, outcome, found.iterations, made, seconds, reached))
+        rhs.iterations += found.iterations
+        rhs.history.extend(found.history[1:])
+        rhs.recurrence.extend(found.recurrence[1:])
+        if found.residual_norm < rhs.size:
+            rhs.x, rhs.size = found.x, found.residual_norm
+        gained = logarithm(before, max(rhs.size, TINY * before))
+        if fresh and solved:
+            ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target))
+        elif solved:
+            ageing.solved_with_old(found.iterations, gained)
+        elif not fresh:
+            ageing.gave_up(found.iterations, wanted)
+        return self._found(rhs, status)
+
+    def _found(self, rhs: RightHandSide, status: Status) -> Solution:
+        """The solution of a step without a ladder."""
+        check, last = rhs.residual, rhs.attempts[-1] if rhs.attempts else None
+        if not check.has_seen(rhs.x):
+            check(rhs.b, rhs.x, rhs.target)
+        rhs.history[-1] = check.norm
+        return Solution(
+            x=rhs.x,
+            status=status,
+            iterations=rhs.iterations,
+            residual_norm=check.norm,
+            history=np.array(rhs.history),
+            recurrence=np.array(rhs.recurrence),
+            row_residual=check.rows,
+            method=last.method if last else "",
+            recipe=last.recipe if last else "",
+            seen=(check.sentence(),) if check.rows is not None else (),
+            attempts=tuple(rhs.attempts),
+        )
+
+    def _guess(self, rhs: RightHandSide) -> None:
+        """Begin with the last x, or with a combination of the last ones, where this is expected to save more iterations
+        than it takes, and if its residual is smaller than b."""
+        known, expected = self._known(rhs.b), self._ageing.expected(logarithm(rhs.scale, rhs.target))
+        for combine in (False, True) if known else ():
+            before = rhs.size
+            if before > rhs.target and (self._saved * expected > COMBINING if combine else expected >= 2):
+                guess = _combined(rhs.A, known, rhs.b) if combine else known[0]
+                _, size = rhs.residual(rhs.b, guess, rhs.target)
+                if size < rhs.size:
+                    rhs.x, rhs.size, rhs.history, rhs.recurrence = guess, size, [size], [size]
+                if combine and len(known) == PAST and rhs.target > 0:
+                    gained = logarithm(before, max(rhs.size, rhs.target)) / logarithm(rhs.scale, rhs.target)
+                    self._saved = max(gained, LEAST_SAVED)
 
     def _known(self, b: Any) -> list[Any]:
         """The last solutions that fit b, the last first."""
         fits = [x for x in self._past if x.shape == b.shape and on_gpu(x) == on_gpu(b)]
         return [x.astype(b.dtype, copy=False) for x in fits if np.can_cast(x.dtype, b.dtype)]
 
-    def _from_the_beginning(self, A: CSR, b: Any) -> Solution:
+    def _from_the_beginning(self, A: CSR, b: Any, x0: Any = None) -> Solution:
+        """Solve as `solve` does, from x0 if its residual is smaller than b."""
         self._F = self._pattern = None
         ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
-        solution = ladder.solve(b)
+        solution = ladder.solve(b, x0)
         if may_need_double(solution, b):
             self._precise = 0.0
             A, b = precise(A, b, self._precise)
             ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
             solution = after(solution, ladder.solve(b, as_dtype(solution.x, b.dtype)))
         if solution.converged and ladder.preferred is not None and len(solution.attempts) > 0:
-            done = solution.attempts[-1]
+            done, found, target = solution.attempts[-1], solution.history, self.rtol * norm(b)
             self._F, self._pattern = ladder.factors[ladder.preferred], A
             self._method = "gmres" if done.method == "refinement" else done.method
             self._current = True
             self._indefinite = not ladder.traits.definite
-            made = done.setup_seconds
-            numeric = getattr(getattr(self._F, "report", None), "numeric_seconds", None)
-            self._reuse_costs = ReuseCosts(
-                made=made,
-                updated=min(numeric or 0.0, made),
-                fresh=done.iterations,
-                last=done.iterations,
-                pace=done.seconds / max(done.iterations, 1),
-            )
+            self._ageing = self._aged(A)
+            if len(solution.attempts) == 1:
+                gained = logarithm(found[0], max(found[-1], TINY * found[0]))
+                self._ageing.solved(done.iterations, gained, logarithm(found[0], target))
         return solution
+
+
+def joined(rhs: RightHandSide, found: Solution) -> Solution:
+    """The solution of a step with the tries before it."""
+    return replace(
+        found,
+        iterations=rhs.iterations + found.iterations,
+        history=np.append(rhs.history, found.history[1:]),
+        recurrence=np.append(rhs.recurrence, found.recurrence[1:]),
+        attempts=(*rhs.attempts, *found.attempts),
+    )
 
 
 def _seconds_since(start: float, compiled: float) -> float:

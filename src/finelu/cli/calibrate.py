@@ -38,7 +38,7 @@ def calibrate(
     if as_json:
         print_json({"file": str(file), "rates": asdict(found)})
         return CONVERGED
-    write_out(f"seconds, and how many times the shipped ones, of an {'NVIDIA H100' if on_gpu else 'Intel Xeon'}:\n")
+    write_out(f"seconds, and how many times the shipped ones, of an {'NVIDIA H100' if on_gpu else 'AMD EPYC'}:\n")
     for name, value in asdict(found).items():
         write_out(f"  {name:18} {value:9.2e}  {value / getattr(shipped, name):6.2f}\n")
     write_out(f"later processes take them from {file}\n")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from finelu.device import on_gpu
 from finelu.errors import DeviceError, ParameterError
 from finelu.kernels.cuda.runtime import nccl
 from finelu.processes import agreed, kept_for, kind_of, of_one_kind, receive, received, send, takes_device_buffers
@@ -89,6 +91,12 @@ def connected(comm: Any, xp: Any, talks: bool) -> Any:
     return kept[gpus]
 
 
+def gpu_of(array: Any) -> int:
+    """The number of its GPU in this machine; -1 for the host."""
+    number: int = array.device.id if on_gpu(array) else -1
+    return number
+
+
 def _gpu(xp: Any) -> tuple[str, str] | None:
     """The machine of the current GPU, and its bus address there, if NCCL may use it."""
     from mpi4py import MPI
@@ -112,6 +120,41 @@ def _opened(comm: Any) -> Any:
         return None
 
 
+def queue(comm: Any, connection: Any, leaving: Sequence[tuple[int, Any]], arriving: Sequence[tuple[int, Any]]) -> None:
+    """Send each array of `leaving` to its process and fill those of `arriving`, by NCCL: queued like a kernel, the host
+    waits for no GPU.
+
+    It waits for the hosts of its neighbours, though: MPI first compares the kinds of the messages, since NCCL would
+    wait for ever, or write garbage, if they differ. Raises MatrixError if they do.
+    """
+    kinds = np.empty((len(arriving), 2), np.int64)
+    requests = [comm.Irecv(kinds[k], rank) for k, (rank, _) in enumerate(arriving)]
+    requests += [comm.Isend(np.array(kind_of(array)), rank) for rank, array in leaving]
+    for request in requests:
+        request.Wait()
+    due = [(rank, tuple(kind), array) for (rank, array), kind in zip(arriving, kinds.tolist(), strict=True)]
+    wrong = {rank for rank, kind, array in due if kind != kind_of(array)}
+    # Neighbours that agree with this process queue their messages: so must it, whatever the others do.
+    connection.exchange(*([(rank, array) for rank, array in way if rank not in wrong] for way in (leaving, arriving)))
+    for rank, kind, array in due:
+        of_one_kind(rank, kind, array)
+
+
+def post(comm: Any, leaving: Sequence[tuple[int, Any]], arriving: Sequence[tuple[int, Any]]) -> Callable[[], None]:
+    """Send each array of `leaving` to its process and receive into those of `arriving`, by MPI. Returns the function
+    that waits for all of them; it raises MatrixError if an array of another kind arrives."""
+    incoming = [(receive(comm, array, rank), array) for rank, array in arriving]
+    outgoing = [(send(comm, array, rank), array) for rank, array in leaving]
+
+    def wait() -> None:
+        for request, array in incoming:
+            received(request, array)
+        for request, _ in outgoing:
+            request.Wait()
+
+    return wait
+
+
 class Room:
     """An exchange on the host: MPI reads what was gathered and writes into the result."""
 
@@ -123,43 +166,23 @@ class Room:
         self._post(gathered, values)
 
     def _post(self, gathered: Any, values: Any) -> None:
-        comm, into = self.ghosts.comm, [(rank, values[part]) for rank, part in self.ghosts.received]
-        self.arriving = [(receive(comm, buffer, rank), buffer) for rank, buffer in into]
-        self.leaving = [send(comm, gathered[part], rank) for rank, part in self.ghosts.sent]
+        leaving = [(rank, gathered[part]) for rank, part in self.ghosts.sent]
+        arriving = [(rank, values[part]) for rank, part in self.ghosts.received]
+        self.wait = post(self.ghosts.comm, leaving, arriving)
 
     def finish(self) -> Any:
-        for request, buffer in self.arriving:
-            received(request, buffer)
-        for request in self.leaving:
-            request.Wait()
+        self.wait()
         return self.values
 
 
 class Queued(Room):
-    """An exchange between GPUs by NCCL, queued like a kernel: the host waits for no GPU.
-
-    It waits for the hosts of its neighbours, though: MPI first compares the kinds of the messages, since NCCL would
-    wait for ever, or write garbage, if they differ. All of this is in `begin`, before other kernels fill the GPU.
-    """
+    """An exchange between GPUs by NCCL, see `queue`, all of it in `begin`, before other kernels fill the GPU."""
 
     def begin(self, gathered: Any, values: Any) -> None:
-        comm, ghosts = self.ghosts.comm, self.ghosts
-        self.values = values
+        ghosts, self.values = self.ghosts, values
         leaving = [(rank, gathered[part]) for rank, part in ghosts.sent]
         arriving = [(rank, values[part]) for rank, part in ghosts.received]
-        kinds = np.empty((len(arriving), 2), np.int64)
-        requests = [comm.Irecv(kinds[k], rank) for k, (rank, _) in enumerate(arriving)]
-        requests += [comm.Isend(np.array(kind_of(array)), rank) for rank, array in leaving]
-        for request in requests:
-            request.Wait()
-        given = {rank: tuple(kind) for (rank, _), kind in zip(arriving, kinds.tolist(), strict=True)}
-        wrong = {rank for rank, array in arriving if given[rank] != kind_of(array)}
-        # Neighbours that agree with this process queue their messages: so must it, whatever the others do.
-        self.ghosts.connection.exchange(
-            *([(k, array) for k, array in way if k not in wrong] for way in (leaving, arriving))
-        )
-        for rank, array in arriving:
-            of_one_kind(rank, given[rank], array)
+        queue(ghosts.comm, ghosts.connection, leaving, arriving)
 
     def finish(self) -> Any:
         self.ghosts.connection.wait()
@@ -212,8 +235,7 @@ class Staged(Room):
             self.read.synchronize()  # of the previous exchange
         into = [(rank, self.into[part.start - local : part.stop - local]) for rank, part in ghosts.received]
         out_of = [(rank, self.out[part.start - local : part.stop - local]) for rank, part in ghosts.sent]
-        self.arriving = [(receive(ghosts.comm, buffer, rank), buffer) for rank, buffer in into]
-        self.leaving = [send(ghosts.comm, buffer, rank) for rank, buffer in out_of]
+        self.wait = post(ghosts.comm, out_of, into)
         super().finish()
         if self.into.size:
             own, cuda = self.values[local:], ghosts.xp.cuda

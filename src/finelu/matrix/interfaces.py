@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import copied, namespace, on_gpu
+from finelu.device import namespace, to_host
 from finelu.errors import MatrixError, ParameterError
-from finelu.processes import agreed, end_together, private, receive, received, send, share_cores
+from finelu.matrix.ghosts import connected, gpu_of, post, queue
+from finelu.processes import agreed, end_together, private, share_cores
 from finelu.validation import count
 
 AXES = "ijk"
@@ -137,7 +138,9 @@ class MultiblockGrid:
                         f"block {name!r} is on processes {self.owner[name]} and {rank}; give it to one of them."
                     )
                 self.owner[name], self._everywhere[name] = rank, shape
-        self.across: dict[Any, Any] = {}  # of its matrices, by the devices of all processes: see matrix/multiblock.py
+        # By the devices of all processes: what its matrices share, see matrix/multiblock.py, and NCCL for `exchange`.
+        self.across: dict[Any, Any] = {}
+        self._connections: dict[Any, Any] = {}
         # Each joined face, as its block sees it.
         self._joined: dict[tuple[Name, str], Interface] = {}
         for interface in self.interfaces:
@@ -180,7 +183,8 @@ class MultiblockGrid:
         Returns {name: {face: layers}}, oriented as the block: with `depth` cells across its face they continue the
         array, so that concatenate((ghosts["i-"], array, ghosts["i+"]), axis=0) is the block with its neighbours.
         Raises MatrixError for an array of another shape than its block's, on its process alone, ParameterError for a
-        depth that a block does not have. Cost: copies of the layers; those of other processes go through the host.
+        depth that a block does not have. Cost: copies of the layers; those of other processes are sent by NCCL if each
+        process has its arrays on a GPU of its own, else through the host.
         """
         count("depth", depth, 1)
         for (name, face), shape in ((key, self._everywhere[key[0]]) for key in self._joined):
@@ -207,27 +211,41 @@ class MultiblockGrid:
             result has the axes of this side.
         """
         found: dict[Name, dict[str, Any]] = {name: {} for name in self.names}
-        comm: Any = self.comm
-        requests, arrived, kept = [], [], []
+        connection = self._connection([layers for faces in slabs.values() for layers in faces.values()])
+        sides: list[Interface] = []
+        leaving: list[tuple[int, Any]] = []
+        arriving: list[tuple[int, Any]] = []
         for interface in self.interfaces:  # in the same order on all, so that messages meet
             for side in (interface, interface.back):
                 here, there = (name in self.shapes for name in (side.block, side.other))
                 if here and there:
                     found[side.block][side.face] = side.oriented(slabs[side.other][side.other_face]).copy()
                 elif there:  # sent in the layout of the other side
-                    buffer = _to_send(side.oriented(slabs[side.other][side.other_face]))
-                    kept.append(buffer)
-                    requests.append(send(comm, buffer, self.owner[side.block]))
+                    layers = side.oriented(slabs[side.other][side.other_face])
+                    layers = namespace(layers).ascontiguousarray(layers)
+                    leaving.append((self.owner[side.block], layers if connection else to_host(layers)))
                 elif here:
-                    own = slabs[side.block][side.face]
-                    buffer = np.empty(own.shape, own.dtype)
-                    arrived.append((side, own, buffer, receive(comm, buffer, self.owner[side.other])))
-        for side, own, buffer, request in arrived:
-            received(request, buffer)
-            found[side.block][side.face] = namespace(own).asarray(buffer)
-        for request in requests:
-            request.Wait()
+                    layers = slabs[side.block][side.face]
+                    xp = namespace(layers) if connection else np
+                    arriving.append((self.owner[side.other], xp.empty(layers.shape, layers.dtype)))
+                    sides.append(side)
+        if connection:
+            queue(self.comm, connection, leaving, arriving)
+            connection.wait()
+        elif self.comm is not None:
+            post(self.comm, leaving, arriving)()
+        for side, (_, layers) in zip(sides, arriving, strict=True):
+            found[side.block][side.face] = namespace(slabs[side.block][side.face]).asarray(layers)
         return found
+
+    def _connection(self, slabs: Sequence[Any]) -> Any:
+        """NCCL between the processes, if each has its slabs on a GPU of its own, as `connected` says; else None."""
+        if self.comm is None:
+            return None
+        devices = tuple(self.comm.allgather(gpu_of(slabs[0]) if slabs else -1))
+        if devices not in self._connections:
+            self._connections[devices] = connected(self.comm, namespace(slabs[0]) if slabs else np, True)
+        return self._connections[devices]
 
     def __getstate__(self) -> dict[str, Any]:
         if self.comm is not None:
@@ -249,10 +267,6 @@ def layers_at(array: Any, face: str, depth: int) -> Any:
 def _back(layers: Any, face: str) -> Any:
     """Layers (depth, t1, t2, ...), the nearest first, as cells (I, J, K, ...) that continue beyond the face."""
     return namespace(layers).moveaxis(layers[::-1] if face.endswith("-") else layers, 0, AXES.index(face[0]))
-
-
-def _to_send(layers: Any) -> Any:
-    return copied(layers).get() if on_gpu(layers) else np.ascontiguousarray(layers)
 
 
 def _checked_shapes(shapes: Any) -> dict[Name, tuple[int, int, int]]:

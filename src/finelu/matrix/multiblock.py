@@ -18,7 +18,7 @@ from finelu.device import as_any_other, namespace, on_gpu, same_gpu, sparse_modu
 from finelu.errors import DeviceError, MatrixError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
-from finelu.matrix.ghosts import Ghosts
+from finelu.matrix.ghosts import Ghosts, gpu_of
 from finelu.matrix.interfaces import FACES, MultiblockGrid, Name, layers_at
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.stencil import NAMES, StencilMatrix
@@ -155,9 +155,7 @@ class MultiblockMatrix(BlockProducts):
 
     @property
     def _device(self) -> int:
-        """The number of the GPU; -1 for the host."""
-        number: int = self.data.device.id if on_gpu(self.data) else -1
-        return number
+        return gpu_of(self.data)
 
     @property
     def _across(self) -> Across:

@@ -52,7 +52,7 @@ class MatrixTraits:
         before the diagonal. Each of these begins a chain of rows, and the longest chain is no shorter than the mean. 1
         if A is complex or has no full diagonal.
     paired : the part of the entries (i, j) with an entry (j, i).
-    mean_row : entries of a row, on average.
+    mean_row, longest_row : entries of a row, on average and at most.
     dense : A has a dense row, see `dense_row`.
     mirrored : A compared with its transpose, see kernels/reference/inspection.py.
     gpu, complex : whether A is on a GPU, and complex.
@@ -68,6 +68,7 @@ class MatrixTraits:
     levels: float
     paired: float
     mean_row: float
+    longest_row: int
     dense: bool
     mirrored: Mirrored
     gpu: bool
@@ -108,6 +109,7 @@ def traits(A: CSR) -> MatrixTraits:
         levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
+        longest_row=longest,
         dense=longest > dense_row(A.n),
         mirrored=mirrored,
         gpu=on_gpu(A.data),

@@ -25,8 +25,9 @@ class ILU0(Recipe):
     shift : moves the diagonal away from zero before factoring, by this fraction of |A_ii| (of the largest |A_ij| of the
         row where A_ii is 0).
     variant : the elimination kernel. GPU: "shared" (patterns intersected in shared memory), "vect" (the same, with a
-        binary search for long rows), "adapt" (a binary search; large matrices get fewer threads a row), "levs" (adapt,
-        with rows in level order), "table" (levs, with the pattern intersections computed once and kept). CPU:
+        binary search for long rows), "adapt" (a binary search; the mean length of the rows decides how many threads
+        share a row), "natural" (adapt, but the number of rows decides), "levs" (natural, with rows in level order),
+        "table" (levs, with the pattern intersections computed once and kept). CPU:
         "sequential", "levels" (level sets, or blocks of rows in the order of their levels, shared by threads). "auto"
         chooses by the sizes: for the first factorization the kernel with the least time for analysis and numeric part
         together; later the kernel for many factorizations, once those so far took as long as its analysis (GPU: at the

@@ -27,7 +27,7 @@ class MILU0(Recipe):
 
     relax : the part of the dropped fill that is added, in [0, 1]; 0 is ILU0.
     shift, triangular, sweeps, precision : as in ILU0.
-    variant : as in ILU0; on a GPU "adapt", "levs", "table" or "auto".
+    variant : as in ILU0; on a GPU "adapt", "natural", "levs", "table" or "auto".
     Cost: as ILU0. On a GPU the dropped fill of a row is the difference of two sums, and has their rounding error.
     """
 

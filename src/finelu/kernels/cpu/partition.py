@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, load_acquire
 from finelu.kernels.cpu.runtime.items import by_items, complete, next_item, wait_until_done
-from finelu.kernels.cpu.runtime.jit import compiled, ready
+from finelu.kernels.cpu.runtime.jit import compiled, nested, ready
 from finelu.kernels.cpu.runtime.row_blocks import even_blocks
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.threads import get_num_threads
@@ -18,7 +17,7 @@ NONE = np.uint64(2**32)  # the keys of weights that are not 0 are larger, the ot
 CHUNK, ALONE = 2**12, 2**14  # vertices of an item; up to which one thread is as fast as several
 
 
-@njit(nogil=True)
+@nested
 def _row_size(i, indptr, data, diag):
     """|a_ii|, or where that is 0 or not stored the largest magnitude of row i."""
     size = 0.0
@@ -30,7 +29,7 @@ def _row_size(i, indptr, data, diag):
     return size
 
 
-@njit(nogil=True)
+@nested
 def _size(a):
     return np.float64(abs(a.real)) + np.float64(abs(a.imag))
 
@@ -76,7 +75,7 @@ def couplings(indptr, indices, data, diag, weights):
     return unpaired
 
 
-@njit(nogil=True)
+@nested
 def _weight(size, scale):
     ratio = 0.5 * size * scale * ONE
     if size == 0.0:
@@ -109,7 +108,7 @@ def both_directions(indptr, indices, weights, begin, end, neighbours, both):
             neighbours[there], both[there] = i, weights[p]
 
 
-@njit(nogil=True)
+@nested
 def _mixed(i, j):
     """A hash of the pair {i, j}."""
     h = np.uint32(np.uint32(min(i, j)) * np.uint32(0x9E3779B1)) ^ np.uint32(max(i, j))
@@ -170,7 +169,7 @@ def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, 
     return count
 
 
-@njit(nogil=True)
+@nested
 def _partner(i, wish):
     j = np.uint32(wish[i])
     return j if np.uint32(wish[j]) == i else np.uint32(i)
@@ -243,7 +242,7 @@ def _contract(state, done, graph, most, owner, totals, firsts, places, lists):
     wait_until_done(done, 0, done.size)
 
 
-@njit(nogil=True)
+@nested
 def _root(parent, c):
     while parent[c] != c:
         parent[c] = parent[parent[c]]

@@ -27,6 +27,7 @@ enum Kind { LU, MODIFIED, CHOLESKY };  // ILU(0); MILU(0); IC(0) of the lower tr
 // that match_rows made of the pattern beforehand.
 enum Update { INTERSECT, VECTOR, SEARCH, TABLE };
 constexpr int BATCH = 4;           // reference rows that are asked for at the same time
+constexpr int BY_INTERSECTION = 128;  // entries of two rows together up to which VECTOR intersects them (the paper's)
 constexpr int VERY_LONG = 1024;    // entries of a row beyond which it is not looked through for every reference row
 
 // Where row i's entry in column j > k takes its update of step k from: U_kj in row k (places row_lo to row_hi), or for
@@ -78,7 +79,7 @@ template <int KIND, typename T> __device__ inline T finish_pivot(T value, bool& 
 // MODIFIED (SEARCH and TABLE only): row k also posts sums[k], pending before, of its entries above the diagonal, so
 // that another row knows the sum of the updates l u_kj outside of its own pattern: l sums[k] less the updates inside.
 // `relax` times this sum is subtracted from its pivot. The others read neither relax nor sums. order: null for natural
-// order (shared, vect, adapt), or the rows in level order (levs, table). base, table: see match_rows, for TABLE only.
+// order (shared, vect, adapt, natural), or the rows in level order (levs, table). base, table: see match_rows, for TABLE only.
 // Launch: gridDim.x >= n * LANES / blockDim.x; dynamic shared memory blockDim.x * sizeof(I) for INTERSECT and VECTOR.
 template <typename T, typename I, int LANES, int PER_LANE, int UPDATE, bool AHEAD, bool SHORT, int KIND>
 __global__ void __launch_bounds__(256) eliminate(I n, const I* __restrict__ order, const I* __restrict__ indptr,
@@ -230,7 +231,7 @@ __global__ void __launch_bounds__(256) eliminate(I n, const I* __restrict__ orde
             if (at_step / LANES == m) l = w[m];
         l = shuffle(mask, l, at_step % LANES, LANES) * d;
         const I row_hi = indptr[k + 1];
-        if (UPDATE == INTERSECT || len - at_step + row_hi - diag[k] <= 128) {
+        if (UPDATE == INTERSECT || len + row_hi - indptr[k] <= BY_INTERSECTION) {
             I* shared = reinterpret_cast<I*>(shared_bytes) + threadIdx.x / LANES * LANES;
             for (I ib = diag[k] + 1; ib < row_hi; ib += LANES) {
                 shared[lane] = ib + lane < row_hi ? cols[ib + lane] : n;
@@ -265,7 +266,7 @@ __global__ void __launch_bounds__(256) eliminate(I n, const I* __restrict__ orde
         const T l = work[lo + at_step] * d;
         __syncwarp(mask);
         const I row_hi = indptr[k + 1];
-        if (UPDATE == INTERSECT || len - at_step + row_hi - diag[k] <= 128) {
+        if (UPDATE == INTERSECT || len + row_hi - indptr[k] <= BY_INTERSECTION) {
             // Algorithm 3: both index lists by batches of a warp, one of them shared
             I* shared = reinterpret_cast<I*>(shared_bytes) + threadIdx.x / LANES * LANES;
             I ia = at_step + 1, ib = diag[k] + 1;

@@ -1,7 +1,8 @@
-"""Launchers of elimination.cu: the paper's four variants, one with a table, and the choice among them."""
+"""Launchers of elimination.cu: the paper's four variants, two others, and the choice among them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +27,9 @@ TABLE_BYTES_PER_ENTRY = 512  # some ten times what the entry itself takes with 1
 # with it. Threads that poll the L2 cache at a time: in natural order all rows are resident, in level order 8 levels.
 NATURAL_ORDER_NNZ = 500_000
 NATURAL_THREADS, LEVEL_THREADS = 1_700_000, 300_000
-ILU0_VARIANTS = ("shared", "vect", "adapt", "levs", "table")
-IC0_VARIANTS = MILU0_VARIANTS = ("adapt", "levs", "table")
-UPDATES = {"shared": "INTERSECT", "vect": "VECTOR", "adapt": "SEARCH", "levs": "SEARCH", "table": "TABLE"}
+IC0_VARIANTS = MILU0_VARIANTS = ("adapt", "natural", "levs", "table")
+ILU0_VARIANTS = ("shared", "vect", *IC0_VARIANTS)
+UPDATES = dict.fromkeys(IC0_VARIANTS, "SEARCH") | {"shared": "INTERSECT", "vect": "VECTOR", "table": "TABLE"}
 
 
 @dataclass(eq=False)
@@ -83,21 +84,27 @@ def _lower(A) -> Triangle:
     return Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, A.below, A.longest[1], A.dtype)
 
 
-def _row_shape(
-    longest: int, mean: float, resident_rows: float, most_threads: int, long_rows_by_few: bool
-) -> tuple[int, int]:
-    """(threads a row, entries a thread in registers): a warp a row up to `most_threads`, fewer threads beyond.
+def _row_shape(longest: int, mean: float, enough: float, long_rows_by_few: bool) -> tuple[int, int]:
+    """(threads a row, entries a thread in registers): a warp a row, or as few threads, 8 or more, as are `enough`.
 
     Rows that do not fit into the registers are long rows; `long_rows_by_few`: fewer threads than a warp may have some.
     """
     fits = min(longest, 2 * mean) if long_rows_by_few else longest
     lanes = 32
-    while lanes > 8 and lanes // 2 * 4 >= fits and resident_rows * lanes > most_threads:
+    while lanes > 8 and lanes // 2 * 4 >= fits and lanes > enough:
         lanes //= 2
     per_lane = 1
     while per_lane < 4 and lanes * per_lane < (fits if lanes < 32 else longest):
         per_lane *= 2
     return lanes, per_lane
+
+
+def _enough(variant: str, A, depth: int | None) -> float:
+    """The threads that a row needs: for "adapt" the mean number of entries of a row, rounded up to a power of two;
+    otherwise as many as the rows that are resident at a time may have, all of them or those of eight levels."""
+    if variant == "adapt":
+        return 2 ** math.ceil(math.log2(A.nnz / A.n))
+    return NATURAL_THREADS / A.n if depth is None else LEVEL_THREADS / (8 * A.n / depth)
 
 
 def _intersections(kind: str, A, modest: bool):
@@ -136,7 +143,7 @@ def _analysis(kind: str, A, variant: str, variants: tuple[str, ...], once: bool)
     order, depth, base, table = None, None, NULL, NULL
     if variant == "auto" and once and A.nnz <= NATURAL_ORDER_NNZ and longest <= 64 and A.nnz <= 24 * A.n:
         # all rows find room at once, and one factorization does not pay for the level sets
-        variant, provisional = "adapt", True
+        variant, provisional = "natural", True
     if variant == "auto" and longest <= 32 and (not many_references or (once and A.below <= 3 * BATCH * A.n)):
         # the search takes no longer than the wait for the reference rows; or, once, less than the table
         variant, provisional = "levs", many_references
@@ -160,9 +167,8 @@ def _analysis(kind: str, A, variant: str, variants: tuple[str, ...], once: bool)
     if by_warp:
         lanes, per_lane = 32, 1 if longest <= 32 else 2 if longest <= 64 else 4
     else:
-        resident_rows, most_threads = (A.n, NATURAL_THREADS) if depth is None else (8 * A.n / depth, LEVEL_THREADS)
-        few = kind != "CHOLESKY"
-        lanes, per_lane = _row_shape(longest, A.nnz / A.n, resident_rows, most_threads, long_rows_by_few=few)
+        enough, few = _enough(variant, A, depth), kind != "CHOLESKY"
+        lanes, per_lane = _row_shape(longest, A.nnz / A.n, enough, long_rows_by_few=few)
         # Rows that do not fit are slow with few lanes: where a warp holds each, and there are threads for a level of
         # warps, these take 0.7 times as long (one matrix on an H100: rows of up to 34 entries, 5800 rows a level).
         if lanes * per_lane < longest <= 64 and depth is not None and 32 * A.n / depth <= LEVEL_THREADS:

@@ -26,10 +26,11 @@ from finelu.preconditioners.direct.prepared import Prepared, prepared
 from finelu.scaling import by_largest, matching, require_matching
 
 COLAMD, MMD = "colamd", "mmd"
-QUICK, QUICK_ENTRIES = 2000, 30_000  # rows and entries up to which SuperLU orders by itself, as a count takes longer
+QUICK, QUICK_ENTRIES = 2000, 30_000  # rows and entries up to which columns alone are ordered instead of a matching
+TINY = 400  # rows up to which SuperLU orders by itself, as a count takes longer
 KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time than SuperLU does
 LDL_WORK = 1e4  # flops a row of L and U, from which on feral takes less time than SuperLU does
-PARDISO_WORK, SYMMETRIC_WORK = 3.5e3, 1e3  # likewise of PARDISO, and where A is symmetric, so that it works on a half
+PARDISO_WORK, SYMMETRIC_WORK = 2e4, 1e3  # likewise of PARDISO, and where A is symmetric, so that it works on a half
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
 FERAL_ORDERINGS = {"auto": "auto", "amd": "amd", "nd": "metis"}
 PARDISO_ORDERINGS = {"auto": pardiso.DISSECTION, "mmd": pardiso.MINIMUM_DEGREE, "nd": pardiso.DISSECTION}
@@ -95,7 +96,7 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
         return Analysis(plain, False, None, perf_counter() - start, blocks, columns=columns)
     few = recipe.ordering == "auto" and recipe.backend != "klu" and is_quick(A) and not counted
     arranged, matched, by_itself = _matched(recipe, A, few=few)
-    if few:
+    if few and (by_itself or A.n <= TINY):
         return Analysis(arranged, matched, None, perf_counter() - start, by_itself=by_itself or MMD)
     fill: Fill | None = None
     if not by_itself and not (recipe.backend == "klu" and recipe.ordering in ("auto", None)):
@@ -113,7 +114,7 @@ def _matched(recipe: Any, A: CSR, *, few: bool) -> tuple[Arrangement, bool, str]
     """(arrangement, matched, by_itself): the rows matched to the columns of A, and scales; whether rows were permuted;
     COLAMD if SuperLU orders the columns, else "".
 
-    few : whether A is so small that it is factored without a count.
+    few : whether A is so small that rows are exchanged instead.
     """
     rows = columns = np.arange(A.n)
     row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
@@ -162,7 +163,7 @@ def _by_library_if_better(
 
     symmetric = is_mirrored(A)
     real = symmetric and A.dtype.kind != "c"
-    wanted = not is_quick(A) and (symmetric or not needs_matching(A))  # whether PARDISO or feral may be used
+    wanted = A.n > TINY and (symmetric or not needs_matching(A))  # whether PARDISO or feral may be used
     if job is None and symmetric and wanted and may_be_by_blocks(A, symmetric=symmetric, real=real):
         job = OrderingJob(A, aside=False)
     fill = job.found()[2] if job else None
@@ -189,10 +190,10 @@ def _by_library_if_better(
     if pardiso.mkl() is None:
         return analysis(feral.LDL(columns, "auto")), job
     if job.is_long:
-        return analysis(pardiso.Pardiso(columns, pardiso.DISSECTION, symmetric)), job
+        return analysis(pardiso.Pardiso(columns, pardiso.DISSECTION, symmetric, None, fill.flops)), job
     matched = symmetric and needs_matching(A)  # a given order excludes a matching
     given = None if matched else order
-    return analysis(pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, symmetric, given)), job
+    return analysis(pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, symmetric, given, fill.flops)), job
 
 
 def light_by_klu(A: CSR) -> Analysis | None:
@@ -238,7 +239,7 @@ def _has_blocks(A: CSR) -> bool:
 
 
 def is_quick(A: CSR | MatrixTraits) -> bool:
-    """Whether A is so small that it is factored without a count, which would take longer."""
+    """Whether A is so small that exchanges of rows take less time than a matching."""
     return A.n <= QUICK and A.nnz <= QUICK_ENTRIES
 
 

@@ -14,10 +14,12 @@ from finelu.errors import FineluError, OutOfTime, SingularMatrix
 from finelu.factors import Columns
 from finelu.ordering import Fill
 from finelu.preconditioners.direct.library import PIVOT, Library, installed, required
+from finelu.recent import RECENT
 
 KLU_RATE = 2e9  # flops a second that KLU reaches where it is fast: many matrices take up to four times as long
 KLU_ENTRY = 200.0  # flops that take as long, at this rate, as KLU takes to analyse an entry
 AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the order that the columns have
+SYMBOLIC = 32  # bytes of an analysis a row: four permutations and estimates of 4 and 8 bytes
 NO_SCALE = 0  # of KLU: rows divided by their largest entries would let it take pivots that are small in their columns
 
 
@@ -25,6 +27,20 @@ NO_SCALE = 0  # of KLU: rows divided by their largest entries would let it take 
 def nbklu() -> Any:
     """The package, or None if it is not installed or has no class `KLUSolver`."""
     return installed("nbklu", "KLUSolver")
+
+
+class _Analysis:
+    """KLU's analysis of a pattern, which the factors of several matrices may share; freed with the last of them."""
+
+    def __init__(self, solver: Any):
+        self.solver = solver
+        weakref.finalize(self, solver.close).atexit = False
+
+
+def _freed(solver: Any, analysis: _Analysis) -> None:
+    """Free the factors of a solver, but not the analysis, which was held until now."""
+    solver.symbolic = None
+    solver.close()
 
 
 class KLU(Library):
@@ -52,19 +68,33 @@ class KLU(Library):
         if KLU_ENTRY * columns.nnz > KLU_RATE * deadline.remaining():
             raise OutOfTime
         super().__init__(columns)
-        self._solver = self._library.KLUSolver(index_bits=32, complex_values=self._complex, singular_as_error=True)
-        weakref.finalize(self, self._solver.close).atexit = False  # only this frees analysis and factors
-        common = self._solver.common
-        common.ordering, common.tol, common.scale = ordering, PIVOT, NO_SCALE
+        n, kind = columns.shape[0], ("klu", ordering)
+        analysis = RECENT.get(kind, *self._pattern)
+        if analysis is None:
+            analysis = RECENT.keep(kind, *self._pattern, self._analysed(n, ordering), SYMBOLIC * n)
+        solver = self._solver = self._new(ordering)
+        solver.n, solver.symbolic = n, analysis.solver.symbolic
+        solver.Ap, solver.Ai = (np.ascontiguousarray(v, np.int32) for v in self._pattern)
+        weakref.finalize(self, _freed, solver, analysis).atexit = False
         self._turns = threading.Lock()  # a solve uses memory of the factors, so solves take turns
-        n, analyse = columns.shape[0], self._solver.analyze_given if ordering == GIVEN else self._solver.analyze
-        self._called("symbolic", "A is singular, as its pattern shows.", analyse, n, *self._pattern)
-        found = self._solver.symbolic
+        found = solver.symbolic
         if ordering != GIVEN and found.structural_rank < n:  # KLU does not set the rank with a given order
             raise SingularMatrix(f"A is singular: its {n} rows have structural rank {found.structural_rank}.")
         if ordering == AMD:
             expected = Fill(int(found.lnz + found.unz + found.nzoff) - n, float(found.est_flops))
         self.expected, self.how = expected, (ordering, expected)
+
+    def _new(self, ordering: int) -> Any:
+        """An nbklu solver; only its `close` frees analysis and factors."""
+        solver = self._library.KLUSolver(index_bits=32, complex_values=self._complex, singular_as_error=True)
+        solver.common.ordering, solver.common.tol, solver.common.scale = ordering, PIVOT, NO_SCALE
+        return solver
+
+    def _analysed(self, n: int, ordering: int) -> _Analysis:
+        analysis = _Analysis(self._new(ordering))
+        analyse = analysis.solver.analyze_given if ordering == GIVEN else analysis.solver.analyze
+        self._called(analysis.solver, "symbolic", "A is singular, as its pattern shows.", analyse, n, *self._pattern)
+        return analysis
 
     @property
     def has_time(self) -> bool:
@@ -77,17 +107,20 @@ class KLU(Library):
         if not self.has_time:
             raise OutOfTime
         with self._turns:
-            self._called("numeric", singular, self._solver.factor, values)
+            self._called(self._solver, "numeric", singular, self._solver.factor, values)
         numeric = self._solver.numeric
         self.nnz = int(numeric.lnz + numeric.unz + numeric.nzoff) - columns.shape[0]
         return self
 
-    def _called(self, made: str, singular: str, function: Any, *arguments: Any) -> None:
-        """Call nbklu.  made : the attribute that the call sets.  singular : the text of the error for a singular A."""
+    def _called(self, solver: Any, made: str, singular: str, function: Any, *arguments: Any) -> None:
+        """Call nbklu.
+
+        made : the attribute of the solver that the call sets.  singular : the text of the error for a singular A.
+        """
         try:
             function(*arguments)
         except self._library.KLUException as error:
-            setattr(self._solver, made, None)  # it is null, and freeing null would end the process
+            setattr(solver, made, None)  # it is null, and freeing null would end the process
             if isinstance(error, self._library.KLUSingularException):
                 raise SingularMatrix(singular) from error
             if isinstance(error, self._library.KLUOutOfMemoryException | self._library.KLUTooLargeException):

@@ -48,6 +48,7 @@ ERRORS = {
 }
 DIRECTIONS = {"N": 0, "H": 1, "T": 2}
 OPENMP = ("libiomp5.so", "libiomp5.dylib", "libiomp5md.dll")  # MKL's own
+ALONE_WORK = 1e8  # flops of factors up to which MKL takes one thread: more save some 10 ms, and cost that on busy cores
 REFINED = 2  # steps of refinement in a solve, unless A is definite: small pivots and scalings of before lose digits
 
 
@@ -93,23 +94,26 @@ class Pardiso(Library):
 
     name = "pardiso"
 
-    def __init__(self, columns: Columns, ordering: int, symmetric: bool, order: Any = None):
+    def __init__(self, columns: Columns, ordering: int, symmetric: bool, order: Any = None, work: float | None = None):
         """Analyse a pattern.
 
         ordering : PARDISO's number of the ordering.
         symmetric : whether A equals A^H, so that only one triangle is read.
         order (n,) : an order of the rows and columns to use instead of PARDISO's own, or None.
+        work : the expected number of flops, None if it is not counted. Up to ALONE_WORK, or for a small A without a
+            count, MKL works on one thread.
         Raises ParameterError if pypardiso is not installed.
         """
         required(mkl(), "pardiso", "pypardiso, and MKL with 32-bit integers, which are not installed", "mkl")
         order = None if order is None else order.astype(np.int32)
-        super().__init__(columns, ordering, symmetric, order)
+        super().__init__(columns, ordering, symmetric, order, work)
         self.symmetric = symmetric
         rows = _triangle(columns) if symmetric else _by_rows(columns)
         self._gaps = np.flatnonzero(rows.data == 0)
         self._places = np.maximum(rows.data - 1, 0).astype(columns.indices.dtype)  # where A holds the entries
         dtype = np.dtype(np.complex128 if self._complex else np.float64)
-        self._called = _Called(rows, dtype, ordering, order)
+        alone = rows.nnz <= LONG_ENTRIES if work is None else work <= ALONE_WORK
+        self._called = _Called(rows, dtype, ordering, order, alone=alone)
         self._freed = weakref.finalize(self, self._called.free)
         self._freed.atexit = False
         self._long = rows.nnz > LONG_ENTRIES
@@ -149,7 +153,12 @@ class Pardiso(Library):
 class _Called:
     """PARDISO's state for one pattern, and the calls of PARDISO."""
 
-    def __init__(self, rows: sp.csr_matrix, dtype: np.dtype, ordering: int, order: Any):
+    def __init__(self, rows: sp.csr_matrix, dtype: np.dtype, ordering: int, order: Any, *, alone: bool):
+        """alone : whether MKL works on one thread.
+
+        The number of threads stays from an analysis on: MKL ends the process if later calls have fewer.
+        """
+        self._alone, self._count = alone, 1
         self.values, self._ordering, self._order = np.empty(rows.nnz, dtype), ordering, order
         self._starts, self._indices = rows.indptr.astype(np.int32), rows.indices.astype(np.int32)
         self._handle, self._parameters, self.kind = np.zeros(64, np.int64), np.zeros(64, np.int32), 0
@@ -189,7 +198,7 @@ class _Called:
     def _begun(self, kind: int, *, given: bool) -> bool:
         """Analyse and factor anew.  given : whether to use the given order, without a matching."""
         self.free()
-        self.kind = kind
+        self.kind, self._count = kind, 1 if self._alone else get_num_threads()
         definite, general = (kind in (real, OF_COMPLEX[real]) for real in (DEFINITE, GENERAL))
         matched = not (definite or given)
         scaled = matched or general
@@ -244,7 +253,7 @@ class _Called:
         kind, what = ctypes.c_int32(self.kind), ctypes.c_int32(phase)
         A = (_at(array) for array in (self.values, self._starts, self._indices))
         by = ctypes.byref
-        with _threads():
+        with _threads(self._count):
             order = _at(self._order if self._parameters[4] else None)
             pardiso = mkl()["pardiso"]  # an object of its own: pypardiso may have set the types of `.pardiso`
             pardiso.restype = None
@@ -264,10 +273,10 @@ def _gave_up(error: int) -> FineluError:
 
 
 @contextmanager
-def _threads() -> Iterator[None]:
-    """Let MKL use as many threads as finelu may. Its threads do not spin for more work, which would occupy cores."""
+def _threads(count: int) -> Iterator[None]:
+    """Let MKL use `count` threads. They do not spin for more work, which would occupy cores."""
     library, openmp = mkl(), _openmp()
-    threads = library.MKL_Set_Num_Threads_Local(get_num_threads())
+    threads = library.MKL_Set_Num_Threads_Local(count)
     waits = openmp.kmp_get_blocktime() if openmp else 0
     try:
         if openmp:

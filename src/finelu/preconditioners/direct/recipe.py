@@ -38,7 +38,7 @@ class SparseLU(Recipe):
         the rows count only with the default matching, shift and ordering; otherwise "auto" is SuperLU:
 
         "cudss"     A is on a GPU, cuDSS takes the ordering, and its factors are good
-        "pardiso"   at least 1000 flops a row are counted, and A is symmetric; or 3500, and no matching is needed
+        "pardiso"   at least 1000 flops a row are counted, and A is symmetric; or 20000, and no matching is needed
         "feral"     without PARDISO: at least 10000 flops a row are counted, and A is real and symmetric
         "klu"       at most 65 flops are counted for each entry of the factors
         "superlu"   otherwise
@@ -55,8 +55,8 @@ class SparseLU(Recipe):
         If no matching is complete, and shift > 0, the matching is as large as possible, and nothing is scaled.
     ordering : the order of the rows and columns, one of:
         a name of `finelu.ordering`: that order of rows and columns together.
-        "auto": the order of `finelu.ordering.with_little_fill`; in SuperLU, for up to 2000 rows and 30000 entries, its
-        own minimum degree of A + A^T, without a count.
+        "auto": the order of `finelu.ordering.with_little_fill`; in SuperLU, for up to 400 rows, its own minimum
+        degree of A + A^T, without a count.
         "colamd": SuperLU's own order of the columns alone, with partial pivoting, for patterns that are far from
         symmetric.
     shift : moves the diagonal of the permuted and scaled A away from zero by this fraction of it; a zero entry there

@@ -5,9 +5,11 @@ from __future__ import annotations
 import platform
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from finelu.kernels.cpu.runtime.jit import nested
 
 X86 = platform.machine() in ("x86_64", "AMD64")
 
@@ -137,7 +139,7 @@ def _pause(typing):
 _yield = types.ExternalFunction("sched_yield", types.int32())
 
 
-@njit(nogil=True)
+@nested
 def relax(rounds):
     """What a waiting thread does between two looks: pause; let another thread run, once it has waited for some tens of
     microseconds, as Linux may give that one milliseconds before this one goes on."""

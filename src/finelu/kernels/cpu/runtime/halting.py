@@ -13,12 +13,11 @@ thread waits for another that has left.
 
 from __future__ import annotations
 
-from numba import njit
-
 from finelu.kernels.cpu.runtime.atomics import load_relaxed
+from finelu.kernels.cpu.runtime.jit import nested
 
 
-@njit(nogil=True)
+@nested
 def halted(halt):
     """Whether halt[0], read anew, is no longer 0."""
     return load_relaxed(halt, 0) != 0

@@ -31,7 +31,7 @@ from functools import partial
 from numba import njit
 
 from finelu.kernels.cpu.runtime.atomics import fetch_add, load_acquire, relax, store_release
-from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.jit import compiled, nested
 
 LOOP = """def {name}({after}state, done, {arguments}):
     known, t = 0, next_item(state)
@@ -43,20 +43,20 @@ LOOP = """def {name}({after}state, done, {arguments}):
 """
 
 
-@njit(nogil=True)
+@nested
 def next_item(state):
     """The next item, which this thread has to work on; beyond the last where none is left."""
     return fetch_add(state, 0, 1)
 
 
-@njit(nogil=True)
+@nested
 def complete(state, done, t):
     """Item t is complete, for all threads to see; the next item."""
     store_release(done, t, 1)
     return fetch_add(state, 0, 1)
 
 
-@njit(nogil=True)
+@nested
 def wait_until_done(done, first, stop):
     """Return `stop` once done[first:stop] are all set; the caller knows that done[:first] are."""
     rounds = 0

@@ -14,6 +14,7 @@ from functools import partial
 from numba import config, njit
 from numba.core import event
 from numba.core.compiler import CompileResult
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
@@ -29,13 +30,23 @@ if config.DISABLE_JIT:
 _loading, _collecting = threading.RLock(), threading.Lock()
 _paused = 0  # threads that compile, for which the garbage collector pauses
 
+# For a function that only kernels call: Python and C get no entry, whose compilation takes up to as long as that of the
+# function itself. It is not kept.
+nested = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
 
 class Cache:
-    """Numba's interface of a cache, for one kernel: `store` holds the code for other processes."""
+    """Numba's interface of a cache, for one kernel: `store` holds the code for other processes.
+
+    Attributes:
+    known : by signature, all that Python can call in this process; None: compiled by it.
+    nested : whether code is wanted for a kernel that calls this one, under Numba's lock of the compiler.
+    """
 
     def __init__(self, function: Callable) -> None:
         self.store = Store(function)
-        self.known: dict[str, Loaded | None] = {}  # by signature, all that this process has; None: compiled by it
+        self.known: dict[str, Loaded | None] = {}
+        self.nested = False
 
     def entry(self, kernel, types: tuple) -> Callable | None:
         """The compiled form for arguments of these types, which the kernel knows from then on; None without any."""
@@ -62,6 +73,8 @@ class Cache:
 
     def load_overload(self, sig, target_context) -> CompileResult | None:
         """For a kernel that is compiled and calls this one; None to compile this one, too."""
+        if not self.nested:
+            return None  # for Python `entry` has looked
         target_context.refresh()
         library = self.store.library(_text(normalize_signature(sig)[0]))
         if library is None:
@@ -73,25 +86,34 @@ class Cache:
 
     def save_overload(self, sig, result: CompileResult) -> None:
         signature, compiled_library = _text(normalize_signature(sig)[0]), result.library
-        self.known.setdefault(signature, None)
+        if not self.nested:
+            self.known[signature] = None
         if compiled_library.has_dynamic_globals or result.lifted:  # it holds addresses of this process
             compiling.not_kept()
             return
-        environments = [result.environment, *result._find_referenced_environments()]
-        record = Record(
-            signature,
-            result.fndesc.llvm_cpython_wrapper_name,
-            result.fndesc.llvm_func_name,
-            dumps({each.env_name: each.consts for each in environments}),
-            dumps((result.fndesc.restype, result.fndesc.argtypes)),
-            compiled_library._get_compiled_object(),
-        )
-        if not self.store.put(record, dumps(result._reduce())):
+        if self.nested:
+            kept = self.store.put_library(signature, dumps(result._reduce()))
+        else:
+            kept = self.store.put(_record(signature, result))
+        if not kept:
             compiling.not_kept()
 
     def ready(self) -> bool:
         """Whether there is code of any signature, in this process or for it."""
         return bool(self.known) or self.store.holds_any()
+
+
+def _record(signature: str, result: CompileResult) -> Record:
+    """The record of a kernel that was compiled for Python."""
+    environments = [result.environment, *result._find_referenced_environments()]
+    return Record(
+        signature,
+        result.fndesc.llvm_cpython_wrapper_name,
+        result.fndesc.llvm_func_name,
+        dumps({each.env_name: each.consts for each in environments}),
+        dumps((result.fndesc.restype, result.fndesc.argtypes)),
+        result.library._get_compiled_object(),
+    )
 
 
 def _text(types: tuple) -> str:
@@ -154,17 +176,43 @@ def no_collection() -> Iterator[None]:
 
 
 def compiled(function: Callable, **options) -> Callable:
-    """Numba's njit with the options of all kernels. Code that is kept is loaded; the rest is compiled."""
+    """Numba's njit with the options of all kernels. Code that is kept is loaded; the rest is compiled.
+
+    For kernels that call this one it is compiled without an entry for Python, like a function that is `nested`.
+    """
     kernel = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(function)  # C code calls none
     kernel._cache = cache = Cache(function)  # where Numba's decorator puts its own, with cache=True
     compile_for_args = no_collection()(kernel._compile_for_args)  # Numba's, for new types of arguments
+    get_call_template, add_overload = kernel.get_call_template, kernel.add_overload
 
     @held_back()
     def load_or_compile(*args, **kws):
-        entry = None if kws else cache.entry(kernel, tuple(map(kernel.typeof_pyval, args)))
-        return compile_for_args(*args, **kws) if entry is None else entry
+        types = tuple(map(kernel.typeof_pyval, args))
+        entry = None if kws else cache.entry(kernel, types)
+        if entry is None:
+            with global_compiler_lock:
+                if _text(types) not in cache.known:
+                    kernel.overloads.pop(types, None)  # one without an entry
+                entry = compile_for_args(*args, **kws)
+        return entry
 
-    kernel._compile_for_args = load_or_compile
+    def for_other_kernels(args, kws):
+        """Numba's, for the types of a call in a kernel that is compiled."""
+        with global_compiler_lock:
+            before, cache.nested = cache.nested, True
+            kernel.targetoptions["no_cpython_wrapper"] = True
+            try:
+                return get_call_template(args, kws)
+            finally:
+                cache.nested = kernel.targetoptions["no_cpython_wrapper"] = before
+
+    def add(result):
+        if cache.nested:
+            kernel.overloads[tuple(result.signature.args)] = result
+        else:
+            add_overload(result)
+
+    kernel._compile_for_args, kernel.get_call_template, kernel.add_overload = load_or_compile, for_other_kernels, add
     return kernel
 
 

@@ -1,9 +1,10 @@
 """Machine code of the CPU's kernels: in the archive of a wheel, and in the user's cache folder (machine_code.py).
 
 The folder of a kernel is named by its function and by a digest of all that its code was made of: its source and the
-kernels that it imports, Python, Numba and its options, the processor. There are two files a signature:
+kernels that it imports, Python, Numba and its options, the processor. There are up to two files a signature, as a
+kernel is compiled for Python without what other kernels need, and for them without an entry for Python:
 
-    <digest of the signature>.code      a Record: machine code alone, which loads in 0.2 ms
+    <digest of the signature>.code      a Record, for Python: machine code alone, which loads in 0.2 ms
     <digest of the signature>.library   Numba's result of the compilation, for kernels that call this one
 
 The archive, `kernels/cpu/binaries/<processor>-<Python>-numba<version>.zip`, has one member a kernel with the records of
@@ -168,11 +169,10 @@ class Store:
         path = self._file(signature, ".code")
         compiling.tell(f"finelu: {path} is damaged ({error}); the kernel is compiled anew")
         with contextlib.suppress(OSError):
-            path.with_suffix(".library").unlink(missing_ok=True)
             path.unlink()
 
     def library(self, signature: str) -> bytes | None:
-        """What `put` took as `library`."""
+        """What `put_library` took."""
         packed = self._read(signature, ".library")
         with contextlib.suppress(zlib.error):
             return packed and zlib.decompress(packed)
@@ -194,14 +194,20 @@ class Store:
             return where is not None and any(name.endswith(".code") for name in os.listdir(where))
         return False
 
-    def put(self, record: Record, library: bytes) -> bool:
-        """Keep what was compiled: whether that was possible."""
-        where = self.folder
-        if where is None:
+    def put(self, record: Record) -> bool:
+        """Keep what was compiled for Python: whether that was possible."""
+        return self._write(record.signature, ".code", record.packed())
+
+    def put_library(self, signature: str, library: bytes) -> bool:
+        """Keep what was compiled for another kernel: whether that was possible."""
+        return self._write(signature, ".library", zlib.compress(library, level=1))
+
+    def _write(self, signature: str, ending: str, content: bytes) -> bool:
+        path = self._file(signature, ending)
+        if path is None:
             return False
         try:
-            machine_code.write(self._file(record.signature, ".code"), record.packed())
-            machine_code.write(self._file(record.signature, ".library"), zlib.compress(library))
+            machine_code.write(path, content)
         except OSError:  # no disk space, or no permission
             return False
         machine_code.keep_bounded()

@@ -1,0 +1,79 @@
+"""Results that follow from a pattern alone, such as orders and analyses, kept for the last patterns.
+
+So a loop over `solve` or `SparseLU().factor` with new values of one pattern orders and analyses once. The results have
+the same bits as computed anew.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+MOST = 2**26  # bytes of all that is kept
+
+
+class Recent:
+    """What was found for the last patterns; the least recently used are dropped beyond `most` bytes.
+
+    A pattern is compared by its content, of which a copy is kept: arrays that change in place are other patterns. For
+    one kind of result, number of rows and number of entries only the last pattern is kept. Threads may share it.
+    """
+
+    def __init__(self, most: int = MOST):
+        self._most, self._size = most, 0
+        self._kept: OrderedDict[Hashable, tuple[Any, Any, Any, int]] = OrderedDict()
+        self._turn, self._process = threading.Lock(), os.getpid()
+
+    def get(self, kind: Hashable, indptr: Any, indices: Any) -> Any:
+        """The result of this kind for a pattern, None if there is none. Cost: one pass over the pattern."""
+        key = kind, indptr.size, indices.size
+        found = self._kept.get(key)
+        if found is None or not (np.array_equal(found[0], indptr) and np.array_equal(found[1], indices)):
+            return None
+        with self._alone() as mine:
+            if mine and key in self._kept:
+                self._kept.move_to_end(key)
+        return found[2]
+
+    def keep(self, kind: Hashable, indptr: Any, indices: Any, result: T, size: int) -> T:
+        """Keep a result of `size` bytes, and return it. Cost: a copy of the pattern."""
+        size += indptr.nbytes + indices.nbytes
+        if size > self._most:
+            return result
+        key, entry = (kind, indptr.size, indices.size), (indptr.copy(), indices.copy(), result, size)
+        with self._alone() as mine:
+            if mine:
+                self._size += size - self._kept.pop(key, (None, None, None, 0))[3]
+                self._kept[key] = entry
+                while self._size > self._most:
+                    self._size -= self._kept.popitem(last=False)[1][3]
+        return result
+
+    def _alone(self) -> _Turn:
+        if self._process != os.getpid():  # a fork may have come while another thread had the lock
+            self._turn, self._process = threading.Lock(), os.getpid()
+        return _Turn(self._turn)
+
+
+class _Turn:
+    """True inside a `with` if no other thread has the lock; no thread waits for it, since nothing has to be kept."""
+
+    def __init__(self, lock: threading.Lock):
+        self._lock = lock
+
+    def __enter__(self) -> bool:
+        self._mine = self._lock.acquire(blocking=False)
+        return self._mine
+
+    def __exit__(self, *_: object) -> None:
+        if self._mine:
+            self._lock.release()
+
+
+RECENT = Recent()
