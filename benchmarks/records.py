@@ -126,6 +126,8 @@ OLDER = {
     "a single elimination by fewer than eight threads is in order since, and MultilevelILU updates in another way": (
         "parilut-cpu-intel-r-xeon-r-processor-16-cores-2026-11-27",
         "parilut-papers-amd-epyc-2-cores-2026-11-27",
+    ),
+    "MultilevelILU updates, orders and tries its factors in other ways since: see multilevel-setup-amd-epyc-2-cores": (
         "robustness-2-core-amd-epyc-2026-11-27",
         "multilevel-setup-2-core-amd-epyc-2026-11-27",
     ),

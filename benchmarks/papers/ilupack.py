@@ -15,9 +15,10 @@ triangle alone, taken for the matrix, than to those of the whole matrix: "tril(.
 (c) finelu   everything on the GPU.
 (s) same     as (c), with the preconditioner of (b): Crout's form, and equation (11); solves in the rows' own order.
 (l) levels   as (s), with solves level by level.
+(o) order    as (c), with solves level by level; "auto" of (c) takes the rows' own order for large levels.
 
 A stage is the time between events around it, in a loop of this file that takes the very steps of `finelu.gmres`; the
-total of (a), (c), (s) and (l) is that of `finelu.gmres` itself, of (b) that of the loop without events.
+total of (a), (c), (s), (l) and (o) is that of `finelu.gmres` itself, of (b) that of the loop without events.
 """
 
 from __future__ import annotations
@@ -165,11 +166,17 @@ def measure_one(run: Run, name: str, S: sp.csr_matrix, recipe: Any, gpu: bool) -
             same = replace(recipe, form="crout", low_memory=True, triangular=method)
             run.records.append(measure_variant(run, name, S, b, variant, same.factor(csp.csr_matrix(S))))
             release_gpu()
+    with run.attempt(name, VARIANTS["o"]):
+        F = replace(recipe, triangular="level_packed").factor(csp.csr_matrix(S))
+        record = measure_variant(run, name, S, b, "o", F)
+        record.detail["set-up"] = F.report["seconds"]
+        run.records.append(record)
+        release_gpu()
     with run.attempt(name, VARIANTS["c"]):
         F = recipe.factor(csp.csr_matrix(S))
         record = measure_variant(run, name, S, b, "c", F)
         run.records.append(record)
-        record.detail["fill"] = F.report["fill"]
+        record.detail["fill"], record.detail["set-up"] = F.report["fill"], F.report["seconds"]
         # the same parts by SpSV, so that the gain of the kernels is not mixed with that of another formula
         baseline = Baseline(F, cupy)
         record.detail["apart"] = agreement(baseline, F, cupy.asarray(b))

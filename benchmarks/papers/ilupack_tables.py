@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from benchmarks.harness.record import Record, Run
 from benchmarks.harness.table import mean, ratio, table
 from benchmarks.papers.ilupack_baseline import COPIES, MAXITER, MGSO, OTHER, PREC, RESTART, RTOL, SEED, SPMV
@@ -13,6 +15,7 @@ VARIANTS = {
     "c": "(c) finelu",
     "s": "(s) the M of (b)",
     "l": "(l) the M of (b), level order",
+    "o": "(o) finelu, level order",
 }
 TABLE_2 = {  # n and nnz, which counts one triangle of a symmetric matrix
     "apache2": (715176, 2766523),
@@ -229,28 +232,29 @@ def gain_table(run: Run) -> str | None:
     return table(("matrix", "where", "#It. (b)/(c)", *columns), lines) if lines else None
 
 
-def same_table(run: Run) -> str | None:
-    """(b), (s) and (l), all with the preconditioner of (b): milliseconds, and their ratios."""
+def same_table(run: Run, variants: str) -> str | None:
+    """Variants that have one preconditioner: milliseconds, and how many times faster each is than the one before."""
     lines: list[tuple] = []
     gains: dict[str, list[float]] = {}
+    pairs = list(pairwise(variants))
     for name, facts in run.matrices.items():
-        found = [run.one(matrix=name, variant=v) for v in "bsl"]
+        found = [run.one(matrix=name, variant=v) for v in variants]
         if not all(record and record.detail["converged"] for record in found):
             continue
-        iterations = "/".join(str(record.detail["iterations"]) for record in found)
-        cells: list = [marked(name), facts["levels"][0], iterations]
+        cells: list = [marked(name), facts["levels"][0], "/".join(str(r.detail["iterations"]) for r in found)]
         for what in (PREC, MGSO, "total"):
             times = [stage(record, what) for record in found]
-            quotients = ratio(times[0], times[1]), ratio(times[1], times[2])
-            for label, quotient in zip(("(b)/(s)", "(s)/(l)"), quotients, strict=True):
-                gains.setdefault(f"{what} {label}", []).append(quotient)
+            quotients = [ratio(x, y) for x, y in pairwise(times)]
+            for (v, w), quotient in zip(pairs, quotients, strict=True):
+                gains.setdefault(f"{what} ({v})/({w})", []).append(quotient)
             cells += [*times, *quotients]
-        lines.append(tuple(cells))
-    columns = [f"{s} {v}" for s in (PREC, MGSO, "total") for v in ("(b)", "(s)", "(l)", "(b)/(s)", "(s)/(l)")]
+        lines.append((*cells, *(record.detail.get("set-up") for record in found)))
     if not lines:
         return None
+    shown = [f"({v})" for v in variants]
+    columns = [f"{s} {v}" for s in (PREC, MGSO, "total") for v in (*shown, *(f"({v})/({w})" for v, w in pairs))]
+    header = ("matrix", "first level", f"#It. {'/'.join(shown)}", *columns, *(f"set-up s {v}" for v in shown))
     means = "; ".join(f"{what} {mean(found):.2f} (worst {min(found):.2f})" for what, found in gains.items())
-    header = ("matrix", "first level", "#It. (b)/(s)/(l)", *columns)
     return f"{table(header, lines)}\nGeometric means on {len(lines)} matrices: {means}.\n"
 
 
@@ -287,7 +291,8 @@ def page(run: Run) -> str:
     text += f"\n## Table 2: the matrices\n\n{matrix_table(run)}"
     text += f"\n## Table 3: the stages of GMRES, ms and % of the total\n\n{stage_table(run)}"
     text += f"\n## Tables 4 and 5: (b), (c) and their ratio, ms\n\n{gain_table(run) or absent}"
-    text += f"\n## (b), (s) and (l): one preconditioner, ms\n\n{same_table(run) or absent}"
+    text += f"\n## One preconditioner, that of (b), ms\n\n{same_table(run, 'bsl') or absent}"
+    text += f"\n## One preconditioner, that of (c), ms\n\n{same_table(run, 'co') or absent}"
     text += f"\n## One application of M^-1, ms\n\n{application_table(run) or absent}"
     text += (
         "\n(b) applies equation (11), with two solves each with L_B and U_B a level; (c) keeps L_G and U_F on the GPU, "

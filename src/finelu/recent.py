@@ -26,7 +26,7 @@ class Recent:
     """
 
     def __init__(self, most: int = MOST):
-        self._most, self._size = most, 0
+        self._most = most
         self._kept: OrderedDict[Hashable, tuple[Any, Any, Any, int]] = OrderedDict()
         self._turn, self._process = threading.Lock(), os.getpid()
 
@@ -49,10 +49,10 @@ class Recent:
         key, entry = (kind, indptr.size, indices.size), (indptr.copy(), indices.copy(), result, size)
         with self._alone() as mine:
             if mine:
-                self._size += size - self._kept.pop(key, (None, None, None, 0))[3]
                 self._kept[key] = entry
-                while self._size > self._most:
-                    self._size -= self._kept.popitem(last=False)[1][3]
+                self._kept.move_to_end(key)
+                while sum(size for *_, size in self._kept.values()) > self._most:  # of few entries
+                    self._kept.popitem(last=False)
         return result
 
     def _alone(self) -> _Turn:

@@ -10,7 +10,7 @@ from checks import ON_GPU, one_line, perturbed, values
 
 import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
-from finelu.auto import attempt
+from finelu.auto import attempt, ladder
 from finelu.auto import sequence as module
 from finelu.auto.rates import SHIPPED_ON_GPU
 from finelu.auto.reuse import RETRY, UPDATE, Ageing, Patience, update_in_iterations
@@ -261,12 +261,61 @@ def test_iterations_after_an_attempt_that_was_given_up_are_those_of_fresh_factor
 def test_a_sequence_reads_no_clock(monkeypatch):
     """The same systems lead to the same decisions and the same bits, however the seconds pass."""
     rng, found = np.random.default_rng(0), []
+    A, b = sp.csr_matrix(gallery.poisson5(80)), values(6400, "float64")
     for factor in (0.0, 1.0, 1e6):
-        monkeypatch.setattr(module, "perf_counter", lambda factor=factor: factor * rng.uniform(0, 1))
-        sequence, b = Sequence(recipe="ilu0"), values(N, "float64")
-        steps = [sequence.step(convection(t), b * (1 + t)) for t in np.linspace(0, 1, 12)]
-        found.append((sequence.decisions, [s.iterations for s in steps], steps[-1].x.tobytes()))
-    assert found[0] == found[1] == found[2] and {"reuse", "update"} <= set(found[0][0])
+        clock = lambda factor=factor: factor * rng.uniform(0, 1)  # noqa: E731
+        for reads in (module, ladder):
+            monkeypatch.setattr(reads, "perf_counter" if reads is module else "now", clock)
+        monkeypatch.setattr("time.perf_counter", clock)
+        for recipe in ("auto", "ilu0"):
+            sequence = Sequence(recipe=recipe)
+            steps = [sequence.step(A + sp.diags(t * abs(b)), b * (1 + t)) for t in (0, 0.01, 0.05, 0.2, 1, 4)]
+            attempts = [(a.recipe, a.iterations) for s in steps for a in s.attempts]
+            found.append((sequence.decisions, attempts, steps[-1].x.tobytes()))
+    assert found[:2] == found[2:4] == found[4:]
+    assert {"reuse", "update"} <= {*found[0][0], *found[1][0]}
+
+
+@pytest.mark.parametrize("recipe", ["ilu0", "sparse_lu", None])
+def test_each_x_has_memory_of_its_own(recipe):
+    sequence, b = Sequence(convection(), recipe=recipe), values(N, "float64")
+    found = [sequence.step(b=c).x for c in (b, b, b * (1 + 1e-12), b)]
+    kept = [x.copy() for x in found]
+    assert not any(np.shares_memory(x, y) for k, x in enumerate(found) for y in found[:k])
+    found[0] *= 0
+    assert all(np.array_equal(x, y) for x, y in zip(found[1:], kept[1:], strict=True))
+
+
+def test_factors_of_a_shifted_matrix_are_not_complete():
+    A, sequence = gallery.poisson5(30), Sequence(recipe=finelu.SparseLU(shift=0.5))
+    steps = [sequence.step(A if k == 0 else None, values(900, "float64", k)) for k in range(3)]
+    assert sequence.decisions == ["solve", "reuse", "reuse"] and all(len(s.attempts) == 1 for s in steps)
+
+
+def test_fresh_factors_of_a_fixed_recipe_go_on_to_the_end():
+    """Nothing better follows: the same recipe would be factored again."""
+    A, sequence = gallery.poisson5(40), Sequence(recipe="jacobi")
+    sequence.step(A, A @ np.ones(1600))  # few iterations
+    solution = sequence.step(None, values(1600, "float64"))
+    assert solution.converged and len(solution.attempts) == 1 and sequence.decisions[-1] == "reuse"
+
+
+def test_digits_of_the_x_before_are_not_those_of_new_factors():
+    A, b = as_csr(gallery.poisson5(40)), values(1600, "float64")
+    rates = []
+    for x0 in (None, finelu.cg(A, b, M=ILU0().factor(A), rtol=1e-6).x):
+        sequence = Sequence(recipe="ic0")
+        sequence._from_the_beginning(A, b, x0)
+        rates.append(sequence._ageing.gained / sequence._ageing.taken)
+    assert rates[1] <= 2 * rates[0]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_without_a_tolerance_a_sequence_ends_each_step(known):
+    A, sequence = convection(), Sequence(rtol=0.0, recipe="ilu0")
+    for k in range(3 if known else 1):
+        solution = sequence.step(sp.csr_matrix(A * (1 + k)), values(N, "float64"))
+        assert np.isfinite(solution.x).all() and solution.residual_norm <= 1e-8
 
 
 class Here(OrderingJob):

@@ -85,8 +85,11 @@ class Costs:
         """The first step of `count_fill`: KLU's count, or else the order by `amd` and its fill, if these come first."""
         self.ordered = True
         if self.job is None and self.light is None and self._by_amd:
-            with suppress(OutOfTime), limited(self.deadline):
-                self.job = OrderingJob(self.A, aside=False)
+            try:
+                with suppress(OutOfTime), limited(self.deadline):
+                    self.job = OrderingJob(self.A, aside=False)
+            except MemoryError:
+                self.too_large = self.counted = True
 
     @cached_property
     def light(self) -> Analysis | None:

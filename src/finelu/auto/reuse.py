@@ -24,6 +24,7 @@ from finelu.result import Status
 COMPLETE = SparseLUFactors | cudss.CudssFactors
 RETRY = 16  # updates after which the excess of old factors is forgotten, and they are tried again
 FRESH = 2.0  # times that iterations with factors of the present values may exceed what is expected
+DIGITS = 1e-17  # part of a residual below which nothing is counted as gained
 # Iterations beyond those with new factors that old ones are presumed to take in their first step, until it is seen:
 # complete ones of values that differ by a part of 100 gain two digits an iteration, so that eight take four.
 FIRST, FIRST_COMPLETE = 1.0, 3.0
@@ -54,8 +55,8 @@ def update_in_iterations(F: Any, A: CSR) -> float:
 
 
 def logarithm(size: float, target: float) -> float:
-    """ln(size / target), what is to be taken off a residual norm; 0 if nothing is, Inf for a target of 0."""
-    return (math.log(size / target) if target > 0 else math.inf) if size > target else 0.0
+    """ln(size / target), what is to be taken off a residual norm, at most that of all digits; 0 if nothing is."""
+    return math.log(size / max(target, DIGITS * size)) if size > target else 0.0
 
 
 @dataclass

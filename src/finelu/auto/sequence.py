@@ -41,7 +41,6 @@ WHY = {  # an attempt is made
     "update": "the factors were updated",
     "rebuild": "A has another pattern, and the factors are new",
 }
-TINY = 1e-17  # part of a residual below which nothing is counted as gained
 INDEPENDENT = 1e-12  # times the largest eigenvalue of the Gram matrix: smaller eigenvalues are left out
 
 
@@ -168,7 +167,7 @@ class Sequence:
             A, b = A.on(np), to_host(b)
         decision, why = self._need(A)
         if decision == "solve":
-            return self._from_the_beginning(A, b), "solve", why + failed, on_host
+            return self._from_the_beginning(A, b, next(iter(self._known(b)), None)), "solve", why + failed, on_host
         rhs = self._right(A, b, scale)
         self._guess(rhs)
         if rhs.size <= rhs.target:
@@ -278,7 +277,7 @@ class Sequence:
 
     def _aged(self, A: CSR) -> Ageing:
         """The ageing of factors that were just made of A."""
-        return Ageing(update_in_iterations(self._F, A), isinstance(self._F, COMPLETE))
+        return Ageing(update_in_iterations(self._F, A), isinstance(self._F, COMPLETE) and not self._F.recipe.shift)
 
     def _iterate(self, A: CSR, rhs: RightHandSide, way: str, made: float) -> Solution:
         """Solve with the present factors, which took `made` seconds, from the best x of `rhs`, which is kept there."""
@@ -287,13 +286,14 @@ class Sequence:
         before, wanted = rhs.size, logarithm(rhs.size, rhs.target)
         start, compiled = perf_counter(), compile_seconds()
         complete = fresh and ageing.complete
+        watched = not fresh or (way != "rebuild" and isinstance(self.recipe, str))  # whether others could be better
         iterations = Iterations(
             factors=self._F,
             recipe=repr(self._F.recipe),
             methods=(self._method,),
             complete=complete,
             refine=complete and self.method == "auto",
-            begins=lambda method, target: Patience(target if way != "rebuild" else 0.0, ageing, old=not fresh),
+            begins=lambda method, target: Patience(target if watched else 0.0, ageing, old=not fresh),
         )
         found, patience = iterations.run(rhs)
         seconds = _seconds_since(start, compiled)
@@ -307,7 +307,7 @@ class Sequence:
         rhs.recurrence.extend(found.recurrence[1:])
         if found.residual_norm < rhs.size:
             rhs.x, rhs.size = found.x, found.residual_norm
-        gained = logarithm(before, max(rhs.size, TINY * before))
+        gained = logarithm(before, rhs.size)
         if fresh and solved:
             ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target))
         elif solved:
@@ -346,7 +346,7 @@ class Sequence:
                 guess = _combined(rhs.A, known, rhs.b) if combine else known[0]
                 _, size = rhs.residual(rhs.b, guess, rhs.target)
                 if size < rhs.size:
-                    rhs.x, rhs.size, rhs.history, rhs.recurrence = guess, size, [size], [size]
+                    rhs.x, rhs.size, rhs.history, rhs.recurrence = guess.copy(), size, [size], [size]
                 if combine and len(known) == PAST and rhs.target > 0:
                     gained = logarithm(before, max(rhs.size, rhs.target)) / logarithm(rhs.scale, rhs.target)
                     self._saved = max(gained, LEAST_SAVED)
@@ -373,8 +373,8 @@ class Sequence:
             self._current = True
             self._indefinite = not ladder.traits.definite
             self._ageing = self._aged(A)
-            start = min([1.0, *(attempt.residual for attempt in before)])
-            self._ageing.solved(done.iterations, logarithm(start, max(done.residual, TINY)), logarithm(1.0, self.rtol))
+            start = min([1.0, solution.history[0] / norm(b), *(attempt.residual for attempt in before)])
+            self._ageing.solved(done.iterations, logarithm(start, done.residual), logarithm(1.0, self.rtol))
         return solution
 
 

@@ -280,8 +280,9 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) ->
             size = norm(r)
         if size == 0:
             return 0.0
-        state, norms, history = xp.zeros(4, np.int32), xp.zeros(7, real), xp.empty(steps + 1, real)
-        norms[monitor.NORM], norms[monitor.CLAIM] = 1, enough
+        at_first = np.zeros(7, real)
+        at_first[monitor.NORM], at_first[monitor.CLAIM] = 1, enough
+        state, norms, history = xp.zeros(4, np.int32), xp.asarray(at_first), xp.empty(steps + 1, real)
         Q, v = xp.zeros((A.n, steps + 1), A.dtype, order="F"), xp.empty_like(r)
         H, g = xp.zeros((steps + 1, steps), A.dtype, order="F"), xp.zeros(steps + 1, A.dtype)
         c, s = xp.zeros(steps, real), xp.zeros(steps, A.dtype)
