@@ -133,6 +133,8 @@ OLDER = {
     ),
     "the elimination of a symmetric matrix with long rows on one thread copies columns since, with the same bits": (
         "parilut-papers-amd-epyc-2-cores-orders-2026-11-27",
+    ),
+    "the variants of ILU(0) on a GPU have other names and rules since": (
         "parilut-papers-nvidia-h100-gmres-2026-11-27",
     ),
     "the first answer of a process without compiled kernels is held to its time and memory since": (
