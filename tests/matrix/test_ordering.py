@@ -49,6 +49,7 @@ from finelu.ordering import (
     repeated_rcm,
     with_little_fill,
 )
+from finelu.recent import Recent
 
 NO_ROW = 2**62
 
@@ -255,6 +256,7 @@ def test_an_order_is_begun_by_another_thread_and_ended(monkeypatch):
     np.testing.assert_array_equal(order, want[0])
     assert fill == want[1]
     begins, goes_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(module, "RECENT", Recent())
     monkeypatch.setattr("finelu.ordering._amd", lambda S, halt: begins.set() or (goes_on.wait(60) and want[0]))
     busy = OrderingJob(A)
     assert begins.wait(60)
@@ -268,6 +270,7 @@ def test_an_order_is_begun_by_another_thread_and_ended(monkeypatch):
 def test_a_forked_child_orders_by_itself(monkeypatch):
     A = as_csr(gallery.poisson7(9))
     want, own = with_little_fill(A)[0], _amd
+    monkeypatch.setattr(module, "RECENT", Recent())
     begins, goes_on = threading.Event(), threading.Event()
     monkeypatch.setattr("finelu.ordering._amd", lambda *given: begins.set() or (goes_on.wait(60) and own(*given)))
     job = OrderingJob(A)

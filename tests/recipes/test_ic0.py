@@ -39,14 +39,29 @@ def test_finished_rows_by_columns_give_the_bits_of_finished_rows(threads, everyw
     threads(1)
     A = as_csr(in_dtype(gallery.poisson27(7), dtype))
     L, places = lower_triangle(A)
-    values, plan, l = A.data[places], ic0_analysis(L, once=True), np.empty((2, L.nnz), dtype)
+    values, l = A.data[places], np.empty((2, L.nnz), dtype)
     bad = values.copy()
     bad[L.diag[A.n // 2]] = -1
     for least, out in zip((1, A.n), l, strict=True):
         everywhere("COLUMNS_PAY", least)
+        plan = ic0_analysis(L, once=True)
+        assert plan.by_columns is (least == 1)
         assert ic0(plan, values, out) == -1
         assert ic0(plan, bad, np.empty_like(out)) == A.n // 2
     np.testing.assert_array_equal(*l)
+
+
+def test_long_rows_that_come_early_are_no_columns(threads, everywhere):
+    """A first row that all others meet would be looked at n^2 / 2 times by columns."""
+    threads(1)
+    everywhere("COLUMNS_PAY", 1)
+    for dense, by_columns in ((False, True), (True, False)):
+        S = sp.lil_matrix(gallery.poisson27(8))
+        if dense:
+            S[0], S[:, 0] = 0.01, 0.01
+            S[0, 0] = 30.0
+        L, _ = lower_triangle(as_csr(sp.csr_matrix(S)))
+        assert ic0_analysis(L, once=True).by_columns is by_columns
 
 
 # By behaviour

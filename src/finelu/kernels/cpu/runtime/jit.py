@@ -30,9 +30,17 @@ if config.DISABLE_JIT:
 _loading, _collecting = threading.RLock(), threading.Lock()
 _paused = 0  # threads that compile, for which the garbage collector pauses
 
-# For a function that only kernels call: Python and C get no entry, whose compilation takes up to as long as that of the
-# function itself. It is not kept.
-nested = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+def nested(function: Callable) -> Callable:
+    """Numba's njit for a function that only kernels call: Python and C get no entry, whose compilation takes up to as
+    long as that of the function itself. It is not kept."""
+    kernel = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+    def refused(*_: object, **__: object) -> None:
+        raise TypeError(f"{function.__name__} has no entry for Python: only kernels call it")
+
+    kernel._compile_for_args = refused
+    return kernel
 
 
 class Cache:
