@@ -26,7 +26,7 @@ FEW = 3  # iterations: the first differs from those after it
 
 def compile_last(A: Any, b: Any, rtol: float, **others: Any) -> None:
     """Run a few iterations for A x = b, and count the fill of complete factors, for at most LIMIT seconds without
-    compiling. The other process finds what goes wrong, too, and compiles what is left.
+    compiling. The other process compiles the rest, and finds the same errors.
 
     A, b, rtol : as `solve` takes them.  others : the other arguments of the call, which change no kernel here.
     """
