@@ -5,7 +5,9 @@ mpiexec -n 4 python multiblock_nccl.py; what each case found on each process is 
 
 import json
 import os
+import sys
 import warnings
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +19,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.cuda.runtime import nccl
 from finelu.krylov.operators import Operator
 from finelu.krylov.spread import Vectors
-from finelu.matrix import ghosts, interfaces
+from finelu.matrix import ghosts
 from finelu.matrix.multiblock import MultiblockMatrix
 from finelu.processes import private
 
@@ -36,6 +38,32 @@ class Gpu:
 
     def __getattr__(self, name):
         return getattr(np, name)
+
+
+class OnGpu(np.ndarray):
+    """An array of NumPy that finelu takes for one of CuPy, on GPU 0."""
+
+    __module__ = "cupy"
+    device, data = SimpleNamespace(id=0), SimpleNamespace(device_id=0)
+    get = np.asarray
+
+
+class Elsewhere:
+    """What finelu asks of an array of CuPy before it is used, on GPU 1."""
+
+    __module__ = "cupy"
+    device, data = SimpleNamespace(id=1), SimpleNamespace(device_id=1)
+    shape, dtype = (3, 2, 2), np.dtype(float)
+
+
+@contextmanager
+def cupy():
+    """The module of OnGpu, with a GPU for each process."""
+    sys.modules["cupy"] = Gpu(COMM.rank)
+    try:
+        yield
+    finally:
+        del sys.modules["cupy"]
 
 
 class Connection:
@@ -128,6 +156,9 @@ def that_fails():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = ring(private(COMM.Dup()), Gpu(COMM.rank))
+        with cupy():
+            layers_of(on_ring(COMM.Dup()), cells().view(OnGpu))
+    assert all(w.filename == __file__ for w in caught)  # the lines that called finelu
     return [found.connection is None, len(MADE), [str(w.message) for w in caught]]
 
 
@@ -150,22 +181,108 @@ def devices_that_change():
     return [list(key) for key in grid.across]
 
 
+def cells(dtype=float):
+    return (100 * COMM.rank + np.arange(12).reshape(3, 2, 2)).astype(dtype)
+
+
+def on_ring(comm, processes=COMM.size):
+    """The grid of `cells`, closed over the first processes; the others have no interface."""
+    ring = [fl.Interface(rank, "i+", (rank + 1) % processes, "i-") for rank in range(processes)]
+    return fl.MultiblockGrid({COMM.rank: (3, 2, 2)}, ring, comm)
+
+
+def layers_of(grid, x):
+    """Whether the layers of the neighbours of `cells` arrived, or the error."""
+    try:
+        layers = grid.exchange({COMM.rank: x}, 2)[COMM.rank]
+    except fl.FineluError as error:
+        return str(error)
+    x = cells(x.dtype)
+    before, beyond = x[-2:] + 100 * (BEFORE - COMM.rank), x[:2] + 100 * (NEXT - COMM.rank)
+    return bool((layers["i-"] == before).all() and (layers["i+"] == beyond).all()) if layers else "none"
+
+
+def by_nccl(grid):
+    return grid._decided[1] is not None
+
+
+def neighbours_only(grid):
+    """From now on the processes of the grid cannot do anything together."""
+    comm = grid.comm
+    grid.comm = SimpleNamespace(rank=comm.rank, size=comm.size, Isend=comm.Isend, Irecv=comm.Irecv)
+
+
 def layers_of_cells():
     """`exchange` sends layers by NCCL if all processes have their arrays on GPUs, otherwise by MPI."""
-    ring = [fl.Interface(rank, "i+", (rank + 1) % COMM.size, "i-") for rank in range(COMM.size)]
-    x = 100.0 * COMM.rank + np.arange(12).reshape(3, 2, 2)
-    before, beyond = x[-2:] + 100 * (BEFORE - COMM.rank), x[:2] + 100 * (NEXT - COMM.rank)
     found = []
-    known = interfaces.gpu_of, interfaces.namespace
-    for of_the_last in (0, -1):
-        gpu = of_the_last if LAST else 0
-        interfaces.gpu_of, interfaces.namespace = (lambda a, n=gpu: n), (lambda a, n=gpu: np if n else Gpu(COMM.rank))
-        grid = fl.MultiblockGrid({COMM.rank: x.shape}, ring, COMM)
-        for layers in (grid.exchange({COMM.rank: x}, 2)[COMM.rank] for _ in range(2)):
-            found.append(bool((layers["i-"] == before).all() and (layers["i+"] == beyond).all()))
-        found.append([connection is not None for connection in grid._connections.values()])
-    interfaces.gpu_of, interfaces.namespace = known
+    with cupy():
+        for on_the_last in (OnGpu, np.ndarray):
+            x = cells().view(on_the_last if LAST else OnGpu)
+            grid = on_ring(COMM)
+            found.append(layers_of(grid, x))
+            neighbours_only(grid)
+            found += [layers_of(grid, x), by_nccl(grid)]
     return found
+
+
+def layers_of_a_matrix():
+    """A^T speaks to neighbours only."""
+    grid = on_ring(COMM)
+    A = fl.MultiblockMatrix(grid, {COMM.rank: np.full((7, 3, 2, 2, 1, 1), 1.0 + COMM.rank)})
+    neighbours_only(grid)
+    blocks = A.T.stencils[COMM.rank].blocks
+    return [float(blocks[2, 0, 0, 0, 0, 0]), float(blocks[4, -1, 0, 0, 0, 0])]
+
+
+def layers_without_interfaces():
+    """A process without interfaces does not keep the others from NCCL."""
+    with cupy():
+        grid = on_ring(COMM, COMM.size - 1)
+        grid.exchange({COMM.rank: cells().view(OnGpu)})
+        return by_nccl(grid)
+
+
+def layers_of_two_dtypes():
+    """One after the other, then both at once, which is an error of the neighbours and leaves no process waiting."""
+    kinds = np.float64, np.float32, np.float32 if COMM.rank == 0 else np.float64, np.float64
+    with cupy():
+        grid = on_ring(COMM)
+        return [layers_of(grid, cells(kind).view(OnGpu)) for kind in kinds] + [by_nccl(grid)]
+
+
+def layers_of_two_devices():
+    """Refused before anything is sent: at first on all processes, later on the one that has them."""
+    blocks = [(rank, part) for rank in range(COMM.size) for part in range(2)]
+    ring = [fl.Interface((rank, 1), "i+", ((rank + 1) % COMM.size, 0), "i-") for rank in range(COMM.size)]
+    grid = fl.MultiblockGrid({name: (3, 2, 2) for name in blocks if name[0] == COMM.rank}, ring, COMM)
+    good = {name: cells().view(OnGpu) for name in grid.names}
+    mixed = {(COMM.rank, 0): cells(), (COMM.rank, 1): Elsewhere()} if LAST else good
+    found = []
+    with cupy():
+        for arrays in (mixed, good):
+            try:
+                found.append(len(grid.exchange(arrays)))
+            except fl.DeviceError as error:
+                found.append(str(error))
+        neighbours_only(grid)
+        if LAST:
+            try:
+                grid.exchange(mixed)
+            except fl.DeviceError as error:
+                found.append(str(error))
+        found += [len(grid.exchange(good)), by_nccl(grid)]
+    return found
+
+
+def layers_elsewhere():
+    """On a GPU that is not current, and not on the device of the first exchange: refused before anything is sent."""
+    with cupy():
+        grid = on_ring(COMM)
+        found = [layers_of(grid, Elsewhere() if LAST else cells().view(OnGpu))]
+        found.append(layers_of(grid, cells().view(OnGpu)))
+        if LAST:
+            found.append(layers_of(grid, cells()))
+        return [*found, layers_of(grid, cells().view(OnGpu))]
 
 
 def work_ahead():
@@ -198,6 +315,11 @@ CASES += [
     other_numbers_on_the_first,
     devices_that_change,
     layers_of_cells,
+    layers_of_a_matrix,
+    layers_without_interfaces,
+    layers_of_two_dtypes,
+    layers_of_two_devices,
+    layers_elsewhere,
 ]
 CASES += [work_ahead, one_level]
 

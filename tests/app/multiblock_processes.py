@@ -92,6 +92,7 @@ def same(xp=np):
         ],
         "bounds": bool(np.allclose((*A.bounds(), A.norm_bound()), (*alone.bounds(), alone.norm_bound()), rtol=1e-12)),
         "way": type(A._across.ghosts._room).__name__,
+        "layers_by_nccl": A.grid._decided[1] is not None,
         "threads": threads.get_num_threads() * COMM.size <= max(threads.available_cores(), COMM.size),
     }
 

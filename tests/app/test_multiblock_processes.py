@@ -63,6 +63,7 @@ def test_the_same_as_on_one_process(request, case, processes):
     ways = {"same": ["Room"], "same_on_both": ["Direct", "Staged"]}
     ways["same_on_gpu"] = ["Queued"] if cupy and by_nccl(cupy) else ways["same_on_both"]
     assert found["way"] in ways[case]
+    assert found["layers_by_nccl"] == (found["way"] == "Queued")
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,17 @@ OTHER = "process {} sent {} where {} bytes of {} were due; all processes need nu
 WIDER = OTHER.format(1, "32 bytes", 16, "float32")
 NARROWER = OTHER.format(0, "16 bytes", 32, "float64")
 AS_WIDE = [OTHER.format(k, "numbers of another dtype", 32, kind) for k, kind in ((0, "float64"), (1, "complex64"))]
+TWO_DEVICES = "the arrays of blocks (3, 0) and (3, 1) are on different devices; move one of them first."
+NOT_CURRENT = (
+    "process 3: arrays of GPU 1 and GPU 1 met while GPU 0 is current; put them on one, and make it current "
+    "(with cupy.cuda.Device(...))."
+)
+ELSEWHERE = (
+    "process 3 has its arrays on the host, but had those of the first exchange on GPU 0; move them there, or make "
+    "another grid for them."
+)
+FAILED = "process 0: NCCL: broken. Cells at interfaces go another way, which takes longer."
+LAYERS = [OTHER.format(1, "64 bytes", 32, "float32"), OTHER.format(0, "32 bytes", 64, "float64")]
 SWITCH = "FINELU_NCCL='no'; 0, or 1, or nothing, is needed."
 
 
@@ -133,13 +145,19 @@ SWITCH = "FINELU_NCCL='no'; 0, or 1, or nothing, is needed."
         *((f"{why}", [True] * 4) for why in ("on_one_gpu", "nothing_to_send", "without_it_on_the_last")),
         *((f"{where}_on_the_last", [True] * 4) for where in ("on_the_host", "switched_off")),
         ("wrong_switch_on_the_last", [SWITCH] * 4),
-        ("that_fails", [[True, 1, ["process 0: NCCL: broken. Cells at interfaces go another way, which takes longer."]]]
-         + [[True, 1, []]] * 3),
+        ("that_fails", [[True, 2, [FAILED] * 2]] + [[True, 2, []]] * 3),
         ("other_numbers_on_the_first",
          [[WIDER, AS_WIDE[1], True], [NARROWER, AS_WIDE[0], True], [True] * 3, [NARROWER, AS_WIDE[0], True]]),
         ("work_ahead", [[["work", 5.0], [5.0]]] * 4),
         ("one_level", [[0.5, 2.0]] * 4),
-        ("layers_of_cells", [[True, True, [True], True, True, [False]]] * 4),
+        ("layers_of_cells", [[True, True, True, True, True, False]] * 4),
+        ("layers_of_a_matrix", [[4.0, 2.0], [1.0, 3.0], [2.0, 4.0], [3.0, 1.0]]),
+        ("layers_without_interfaces", [True] * 4),
+        ("layers_of_two_dtypes",
+         [[True, True, said, True, True] for said in (LAYERS[0], LAYERS[1], True, LAYERS[1])]),
+        ("layers_of_two_devices",
+         [["process 3: " + TWO_DEVICES, 2, *later, 2, True] for later in ([], [], [], [TWO_DEVICES])]),
+        ("layers_elsewhere", [[NOT_CURRENT, True, *later, True] for later in ([], [], [], [ELSEWHERE])]),
         ("devices_that_change", [[[0] * 4, [-1, 0, 0, 0]]] * 4),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -116,8 +117,16 @@ def _opened(comm: Any) -> Any:
         return agreed(comm, lambda: nccl.Connection(identity, comm.rank, comm.size), named=True)
     except DeviceError as error:
         text = f"{error} Cells at interfaces go another way, which takes longer."
-        agreed(comm, lambda: warnings.warn(text, stacklevel=8) if comm.rank == 0 else None)  # where a matrix is made
+        agreed(comm, lambda: _warn(text) if comm.rank == 0 else None)
         return None
+
+
+def _warn(text: str) -> None:
+    """A warning at the line of the program that called finelu."""
+    level, frame = 2, sys._getframe().f_back
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("finelu."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
 
 
 def queue(comm: Any, connection: Any, leaving: Sequence[tuple[int, Any]], arriving: Sequence[tuple[int, Any]]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, to_host
+from finelu.device import namespace, require_one_device, to_host
 from finelu.errors import MatrixError, ParameterError
 from finelu.matrix.ghosts import connected, gpu_of, post, queue
 from finelu.processes import agreed, end_together, private, share_cores
@@ -138,9 +138,10 @@ class MultiblockGrid:
                         f"block {name!r} is on processes {self.owner[name]} and {rank}; give it to one of them."
                     )
                 self.owner[name], self._everywhere[name] = rank, shape
-        # By the devices of all processes: what its matrices share, see matrix/multiblock.py, and NCCL for `exchange`.
+        # By the devices of all processes: what its matrices share, see matrix/multiblock.py.
         self.across: dict[Any, Any] = {}
-        self._connections: dict[Any, Any] = {}
+        # The GPU of the arrays of this process in the first `exchange`, and NCCL between the processes, or None.
+        self._decided: tuple[int, Any] | None = None
         # Each joined face, as its block sees it.
         self._joined: dict[tuple[Name, str], Interface] = {}
         for interface in self.interfaces:
@@ -177,21 +178,24 @@ class MultiblockGrid:
     def exchange(self, arrays: Mapping[Name, Any], depth: int = 1) -> dict[Name, dict[str, Any]]:
         """The layers of cells beyond each interface, for each block of this process; all processes must call it.
 
-        arrays : {name: (I, J, K, ...)}, NumPy or CuPy; further axes, the same for all blocks, are copied unchanged (no
-            vector is rotated).
+        arrays : {name: (I, J, K, ...)}, NumPy or CuPy, those of a process on one device; further axes, the same for all
+            blocks, are copied unchanged (no vector is rotated).
         depth : the number of layers, 1 or more.
         Returns {name: {face: layers}}, oriented as the block: with `depth` cells across its face they continue the
         array, so that concatenate((ghosts["i-"], array, ghosts["i+"]), axis=0) is the block with its neighbours.
-        Raises MatrixError for an array of another shape than its block's, on its process alone, ParameterError for a
-        depth that a block does not have. Cost: copies of the layers; those of other processes are sent by NCCL if each
-        process has its arrays on a GPU of its own, else through the host.
+        Raises ParameterError for a depth that a block does not have. Raises on its process alone MatrixError for an
+        array of another shape than its block's and, if the grid is spread over processes, for arrays on another device
+        than in its first exchange. Raises DeviceError for arrays on several devices or on a GPU that is not current: in
+        the first exchange on all processes, later on its process alone.
+        Cost: copies of the layers. Those of other processes are sent by NCCL if each process has its arrays on a GPU of
+        its own, else through the host. All processes decide this together in the first exchange; in later ones only
+        neighbours communicate.
         """
         count("depth", depth, 1)
         for (name, face), shape in ((key, self._everywhere[key[0]]) for key in self._joined):
             if shape[AXES.index(face[0])] < depth:
                 have = shape[AXES.index(face[0])]
                 raise ParameterError(f"depth={depth}: block {name!r} has {have} cells across face {face}.")
-        slabs: dict[Name, dict[str, Any]] = {}
         for name in self.names:
             array = arrays[name]
             if tuple(array.shape[:3]) != self.shapes[name]:
@@ -200,18 +204,21 @@ class MultiblockGrid:
                 )
             if array.dtype.hasobject:
                 raise MatrixError(f"the array of block {name!r} holds Python objects; numbers are needed.")
-            slabs[name] = {face: layers_at(array, face, depth) for face in self.joined(name)}
-        found = self.traded(slabs)
+        connection = self._connection(arrays)
+        found = self.traded(
+            {name: {face: layers_at(arrays[name], face, depth) for face in self.joined(name)} for name in self.names},
+            connection,
+        )
         return {name: {face: _back(layers, face) for face, layers in found[name].items()} for name in self.names}
 
-    def traded(self, slabs: Mapping[Name, Mapping[str, Any]]) -> dict[Name, dict[str, Any]]:
+    def traded(self, slabs: Mapping[Name, Mapping[str, Any]], connection: Any) -> dict[Name, dict[str, Any]]:
         """The layers at the other side of each face, in exchange for the layers at this side.
 
         slabs : {name: {face: (depth, t1, t2, ...)}}; the depth counts from the face on, t1 and t2 are its axes. The
             result has the axes of this side.
+        connection : NCCL between the processes, the same on all, for slabs on their GPUs; None: MPI, through the host.
         """
         found: dict[Name, dict[str, Any]] = {name: {} for name in self.names}
-        connection = self._connection([layers for faces in slabs.values() for layers in faces.values()])
         sides: list[Interface] = []
         leaving: list[tuple[int, Any]] = []
         arriving: list[tuple[int, Any]] = []
@@ -238,14 +245,32 @@ class MultiblockGrid:
             found[side.block][side.face] = namespace(slabs[side.block][side.face]).asarray(layers)
         return found
 
-    def _connection(self, slabs: Sequence[Any]) -> Any:
-        """NCCL between the processes, if each has its slabs on a GPU of its own, as `connected` says; else None."""
+    def _connection(self, arrays: Mapping[Name, Any]) -> Any:
+        """NCCL, if each process has its arrays on a GPU of its own, as `connected` says; else None. All processes
+        decide it together in their first exchange. Later their arrays must be on the same devices."""
         if self.comm is None:
+            self._gpu_of(arrays)
             return None
-        devices = tuple(self.comm.allgather(gpu_of(slabs[0]) if slabs else -1))
-        if devices not in self._connections:
-            self._connections[devices] = connected(self.comm, namespace(slabs[0]) if slabs else np, True)
-        return self._connections[devices]
+        if self._decided is None:
+            gpu = agreed(self.comm, lambda: self._gpu_of(arrays), named=True)
+            self._decided = gpu, connected(self.comm, namespace(arrays[self.names[0]]), True)
+        else:
+            gpu = self._gpu_of(arrays)
+        first, connection = self._decided
+        if gpu != first:
+            raise MatrixError(
+                f"process {self.comm.rank} has its arrays on {_device(gpu)}, but had those of the first exchange on "
+                f"{_device(first)}; move them there, or make another grid for them."
+            )
+        return connection
+
+    def _gpu_of(self, arrays: Mapping[Name, Any]) -> int:
+        """The GPU of all arrays of this process, as `gpu_of`; a DeviceError if they are on several devices, or on a GPU
+        that is not the current one."""
+        first = self.names[0]
+        for name in self.names:
+            require_one_device(arrays[first], arrays[name], f"the arrays of blocks {first!r} and {name!r}")
+        return gpu_of(arrays[first])
 
     def __getstate__(self) -> dict[str, Any]:
         if self.comm is not None:
@@ -267,6 +292,10 @@ def layers_at(array: Any, face: str, depth: int) -> Any:
 def _back(layers: Any, face: str) -> Any:
     """Layers (depth, t1, t2, ...), the nearest first, as cells (I, J, K, ...) that continue beyond the face."""
     return namespace(layers).moveaxis(layers[::-1] if face.endswith("-") else layers, 0, AXES.index(face[0]))
+
+
+def _device(gpu: int) -> str:
+    return "the host" if gpu < 0 else f"GPU {gpu}"
 
 
 def _checked_shapes(shapes: Any) -> dict[Name, tuple[int, int, int]]:

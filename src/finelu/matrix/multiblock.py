@@ -135,7 +135,8 @@ class MultiblockMatrix(BlockProducts):
             {
                 name: {face: layers_at(S.blocks[PLACES[face]], face, 1) for face in self.grid.joined(name)}
                 for name, S in self.stencils.items()
-            }
+            },
+            self._across.ghosts.connection,
         )
         for name, faces in found.items():
             for face, blocks in faces.items():
@@ -355,7 +356,7 @@ class Across:
             at += size
         sides = [(name, face, side) for name in grid.names for face, side in grid.joined(name).items()]
         near = {name: {face: layers_at(numbers[name], face, 1) for face in grid.joined(name)} for name in grid.names}
-        far = grid.traded(near)
+        far = grid.traded(near, None)
         rank, none = 0 if grid.comm is None else grid.comm.rank, np.empty(0, np.int64)
         row = np.concatenate([none, *(near[name][face].reshape(-1) for name, face, _ in sides)])
         cell = np.concatenate([none, *(far[name][face].reshape(-1) for name, face, _ in sides)])
