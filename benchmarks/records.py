@@ -134,6 +134,17 @@ OLDER = {
     "the elimination of a symmetric matrix with long rows on one thread copies columns since, with the same bits": (
         "parilut-papers-amd-epyc-2-cores-orders-2026-11-27",
     ),
+    "IC(0) on one thread copies columns where that saves products since, with the same bits": (
+        "parilut-columns-amd-epyc-2026-11-27",
+        "parilut-papers-amd-epyc-2-cores-large-2026-11-27",
+        "parilut-variants-ani7-2026-11-27",
+    ),
+    "the first exchange of a grid decides how layers go since, and computes the same": (
+        "fgbilu-flow-nvidia-h100-x2-64-2026-11-27",
+        "fgbilu-flow-nvidia-h200-x2-2026-11-27",
+        "multiblock-scaling-nvidia-h200-x2-96-2026-11-27",
+        "multiblock-scaling-nvidia-h200-x2-128-2026-11-27",
+    ),
     "the variants of ILU(0) on a GPU have other names and rules since": (
         "parilut-papers-nvidia-h100-gmres-2026-11-27",
     ),

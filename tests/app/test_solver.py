@@ -52,6 +52,7 @@ def costs(everywhere, meanwhile):
         everywhere("asks_first", lambda *_: False)
         meanwhile(cost.Costs, seconds=lambda self, rung: seconds.get(rung, 1e9))
         meanwhile(cost, RATES=replace(cost.RATES, analysis_row=analysis / N, analysis=0.0))
+        meanwhile(cost, SECONDS=dict.fromkeys(cost.SECONDS, (0.0, 0.0, 0.0)))
 
     return expected
 
@@ -730,8 +731,9 @@ def test_a_direct_solve_is_counted_once_that_costs_little_compared_with_the_rest
     everywhere("worth", worth)
     A = finelu.as_csr(gallery.poisson5(60))
     costs = ladder.Ladder(A, 1e-8).costs
-    seconds = costs.analysis_seconds
-    assert costs.counting() == pytest.approx(seconds)
+    seconds = costs.counting()
+    assert seconds > costs.analysis_seconds  # with the least that complete factors take
+    assert monitor.better(costs, ["direct"], costs.analysis_seconds / 2, 1e9, begun=False) is None  # b may be smooth
     assert monitor.better(costs, ["direct"], seconds, seconds / 2) is None and costs.job is None  # not worth it
     assert monitor.better(costs, ["direct"], 0.0, 3 * seconds) is None and costs.job is None
     assert monitor.better(costs, ["direct"], 0.0, 1e9) == "direct" and costs.counting() == 0
@@ -816,3 +818,15 @@ def test_the_route_does_not_depend_on_the_clock(everywhere, name):
         everywhere("now", clock)
         everywhere("perf_counter", clock)
         assert route() == before
+
+
+def test_the_rest_is_expected_from_the_later_half_where_the_residual_falls_late():
+    late = [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0), (8, 1e-4)]
+    left, begun = monitor.iterations_left(late, 1e-8)
+    assert left == pytest.approx(4) and begun
+    even = [(k, 10.0 ** -(k / 2)) for k in range(9)]
+    left, begun = monitor.iterations_left(even, 1e-8)
+    assert left == pytest.approx(7) and begun  # of 8: some digits count as gained before the first
+    left, begun = monitor.iterations_left(late[:5], 1e-8)
+    assert left > 100 and not begun
+    assert monitor.iterations_left([(0, 1.0), (3, 0.0)], 1e-8)[0] <= 0

@@ -18,6 +18,7 @@ from finelu.result import Status
 # How many times longer than the alternative an attempt must be expected to take to be given up: one that has spent
 # BUDGET of the time of the alternative, and how much more one that has just begun. Most gain more digits later on.
 GAIN, CAUTION, BUDGET = 1.5, 8.0, 0.25
+BEGUN = 0.05  # of the digits wanted, from which on the residual has begun to fall
 PRIOR = 1 / 30  # of the digits wanted, that count as gained before the first iteration
 LEAST = 3  # iterations before anything is expected
 STILL, CYCLES = 1e-3, 3  # part of the residual that this many cycles of a restarted method must take away
@@ -63,6 +64,7 @@ class SwitchMonitor:
         self.watch, self.norm_callback = watch, norm_callback
         self.first: float | None = None
         self.smallest = math.inf
+        self.norms: list[tuple[int, float]] = []  # of looks, each with the smallest norm until then
         self.restarted = method != "refinement" and METHODS.registered[method].restarts
         self.seen = 0, math.inf  # the iteration of the last test for stagnation of cycles, and the smallest norm then
         self.next = LEAST  # the iteration of the next comparison
@@ -83,6 +85,8 @@ class SwitchMonitor:
             self.first, self.seen = norm, (iteration, norm)
         if norm < self.smallest:  # False for NaN
             self.smallest = norm
+        if self.left:
+            self.norms.append((iteration, self.smallest))
         if self.restarted and iteration >= self.seen[0] + CYCLES * CYCLE:
             if self.smallest > (1 - STILL) * self.seen[1]:
                 self.status, self.why = Status.STAGNATED, f"{CYCLES} cycles took nothing off the residual"
@@ -91,10 +95,9 @@ class SwitchMonitor:
         if iteration < self.next or not self.left or self.target == 0:
             return False
         self.next, elapsed = math.floor(1.1 * iteration) + 1, iteration * self.step
-        wanted = math.log(max(self.first / self.target, 1.0))
-        gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
-        rest = elapsed * (wanted / (gained + PRIOR * wanted) - 1)
-        self.change = better(self.costs, self.left, elapsed, rest)
+        more, begun = iterations_left(self.norms, self.target)
+        rest = more * self.step
+        self.change = better(self.costs, self.left, elapsed, rest, begun=begun)
         if self.change is None:
             return False
         self.why = f"given up: it was expected to take {rest:.2g} s more"
@@ -111,12 +114,15 @@ class SwitchMonitor:
         return stop
 
 
-def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float) -> str | None:
-    """The rung to change to instead of going on for `rest` more seconds, after iterations of `elapsed`; None: go on.
+def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float, *, begun: bool = True) -> str | None:
+    """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
 
     The fill of the direct solve is counted once that costs little compared with `rest`.
+    begun : whether the residual has begun to fall. Before, `rest` tells little, and the count waits until iterations
+        have taken as long as it takes.
     """
-    if "direct" in left and not costs.counted and _pays(costs, elapsed, rest):
+    known = begun or elapsed >= costs.analysis_seconds
+    if "direct" in left and not costs.counted and known and _pays(costs, elapsed, rest):
         costs.order()
         if _pays(costs, elapsed, rest):
             costs.count_fill()
@@ -130,6 +136,24 @@ def _pays(costs: Costs, elapsed: float, rest: float) -> bool:
     """Whether to go on with the count of the fill."""
     counting = costs.counting()
     return costs.in_time(counting) and (counting == 0 or worth(counting, elapsed, rest))
+
+
+def iterations_left(norms: Sequence[tuple[int, float]], target: float) -> tuple[float, bool]:
+    """The expected iterations that are left, and whether the residual has begun to fall.
+
+    norms : some iterations, from the first on, and the smallest residual norm until each.
+    It is the less of two: at the mean rate of all iterations, and at that of their later half, since the residual for a
+    smooth b falls only after iterations have crossed the mesh.
+    """
+    first, (last, least) = norms[0][1], norms[-1]
+    wanted = math.log(max(first / target, 1.0))
+    gained = math.log(first / least) if least > 0 else wanted
+    left = last * (wanted / (gained + PRIOR * wanted) - 1)
+    half, before = max(seen for seen in norms if 2 * seen[0] <= last)
+    lately = math.log(before / least) if least > 0 else wanted
+    if lately > 0:
+        left = min(left, (wanted - gained) * (last - half) / lately)
+    return left, gained >= BEGUN * wanted
 
 
 def worth(cost: float, elapsed: float, rest: float) -> bool:
