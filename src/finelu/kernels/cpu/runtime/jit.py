@@ -39,7 +39,10 @@ def nested(function: Callable) -> Callable:
     def refused(*_: object, **__: object) -> None:
         raise TypeError(f"{function.__name__} has no entry for Python: only kernels call it")
 
-    kernel._compile_for_args = refused
+    def add(result: CompileResult) -> None:
+        kernel.overloads[tuple(result.signature.args)] = result  # and no entry, which would be null
+
+    kernel._compile_for_args, kernel.add_overload = refused, add
     return kernel
 
 
