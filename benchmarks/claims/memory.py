@@ -9,6 +9,7 @@ no request is hidden by memory that was free before. A itself does not count. Li
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -27,6 +28,7 @@ from benchmarks.harness.options import add_options, command
 from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.suite import names_of, suite
 from benchmarks.harness.table import mean, table
+from finelu.compiling import compile_seconds
 
 NAMES = ("ani7", "cage11", "topopt3d_060", "of_squareBend_p", "poisson7:60")
 SMALL = "poisson7:8"
@@ -65,10 +67,14 @@ def factor(recipe: str, name: str, folder: Path | None) -> None:
     RECIPES[recipe](small.nnz).factor(small)
     (problem,) = suite(folder, [name])
     S = problem.load()
-    Path("/proc/self/clear_refs").write_text("5")
-    before = status("VmRSS")
-    F = RECIPES[recipe](S.nnz).factor(S)
-    peak, kept = status("VmHWM") - before, status("VmRSS") - before
+    compiled = -1.0
+    while compiled != compile_seconds():  # again, if that took memory
+        F, compiled = None, compile_seconds()
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")
+        before = status("VmRSS")
+        F = RECIPES[recipe](S.nnz).factor(S)
+        peak, kept = status("VmHWM") - before, status("VmRSS") - before
     print(json.dumps({"peak": peak / S.nnz, "kept": kept / S.nnz, "nnz": int(getattr(F, "nnz", 0)) / S.nnz}))
 
 

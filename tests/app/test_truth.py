@@ -414,8 +414,8 @@ def test_x_recipe_and_residual_are_of_one_attempt(everywhere, meanwhile):
     meanwhile(ladder, rungs=lambda traits: rungs)
     original = ladder.Ladder._improve
 
-    def improve(self, column, rung, left, start):
-        found, switch = original(self, column, rung, left, start)
+    def improve(self, column, rung, left):
+        found, switch = original(self, column, rung, left)
         if rung == "threshold":
             found = type(found)(
                 column.x, Status.STAGNATED, 1, found.residual_norm * 10, found.history, recurrence=found.history

@@ -58,7 +58,7 @@ PROGRAMS = {
     "parilut_steps": (parilut_steps, ["--cpu", "--matrices", ONE, "--threads", "1,2"], {"ParICT", "ParILUT"}),
     "regret": (
         regret,
-        [FOLDER, "--matrices", "poisson", *ONE_THREAD],
+        [FOLDER, "--matrices", "poisson", "--seconds", "900", *ONE_THREAD],  # its solvers may have to be compiled
         {"finelu.solve", "IC0() cg", "SparseLU()", "splu"},
     ),
     "robustness": (robustness, [FOLDER, "--solvers", "MultilevelILU,ILU0,spilu", *ONE_THREAD], {"ILU0", "spilu"}),

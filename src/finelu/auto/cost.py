@@ -45,9 +45,7 @@ METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expecte
 ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
 USABLE = 0.8  # part of the free memory that factors may take
 INDEX = 8  # bytes that an entry of factors takes in addition to its value
-LEAST_FILL = (
-    3  # entries of complete factors, at least, as a multiple of those of A, where more than a count is compared
-)
+LEAST_FACTORS = 3  # entries that complete factors are expected to have at least, as a multiple of those of A
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
 
 
@@ -118,10 +116,10 @@ class Costs:
         if self.ordered and self.light is not None:
             return 0.0
         if self.job is None:
-            least = self._of(Fill(LEAST_FILL * self.traits.nnz, 0.0))
-            return (
-                self.analysis_seconds + least + (0.0 if self._by_amd else RATES.metis * self.traits.nnz)
-            )  # a matching
+            row, entry, _ = SECONDS["superlu"]
+            least = row * self.traits.n + entry * LEAST_FACTORS * self.traits.nnz
+            matched = 0.0 if self._by_amd else RATES.metis * self.traits.nnz
+            return self.analysis_seconds + matched + least
         fill, symmetric = self.job.found()[2], is_mirrored(self.A)
         real = symmetric and not self.traits.complex
         if not self.job.goes_on or may_be_by_blocks(self.traits, symmetric=symmetric, real=real, fill=fill):
