@@ -286,6 +286,8 @@ def test_info_names_what_a_maintainer_asks_for(capsys, monkeypatch):
 def test_info_names_a_package_that_is_installed_for_cuda_12(capsys, monkeypatch, tmp_path):
     run(capsys, "info")  # imports all that it needs
     (tmp_path / "cupy.py").touch()
+    monkeypatch.setitem(sys.modules, "cupy", None)  # so that the module of this test is forgotten at its end
+    del sys.modules["cupy"]
     (tmp_path / "cupy_cuda12x-14.0.1.dist-info").mkdir()
     (tmp_path / "cupy_cuda12x-14.0.1.dist-info" / "METADATA").write_text("Name: cupy-cuda12x\nVersion: 14.0.1\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
