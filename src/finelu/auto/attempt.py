@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,17 @@ class RightHandSide:
         self.status, self.verdict = Status.BREAKDOWN, ""
         self.evidence: Evidence | None = None
         self.x, self.size, self.history, self.recurrence = namespace(b).zeros_like(b), scale, [scale], [scale]
+
+
+def joined(first: RightHandSide | Solution, second: Solution) -> Solution:
+    """The second solution, from the x of the first, with the iterations and attempts of both."""
+    return replace(
+        second,
+        iterations=first.iterations + second.iterations,
+        history=np.append(first.history, second.history[1:]),
+        recurrence=np.append(first.recurrence, second.recurrence[1:]),
+        attempts=(*first.attempts, *second.attempts),
+    )
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,6 @@ class SwitchMonitor:
         self.step = costs.of_iteration(method, entries)
         self.scale, self.target = scale, target
         self.watch, self.norm_callback = watch, norm_callback
-        self.first: float | None = None
         self.smallest = math.inf
         self.norms: list[tuple[int, float]] = []  # of looks, each with the smallest norm until then
         self.restarted = method != "refinement" and METHODS.registered[method].restarts
@@ -81,8 +80,8 @@ class SwitchMonitor:
         if late:
             self.status, self.why = Status.OUT_OF_TIME, "the time limit was reached"
             return True
-        if self.first is None:
-            self.first, self.seen = norm, (iteration, norm)
+        if self.seen[1] == math.inf:
+            self.seen = iteration, norm
         if norm < self.smallest:  # False for NaN
             self.smallest = norm
         if self.left:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu.auto.attempt import joined
 from finelu.matrix import CSR
 from finelu.matrix.vectors import as_dtype, underflows
 from finelu.result import Solution, Status
@@ -34,10 +35,6 @@ def may_need_double(solution: Solution, b: Any) -> bool:
 def after(first: Solution, second: Solution) -> Solution:
     """The second solution, in double precision from the x of the first, with the iterations and attempts of both."""
     return replace(
-        second,
-        iterations=first.iterations + second.iterations,
-        history=np.append(first.history, second.history[1:]),
-        recurrence=np.append(first.recurrence, second.recurrence[1:]),
+        joined(first, second),
         seen=(*second.seen, "single precision was not enough; then A and b were taken in double"),
-        attempts=first.attempts + second.attempts,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from finelu.auto.cost import RATES, SECONDS
-from finelu.auto.monitor import LEAST, PRIOR, worth
+from finelu.auto.monitor import LEAST, iterations_left, worth
 from finelu.auto.rates import current_on_gpu
 from finelu.device import on_gpu
 from finelu.errors import counted
@@ -124,9 +124,9 @@ class Ageing:
     def solved_with_old(self, iterations: int, gained: float) -> None:
         """Record iterations with old factors that took the logarithm `gained` off the residual."""
         expected = self.expected(gained)
-        more = max(
-            iterations - (expected if expected < math.inf else 1.0), 0.0
-        )  # an update then shows what is expected
+        if expected == math.inf:  # an update then shows what is expected
+            expected = 1.0
+        more = max(iterations - expected, 0.0)
         self._seen(more, gained)
         self.spent, self.age = self.spent + more, self.age + 1
 
@@ -160,22 +160,21 @@ class Patience:
 
     def __init__(self, target: float, ageing: Ageing, *, old: bool):
         self.target, self.ageing, self.old = target, ageing, old
-        self.first, self.smallest = math.nan, math.inf
+        self.norms: list[tuple[int, float]] = []  # of looks, each with the smallest norm until then
         self.change: str | None = None
         self.why = ""
 
     def __call__(self, iteration: int, norm: float) -> bool:
-        if math.isnan(self.first):
-            self.first = norm
-        if norm < self.smallest:  # False for NaN
-            self.smallest = norm
-        if iteration < LEAST or not 0 < self.target < self.first:
+        least = self.norms[-1][1] if self.norms else math.inf
+        self.norms.append((iteration, norm if norm < least else least))  # not a NaN
+        first, smallest = self.norms[0][1], self.norms[-1][1]
+        if iteration < LEAST or not 0 < self.target < first:
             return False
-        wanted = logarithm(self.first, self.target)
-        gained = math.log(self.first / self.smallest) if self.smallest > 0 else wanted
-        rest = iteration * (wanted / (gained + PRIOR * wanted) - 1)
-        expected, price = self.ageing.expected, self.ageing.price
-        cost = price + expected(wanted - gained) if self.old else FRESH * (price + expected(wanted))
+        (rest, _), expected, price = iterations_left(self.norms, self.target), self.ageing.expected, self.ageing.price
+        if self.old:
+            cost = price + expected(logarithm(smallest, self.target))
+        else:
+            cost = FRESH * (price + expected(logarithm(first, self.target)))
         if not worth(cost, iteration, rest):
             return False
         self.change = "update"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
-from finelu.auto.attempt import Iterations, RightHandSide
+from finelu.auto.attempt import Iterations, RightHandSide, joined
 from finelu.auto.choose import recipe_asked
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
@@ -376,17 +376,6 @@ class Sequence:
             start = min([1.0, solution.history[0] / norm(b), *(attempt.residual for attempt in before)])
             self._ageing.solved(done.iterations, logarithm(start, done.residual), logarithm(1.0, self.rtol))
         return solution
-
-
-def joined(rhs: RightHandSide, found: Solution) -> Solution:
-    """The solution of a step with the tries before it."""
-    return replace(
-        found,
-        iterations=rhs.iterations + found.iterations,
-        history=np.append(rhs.history, found.history[1:]),
-        recurrence=np.append(rhs.recurrence, found.recurrence[1:]),
-        attempts=(*rhs.attempts, *found.attempts),
-    )
 
 
 def _seconds_since(start: float, compiled: float) -> float:
