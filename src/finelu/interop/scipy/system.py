@@ -30,13 +30,13 @@ class System:
         self.S, self.n, self.dtype = S, S.shape[0], S.dtype
 
     @classmethod
-    def of(cls, A: Any, converted: str, not_square: str) -> System:
-        """The system with any A that SciPy takes; called by a public function.
+    def of(cls, A: Any, converted: str, not_square: str, depth: int) -> System:
+        """The system with any A that SciPy takes.
 
-        converted : the text of the SparseEfficiencyWarning for a format other than CSR and CSC.
+        converted, depth : as in `compressed`.
         not_square : that of the MatrixError, with {} for the shape.
         """
-        A = compressed(A, converted, depth=5)
+        A = compressed(A, converted, depth)
         if A.ndim != 2 or A.shape[0] != A.shape[1]:
             raise MatrixError(not_square.format(A.shape))
         if not A.has_canonical_format:
