@@ -9,6 +9,7 @@ often the host looks.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,8 @@ class Loop(Measures):
         watch: Watch,
     ):
         self.method, self.system, self.comm = method, system, system.comm
-        self.rtol, self.atol = rtol, atol = number("rtol", rtol), number("atol", atol)
+        rtol, atol = number("rtol", rtol, infinite=True), number("atol", atol, infinite=True)
+        self.rtol, self.atol = rtol, atol = min(rtol, sys.float_info.max), atol  # Inf times a norm of 0 would be NaN
         self.maxiter = 10 * system.unknowns if maxiter is None else count("maxiter", maxiter, 0)
         self.callback, self.watch = callback, watch
         self.xp, self.decides, self.kernels = system.xp, system.decides, system.kernels
@@ -340,7 +342,7 @@ class Loop(Measures):
         whose_norm = math.nan if self.method.stationary and x is not self.x else residual_norm
         history, recurrence = self._histories(whose_norm)
         return Solution(
-            x=x.reshape(self.system.shape),
+            x=x,
             status=status,
             iterations=self.iterations,
             residual_norm=residual_norm * self.scale,

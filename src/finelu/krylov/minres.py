@@ -9,6 +9,7 @@ import numpy as np
 
 from finelu.device import namespace
 from finelu.kernels.monitor import BETA_1, COS, COS_OLD, INVERSE, PHI_BAR, SCALE
+from finelu.krylov import conventions
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
 from finelu.krylov.symmetry import symmetric
@@ -18,7 +19,11 @@ from finelu.result import Solution, Status
 class MINRES(Method):
     """Solve A x = b for a Hermitian, possibly indefinite A by preconditioned MINRES.
 
-    Arguments as in `finelu.krylov`; M must be Hermitian positive definite. It minimizes the residual in the norm of M.
+    Arguments as in `finelu.krylov`, and
+    shift : a real number; (A - shift I) x = b is solved.
+    show : True prints the norm of each iteration, and how the solve ended, to stdout.
+    check : True raises MatrixError, a ValueError, where the status would be NOT_SYMMETRIC.
+    M must be Hermitian positive definite. It minimizes the residual in the norm of M.
     The convergence test uses the 2-norm of the residual itself, which is updated along with x. callback(x) is called
     after each iteration. Cost of an iteration: one product with A, one with M, two dot products, a norm and two passes
     over vectors; memory 11 vectors. Before the first iteration A and M are each applied once more to test their
@@ -29,6 +34,7 @@ class MINRES(Method):
     """
 
     needs = "hermitian"
+    conventions = conventions.MINRES
 
     @staticmethod
     def iterate(loop: Loop) -> Solution:

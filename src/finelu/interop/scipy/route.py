@@ -118,12 +118,12 @@ def _planned(A: Columns, by_rows: bool) -> Plan:
 def _by_klu(plan: Plan, library: klu.KLU, equation: Equation) -> tuple[Any, float]:
     A, trans = equation.columns, "T" if equation.by_rows else "N"
     if not plan.turn.acquire(blocking=False):  # another thread solves with it
-        another = klu.KLU(A, klu.AMD).factor(A, SINGULAR)
+        another = klu.KLU(A, klu.AMD).factor(A, lambda: SINGULAR)
         return equation.refined(partial(another.solve, trans=trans))
     try:
         if plan.values is None or not np.array_equal(plan.values, A.data):
             plan.values = None
-            library.factor(A, SINGULAR)
+            library.factor(A, lambda: SINGULAR)
             plan.values = A.data.copy()
         return equation.refined(partial(library.solve, trans=trans))
     finally:
