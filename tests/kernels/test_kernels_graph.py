@@ -1,4 +1,5 @@
-"""Transposes, other orders, symmetric graphs, minimum degree: against the specification, and by definition."""
+"""Transposes, other orders, small entries, symmetric graphs, parts, minimum degree: against the specification, and by
+definition."""
 
 import numpy as np
 import pytest
@@ -132,6 +133,39 @@ def test_a_matrix_in_another_order_by_columns(dtype, A, seed):
         np.testing.assert_array_equal(mine, its)
     want = (A.toarray()[np.ix_(rows, columns)] * scales[0][:, None] * scales[1]).astype(dtype)
     np.testing.assert_array_equal(sp.csc_matrix((values, places, starts), A.shape).toarray(), want)
+
+
+@pytest.mark.parametrize("drop_tol", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+@PATTERNS
+@given(A=patterns(), seed=st.integers(0, 99))
+def test_a_matrix_without_small_entries(dtype, drop_tol, A, seed):
+    A, rng = A.astype(dtype), np.random.default_rng(seed)
+    scales = [np.exp2(rng.integers(-3, 4, A.shape[0])).astype(A.data.real.dtype) for _ in range(2)]
+    arguments = A.indptr, A.indices, A.data
+    got, want = (form.graph.without_small(*arguments, *scales, drop_tol) for form in (cpu, reference))
+    for mine, its, argument in zip(got, want, arguments, strict=True):
+        assert mine.dtype == its.dtype and (mine is argument) == (its is argument)
+        np.testing.assert_array_equal(mine, its)
+    assert drop_tol or got[2] is A.data
+    before, after = (abs(sp.csr_matrix(M, A.shape).toarray()) for M in (A, got[::-1]))
+    size = before * scales[0][:, None] * scales[1]
+    large = size > drop_tol * np.minimum(size.max(axis=1)[:, None], size.max(axis=0)) * (1 + 1e-6)
+    np.testing.assert_array_equal(after[large], before[large])
+    assert drop_tol == 1 or (before.any(axis=1) == after.any(axis=1)).all()
+    assert drop_tol == 1 or (before.any(axis=0) == after.any(axis=0)).all()
+
+
+@PATTERNS
+@given(A=patterns(), seed=st.integers(0, 2**16))
+def test_the_first_entry_between_parts(A, seed):
+    n, rng = A.shape[0], np.random.default_rng(seed)
+    count = int(rng.integers(1, 6))
+    parts = np.sort(rng.integers(0, n + 1, count + 1))
+    parts[0] = 0
+    above = np.array([rng.integers(t + 1, count) if t + 1 < count and rng.random() < 0.7 else -1 for t in range(count)])
+    got, want = (form.fill.first_coupling(parts, above, A.indptr, A.indices) for form in (cpu, reference))
+    assert got == want
 
 
 @PATTERNS

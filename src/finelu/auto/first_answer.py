@@ -189,9 +189,9 @@ class FirstAnswer:
         if not columns.diagonal().all() and structural_rank(columns) < columns.shape[0]:  # SuperLU fails for it
             raise FineluError(singular)
         if self.recipe.ordering == COLAMD:
-            return SuperLU(columns, singular, permc_spec="COLAMD")
+            return SuperLU(columns, lambda: singular, permc_spec="COLAMD")
         symmetric: dict[str, Any] = {"options": {"SymmetricMode": True}, "diag_pivot_thresh": PIVOT}
-        return SuperLU(columns, singular, permc_spec="MMD_AT_PLUS_A", **symmetric)
+        return SuperLU(columns, lambda: singular, permc_spec="MMD_AT_PLUS_A", **symmetric)
 
     def _solve(self, b: Any, F: SuperLU | None, made: float) -> Solution | None:
         """The solution for a column, None if it does not pass the test.

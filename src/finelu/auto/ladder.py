@@ -183,7 +183,7 @@ class Ladder:
         if self.most == 0:
             return replace(self.nothing(b, Status.MAX_ITERATIONS, length), x=rhs.x)
         left = [rung] if rung else [name for name in self.rungs if name not in self.broken]
-        with limited(self.costs.deadline):
+        with limited(self.costs.deadline), self.A.unchanged(self.traits.mirrored):  # until solve returns
             try:
                 if self.solvability.may_be_singular and (evidence := self._off_range(rhs)) is not None:
                     return self._least_squares(rhs, evidence, guess=rhs.x if rhs.size < scale else None)
@@ -318,8 +318,7 @@ class Ladder:
         start, made, first = now(), 0.0, self._name(rung)
         if rung not in self.factors:
             try:
-                with self.A.unchanged(self.traits.mirrored):  # until solve returns
-                    outcome = self._factor(rung)
+                outcome = self._factor(rung)
             except OutOfTime as error:
                 outcome, rhs.status = str(error), Status.OUT_OF_TIME
             made = now() - start

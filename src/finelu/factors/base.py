@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from copy import deepcopy
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from finelu.matrix import as_csr, as_large, dense_numbers, norm, on_pattern
 
 TRANSPOSES = ("N", "T", "H")
 TRIAL_SEED = 7  # of the random vector, the same in every run
+KEPT = 2**12  # numbers of a trial, up to which they are kept for the next
 SAFE_NORM = 1e30  # up to which the norm of a residual does not overflow unless it is as good as infinite
 USELESS = 10.0  # a trial residual: of some 200 factors of real matrices none with more served, none with less did harm
 
@@ -299,8 +301,14 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) ->
 def trial_vector(A: CSR) -> Any:
     """The y (n,) of `trial_residual`, of A's dtype and on its device."""
     most = 2.0 ** -(4 * kernels_for(A.data).indices.longest(A.indptr)).bit_length()  # so that no sum of v overflows
-    y = np.random.default_rng(TRIAL_SEED).uniform(-most, most, A.n).astype(A.data.real.dtype).astype(A.dtype)
-    return namespace(A.data).asarray(y)
+    random = _random(A.n) if A.n <= KEPT else _random.__wrapped__(A.n)
+    return namespace(A.data).asarray((most * random).astype(A.data.real.dtype).astype(A.dtype))
+
+
+@lru_cache(8)
+def _random(n: int) -> Any:
+    """(n,) : numbers between -1 and 1, the same in every run; kept for small n, where a generator takes longer."""
+    return np.random.default_rng(TRIAL_SEED).uniform(-1, 1, n)
 
 
 def unstable(size: float) -> str:

@@ -119,13 +119,20 @@ def without_zeros(A: CSR) -> CSR:
     For complete factors, where stored zeros only add fill; in incomplete factorizations they are entries by definition.
     Cost: one pass over the values.
     """
-    stored = namespace(A.data).count_nonzero(A.data)
-    if int(stored) == A.nnz:
-        return A
+    return nonzero_entries(A)[0]
+
+
+def nonzero_entries(A: CSR) -> tuple[CSR, np.ndarray | None]:
+    """`without_zeros`, and the places (nnz,) of its entries among those of A; None if A stores no zeros."""
+    if int(namespace(A.data).count_nonzero(A.data)) == A.nnz:
+        return A, None
     A = A.on(np)
-    kept = np.flatnonzero(A.data)
+    kept = np.flatnonzero(A.data != 0)
     indptr = np.searchsorted(kept, A.indptr).astype(A.indptr.dtype)
-    return as_csr(sp.csr_matrix((A.data[kept], A.indices[kept], indptr), shape=A.shape), diagonal=False)
+    on_diagonal = (A.diag >= 0) & (A.data[A.diag] != 0)
+    diag = np.where(on_diagonal, np.searchsorted(kept, A.diag), -1).astype(A.diag.dtype)
+    S = CSR(indptr, A.indices[kept], A.data[kept], diag)
+    return S.with_index(np.int32 if max(S.n, S.nnz) <= INT32_LIMIT else np.int64), kept
 
 
 def lower_triangle(A: CSR) -> tuple[CSR, Any]:

@@ -1,4 +1,5 @@
-"""Transposes; blocks; matrices from triangles, or in another order; the graph of A + A^T; level sets. On one thread."""
+"""Transposes; blocks; matrices from triangles, in another order, or without small entries; the graph of A + A^T; level
+sets. On one thread."""
 
 from __future__ import annotations
 
@@ -130,6 +131,64 @@ def arranged_columns(indptr, indices, data, rows, columns, row_scale, column_sca
     for j in range(n, 0, -1):
         starts[j] = starts[j - 1]
     starts[0] = 0
+
+
+def without_small(indptr, indices, data, row_scale, column_scale, drop_tol):
+    """(indptr, indices, data) of a square matrix without its small entries off the diagonal; the arguments
+    themselves if it has none.
+
+    Small : row_scale_i |a_ij| column_scale_j is at most drop_tol min(r_i, c_j), where r_i and c_j are the largest of
+    these products in row i and column j. So no row and no column loses its largest entry.
+    row_scale, column_scale (n,) : in the real dtype of `data`. Cost: two passes over the entries, or three.
+    """
+    n = indptr.size - 1
+    starts, limits = np.zeros(n + 1, np.int64), np.zeros((2, n), row_scale.dtype)
+    scaled = indptr, indices, data, row_scale, column_scale
+    _largest_scaled(*scaled, row_scale.dtype.type(drop_tol), limits)
+    _large_starts(*scaled, limits, starts)
+    if starts[-1] == indices.size:
+        return indptr, indices, data
+    columns, values = np.empty(starts[-1], indices.dtype), np.empty(starts[-1], data.dtype)
+    _large_entries(*scaled, limits, columns, values)
+    return starts, columns, values
+
+
+@compiled
+def _largest_scaled(indptr, indices, data, row_scale, column_scale, drop_tol, limits):
+    """limits (2, n) : zeros; out, drop_tol times the largest of each row, and of each column, scaled."""
+    for i in range(row_scale.size):
+        largest = limits[0, i]
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            j = np.uint64(indices[p])
+            size = abs(data[p]) * row_scale[i] * column_scale[j]
+            largest = max(largest, size)
+            limits[1, j] = max(limits[1, j], size)
+        limits[0, i] = largest
+    limits *= drop_tol
+
+
+@compiled
+def _large_starts(indptr, indices, data, row_scale, column_scale, limits, starts):
+    for i in range(row_scale.size):
+        found = 0
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            j = np.uint64(indices[p])
+            size = abs(data[p]) * row_scale[i] * column_scale[j]
+            found += not size <= min(limits[0, i], limits[1, j]) or indices[p] == i
+        starts[i + 1] = starts[i] + found
+
+
+@compiled
+def _large_entries(indptr, indices, data, row_scale, column_scale, limits, columns, values):
+    q = np.uint64(0)
+    for i in range(row_scale.size):
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            j = np.uint64(indices[p])
+            size = abs(data[p]) * row_scale[i] * column_scale[j]
+            if not size <= min(limits[0, i], limits[1, j]) or indices[p] == i:
+                columns[q] = indices[p]
+                values[q] = data[p]
+                q += ONE
 
 
 @compiled

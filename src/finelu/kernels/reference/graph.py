@@ -1,4 +1,5 @@
-"""Transposes; blocks; matrices in another order, by columns; the graph of A + A^T. The specification."""
+"""Transposes; blocks; matrices in another order, by columns, or without small entries; the graph of A + A^T. The
+specification."""
 
 from __future__ import annotations
 
@@ -64,6 +65,28 @@ def arranged_columns(indptr, indices, data, rows, columns, row_scale, column_sca
                 places[found], values[found] = i, data[p] * row_scale[i] * column_scale[j]
                 found += 1
         starts[j + 1] = found
+
+
+def without_small(indptr, indices, data, row_scale, column_scale, drop_tol):
+    """(indptr, indices, data) of a square matrix without its small entries off the diagonal; the arguments
+    themselves if it has none.
+
+    Small : row_scale_i |a_ij| column_scale_j is at most drop_tol min(r_i, c_j), where r_i and c_j are the largest of
+    these products in row i and column j.
+    row_scale, column_scale (n,) : in the real dtype of `data`.
+    """
+    n = indptr.size - 1
+    rows = np.repeat(np.arange(n), np.diff(indptr))
+    size = abs(data) * row_scale[rows] * column_scale[indices]
+    limits = np.zeros((2, n), row_scale.dtype)
+    for i, j, s in zip(rows, indices, size, strict=True):
+        limits[0, i], limits[1, j] = max(limits[0, i], s), max(limits[1, j], s)
+    limits *= row_scale.dtype.type(drop_tol)
+    large = ~(size <= np.minimum(limits[0, rows], limits[1, indices])) | (rows == indices)
+    if large.all():
+        return indptr, indices, data
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rows[large], minlength=n))]).astype(np.int64)
+    return starts, indices[large], data[large]
 
 
 def symmetric_graph(indptr, indices, starts, columns):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -93,7 +94,9 @@ class KLU(Library):
     def _analysed(self, n: int, ordering: int) -> _Analysis:
         analysis = _Analysis(self._new(ordering))
         analyse = analysis.solver.analyze_given if ordering == GIVEN else analysis.solver.analyze
-        self._called(analysis.solver, "symbolic", "A is singular, as its pattern shows.", analyse, n, *self._pattern)
+        self._called(
+            analysis.solver, "symbolic", lambda: "A is singular, as its pattern shows.", analyse, n, *self._pattern
+        )
         return analysis
 
     @property
@@ -101,8 +104,8 @@ class KLU(Library):
         """Whether `factor` may begin: its expected time, if known, fits the caller's remaining time."""
         return self.expected is None or self.expected.flops <= KLU_RATE * deadline.remaining()
 
-    def factor(self, columns: Columns, singular: str) -> KLU:
-        """Factor a matrix of the analysed pattern.  singular : the text of the error for a singular A."""
+    def factor(self, columns: Columns, singular: Callable[[], str]) -> KLU:
+        """Factor a matrix of the analysed pattern.  singular : gives the text of the error."""
         values = columns.data.astype(np.complex128 if self._complex else np.float64, copy=False)
         if not self.has_time:
             raise OutOfTime
@@ -112,17 +115,17 @@ class KLU(Library):
         self.nnz = int(numeric.lnz + numeric.unz + numeric.nzoff) - columns.shape[0]
         return self
 
-    def _called(self, solver: Any, made: str, singular: str, function: Any, *arguments: Any) -> None:
+    def _called(self, solver: Any, made: str, singular: Callable[[], str], function: Any, *arguments: Any) -> None:
         """Call nbklu.
 
-        made : the attribute of the solver that the call sets.  singular : the text of the error for a singular A.
+        made : the attribute of the solver that the call sets.  singular : gives the text of the error for a singular A.
         """
         try:
             function(*arguments)
         except self._library.KLUException as error:
             setattr(solver, made, None)  # it is null, and freeing null would end the process
             if isinstance(error, self._library.KLUSingularException):
-                raise SingularMatrix(singular) from error
+                raise SingularMatrix(singular()) from error
             if isinstance(error, self._library.KLUOutOfMemoryException | self._library.KLUTooLargeException):
                 raise MemoryError(f"SparseLU: KLU is out of memory ({error})") from error
             raise FineluError(f"SparseLU: KLU gave up: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,7 +29,7 @@ class Library:
     symmetric : whether only one triangle is read.
     replaced : the number of pivots that the library replaced by larger ones.
     nnz : the number of entries of the factors without a unit diagonal.
-    `factor(columns, singular)` may be called again; `singular` is the text of the error for a singular A.
+    `factor(columns, singular)` may be called again; `singular()` is the text of the error for a singular A.
     `solve(r, trans)` expects r (n,) or (n, k) on the host.
     """
 
@@ -47,7 +48,7 @@ class Library:
         same = zip(self._pattern, (columns.indptr, columns.indices), strict=True)
         return self._complex == (columns.dtype.kind == "c") and all(a is b or np.array_equal(a, b) for a, b in same)
 
-    def factor(self, columns: Columns, singular: str) -> Library:
+    def factor(self, columns: Columns, singular: Callable[[], str]) -> Library:
         raise NotImplementedError
 
     def solve(self, r: Any, trans: str) -> Any:

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
@@ -119,8 +119,8 @@ class Pardiso(Library):
         self._long = rows.nnz > LONG_ENTRIES
         self._turns = threading.Lock()  # a call keeps its state in memory of the factors, so calls take turns
 
-    def factor(self, columns: Columns, singular: str) -> Pardiso:
-        """Factor a matrix of the analysed pattern.  singular : the text of the error for a singular A."""
+    def factor(self, columns: Columns, singular: Callable[[], str]) -> Pardiso:
+        """Factor a matrix of the analysed pattern.  singular : gives the text of the error."""
         values = columns.data[self._places]
         values[self._gaps] = 0
         with self._turns:
@@ -128,7 +128,7 @@ class Pardiso(Library):
             kinds = [OF_COMPLEX[kind] if self._complex else kind for kind in self._kinds(columns)]
             made = leavable(self._called.factored_as, kinds, freed=self._freed) if self._long else None
             if not (self._called.factored_as(kinds) if made is None else made):
-                raise SingularMatrix(singular)
+                raise SingularMatrix(singular())
             self.nnz, self.replaced = self._called.nnz, self._called.replaced
         return self
 

@@ -35,7 +35,7 @@ from finelu.preconditioners.multilevel.dense import (
     to_matching,
     without_rounding,
 )
-from finelu.preconditioners.multilevel.level import DenseRest, Level, factored
+from finelu.preconditioners.multilevel.level import SCHUR_TOL, DenseRest, Level, factored
 from finelu.preconditioners.multilevel.order import Order, advice, definite_scale, kind_of, order_of, transposed
 from finelu.preconditioners.multilevel.settings import Settings
 from finelu.preconditioners.multilevel.variants import Complete, Variant, complete_of, variants_of
@@ -210,8 +210,11 @@ class MultilevelFactors(Factors):
     def _order_for(self, variant: Variant) -> Order | None:
         """The order of the first level, if another variant can take it, too."""
         order, tried = self._first, self._variant
-        bounded = order is not None and order.bounded and variant.limits.fill != tried.limits.fill
-        return None if bounded or variant.matching != tried.matching else order
+        fits = order is not None and not (
+            (order.bounded and variant.limits.fill != tried.limits.fill)
+            or (order.partial and variant.limits.drop_tol != tried.limits.drop_tol)
+        )
+        return order if fits and variant.matching == tried.matching else None
 
     @property
     def _most(self) -> int | None:
@@ -296,7 +299,9 @@ class MultilevelFactors(Factors):
                 S, scale = S.on(np), to_host(scale)
             kept = None if facts or self._first is None or self._first.at_once != at_once else self._first
             try:
-                order, scales, matched = order_of(recipe, S, kind, scale, rows, not facts, kept, at_once, limits.fill)
+                order, scales, matched, large = order_of(
+                    recipe, S, kind, scale, rows, not facts, kept, at_once, SCHUR_TOL * limits.drop_tol, limits.fill
+                )
             except ZeroPivot:
                 if S.n > max(HOST_MOST, recipe.dense_size):
                     raise
@@ -304,7 +309,9 @@ class MultilevelFactors(Factors):
             if not facts:
                 self._first = order
             how = independent.factored if at_once else partial(factored, work=partial(self._work, A))
-            level, rest, left = how(recipe, S, kind, order, scales, limits, condest, rows, self._low_memory, left_over)
+            own = limits._replace(fill=limits.fill * S.nnz / max(large.nnz, 1))  # relative to the mean row of S
+            S = large
+            level, rest, left = how(recipe, S, kind, order, scales, own, condest, rows, self._low_memory, left_over)
             if level is None:
                 break
             self._require_fewer(A, rest)

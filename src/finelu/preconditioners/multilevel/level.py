@@ -70,8 +70,11 @@ def factored(
     least = NOISE * np.finfo(A.dtype).eps  # smaller pivots are rounding of entries of about 1
     kernels = kernels_for(A.data)
     facts: dict[str, Any] = {"n": A.n, "nnz_A": A.nnz, "interface": A.n - interface}
+    parts, above = order.starts, order.above
+    if order.partial and kernels.fill.first_coupling(parts, above, A.indptr, A.indices)[0] >= 0:
+        parts, above = np.array([0, interface]), np.array([-1])
     if kind == "general":
-        made = kernels.crout.crout(A, T, order.starts, *bounds, room, room, order.above, least, most)
+        made = kernels.crout.crout(A, T, parts, *bounds, room, room, above, least, most)
         del T
         _require_fewer(recipe.dense_size, work, A, made, made.l_indptr, made.l_indices, made.u_indptr, made.u_indices)
         left = kernels.crout.schur_complement(A, made, tolerance, most)
@@ -80,7 +83,7 @@ def factored(
     else:
         hermitian = kind == "hermitian" and A.dtype.kind == "c"
         made = kernels.crout_symmetric.crout_symmetric(
-            A, order.pairs, order.starts, *bounds, room, hermitian, order.above, least, most
+            A, order.pairs, parts, *bounds, room, hermitian, above, least, most
         )
         _require_fewer(recipe.dense_size, work, A, made, *(made.indptr, made.indices) * 2)
         left = kernels.crout_symmetric.schur_complement_symmetric(A, made, tolerance, hermitian, most)
