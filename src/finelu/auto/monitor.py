@@ -15,9 +15,9 @@ from finelu.compiling import now
 from finelu.krylov import CYCLE, METHODS
 from finelu.result import Status
 
-# How many times longer than the alternative an attempt must be expected to take to be given up: one that has spent
-# BUDGET of the time of the alternative, and how much more one that has just begun. Most gain more digits later on.
-GAIN, CAUTION, BUDGET = 1.5, 8.0, 0.25
+# An attempt is given up if it is expected to take longer than the alternative: so much longer if it has just begun, and
+# any longer once it has spent BUDGET of the time of the alternative. Most gain more digits later on.
+CAUTION, BUDGET = 8.0, 0.25
 BEGUN = 0.05  # of the digits wanted, from which on the residual has begun to fall
 PRIOR = 1 / 30  # of the digits wanted, that count as gained before the first iteration
 LEAST = 3  # iterations before anything is expected
@@ -159,6 +159,6 @@ def worth(cost: float, elapsed: float, rest: float) -> bool:
     """Whether to change to a rung that costs `cost` seconds, if `rest` more seconds are expected after `elapsed`.
 
     The expectation is uncertain. So the less time has been spent, compared with a quarter of `cost`, the larger the
-    gain must be. Once a quarter of `cost` has been spent, half of `cost` is enough.
+    gain must be. Once a quarter of `cost` has been spent, any gain is enough.
     """
-    return rest > cost * (GAIN + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False
+    return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False
