@@ -67,6 +67,7 @@ class SwitchMonitor:
         self.restarted = method != "refinement" and METHODS.registered[method].restarts
         self.seen = 0, math.inf  # the iteration of the last test for stagnation of cycles, and the smallest norm then
         self.next = LEAST  # the iteration of the next comparison
+        self.least = least(costs, left)  # seconds, up to which no rung is worth a change
         self.status: Status | None = None
         self.change: str | None = None
         self.why = ""
@@ -96,8 +97,11 @@ class SwitchMonitor:
         self.next, elapsed = math.floor(1.1 * iteration) + 1, iteration * self.step
         more, begun = iterations_left(self.norms, self.target)
         rest = more * self.step
+        if rest <= self.least:
+            return False
         self.change = better(self.costs, self.left, elapsed, rest, begun=begun)
         if self.change is None:
+            self.least = least(self.costs, self.left)  # it may have counted the fill
             return False
         self.why = f"given up: it was expected to take {rest:.2g} s more"
         return True
@@ -111,6 +115,12 @@ class SwitchMonitor:
         if stop:
             self.status, self.why = Status.INTERRUPTED, "stopped by the caller"
         return stop
+
+
+def least(costs: Costs, left: Sequence[str]) -> float:
+    """The least seconds that a rung of `left` is expected to take, as far as known without work."""
+    known = (costs.seconds(rung) if rung != "direct" or costs.counted else costs.counting() for rung in left)
+    return min(known, default=math.inf)
 
 
 def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float, *, begun: bool = True) -> str | None:
