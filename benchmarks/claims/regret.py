@@ -50,7 +50,7 @@ from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.suite import files, matrix_folder, rows
 from benchmarks.harness.systems import affordable, chosen_files, installed, with_worker
 from benchmarks.harness.table import table
-from benchmarks.harness.worker import READING, ROUNDING, SEED, Worker, busy_processes, serve_with
+from benchmarks.harness.worker import READING, ROUNDING, SEED, Worker, busy_processes, length, serve_with
 from benchmarks.peers.solvers import RTOL, WARM_UP, Solver
 from finelu.auto import choose, ladder
 from finelu.auto.cost import Costs
@@ -202,7 +202,7 @@ def once(name: str, S: sp.csr_matrix, limit: float, extra: Any = None) -> dict[s
     result = solve.once(kept, S, b, limit)
     if result["status"] == "":
         check = Criterion("auto", Residual(matrix_operator(as_csr(S, diagonal=False)), b), b)
-        target = ROUNDING * RTOL * float(np.linalg.norm(b))
+        target = ROUNDING * RTOL * length(b)
         _, size = check(b, np.asarray(found["x"]), target)
         if size > target:
             result["status"] = f"rows {check.rows:.2g}"

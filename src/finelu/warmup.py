@@ -23,7 +23,7 @@ from finelu.matrix import CSR, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
 from finelu.partition import partition
-from finelu.preconditioners import IC0, OWN, BlockILU0, BlockJacobi, Recipe, Schwarz, SparseLU
+from finelu.preconditioners import IC0, OWN, BlockILU0, BlockJacobi, MultilevelILU, Recipe, Schwarz, SparseLU
 from finelu.properties import properties
 from finelu.scaling import matching
 from finelu.selection import threshold
@@ -199,4 +199,6 @@ def _use_tools(symmetric: CSR, general: CSR) -> None:
     matching(general)
     matching(symmetric, symmetric=True)
     threshold(general.data, general.nnz // 2)
+    small = np.where(general.indices % 7 == 1, 1e-9, 1).astype(general.dtype)
+    MultilevelILU(dense_size=20).factor(general.with_values(small * general.data))  # which leaves small entries out
     TriangularSolver(tril(general.tosparse(), format="csr")).solve(np.ones(general.n, general.dtype))

@@ -1,4 +1,5 @@
-"""Transposes, other orders, symmetric graphs, minimum degree: against the specification, and by definition."""
+"""Transposes, other orders, small entries, symmetric graphs, parts, minimum degree: against the specification, and by
+definition."""
 
 import numpy as np
 import pytest
@@ -45,6 +46,10 @@ def test_a_block(dtype, A, seed):
     for mine, its in zip(got, want, strict=True):
         assert mine.dtype == its.dtype
         np.testing.assert_array_equal(mine, its)
+    for form in (cpu, reference):
+        starts = np.empty(rows.size + 1, np.int64)
+        form.graph.block_starts(A.indptr, A.indices, rows, place, starts)
+        np.testing.assert_array_equal(starts, got[0])
     found = sp.csr_matrix((got[2], got[1], got[0]), (rows.size, columns.size)).toarray()
     np.testing.assert_array_equal(found, A.toarray()[rows][:, columns])
 
@@ -52,20 +57,41 @@ def test_a_block(dtype, A, seed):
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @PATTERNS
-@given(A=patterns())
-def test_a_matrix_from_triangles(dtype, A, scaled):
-    A = A.astype(dtype)
-    d = values(A.shape[0], dtype, 1)
-    L, U = sp.csr_matrix(sp.tril(A, -1)), sp.csr_matrix(sp.triu(A, 1))
+@given(A=patterns(), seed=st.integers(0, 99))
+def test_a_matrix_from_triangles(dtype, A, seed, scaled):
+    A, rng = A.astype(dtype), np.random.default_rng(seed)
+    n = A.shape[0]
+    d = values(n, dtype, 1)
+    L, U = sp.csc_matrix(sp.tril(A, -1)), sp.csr_matrix(sp.triu(A, 1))
     lower, upper = ((M.indptr, M.indices, M.data) for M in (L, U))
-    got, want = (form.graph.triangles(lower, d, upper, scaled) for form in (cpu, reference))
+    pivots, place = np.flatnonzero(rng.random(n) < rng.choice([0.5, 1])), np.full(n, -1)
+    place[pivots] = np.arange(pivots.size)
+    got, want = (form.graph.triangles(lower, d, upper, pivots, place, scaled) for form in (cpu, reference))
     for mine, its in zip(got, want, strict=True):
         assert mine.dtype == its.dtype
         np.testing.assert_array_equal(mine, its)
-    found = sp.csr_matrix((got[2], got[1], got[0]), A.shape)
-    assert found.has_canonical_format and found.nnz == L.nnz + U.nnz + d.size
+    found = sp.csr_matrix((got[2], got[1], got[0]), (pivots.size, pivots.size))
+    assert found.has_canonical_format
     right = U.toarray() * d[:, None] if scaled else U.toarray()
-    np.testing.assert_array_equal(found.toarray(), L.toarray() + np.diag(d) + right)
+    whole = L.toarray() + np.diag(d) + right
+    np.testing.assert_array_equal(found.toarray(), whole[np.ix_(pivots, pivots)])
+
+
+@PATTERNS
+@given(A=patterns(), seed=st.integers(0, 99))
+def test_places_in_a_transpose(A, seed):
+    rng = np.random.default_rng(seed)
+    begin = A.indptr[:-1] + rng.integers(0, 2, A.shape[0]).astype(np.int32)
+    begin, end = np.minimum(begin, A.indptr[1:]), A.indptr[1:].copy()
+    got, want = (form.graph.transposed_places(begin, end, A.indices) for form in (cpu, reference))
+    for mine, its in zip(got, want, strict=True):
+        assert mine.dtype == its.dtype
+        np.testing.assert_array_equal(mine, its)
+    indptr, rows, places = got
+    of = np.repeat(np.arange(A.shape[0]), np.diff(indptr))
+    np.testing.assert_array_equal(A.indices[places], of)
+    assert (begin[rows] <= places).all() and (places < end[rows]).all()
+    assert indptr[-1] == (end - begin).sum() and (np.diff(rows)[np.diff(of) == 0] > 0).all()
 
 
 def graph_of(form, A, index="int32"):
@@ -132,6 +158,39 @@ def test_a_matrix_in_another_order_by_columns(dtype, A, seed):
         np.testing.assert_array_equal(mine, its)
     want = (A.toarray()[np.ix_(rows, columns)] * scales[0][:, None] * scales[1]).astype(dtype)
     np.testing.assert_array_equal(sp.csc_matrix((values, places, starts), A.shape).toarray(), want)
+
+
+@pytest.mark.parametrize("drop_tol", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+@PATTERNS
+@given(A=patterns(), seed=st.integers(0, 99))
+def test_a_matrix_without_small_entries(dtype, drop_tol, A, seed):
+    A, rng = A.astype(dtype), np.random.default_rng(seed)
+    scales = [np.exp2(rng.integers(-3, 4, A.shape[0])).astype(A.data.real.dtype) for _ in range(2)]
+    arguments = A.indptr, A.indices, A.data
+    got, want = (form.graph.without_small(*arguments, *scales, drop_tol) for form in (cpu, reference))
+    for mine, its, argument in zip(got, want, arguments, strict=True):
+        assert mine.dtype == its.dtype and (mine is argument) == (its is argument)
+        np.testing.assert_array_equal(mine, its)
+    assert drop_tol or got[2] is A.data
+    before, after = (abs(sp.csr_matrix(M, A.shape).toarray()) for M in (A, got[::-1]))
+    size = before * scales[0][:, None] * scales[1]
+    large = size > drop_tol * np.minimum(size.max(axis=1)[:, None], size.max(axis=0)) * (1 + 1e-6)
+    np.testing.assert_array_equal(after[large], before[large])
+    assert drop_tol == 1 or (before.any(axis=1) == after.any(axis=1)).all()
+    assert drop_tol == 1 or (before.any(axis=0) == after.any(axis=0)).all()
+
+
+@PATTERNS
+@given(A=patterns(), seed=st.integers(0, 2**16))
+def test_the_first_entry_between_parts(A, seed):
+    n, rng = A.shape[0], np.random.default_rng(seed)
+    count = int(rng.integers(1, 6))
+    parts = np.sort(rng.integers(0, n + 1, count + 1))
+    parts[0] = 0
+    above = np.array([rng.integers(t + 1, count) if t + 1 < count and rng.random() < 0.7 else -1 for t in range(count)])
+    got, want = (form.fill.first_coupling(parts, above, A.indptr, A.indices) for form in (cpu, reference))
+    assert got == want
 
 
 @PATTERNS

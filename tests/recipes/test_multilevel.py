@@ -938,3 +938,43 @@ def test_complete_factors_take_an_order_that_the_fill_does_not_bound():
     assert complete.fill.flops < 1.1 * whole.flops
     assert F._order_for(F._variant) is F._first and F._order_for(complete.variant) is None
     assert not MultilevelILU(fill=1e3).factor(A)._first.bounded
+
+
+def graded(n=90, small=1e-9):
+    """A mesh whose rows are coupled by small entries, too, which fill in."""
+    rng = np.random.default_rng(3)
+    A = gallery.poisson5(n)
+    between = sp.random(n * n, n * n, 4 / n**2, rng=rng, format="csr")
+    return sp.csr_matrix(A + small * between)
+
+
+def test_small_entries_are_left_out_unless_nothing_is_dropped():
+    A, alone = graded(), gallery.poisson5(90)
+    F, G = (MultilevelILU(symmetric=False, fill=NEVER).factor(M) for M in (A, alone))
+    assert A.nnz > 1.5 * alone.nnz and F.report["levels"][0]["nnz_A"] == alone.nnz
+    assert abs(F.nnz - G.nnz) < 0.01 * G.nnz  # ties of entries are decided by rounding
+    b = np.ones(A.shape[0])
+    iterations = [fl.gmres(M, b, M=N, rtol=1e-8).iterations for M, N in ((A, F), (alone, G))]
+    assert iterations[0] <= iterations[1] + 1
+    exact = MultilevelILU(**EXACT, symmetric=False).factor(graded(30))
+    assert exact.report["levels"][0]["nnz_A"] == graded(30).nnz
+
+
+def test_update_with_entries_between_parts_that_were_small_before():
+    A, large = graded(), graded(small=0.1)
+    F = MultilevelILU(symmetric=False, condest=NEVER).factor(A)
+    assert F._first.partial and F._first.starts.size > 2
+    kept = F._first.rows.copy()
+    F.update(large)
+    np.testing.assert_array_equal(F._first.rows, kept)
+    G = MultilevelILU(symmetric=False, condest=NEVER).factor(large)
+    b = np.ones(A.shape[0])
+    mine, other = (fl.gmres(large, b, M=M, rtol=1e-8) for M in (F, G))
+    assert mine.converged and mine.iterations <= 2 * other.iterations
+
+
+def test_an_order_of_large_entries_is_for_the_same_drop_tol():
+    F = MultilevelILU().factor(graded())
+    loose = F._variant
+    assert F._order_for(loose._replace(limits=loose.limits._replace(drop_tol=1e-5))) is None
+    assert F._order_for(loose) is F._first

@@ -118,8 +118,8 @@ class Costs:
         if self.job is None:
             row, entry, _ = SECONDS["superlu"]
             least = row * self.traits.n + entry * LEAST_FACTORS * self.traits.nnz
-            matched = 0.0 if self._by_amd else RATES.metis * self.traits.nnz
-            return self.analysis_seconds + matched + least
+            matched = self.ordered and not self._by_amd  # before, a look at the rows would take longer than this bound
+            return self.analysis_seconds + matched * RATES.metis * self.traits.nnz + least
         fill, symmetric = self.job.found()[2], is_mirrored(self.A)
         real = symmetric and not self.traits.complex
         if not self.job.goes_on or may_be_by_blocks(self.traits, symmetric=symmetric, real=real, fill=fill):

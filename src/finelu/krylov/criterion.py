@@ -24,6 +24,7 @@ from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_ev
 from finelu.krylov.system import System
 from finelu.matrix.vectors import as_dtype, flushes, in_single, norm, underflows
 from finelu.result import Solution, Status
+from finelu.validation import number
 
 if TYPE_CHECKING:
     from finelu.krylov.method import Method
@@ -198,6 +199,7 @@ def solved(
     criterion: str,
     rtol: float,
     atol: float,
+    relative_to: str = "b",
     maxiter: int | None,
     callback: Callback,
     watch: Watch,
@@ -205,9 +207,14 @@ def solved(
 ) -> Solution:
     """The solution of a Krylov method: its iterations, then corrections of x until the criterion holds.
 
+    relative_to : the vector, "b" or "initial", b - A x0, relative to whose norm rtol is.
     options : the method's own parameters.
     """
     kind = criterion_asked(criterion)
+    if relative_to == "initial" and system.x0 is not None:
+        first = Residual(system.A, system.b, system).size(system.A.residual(system.b, system.x0))
+        rtol, atol = number("rtol", rtol, infinite=True), number("atol", atol, infinite=True)
+        rtol, atol = 0.0, max(rtol * first if first else 0.0, atol)
     if kind == "backward" and system.comm is not None:
         raise ParameterError("criterion='backward' is not for an A that is spread over processes; use 'residual'.")
     given, power = system, 0
@@ -225,12 +232,12 @@ def solved(
         found = _corrected(found, kind, loop, system, watch, **options)
     if system is given:
         return found
-    target = max(rtol * norm(system.b), atol)
+    target = max(loop.rtol * norm(system.b), loop.atol)
     if not power:
         why = "entries of A are so small, or so large,"
         x = in_single(found.x)
         if not bool(system.xp.isfinite(x).all()):
-            x = system.xp.zeros_like(x) if given.x0 is None else given.x0.reshape(x.shape).copy()
+            x = system.xp.zeros_like(x) if given.x0 is None else given.x0.copy()
             found = replace(found, status=Status.NOT_FINITE)
         return rounded(found, x, system.A, system.b, kind, target, why)
     return diminished(found, given.A, given.b, kind, power, target)
@@ -250,7 +257,7 @@ def _corrected(
     check = Criterion(kind, Residual(system.A, system.b, system), system.b)
     of_b = loop.size(system.b)
     target = max(loop.rtol * of_b, loop.atol)
-    x, left, callback = found.x.reshape(-1), loop.maxiter - found.iterations, loop.callback
+    x, left, callback = found.x, loop.maxiter - found.iterations, loop.callback
     r, size = check(system.b, x, target)
     if check.rows is None:
         return found
@@ -267,7 +274,7 @@ def _corrected(
         done = found.iterations
         again = Loop(
             loop.method,
-            System(system.A, rest, system.M, shape=system.shape, narrow=system.narrow),
+            System(system.A, rest, system.M, narrow=system.narrow),
             rtol=0.0,
             atol=tolerance,
             maxiter=left,
@@ -275,7 +282,7 @@ def _corrected(
             watch=None if watch is None else lambda k, norm, done=done: watch(done + k, norm),  # type: ignore[misc]
         )
         more = loop.method.iterate(again, **options)
-        better = kernels_for(x).vectors.added(x, more.x.reshape(-1))
+        better = kernels_for(x).vectors.added(x, more.x)
         before = check.rows, check.norm
         r, reached = check(system.b, better, target)
         found = replace(
@@ -305,7 +312,7 @@ def _corrected(
     history[-1] = check.norm
     return replace(
         found,
-        x=x.reshape(system.shape),
+        x=x,
         status=status,
         residual_norm=check.norm,
         history=history,
@@ -404,7 +411,7 @@ def rounded(found: Solution, x: Any, A: Any, b: Any, kind: str, target: float, w
     why : the reason, in words, why the computed x cannot be returned.
     """
     check = Criterion(kind, Residual(A, b), b)
-    _, reached = check(b, as_dtype(x, b.dtype).reshape(-1), target)
+    _, reached = check(b, as_dtype(x, b.dtype), target)
     found = replace(found, x=x, residual_norm=check.norm)
     if not found.converged or reached <= target:
         return found
@@ -434,7 +441,7 @@ def in_double_precision(system: System) -> System:
         matrix = as_dtype(matrix, wide) if is_array(matrix) else matrix.astype(wide)
     b, x0 = as_dtype(system.b, wide), None if system.x0 is None else as_dtype(system.x0, wide)
     A, M = as_operator(matrix, "A", b, wide), as_operator(getattr(system.M, "given", None), "M", b, wide)
-    return System(A, b, M, x0, shape=system.shape, narrow=system.narrow, started=system.started)
+    return System(A, b, M, x0, narrow=system.narrow, started=system.started)
 
 
 def in_single_precision(callback: Callable[[Any], object]) -> Callable[[Any], object]:

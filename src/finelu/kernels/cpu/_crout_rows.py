@@ -16,6 +16,7 @@ import numpy as np
 
 from finelu import deadline
 from finelu.errors import MatrixError, ParameterError, TooManyEntries
+from finelu.kernels.cpu.fill import first_coupling
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.arrays import Handed
 from finelu.kernels.cpu.runtime.indices import ONE
@@ -180,33 +181,13 @@ def checked_parts(A, parts, above) -> Parts:
     above = np.full(count, -1) if above is None else np.ascontiguousarray(above, np.int64)
     if above.shape != (count,) or ((above != -1) & (above <= np.arange(count))).any() or (above >= count).any():
         raise ParameterError(f"above = {above}: of each of {count} parts a later one, or -1, is needed.")
-    i, j = _first_coupling(parts, above, A.indptr, A.indices)
+    i, j = first_coupling(parts, above, A.indptr, A.indices)
     if i >= 0:
         s, t = np.searchsorted(parts, (i, j), side="right") - 1
         raise MatrixError(
             f"A stores an entry in row {i} and column {j}, between parts {s} and {t}; move one to the interface."
         )
     return Parts(parts, above)
-
-
-@compiled
-def _first_coupling(parts, above, indptr, indices):
-    """The first entry (row, column) between two parts of which neither is above the other, or (-1, -1)."""
-    interface = parts[-1]
-    owner = np.empty(interface, np.int32)
-    for t in range(above.size):
-        owner[parts[t] : parts[t + 1]] = t
-    for t in range(above.size):
-        for i in range(parts[t], parts[t + 1]):
-            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
-                j = np.uint64(indices[p])
-                if indices[p] < interface and owner[j] != t:
-                    low, high = min(np.int64(owner[j]), t), max(np.int64(owner[j]), t)
-                    while low >= 0 and low < high:
-                        low = above[low]
-                    if low != high:
-                        return i, np.int64(indices[p])
-    return np.int64(-1), np.int64(-1)
 
 
 class Carried:
@@ -559,17 +540,19 @@ def _ahead(one, here, nu, columns, values, begin, end):
 
 @compiled
 def _assemble(start, stop, extents, columns, values, indptr, out_columns, out_values, x, words, pages):
-    for k in range(start, stop):
-        first, m = extents[k, 0], indptr[k]
-        count = indptr[k + 1] - m
-        ascending = True
+    for k in range(np.uint64(start), np.uint64(stop)):
+        first, m = np.uint64(extents[k, 0]), np.uint64(indptr[k])
+        count = np.uint64(indptr[k + ONE]) - m
+        ascending, before = True, -1
         for e in range(count):
-            out_columns[m + e] = columns[first + e]
+            j = columns[first + e]
+            out_columns[m + e] = j
             out_values[m + e] = values[first + e]
-            ascending &= e == 0 or columns[first + e - 1] < columns[first + e]
+            ascending &= before < j
+            before = j
         if not ascending:
             for e in range(count):
                 x[np.uint64(columns[first + e])] = values[first + e]
-            sort_by_bitmap(out_columns[m : m + count], np.uint64(count), words, pages)
+            sort_by_bitmap(out_columns[m : m + count], count, words, pages)
             for e in range(count):
                 out_values[m + e] = x[np.uint64(out_columns[m + e])]

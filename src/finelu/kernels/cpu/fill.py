@@ -240,3 +240,27 @@ def subtrees(parent, work, small, large, part, above):
     if rest:
         above[last] = -1
     return last + rest
+
+
+@compiled
+def first_coupling(parts, above, indptr, indices):
+    """The first entry (row, column) between two parts of which neither is above the other, or (-1, -1).
+
+    parts (p + 1,), above (p,) : part t has the rows parts[t]..parts[t + 1] - 1, and above[t] is the part above it, or
+    -1. Entries in rows and columns from parts[p] on do not count. Cost: a pass over the entries.
+    """
+    interface = parts[-1]
+    owner = np.empty(interface, np.int32)
+    for t in range(above.size):
+        owner[parts[t] : parts[t + 1]] = t
+    for t in range(above.size):
+        for i in range(parts[t], parts[t + 1]):
+            for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+                j = np.uint64(indices[p])
+                if indices[p] < interface and owner[j] != t:
+                    low, high = min(np.int64(owner[j]), t), max(np.int64(owner[j]), t)
+                    while low >= 0 and low < high:
+                        low = above[low]
+                    if low != high:
+                        return i, np.int64(indices[p])
+    return np.int64(-1), np.int64(-1)

@@ -101,3 +101,21 @@ def subtrees(parent, work, small, large, part, above):
         owner = packs[name[1]][0] if name[0] == "pack" else None if name == "rest" else over(parent[name[1]])
         above[t] = -1 if owner is None else names.index(owner)
     return len(names)
+
+
+def first_coupling(parts, above, indptr, indices):
+    """The first entry (row, column) between two parts of which neither is above the other, or (-1, -1).
+
+    parts (p + 1,), above (p,) : part t has the rows parts[t]..parts[t + 1] - 1, and above[t] is the part above it, or
+    -1. Entries in rows and columns from parts[p] on do not count.
+    """
+
+    def with_those_above(t):
+        return [t, *with_those_above(above[t])] if t >= 0 else []
+
+    part_of = [t for t in range(len(above)) for _ in range(parts[t], parts[t + 1])]
+    for i, t in enumerate(part_of):
+        for j in indices[indptr[i] : indptr[i + 1]]:
+            if j < parts[-1] and part_of[j] not in with_those_above(t) and t not in with_those_above(part_of[j]):
+                return i, int(j)
+    return -1, -1

@@ -49,6 +49,8 @@ class Order:
 
     pairs (n,) uint8 : 1 if i and i + 1 should form a 2x2 pivot.  starts, above : of the parts, see `crout`.
     at_once : whether it is for independent sets.  bounded : see `by_subtrees`; it fits this fill only.
+    partial : small entries were left out of the pattern that was ordered; with other values, or another drop_tol, the
+    matrix may have entries between the parts.
     """
 
     rows: np.ndarray
@@ -58,6 +60,7 @@ class Order:
     above: np.ndarray
     at_once: bool = False
     bounded: bool = False
+    partial: bool = False
 
 
 def order_of(
@@ -69,13 +72,18 @@ def order_of(
     first: bool,
     kept: Order | None,
     at_once: bool,
+    small: float,
     fill: float,
-) -> tuple[Order, tuple[Any, Any], bool]:
+) -> tuple[Order, tuple[Any, Any], bool, CSR]:
     """P_r and P_c, those that were `kept` if any, else from the matching and the ordering of the matched matrix; the
-    exponents of D_r and D_c; and whether these scale the entries of a matching to about 1, with no larger ones.
+    exponents of D_r and D_c; whether these scale the entries of a matching to about 1, with no larger ones; and S
+    without the small entries.
 
     scale : `definite_scale`, None for a general S.  numbers : the rows of A, for errors.  first : S is A itself.
-    at_once : the order is left to independent sets, without pairs.  fill : the limit of the entries of a row.
+    at_once : the order is left to independent sets, without pairs, and all entries are kept.
+    small : entries off the diagonal are small if they are at most this times the largest of their row, and of their
+        column, once scaled.
+    fill : the limit of the entries of a row, relative to the mean row of S.
     """
     n, general = S.n, kind == "general"
     columns, rows, pairs = np.arange(n), np.arange(n), np.zeros(n, np.uint8)
@@ -100,10 +108,12 @@ def order_of(
     else:
         scales = equilibrate(S, symmetric=not general)
     powers = exponents(scales)
+    large = S if at_once else _without_small(S, scales, small)
     if kept is not None:
-        return kept, powers, of_matching
+        return kept, powers, of_matching, large
     if at_once:
-        return Order(rows, columns, pairs, np.array([0, n]), np.array([-1]), True), powers, of_matching
+        return Order(rows, columns, pairs, np.array([0, n]), np.array([-1]), True), powers, of_matching, S
+    fill, S, partial = fill * S.nnz / max(large.nnz, 1), large, large is not S
     # two rows that form one pivot are one vertex of the graph that is ordered
     begins = np.flatnonzero(np.concatenate([[True], pairs[:-1] == 0]))
     sizes = np.diff(np.append(begins, n))
@@ -122,7 +132,19 @@ def order_of(
     flat = np.repeat(begins[order] - stops[:-1], sizes[order]) + np.arange(n)
     pairs = pairs[flat]
     pairs[stops[starts[-1]] :] = 0  # the interface has no pivots
-    return Order(rows[flat], columns[flat], pairs, stops[starts], above, bounded=bounded), powers, of_matching
+    made = Order(rows[flat], columns[flat], pairs, stops[starts], above, bounded=bounded, partial=partial)
+    return made, powers, of_matching, S
+
+
+def _without_small(S: CSR, scales: tuple[Any, Any], small: float) -> CSR:
+    """S without the entries off the diagonal that are at most `small` times the largest of their row, and of their
+    column, once scaled; S itself if it has none, or if `small` is 0."""
+    if small == 0:
+        return S
+    starts, columns, values = kernels_for(S.data).graph.without_small(S.indptr, S.indices, S.data, *scales, small)
+    if values is S.data:
+        return S
+    return as_csr(sp.csr_matrix((values, columns, starts.astype(S.indptr.dtype)), shape=S.shape), diagonal=False)
 
 
 def _smallest_matched(S: CSR, found: Matching) -> float:

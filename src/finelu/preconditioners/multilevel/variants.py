@@ -63,11 +63,13 @@ def complete_of(recipe: Settings, A: CSR, order: Order, matched: bool, most: int
 
     order : that of A's first level, with the matching if `matched`.  most : the most entries of the factors.
     A symmetric A keeps its matching, which pairs rows with small diagonal entries; a general one may do without.
-    Cost: an ordering, two if that of the first level is bounded, and symbolic factorizations, nearly O(nnz).
+    Cost: an ordering, two if that of the first level is bounded or partial, and symbolic factorizations, nearly O(nnz).
     """
     A = A.on(np)
     arranged = as_csr(A.tosparse()[order.rows][:, order.columns], diagonal=False)
-    whole = by_subtrees(arranged, recipe.ordering).order if order.bounded and recipe.ordering is not None else None
+    whole = None
+    if recipe.ordering is not None and (order.bounded or order.partial):
+        whole = by_subtrees(arranged, recipe.ordering).order
     found = [Complete(matched, complete_fill(arranged, whole))]
     if not np.array_equal(order.rows, order.columns):
         own = None if recipe.ordering is None else ORDERS[recipe.ordering](A)
