@@ -80,7 +80,8 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
     start = perf_counter()
     require_indices(recipe, "A", A.nnz)
     if recipe.backend == "auto" and recipe.ordering == "auto" and recipe.matching is None and not recipe.shift:
-        found, job = _by_library_if_better(A, job, is_mirrored(A))
+        symmetric = (A.n > TINY or job is not None) and is_mirrored(A)  # of few rows nothing depends on it
+        found, job = _by_library_if_better(A, job, symmetric)
         if found is not None:
             return found
     plain = _arranged(A)
