@@ -63,6 +63,7 @@ class Outcome:
 
 
 METHODS = ("bicg", "bicgstab", "cg", "gmres", "minres")
+DIRECT = ("factorized", "spilu", "splu", "spsolve", "spsolve_triangular")
 SUITES = {
     "scipy-iterative": Suite(
         modules=(
@@ -72,6 +73,12 @@ SUITES = {
         places=("scipy.sparse.linalg._isolve", "scipy.sparse.linalg"),
         functions={name: f"finelu.{name}" for name in METHODS},
         left_out=("cgs", "gcrotmk", "lgmres", "qmr", "tfqmr", "TestQMR", "test_show"),
+    ),
+    "scipy-direct": Suite(
+        modules=("scipy.sparse.linalg._dsolve.tests.test_linsolve",),
+        places=("scipy.sparse.linalg._dsolve", "scipy.sparse.linalg"),
+        functions={name: f"finelu.{name}" for name in DIRECT},
+        left_out=("test_gssv_badinput", "TestGstrsErrors", "test_is_sptriangular_and_spbandwidth"),
     ),
 }
 

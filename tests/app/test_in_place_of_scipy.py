@@ -2,18 +2,14 @@
 direct solve by each way, the kept results, and bad input."""
 
 import inspect
-import os
-import re
-import subprocess
-import sys
 import threading
 import types
 import warnings
 from pathlib import Path
 
+import client_suites
 import numpy as np
 import pytest
-import scipy
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 from checks import DTYPES, EMBEDDED, in_dtype, one_line, values
@@ -419,17 +415,9 @@ OTHERWISE = {
 
 @EMBEDDED  # the process that runs them has all that is installed
 def test_scipys_own_tests_pass():
-    path = Path(scipy.__file__).parent / "sparse" / "linalg" / "_dsolve" / "tests" / "test_linsolve.py"
-    if not path.exists():
-        pytest.skip("this SciPy was installed without its tests")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "in_place", "-p", "no:cacheprovider", "--noconftest"]
-    here = str(Path(__file__).resolve().parents[1])
-    run = subprocess.run(
-        [*command, "-c", os.devnull, "--rootdir", here, "-W", "ignore", "-rf", str(path)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([here, str(Path(fl.__file__).parents[1])])},
-        capture_output=True,
-        text=True,
-    )
-    failed = set(re.findall(r"^FAILED .*::(\w+)", run.stdout, re.MULTILINE))
-    passed = int(re.search(r"(\d+) passed", run.stdout)[1])
-    assert failed <= set(OTHERWISE) and passed > 50, run.stdout[-3000:]
+    suite = client_suites.SUITES["scipy-direct"]
+    if why := suite.missing():
+        pytest.skip(why)
+    outcome = client_suites.run(suite)
+    assert {test.split("::")[-1] for test in outcome.failed} <= set(OTHERWISE), outcome.failed
+    assert len(outcome.passed) > 50
