@@ -160,7 +160,7 @@ COMPLETE = [
     SparseLU(),
     ILUT(drop_tol=0.0, fill=np.inf),
     ICT(drop_tol=0.0, fill=np.inf),
-    MultilevelILU(),  # one dense level, for so few rows
+    MultilevelILU(),  # one dense level, for 144 rows
     MultilevelILU(drop_tol=0.0, fill=np.inf, dense_size=50),
 ]
 INCOMPLETE = [

@@ -213,7 +213,7 @@ class Factors:
 
     @property
     def matvec(self) -> Callable[..., Any]:
-        """`solve`. If it is to be the inverse in SciPy's `eigs` or `eigsh`, and is none, a warning says so."""
+        """`solve`. If SciPy's `eigs` or `eigsh` takes it as an inverse that it is not, a warning says so."""
         if not self.complete and (slot := _slot_of(self)) and not self._is_exact():
             warnings.warn(
                 f"{slot} takes an inverse, but {self.recipe!r} makes incomplete factors: the eigenvalues will be "
