@@ -72,6 +72,14 @@ ITERATIVE = Suite(
 SUITES = {
     "scipy-iterative": ITERATIVE,
     "scipy-iterative-installed": replace(ITERATIVE, functions=None),
+    "pyamg-krylov": Suite(
+        modules=tuple(f"pyamg.krylov.tests.{name}" for name in ("test_krylov", "test_scipy", "test_simple_iterations")),
+        places=("pyamg.krylov", "pyamg.krylov._gmres_mgs"),
+        functions={
+            **{name: f"finelu.interop.pyamg.{name}" for name in ("cg", "bicgstab", "gmres", "fgmres")},
+            "gmres_mgs": "finelu.interop.pyamg.gmres",
+        },
+    ),
 }
 
 
