@@ -1,7 +1,7 @@
 """Results that follow from a pattern alone, such as orders and analyses, kept for the last patterns.
 
 So a loop over `solve` or `SparseLU().factor` with new values of one pattern orders and analyses once. The results have
-the same bits as computed anew.
+the same bits as computed anew. Of KLU factors that are used no more are kept, too, whose pivots the next ones may have.
 """
 
 from __future__ import annotations

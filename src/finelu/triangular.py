@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.device import as_any_other, namespace, on_gpu, require_one_device
@@ -50,14 +49,12 @@ def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
     if trans == "N":
         return Triangle(A.n, begin, end, A.indices, not lower, diag, None, False, entries, longest, A.dtype)
     # Column by column; the rows of each column stay in order.
-    pointers, _ = indices.pointers(indices.lengths(begin, end))
-    row, place = indices.entries(pointers, entries, begin)
-    column = kernels.vectors.gather(A.indices, place)
     if xp is np:
-        del row
-        T = sp.csr_matrix((place, column, pointers), shape=A.shape).tocsc()
-        indptr, rows, source = T.indptr, T.indices, T.data
+        indptr, rows, source = kernels.graph.transposed_places(begin, end, A.indices)
     else:
+        pointers, _ = indices.pointers(indices.lengths(begin, end))
+        row, place = indices.entries(pointers, entries, begin)
+        column = kernels.vectors.gather(A.indices, place)
         by_column = xp.argsort(column, kind="stable")
         indptr = indices.starts(kernels.vectors.gather(column, by_column), A.n)
         rows, source = (kernels.vectors.gather(v, by_column) for v in (row, place))

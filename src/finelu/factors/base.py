@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -263,6 +263,19 @@ def _require_room(out: Any, R: Any, dtype: np.dtype[Any]) -> None:
     )
 
 
+class Trial(NamedTuple):
+    """The result of `trial`.
+
+    size : ||A M^-1 v - v|| / ||v||, Inf if it is not finite; 0 for v = 0.  finite : whether M^-1 v is.
+    v, left : v and v - A M^-1 v; None where v is 0, or its norm too large to divide by.
+    """
+
+    size: float
+    finite: bool
+    v: Any = None
+    left: Any = None
+
+
 def trial_residual(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[float, bool]:
     """||A M^-1 v - v|| / ||v|| for v = A y, and whether M^-1 v is finite; y is random but the same in every run.
 
@@ -270,22 +283,26 @@ def trial_residual(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[
     apply : apply(v) is M^-1 v, of A's dtype.  y : the result of `trial_vector`, for repeated calls.
     Inf if A M^-1 v, or the norm, is not finite; 0 for v = 0. Cost: two products with A and one application.
     """
+    return trial(A, apply, y)[:2]
+
+
+def trial(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> Trial:
+    """As `trial_residual`, with the vectors, for `reduction`."""
     kernels = kernels_for(A.data)
     product = kernels.products.subtract_product
     y = trial_vector(A) if y is None else y
     with np.errstate(all="ignore"):
         v = product(A, y)
         size = norm(v)
-        if not 0 < size < SAFE_NORM:
-            largest = abs(v).max()
-            if not largest > 0:
-                return 0.0, True
-            x = apply(v)
-            found = norm(product(A, x, v) / largest) / norm(v / largest)
-        else:
-            x = apply(v)
-            found = norm(product(A, x, v)) / size
-        return found if found < np.inf else np.inf, kernels.vectors.first_not_finite(x) < 0
+        safe = 0 < size < SAFE_NORM
+        largest = 1.0 if safe else abs(v).max()
+        if not largest > 0:
+            return Trial(0.0, True)
+        x = apply(v)
+        left = product(A, x, v)
+        found = norm(left) / size if safe else norm(left / largest) / norm(v / largest)
+        finite = kernels.vectors.first_not_finite(x) < 0
+        return Trial(found if found < np.inf else np.inf, finite, *((v, left) if safe else ()))
 
 
 def backward_error(A: CSR, x: Any, b: Any) -> tuple[float, float, Any]:
@@ -306,17 +323,19 @@ def backward_error(A: CSR, x: Any, b: Any) -> tuple[float, float, Any]:
     return (error, roundings, r) if error < np.inf and roundings < np.inf else (np.inf, np.inf, r)
 
 
-def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) -> float:
+def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float, tried: Trial | None = None) -> float:
     """||v - A x|| / ||v|| after `steps` steps of GMRES, preconditioned by `apply`, for v = A y as in `trial_residual`.
 
+    tried : the result of `trial` with the same `apply`, which saves the first step's application.
     Stops earlier once it is below `enough`. Inf if it is not finite; 0 for v = 0. Unlike `trial_residual` it
     distinguishes a few bad directions, which cost a few steps, from many. Cost: `steps` applications and products, and
     `steps` vectors; no BLAS, whose threads would keep cores busy after it.
     """
     xp, kernels = namespace(A.data), kernels_for(A.data)
     product, real = kernels.products.subtract_product, A.data.real.dtype
+    v, left = (None, None) if tried is None else (tried.v, tried.left)
     with np.errstate(all="ignore"):
-        r = product(A, trial_vector(A))
+        r = product(A, trial_vector(A)) if v is None else v
         size = norm(r)
         if not 0 < size < SAFE_NORM:
             r = r / abs(r).max() if bool(abs(r).max() > 0) else r
@@ -332,7 +351,9 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) ->
         kernels.arnoldi.arnoldi_begin(state, norms, r / size, Q, g, v)
         for _ in range(steps):
             deadline.check()
-            kernels.arnoldi.mgs_step(state, Q, product(A, apply(v)), H, v)
+            image = product(A, apply(v)) if left is None else (r - left) / size
+            left = None
+            kernels.arnoldi.mgs_step(state, Q, image, H, v)
             kernels.arnoldi.givens_step(state, norms, history, H, c, s, g)
             if int(state[monitor.CODE]) != monitor.RUNNING:  # small enough, not finite, or the space is complete
                 break

@@ -17,6 +17,7 @@ from finelu.krylov.conventions import as_scipy
 
 DIRECT = (spsolve, splu, spilu, factorized, spsolve_triangular)
 METHODS = ("bicg", "bicgstab", "cg", "gmres", "minres")
+OF_SCIPY = {name: getattr(scipy.sparse.linalg, name) for name in (*METHODS, *(f.__name__ for f in DIRECT))}
 
 
 class Installed:
@@ -29,10 +30,9 @@ class Installed:
         self._before: list[tuple[ModuleType, str, Any]] = []
         of_finelu = {function.__name__: function for function in DIRECT}
         of_finelu |= {name: as_scipy(getattr(krylov, name)) for name in METHODS}
-        of_scipy = {name: getattr(scipy.sparse.linalg, name) for name in of_finelu}
         for module in (scipy.sparse.linalg, *modules):
             for name, value in list(vars(module).items()):
-                known = next((key for key, function in of_scipy.items() if value is function), None)
+                known = next((key for key, function in OF_SCIPY.items() if value is function), None)
                 if known is not None:
                     self._before.append((module, name, value))
                     setattr(module, name, of_finelu[known])
