@@ -79,6 +79,14 @@ SUITES = {
         functions={name: f"finelu.{name}" for name in DIRECT},
         left_out=("test_gssv_badinput", "TestGstrsErrors", "test_is_sptriangular_and_spbandwidth"),
     ),
+    "pyamg-krylov": Suite(
+        modules=tuple(f"pyamg.krylov.tests.{name}" for name in ("test_krylov", "test_scipy", "test_simple_iterations")),
+        places=("pyamg.krylov", "pyamg.krylov._gmres_mgs"),
+        functions={
+            **{name: f"finelu.interop.pyamg.{name}" for name in ("cg", "bicgstab", "gmres", "fgmres")},
+            "gmres_mgs": "finelu.interop.pyamg.gmres",
+        },
+    ),
 }
 
 

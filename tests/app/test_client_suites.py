@@ -17,9 +17,9 @@ FAIL = {
         "test_iterative::TestGMRES::test_callback": NORMS,
         "test_iterative::TestGMRES::test_defective_precond_breakdown": ZERO,
     },
+    "pyamg-krylov": {},
 }
-AT_LEAST = {"scipy-iterative": 376, "scipy-iterative-installed": 378}  # tests that pass, of SciPy 1.17
-OTHERS = 40  # tests by which another version may have fewer
+LEAST = {"scipy-iterative": 340, "scipy-iterative-installed": 340, "pyamg-krylov": 13}  # tests that a version has
 
 
 @pytest.mark.parametrize("name", FAIL)
@@ -29,4 +29,4 @@ def test_the_suite_passes_but_for_what_is_known(name):
     outcome = run(SUITES[name])
     unknown = {test: line for test, line in outcome.failed.items() if test not in FAIL[name]}
     assert not unknown
-    assert len(outcome.passed) > AT_LEAST[name] - OTHERS
+    assert len(outcome.passed) >= LEAST[name]
