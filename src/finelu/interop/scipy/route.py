@@ -13,9 +13,8 @@ from scipy.linalg import lapack
 from scipy.sparse import SparseEfficiencyWarning
 
 from finelu import foreign
-from finelu.auto.cost import ALWAYS_FREE, INDEX, USABLE
 from finelu.auto.solve import solve
-from finelu.device import free_memory
+from finelu.device import ALWAYS_FREE, USABLE, free_memory
 from finelu.errors import MatrixError, NotConverged, SingularMatrix, UnstableFactors, counted
 from finelu.factors import Columns
 from finelu.foreign import MatrixRankWarning
@@ -34,6 +33,7 @@ from finelu.preconditioners.direct.analysis import (
     analysed,
 )
 from finelu.preconditioners.direct.factors import ENOUGH, SparseLUFactors
+from finelu.preconditioners.direct.library import INDEX
 from finelu.recent import RECENT
 
 SINGULAR = "Factor is exactly singular"
