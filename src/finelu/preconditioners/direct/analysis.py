@@ -80,7 +80,8 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
     start = perf_counter()
     require_indices(recipe, "A", A.nnz)
     if recipe.backend == "auto" and recipe.ordering == "auto" and recipe.matching is None and not recipe.shift:
-        found, job = _by_library_if_better(A, job)
+        symmetric = (A.n > TINY or job is not None) and is_mirrored(A)  # of few rows nothing depends on it
+        found, job = _by_library_if_better(A, job, symmetric)
         if found is not None:
             return found
     plain = _arranged(A)
@@ -150,10 +151,11 @@ def _by_klu(recipe: Any, columns: Columns, A: CSR, fill: Fill | None) -> klu.KLU
 
 
 def _by_library_if_better(
-    A: CSR, job: OrderingJob | None, *, light: bool = False
+    A: CSR, job: OrderingJob | None, symmetric: bool, *, light: bool = False
 ) -> tuple[Analysis | None, OrderingJob | None]:
     """The analysis by the library that is expected to take less time than SuperLU, or None; and the job of an order.
 
+    symmetric : whether A is Hermitian up to rounding.
     light : whether to try KLU only.
     """
     start = perf_counter()
@@ -161,7 +163,6 @@ def _by_library_if_better(
     def analysis(library: Library) -> Analysis:
         return Analysis(arranged, False, fill, perf_counter() - start, library, columns=columns)
 
-    symmetric = is_mirrored(A)
     real = symmetric and A.dtype.kind != "c"
     wanted = A.n > TINY and (symmetric or not needs_matching(A))  # whether PARDISO or feral may be used
     if job is None and symmetric and wanted and may_be_by_blocks(A, symmetric=symmetric, real=real):
@@ -205,7 +206,7 @@ def light_by_klu(A: CSR) -> Analysis | None:
     if klu.nbklu() is None or A.nnz > SHORT * A.n:
         return None
     known = prepared(A)
-    found = None if is_mirrored(known.matrix) else _by_library_if_better(known.matrix, None, light=True)[0]
+    found = None if is_mirrored(known.matrix) else _by_library_if_better(known.matrix, None, False, light=True)[0]
     return found and replace(found, prepared=known)
 
 
