@@ -16,6 +16,7 @@ from checks import DTYPES, EMBEDDED, in_dtype, one_line, values
 from scipy.sparse import SparseEfficiencyWarning
 
 import finelu as fl
+from finelu import foreign
 from finelu.errors import NotConverged, ParameterError, SingularMatrix, WrongType
 from finelu.interop.scipy import route
 from finelu.interop.scipy.triangular import SingularTriangle
@@ -144,13 +145,13 @@ def test_a_permc_spec_is_that_of_superlu(permc_spec, splu_calls):
 @pytest.fixture
 def splu_calls(monkeypatch):
     """The keywords of all calls of SciPy's splu."""
-    calls, own = [], route.foreign.splu
+    calls, own = [], foreign.splu
 
     def looking(*args, **kwargs):
         calls.append(kwargs)
         return own(*args, **kwargs)
 
-    monkeypatch.setattr(route.foreign, "splu", looking)
+    monkeypatch.setattr(foreign, "splu", looking)
     return calls
 
 
