@@ -206,14 +206,14 @@ def test_iterations_stand_in_for_factors_that_do_not_fit_and_say_so(monkeypatch)
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("form", ["csr", "csc"])
-def test_kept_results_change_no_bit(n, form):
+def test_kept_results_change_no_bit(n, form, everywhere):
     A, b = system_of(n).asformat(form), values(n, "float64")
     other = A.copy()
     other.data = A.data * (1 + 1e-3 * values(A.nnz, "float64", 5))
     first = fl.spsolve(A, b)
     second, again, last = fl.spsolve(other, b), fl.spsolve(other, b), fl.spsolve(A, b)
     assert (first == last).all() and (second == again).all() and not (first == second).all()
-    route.RECENT._kept.clear()
+    everywhere("RECENT", Recent())
     assert (fl.spsolve(other, b) == second).all()
 
 
