@@ -63,6 +63,7 @@ class Outcome:
 
 
 METHODS = ("bicg", "bicgstab", "cg", "gmres", "minres")
+DIRECT = ("factorized", "spilu", "splu", "spsolve", "spsolve_triangular")
 ITERATIVE = Suite(
     modules=("scipy.sparse.linalg._isolve.tests.test_iterative", "scipy.sparse.linalg._isolve.tests.test_minres"),
     places=("scipy.sparse.linalg._isolve", "scipy.sparse.linalg"),
@@ -72,6 +73,12 @@ ITERATIVE = Suite(
 SUITES = {
     "scipy-iterative": ITERATIVE,
     "scipy-iterative-installed": replace(ITERATIVE, functions=None),
+    "scipy-direct": Suite(
+        modules=("scipy.sparse.linalg._dsolve.tests.test_linsolve",),
+        places=("scipy.sparse.linalg._dsolve", "scipy.sparse.linalg"),
+        functions={name: f"finelu.{name}" for name in DIRECT},
+        left_out=("test_gssv_badinput", "TestGstrsErrors", "test_is_sptriangular_and_spbandwidth"),
+    ),
     "pyamg-krylov": Suite(
         modules=tuple(f"pyamg.krylov.tests.{name}" for name in ("test_krylov", "test_scipy", "test_simple_iterations")),
         places=("pyamg.krylov", "pyamg.krylov._gmres_mgs"),

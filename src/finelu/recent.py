@@ -12,8 +12,6 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any, TypeVar
 
-import numpy as np
-
 T = TypeVar("T")
 MOST = 2**26  # bytes of all that is kept
 
@@ -34,7 +32,7 @@ class Recent:
         """The result of this kind for a pattern, None if there is none. Cost: one pass over the pattern."""
         key = kind, indptr.size, indices.size
         found = self._kept.get(key)
-        if found is None or not (np.array_equal(found[0], indptr) and np.array_equal(found[1], indices)):
+        if found is None or not ((found[0] == indptr).all() and (found[1] == indices).all()):
             return None
         with self._alone() as mine:
             if mine and key in self._kept:

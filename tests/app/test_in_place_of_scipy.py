@@ -2,18 +2,14 @@
 direct solve by each way, the kept results, and bad input."""
 
 import inspect
-import os
-import re
-import subprocess
-import sys
 import threading
 import types
 import warnings
 from pathlib import Path
 
+import client_suites
 import numpy as np
 import pytest
-import scipy
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 from checks import DTYPES, EMBEDDED, in_dtype, one_line, values
@@ -103,7 +99,7 @@ def test_warnings_are_those_of_scipy_and_name_the_line_of_the_call():
         fl.spsolve(A, b)
         fl.spsolve(A.tocsc(), sp.csc_array(b))
         fl.splu(A.tocsc())
-    assert issubclass(fl.MatrixRankWarning, UserWarning) and fl.MatrixRankWarning is sla.MatrixRankWarning
+    assert fl.interop.scipy.MatrixRankWarning is sla.MatrixRankWarning and fl.interop.scipy.use_solver is sla.use_solver
 
 
 def test_a_is_not_written_sorted_or_not():
@@ -182,7 +178,7 @@ def test_bad_factors_are_replaced_by_others(monkeypatch):
         assert roundings(A, fl.spsolve(A, b), b) <= 30
     recipe = route._by_recipe
     monkeypatch.setattr(route, "_by_recipe", lambda *args, **kwargs: (recipe(*args, **kwargs)[0], 1e5))
-    with pytest.warns(fl.MatrixRankWarning, match="100000 roundings in a row; A may be singular") as found:
+    with pytest.warns(sla.MatrixRankWarning, match="100000 roundings in a row; A may be singular") as found:
         fl.spsolve(A, b)
     assert found[0].filename == __file__
 
@@ -276,7 +272,7 @@ def test_a_singular_a_gives_nan_and_a_warning(n, kind):
     A = A.tocsr()
     if kind == "zero":
         A.data[A.indptr[3]] = 0.0
-    with pytest.warns(fl.MatrixRankWarning, match="Matrix is exactly singular") as found:
+    with pytest.warns(sla.MatrixRankWarning, match="Matrix is exactly singular") as found:
         x = fl.spsolve(A, np.ones((n, 2)))
     assert x.shape == (n, 2) and np.isnan(x).all() and found[0].filename == __file__
     with pytest.raises(SingularMatrix, match="Factor is exactly singular"):
@@ -419,17 +415,9 @@ OTHERWISE = {
 
 @EMBEDDED  # the process that runs them has all that is installed
 def test_scipys_own_tests_pass():
-    path = Path(scipy.__file__).parent / "sparse" / "linalg" / "_dsolve" / "tests" / "test_linsolve.py"
-    if not path.exists():
-        pytest.skip("this SciPy was installed without its tests")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "in_place", "-p", "no:cacheprovider", "--noconftest"]
-    here = str(Path(__file__).resolve().parents[1])
-    run = subprocess.run(
-        [*command, "-c", os.devnull, "--rootdir", here, "-W", "ignore", "-rf", str(path)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([here, str(Path(fl.__file__).parents[1])])},
-        capture_output=True,
-        text=True,
-    )
-    failed = set(re.findall(r"^FAILED .*::(\w+)", run.stdout, re.MULTILINE))
-    passed = int(re.search(r"(\d+) passed", run.stdout)[1])
-    assert failed <= set(OTHERWISE) and passed > 50, run.stdout[-3000:]
+    suite = client_suites.SUITES["scipy-direct"]
+    if why := suite.missing():
+        pytest.skip(why)
+    outcome = client_suites.run(suite)
+    assert {test.split("::")[-1] for test in outcome.failed} <= set(OTHERWISE), outcome.failed
+    assert len(outcome.passed) > 50

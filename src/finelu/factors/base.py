@@ -323,11 +323,10 @@ def backward_error(A: CSR, x: Any, b: Any) -> tuple[float, float, Any]:
     xp, kernels = namespace(A.data), kernels_for(A.data)
     r, rounding = xp.empty_like(b), xp.empty(b.size, b.real.dtype)
     limits = np.finfo(rounding.dtype)
-    with np.errstate(all="ignore"):
-        kernels.products.residual(A.indptr, A.indices, A.data, x, b, 1.0, r, rounding)
-        found = abs(r) / xp.maximum(rounding, limits.tiny)
-        lengths = (A.indptr[1:] - A.indptr[:-1] + 1).astype(rounding.dtype)
-        error, roundings = float((found * lengths).max()) * float(limits.eps), float(found.max())
+    kernels.products.residual(A.indptr, A.indices, A.data, x, b, 1.0, r, rounding)
+    found = abs(r) / xp.maximum(rounding, limits.tiny)
+    lengths = A.indptr[1:] - A.indptr[:-1] + 1
+    error, roundings = float((found * lengths).max()) * float(limits.eps), float(found.max())
     return (error, roundings, r) if error < np.inf and roundings < np.inf else (np.inf, np.inf, r)
 
 
