@@ -41,7 +41,7 @@ SINGULAR = "Factor is exactly singular"
 DENSE = 64  # rows up to which a dense L U takes less time than the analysis of a pattern
 SINGULARITIES = (SingularMatrix, MatrixError, UnstableFactors)  # a MatrixError names NaN, Inf, or an empty row
 RECIPE = SparseLU()
-PLAN = "spsolve"  # the name of what is kept
+PLAN = "spsolve"  # the name of the kept plan
 
 
 @dataclass(eq=False)
