@@ -50,7 +50,7 @@ from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.suite import files, matrix_folder, rows
 from benchmarks.harness.systems import affordable, chosen_files, installed, with_worker
 from benchmarks.harness.table import table
-from benchmarks.harness.worker import READING, ROUNDING, SEED, Worker, busy_processes, serve_with
+from benchmarks.harness.worker import READING, ROUNDING, SEED, Worker, busy_processes, length, serve_with
 from benchmarks.peers.solvers import RTOL, WARM_UP, Solver
 from finelu.auto import choose, ladder
 from finelu.auto.cost import Costs
@@ -177,12 +177,12 @@ def first_rung(facts: Mapping[str, Any]) -> str:
     method, *_ = choose.methods(known, cheap, alone=False)
     any_matrix = as_csr(sp.identity(1, format="csr"))  # only its dtype counts
     costs, fill = Costs(any_matrix, known, rungs, math.inf, math.inf), Fill(facts["fill"], facts["flops"])
-    if choose.asks_first(known, costs.analysis_seconds / costs.of_iteration(method)):
+    if choose.asks_first(known):
         symmetric = known.kind == "hermitian"
         by_blocks = may_be_by_blocks(known, symmetric=symmetric, real=symmetric and not known.complex, fill=fill)
         library = "pardiso" if by_blocks else "klu" if fill.flops <= KLU_WORK * fill.nnz else "superlu"
         seconds = costs.of_library(fill, library, half=by_blocks and symmetric)
-        if seconds <= choose.few_iterations(known) * costs.of_iteration(method):
+        if seconds <= choose.FEW_ITERATIONS * costs.of_iteration(method):
             return named(rungs["direct"].recipes[0], "")
     return named(cheap, method)
 
@@ -202,7 +202,7 @@ def once(name: str, S: sp.csr_matrix, limit: float, extra: Any = None) -> dict[s
     result = solve.once(kept, S, b, limit)
     if result["status"] == "":
         check = Criterion("auto", Residual(matrix_operator(as_csr(S, diagonal=False)), b), b)
-        target = ROUNDING * RTOL * float(np.linalg.norm(b))
+        target = ROUNDING * RTOL * length(b)
         _, size = check(b, np.asarray(found["x"]), target)
         if size > target:
             result["status"] = f"rows {check.rows:.2g}"

@@ -46,7 +46,7 @@ def judge(S: Any, b: Any, result: dict[str, Any]) -> None:
     if x is None:
         return
     with np.errstate(all="ignore"):
-        residual = _length(b - S @ x) / _length(b)
+        residual = length(b - S @ x) / length(b)
     result["residual"] = residual
     if residual <= ROUNDING * RTOL:
         result["status"] = ""
@@ -54,7 +54,7 @@ def judge(S: Any, b: Any, result: dict[str, Any]) -> None:
         result["status"], result["claimed"] = f"residual {residual:.2g}", True
 
 
-def _length(v: Any) -> float:
+def length(v: Any) -> float:
     """||v||_2, not by BLAS: its threads would spin for tens of milliseconds on the cores of the run that comes next."""
     return float(np.sqrt(np.sum(np.abs(v) ** 2)))
 

@@ -62,7 +62,7 @@ class MatrixError(FineluError, ValueError):
     """A matrix or a right-hand side that cannot be worked with: wrong shape, NaN, a missing diagonal entry."""
 
 
-class StructurallySingular(MatrixError):
+class StructurallySingular(MatrixError, RuntimeError):
     """No permutation of the rows brings an entry other than zero to every place of the diagonal.
 
     rows : the rows without a partner.  row : the first of them.  count : their number.
@@ -80,8 +80,8 @@ class StructurallySingular(MatrixError):
         )
 
 
-class SingularMatrix(FineluError, ArithmeticError):
-    """A matrix without an inverse, as far as its precision can tell."""
+class SingularMatrix(FineluError, ArithmeticError, RuntimeError):
+    """A matrix without an inverse, as far as its precision can tell. Also a RuntimeError, as SciPy raises it."""
 
 
 class FileError(FineluError, ValueError):
@@ -114,7 +114,7 @@ class DecompositionError(SingularMatrix):
     """LAPACK, or cuSOLVER, found no inverse, eigenvalues or singular values of a small dense matrix."""
 
 
-class ZeroPivot(FineluError, ArithmeticError):
+class ZeroPivot(FineluError, ArithmeticError, RuntimeError):
     """A factorization met a pivot that is zero, not finite or (for Cholesky) not positive.
 
     recipe : the recipe that failed.  row : the first row with such a pivot, in A's numbering.

@@ -27,6 +27,7 @@ from finelu.threads import AT_EXIT
 
 # SciPy's own functions, even if a program has put others, perhaps finelu's, into scipy.sparse.linalg.
 splu, spilu = linsolve.splu, linsolve.spilu
+use_solver, MatrixRankWarning = linsolve.use_solver, linsolve.MatrixRankWarning
 
 LOOK = 0.05  # s between two looks at the deadline
 FASTEST = 1e11  # flops a second, more than any core: a call that would still exceed the remaining time is not begun

@@ -132,7 +132,7 @@ class NoArray:
 
     __array__: Callable[..., Any] = _refuse
     __array_ufunc__: Callable[..., Any] = _refuse
-    __getitem__ = __len__ = __float__ = __complex__ = __neg__ = __pos__ = __abs__ = _refuse
+    __float__ = __complex__ = __neg__ = __pos__ = __abs__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
@@ -158,7 +158,9 @@ class Solution(NoArray):
     row_residual : the second measure of `criterion`: ||D (b - A x)|| / ||D b||, where D has the reciprocals of the row
         sums of |A|, if rows of A differ much in size; with "backward" the componentwise backward error; else None.
     certificate : of `finelu.solve(..., certify=True)`.
-    bool(solution) is `converged`. A Solution is not an array, and an error says so if it is used as one; x is.
+    cycle : the iterations that `info` counts as one: those of a cycle if maxiter counted cycles.
+    bool(solution) is `converged`. As a pair, (x, info), it has the length 2, solution[0] and solution[1]. It is not an
+    array, and an error says so if it is used as one; x is.
     """
 
     x: Any
@@ -174,6 +176,7 @@ class Solution(NoArray):
     recurrence: Any = None
     row_residual: float | None = None
     certificate: Certificate | None = None
+    cycle: int = 1
 
     @property
     def converged(self) -> bool:
@@ -181,7 +184,7 @@ class Solution(NoArray):
 
     @property
     def info(self) -> int:
-        """SciPy's info: 0 when converged, the number of iterations when not, -1 on a breakdown."""
+        """SciPy's info: 0 when converged, the number of iterations (or cycles) when not, -1 on a breakdown."""
         if self.converged:
             return 0
         limits = (
@@ -193,7 +196,7 @@ class Solution(NoArray):
             Status.OUT_OF_MEMORY,
             Status.PRECISION_LIMIT,
         )
-        return max(self.iterations, 1) if self.status in limits else -1
+        return max(-(-self.iterations // self.cycle), 1) if self.status in limits else -1
 
     @property
     def parts_from_recurrence(self) -> bool:
@@ -227,6 +230,14 @@ class Solution(NoArray):
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.info))
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, k: int) -> Any:
+        if not isinstance(k, int) or not -2 <= k < 2:
+            self._refuse()
+        return (self.x, self.info)[k]
 
     @property
     def _name(self) -> str:

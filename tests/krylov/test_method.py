@@ -73,7 +73,7 @@ def test_the_parameters_of_a_method_come_after_those_of_all():
     for kind in METHODS.values():
         names = list(inspect.signature(kind.solve).parameters)
         assert names[: len(common)] == common
-        assert names[len(common) :] == list(inspect.signature(kind.iterate).parameters)[1:]
+        assert names[len(common) :] == [*list(inspect.signature(kind.iterate).parameters)[1:], *kind.conventions]
         assert kind.solve.__doc__.startswith("Solve A x = b") or kind.name == "fgmres"
 
 

@@ -32,11 +32,10 @@ from finelu.preconditioners.recipe import Recipe
 
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
 LIGHT = 5000  # entries up to which it does, of the systems that are factored without a count
-FEW_ITERATIONS, ON_NETWORK = 25.0, 60.0  # of the cheap rung, up to whose time complete factors come first
+FEW_ITERATIONS = 200.0  # of the cheap rung on a network, up to whose time complete factors come first
 # Where the fill is counted before the cheap rung is tried: the part of the rows that is coupled (of other matrices
-# incomplete factors converge in some ten iterations); the iterations that take as long as a count may, unless A is like
-# a network; the length of the longest row of a network, in mean rows.
-SLOW, ASK, UNEVEN = 0.3, 7.0, 2.5
+# incomplete factors converge in some ten iterations); the length of the longest row of a network, in mean rows.
+SLOW, UNEVEN = 0.3, 2.5
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 SUBDOMAINS = 10_000  # rows from which an elliptic system on a GPU is solved by subdomains; no smaller one was measured
 # The part of the rows that is to be coupled, see MatrixTraits, for a definite A and for others: rows at boundaries are
@@ -49,7 +48,7 @@ FEW_DEFINITE, FEW, FEW_ENTRIES = 10_000, 25_000, 200_000
 # Rows up to which complete factors whose rows are to be permuted are made by the CPU, where they are short and A is not
 # symmetric: networks of 13,436 and 59,070 rows took it 49 and 55 ms, and cuDSS 180 and 100. No larger one was measured.
 FEW_PERMUTED = 100_000
-# Entries a level below which the CPU solves with factors sooner: at its shipped rate these take it 0.6 us, and a GPU
+# Entries a level below which the CPU solves with factors sooner: out of its cache these take it 0.6 us, and a GPU
 # takes a few tenths of a microsecond to one for a level, however few they are.
 SHORT_LEVELS = 150
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
@@ -100,9 +99,9 @@ def _direct(ordering: str, usable: bool) -> tuple[Recipe, ...]:
 
 
 def _by_columns(A: MatrixTraits) -> bool:
-    """Whether a direct solve of A orders columns alone. It does not if A has dense rows, since all columns that these
-    touch might fill in."""
-    return A.paired < SYMMETRIC_PATTERN and not A.dense
+    """Whether a direct solve of A orders columns alone, as rows are exchanged anyway. It does not if A has dense rows,
+    since all columns that these touch might fill in."""
+    return A.paired < SYMMETRIC_PATTERN and not A.diagonal.usable and not A.dense
 
 
 ROW_SUMS = "row sums are kept, which fits a matrix of this sign pattern"
@@ -138,7 +137,6 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     ("threshold", lambda A: A.definite, Rung((ICT(), ICT(shift=2e-3), ILUT()), LEAST)),
     ("threshold", lambda A: A.diagonal.usable and A.gpu, Rung((ParILUT(),), LEAST)),
     ("threshold", lambda A: A.diagonal.usable, Rung((ILUT(),), LEAST)),
-    ("direct", lambda A: _by_columns(A) and A.diagonal.usable, Rung(_direct(COLAMD, True), ESTIMATED)),
     ("direct", _by_columns, Rung(_direct(COLAMD, False), ESTIMATED)),
     ("direct", lambda A: A.diagonal.usable, Rung(_direct("auto", True), COUNTED)),
     ("direct", lambda A: True, Rung(_direct("auto", False), COUNTED)),
@@ -180,18 +178,13 @@ def sooner_on_host(A: MatrixTraits) -> str:
     return ""
 
 
-def asks_first(A: MatrixTraits, count: float) -> bool:
+def asks_first(A: MatrixTraits) -> bool:
     """Whether the fill of complete factors is counted before an incomplete factorization is tried.
 
-    count : the time of the count, in iterations with the cheap rung.
+    It is on networks, whose factors stay sparse. Of other matrices a count takes as long as some ten iterations, in
+    which the cheap rung shows what it is worth.
     """
-    flows = A.m_matrix and not A.definite  # MILU0 takes few iterations
-    return not A.gpu and A.coupled >= SLOW and (is_network(A) or (count <= ASK and not flows))
-
-
-def few_iterations(A: MatrixTraits) -> float:
-    """The iterations with the cheap rung up to whose time complete factors are tried before it."""
-    return ON_NETWORK if is_network(A) else FEW_ITERATIONS
+    return not A.gpu and A.coupled >= SLOW and is_network(A)
 
 
 def is_network(A: MatrixTraits) -> bool:

@@ -21,11 +21,11 @@ from finelu import deadline
 from finelu.auto import background
 from finelu.auto.attempt import REFINEMENTS
 from finelu.auto.choose import SYMMETRIC_PATTERN
-from finelu.auto.cost import COLUMN_FILL, RATES, SECONDS, USABLE
+from finelu.auto.cost import COLUMN_FILL, RATES
 from finelu.auto.ladder import TINY
 from finelu.auto.precision import precise
 from finelu.compiling import now
-from finelu.device import free_memory, on_gpu
+from finelu.device import USABLE, free_memory, on_gpu
 from finelu.errors import FineluError, OutOfTime
 from finelu.krylov.criterion import Criterion
 from finelu.krylov.residual import Residual
@@ -152,7 +152,7 @@ class FirstAnswer:
     def _chosen(self) -> SparseLU | Jacobi | None:
         """The recipe of an answer that is expected to be cheap."""
         A, n, seconds = self._A, self._A.shape[0], self._seconds(MOST_SECONDS)
-        row, entry, flop = SECONDS["superlu"]
+        row, entry, flop = RATES.of("superlu")
         diagonal, columns = A.diagonal(), self.b.size // n
         memory = USABLE * free_memory(A.data) if self.memory is None else self.memory
         memory -= WORK * (A.data.nbytes + A.indices.nbytes)
@@ -189,9 +189,9 @@ class FirstAnswer:
         if not columns.diagonal().all() and structural_rank(columns) < columns.shape[0]:  # SuperLU fails for it
             raise FineluError(singular)
         if self.recipe.ordering == COLAMD:
-            return SuperLU(columns, singular, permc_spec="COLAMD")
+            return SuperLU(columns, lambda: singular, permc_spec="COLAMD")
         symmetric: dict[str, Any] = {"options": {"SymmetricMode": True}, "diag_pivot_thresh": PIVOT}
-        return SuperLU(columns, singular, permc_spec="MMD_AT_PLUS_A", **symmetric)
+        return SuperLU(columns, lambda: singular, permc_spec="MMD_AT_PLUS_A", **symmetric)
 
     def _solve(self, b: Any, F: SuperLU | None, made: float) -> Solution | None:
         """The solution for a column, None if it does not pass the test.
@@ -342,7 +342,7 @@ def _inner(u: Any, v: Any) -> float:
 class _Operator:
     """A for `Residual`, which passes its arrays to kernels."""
 
-    factor = 1.0
+    factor, lengthening = 1.0, None
 
     def __init__(self, matrix: CSR):
         self.matrix = matrix

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,7 +24,9 @@ from finelu.matrix import as_csr, as_large, dense_numbers, norm, on_pattern
 
 TRANSPOSES = ("N", "T", "H")
 TRIAL_SEED = 7  # of the random vector, the same in every run
+KEPT = 2**12  # numbers of a trial, up to which they are kept for the next
 SAFE_NORM = 1e30  # up to which the norm of a residual does not overflow unless it is as good as infinite
+EXACT = 1e4  # times eps, a trial residual of factors that are those of A up to rounding
 USELESS = 10.0  # a trial residual: of some 200 factors of real matrices none with more served, none with less did harm
 
 
@@ -77,6 +82,15 @@ class Factors:
     def nnz(self) -> int:
         """Stored entries of all factors together, a unit diagonal not counted."""
         raise NotImplementedError
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was left out of the factors, so that M is A up to rounding and `solve` multiplies by A^-1.
+
+        Only such factors may take the place of an inverse, as in OPinv= of SciPy's `eigsh`; all others precondition.
+        False also if nothing was left out by chance, as by ILU0 of a tridiagonal matrix.
+        """
+        return bool(getattr(self.recipe, "complete", False))
 
     @ignore_fp_errors
     def solve(self, R: Any, trans: str = "N", out: Any = None) -> Any:
@@ -195,7 +209,32 @@ class Factors:
         return False
 
     # SciPy's and CuPy's LinearOperator protocol
-    matvec = matmat = __matmul__ = __call__ = solve
+    ndim = 2
+    __array_ufunc__ = None  # so that `x @ F` of an array x comes to __rmatmul__
+    matmat = dot = __matmul__ = __call__ = solve
+
+    def rdot(self, R: Any) -> Any:
+        """R M^-1 for R (n,) or (k, n)."""
+        return self.solve(dense_numbers(R, "the left factor").T, "T").T
+
+    __rmatmul__ = rdot
+
+    @property
+    def matvec(self) -> Callable[..., Any]:
+        """`solve`. If SciPy's `eigs` or `eigsh` takes it as an inverse that it is not, a warning says so."""
+        if not self.complete and (slot := _slot_of(self)) and not self._is_exact():
+            warnings.warn(
+                f"{slot} takes an inverse, but {self.recipe!r} makes incomplete factors: the eigenvalues will be "
+                "wrong. Give factors F with F.complete, such as SparseLU().factor(A), or take lobpcg(M=F).",
+                stacklevel=4,
+            )
+        return self.solve
+
+    def _is_exact(self) -> bool:
+        """Whether a trial shows factors of A up to rounding; False if they were updated, since A is not kept then."""
+        if self.updates:
+            return False
+        return trial_residual(self.pattern, self.solve)[0] <= EXACT * float(np.finfo(self.dtype).eps)
 
     def rmatvec(self, R: Any) -> Any:
         return self.solve(R, trans="H")
@@ -205,6 +244,18 @@ class Factors:
     def __repr__(self) -> str:
         device = "GPU" if on_gpu(self.pattern.data) else "CPU"
         return f"Factors({self.recipe!r}, n={self.shape[0]}, nnz={self.nnz}, {self.dtype}, {device})"
+
+
+def _slot_of(F: Factors) -> str:
+    """The argument of SciPy's `eigs` or `eigsh` as which F is being asked for its matvec; "" outside of them."""
+    frame: Any = sys._getframe(2)
+    for _ in range(3):  # eigsh calls aslinearoperator
+        if frame is None:
+            break
+        if frame.f_code.co_name in ("eigs", "eigsh"):
+            return next((name for name in ("OPinv", "Minv") if frame.f_locals.get(name) is F), "")
+        frame = frame.f_back
+    return ""
 
 
 def _require_room(out: Any, R: Any, dtype: np.dtype[Any]) -> None:
@@ -272,11 +323,10 @@ def backward_error(A: CSR, x: Any, b: Any) -> tuple[float, float, Any]:
     xp, kernels = namespace(A.data), kernels_for(A.data)
     r, rounding = xp.empty_like(b), xp.empty(b.size, b.real.dtype)
     limits = np.finfo(rounding.dtype)
-    with np.errstate(all="ignore"):
-        kernels.products.residual(A.indptr, A.indices, A.data, x, b, 1.0, r, rounding)
-        found = abs(r) / xp.maximum(rounding, limits.tiny)
-        lengths = (A.indptr[1:] - A.indptr[:-1] + 1).astype(rounding.dtype)
-        error, roundings = float((found * lengths).max()) * float(limits.eps), float(found.max())
+    kernels.products.residual(A.indptr, A.indices, A.data, x, b, 1.0, r, rounding)
+    found = abs(r) / xp.maximum(rounding, limits.tiny)
+    lengths = A.indptr[1:] - A.indptr[:-1] + 1
+    error, roundings = float((found * lengths).max()) * float(limits.eps), float(found.max())
     return (error, roundings, r) if error < np.inf and roundings < np.inf else (np.inf, np.inf, r)
 
 
@@ -320,8 +370,14 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float, tr
 def trial_vector(A: CSR) -> Any:
     """The y (n,) of `trial_residual`, of A's dtype and on its device."""
     most = 2.0 ** -(4 * kernels_for(A.data).indices.longest(A.indptr)).bit_length()  # so that no sum of v overflows
-    y = np.random.default_rng(TRIAL_SEED).uniform(-most, most, A.n).astype(A.data.real.dtype).astype(A.dtype)
-    return namespace(A.data).asarray(y)
+    random = _random(A.n) if A.n <= KEPT else _random.__wrapped__(A.n)
+    return namespace(A.data).asarray((most * random).astype(A.data.real.dtype).astype(A.dtype))
+
+
+@lru_cache(8)
+def _random(n: int) -> Any:
+    """(n,) : numbers between -1 and 1, the same in every run; kept for small n, where a generator takes longer."""
+    return np.random.default_rng(TRIAL_SEED).uniform(-1, 1, n)
 
 
 def unstable(size: float) -> str:

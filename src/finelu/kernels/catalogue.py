@@ -129,7 +129,7 @@ USES: dict[str, dict[str, str]] = {
         "elimination": "levels",
         "products": "vectors",
         "recurrences": "vectors",
-        "subdomains": "levels vectors",
+        "subdomains": "_interleaved levels vectors",
         "threshold": "graph",
         "triangular": "levels",
     },

@@ -6,12 +6,16 @@ others. Each method is a function of this package, defined in the file of the sa
 function, which hides the module on purpose; `from finelu.krylov.cg import CG` still finds the class.
 
 The arguments are (A, b, x0=None, *, rtol=1e-5, atol=0.0, criterion="auto",
-maxiter=None, M=None, callback=None, watch=None):
+maxiter=None, M=None, callback=None, watch=None,
+relative_to="b", raise_on_failure=False):
 
 A : (n, n), scipy.sparse or cupyx.scipy.sparse in any format, a dense array, finelu's CSR, or a LinearOperator.
-b : (n,) or (n, 1), on the device of A; x has the shape of b. b is never written.
-x0 : the initial guess, zero by default. x0 is never written, and never returned itself.
-rtol, atol : converged means ||b - A x||_2 <= max(rtol ||b||_2, atol), for the true residual, computed anew.
+b : (n,) or (n, 1), on the device of A; x is (n,) in both cases, as SciPy's and CuPy's is. b is never written.
+x0 : the initial guess, zero by default; "Mb" for M @ b. x0 is never written, and never returned itself.
+rtol, atol : converged means ||b - A x||_2 <= max(rtol ||b||_2, atol), for the true residual, computed anew. Both may be
+    Inf.
+relative_to : "b": the above; "initial": ||b - A x||_2 <= max(rtol ||b - A x0||_2, atol).
+raise_on_failure : True raises NotConverged, whose `solution` is the Solution, unless it converged.
 criterion : the convergence test, one of three:
     "residual": the test of rtol and atol alone.
     "auto": also ||D (b - A x)|| <= rtol ||D b||, if the sums of |A| over its rows differ by more than 1e4, as by
@@ -51,8 +55,8 @@ from finelu.krylov.bicg import BiCG, bicg
 from finelu.krylov.bicgstab import BiCGStab, bicgstab
 from finelu.krylov.cg import CG, cg
 from finelu.krylov.fgmres import FGMRES, fgmres
-from finelu.krylov.gmres import GMRES, RESTART, gmres
-from finelu.krylov.method import METHODS, Method, iterate, method_name, register
+from finelu.krylov.gmres import GMRES, gmres
+from finelu.krylov.method import METHODS, RESTART, Method, iterate, method_name, register
 from finelu.krylov.minres import MINRES, minres
 from finelu.krylov.richardson import richardson
 from finelu.krylov.sqmr import SQMR, sqmr

@@ -24,6 +24,7 @@ from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_ev
 from finelu.krylov.system import System
 from finelu.matrix.vectors import as_dtype, flushes, in_single, norm, underflows
 from finelu.result import Solution, Status
+from finelu.validation import number
 
 if TYPE_CHECKING:
     from finelu.krylov.method import Method
@@ -198,6 +199,7 @@ def solved(
     criterion: str,
     rtol: float,
     atol: float,
+    relative_to: str = "b",
     maxiter: int | None,
     callback: Callback,
     watch: Watch,
@@ -205,9 +207,14 @@ def solved(
 ) -> Solution:
     """The solution of a Krylov method: its iterations, then corrections of x until the criterion holds.
 
+    relative_to : the vector, "b" or "initial", b - A x0, relative to whose norm rtol is.
     options : the method's own parameters.
     """
     kind = criterion_asked(criterion)
+    if relative_to == "initial" and system.x0 is not None:
+        first = Residual(system.A, system.b, system).size(system.A.residual(system.b, system.x0))
+        rtol, atol = number("rtol", rtol, infinite=True), number("atol", atol, infinite=True)
+        rtol, atol = 0.0, max(rtol * first if first else 0.0, atol)
     if kind == "backward" and system.comm is not None:
         raise ParameterError("criterion='backward' is not for an A that is spread over processes; use 'residual'.")
     given, power = system, 0
@@ -223,14 +230,16 @@ def solved(
     rows = isinstance(matrix, CSR) or is_array(matrix)
     if kind == "backward" or (kind == "auto" and rows and found.status is Status.CONVERGED and not loop.is_even()):
         found = _corrected(found, kind, loop, system, watch, **options)
+    elif found.status is Status.STAGNATED and rows and system.comm is None:
+        found = _limited(found, system)
     if system is given:
         return found
-    target = max(rtol * norm(system.b), atol)
+    target = max(loop.rtol * norm(system.b), loop.atol)
     if not power:
         why = "entries of A are so small, or so large,"
         x = in_single(found.x)
         if not bool(system.xp.isfinite(x).all()):
-            x = system.xp.zeros_like(x) if given.x0 is None else given.x0.reshape(x.shape).copy()
+            x = system.xp.zeros_like(x) if given.x0 is None else given.x0.copy()
             found = replace(found, status=Status.NOT_FINITE)
         return rounded(found, x, system.A, system.b, kind, target, why)
     return diminished(found, given.A, given.b, kind, power, target)
@@ -250,7 +259,7 @@ def _corrected(
     check = Criterion(kind, Residual(system.A, system.b, system), system.b)
     of_b = loop.size(system.b)
     target = max(loop.rtol * of_b, loop.atol)
-    x, left, callback = found.x.reshape(-1), loop.maxiter - found.iterations, loop.callback
+    x, left, callback = found.x, loop.maxiter - found.iterations, loop.callback
     r, size = check(system.b, x, target)
     if check.rows is None:
         return found
@@ -267,7 +276,7 @@ def _corrected(
         done = found.iterations
         again = Loop(
             loop.method,
-            System(system.A, rest, system.M, shape=system.shape, narrow=system.narrow),
+            System(system.A, rest, system.M, narrow=system.narrow),
             rtol=0.0,
             atol=tolerance,
             maxiter=left,
@@ -275,7 +284,7 @@ def _corrected(
             watch=None if watch is None else lambda k, norm, done=done: watch(done + k, norm),  # type: ignore[misc]
         )
         more = loop.method.iterate(again, **options)
-        better = kernels_for(x).vectors.added(x, more.x.reshape(-1))
+        better = kernels_for(x).vectors.added(x, more.x)
         before = check.rows, check.norm
         r, reached = check(system.b, better, target)
         found = replace(
@@ -305,13 +314,30 @@ def _corrected(
     history[-1] = check.norm
     return replace(
         found,
-        x=x.reshape(system.shape),
+        x=x,
         status=status,
         residual_norm=check.norm,
         history=history,
         row_residual=check.rows,
         seen=(*found.seen, check.sentence()) if check.rows is not None else found.seen,
     )
+
+
+def _limited(found: Solution, system: System) -> Solution:
+    """The solution with PRECISION_LIMIT instead of STAGNATED, if b - A x is only rounding of the terms of its rows."""
+    error, _ = backward_error(Residual(system.A, system.b, system), system.b, found.x)
+    if not error <= LIMIT * float(np.finfo(system.dtype).eps):
+        return found
+    text = f"the componentwise backward error is {error:.1e}: b - A x is rounding of the terms of its rows"
+    return replace(found, status=Status.PRECISION_LIMIT, seen=(*found.seen, text))
+
+
+def backward_error(residual: Residual, b: Any, x: Any) -> tuple[float, Any]:
+    """The componentwise backward error of x, max |b - A x|_i / (|A| |x| + |b|)_i, and b - A x, formed in twice the
+    precision."""
+    terms = residual.magnitudes(b, x)
+    r, _ = residual.twice(b, x)
+    return largest(abs(r) / namespace(b).where(terms > 0, terms, 1)), r
 
 
 def settled(residual: Residual, solve: Callable[[Any], Any], b: Any, x: Any) -> float:
@@ -322,9 +348,7 @@ def settled(residual: Residual, solve: Callable[[Any], Any], b: Any, x: Any) -> 
     2. solve(b - A x), where solve(r) is about A^-1 r, changes each element of x by at most the fraction SETTLED of it.
        Without this condition an x that has grown along a null vector would pass.
     """
-    xp, terms = namespace(b), residual.magnitudes(b, x)
-    r, _ = residual.twice(b, x)
-    error = largest(abs(r) / xp.where(terms > 0, terms, 1))
+    error, r = backward_error(residual, b, x)
     if not error <= LIMIT * float(np.finfo(b.dtype).eps):
         return math.nan
     return error if bool((abs(solve(r)) <= SETTLED * abs(x)).all()) else math.nan
@@ -404,7 +428,7 @@ def rounded(found: Solution, x: Any, A: Any, b: Any, kind: str, target: float, w
     why : the reason, in words, why the computed x cannot be returned.
     """
     check = Criterion(kind, Residual(A, b), b)
-    _, reached = check(b, as_dtype(x, b.dtype).reshape(-1), target)
+    _, reached = check(b, as_dtype(x, b.dtype), target)
     found = replace(found, x=x, residual_norm=check.norm)
     if not found.converged or reached <= target:
         return found
@@ -434,7 +458,7 @@ def in_double_precision(system: System) -> System:
         matrix = as_dtype(matrix, wide) if is_array(matrix) else matrix.astype(wide)
     b, x0 = as_dtype(system.b, wide), None if system.x0 is None else as_dtype(system.x0, wide)
     A, M = as_operator(matrix, "A", b, wide), as_operator(getattr(system.M, "given", None), "M", b, wide)
-    return System(A, b, M, x0, shape=system.shape, narrow=system.narrow, started=system.started)
+    return System(A, b, M, x0, narrow=system.narrow, started=system.started)
 
 
 def in_single_precision(callback: Callable[[Any], object]) -> Callable[[Any], object]:

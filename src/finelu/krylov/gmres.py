@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from finelu.errors import ParameterError, meant
 from finelu.kernels.monitor import CLAIM, CLAIMED, CODE, NORM, RUNNING
+from finelu.krylov import conventions
 from finelu.krylov.loop import Loop
-from finelu.krylov.method import Method
+from finelu.krylov.method import RESTART, Method
 from finelu.result import Solution
 from finelu.validation import choice, count
 
 ORTHOGONALIZATIONS = ("mgs", "cgs2")
 SIDES = ("right", "left")
 LEAST_GAIN = 0.25  # of its first norm that a cycle on the left reaches before it ends, so that the true one is halved
-RESTART = 30  # iterations of a cycle where `restart` is not given
 
 
 class GMRES(Method):
@@ -26,8 +26,13 @@ class GMRES(Method):
         M^-1 (b - A x). On the left the recurrence counts in a unit in which each cycle begins with ||b - A x||: a cycle
         ends where that is met, and the solve where the true b - A x meets rtol, too, as on the right. As long as a
         cycle lowers M^-1 (b - A x) as it claims, another follows, even if b - A x has not been halved.
-    maxiter counts inner iterations over all cycles (SciPy's counts cycles). callback(x) is called after each cycle,
-    since x does not exist in between.
+    callback_type : what callback gets, and what maxiter and `info` count:
+        None: x after each cycle, since x does not exist in between; maxiter counts inner iterations over all cycles.
+            As the default of SciPy's gmres is "legacy", a DeprecationWarning says so if there is a callback.
+        "x": x after each cycle; maxiter counts cycles.
+        "pr_norm": ||b - A x|| / ||b|| after each iteration; maxiter counts cycles. SciPy's is of M (b - A x).
+        "legacy": as "pr_norm", but maxiter counts inner iterations.
+        On a GPU the norms are those of every few iterations, as for `watch`.
     Cost of an iteration k: one product with A, one with M, 4 n k operations (up to twice as many); memory restart + 7
     vectors. If the iteration is recorded (on a GPU), the intermediate vectors of a product with M are also kept until
     the solve ends.
@@ -37,6 +42,7 @@ class GMRES(Method):
     """
 
     restarts = True
+    conventions = conventions.GMRES
 
     @staticmethod
     def iterate(

@@ -7,14 +7,15 @@ from inspect import Parameter, Signature, cleandoc, signature
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from finelu.arithmetic import ignore_fp_errors, require_known
-from finelu.errors import ParameterError, meant
+from finelu.errors import NotConverged, ParameterError, meant
+from finelu.krylov.conventions import Call, warn_of_callback
 from finelu.krylov.criterion import solved
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.spread import alike, checked
 from finelu.krylov.system import System
 from finelu.registry import Registry
 from finelu.result import Solution
-from finelu.validation import shown
+from finelu.validation import choice, flag, shown
 
 NEEDS = {  # the property of A that a method needs, in words; "" for any nonsingular A
     "spd": "A = A^H",  # and positive definite, which the iteration tests
@@ -22,6 +23,9 @@ NEEDS = {  # the property of A that a method needs, in words; "" for any nonsing
     "symmetric": "A = A^H or A = A^T",
     "any": "",
 }
+
+RESTART = 30  # iterations of a cycle where `restart` is not given
+RELATIVE_TO = ("b", "initial")
 
 M = TypeVar("M", bound="type[Method]")
 
@@ -45,6 +49,8 @@ class Door(Protocol):
         M: Any = None,
         callback: Callback = None,
         watch: Watch = None,
+        relative_to: str = "b",
+        raise_on_failure: bool = False,
         **own: Any,
     ) -> Solution: ...
 
@@ -70,6 +76,7 @@ class Method:
         the end of each cycle.
     stationary : whether the method forms r = b - A x itself in each iteration, see `Loop`.
     spread : whether A may be spread over processes, see `finelu.krylov.spread`.
+    conventions : arguments of SciPy's function of this name, with their defaults, that `conventions.Call` translates.
     """
 
     name: ClassVar[str] = ""
@@ -78,6 +85,7 @@ class Method:
     restarts: ClassVar[bool] = False
     stationary: ClassVar[bool] = False
     spread: ClassVar[bool] = False
+    conventions: ClassVar[dict[str, Any]] = {}
 
     iterate: ClassVar[Callable[..., Solution]]
     solve: ClassVar[Door]
@@ -160,6 +168,8 @@ def _require_own_parameters(method: type[Method]) -> None:
 def _door(method: type[Method]) -> Door:
     """The public function of `method`."""
     own = {name: parameter.replace(kind=Parameter.KEYWORD_ONLY) for name, parameter in _own(method).items()}
+    for name, default in method.conventions.items():
+        own[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default)
 
     def solve(
         A: Any,
@@ -173,25 +183,50 @@ def _door(method: type[Method]) -> Door:
         M: Any = None,
         callback: Callback = None,
         watch: Watch = None,
+        relative_to: str = "b",
+        raise_on_failure: bool = False,
         **options: Any,
     ) -> Solution:
         if not options.keys() <= own.keys():
             require_known(solve, method.name, options)
-        system = (checked if method.spread else System.checked)(A, b, x0, M)
+        if relative_to != "b":
+            choice("relative_to", relative_to, RELATIVE_TO)
+        if raise_on_failure is not False:
+            flag("raise_on_failure", raise_on_failure)
+        given = {name: options.pop(name) for name in method.conventions if name in options}
+        call = Call(**given) if given else None
+        if callback is not None and "callback_type" in method.conventions and given.get("callback_type") is None:
+            warn_of_callback()
+        system = (checked if method.spread else System.checked)(A if call is None else call.matrix(A), b, x0, M)
+        if call is not None:
+            restart = options.get("restart") or RESTART
+            maxiter, callback, watch = call.arguments(system, maxiter, restart, callback, watch)
         if system.comm is not None:
-            limits = {"rtol": rtol, "atol": atol, "maxiter": maxiter, "criterion": criterion}
+            limits = {
+                "rtol": rtol,
+                "atol": atol,
+                "relative_to": relative_to,
+                "maxiter": maxiter,
+                "criterion": criterion,
+            }
             callback, watch = alike(system, callback, watch, **limits)
-        return solved(
+        solution = solved(
             method,
             system,
             criterion=criterion,
             rtol=rtol,
             atol=atol,
+            relative_to=relative_to,
             maxiter=maxiter,
             callback=callback,
             watch=watch,
             **options,
         )
+        if call is not None:
+            solution = call.result(solution)
+        if raise_on_failure and not solution.converged:
+            raise NotConverged("A x = b", solution, rtol)
+        return solution
 
     common = [p for p in signature(solve).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     solve.__name__ = solve.__qualname__ = method.name

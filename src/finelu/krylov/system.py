@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace
+from finelu.device import namespace, on_gpu
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 from finelu.krylov.operators import Identity, Operator, as_operator, location, order, value_dtype
 from finelu.matrix import check_vector
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.vectors import as_dtype
+from finelu.validation import choice
+
+MB = "Mb"  # the x0 that stands for M @ b
 
 
 class System:
@@ -22,7 +25,6 @@ class System:
 
     `System.checked(A, b, x0, M)` accepts and checks a caller's arguments. `System(A, b, M, x0)` trusts its arguments:
     A and M from `as_operator`, b contiguous, b and x0 of the working dtype. Several systems may share them.
-    shape : the shape of x, and of the caller's b: (n,) or (n, 1).
     narrow : the real dtype with the least range among those in which residuals are held: that of M, or that of the
         caller's b without an M.
     xp, kernels : numpy or cupy, and the kernels of that device: looked up here, once for the whole solve.
@@ -41,14 +43,12 @@ class System:
         M: Operator | Identity | None = None,
         x0: Any = None,
         *,
-        shape: tuple[int, ...] | None = None,
         narrow: np.dtype[Any] | None = None,
         started: float | None = None,
     ):
         self.started = perf_counter() if started is None else started
         self.A, self.b, self.x0 = A, namespace(b).ascontiguousarray(b), x0
         self.M = Identity() if M is None else M
-        self.shape = b.shape if shape is None else shape
         self.dtype, self.real = b.dtype, b.real.dtype
         if narrow is not None:
             self.narrow = narrow
@@ -76,22 +76,26 @@ class System:
             )
         n, place = order(A), location(A)
         b = check_vector(b, n, b if place is None else place)
-        shape = b.shape
-        if b.ndim == 2 and shape[1] != 1:
-            raise MatrixError(f"b has {shape[1]} columns; a Krylov method solves for one: call it for each column.")
-        b = b.reshape(-1)
+        if b.ndim == 2 and b.shape[1] != 1:
+            raise MatrixError(f"b has {b.shape[1]} columns; a Krylov method solves for one: call it for each column.")
+        b, begins_at_Mb = b.reshape(-1), isinstance(x0, str)
+        if begins_at_Mb:
+            choice("x0", x0, (MB,))
+            x0 = None
         if x0 is not None:
             x0 = check_vector(x0, n, b, "x0")
-            if x0.shape not in (shape, (n,)):
-                raise MatrixError(f"x0 has shape {x0.shape}, but b has {shape}; give x0 the shape of b.")
+            if x0.shape not in ((n, 1), (n,)):
+                raise MatrixError(f"x0 has shape {x0.shape}, but a vector of {n} numbers is needed.")
             x0 = x0.reshape(-1)
+            if not (on_gpu(x0) or x0.any()):
+                x0 = None  # which needs no product
         dtype = np.result_type(value_dtype(A), b.dtype, b.dtype if x0 is None else x0.dtype)
         if M is not None and value_dtype(M).kind == "c":
             dtype = np.result_type(dtype, np.complex64)
         narrow = real(b.dtype if M is None else value_dtype(M))
         b, x0 = as_dtype(b, dtype), None if x0 is None else as_dtype(x0, dtype)
         A, M = as_operator(A, "A", b, dtype), as_operator(M, "M", b, dtype)
-        return cls(A, b, M, x0, shape=shape, narrow=narrow, started=started)
+        return cls(A, b, M, M @ b if begins_at_Mb else x0, narrow=narrow, started=started)
 
 
 def real(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -12,6 +12,7 @@ from finelu.matrix.door import (
     check_vector,
     full_csr,
     lower_triangle,
+    nonzero_entries,
     on_pattern,
     without_zeros,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "dense_numbers",
     "full_csr",
     "lower_triangle",
+    "nonzero_entries",
     "norm",
     "on_pattern",
     "sparse_module",

@@ -119,13 +119,21 @@ def without_zeros(A: CSR) -> CSR:
     For complete factors, where stored zeros only add fill; in incomplete factorizations they are entries by definition.
     Cost: one pass over the values.
     """
-    stored = namespace(A.data).count_nonzero(A.data)
-    if int(stored) == A.nnz:
-        return A
+    return nonzero_entries(A)[0]
+
+
+def nonzero_entries(A: CSR) -> tuple[CSR, np.ndarray | None]:
+    """`without_zeros`, and the places (nnz,) of its entries among those of A; None if A stores no zeros."""
+    if int(namespace(A.data).count_nonzero(A.data)) == A.nnz:
+        return A, None
     A = A.on(np)
-    kept = np.flatnonzero(A.data)
-    indptr = np.searchsorted(kept, A.indptr).astype(A.indptr.dtype)
-    return as_csr(sp.csr_matrix((A.data[kept], A.indices[kept], indptr), shape=A.shape), diagonal=False)
+    stored = A.data != 0
+    before = np.zeros(A.nnz + 1, A.indptr.dtype)  # the number of stored entries before each
+    np.cumsum(stored, out=before[1:])
+    diag = np.where((A.diag >= 0) & stored[A.diag], before[A.diag], -1).astype(A.diag.dtype)
+    kept = np.flatnonzero(stored)
+    S = CSR(before[A.indptr], A.indices[kept], A.data[kept], diag)
+    return S.with_index(np.int32 if max(S.n, S.nnz) <= INT32_LIMIT else np.int64), kept
 
 
 def lower_triangle(A: CSR) -> tuple[CSR, Any]:

@@ -46,4 +46,4 @@ def starts(numbers, count):
 
 
 def longest(pointers):
-    return int(np.diff(pointers).max(initial=0))
+    return int((pointers[1:] - pointers[:-1]).max(initial=0))

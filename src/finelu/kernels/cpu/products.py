@@ -110,8 +110,11 @@ def _times(t, items, indptr, indices, data, x, y):
 
 def subtract_product(M, x, y=None):
     """y - M x, or M x; see kernels/reference/products.py. M : a CSR, or scipy.sparse's."""
-    M = M.tosparse() if isinstance(M, CSR) else M
-    return M @ x if y is None else y - M @ x
+    if isinstance(M, CSR) and x.ndim == 1 and x.dtype == M.dtype:
+        product = Product(M)(x)
+    else:
+        product = (M.tosparse() if isinstance(M, CSR) else M) @ x
+    return product if y is None else y - product
 
 
 def magnitudes_of_terms(indptr, bound, factor):

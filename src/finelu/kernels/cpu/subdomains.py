@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.kernels.cpu._interleaved import Interleaved, grouped, substitute
 from finelu.kernels.cpu.levels import levels
-from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import fetch_add
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.lanes import LANES
 from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks
@@ -69,15 +70,22 @@ def _inside(state, done, items, starts, rows, indptr, indices, workspaces, fill,
 
 
 class SubdomainSolve:
-    """Two triangular solves in each part, two parts at a time; see kernels/reference/subdomains.py.
+    """Two triangular solves in each part, several parts at a time; see kernels/reference/subdomains.py.
 
-    plans : `Natural`, of two triangles; entries are not copied, and so never narrowed. A part is solved by one thread.
+    plans : `Natural`, of two triangles, whose values are copied, see _interleaved.py.
+    narrow : whether the copies of double precision are of single, if all fit its range.
     """
 
     def __init__(self, starts, plans, narrow=False):
-        self.starts, self.plans = starts, plans
-        work = starts[-1] + sum(plan.triangle.entries for plan in plans)
-        self._items = _items(starts.size - 1, int(work))
+        self.starts, self.plans, self._narrow = starts, plans, narrow
+        work = int(starts[-1]) + sum(plan.triangle.entries for plan in plans)
+        self._groups = grouped(starts, plans, _items(starts.size - 1, work))
+        sizes = np.append(np.diff(starts), 0)  # -1, no part, has none
+        self._row_starts = np.concatenate([[0], np.cumsum(sizes[self._groups].max(axis=1))]).astype(np.int64)
+        self._items = _items(self._groups.shape[0], work)
+        layout = starts, self._groups, self._row_starts, self._items
+        self._triangles = [Interleaved(*layout, plan) for plan in plans]
+        self.load()
 
     @property
     def levels(self) -> int:
@@ -86,11 +94,18 @@ class SubdomainSolve:
 
     def load(self):
         """The plans have new values."""
+        for triangle in self._triangles:
+            if not triangle.load(self._narrow):
+                break
+        else:
+            return
+        for triangle in self._triangles:
+            triangle.load(narrow=False)
 
     @property
     def stored(self):
         """The dtype of the entries that a solve reads."""
-        return self.plans[0].values.dtype
+        return self._triangles[0].stored
 
     def solve(self, r, x, rows, before=None, after=None, scattered=True, correction=None, sums=None):
         """See kernels/reference/subdomains.py."""
@@ -100,35 +115,63 @@ class SubdomainSolve:
             couplings = c.starts, c.ends, unsigned(c.rows), c.values
             out = r, *couplings, sums.conjugate, sums.of, restricted, sums.dots
         r = r if correction is None else coarse_residual(*correction, r)
-        first, second = (
-            (plan.triangle.reverse, *plan.pattern, plan.values, plan.places, plan.pivots) for plan in self.plans
-        )
-        arguments = self.starts, r, x, unsigned(rows), before, after, scattered, out, Z, np.empty(rows.size, x.dtype)
-        run_items(_solve, self._items.size - 1, self._items, *arguments, first, second)
+        items = self._items
+        most = int(np.diff(self._row_starts).max(initial=0))
+        room = workspace(items.size - 1, (most + 1) * LANES, x.dtype)
+        arguments = self.starts, self._groups, self._row_starts, r, x, unsigned(rows), before, after, scattered, out, Z
+        triangles = (triangle.arguments() for triangle in self._triangles)
+        run_items(_solve, items.size - 1, items, *arguments, room, *triangles, threads=room.shape[0])
 
 
-@by_items
-def _solve(t, items, starts, r, x, rows, in_scale, out_scale, scattered, sums, Z, s, first_triangle, second_triangle):
-    for pair in range(items[t], items[t + 1], 2):
-        end = min(pair + 2, items[t + 1])
-        first, middle, last = np.uint64(starts[pair]), np.uint64(starts[pair + 1]), np.uint64(starts[end])
-        for k in range(first, last):
-            s[k] = r[rows[k]] if in_scale is None else r[rows[k]] * in_scale[k]
-        _substitute(first, middle, last, s, *first_triangle)
-        _substitute(first, middle, last, s, *second_triangle)
-        for k in range(first, last):
-            v = s[k] if out_scale is None else s[k] * out_scale[k]
-            if scattered:
-                x[rows[k]] = v
-            else:
-                x[k] = v
-            s[k] = v
-        if sums is not None:
-            given, couplings, ends, coupled, values, conjugate, of, restricted, dots = sums
-            for p in range(pair, end):
-                own = slice(starts[p], starts[p + 1])
-                _add_up_couplings(couplings[p], couplings[p + 1], ends, coupled, values, conjugate, s[own], of)
-                dots[p] = _add_up(given, rows[own], s[own], None if Z is None else Z[own], conjugate, restricted[p])
+@compiled
+def _solve(
+    state,
+    done,
+    items,
+    starts,
+    groups,
+    row_starts,
+    r,
+    x,
+    rows,
+    in_scale,
+    out_scale,
+    scattered,
+    sums,
+    Z,
+    workspaces,
+    first_triangle,
+    second_triangle,
+):
+    t = next_item(state)
+    s = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]
+    while t < done.size:
+        for g in range(items[t], items[t + 1]):
+            base, end = row_starts[g], row_starts[g + 1]
+            for lane in range(LANES):
+                p, one = groups[g, lane], s[lane::LANES]
+                first = np.uint64(0 if p < 0 else starts[p])
+                size = np.uint64(0 if p < 0 else starts[p + 1] - starts[p])
+                for k in range(size):
+                    one[k] = r[rows[first + k]] if in_scale is None else r[rows[first + k]] * in_scale[first + k]
+                one[size : end - base + 1] = 0
+            substitute(s, g, base, end, *first_triangle)
+            substitute(s, g, base, end, *second_triangle)
+            for lane in range(LANES):
+                p, one = groups[g, lane], s[lane::LANES]
+                if p < 0:
+                    continue
+                first, size = np.uint64(starts[p]), np.uint64(starts[p + 1] - starts[p])
+                for k in range(size):
+                    v = one[k] if out_scale is None else one[k] * out_scale[first + k]
+                    x[rows[first + k] if scattered else first + k] = one[k] = v
+                if sums is not None:
+                    given, couplings, ends, coupled, values, conjugate, of, restricted, dots = sums
+                    own = slice(first, first + size)
+                    _add_up_couplings(couplings[p], couplings[p + 1], ends, coupled, values, conjugate, one, of)
+                    dots[p] = _add_up(given, rows[own], one, None if Z is None else Z[own], conjugate, restricted[p])
+        t = complete(state, done, t)
+    wait_until_done(done, 0, done.size)
 
 
 @compiled
@@ -160,30 +203,6 @@ def _add_up(r, rows, x, Z, conjugate, restricted):
     if Z is None:
         restricted[0] = total
     return dot
-
-
-@compiled
-def _substitute(first, middle, last, s, reverse, begin, end, indices, values, places, pivots):
-    """s = T^-1 s in two parts, the rows from `first` to before `middle` and those from there to before `last`.
-
-    Where T divides by pivots, the rows of the two come in turn, so that divisions of both overlap; otherwise rows
-    wait for little, and one part after the other is read faster. The bits are the same.
-    """
-    middle = middle if places.size else last
-    both = min(middle - first, last - middle)
-    for t in range(last - first):
-        begins, ends, k = first, middle, t - both
-        if t < both + both:
-            k = t >> ONE
-            if t & ONE:
-                begins, ends = middle, last
-        elif middle - first == both:
-            begins, ends = middle, last
-        i = ends - ONE - k if reverse else begins + k
-        total = s[i]
-        for p in range(np.uint64(begin[i]), np.uint64(end[i])):
-            total -= values[p] * s[indices[p]]
-        s[i] = divide(total, pivots[places[i]]) if places.size else total
 
 
 def restrict(starts, rows, values, r, conjugate):

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse.csgraph import structural_rank
 
 from finelu import deadline
-from finelu.device import namespace, to_host
+from finelu.device import ALWAYS_FREE, USABLE, free_memory, namespace, to_host
 from finelu.errors import (
     FineluError,
     MatrixError,
@@ -27,7 +27,7 @@ from finelu.matrix import norm
 from finelu.matrix.traits import is_hermitian
 from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT, Analysis, analyse, columns_of, require_indices
 from finelu.preconditioners.direct.klu import KLU
-from finelu.preconditioners.direct.library import PIVOT, Library, RefinedFactors, is_mirrored
+from finelu.preconditioners.direct.library import INDEX, PIVOT, Library, RefinedFactors, is_mirrored
 from finelu.preconditioners.direct.prepared import largest_of_columns, prepared, sizes_of
 from finelu.preconditioners.direct.superlu import SuperLU
 from finelu.scaling import require_matching
@@ -102,13 +102,14 @@ class SparseLUFactors(RefinedFactors):
         recipe: Any,
         A: CSR,
         known: Analysis | None = None,
-        most: float = np.inf,
+        most: float | None = None,
         trial: bool = False,
     ):
         """Factor A.
 
         known : the result of `analysed` for A and this recipe, None to compute it.
-        most : the largest number of entries of the factors; MemoryError if the counted number is larger.
+        most : the largest number of entries of the factors; MemoryError if the counted number is larger. None for what
+            a part of the free memory holds.
         trial : whether factors are tested by solves, here and in `update`, refined, and made again by another library.
             It is not needed if the caller looks at residuals anyway.
         """
@@ -123,10 +124,7 @@ class SparseLUFactors(RefinedFactors):
         fill = known.fill
         if fill is not None:
             require_indices(self.recipe, "the factors", fill.nnz)
-            if fill.nnz > self._most:
-                raise MemoryError(
-                    f"{self.recipe!r}: the factors would have {fill.nnz} entries; the memory holds {self._most:.3g}."
-                )
+            self._require_room(fill.nnz)
         self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
         self._columns = known.columns
         self._how = None if known.library is None else (type(known.library), known.library.how)
@@ -135,6 +133,16 @@ class SparseLUFactors(RefinedFactors):
         self.report.matched = known.matched
         self.report.expected_nnz, self.report.expected_flops = (fill.nnz, fill.flops) if fill else (None, None)
         self.report.analysis_seconds = known.seconds
+
+    def _require_room(self, entries: int) -> None:
+        """Raise MemoryError if factors with that many entries do not fit in memory."""
+        most, entry = self._most, self.dtype.itemsize + INDEX
+        if most is None:
+            most = np.inf if entry * entries <= ALWAYS_FREE else USABLE * free_memory(np.empty(0)) / entry
+        if entries > most:
+            raise MemoryError(
+                f"{self.recipe!r}: the factors would have {entries} entries; the memory holds {most:.3g}."
+            )
 
     def _refresh(self, A: CSR) -> None:
         try:
@@ -151,11 +159,10 @@ class SparseLUFactors(RefinedFactors):
             raise MatrixError(f"{self.recipe!r}: A is not symmetric; backend='superlu' takes any matrix.")
         if self.updates:
             before, self._prepared = self._prepared, prepared(A, self._prepared, scaled=self._scaled)
-            if not self._prepared.like(before):
+            half = self._symmetric and self.recipe.backend != "feral"  # of whose symmetry only the analysis knew
+            if not self._prepared.like(before) or (half and not is_mirrored(self._prepared.matrix)):
                 self._take(analyse(self.recipe, self._prepared.matrix))
         S = self._prepared.matrix
-        if self._symmetric and self.recipe.backend != "feral" and not is_mirrored(S):
-            self._take(analyse(self.recipe, S))
         report = self.report
         report.warning = report.tried = report.backward_error = report.refinements = None
         self._steps, self._S, self._transposed = 0, None, None
@@ -199,10 +206,28 @@ class SparseLUFactors(RefinedFactors):
 
         Raises UnstableFactors if no factors give finite solutions.
         """
-        report = self.report
-        start, found = perf_counter(), self._judged()
+        report, found = self.report, self._judged()
+        if found[1] > ENOUGH:
+            found = self._bettered(A, found)
+        report.backward_error, roundings, report.trial_residual = found
+        report.refinements = self._steps
+        if report.trial_residual is not None and report.trial_residual > USELESS:
+            report.warn(
+                f"{unstable(report.trial_residual)}; check A for dependent rows, try a shift, or another recipe"
+            )
+        elif roundings > ENOUGH:
+            refined = ", with a step of refinement" if self._steps else ""
+            advice = "A may be singular" if self.recipe.backend == "auto" else "backend='auto' tries others"
+            report.warn(f"solves have a backward error of {report.backward_error:.1e} by rows{refined}; {advice}")
+
+    def _bettered(self, A: CSR, found: tuple[float, float, float]) -> tuple[float, float, float]:
+        """Make other factors if the recipe allows them, and keep the best. Returns their errors, as `_judged` does.
+
+        found : the errors of the present factors.
+        """
+        report, start = self.report, perf_counter()
         best, others = (found, self._state()), [(report.backend, found)]
-        for recipe, scaled in self._others() if found[1] > ENOUGH else ():
+        for recipe, scaled in self._others():
             try:
                 self._prepared, self._scaled = prepared(A, scaled=scaled), scaled
                 self._take(analyse(recipe, self._prepared.matrix))
@@ -226,16 +251,7 @@ class SparseLUFactors(RefinedFactors):
             left = [f"{name}: backward error {other[0]:.1e}" for name, other in others if other is not found]
             report.tried = [*(report.tried or ()), *left]
             report.numeric_seconds = (report.numeric_seconds or 0.0) + perf_counter() - start
-        report.backward_error, roundings, report.trial_residual = found
-        report.refinements = self._steps
-        if report.trial_residual is not None and report.trial_residual > USELESS:
-            report.warn(
-                f"{unstable(report.trial_residual)}; check A for dependent rows, try a shift, or another recipe"
-            )
-        elif roundings > ENOUGH:
-            refined = ", with a step of refinement" if self._steps else ""
-            advice = "A may be singular" if self.recipe.backend == "auto" else "backend='auto' tries others"
-            report.warn(f"solves have a backward error of {report.backward_error:.1e} by rows{refined}; {advice}")
+        return found
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The attributes that hold these factors, and the facts of the report about them."""
@@ -269,19 +285,20 @@ class SparseLUFactors(RefinedFactors):
             largest[largest == 0] = 1
             if largest.max() > UNEVEN * largest.min():
                 others = [y / largest]
-        y = np.stack([y, *others], axis=1).astype(S.dtype)
-        B = np.asfortranarray(product(S, y))
+        right = [product(S, v.astype(S.dtype, copy=False)) for v in (y, *others)]
+        B = np.asfortranarray(np.stack(right, axis=1)) if others else right[0]  # all columns in one call of the library
         self._steps, self._S, self._transposed = 0, S, None
         found: list[tuple[float, float, float]] = []
         while True:
             X = np.asfortranarray(self._solve_refined(B, "N"))
             if not np.isfinite(X).all():
                 break
+            columns = X.T if others else (X,)
             errors, roundings, residuals = zip(
-                *(backward_error(S, *xb) for xb in zip(X.T, B.T, strict=True)), strict=True
+                *(backward_error(S, x, b) for x, b in zip(columns, right, strict=True)), strict=True
             )
-            size = abs(B[:, 0]).max()
-            residual = norm(residuals[0] / size) / norm(B[:, 0] / size) if size > 0 else 0.0
+            size = norm(right[0])
+            residual = norm(residuals[0]) / size if size > 0 else 0.0
             found.append((max(errors), max(roundings), residual if residual < np.inf else np.inf))
             if self._steps or found[0][1] <= ENOUGH:
                 break
@@ -321,7 +338,7 @@ class SparseLUFactors(RefinedFactors):
         if self._library is None or not self._library.holds_for(self._factored):
             library, how = self._how
             self._library = library(self._factored, *how)
-        return self._library.factor(self._factored, self._singular())
+        return self._library.factor(self._factored, self._singular, self._require_room)
 
     def _superlu(self) -> SuperLU:
         columns = self._factored
@@ -335,7 +352,7 @@ class SparseLUFactors(RefinedFactors):
             how = {"permc_spec": "COLAMD"}
             if columns.nnz <= SHORT * columns.shape[0]:  # columns have little in common
                 how |= {"relax": 1, "panel_size": 1}
-        return SuperLU(columns, self._singular(), self.report.expected_flops, **how)
+        return SuperLU(columns, self._singular, self.report.expected_flops, **how)
 
     def _panel(self) -> int | None:
         """The number of columns that SuperLU works on at once: few if each entry takes little work; None for its

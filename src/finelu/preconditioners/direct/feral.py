@@ -78,12 +78,12 @@ class LDL(Library):
             self._begin()
         return self._owner.call(function, self._solver, *args)
 
-    def factor(self, columns: Columns, singular: str) -> LDL:
-        """Factor a symmetric matrix of the analysed pattern.  singular : the text of the error for a singular A."""
+    def factor(self, columns: Columns, singular: Callable[[], str], require_room: Any = None) -> LDL:
+        """Factor a symmetric matrix of the analysed pattern.  singular : gives the text of the error."""
         self._values = columns.data[self._lower].astype(np.float64)
         inertia, self.nnz = self._call(self._factored)
         if inertia is None or inertia.n_zero:
-            raise SingularMatrix(singular)
+            raise SingularMatrix(singular())
         return self
 
     def _factored(self, box: list[Any]) -> tuple[Any, int]:

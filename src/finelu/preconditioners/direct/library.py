@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +18,7 @@ from finelu.ordering import Fill
 
 PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
 ALIKE = 32  # roundings by which the two entries of a symmetric matrix may differ where one of them is left out
+INDEX = 8  # bytes that an entry of factors takes in addition to its value
 LONG_WORK = 1e7  # flops from which on a factorization can be left, which takes 0.1 ms; as many as a core does in 3 ms
 LONG_ENTRIES = 10_000  # of A, likewise, where the work is not counted
 
@@ -28,7 +31,9 @@ class Library:
     symmetric : whether only one triangle is read.
     replaced : the number of pivots that the library replaced by larger ones.
     nnz : the number of entries of the factors without a unit diagonal.
-    `factor(columns, singular)` may be called again; `singular` is the text of the error for a singular A.
+    `factor(columns, singular, require_room)` may be called again; `singular()` is the text of the error for a singular
+    A. A library without `expected` that counts the entries of the factors itself calls `require_room(entries)` before
+    it makes them, which raises MemoryError if they do not fit.
     `solve(r, trans)` expects r (n,) or (n, k) on the host.
     """
 
@@ -47,7 +52,9 @@ class Library:
         same = zip(self._pattern, (columns.indptr, columns.indices), strict=True)
         return self._complex == (columns.dtype.kind == "c") and all(a is b or np.array_equal(a, b) for a, b in same)
 
-    def factor(self, columns: Columns, singular: str) -> Library:
+    def factor(
+        self, columns: Columns, singular: Callable[[], str], require_room: Callable[[int], None] | None = None
+    ) -> Library:
         raise NotImplementedError
 
     def solve(self, r: Any, trans: str) -> Any:
@@ -85,6 +92,20 @@ class RefinedFactors(Factors):
         if trans == "H" and r.dtype.kind == "c":
             return subtract(self._transposed, x.conj(), r.conj()).conj()
         return subtract(self._transposed, x, r)
+
+
+class Spare:
+    """A state of a library that no factors use any more, for the next ones: `take` gives it to one caller. It is freed
+    if no caller takes it, when this object is gone."""
+
+    def __init__(self, state: Any, free: Callable[[], None]):
+        self._state = state
+        self._freed = weakref.finalize(self, free)
+        self._freed.atexit = False
+
+    def take(self) -> Any:
+        """The state, None if another caller has it."""
+        return self._state if self._freed.detach() else None
 
 
 def required(library: Any, backend: str, needs: str, extra: str) -> Any:

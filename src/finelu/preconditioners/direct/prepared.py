@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from finelu.kernels.operands import CSR
-from finelu.matrix import without_zeros
+from finelu.matrix import nonzero_entries
 from finelu.preconditioners.direct.library import is_mirrored
 from finelu.scaling import equilibrate, times_power
 
@@ -50,9 +50,9 @@ def prepared(A: CSR, before: Prepared | None = None, *, scaled: bool = False) ->
         data = A.data[before.kept]
         if np.count_nonzero(data) == np.count_nonzero(A.data):
             return _in_range(before.matrix.with_values(data), before.kept, before, scaled)
-    S = without_zeros(A)
-    if before is None or before.kept is not None or S is A:
-        return _in_range(S, None if S is A else np.flatnonzero(A.data), before, scaled)
+    S, kept = nonzero_entries(A)
+    if before is None or before.kept is not None or kept is None:
+        return _in_range(S, kept, before, scaled)
     return _in_range(A, None, before, scaled)  # new zeros are kept as entries, so that the pattern stays
 
 

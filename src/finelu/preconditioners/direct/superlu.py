@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -25,10 +26,10 @@ class SuperLU:
 
     replaced = 0
 
-    def __init__(self, columns: sp.csc_matrix, singular: str, work: float | None = None, **options: Any):
+    def __init__(self, columns: sp.csc_matrix, singular: Callable[[], str], work: float | None = None, **options: Any):
         """Factor a matrix.
 
-        singular : the text of the error for a singular A.
+        singular : gives the text of the error for a singular A.
         work : the expected number of flops, None if it is not counted.
         Raises OutOfTime if the caller's time is over, or too short for the factorization.
         """
@@ -47,7 +48,7 @@ class SuperLU:
         except RuntimeError as error:
             if "singular" not in str(error):
                 raise FineluError(f"SparseLU: SuperLU gave up: {error}") from error
-            raise SingularMatrix(singular) from error
+            raise SingularMatrix(singular()) from error
         self.nnz = int(self._made[0].nnz) - columns.shape[0]
 
     @classmethod

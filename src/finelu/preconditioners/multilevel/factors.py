@@ -38,9 +38,10 @@ from finelu.preconditioners.multilevel.dense import (
 from finelu.preconditioners.multilevel.level import SCHUR_TOL, DenseRest, Level, factored
 from finelu.preconditioners.multilevel.order import Order, advice, definite_scale, kind_of, order_of, transposed
 from finelu.preconditioners.multilevel.settings import Settings
-from finelu.preconditioners.multilevel.variants import Complete, Variant, complete_of, variants_of
+from finelu.preconditioners.multilevel.variants import COMPLETE, Complete, Variant, complete_of, variants_of
 from finelu.preconditioners.recipe import on_host, shifted
 from finelu.scaling import require_matching
+from finelu.triangular import DEFAULT_SWEEPS
 
 SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singular
 
@@ -112,6 +113,12 @@ class MultilevelFactors(Factors):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._recorded = Applications()
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was dropped, with limits that keep all or in a single dense level, and D was not replaced."""
+        keeps_all = self._variant.limits == COMPLETE or not self._levels
+        return keeps_all and not (self.recipe.shift or self._absolute or self.recipe.triangular in DEFAULT_SWEEPS)
 
     def _refresh(self, A: CSR) -> None:
         """Levels made as the last ones; if those were complete and A has none such, as `factor` makes them."""

@@ -188,7 +188,7 @@ class _Sparse:
     def __init__(self, S: Any, weights: Any, dtype: Any):
         self._S, self._weights, self._dtype = S, weights, dtype
         how: dict[str, Any] = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.1}
-        self._factors = SuperLU(S, "the coarse matrix is singular", options={"SymmetricMode": True}, **how)
+        self._factors = SuperLU(S, lambda: "the coarse matrix is singular", options={"SymmetricMode": True}, **how)
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._S, self._weights, self._dtype

@@ -48,7 +48,7 @@ class Schwarz(Recipe):
 
     M^-1 = sum_p R_p^T W B_p^-1 W R_p, and Q = Z E^-1 Z^H with E = Z^H A Z: B_p are the factors of part p by `local`,
     and Z has a vector for each part. No part waits for another in a solve: on a GPU a block of threads solves a part,
-    with its unknowns in shared memory; on the CPU one thread does.
+    with its unknowns in shared memory; on the CPU a thread solves eight parts at a time in vector registers.
 
     local : the recipe of the parts, or its name; its factors must be two triangles (ILU0(), IC0(), ILUK(level=1),
         ILUT(), ICT(), MILU0(), ...). "auto" is ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and
@@ -68,9 +68,8 @@ class Schwarz(Recipe):
     combine : "balanced": P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);
         "additive": M^-1 + Q.
     precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and a Hermitian A of
-        double precision with a positive diagonal, a GPU stores L and D^-1 U of the parts in single precision, with 6
-        bytes an entry instead of 10, and computes with them in double: M changes by about 1e-7 of itself, and stays
-        Hermitian.
+        double precision with a positive diagonal, L and D^-1 U of the parts are stored in single precision, and the
+        solves compute with them in double: M changes by about 1e-7 of itself, and stays Hermitian.
     Facts: M is Hermitian, or definite, if the factors of `local` are.
     Cost: that of `local`; for the coarse space of K = m times parts vectors a factorization of the sparse E on the CPU,
     or K^3 operations and 8 K^2 bytes on a GPU.

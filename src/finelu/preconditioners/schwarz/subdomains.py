@@ -64,7 +64,7 @@ class LocalFactors:
     part owns and 0 on the others, and W_1 is 1 (restricted additive Schwarz); or, if `symmetric`, both are the roots of
     1 / (number of parts that share the row). The transposes exchange W_1 and W_2. Complex factors without "T" are asked
     only for "H".
-    narrow : whether a GPU may read the factors in single precision: the factors of an ILU(0) of Hermitian definite
+    narrow : whether solves may read the factors in single precision: the factors of an ILU(0) of Hermitian definite
         blocks, whose L and D^-1 U round alike, so that the solves stay Hermitian.
     """
 
@@ -147,7 +147,8 @@ class LocalFactors:
         if found is None:
             kernels = kernels_for(self._places).subdomains
             plans = [solver.plan for solver in self.factors.solvers(trans)]
-            found = kernels.SubdomainSolve(self._domains.starts, plans, self._narrow)
+            narrow = self._narrow and trans == "N"  # the transposes are asked only where these do not fit
+            found = kernels.SubdomainSolve(self._domains.starts, plans, narrow)
             synchronize(self._places)  # another thread may use it on another stream
             self._solves[key] = found
         return found

@@ -1,0 +1,192 @@
+"""`spsolve`, `splu` and `factorized` with the signatures and conventions of SciPy's, by complete factors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import SparseEfficiencyWarning
+
+from finelu import foreign
+from finelu.arithmetic import ignore_fp_errors
+from finelu.errors import MatrixError, ParameterError, SingularMatrix, WrongType
+from finelu.factors import Factors
+from finelu.foreign import MatrixRankWarning
+from finelu.interop.scipy.route import RECIPE, SINGULAR, SINGULARITIES, solved
+from finelu.interop.scipy.system import FLOATING, System, of_scipy
+
+PERMC_SPECS = ("NATURAL", "MMD_ATA", "MMD_AT_PLUS_A", "COLAMD")
+
+
+@ignore_fp_errors
+def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = True) -> Any:
+    """Solve A x = b with the accuracy of a direct method. Instead of `scipy.sparse.linalg.spsolve`.
+
+    A : (n, n), sparse; CSR and CSC are taken as they are, others are converted, with a SparseEfficiencyWarning. A is
+        not written, and need not be sorted.
+    b : (n,), (n, 1) or (n, k), dense or sparse.
+    permc_spec : None: finelu chooses library and order. "NATURAL", "MMD_ATA", "MMD_AT_PLUS_A" or "COLAMD": the factors
+        are SuperLU's, with the columns in that order.
+    use_umfpack : accepted for programs that pass it; UMFPACK is not used.
+    Returns x as SciPy does: (n,) for b (n,) or (n, 1), also if b is sparse; (n, k) for a dense b (n, k); a sparse
+    object of A's class for a sparse b (n, k). Its dtype is the one to which A, as floating point, and b are promoted.
+    For a singular A it is filled with NaN, and a MatrixRankWarning is given; with a sparse b (n, k) a singular A is a
+    SingularMatrix, which is a RuntimeError.
+
+    The way depends on A alone. Factors are complete, and x is refined until its backward error in each row is a few
+    roundings; a MatrixRankWarning is given if it stays far above. Factors that do not fit 80% of the free memory are
+    not begun: then iterations of `finelu.solve` reach a direct method's accuracy, with a SparseEfficiencyWarning that
+    says so, or raise NotConverged.
+    The analyses of the last patterns, and the factors of the last matrix of a pattern, are kept, in up to 64 MiB: with
+    new values of a known pattern only the numbers are computed, with the same bits as for a new pattern, and with the
+    same values only x is. Threads may call it at the same time.
+    Raises MatrixError, a ValueError, for shapes that do not fit.
+    """
+    system = System.of(A, "spsolve requires A be CSC or CSR matrix format", "matrix must be square (has shape {})", 5)
+    given, b = b, of_scipy(b)
+    is_sparse = sp.issparse(b)
+    if not is_sparse:
+        b = np.asarray(b)
+    if b.ndim not in (1, 2):
+        raise MatrixError(f"b has shape {b.shape}; (n,) or (n, k) is needed.")
+    if system.n != b.shape[0]:
+        raise MatrixError(f"matrix - rhs dimension mismatch ({system.S.shape} - {b.shape[0]})")
+    if b.dtype.kind not in "biufc" or (dtype := np.promote_types(system.dtype, b.dtype)).char not in FLOATING:
+        raise WrongType(f"b has dtype {b.dtype}, and A {system.dtype}; no x is computed in a dtype that holds both.")
+    if permc_spec is not None and permc_spec not in PERMC_SPECS:
+        raise ParameterError(f"permc_spec={permc_spec!r}; None or one of {', '.join(PERMC_SPECS)} is needed.")
+    is_vector = b.ndim == 1 or b.shape[1] == 1
+    if is_sparse and not is_vector and b.format != "csc":
+        text = "spsolve is more efficient when sparse b is in the CSC matrix format"
+        warnings.warn(text, SparseEfficiencyWarning, stacklevel=3)
+    dense = b.toarray() if is_sparse else b
+    dense = dense.ravel() if is_vector else dense
+    dense = dense.astype(np.result_type(b.dtype, np.float64), copy=False)
+    try:
+        if not dense.size:
+            x = dense
+        elif dense.dtype.kind == "c" and system.dtype.kind != "c":
+            x = solved(system, dense.real.copy(), permc_spec) + 1j * solved(system, dense.imag.copy(), permc_spec)
+        else:
+            x = solved(system, dense.astype(np.result_type(dense, system.dtype), copy=False), permc_spec)
+    except SINGULARITIES as error:
+        if is_sparse and not is_vector:
+            raise SingularMatrix(f"{SINGULAR}: {error}") from error
+        warnings.warn(f"Matrix is exactly singular: {error}", MatrixRankWarning, stacklevel=3)
+        return np.full(dense.shape, np.nan, dtype)
+    x = x.astype(dtype, copy=False)
+    if not is_sparse or is_vector:
+        return x
+    found = type(system.S)(x)
+    return type(given).from_scipy_sparse(found) if given is not b else found
+
+
+@ignore_fp_errors
+def splu(
+    A: Any,
+    permc_spec: str | None = None,
+    diag_pivot_thresh: float | None = None,
+    relax: int | None = None,
+    panel_size: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """The complete L U of A, for repeated solves. Instead of `scipy.sparse.linalg.splu`.
+
+    A : (n, n), sparse; others than CSR and CSC are converted, with a SparseEfficiencyWarning. A is not written.
+    permc_spec, diag_pivot_thresh, relax, panel_size, options : SuperLU's own. If one of them is given, the result is
+        SciPy's SuperLU object, made with them. Without them `finelu.SparseLU` chooses library and order.
+    Returns an `LU`, with the attributes and conventions of SciPy's object.
+    Raises SingularMatrix, which is a RuntimeError, for a singular A, and for one with NaN or Inf; MatrixError, a
+    ValueError, if A is not square; MemoryError if the factors do not fit.
+    """
+    given = {
+        "permc_spec": permc_spec,
+        "diag_pivot_thresh": diag_pivot_thresh,
+        "relax": relax,
+        "panel_size": panel_size,
+        "options": options,
+    }
+    return _factored(A, {name: value for name, value in given.items() if value is not None})
+
+
+@ignore_fp_errors
+def factorized(A: Any) -> Callable[[Any], Any]:
+    """The function b -> x for solves with A, which is factored once: `splu(A).solve`.
+
+    Instead of `scipy.sparse.linalg.factorized`, with the errors of `splu`.
+    """
+    return _factored(A, {}).solve  # type: ignore[no-any-return]
+
+
+def _factored(A: Any, given: Mapping[str, Any]) -> Any:
+    """An `LU`, or SciPy's SuperLU object if some of its own parameters are given."""
+    converted, not_square = "splu converted its input to CSC format", "can only factor square matrices (has shape {})"
+    system = System.of(A, converted, not_square, depth=6)
+    if given or not system.n:
+        return foreign.splu(system.S.tocsc(), **given)
+    try:
+        return LU(RECIPE.factor(system.S), system.S.copy())
+    except SINGULARITIES as error:
+        raise SingularMatrix(f"{SINGULAR}: {error}") from error
+
+
+class LU:
+    """Complete factors with the attributes and conventions of `scipy.sparse.linalg.SuperLU`.
+
+    shape : (n, n).  nnz : the number of entries of the factors.
+    L, U, perm_r, perm_c : those of SuperLU for this matrix, Pr A Pc = L U, made when first asked for; `solve` needs
+        them only if SuperLU is the library.
+    factors : the `Factors` that solve, with `report`, `update` and `apply`.
+    """
+
+    def __init__(self, factors: Factors, A: Any):
+        self.factors, self._A = factors, A
+        self.shape: tuple[int, int] = factors.shape
+
+    @property
+    def nnz(self) -> int:
+        return self.factors.nnz
+
+    def solve(self, rhs: Any, trans: str = "N") -> Any:
+        """x with A x = rhs, A^T x = rhs (trans "T") or A^H x = rhs ("H"), in a new array of the factors' dtype.
+
+        rhs : (n,) or (n, k), of a dtype that goes into that of the factors without loss.
+        Raises WrongType, a TypeError, for another dtype; MatrixError, a ValueError, for another shape.
+        """
+        rhs, dtype = np.asarray(rhs), self.factors.dtype
+        if not np.can_cast(rhs.dtype, dtype, "safe"):
+            raise WrongType(f"Cannot cast array data from {rhs.dtype!r} to {dtype!r} according to the rule 'safe'")
+        if rhs.ndim not in (1, 2):
+            raise MatrixError(f"object {'too deep' if rhs.ndim else 'of too small depth'} for desired array")
+        if rhs.shape[0] != self.shape[0]:
+            raise MatrixError(f"b is of incompatible size: it has shape {rhs.shape}, and A {self.shape[0]} rows")
+        if trans not in ("N", "T", "H"):
+            raise ParameterError(f"trans must be N, T, or H, not {trans!r}")
+        return self.factors.solve(rhs.astype(dtype, copy=False), trans)
+
+    @cached_property
+    def _superlu(self) -> Any:
+        return foreign.splu(self._A.tocsc())
+
+    @property
+    def L(self) -> Any:
+        return self._superlu.L
+
+    @property
+    def U(self) -> Any:
+        return self._superlu.U
+
+    @property
+    def perm_r(self) -> Any:
+        return self._superlu.perm_r
+
+    @property
+    def perm_c(self) -> Any:
+        return self._superlu.perm_c
+
+    def __repr__(self) -> str:
+        return f"LU({self.factors!r})"

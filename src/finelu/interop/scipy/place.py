@@ -1,0 +1,70 @@
+"""`install`: finelu's functions as those of scipy.sparse.linalg, for programs that cannot be edited."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+import scipy.sparse.linalg
+
+from finelu import krylov
+from finelu.errors import WrongType
+from finelu.interop.scipy.direct import factorized, splu, spsolve
+from finelu.interop.scipy.ilut import spilu
+from finelu.interop.scipy.triangular import spsolve_triangular
+from finelu.krylov.conventions import as_scipy
+
+DIRECT = (spsolve, splu, spilu, factorized, spsolve_triangular)
+METHODS = ("bicg", "bicgstab", "cg", "gmres", "minres")
+OF_SCIPY = {name: getattr(scipy.sparse.linalg, name) for name in (*METHODS, *(f.__name__ for f in DIRECT))}
+
+
+class Installed:
+    """finelu's functions as those of SciPy, until `undo` or the end of a `with` puts SciPy's back.
+
+    replaced : the names that were replaced, such as "scipy.sparse.linalg.spsolve".
+    """
+
+    def __init__(self, modules: tuple[ModuleType, ...]):
+        self._before: list[tuple[ModuleType, str, Any]] = []
+        of_finelu = {function.__name__: function for function in DIRECT}
+        of_finelu |= {name: as_scipy(getattr(krylov, name)) for name in METHODS}
+        for module in (scipy.sparse.linalg, *modules):
+            for name, value in list(vars(module).items()):
+                known = next((key for key, function in OF_SCIPY.items() if value is function), None)
+                if known is not None:
+                    self._before.append((module, name, value))
+                    setattr(module, name, of_finelu[known])
+        self.replaced = tuple(f"{module.__name__}.{name}" for module, name, _ in self._before)
+
+    def undo(self) -> None:
+        """Put SciPy's functions back. A second call does nothing."""
+        while self._before:
+            setattr(*self._before.pop())
+
+    def __enter__(self) -> Installed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        return f"Installed({', '.join(self.replaced)})" if self._before else "Installed(undone)"
+
+
+def install(*modules: ModuleType) -> Installed:
+    """Replace functions of `scipy.sparse.linalg` by finelu's, for programs that cannot be edited.
+
+    These are spsolve, splu, spilu, factorized, spsolve_triangular, and the Krylov methods bicg, bicgstab, cg, gmres and
+    minres, with SciPy's results (x, info) and SciPy's meaning of maxiter and callback of gmres.
+    modules : modules that were imported before, and took SciPy's functions by `from scipy.sparse.linalg import ...`:
+        they keep these, unless they are given here. Functions that a program keeps elsewhere, such as in a dict or as a
+        default argument, are not reached.
+    Returns an object that undoes it, at the end of a `with` or by `undo()`. Modules that are imported meanwhile by
+    `from scipy.sparse.linalg import ...` keep finelu's. The change holds for all threads of the process.
+    """
+    for module in modules:
+        if not inspect.ismodule(module):
+            raise WrongType(f"install takes modules, not a {type(module).__name__}.")
+    return Installed(modules)

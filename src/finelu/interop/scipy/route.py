@@ -1,0 +1,211 @@
+"""The way from A, b to x for `spsolve`: by the library that takes least time, always to a direct method's accuracy."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.linalg import lapack
+from scipy.sparse import SparseEfficiencyWarning
+
+from finelu.auto.solve import solve
+from finelu.device import ALWAYS_FREE, USABLE, free_memory
+from finelu.errors import MatrixError, NotConverged, SingularMatrix, UnstableFactors, counted
+from finelu.factors import Columns
+from finelu.foreign import MatrixRankWarning
+from finelu.interop.scipy.system import Equation, System, longest_row
+from finelu.kernels.operands import INT32_LIMIT
+from finelu.matrix import as_csr
+from finelu.matrix.traits import dense_row
+from finelu.preconditioners.direct import SparseLU, klu, superlu
+from finelu.preconditioners.direct.analysis import (
+    KLU_WORK,
+    QUICK,
+    QUICK_ENTRIES,
+    SHORT,
+    SYMMETRIC_WORK,
+    TINY,
+    analysed,
+)
+from finelu.preconditioners.direct.factors import ENOUGH, SparseLUFactors
+from finelu.preconditioners.direct.library import INDEX
+from finelu.recent import MOST, RECENT
+
+SINGULAR = "Factor is exactly singular"
+DENSE = 64  # rows up to which a dense L U takes less time than the analysis of a pattern
+SINGULARITIES = (SingularMatrix, MatrixError, UnstableFactors)  # a MatrixError names NaN, Inf, or an empty row
+RECIPE = SparseLU()
+PLAN = "spsolve"  # the name of the kept plan
+
+
+@dataclass(eq=False)
+class Plan:
+    """The analysis of a pattern, and the factors of the last values with it.
+
+    library : KLU's analysis; None if another library is expected to take less time.
+    longest : the largest number of entries in a row.
+    values : those of the kept factors; None if there are none.
+    factors : of `values` by another library than KLU.
+    """
+
+    library: klu.KLU | None
+    longest: int
+    values: Any = None
+    factors: SparseLUFactors | None = None
+
+    def __post_init__(self) -> None:
+        self._turn = threading.Lock()
+
+    def has(self, values: Any) -> bool:
+        """Whether the kept factors are those of these values."""
+        return self.values is not None and np.array_equal(self.values, values)
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """True if no other thread uses the kept factors until the end of the `with`; no thread waits for another."""
+        mine = self._turn.acquire(blocking=False)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._turn.release()
+
+
+def solved(system: System, b: Any, permc_spec: str | None) -> Any:
+    """x (n,) or (n, k) in double precision; b is real if A is, and in double precision.
+
+    Warns of an x whose backward error stays far above rounding. Raises one of SINGULARITIES, NotConverged.
+    """
+    A = system.in_double()
+    if A.nnz > INT32_LIMIT:
+        return _by_iterations(system, b, system.n, "A has more entries than the 32-bit indices of the libraries count")
+    if permc_spec is not None or system.n <= DENSE:
+        equation = Equation(A, system.by_rows, b, longest_row(A, system.by_rows))
+        x, error = _by_lapack(equation) if permc_spec is None else _by_superlu(system, equation, permc_spec)
+    else:
+        plan = RECENT.get((PLAN, A.dtype.kind), A.indptr, A.indices) or _planned(A, system.by_rows)
+        equation = Equation(A, system.by_rows, b, plan.longest)
+        if plan.library is not None:
+            x, error = _by_klu(plan, plan.library, equation)
+        elif system.n <= TINY:
+            x, error = _by_superlu(system, equation, None)
+        else:
+            x, error = _by_recipe(system, equation, plan)
+    if error <= ENOUGH or not np.isfinite(b).all():
+        return x
+    other, smaller = _by_recipe(system, equation)
+    if smaller <= ENOUGH:
+        return other
+    text = f"x has a backward error of {min(error, smaller):.0f} roundings in a row; A may be singular"
+    warnings.warn(text, MatrixRankWarning, stacklevel=4)
+    return x if error <= smaller else other
+
+
+def _by_lapack(equation: Equation) -> tuple[Any, float]:
+    """By a dense L U with partial pivoting."""
+    dense = equation.dense()
+    factor, again = (lapack.dgetrf, lapack.dgetrs) if dense.dtype.kind == "f" else (lapack.zgetrf, lapack.zgetrs)
+    lu, pivots, zero = factor(dense, overwrite_a=True)
+    if zero:
+        raise SingularMatrix(f"A is singular: pivot {zero - 1} of its dense L U is 0.")
+    return equation.refined(lambda r: again(lu, pivots, r, trans=equation.by_rows)[0])
+
+
+def _planned(A: Columns, by_rows: bool) -> Plan:
+    """The plan for a pattern, which is kept. Raises SingularMatrix if the pattern is singular."""
+    n, longest = A.shape[0], longest_row(A, by_rows)
+    library, size = None, 0
+    quick = n <= QUICK and A.nnz <= QUICK_ENTRIES
+    short = quick or (A.nnz <= SHORT * n and max(longest, longest_row(A, not by_rows)) <= dense_row(n))
+    if short and klu.nbklu() is not None and A.nnz and int(A.indices.max()) < n:
+        library = klu.KLU(Columns(A.indptr.copy(), A.indices.copy(), A.data, A.shape), klu.AMD)
+        fill = library.expected
+        assert fill is not None  # KLU counts the fill of its own AMD
+        few = quick or fill.flops < SYMMETRIC_WORK * n  # else a library that works by blocks may take less
+        light = few and fill.flops <= KLU_WORK * fill.nnz
+        library, size = (library, klu.ENTRY * fill.nnz + A.data.nbytes) if light else (None, 0)
+    return RECENT.keep((PLAN, A.dtype.kind), A.indptr, A.indices, Plan(library, longest), size)
+
+
+def _by_klu(plan: Plan, library: klu.KLU, equation: Equation) -> tuple[Any, float]:
+    A = equation.columns
+    with plan.alone() as mine:
+        if not mine:
+            library = klu.KLU(A, klu.AMD).factor(A, _zero_pivot)
+        elif not plan.has(A.data):
+            plan.values = None
+            library.factor(A, _zero_pivot)
+            plan.values = A.data.copy()
+        return equation.refined(partial(library.solve, trans="T" if equation.by_rows else "N"))
+
+
+def _zero_pivot() -> str:
+    return "a pivot of its complete L U is 0."
+
+
+def _by_superlu(system: System, equation: Equation, permc_spec: str | None) -> tuple[Any, float]:
+    S: Any = system.S.T if system.by_rows else system.S
+    S = S.astype(equation.columns.dtype, copy=False)
+    lu = superlu.SuperLU(S, _zero_pivot, permc_spec=permc_spec)
+    return equation.refined(partial(lu.solve, trans="T" if system.by_rows else "N"))
+
+
+def _by_recipe(system: System, equation: Equation, plan: Plan | None = None) -> tuple[Any, float]:
+    """By `SparseLU`, or by iterations if its factors do not fit.
+
+    plan : keeps the factors for the same values. Without it the factors are tested when they are made, so that others
+        replace them if they are bad.
+    """
+    if plan is None:
+        return _by_new_factors(system, equation)[0]
+    values = equation.columns.data
+    with plan.alone() as mine:
+        if mine and plan.factors is not None and plan.has(values):
+            return equation.refined(plan.factors.solve)
+        if mine:
+            plan.values = plan.factors = None  # the next factors take what their libraries keep of an analysis
+        found, factors = _by_new_factors(system, equation, trial=False)
+        if mine and factors is not None and factors.report.backend != "superlu":  # freed on the same thread only
+            size = (values.itemsize + INDEX) * factors.nnz + values.nbytes
+            if size <= MOST:
+                plan.values, plan.factors = values.copy(), factors
+                RECENT.keep((PLAN, values.dtype.kind), equation.columns.indptr, equation.columns.indices, plan, size)
+        return found
+
+
+def _by_new_factors(
+    system: System, equation: Equation, *, trial: bool = True
+) -> tuple[tuple[Any, float], SparseLUFactors | None]:
+    """x with its error, and the factors; None if iterations took their place."""
+    A = as_csr(system.S.astype(equation.columns.dtype, copy=False), diagonal=False)
+    entry = A.dtype.itemsize + INDEX
+    try:
+        known = analysed(RECIPE, A)
+        few = known.fill is None or entry * known.fill.nnz <= ALWAYS_FREE
+        most = np.inf if few else USABLE * free_memory(A.data) / entry
+        factors = SparseLUFactors(RECIPE, A, known, most, trial)
+    except MemoryError as error:
+        x = _by_iterations(system, equation.b, equation.longest, str(error))
+        return (x, equation.error(x)[0]), None
+    return equation.refined(factors.solve), factors
+
+
+def _by_iterations(system: System, b: Any, longest: int, why: str) -> Any:
+    """By iterations to the accuracy that is asked of factors. Raises NotConverged."""
+    A = as_csr(system.S, diagonal=False, dtype=b.dtype)
+    rtol = ENOUGH * (longest + 1) * float(np.finfo(np.float64).eps)
+    solution = solve(A, b, rtol=min(rtol, 1e-10), criterion="backward", verbose=False)
+    if not solution.converged:
+        raise NotConverged(f"spsolve, by iterations since {why.rstrip('.')},", solution, rtol)
+    text = (
+        f"spsolve took {counted(solution.iterations, 'iteration')} of {solution.method}, to a backward error of "
+        f"{rtol:.1e} in each row, since complete factors do not fit: {why}"
+    )
+    warnings.warn(text, SparseEfficiencyWarning, stacklevel=7)
+    return solution.x

@@ -1,0 +1,155 @@
+"""A x = b as SciPy's functions take it: formats, dtypes and warnings; residuals in roundings; refinement."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import SparseEfficiencyWarning, _sparsetools
+
+from finelu.errors import MatrixError, WrongType
+from finelu.factors import Columns
+
+STEPS = 5  # of refinement, at most: one or two are usual
+MANY = 0.9  # of the stored entries: if fewer are not 0, the zeros among them are many
+EPS, TINIEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
+FLOATING = "fdFD"  # the dtypes of SciPy's direct solvers; others become the first that holds all their numbers
+
+
+class System:
+    """A square matrix by rows or by columns, sorted, with floating-point values.
+
+    S : the object of SciPy; it may share the caller's arrays.
+    n : the number of rows.  dtype : of A as floating point.
+    """
+
+    def __init__(self, S: Any):
+        self.S, self.n, self.dtype = S, S.shape[0], S.dtype
+
+    @classmethod
+    def of(cls, A: Any, converted: str, not_square: str, depth: int) -> System:
+        """The system with any A that SciPy takes.
+
+        converted, depth : as in `compressed`.
+        not_square : that of the MatrixError, with {} for the shape.
+        """
+        A = compressed(A, converted, depth)
+        if A.ndim != 2 or A.shape[0] != A.shape[1]:
+            raise MatrixError(not_square.format(A.shape))
+        if not A.has_canonical_format:
+            A = A.copy()
+            A.sum_duplicates()
+        if A.dtype.char not in FLOATING:
+            wide = next((char for char in FLOATING if np.can_cast(A.dtype, char)), None)
+            if wide is None:
+                raise WrongType(f"A has dtype {A.dtype}; it is solved in float32, float64, complex64 or complex128.")
+            A = A.astype(wide)
+        return cls(A)
+
+    @property
+    def by_rows(self) -> bool:
+        return bool(self.S.format == "csr")
+
+    def in_double(self) -> Columns:
+        """A in double precision, with 32-bit indices, as the columns of A; or, if A is by rows, of A^T.
+
+        Stored zeros would fill in. They are left out if they are many; a few stay, so that the pattern does not change
+        with the values.
+        """
+        indptr, indices = (v.astype(np.int32, copy=False) for v in (self.S.indptr, self.S.indices))
+        data = self.S.data.astype(np.complex128 if self.dtype.kind == "c" else np.float64, copy=False)
+        indices, data = indices[: indptr[-1]], data[: indptr[-1]]
+        if np.count_nonzero(data) < MANY * data.size:
+            kept = np.flatnonzero(data)
+            indptr = np.searchsorted(kept, indptr).astype(np.int32)
+            indices, data = indices[kept], data[kept]
+        return Columns(indptr, indices, data, self.S.shape)
+
+
+def compressed(A: Any, converted: str, depth: int) -> Any:
+    """A as an object of SciPy, by rows or by columns.
+
+    converted : the text of the SparseEfficiencyWarning for another format.
+    depth : the number of calls from the caller of the public function to here, that one counted.
+    """
+    A = of_scipy(A)
+    if getattr(A, "format", "") in ("csc", "csr") and sp.issparse(A):
+        return A
+    try:
+        found = sp.csc_array(A)
+    except (TypeError, ValueError) as error:
+        raise MatrixError(f"A is a {type(A).__name__}, which is not read as a matrix: {error}") from error
+    warnings.warn(converted, SparseEfficiencyWarning, stacklevel=depth)
+    return found
+
+
+def of_scipy(A: Any) -> Any:
+    """A, or the object of SciPy for a sparse array of PyData."""
+    return A.to_scipy_sparse().tocsc() if hasattr(A, "to_scipy_sparse") else A
+
+
+class Equation:
+    """A x = b in double precision, and the error of x in each row.
+
+    columns, by_rows : A as in `System.in_double`.  b : (n,) or (n, k).
+    longest : the largest number of entries in a row of A.
+    """
+
+    def __init__(self, columns: Columns, by_rows: bool, b: Any, longest: int):
+        self.columns, self.by_rows, self.b, self.longest = columns, by_rows, b, longest
+        self._unit = (longest + 1) * EPS
+        self._sizes = abs(columns.data)
+
+    def error(self, x: Any) -> tuple[float, Any]:
+        """The largest |b - A x|_i in roundings of its sum, (longest + 1) eps (|A| |x| + |b|)_i; and b - A x.
+
+        NaN if x is not finite. Cost: two products.
+        """
+        r = self.b - self._times(self.columns.data, x)
+        unit = (self._times(self._sizes, abs(x)) + abs(self.b)) * self._unit
+        return float((abs(r) / np.maximum(unit, TINIEST)).max()), r
+
+    def refined(self, solve: Callable[[Any], Any]) -> tuple[Any, float]:
+        """x and its error, after steps of refinement for as long as each helps and the error is above 1.
+
+        solve : b -> x, approximately.
+        """
+        x = solve(self.b)
+        error, r = self.error(x)
+        for _ in range(STEPS):
+            if error <= 1 or not np.isfinite(error):
+                break
+            other = x + solve(r)
+            smaller, rest = self.error(other)
+            if not smaller < error:
+                break
+            x, error, r = other, smaller, rest
+        return x, error
+
+    def dense(self) -> Any:
+        """The matrix of `columns` (n, n), stored by columns as LAPACK takes it."""
+        n, found = self.columns.shape[0], np.zeros(self.columns.shape, self.columns.dtype)
+        _sparsetools.csr_todense(n, n, self.columns.indptr, self.columns.indices, self.columns.data, found)
+        return found.T
+
+    def _times(self, values: Any, x: Any) -> Any:
+        """The matrix with these values, in the places of A, times x. SciPy's products without its checks of operands,
+        which take as long as a small solve."""
+        n, kind = self.columns.shape[0], "csr" if self.by_rows else "csc"
+        arrays = self.columns.indptr, self.columns.indices, values
+        y = np.zeros(x.shape, x.dtype)
+        if x.ndim == 1:
+            getattr(_sparsetools, f"{kind}_matvec")(n, n, *arrays, x, y)
+        else:
+            x = np.ascontiguousarray(x)
+            getattr(_sparsetools, f"{kind}_matvecs")(n, n, x.shape[1], *arrays, x.ravel(), y.ravel())
+        return y
+
+
+def longest_row(columns: Columns, by_rows: bool) -> int:
+    """The largest number of entries in a row of A, which is a column of `columns` if A is by rows."""
+    indptr, indices = columns.indptr, columns.indices
+    return int(((indptr[1:] - indptr[:-1]) if by_rows else np.bincount(indices, minlength=1)).max())
