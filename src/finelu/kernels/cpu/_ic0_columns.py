@@ -45,7 +45,8 @@ def ic0_by_columns(indptr, indices, diag, a, l) -> int:
 def _by_columns(bad, indptr, indices, diag, a, l, begin, rows, values, halt):
     """Row by row, up-looking; row i meets only the rows before it in column k.
 
-    The products of an entry are subtracted in the order of `elimination`, for the same bits. What lands in w outside of the pattern is never read.
+    The products of an entry are subtracted in the order of `elimination`, for the same bits. What lands in w outside of
+    the pattern is never read.
     bad (1,) : out, the first bad row.  begin (n + 1,) : zeros.  rows, values (nnz,) : workspace.
     """
     n = diag.size
