@@ -218,6 +218,26 @@ def test_kept_results_change_no_bit(n, form, everywhere):
 
 
 @pytest.mark.parametrize("n", SIZES)
+def test_the_same_arrays_by_rows_and_by_columns_are_two_matrices(n):
+    A, b = system_of(n), values(n, "float64")
+    transposed = sp.csc_matrix((A.data, A.indices, A.indptr), shape=A.shape)
+    assert roundings(A, fl.spsolve(A, b), b) <= 30
+    assert roundings(transposed.tocsr(), fl.spsolve(transposed, b), b) <= 30
+
+
+def test_a_sparse_b_is_dense_for_some_columns_at_a_time(monkeypatch):
+    from finelu.interop.scipy import system
+
+    A = system_of(100)
+    whole = fl.spsolve(A, sp.identity(100, format="csc"))
+    monkeypatch.setattr(system, "BLOCK", 700)
+    parts = fl.spsolve(A, sp.identity(100, format="csc"))
+    assert type(parts) is type(A) and abs(parts - whole).max() <= 1e-12 * abs(whole).max()
+    assert abs(A @ parts - sp.identity(100)).max() < 1e-10
+    assert fl.spsolve(A, 1j * sp.identity(100, format="csc")).dtype == np.complex128
+
+
+@pytest.mark.parametrize("n", SIZES)
 def test_arrays_may_change_in_place(n):
     A, b = system_of(n), values(n, "float64")
     fl.spsolve(A, b)
