@@ -15,13 +15,12 @@ import scipy.sparse as sp
 from scipy.linalg import lapack
 from scipy.sparse import SparseEfficiencyWarning
 
-from finelu.auto.cost import ALWAYS_FREE, INDEX, USABLE
 from finelu.auto.solve import solve
-from finelu.device import free_memory
+from finelu.device import ALWAYS_FREE, USABLE, free_memory
 from finelu.errors import MatrixError, NotConverged, SingularMatrix, UnstableFactors, counted
 from finelu.factors import Columns
 from finelu.foreign import MatrixRankWarning
-from finelu.interop.scipy.system import Equation, System, longest_row
+from finelu.interop.scipy.system import EPS, Equation, System, longest_row
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import as_csr
 from finelu.matrix.traits import dense_row
@@ -36,12 +35,14 @@ from finelu.preconditioners.direct.analysis import (
     analysed,
 )
 from finelu.preconditioners.direct.factors import ENOUGH, SparseLUFactors
+from finelu.preconditioners.direct.library import INDEX
 from finelu.recent import MOST, RECENT
 
 SINGULAR = "Factor is exactly singular"
 DENSE = 64  # rows up to which a dense L U takes less time than the analysis of a pattern
 SINGULARITIES = (SingularMatrix, MatrixError, UnstableFactors)  # a MatrixError names NaN, Inf, or an empty row
 RECIPE = SparseLU()
+LARGEST_RTOL = 1e-10  # of iterations instead of factors, for rows of any length
 
 
 @dataclass(eq=False)
@@ -206,10 +207,10 @@ def _by_new_factors(
 def _by_iterations(system: System, b: Any, longest: int, why: str) -> Any:
     """By iterations to the accuracy that is asked of factors. Raises NotConverged."""
     A = as_csr(system.S, diagonal=False, dtype=b.dtype)
-    rtol = ENOUGH * (longest + 1) * float(np.finfo(np.float64).eps)
+    rtol = min(ENOUGH * (longest + 1) * EPS, LARGEST_RTOL)
     given: Any = b
     dense = given.toarray() if sp.issparse(b) else given
-    solution = solve(A, dense, rtol=min(rtol, 1e-10), criterion="backward", verbose=False)
+    solution = solve(A, dense, rtol=rtol, criterion="backward", verbose=False)
     if not solution.converged:
         raise NotConverged(f"spsolve, by iterations since {why.rstrip('.')},", solution, rtol)
     text = (

@@ -106,7 +106,8 @@ class Equation:
 
     @property
     def values_of_b(self) -> Any:
-        return self.b.data if sp.issparse(self.b) else self.b
+        b: Any = self.b
+        return b.data if sp.issparse(self.b) else b
 
     def error(self, x: Any, b: Any) -> tuple[float, Any]:
         """The largest |b - A x|_i in roundings of its sum, (longest + 1) eps (|A| |x| + |b|)_i; and b - A x.

@@ -171,9 +171,10 @@ def _by_library_if_better(
     wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
     if klu.nbklu() is not None and _fits_klu(A, fill, symmetric=symmetric, wanted=job is not None and wanted):
         try:
-            arranged = _arranged(A, job.found()[1] if job else None)
+            order = job.found()[1] if symmetric and job else None  # a given order takes the place of blocks
+            arranged = _arranged(A, order)
             columns = arranged.by_columns(A)
-            found = klu.KLU(columns, klu.GIVEN if job else klu.AMD, fill)
+            found = klu.KLU(columns, klu.AMD if order is None else klu.GIVEN, fill)
         except (FineluError, MemoryError):  # SuperLU reports the error, or needs less
             return None, job
         fill = found.expected
