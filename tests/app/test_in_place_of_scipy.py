@@ -20,7 +20,7 @@ from finelu import foreign
 from finelu.errors import NotConverged, ParameterError, SingularMatrix, WrongType
 from finelu.interop.scipy import route
 from finelu.interop.scipy.triangular import SingularTriangle
-from finelu.preconditioners.direct import klu
+from finelu.preconditioners.direct import factors, klu
 from finelu.recent import Recent
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
@@ -187,9 +187,10 @@ def test_bad_factors_are_replaced_by_others(monkeypatch):
 def test_iterations_stand_in_for_factors_that_do_not_fit_and_say_so(monkeypatch):
     A = fl.gallery.poisson5(30)
     b = values(900, "float64")
-    for limit in ("QUICK", "SHORT", "ALWAYS_FREE"):
+    for limit in ("QUICK", "SHORT"):
         monkeypatch.setattr(route, limit, 0)
-    monkeypatch.setattr(route, "free_memory", lambda like: 1000)
+    monkeypatch.setattr(factors, "ALWAYS_FREE", 0)
+    monkeypatch.setattr(factors, "free_memory", lambda like: 1000)
     with pytest.warns(
         SparseEfficiencyWarning, match=r"iterations? of .* in each row, since complete factors do not fit"
     ):

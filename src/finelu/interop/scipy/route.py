@@ -16,7 +16,6 @@ from scipy.linalg import lapack
 from scipy.sparse import SparseEfficiencyWarning
 
 from finelu.auto.solve import solve
-from finelu.device import ALWAYS_FREE, USABLE, free_memory
 from finelu.errors import MatrixError, NotConverged, SingularMatrix, UnstableFactors, counted
 from finelu.factors import Columns
 from finelu.foreign import MatrixRankWarning
@@ -32,7 +31,6 @@ from finelu.preconditioners.direct.analysis import (
     SHORT,
     SYMMETRIC_WORK,
     TINY,
-    analysed,
 )
 from finelu.preconditioners.direct.factors import ENOUGH, SparseLUFactors
 from finelu.preconditioners.direct.library import INDEX
@@ -192,12 +190,8 @@ def _by_new_factors(
 ) -> tuple[tuple[Any, float], SparseLUFactors | None]:
     """x with its error, and the factors; None if iterations took their place."""
     A = as_csr(system.S.astype(equation.columns.dtype, copy=False), diagonal=False)
-    entry = A.dtype.itemsize + INDEX
     try:
-        known = analysed(RECIPE, A)
-        few = known.fill is None or entry * known.fill.nnz <= ALWAYS_FREE
-        most = np.inf if few else USABLE * free_memory(A.data) / entry
-        factors = SparseLUFactors(RECIPE, A, known, most, trial)
+        factors = SparseLUFactors(RECIPE, A, trial=trial)
     except MemoryError as error:
         x = _by_iterations(system, equation.b, equation.longest, str(error))
         return (x, 0.0), None
