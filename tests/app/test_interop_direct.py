@@ -541,7 +541,7 @@ def test_memory_of_pardiso_is_freed(calls_of):
     [
         (fl.SparseLU(), gallery.poisson7(16), True),
         (fl.SparseLU(backend="pardiso"), gallery.poisson7(16), True),
-        (fl.SparseLU(), sp.csr_matrix(0.3 * sp.identity(4900) - gallery.poisson5(70)), True),
+        (fl.SparseLU(), sp.csr_matrix(-gallery.poisson7(16)), True),
         (fl.SparseLU(), sp.csr_matrix(gallery.poisson7(16) - 1.5 * sp.identity(16**3)), False),
         (fl.SparseLU(backend="pardiso"), gallery.convection_diffusion(16), False),
     ],
@@ -775,6 +775,25 @@ def test_klu_takes_the_pivots_of_earlier_factors_only_if_it_would_choose_them_ag
         expected = (0, 1) if stands is None else (1, 0 if stands else 1)
         if stands is not None or by_update:
             assert (len(refactored), len(made)) == expected
+
+
+@pytest.mark.parametrize(
+    "backend", [pytest.param("klu", marks=klu), pytest.param("pardiso", marks=blocks)], ids="{}, pardiso".format
+)
+def test_threads_do_not_share_what_is_kept_of_factors(backend):
+    A = as_csr(gallery.poisson7(11))
+    b, recipe, systems = np.ones(A.n), fl.SparseLU(backend=backend), [A.with_values(A.data * k) for k in range(1, 5)]
+    expected = []
+    for S in systems:
+        for module in (OF_KLU, pardiso):
+            module.RECENT.__init__()
+        expected.append(recipe.factor(S).solve(b))
+
+    def right(k):
+        return np.array_equal(recipe.factor(systems[k % 4]).solve(b), expected[k % 4])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(right, range(80)))
 
 
 @klu
