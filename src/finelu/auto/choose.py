@@ -32,7 +32,7 @@ from finelu.preconditioners.recipe import Recipe
 
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
 LIGHT = 5000  # entries up to which it does, of the systems that are factored without a count
-FEW_ITERATIONS, ON_NETWORK = 40.0, 200.0  # of the cheap rung, up to whose time complete factors come first
+FEW_ITERATIONS = 200.0  # of the cheap rung on a network, up to whose time complete factors come first
 # Where the fill is counted before the cheap rung is tried: the part of the rows that is coupled (of other matrices
 # incomplete factors converge in some ten iterations); the length of the longest row of a network, in mean rows.
 SLOW, UNEVEN = 0.3, 2.5
@@ -99,9 +99,9 @@ def _direct(ordering: str, usable: bool) -> tuple[Recipe, ...]:
 
 
 def _by_columns(A: MatrixTraits) -> bool:
-    """Whether a direct solve of A orders columns alone. It does not if A has dense rows, since all columns that these
-    touch might fill in."""
-    return A.paired < SYMMETRIC_PATTERN and not A.dense
+    """Whether a direct solve of A orders columns alone, as rows are exchanged anyway. It does not if A has dense rows,
+    since all columns that these touch might fill in."""
+    return A.paired < SYMMETRIC_PATTERN and not A.diagonal.usable and not A.dense
 
 
 ROW_SUMS = "row sums are kept, which fits a matrix of this sign pattern"
@@ -137,7 +137,6 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     ("threshold", lambda A: A.definite, Rung((ICT(), ICT(shift=2e-3), ILUT()), LEAST)),
     ("threshold", lambda A: A.diagonal.usable and A.gpu, Rung((ParILUT(),), LEAST)),
     ("threshold", lambda A: A.diagonal.usable, Rung((ILUT(),), LEAST)),
-    ("direct", lambda A: _by_columns(A) and A.diagonal.usable, Rung(_direct(COLAMD, True), ESTIMATED)),
     ("direct", _by_columns, Rung(_direct(COLAMD, False), ESTIMATED)),
     ("direct", lambda A: A.diagonal.usable, Rung(_direct("auto", True), COUNTED)),
     ("direct", lambda A: True, Rung(_direct("auto", False), COUNTED)),
@@ -186,11 +185,6 @@ def asks_first(A: MatrixTraits) -> bool:
     which the cheap rung shows what it is worth.
     """
     return not A.gpu and A.coupled >= SLOW and is_network(A)
-
-
-def few_iterations(A: MatrixTraits) -> float:
-    """The iterations with the cheap rung up to whose time complete factors are tried before it."""
-    return ON_NETWORK if is_network(A) else FEW_ITERATIONS
 
 
 def is_network(A: MatrixTraits) -> bool:

@@ -33,7 +33,7 @@ from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
-from finelu.preconditioners import MILU0, SparseLU
+from finelu.preconditioners import MILU0, BlockJacobi, Jacobi, SparseLU
 from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
@@ -498,7 +498,12 @@ class Ladder:
                     self.factors[rung] = SparseLUFactors(recipe, self.A, known=costs.known(recipe), most=costs.most)
                 elif recipe is None:
                     self.factors[rung] = None
+                elif costs.limit is None or isinstance(recipe, Jacobi | BlockJacobi):
+                    self.factors[rung] = recipe.factor(self.A)
+                elif isinstance(recipe, SparseLU):
+                    self.factors[rung] = recipe.within(self.A, costs.most_entries)
                 else:
+                    costs.require_room(rung)
                     self.factors[rung] = recipe.factor(self.A)
             except OutOfTime:
                 raise
