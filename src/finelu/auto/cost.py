@@ -14,7 +14,7 @@ from finelu.auto.choose import FEW_ITERATIONS, SYMMETRIC_PATTERN, Rung, asks_fir
 from finelu.auto.rates import current, current_on_gpu
 from finelu.compiling import now
 from finelu.deadline import limited
-from finelu.device import free_memory
+from finelu.device import ALWAYS_FREE, USABLE, free_memory
 from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
 from finelu.krylov.method import METHODS
 from finelu.matrix import CSR
@@ -31,7 +31,7 @@ from finelu.preconditioners.direct.analysis import (
     may_be_by_blocks,
     needs_matching,
 )
-from finelu.preconditioners.direct.library import is_mirrored
+from finelu.preconditioners.direct.library import INDEX, is_mirrored
 from finelu.preconditioners.multilevel.factors import AT_ONCE
 from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.variants import LOOSE
@@ -42,9 +42,6 @@ RATES = current()
 CACHED, UNCACHED = 3e5, 3.0  # entries of a matrix that stay in the cache; times that the others take as long
 LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
-ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
-USABLE = 0.8  # part of the free memory that factors may take
-INDEX = 8  # bytes that an entry of factors takes in addition to its value
 USUAL_FILL = 7  # entries that complete factors are expected to have before a count, as a multiple of those of A
 UNPAIRED = 10.0  # times that incomplete factors with fill take as long where few entries have a partner
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
@@ -259,6 +256,12 @@ class Costs:
         """Whether that many bytes are free. A few are always taken to be, since asking takes longer than a small
         solve."""
         return (self.limit is None and size <= ALWAYS_FREE) or size <= self.memory
+
+    def require_room(self, rung: str) -> None:
+        """Raise MemoryError if the factors of a rung may not fit."""
+        if not self.fits(size := self.bytes_of(rung)):
+            recipe = self.rungs[rung].recipes[0]
+            raise MemoryError(f"{recipe!r}: the factors may take {size:.3g} bytes; memory_limit is {self.limit:.3g}.")
 
     @property
     def most(self) -> float:
