@@ -951,13 +951,23 @@ def graded(n=90, small=1e-9):
 def test_small_entries_are_left_out_unless_nothing_is_dropped():
     A, alone = graded(), gallery.poisson5(90)
     F, G = (MultilevelILU(symmetric=False, fill=NEVER).factor(M) for M in (A, alone))
-    assert A.nnz > 1.5 * alone.nnz and F.report["levels"][0]["nnz_A"] == alone.nnz
+    first = F.report["levels"][0]
+    assert A.nnz > 1.5 * alone.nnz and first["nnz_A"] == alone.nnz and first["small"] == A.nnz - alone.nnz
     assert abs(F.nnz - G.nnz) < 0.01 * G.nnz  # ties of entries are decided by rounding
     b = np.ones(A.shape[0])
     iterations = [fl.gmres(M, b, M=N, rtol=1e-8).iterations for M, N in ((A, F), (alone, G))]
     assert iterations[0] <= iterations[1] + 1
     exact = MultilevelILU(**EXACT, symmetric=False).factor(graded(30))
-    assert exact.report["levels"][0]["nnz_A"] == graded(30).nnz
+    assert exact.report["levels"][0]["nnz_A"] == graded(30).nnz and exact.report["levels"][0]["small"] == 0
+
+
+@pytest.mark.parametrize("drop_tol", [9.9, 10.0, 100.0])
+def test_matched_entries_are_not_small_whatever_the_tolerance(drop_tol):
+    rng = np.random.default_rng(0)
+    A = sp.random(400, 400, 0.01, rng=rng, format="csr") + sp.diags(rng.uniform(5, 9, 400))
+    A = sp.csr_matrix(A[rng.permutation(400)])
+    F = MultilevelILU(drop_tol=drop_tol, dense_size=0).factor(A)
+    assert F.nnz <= 4 * 400 and F.report.trial_residual < 1 and not F.report.warning
 
 
 def test_update_with_entries_between_parts_that_were_small_before():

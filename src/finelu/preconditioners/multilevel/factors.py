@@ -55,19 +55,19 @@ LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one de
 
 @dataclass(eq=False, repr=False)
 class MultilevelReport(Report):
-    """levels : a dict for each level with n, nnz_A (without small entries: see `drop_tol`), pivots, pairs (2x2 pivots),
-        "put_off" (rows deferred by estimate, by pivot), interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F instead of F and
-        of L_G instead of G), bytes, estimate (the larger norm of the inverses of L and U), smallest_pivot (the
-        reciprocal of the largest entry of D_B^-1; scaling has made the entries of A about 1), dropped (by tolerance, by
-        the row limit), seconds, and steps if pivots were taken by independent sets. The dict of the last, dense level
-        has n, nnz, bytes, rcond, nullity (the number of its rows that depend on others).
+    """levels : a dict for each level with n, nnz_A, small (entries that were left out before, see `drop_tol`), pivots,
+        pairs (2x2 pivots), "put_off" (rows deferred by estimate, by pivot), interface, nnz (entries of L_B, D_B, U_B, F
+        and G; with low_memory=False of D_B U_F instead of F and of L_G instead of G), bytes, estimate (the larger norm
+        of the inverses of L and U), smallest_pivot (the reciprocal of the largest entry of D_B^-1; scaling has made the
+        entries of A about 1), dropped (by tolerance, by the row limit), seconds, and steps if pivots were taken by
+        independent sets. The dict of the last, dense level has n, nnz, bytes, rcond, nullity (the number of its rows
+        that depend on others).
     kind : "general", "symmetric" or "hermitian".
     low_memory : True or False.
     bytes, seconds : of all levels.
     fill : entries of the factors over those of A.
     trial_residual : see `finelu.factors.trial_residual`. If it exceeds 10, and GMRES is slow in the sense of
-    `drop_tol`, the factors
-        without the matching are tried, too.
+        `drop_tol`, the factors without the matching are tried, too.
     matching, drop_tol : those of the factors that were taken; a warning says so if they are not those of the first try.
     A nearly singular A is factored; a warning says so if a smallest_pivot, or rcond, is below 100 eps of the dtype.
     """
@@ -322,7 +322,7 @@ class MultilevelFactors(Factors):
                 self._first = order
             how = independent.factored if at_once else partial(factored, work=partial(self._work, A))
             own = limits._replace(fill=limits.fill * S.nnz / max(large.nnz, 1))  # relative to the mean row of S
-            S = large
+            small, S = S.nnz - large.nnz, large
             level, rest, left = how(recipe, S, kind, order, scales, own, condest, rows, self._low_memory, left_over)
             if level is None:
                 break
@@ -333,7 +333,7 @@ class MultilevelFactors(Factors):
             if level.facts["pivots"] < LEAST_GAIN * level.facts["n"]:
                 condest *= 2
             self._levels.append(level.moved(A.data, recipe.triangular))
-            facts.append(level.facts | {"seconds": perf_counter() - level_begin})
+            facts.append(level.facts | {"small": small, "seconds": perf_counter() - level_begin})
             if left_over is not None:
                 left_over = max(left_over - level.facts["nnz"], 0)
         if left_over is not None and S.n**2 > left_over:

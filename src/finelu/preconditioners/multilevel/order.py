@@ -141,6 +141,7 @@ def _without_small(S: CSR, scales: tuple[Any, Any], small: float) -> CSR:
     column, once scaled; S itself if it has none, or if `small` is 0."""
     if small == 0:
         return S
+    small = min(small, MATCHED / 2)  # scaled entries are at most 2 in magnitude: those that are matched stay
     starts, columns, values = kernels_for(S.data).graph.without_small(S.indptr, S.indices, S.data, *scales, small)
     if values is S.data:
         return S
