@@ -162,6 +162,10 @@ OLDER = {
     "the first answer of a process without compiled kernels is held to its time and memory since": (
         "solve-2-core-amd-epyc-shared-2026-11-27",
     ),
+    "the arguments of `gmres` and of triangular solves, and transposes on a CPU, are others since": (
+        "calls-gpu-nvidia-h200-2026-11-27",
+        "spine-gpu-nvidia-h200-2026-11-27",
+    ),
     LOST: ("calls-16-core-intel-xeon-2026-11-23",),
     SHARED: (
         "body-flow-2-core-amd-epyc-2026-11-26",
