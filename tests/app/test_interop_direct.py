@@ -778,6 +778,25 @@ def test_klu_takes_the_pivots_of_earlier_factors_only_if_it_would_choose_them_ag
             assert (len(refactored), len(made)) == expected
 
 
+@pytest.mark.parametrize(
+    "backend", [pytest.param("klu", marks=klu), pytest.param("pardiso", marks=blocks)], ids="{}, pardiso".format
+)
+def test_threads_do_not_share_what_is_kept_of_factors(backend):
+    A = as_csr(gallery.poisson7(11))
+    b, recipe, systems = np.ones(A.n), fl.SparseLU(backend=backend), [A.with_values(A.data * k) for k in range(1, 5)]
+    expected = []
+    for S in systems:
+        for module in (OF_KLU, pardiso):
+            module.RECENT.__init__()
+        expected.append(recipe.factor(S).solve(b))
+
+    def right(k):
+        return np.array_equal(recipe.factor(systems[k % 4]).solve(b), expected[k % 4])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(right, range(80)))
+
+
 @klu
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_klu_analyses_a_pattern_once_and_frees_it(monkeypatch, dtype):
