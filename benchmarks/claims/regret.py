@@ -16,6 +16,7 @@ so far: the record then holds a lower bound of its time.
     python -m benchmarks.claims.regret --quick                 # a minute
     python -m benchmarks.claims.regret --budget 1500           # 25 minutes on two cores
     python -m benchmarks.claims.regret --budget 1500 --busy 1  # while a busy process runs on each core
+    python -m benchmarks.claims.regret --budget 1500 --without nbklu,feral,pypardiso  # SciPy's SuperLU alone
 
 The record holds the time of each run, on the clock and of the processor, and the features of each matrix, so that
 `regret_tables.regret(rule, run)` gives the regret of any other rule without a measurement.
@@ -27,6 +28,7 @@ import argparse
 import math
 import os
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -220,7 +222,9 @@ def warm_up(name: str) -> None:
         once(name, sp.csr_matrix(finelu.gallery.problem(problem)), READING)
 
 
-def serve(pipe: Any, threads: int) -> None:
+def serve(pipe: Any, threads: int, without: Sequence[str] = ()) -> None:
+    """without : packages that count as not installed."""
+    sys.modules.update(dict.fromkeys(without))
     serve_with(pipe, threads, once, warm_up)
 
 
@@ -307,12 +311,15 @@ def measured(options: argparse.Namespace) -> Run:
     run = new_run("regret", gpu=False, machine_name=options.machine)
     run.options = {"limit, seconds": options.limit, "seconds for a system": options.seconds, "threads": options.threads}
     run.options |= {"busy processes a core": options.busy, "load average before": round(os.getloadavg()[0], 1)}
-    budget, worker = Budget(options.budget), Worker(options.threads, serve, GRACE)
+    without = [name for name in options.without.split(",") if name]
+    run.options |= {"without": ", ".join(without) or "-"}
+    budget, worker = Budget(options.budget), Worker(options.threads, partial(serve, without=without), GRACE)
     # read by the processes to come: threads of SciPy's BLAS, and that no answer comes before kernels are compiled
     os.environ |= {name: str(options.threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     os.environ["FINELU_BACKGROUND"] = "0"
-    others = installed(run, OTHERS)
-    with busy_processes(options.busy * cores), with_worker(run, budget, worker):
+    others = [solver for solver in installed(run, OTHERS) if solver.split()[0] not in without]
+    hidden = mock.patch.dict(sys.modules, dict.fromkeys(without))  # an import of None fails
+    with hidden, busy_processes(options.busy * cores), with_worker(run, budget, worker):
         for name, path in affordable(run, budget, paths):
             measure_one(run, worker, name, path, others, options)
             run.save(options.out)
@@ -326,6 +333,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="for all runs of a system (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of every library (default: %(default)s)")
     parser.add_argument("--busy", type=int, default=0, help="busy processes for each core (default: %(default)s)")
+    parser.add_argument("--without", default="", help="packages that count as not installed, separated by commas")
     add_source(parser)
     add_options(parser)
     options = parser.parse_args(argv)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from programs import ended
 
 from finelu import gallery
 from finelu.matrix import as_csr
@@ -243,3 +244,13 @@ def test_the_rung_that_solve_names_first_is_near_the_best(monkeypatch):
     assert {name for name, times in found.items() if times > BOUND} == set(MISSED)
     kept = [math.log(times) for times in found.values() if times < math.inf]
     assert math.exp(sum(kept) / len(kept)) < 1.2
+
+
+def test_packages_that_are_left_out_count_as_not_installed_in_the_process_of_the_solvers():
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from benchmarks.claims import regret; from finelu.preconditioners.direct import feral, klu, pardiso\n"
+        "regret.serve_with = lambda *_: print(klu.nbklu(), feral.feral(), pardiso.mkl())\n"
+        "regret.serve(None, 1, ['nbklu', 'feral', 'pypardiso'])"
+    )
+    assert ended(code) == (0, "None None None\n", "")
