@@ -20,7 +20,7 @@ from finelu import foreign
 from finelu.errors import NotConverged, ParameterError, SingularMatrix, WrongType
 from finelu.interop.scipy import route
 from finelu.interop.scipy.triangular import SingularTriangle
-from finelu.preconditioners.direct import klu
+from finelu.preconditioners.direct import factors, klu
 from finelu.recent import Recent
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
@@ -187,9 +187,10 @@ def test_bad_factors_are_replaced_by_others(monkeypatch):
 def test_iterations_stand_in_for_factors_that_do_not_fit_and_say_so(monkeypatch):
     A = fl.gallery.poisson5(30)
     b = values(900, "float64")
-    for limit in ("QUICK", "SHORT", "ALWAYS_FREE"):
+    for limit in ("QUICK", "SHORT"):
         monkeypatch.setattr(route, limit, 0)
-    monkeypatch.setattr(route, "free_memory", lambda like: 1000)
+    monkeypatch.setattr(factors, "ALWAYS_FREE", 0)
+    monkeypatch.setattr(factors, "free_memory", lambda like: 1000)
     with pytest.warns(
         SparseEfficiencyWarning, match=r"iterations? of .* in each row, since complete factors do not fit"
     ):
@@ -215,6 +216,26 @@ def test_kept_results_change_no_bit(n, form, everywhere):
     assert (first == last).all() and (second == again).all() and not (first == second).all()
     everywhere("RECENT", Recent())
     assert (fl.spsolve(other, b) == second).all()
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_the_same_arrays_by_rows_and_by_columns_are_two_matrices(n):
+    A, b = system_of(n), values(n, "float64")
+    transposed = sp.csc_matrix((A.data, A.indices, A.indptr), shape=A.shape)
+    assert roundings(A, fl.spsolve(A, b), b) <= 30
+    assert roundings(transposed.tocsr(), fl.spsolve(transposed, b), b) <= 30
+
+
+def test_a_sparse_b_is_dense_for_some_columns_at_a_time(monkeypatch):
+    from finelu.interop.scipy import system
+
+    A = system_of(100)
+    whole = fl.spsolve(A, sp.identity(100, format="csc"))
+    monkeypatch.setattr(system, "BLOCK", 700)
+    parts = fl.spsolve(A, sp.identity(100, format="csc"))
+    assert type(parts) is type(A) and abs(parts - whole).max() <= 1e-12 * abs(whole).max()
+    assert abs(A @ parts - sp.identity(100)).max() < 1e-10
+    assert fl.spsolve(A, 1j * sp.identity(100, format="csc")).dtype == np.complex128
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -541,7 +541,7 @@ def test_memory_of_pardiso_is_freed(calls_of):
     [
         (fl.SparseLU(), gallery.poisson7(16), True),
         (fl.SparseLU(backend="pardiso"), gallery.poisson7(16), True),
-        (fl.SparseLU(), sp.csr_matrix(-gallery.poisson7(16)), True),
+        (fl.SparseLU(), sp.csr_matrix(0.2 * sp.identity(12_100) - gallery.poisson5(110)), True),
         (fl.SparseLU(), sp.csr_matrix(gallery.poisson7(16) - 1.5 * sp.identity(16**3)), False),
         (fl.SparseLU(backend="pardiso"), gallery.convection_diffusion(16), False),
     ],

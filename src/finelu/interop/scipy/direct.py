@@ -63,26 +63,30 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
     if is_sparse and not is_vector and b.format != "csc":
         text = "spsolve is more efficient when sparse b is in the CSC matrix format"
         warnings.warn(text, SparseEfficiencyWarning, stacklevel=3)
-    dense = b.toarray() if is_sparse else b
-    dense = dense.ravel() if is_vector else dense
-    dense = dense.astype(np.result_type(b.dtype, np.float64), copy=False)
+    if is_vector:
+        b = (b.toarray() if is_sparse else b).ravel()
+        is_sparse = False
+    elif is_sparse:
+        b = b.tocsc()
+    b = b.astype(np.complex128 if b.dtype.kind == "c" else np.float64, copy=False)
     try:
-        if not dense.size:
-            x = dense
-        elif dense.dtype.kind == "c" and system.dtype.kind != "c":
-            x = solved(system, dense.real.copy(), permc_spec) + 1j * solved(system, dense.imag.copy(), permc_spec)
+        if 0 in b.shape:
+            x = b
+        elif b.dtype.kind == "c" and system.dtype.kind != "c":
+            x = solved(system, b.real.copy(), permc_spec) + 1j * solved(system, b.imag.copy(), permc_spec)
         else:
-            x = solved(system, dense.astype(np.result_type(dense, system.dtype), copy=False), permc_spec)
+            wide = np.complex128 if system.dtype.kind == "c" else np.float64
+            x = solved(system, b.astype(wide, copy=False), permc_spec)
     except SINGULARITIES as error:
-        if is_sparse and not is_vector:
+        if is_sparse:
             raise SingularMatrix(f"{SINGULAR}: {error}") from error
         warnings.warn(f"Matrix is exactly singular: {error}", MatrixRankWarning, stacklevel=3)
-        return np.full(dense.shape, np.nan, dtype)
+        return np.full(b.shape, np.nan, dtype)
     x = x.astype(dtype, copy=False)
-    if not is_sparse or is_vector:
+    if not is_sparse:
         return x
-    found = type(system.S)(x)
-    return type(given).from_scipy_sparse(found) if given is not b else found
+    x = type(system.S)(x)
+    return type(given).from_scipy_sparse(x) if hasattr(given, "to_scipy_sparse") else x
 
 
 @ignore_fp_errors

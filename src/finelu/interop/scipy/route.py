@@ -11,15 +11,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.linalg import lapack
 from scipy.sparse import SparseEfficiencyWarning
 
 from finelu.auto.solve import solve
-from finelu.device import ALWAYS_FREE, USABLE, free_memory
 from finelu.errors import MatrixError, NotConverged, SingularMatrix, UnstableFactors, counted
 from finelu.factors import Columns
 from finelu.foreign import MatrixRankWarning
-from finelu.interop.scipy.system import Equation, System, longest_row
+from finelu.interop.scipy.system import EPS, Equation, System, longest_row
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import as_csr
 from finelu.matrix.traits import dense_row
@@ -31,7 +31,6 @@ from finelu.preconditioners.direct.analysis import (
     SHORT,
     SYMMETRIC_WORK,
     TINY,
-    analysed,
 )
 from finelu.preconditioners.direct.factors import ENOUGH, SparseLUFactors
 from finelu.preconditioners.direct.library import INDEX
@@ -41,7 +40,7 @@ SINGULAR = "Factor is exactly singular"
 DENSE = 64  # rows up to which a dense L U takes less time than the analysis of a pattern
 SINGULARITIES = (SingularMatrix, MatrixError, UnstableFactors)  # a MatrixError names NaN, Inf, or an empty row
 RECIPE = SparseLU()
-PLAN = "spsolve"  # the name of the kept plan
+LARGEST_RTOL = 1e-10  # of iterations instead of factors, for rows of any length
 
 
 @dataclass(eq=False)
@@ -78,7 +77,9 @@ class Plan:
 
 
 def solved(system: System, b: Any, permc_spec: str | None) -> Any:
-    """x (n,) or (n, k) in double precision; b is real if A is, and in double precision.
+    """x in double precision, of b's shape, and sparse if b is.
+
+    b : (n,) or (n, k), or CSC (n, k), in double precision, and real if A is.
 
     Warns of an x whose backward error stays far above rounding. Raises one of SINGULARITIES, NotConverged.
     """
@@ -89,7 +90,7 @@ def solved(system: System, b: Any, permc_spec: str | None) -> Any:
         equation = Equation(A, system.by_rows, b, longest_row(A, system.by_rows))
         x, error = _by_lapack(equation) if permc_spec is None else _by_superlu(system, equation, permc_spec)
     else:
-        plan = RECENT.get((PLAN, A.dtype.kind), A.indptr, A.indices) or _planned(A, system.by_rows)
+        plan = RECENT.get(_kind(A, system.by_rows), A.indptr, A.indices) or _planned(A, system.by_rows)
         equation = Equation(A, system.by_rows, b, plan.longest)
         if plan.library is not None:
             x, error = _by_klu(plan, plan.library, equation)
@@ -97,7 +98,7 @@ def solved(system: System, b: Any, permc_spec: str | None) -> Any:
             x, error = _by_superlu(system, equation, None)
         else:
             x, error = _by_recipe(system, equation, plan)
-    if error <= ENOUGH or not np.isfinite(b).all():
+    if error <= ENOUGH or not np.isfinite(equation.values_of_b).all():
         return x
     other, smaller = _by_recipe(system, equation)
     if smaller <= ENOUGH:
@@ -105,6 +106,11 @@ def solved(system: System, b: Any, permc_spec: str | None) -> Any:
     text = f"x has a backward error of {min(error, smaller):.0f} roundings in a row; A may be singular"
     warnings.warn(text, MatrixRankWarning, stacklevel=4)
     return x if error <= smaller else other
+
+
+def _kind(A: Columns, by_rows: bool) -> tuple[str, str, bool]:
+    """The kind of a plan among the kept results: the same arrays are another matrix by rows than by columns."""
+    return "spsolve", A.dtype.kind, by_rows
 
 
 def _by_lapack(equation: Equation) -> tuple[Any, float]:
@@ -130,7 +136,7 @@ def _planned(A: Columns, by_rows: bool) -> Plan:
         few = quick or fill.flops < SYMMETRIC_WORK * n  # else a library that works by blocks may take less
         light = few and fill.flops <= KLU_WORK * fill.nnz
         library, size = (library, klu.ENTRY * fill.nnz + A.data.nbytes) if light else (None, 0)
-    return RECENT.keep((PLAN, A.dtype.kind), A.indptr, A.indices, Plan(library, longest), size)
+    return RECENT.keep(_kind(A, by_rows), A.indptr, A.indices, Plan(library, longest), size)
 
 
 def _by_klu(plan: Plan, library: klu.KLU, equation: Equation) -> tuple[Any, float]:
@@ -172,10 +178,10 @@ def _by_recipe(system: System, equation: Equation, plan: Plan | None = None) -> 
             plan.values = plan.factors = None  # the next factors take what their libraries keep of an analysis
         found, factors = _by_new_factors(system, equation, trial=False)
         if mine and factors is not None and factors.report.backend != "superlu":  # freed on the same thread only
-            size = (values.itemsize + INDEX) * factors.nnz + values.nbytes
+            size, A = (values.itemsize + INDEX) * factors.nnz + values.nbytes, equation.columns
             if size <= MOST:
                 plan.values, plan.factors = values.copy(), factors
-                RECENT.keep((PLAN, values.dtype.kind), equation.columns.indptr, equation.columns.indices, plan, size)
+                RECENT.keep(_kind(A, system.by_rows), A.indptr, A.indices, plan, size)
         return found
 
 
@@ -184,23 +190,21 @@ def _by_new_factors(
 ) -> tuple[tuple[Any, float], SparseLUFactors | None]:
     """x with its error, and the factors; None if iterations took their place."""
     A = as_csr(system.S.astype(equation.columns.dtype, copy=False), diagonal=False)
-    entry = A.dtype.itemsize + INDEX
     try:
-        known = analysed(RECIPE, A)
-        few = known.fill is None or entry * known.fill.nnz <= ALWAYS_FREE
-        most = np.inf if few else USABLE * free_memory(A.data) / entry
-        factors = SparseLUFactors(RECIPE, A, known, most, trial)
+        factors = SparseLUFactors(RECIPE, A, trial=trial)
     except MemoryError as error:
         x = _by_iterations(system, equation.b, equation.longest, str(error))
-        return (x, equation.error(x)[0]), None
+        return (x, 0.0), None
     return equation.refined(factors.solve), factors
 
 
 def _by_iterations(system: System, b: Any, longest: int, why: str) -> Any:
     """By iterations to the accuracy that is asked of factors. Raises NotConverged."""
     A = as_csr(system.S, diagonal=False, dtype=b.dtype)
-    rtol = ENOUGH * (longest + 1) * float(np.finfo(np.float64).eps)
-    solution = solve(A, b, rtol=min(rtol, 1e-10), criterion="backward", verbose=False)
+    rtol = min(ENOUGH * (longest + 1) * EPS, LARGEST_RTOL)
+    given: Any = b
+    dense = given.toarray() if sp.issparse(b) else given
+    solution = solve(A, dense, rtol=rtol, criterion="backward", verbose=False)
     if not solution.converged:
         raise NotConverged(f"spsolve, by iterations since {why.rstrip('.')},", solution, rtol)
     text = (
@@ -208,4 +212,4 @@ def _by_iterations(system: System, b: Any, longest: int, why: str) -> Any:
         f"{rtol:.1e} in each row, since complete factors do not fit: {why}"
     )
     warnings.warn(text, SparseEfficiencyWarning, stacklevel=7)
-    return solution.x
+    return sp.csc_array(solution.x) if sp.issparse(b) else solution.x
