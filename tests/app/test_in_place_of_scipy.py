@@ -351,20 +351,22 @@ def test_bad_input_is_named_in_one_line(case):
 # splu
 
 
+@pytest.mark.parametrize("n", [60, 500])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_splu_solves_in_all_directions_with_the_attributes_of_superlu(dtype):
-    S = system_of(60, dtype).tocsc()
+def test_splu_solves_in_all_directions_with_the_attributes_of_superlu(dtype, n):
+    S = system_of(n, dtype).tocsc()
     lu = fl.splu(S)
-    assert lu.shape == (60, 60) and lu.nnz > 0 and "LU(" in repr(lu)
-    for shape in (60, (60, 1), (60, 3)):
+    assert lu.shape == (n, n) and lu.nnz > 0 and "LU(" in repr(lu)
+    S.data[:] = 0  # the caller's array: the object has its own
+    S = system_of(n, dtype).tocsc()
+    for shape in (n, (n, 1), (n, 3)):
         b = values(shape, dtype)
         for trans, op in (("N", S), ("T", S.T), ("H", S.conj().T)):
             x = lu.solve(b, trans)
             assert x.shape == b.shape and x.dtype == dtype and roundings(op.tocsr(), x, b) <= 1000
-    n, one = 60, np.ones(60)
-    Pr, Pc = sp.csc_array((one, (lu.perm_r, np.arange(n)))), sp.csc_array((one, (np.arange(n), lu.perm_c)))
-    S.data[:] = 0  # the caller's array: the object has its own
-    moved = Pr @ system_of(60, dtype) @ Pc
+    one, rows = np.ones(n), np.arange(n)
+    Pr, Pc = sp.csc_array((one, (lu.perm_r, rows))), sp.csc_array((one, (rows, lu.perm_c)))
+    moved = Pr @ S @ Pc
     assert abs(moved - lu.L @ lu.U).max() <= 100 * np.finfo(dtype).eps * abs(moved).max()
 
 

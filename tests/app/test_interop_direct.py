@@ -30,7 +30,7 @@ from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
 from finelu.preconditioners.direct import pardiso
 from finelu.preconditioners.direct.analysis import analysed
-from finelu.preconditioners.direct.klu import KLU
+from finelu.preconditioners.direct.klu import AMD, GIVEN, KLU
 from finelu.preconditioners.direct.pardiso import mkl
 from finelu.recent import Recent
 from finelu.threads import available_cores
@@ -695,6 +695,7 @@ def test_klu_is_asked_first_where_a_matrix_is_like_a_circuit(monkeypatch):
         assert (costs.job is None) is first and costs.counting() == 0
         costs.count_fill()
         assert costs.analysis.library.name == "klu" and costs.fill.nnz > A.nnz
+        assert costs.analysis.library.how[0] == (AMD if first else GIVEN)  # KLU takes an order that was counted
 
 
 # Dense rows, and patterns without a full structural rank, which `solve` counts with KLU and PARDISO there
