@@ -8,7 +8,6 @@ from typing import Any
 
 import scipy.sparse.linalg
 
-from finelu import krylov
 from finelu.errors import WrongType
 from finelu.interop.scipy.direct import factorized, splu, spsolve
 from finelu.interop.scipy.ilut import spilu
@@ -27,6 +26,8 @@ class Installed:
     """
 
     def __init__(self, modules: tuple[ModuleType, ...]):
+        from finelu import krylov  # only here: its import takes 0.1 s
+
         self._before: list[tuple[ModuleType, str, Any]] = []
         of_finelu = {function.__name__: function for function in DIRECT}
         of_finelu |= {name: as_scipy(getattr(krylov, name)) for name in METHODS}
