@@ -30,7 +30,7 @@ from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
 from finelu.preconditioners.direct import pardiso
 from finelu.preconditioners.direct.analysis import analysed
-from finelu.preconditioners.direct.klu import KLU
+from finelu.preconditioners.direct.klu import AMD, GIVEN, KLU
 from finelu.preconditioners.direct.pardiso import mkl
 from finelu.recent import Recent
 from finelu.threads import available_cores
@@ -695,6 +695,7 @@ def test_klu_is_asked_first_where_a_matrix_is_like_a_circuit(monkeypatch):
         assert (costs.job is None) is first and costs.counting() == 0
         costs.count_fill()
         assert costs.analysis.library.name == "klu" and costs.fill.nnz > A.nnz
+        assert costs.analysis.library.how[0] == (AMD if first else GIVEN)  # KLU takes an order that was counted
 
 
 # Dense rows, and patterns without a full structural rank, which `solve` counts with KLU and PARDISO there
@@ -775,6 +776,25 @@ def test_klu_takes_the_pivots_of_earlier_factors_only_if_it_would_choose_them_ag
         expected = (0, 1) if stands is None else (1, 0 if stands else 1)
         if stands is not None or by_update:
             assert (len(refactored), len(made)) == expected
+
+
+@pytest.mark.parametrize(
+    "backend", [pytest.param("klu", marks=klu), pytest.param("pardiso", marks=blocks)], ids="{}, pardiso".format
+)
+def test_threads_do_not_share_what_is_kept_of_factors(backend):
+    A = as_csr(gallery.poisson7(11))
+    b, recipe, systems = np.ones(A.n), fl.SparseLU(backend=backend), [A.with_values(A.data * k) for k in range(1, 5)]
+    expected = []
+    for S in systems:
+        for module in (OF_KLU, pardiso):
+            module.RECENT.__init__()
+        expected.append(recipe.factor(S).solve(b))
+
+    def right(k):
+        return np.array_equal(recipe.factor(systems[k % 4]).solve(b), expected[k % 4])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(right, range(80)))
 
 
 @klu

@@ -389,6 +389,14 @@ def test_the_judge_stays_where_all_else_costs_more(costs):
     assert solution.converged and len(solution.attempts) == 1
 
 
+def test_rungs_are_compared_only_where_one_of_them_may_pay(costs, calls_of):
+    compared = calls_of(monitor, "better")
+    costs(analysis=1e9)
+    assert solve(POISSON, values(N, "float64")).converged and not compared
+    costs(analysis=1e9, multilevel=1e-9)
+    assert len(solve(POISSON, values(N, "float64")).attempts) == 2 and compared
+
+
 def test_worth_demands_more_the_less_has_been_spent():
     assert worth(1.0, elapsed=2.0, rest=1.1) and not worth(1.0, elapsed=2.0, rest=0.9)
     assert not worth(1.0, elapsed=0.0, rest=8.9) and worth(1.0, elapsed=0.0, rest=9.1)

@@ -32,10 +32,10 @@ from finelu.preconditioners.recipe import Recipe
 
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
 LIGHT = 5000  # entries up to which it does, of the systems that are factored without a count
-FEW_ITERATIONS = 200.0  # of the cheap rung on a network, up to whose time complete factors come first
+FEW_ITERATIONS = 100.0  # of the cheap rung on a network, up to whose time complete factors come first
 # Where the fill is counted before the cheap rung is tried: the part of the rows that is coupled (of other matrices
 # incomplete factors converge in some ten iterations); the length of the longest row of a network, in mean rows.
-SLOW, UNEVEN = 0.3, 2.5
+SLOW, UNEVEN = 0.3, 2.0
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 SUBDOMAINS = 10_000  # rows from which an elliptic system on a GPU is solved by subdomains; no smaller one was measured
 # The part of the rows that is to be coupled, see MatrixTraits, for a definite A and for others: rows at boundaries are
@@ -163,7 +163,7 @@ def sooner_on_host(A: MatrixTraits) -> str:
     if not A.gpu:
         return ""
     without, few = bool(cudss.missing()), FEW_DEFINITE if A.definite else FEW
-    if without and is_network(A) and A.mean_row <= SHORT and A.coupled >= SLOW:
+    if without and is_network(A) and A.coupled >= SLOW:
         return "it is like a network, of which the CPU makes complete factors that stay sparse"
     if _elliptic(A) and (A.definite or A.m_matrix):  # subdomains come first
         return ""
@@ -188,8 +188,9 @@ def asks_first(A: MatrixTraits) -> bool:
 
 
 def is_network(A: MatrixTraits) -> bool:
-    """Whether rows of A differ in length as those of a network do, on which incomplete factors take many iterations."""
-    return A.longest_row >= UNEVEN * A.mean_row
+    """Whether rows of A are short and differ in length, as those of a network do, on which incomplete factors take many
+    iterations."""
+    return A.longest_row >= UNEVEN * A.mean_row and A.mean_row <= SHORT
 
 
 def follows_chains(A: MatrixTraits) -> bool:

@@ -106,11 +106,7 @@ class Ladder:
         rung = self.next_rung(list(self.rungs))
         if rung is None:
             return {}
-        method = (
-            "refinement"
-            if rung in COMPLETE
-            else methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked)[0]
-        )
+        method = "refinement" if rung in COMPLETE else self._methods(rung)[0]
         return {"recipe": self._name(rung), "method": method, "reason": self.rungs[rung].reason}
 
     # the order of the rungs
@@ -127,9 +123,8 @@ class Ladder:
         if self.wanted < EXACT and (rung := self._complete(left)):
             return rung
         if "cheap" in left and costs.fits(costs.bytes_of("cheap")):
-            method = methods(self.traits, self.rungs["cheap"].recipes[0], self.method, alone=False)[0]
             light = "direct" in compared(left) and costs.fits(costs.bytes_of("direct"))
-            return "direct" if light and costs.direct_comes_first(method) else "cheap"
+            return "direct" if light and costs.direct_comes_first(self._methods("cheap")[0]) else "cheap"
         left = compared(left)
         if "direct" in left and costs.fits(costs.bytes_of("direct")):
             costs.count_fill()
@@ -534,7 +529,7 @@ class Ladder:
         iterations = Iterations(
             factors=factors,
             recipe=self._name(rung),
-            methods=methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked),
+            methods=self._methods(rung),
             complete=direct,
             refine=direct and self.method == "auto",
             begins=lambda method, target: SwitchMonitor(
@@ -551,6 +546,9 @@ class Ladder:
         self.traits = replace(self.traits, definite=False)
         if not self.asked:
             self.rungs.update({name: rung for name, rung in rungs(self.traits).items() if name not in self.factors})
+
+    def _methods(self, rung: str) -> tuple[str, ...]:
+        return methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked)
 
     def _name(self, rung: str) -> str:
         recipe = self.rungs[rung].recipes[0]
