@@ -8,12 +8,10 @@ from typing import Any
 
 import scipy.sparse.linalg
 
-from finelu import krylov
 from finelu.errors import WrongType
 from finelu.interop.scipy.direct import factorized, splu, spsolve
 from finelu.interop.scipy.ilut import spilu
 from finelu.interop.scipy.triangular import spsolve_triangular
-from finelu.krylov.conventions import as_scipy
 
 DIRECT = (spsolve, splu, spilu, factorized, spsolve_triangular)
 METHODS = ("bicg", "bicgstab", "cg", "gmres", "minres")
@@ -27,6 +25,9 @@ class Installed:
     """
 
     def __init__(self, modules: tuple[ModuleType, ...]):
+        from finelu import krylov  # only here: its import takes 0.1 s
+        from finelu.krylov.conventions import as_scipy
+
         self._before: list[tuple[ModuleType, str, Any]] = []
         of_finelu = {function.__name__: function for function in DIRECT}
         of_finelu |= {name: as_scipy(getattr(krylov, name)) for name in METHODS}

@@ -15,7 +15,6 @@ import scipy.sparse as sp
 from scipy.linalg import lapack
 from scipy.sparse import SparseEfficiencyWarning
 
-from finelu.auto.solve import solve
 from finelu.errors import MatrixError, NotConverged, SingularMatrix, UnstableFactors, counted
 from finelu.factors import Columns
 from finelu.foreign import MatrixRankWarning
@@ -200,6 +199,8 @@ def _by_new_factors(
 
 def _by_iterations(system: System, b: Any, longest: int, why: str) -> Any:
     """By iterations to the accuracy that is asked of factors. Raises NotConverged."""
+    from finelu.auto.solve import solve  # only here: its import takes 0.1 s
+
     A = as_csr(system.S, diagonal=False, dtype=b.dtype)
     rtol = min(ENOUGH * (longest + 1) * EPS, LARGEST_RTOL)
     given: Any = b
