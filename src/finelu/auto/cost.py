@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from finelu.auto.choose import Rung, asks_first, few_iterations
-from finelu.auto.rates import current, current_on_gpu
+from finelu.auto.rates import RATES, current_on_gpu
 from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import free_memory
@@ -20,6 +20,7 @@ from finelu.krylov.method import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import COSTLY, Fill, OrderingJob, products
+from finelu.preconditioners import Schwarz
 from finelu.preconditioners.direct import SparseLU
 from finelu.preconditioners.direct.analysis import (
     COLAMD,
@@ -37,8 +38,6 @@ from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.variants import LOOSE
 from finelu.scaling import require_matching
 
-# Only the ratios of expected times matter. No time of this run is measured, so that the same call takes the same route.
-RATES = current()
 LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
 SECONDS = {library: RATES.of(library) for library in ("superlu", "klu", "feral", "pardiso")}
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
@@ -131,7 +130,7 @@ class Costs:
 
         Their fill is counted if `choose.asks_first` says so.
         """
-        step = self.of_iteration(method)
+        step = self.of_iteration(method, by_parts=isinstance(self.rungs["cheap"].recipes[0], Schwarz))
         if not self.counted:
             recipe: Any = self.rungs["direct"].recipes[0]
             if not asks_first(self.traits, self.analysis_seconds / step) or not self.in_time(self.analysis_seconds):
@@ -215,13 +214,13 @@ class Costs:
         """Whether the first level of multilevel factors of this symmetric A needs no pivots of two rows."""
         return definite_scale(self.A) is not None
 
-    def of_iteration(self, method: str, entries: float | None = None) -> float:
+    def of_iteration(self, method: str, entries: float | None = None, *, by_parts: bool = False) -> float:
         """The time of an iteration in seconds, on the device of A.
 
-        entries : of the factors; None for as many as A has.
+        entries : of the factors; None for as many as A has.  by_parts : whether these are factors of subdomains.
         """
         rates = current_on_gpu() if self.traits.gpu else RATES
-        of_method = {"cg": rates.cg, "bicgstab": rates.bicgstab}
+        of_method = {"cg": RATES.parts if by_parts and not self.traits.gpu else rates.cg, "bicgstab": rates.bicgstab}
         kind = METHODS.get(method)  # None for "refinement"
         products = 1 if kind is None else kind.products
         waits = max(1.0, self.traits.levels / LEVELS) if self.traits.gpu else 1.0  # a GPU follows levels one by one
