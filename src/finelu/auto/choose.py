@@ -40,9 +40,10 @@ FEW_ITERATIONS, ON_NETWORK = 25.0, 60.0  # of the cheap rung, up to whose time c
 SLOW, ASK, UNEVEN = 0.3, 7.0, 2.5
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 SUBDOMAINS = 10_000  # rows from which an elliptic system may be solved by subdomains; no smaller one was measured
-# Expected iterations of cg on the CPU: with subdomains; and with factors of the whole, as a multiple of the fourth root
-# of the rows (MILU0 took 1.9 times that for 7-point grids, 4.9 times for 5-point grids).
-BY_SUBDOMAINS, BY_WHOLE = 50.0, 2.4
+# Expected iterations of cg on the CPU, for an M-matrix with even couplings and for others: with subdomains; and with
+# factors of the whole, as a multiple of the fourth root of the rows (MILU0 took 1.9 times that for 7-point grids, 4.9
+# times for 5-point grids).
+BY_SUBDOMAINS, BY_WHOLE = (50.0, 200.0), (2.4, 4.8)
 # The part of the rows that is to be coupled, see MatrixTraits, for a definite A and for others: rows at boundaries are
 # not (a quarter of a 27-point grid of 22^3), and of the M-matrices that are not symmetric those that subdomains do not
 # fit have up to 0.72 (memplus).
@@ -124,11 +125,13 @@ def _elliptic(A: MatrixTraits) -> bool:
     """Whether A is large enough, and enough of its rows are coupled, for the recipe of subdomains; on the CPU also
     whether it is expected to take less time than factors of the whole."""
     fits = A.n >= SUBDOMAINS and A.coupled >= (COUPLED if A.definite else NEARLY_COUPLED)
-    return fits and (A.gpu or (A.definite and _sooner_by_parts(A.n)))
+    return fits and (A.gpu or (A.definite and _sooner_by_parts(A)))
 
 
-def _sooner_by_parts(n: int) -> bool:
-    return bool(RATES.parts_setup + BY_SUBDOMAINS * RATES.parts < BY_WHOLE * n**0.25 * RATES.cg)
+def _sooner_by_parts(A: MatrixTraits) -> bool:
+    kind = 0 if A.m_matrix and not A.uneven else 1
+    by_parts = RATES.parts_setup + BY_SUBDOMAINS[kind] * RATES.parts
+    return bool(by_parts < BY_WHOLE[kind] * A.n**0.25 * RATES.cg)
 
 
 # For each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs.

@@ -21,6 +21,9 @@ LARGEST_BLOCK = 8  # unknowns of a node that are looked for
 BLOCK_FILL = 0.9  # part of the entries that blocks of the application store at least
 NEARLY_ALL = 0.99  # of the entries, or of the rows, of an M-matrix
 SHARE = 0.9  # of a diagonal entry, see `coupled`
+# Rows that are looked at; the ratio of two entries of a row; the part of the rows with a larger one, for `uneven`.
+LOOKED_AT, LARGER, OFTEN = 512, 10.0, 0.25
+MANY = 5000  # rows from which it pays to know
 DENSE, DENSE_ROOTS = 16, 10  # a row is dense if it has more entries than both 16 and 10 sqrt(n)
 
 
@@ -48,6 +51,8 @@ class MatrixTraits:
     coupled : the part of the rows in which the magnitudes of the entries off the diagonal add up to more than 0.9 of
         the diagonal one, as they do within the domain of an elliptic equation; the unknowns of other rows hardly depend
         on others. 0 if A is complex or has no full diagonal.
+    uneven : the couplings of a row differ much in more than a quarter of some rows, see `uneven`. False for few rows,
+        on a GPU, and where `coupled` is 0.
     levels : a lower bound of the levels of A's lower triangle: n over the number of rows without an entry in the column
         before the diagonal. Each of these begins a chain of rows, and the longest chain is no shorter than the mean. 1
         if A is complex or has no full diagonal.
@@ -65,6 +70,7 @@ class MatrixTraits:
     definite: bool
     m_matrix: bool
     coupled: float
+    uneven: bool
     levels: float
     paired: float
     mean_row: float
@@ -106,6 +112,7 @@ def traits(A: CSR) -> MatrixTraits:
         definite=kind == "hermitian" and found.positive,
         m_matrix=m_matrix,
         coupled=coupled,
+        uneven=coupled > 0 and A.n >= MANY and not on_gpu(A.data) and uneven(A),
         levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
@@ -115,6 +122,25 @@ def traits(A: CSR) -> MatrixTraits:
         gpu=on_gpu(A.data),
         complex=A.dtype.kind == "c",
     )
+
+
+def uneven(A: CSR) -> bool:
+    """Whether the couplings within a row differ by more than a factor of ten in more than a quarter of some rows.
+
+    A : on the CPU. Bricks of its grid would cut strong couplings then. Cost: a look at 512 rows.
+    """
+    rows = np.linspace(0, A.n - 1, min(A.n, LOOKED_AT)).astype(np.int64)
+    begins, counts = A.indptr[rows].astype(np.int64), (A.indptr[rows + 1] - A.indptr[rows]).astype(np.int64)
+    starts = np.cumsum(counts) - counts
+    places = np.arange(int(counts.sum())) + np.repeat(begins - starts, counts)
+    size = abs(A.data[places])
+    off = (A.indices[places] != np.repeat(rows, counts)) & (size > 0)
+    starts = starts[counts > 0]
+    if not starts.size:
+        return False
+    largest = np.maximum.reduceat(np.where(off, size, 0), starts)
+    smallest = np.minimum.reduceat(np.where(off, size, np.inf), starts)
+    return int((largest > LARGER * smallest).sum()) > OFTEN * rows.size
 
 
 def dense_row(n: int) -> int:
