@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,13 +29,13 @@ class Suite:
 
     modules : the test modules, by their dotted names.
     places : the modules whose attributes are set, in this order.
-    functions : the name of an attribute, to the dotted name of finelu's function.
+    functions : the name of an attribute, to the dotted name of finelu's function; None: `finelu.install(*places)`.
     left_out : words in brackets, and names, of tests that call none of these functions.
     """
 
     modules: tuple[str, ...]
     places: tuple[str, ...]
-    functions: dict[str, str]
+    functions: dict[str, str] | None
     left_out: tuple[str, ...] = ()
 
     def missing(self) -> str:
@@ -63,15 +63,29 @@ class Outcome:
 
 
 METHODS = ("bicg", "bicgstab", "cg", "gmres", "minres")
+DIRECT = ("factorized", "spilu", "splu", "spsolve", "spsolve_triangular")
+ITERATIVE = Suite(
+    modules=("scipy.sparse.linalg._isolve.tests.test_iterative", "scipy.sparse.linalg._isolve.tests.test_minres"),
+    places=("scipy.sparse.linalg._isolve", "scipy.sparse.linalg"),
+    functions={name: f"finelu.{name}" for name in METHODS},
+    left_out=("cgs", "gcrotmk", "lgmres", "qmr", "tfqmr", "TestQMR", "test_show"),
+)
 SUITES = {
-    "scipy-iterative": Suite(
-        modules=(
-            "scipy.sparse.linalg._isolve.tests.test_iterative",
-            "scipy.sparse.linalg._isolve.tests.test_minres",
-        ),
-        places=("scipy.sparse.linalg._isolve", "scipy.sparse.linalg"),
-        functions={name: f"finelu.{name}" for name in METHODS},
-        left_out=("cgs", "gcrotmk", "lgmres", "qmr", "tfqmr", "TestQMR", "test_show"),
+    "scipy-iterative": ITERATIVE,
+    "scipy-iterative-installed": replace(ITERATIVE, functions=None),
+    "scipy-direct": Suite(
+        modules=("scipy.sparse.linalg._dsolve.tests.test_linsolve",),
+        places=("scipy.sparse.linalg._dsolve", "scipy.sparse.linalg"),
+        functions={name: f"finelu.{name}" for name in DIRECT},
+        left_out=("test_gssv_badinput", "TestGstrsErrors", "test_is_sptriangular_and_spbandwidth"),
+    ),
+    "pyamg-krylov": Suite(
+        modules=tuple(f"pyamg.krylov.tests.{name}" for name in ("test_krylov", "test_scipy", "test_simple_iterations")),
+        places=("pyamg.krylov", "pyamg.krylov._gmres_mgs"),
+        functions={
+            **{name: f"finelu.interop.pyamg.{name}" for name in ("cg", "bicgstab", "gmres", "fgmres")},
+            "gmres_mgs": "finelu.interop.pyamg.gmres",
+        },
     ),
 }
 
@@ -82,7 +96,8 @@ def run(suite: Suite, own: bool = False) -> Outcome:
         order = Path(folder, "order.json")
         order.write_text(json.dumps({**vars(suite), "functions": {} if own else suite.functions}))
         command = [sys.executable, __file__, "--in", folder]
-        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT, env=dict(os.environ))
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
+        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT, env=environment)
         answer = Path(folder, "answer.json")
         if not answer.exists():
             raise RuntimeError(f"the suite did not end:\n{ended.stdout[-4000:]}\n{ended.stderr[-4000:]}")
@@ -125,11 +140,13 @@ def _in_this_process(folder: Path) -> None:
     import pytest
 
     order = json.loads((folder / "order.json").read_text())
-    for name, dotted in order["functions"].items():
+    places = [import_module(place) for place in order["places"]]
+    if order["functions"] is None:
+        import_module("finelu").install(*places)
+    for name, dotted in (order["functions"] or {}).items():
         module, _, attribute = dotted.rpartition(".")
-        function = getattr(import_module(module), attribute)
-        for place in order["places"]:
-            setattr(import_module(place), name, function)
+        for place in places:
+            setattr(place, name, getattr(import_module(module), attribute))
     recorder = Recorder(order["left_out"])
     options = ["-q", "-c", os.devnull, "--noconftest", "-p", "no:cacheprovider", f"--rootdir={folder}", "--pyargs"]
     pytest.main([*options, *order["modules"]], plugins=[recorder])

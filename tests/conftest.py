@@ -91,6 +91,7 @@ class Backend:
 
 
 AS_INSTALLED = {"test_solver", "test_singular", "test_certify", "test_sequence", "test_spilu", "test_deadline"}
+AS_INSTALLED |= {"test_in_place_of_scipy"}
 
 
 def pytest_generate_tests(metafunc):

@@ -177,7 +177,7 @@ def first_rung(facts: Mapping[str, Any]) -> str:
     method, *_ = choose.methods(known, cheap, alone=False)
     any_matrix = as_csr(sp.identity(1, format="csr"))  # only its dtype counts
     costs, fill = Costs(any_matrix, known, rungs, math.inf, math.inf), Fill(facts["fill"], facts["flops"])
-    if choose.asks_first(known, costs.analysis_seconds / costs.of_iteration(method)):
+    if choose.asks_first(known):
         symmetric = known.kind == "hermitian"
         by_blocks = may_be_by_blocks(known, symmetric=symmetric, real=symmetric and not known.complex, fill=fill)
         library = "pardiso" if by_blocks else "klu" if fill.flops <= KLU_WORK * fill.nnz else "superlu"

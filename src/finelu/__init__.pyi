@@ -31,14 +31,12 @@ from finelu.errors import StructurallySingular as StructurallySingular
 from finelu.errors import UnstableFactors as UnstableFactors
 from finelu.errors import ZeroPivot as ZeroPivot
 from finelu.factors import Factors as Factors
-from finelu.interop.scipy import MatrixRankWarning as MatrixRankWarning
 from finelu.interop.scipy import factorized as factorized
 from finelu.interop.scipy import install as install
 from finelu.interop.scipy import spilu as spilu
 from finelu.interop.scipy import splu as splu
 from finelu.interop.scipy import spsolve as spsolve
 from finelu.interop.scipy import spsolve_triangular as spsolve_triangular
-from finelu.interop.scipy import use_solver as use_solver
 from finelu.io import read_matrix as read_matrix
 from finelu.krylov import Method as Method
 from finelu.krylov import bicg as bicg

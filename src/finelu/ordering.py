@@ -229,7 +229,7 @@ def nested_dissection(A: Any) -> np.ndarray:
 
 
 def _nested_dissection(metis: Any, S: Any) -> np.ndarray:
-    if not _metis_in_time(S):
+    if not _metis_in_time(S.nnz):
         raise OutOfTime
     order, _ = metis.nested_dissection(_adjacency(metis, S), options=metis.Options(seed=SEED))
     return np.asarray(order, np.int64)
@@ -417,10 +417,11 @@ def with_little_fill(A: Any, ordering: str = "auto", job: OrderingJob | None = N
     A = without_zeros(as_csr(A, diagonal=False))
     if ordering != "auto":
         return _postordered(_graph(A), ORDERS[ordering](A))
-    S, order, fill = (job or OrderingJob(A, aside=False)).found()
-    if metis := _metis_for(S, fill):
+    entries, order, fill = (job or OrderingJob(A, aside=False)).found()
+    if metis := _metis_for(entries, fill):
         other: tuple[np.ndarray, Fill] | None = RECENT.get("metis", A.indptr, A.indices)
         if other is None:
+            S = _graph(A)
             other = _postordered(S, _nested_dissection(metis, S))
             other[0].flags.writeable = False
             RECENT.keep("metis", A.indptr, A.indices, other, other[0].nbytes)
@@ -429,19 +430,20 @@ def with_little_fill(A: Any, ordering: str = "auto", job: OrderingJob | None = N
     return order, fill
 
 
-def _metis_for(S: Any, fill: Fill) -> Any:
-    """METIS, if it is installed and worth its time; else None."""
-    return _installed("pymetis") if _metis_is_worth(S, fill) else None
+def _metis_for(entries: int, fill: Fill) -> Any:
+    """METIS, if it is installed and worth its time for a graph with these entries; else None."""
+    return _installed("pymetis") if _metis_is_worth(entries, fill) else None
 
 
-def _metis_is_worth(S: Any, fill: Fill) -> bool:
+def _metis_is_worth(entries: int, fill: Fill) -> bool:
     """Whether METIS takes less time than a factorization with that fill, and has that time."""
-    return fill.flops > METIS_WORK * S.nnz and _metis_in_time(S)
+    return fill.flops > METIS_WORK * entries and _metis_in_time(entries)
 
 
-def _metis_in_time(S: Any) -> bool:
-    """Whether METIS may begin with this graph: it can neither be ended nor abandoned, since it blocks other threads."""
-    return bool(METIS_SECONDS * S.nnz <= deadline.remaining())
+def _metis_in_time(entries: int) -> bool:
+    """Whether METIS may begin with such a graph: it can neither be ended nor abandoned, since it blocks other
+    threads."""
+    return bool(METIS_SECONDS * entries <= deadline.remaining())
 
 
 class OrderingJob:
@@ -468,24 +470,24 @@ class OrderingJob:
         """Whether `found` returns without waiting."""
         return self._task.done() or self._process != os.getpid()
 
-    def found(self) -> tuple[Any, np.ndarray, Fill]:
-        """(graph of A, order, fill); computed here if no thread has started it."""
+    def found(self) -> tuple[int, np.ndarray, Fill]:
+        """(entries of A + A^T off the diagonal, order, fill); computed here if no thread has started it."""
         if self._task.cancel() or not (self._task.done() or self._process == os.getpid()):  # a fork has no thread
             self._task = self._here()
-        found: tuple[Any, np.ndarray, Fill] = self._task.result()
+        found: tuple[int, np.ndarray, Fill] = self._task.result()
         return found
 
     @property
     def goes_on(self) -> bool:
         """Whether `with_little_fill` goes on to METIS."""
-        S, _, fill = self.found()
-        return _metis_is_worth(S, fill) and find_spec("pymetis") is not None  # its import takes 5 ms
+        entries, _, fill = self.found()
+        return _metis_is_worth(entries, fill) and find_spec("pymetis") is not None  # its import takes 5 ms
 
     @property
     def is_long(self) -> bool:
         """Whether a nested dissection takes less time than a factorization by this order."""
-        S, _, fill = self.found()
-        return bool(fill.flops > METIS_WORK * S.nnz)
+        entries, _, fill = self.found()
+        return bool(fill.flops > METIS_WORK * entries)
 
     def end(self) -> None:
         """Stop the thread, and wait for it."""
@@ -500,17 +502,18 @@ class OrderingJob:
 
 
 def _begin(A: CSR, halt: Any = None) -> Any:
-    """(graph of A without stored zeros, an order by `amd`, its fill); None after a halt."""
+    """(entries of A + A^T off the diagonal, without stored zeros; an order by `amd`; its fill); None after a halt."""
     A = without_zeros(A)
-    S, known = _graph(A), RECENT.get("amd", A.indptr, A.indices)
+    known = RECENT.get("amd", A.indptr, A.indices)
     if known is not None:
-        return S, *known
+        return known
+    S = _graph(A)
     order = _amd(S, halt)
     if halt is not None and halt[0]:
         return None
     order, fill = _postordered(S, order)
     order.flags.writeable = False
-    return S, *RECENT.keep("amd", A.indptr, A.indices, (order, fill), order.nbytes)
+    return RECENT.keep("amd", A.indptr, A.indices, (S.nnz, order, fill), order.nbytes)
 
 
 def parts(A: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -623,7 +626,7 @@ def _dissected(metis: Any, S: Any, rows: Any, count: int) -> tuple[Any, Any]:
         return [rows], []
     left = count // 2
     if rows.size > 1:
-        if not _metis_in_time(S):
+        if not _metis_in_time(S.nnz):
             raise OutOfTime
         shares = [left / count, (count - left) / count]
         options = metis.Options(seed=SEED)

@@ -1,7 +1,7 @@
 """Results that follow from a pattern alone, such as orders and analyses, kept for the last patterns.
 
 So a loop over `solve` or `SparseLU().factor` with new values of one pattern orders and analyses once. The results have
-the same bits as computed anew.
+the same bits as computed anew. Of KLU factors that are used no more are kept, too, whose pivots the next ones may have.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any, TypeVar
-
-import numpy as np
 
 T = TypeVar("T")
 MOST = 2**26  # bytes of all that is kept
@@ -34,7 +32,7 @@ class Recent:
         """The result of this kind for a pattern, None if there is none. Cost: one pass over the pattern."""
         key = kind, indptr.size, indices.size
         found = self._kept.get(key)
-        if found is None or not (np.array_equal(found[0], indptr) and np.array_equal(found[1], indices)):
+        if found is None or not ((found[0] == indptr).all() and (found[1] == indices).all()):
             return None
         with self._alone() as mine:
             if mine and key in self._kept:

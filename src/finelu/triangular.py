@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.device import as_any_other, namespace, on_gpu, require_one_device
@@ -50,14 +49,12 @@ def triangle(A: CSR, lower: bool, unit: bool, trans: str = "N") -> Triangle:
     if trans == "N":
         return Triangle(A.n, begin, end, A.indices, not lower, diag, None, False, entries, longest, A.dtype)
     # Column by column; the rows of each column stay in order.
-    pointers, _ = indices.pointers(indices.lengths(begin, end))
-    row, place = indices.entries(pointers, entries, begin)
-    column = kernels.vectors.gather(A.indices, place)
     if xp is np:
-        del row
-        T = sp.csr_matrix((place, column, pointers), shape=A.shape).tocsc()
-        indptr, rows, source = T.indptr, T.indices, T.data
+        indptr, rows, source = kernels.graph.transposed_places(begin, end, A.indices)
     else:
+        pointers, _ = indices.pointers(indices.lengths(begin, end))
+        row, place = indices.entries(pointers, entries, begin)
+        column = kernels.vectors.gather(A.indices, place)
         by_column = xp.argsort(column, kind="stable")
         indptr = indices.starts(kernels.vectors.gather(column, by_column), A.n)
         rows, source = (kernels.vectors.gather(v, by_column) for v in (row, place))
@@ -183,23 +180,36 @@ class TriangularSolver:
 
     @ignore_fp_errors
     def solve(self, b: Any, out: Any = None) -> Any:
-        """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of its dtype, apart from b)."""
+        """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of x's dtype, apart from b).
+
+        x has the dtype of the triangle; complex in that precision if b is complex: a real triangle then solves for both
+        parts of b at once, as for twice as many columns.
+        """
         require_one_device(b, self._like, "the right-hand side and the triangle")
         b = as_any_other(self._xp.asarray(b))
         if b.ndim not in (1, 2) or b.shape[0] != self.n:
             raise MatrixError(f"the right-hand side has shape {b.shape}, but the triangle has {self.n} rows.")
-        if not np.can_cast(b.dtype, self.dtype, "same_kind"):
-            raise MatrixError(f"the right-hand side has dtype {b.dtype}, which does not go into {self.dtype}.")
+        parts = b.dtype.kind == "c" and self.dtype.kind != "c"
+        dtype = np.result_type(self.dtype, np.complex64) if parts else self.dtype
+        if not np.can_cast(b.dtype, dtype, "same_kind"):
+            raise MatrixError(f"the right-hand side has dtype {b.dtype}, which does not go into {dtype}.")
         if out is not None and (
             out.shape != b.shape
-            or out.dtype != self.dtype
+            or out.dtype != dtype
             or not out.flags.c_contiguous
             or self._xp.may_share_memory(out, b)
         ):
             raise MatrixError(
-                f"out must be a C-contiguous {self.dtype} array of shape {b.shape} that shares no memory with b."
+                f"out must be a C-contiguous {dtype} array of shape {b.shape} that shares no memory with b."
             )
-        return self.apply(b, out)
+        if not parts:
+            return self.apply(b, out)
+        columns = self._xp.ascontiguousarray(b, dtype=dtype).reshape(self.n, -1).view(self.dtype)
+        x = self.apply(columns).view(dtype).reshape(b.shape)
+        if out is None:
+            return x
+        out[...] = x
+        return out
 
     def apply(self, b: Any, out: Any = None) -> Any:
         """`solve` without its checks: for callers with `ignore_fp_errors` that have checked b's device, shape and

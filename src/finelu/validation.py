@@ -36,6 +36,8 @@ def number(
     dimensions (recipes keep the object itself, and compute with it).  infinite : whether Inf is allowed, too.
     """
     given = value
+    if type(value) is float and low < value < high:
+        return value
     if of is None and isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     kinds = Real | Decimal if of is None else int | float | np.integer | np.floating
@@ -71,6 +73,8 @@ def count(name: str, value: Any, least: int = 0, most: int | None = None, *, of:
 def choice(name: str, value: Any, offered: Iterable[str | bool | None], *, of: Any = None) -> None:
     """A ParameterError, with the most similar name, unless `value` is one of the offered ones."""
     offered = tuple(offered)
+    if (value is None or type(value) is str) and value in offered:
+        return
     plain = bool(value) if isinstance(value, np.bool_) else value
     if any(plain is one or (isinstance(one, str) and isinstance(plain, str) and plain == one) for one in offered):
         return

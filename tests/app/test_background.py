@@ -518,8 +518,8 @@ def test_rows_are_looked_at_whatever_the_scale(dtype, scale):
 
 def costly(everywhere):
     """Complete factors are never expected to be cheap."""
-    everywhere("SECONDS", {"superlu": (1.0, 1.0, 1.0)})
-    everywhere("RATES", first_answer.RATES.__class__(columnwise=1.0))
+    slow = dict.fromkeys(("columnwise", "superlu_row", "superlu_entry", "superlu_flop"), 1.0)
+    everywhere("RATES", first_answer.RATES.__class__(**slow))
 
 
 @pytest.mark.parametrize(

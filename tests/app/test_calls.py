@@ -10,18 +10,26 @@ import pytest
 import finelu as fl
 
 # functions, and files outside of kernels/
-MOST = {"solve": (182, 34), "cg": (77, 16), "M @ r": (9, 6)}
+MOST = {"solve": (182, 34), "small solve": (129, 30), "cg": (77, 15), "M @ r": (8, 5), "factor": (76, 17)}
 PACKAGE = Path(fl.__file__).parent
 
 
 @pytest.fixture
 def entered(patient, threads):
     """entered(what): (file, function) -> calls, of one warm call for poisson7:16 by one thread, so that it does not
-    matter which way helpers are called by then; jitted code and comprehensions do not count."""
+    matter which way helpers are called by then; jitted code and comprehensions do not count.
+    "small solve" and "factor" are of 36 rows."""
     fl.set_num_threads(1)
     A = fl.gallery.poisson7(16)
     b, M = np.random.default_rng(0).standard_normal(A.shape[0]), fl.IC0().factor(A)
-    calls = {"solve": lambda: fl.solve(A, b), "cg": lambda: fl.cg(A, b, M=M), "M @ r": lambda: M @ b}
+    B, c = fl.gallery.poisson5(6), np.ones(36)
+    calls = {
+        "solve": lambda: fl.solve(A, b),
+        "small solve": lambda: fl.solve(B, c),
+        "cg": lambda: fl.cg(A, b, M=M),
+        "M @ r": lambda: M @ b,
+        "factor": lambda: fl.SparseLU().factor(B),
+    }
 
     def counted(what):
         found, before = Counter(), sys.gettrace()
@@ -38,6 +46,8 @@ def entered(patient, threads):
             solution = calls[what]()
         finally:
             sys.settrace(before)
+        if what == "small solve":
+            assert solution.converged and solution.recipe == "SparseLU()"
         if what == "solve":
             assert solution.converged and solution.method == "cg" and solution.recipe == "MILU0()"
         return found

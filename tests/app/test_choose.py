@@ -69,7 +69,7 @@ def test_subdomains_come_first_on_the_cpu_where_they_are_expected_to_take_less_t
         and first(replace(many, m_matrix=False)) == "IC0()"
     )
     assert first(replace(flow, n=10**6)) == "MILU0()"  # not symmetric
-    meanwhile(choose_module, RATES=replace(SHIPPED, parts=5e-10, parts_setup=1e-8))
+    meanwhile(choose_module, RATES=replace(SHIPPED, parts=2e-10, parts_setup=5e-9))
     assert first(definite) == "Schwarz()" and first(replace(definite, n=9_999)) == "MILU0()"
     assert rungs(replace(definite, m_matrix=False))["cheap"].recipes == (fl.Schwarz(), fl.IC0())
     meanwhile(choose_module, RATES=replace(SHIPPED, parts=3 * SHIPPED.parts))

@@ -47,9 +47,9 @@ def measured():
 
 
 def test_every_page_is_in_the_contents_and_in_the_guide():
-    listed = set(re.findall(r"(\w+\.md)", (ROOT / "mkdocs.yml").read_text()))
+    listed = set(re.findall(r"([\w-]+\.md)", (ROOT / "mkdocs.yml").read_text()))
     assert listed == {page.name for page in DOCS.glob("*.md")}
-    linked = set(re.findall(r"\((\w+\.md)\)", (DOCS / "index.md").read_text()))
+    linked = set(re.findall(r"\(([\w-]+\.md)\)", (DOCS / "index.md").read_text()))
     assert linked | {"index.md"} == listed
 
 

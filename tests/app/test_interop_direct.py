@@ -67,8 +67,10 @@ def solves_in(F, op, trans):
 
 
 @pytest.fixture(autouse=True)
-def only_what_is_tested(request, without):
-    """PARDISO would take what the tests of the others are about."""
+def only_what_is_tested(request, without, monkeypatch):
+    """PARDISO would take what the tests of the others are about, and earlier tests leave analyses."""
+    for module in (OF_KLU, pardiso):
+        monkeypatch.setattr(module, "RECENT", Recent())
     if "pardiso" not in request.node.name:
         without("pardiso")
 
@@ -494,6 +496,7 @@ def test_pardiso_takes_the_order_of_the_count_unless_a_dissection_pays_or_the_di
         (gallery.poisson7(20), [pardiso.DEFINITE]),
         (stokes, [pardiso.INDEFINITE]),
     ):
+        pardiso.RECENT.__init__()
         begun.clear()
         F, b = fl.SparseLU().factor(A), np.ones(A.shape[0])
         given = A.shape[0] in (4900, wind.shape[0])
@@ -508,7 +511,7 @@ def test_pardiso_takes_the_order_of_the_count_unless_a_dissection_pays_or_the_di
 def test_pivots_that_are_too_small_for_pardiso_in_a_given_order_are_matched(begun):
     A = gallery.stokes(40)
     columns, b = Columns(A.indptr, A.indices, A.data, A.shape), A @ np.ones(A.shape[0])  # symmetric
-    made = pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, True, fl.ordering.amd(A)).factor(columns, "singular")
+    made = pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, True, fl.ordering.amd(A)).factor(columns, str)
     (first, given, replaced), (then, again, left) = begun
     assert first == then == pardiso.INDEFINITE and given and not again and replaced > 0 == left == made.replaced
     assert np.linalg.norm(A @ made.solve(b, "N") - b) < 1e-12 * np.linalg.norm(b)
@@ -518,10 +521,53 @@ def test_pivots_that_are_too_small_for_pardiso_in_a_given_order_are_matched(begu
 def test_memory_of_pardiso_is_freed(calls_of):
     freed = calls_of(pardiso._Called, "free")
     F = fl.SparseLU(backend="pardiso").factor(gallery.poisson7(16))
+    G = fl.SparseLU(backend="pardiso").factor(gallery.convection_diffusion(16))
     freed.clear()
-    del F
+    del G  # its analysis depends on the values
     gc.collect()
     assert len(freed) == 1
+    phases = calls_of(pardiso._Called, "_call")
+    del F
+    gc.collect()
+    assert len(freed) == 1 and [phase for _, phase, *_ in phases] == [pardiso.FREE_FACTORS]  # its analysis is kept
+    pardiso.RECENT.__init__()
+    gc.collect()
+    assert [phase for _, phase, *_ in phases] == [pardiso.FREE_FACTORS, pardiso.FREE]
+
+
+@blocks
+@pytest.mark.parametrize(
+    ("recipe", "A", "keeps"),
+    [
+        (fl.SparseLU(), gallery.poisson7(16), True),
+        (fl.SparseLU(backend="pardiso"), gallery.poisson7(16), True),
+        (fl.SparseLU(), sp.csr_matrix(0.3 * sp.identity(4900) - gallery.poisson5(70)), True),
+        (fl.SparseLU(), sp.csr_matrix(gallery.poisson7(16) - 1.5 * sp.identity(16**3)), False),
+        (fl.SparseLU(backend="pardiso"), gallery.convection_diffusion(16), False),
+    ],
+    ids=["definite", "definite, own order", "negative", "not definite", "general"],
+)
+def test_factors_after_others_of_their_pattern_have_the_bits_of_the_first_by_pardiso(
+    calls_of, without, recipe, A, keeps
+):
+    without("klu")
+    rng = np.random.default_rng(0)
+    b, d = rng.standard_normal(A.shape[0]), sp.diags(rng.uniform(0.5, 2, A.shape[0]))
+    B = sp.csr_matrix(d @ A @ d)
+    first = recipe.factor(B).solve(b)
+    pardiso.RECENT.__init__()
+    F = recipe.factor(A)
+    kept = F.solve(b)
+    alive = recipe.factor(B)  # while F has the analysis
+    calls = calls_of(pardiso._Called, "_call")
+    assert F.report.backend == "pardiso" and np.array_equal(alive.solve(b), first)
+    assert np.array_equal(F.solve(b), kept)
+    del F, alive
+    gc.collect()
+    calls.clear()
+    again = recipe.factor(B)
+    assert np.array_equal(again.solve(b), first)
+    assert (pardiso.ANALYSE_AND_FACTOR not in [phase for _, phase, *_ in calls]) == keeps
 
 
 @blocks
@@ -552,13 +598,13 @@ def test_threads_of_pardiso_are_as_many_as_finelu_has_at_its_analysis_and_do_not
 @pytest.mark.parametrize("work", [None, pardiso.ALONE_WORK, 2 * pardiso.ALONE_WORK])
 def test_pardiso_works_on_one_thread_where_there_is_little_work(meanwhile, work):
     seen, threads = [], pardiso._threads
-    meanwhile(pardiso, _threads=lambda count: seen.append(count) or threads(count))
+    meanwhile(pardiso, _threads=lambda library, count: seen.append(count) or threads(library, count))
     fl.set_num_threads(2)
     try:
         for A in (gallery.poisson5(40), gallery.poisson5(80)):
             S = sp.csc_matrix(A)
             columns = Columns(S.indptr, S.indices, S.data, S.shape)
-            pardiso.Pardiso(columns, pardiso.DISSECTION, True, None, work).factor(columns, "singular")
+            pardiso.Pardiso(columns, pardiso.DISSECTION, True, None, work).factor(columns, str)
     finally:
         fl.set_num_threads(fl.threads.available_cores())
     expected = {1} if work == pardiso.ALONE_WORK else {2} if work else {1, 2}  # without a count the entries decide
@@ -701,6 +747,38 @@ def test_mkl_is_found_without_the_search_of_pypardiso():
 
 @klu
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("by_update", [False, True])
+def test_klu_takes_the_pivots_of_earlier_factors_only_if_it_would_choose_them_again(calls_of, dtype, by_update):
+    A, recipe = as_csr(gallery.random_dominant(900, 0.004, seed=5).astype(dtype)), fl.SparseLU(backend="klu")
+    b, rng = np.random.default_rng(1).standard_normal(A.n).astype(dtype), np.random.default_rng(0)
+    near, far = A.data * rng.uniform(0.9, 1.1, A.nnz), A.data.copy()
+    far[A.diag[::50]] *= 1e-6  # too small for pivots
+    solver = nbklu.KLUSolver32Complex if dtype == "complex128" else nbklu.KLUSolver32Real
+    refactored, made = calls_of(solver, "refactor"), calls_of(solver, "factor")
+    for data, stands in ((near, True), (far, False), (near, None)):
+        B = A.with_values(data)
+        OF_KLU.RECENT.__init__()
+        first = recipe.factor(B).solve(b)
+        if stands is not None:
+            OF_KLU.RECENT.__init__()
+            F = recipe.factor(A)
+            assert F.nnz >= OF_KLU.WORTH
+        refactored.clear(), made.clear()
+        if by_update:
+            F.update(B)
+        else:
+            F = None  # its factors are taken
+            gc.collect()
+            F = recipe.factor(B)
+        assert np.array_equal(F.solve(b), first)
+        # after `far`, whose pivots are not all on the diagonal, all is made anew
+        expected = (0, 1) if stands is None else (1, 0 if stands else 1)
+        if stands is not None or by_update:
+            assert (len(refactored), len(made)) == expected
+
+
+@klu
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_klu_analyses_a_pattern_once_and_frees_it(monkeypatch, dtype):
     monkeypatch.setattr(OF_KLU, "RECENT", Recent())
     A, made, original = as_csr(gallery.random_dominant(200, 0.02, seed=5).astype(dtype)), [], KLU._analysed
@@ -725,5 +803,6 @@ def test_klu_analyses_a_pattern_once_and_frees_it(monkeypatch, dtype):
     gc.collect()
     assert analysis() is not None and np.isfinite(G.solve(b)).all()  # G still has it
     del G, M
+    OF_KLU.RECENT.__init__()  # which has it again, with the factors of G
     gc.collect()
     assert analysis() is None

@@ -25,6 +25,7 @@ from finelu.auto.ladder import Ladder
 from finelu.errors import FineluError, OutOfTime, ParameterError, SingularMatrix, UnstableFactors
 from finelu.ordering import OrderingJob, complete_fill, with_little_fill
 from finelu.preconditioners.direct import analysis, factors, feral, klu, library, pardiso, prepared, superlu
+from finelu.recent import Recent
 
 needs_klu = pytest.mark.skipif(klu.nbklu() is None, reason="nbklu is not installed")
 needs_pardiso = pytest.mark.skipif(pardiso.mkl() is None, reason="pypardiso is not installed")
@@ -570,6 +571,7 @@ def test_what_cannot_end_in_time_is_not_begun(splu_is):
 def test_klu_which_cannot_be_left_begins_only_where_it_has_the_time(calls_of, meanwhile, ordering):
     A, network = gallery.convection_diffusion(22), gallery.convection_diffusion(60, 60, 1)
     begun = calls_of(type(klu.nbklu().KLUSolver(index_bits=32, complex_values=False)), "factor")
+    meanwhile(klu, RECENT=Recent())  # no factors of before
     F = fl.SparseLU(backend="klu", ordering=ordering).factor(gallery.convection_diffusion(6))
     assert F.report.expected_flops > 0 and len(begun) == 1
     assert fl.SparseLU().factor(network).report.backend == "klu" and len(begun) == 2

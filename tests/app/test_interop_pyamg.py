@@ -9,6 +9,7 @@ from checks import documented, values
 
 import finelu as fl
 from finelu.errors import MatrixError, ParameterError
+from finelu.interop import pyamg as methods
 from finelu.interop.pyamg import change_smoothers, coarse_solver, smoother
 
 pyamg = pytest.importorskip("pyamg")
@@ -137,3 +138,32 @@ def test_bad_input_is_refused():
 @pytest.mark.parametrize("code", documented("interop", "pyamg"))
 def test_documented_examples_run(code):
     exec(code, {})
+
+
+# Krylov methods as PyAMG calls them
+
+
+@pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres", "fgmres"])
+def test_a_method_accelerates_a_hierarchy(name):
+    A, b = poisson()
+    ml, residuals, own = pyamg.smoothed_aggregation_solver(A), [], []
+    x, info = ml.solve(b, tol=1e-8, accel=getattr(methods, name), residuals=residuals, return_info=True)
+    ml.solve(b, tol=1e-8, accel=getattr(pyamg.krylov, name), residuals=own)
+    assert info == 0 and residuals[0] == pytest.approx(np.linalg.norm(b))
+    assert residuals[-1] == pytest.approx(np.linalg.norm(b - A @ x)) and residuals[-1] <= 1e-8 * residuals[0]
+    assert abs(len(residuals) - len(own)) <= 2
+
+
+@pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres", "fgmres"])
+def test_a_method_counts_as_pyamg_does(name):
+    A, b = poisson()
+    method, seen = getattr(methods, name), []
+    _, info = method(A, b, tol=1e-12, maxiter=3, callback=seen.append)
+    cycles = name.endswith("gmres")
+    assert info == 3 and len(seen) == (1 if cycles else 3)
+    for wrong in ({"criteria": "r"}, {"maxiter": -1}) if not cycles else ({"restart": 0}, {"maxiter": 0}):
+        with pytest.raises(ParameterError, match=next(iter(wrong))):
+            method(A, b, **wrong)
+    if cycles:
+        assert method(A, b, tol=1e-12, maxiter=3, restart=5)[1] == 15
+        assert method(A, b, tol=1e-12)[1] == 40

@@ -214,30 +214,32 @@ def test_claims_compare_with_the_rungs_and_with_the_others(run):
 
 # The rule of `solve` --------------------------------------------------------------------------------------------------
 
-RECORD = ROOT / "benchmarks" / "results" / "regret-amd-epyc-2-cores-asked-2026-11-27.json.gz"
+RECORD = ROOT / "benchmarks" / "results" / "regret-amd-epyc-2-cores-quiet-2026-11-27.json.gz"
 BOUND = 1.5
-LATE = "the count would take as long as 15 to 20 iterations; it is made once these gain little"
+GIVEN_UP = "an incomplete factorization is tried for about a quarter of the time of complete factors, and given up"
+NO_FACTORS = "the first rung finds no factors, or that A is indefinite, in a few iterations; nothing tells it before"
 MISSED = {  # systems of the record whose first rung fails or takes more than BOUND times the best, and why it is first
-    "ani5": LATE,
-    "ibmpg1_spd": LATE,
-    "bcsstk21": "IC0 finds no factors, which nothing tells before; its count would take as long as 10 iterations",
-    "ng_helmholtz_k40": "cg finds in 2 iterations that A is indefinite, which nothing tells before",
-    "bayer10": "KLU was stopped in the only run; SparseLU() took KLU, too",
-    "bcsstk10": "KLU with COLAMD takes half the time of the count and KLU, 2 ms",
-    "trilinos_smooVec": "MILU0 and IC0 take 18 iterations each: the difference is the noise of the machine",
-    "nasa2146": "IC0 converges in 15 iterations, and complete factors are expected to take as long as 14",
-    "hypre_tucker21935": "IC0 converges in 8 iterations; KLU takes 6 ms less",
-    "trilinos_rapA": "IC0 takes 34 iterations, 2 ms more than KLU",
+    "ani4": "IC0 takes 77 iterations, 3 ms more than the best of all",
+    "ani5": GIVEN_UP,
+    "hypre_beam_tet_dof2475": GIVEN_UP,
+    "ng_elast3d_plate_b3": GIVEN_UP,
+    "ng_heatsink2d": GIVEN_UP,
+    "qccfd_cavity_pc_128": "MILU0 takes 68 iterations, 12 ms more than complete factors",
+    "trilinos_nsjac": GIVEN_UP,
+    "bcsstk14": NO_FACTORS,
+    "ccx_rotor": NO_FACTORS,
+    "ibmpg1_spd": NO_FACTORS,
+    "ng_helmholtz_k40": NO_FACTORS,
 }
 
 
 def test_the_rung_that_solve_names_first_is_near_the_best(monkeypatch):
-    """By processor time, since other work ran during the record. The libraries count as installed, as they were."""
+    """By minima, since nothing else ran during the record. The libraries count as installed, as they were."""
     monkeypatch.setattr("finelu.preconditioners.direct.pardiso.mkl", object)
     monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", object)
     recorded = Run.load(RECORD)
-    found = {n: r for n, r in regret_of(regret.first_rung, recorded, cpu_ms).items() if not math.isnan(r)}
-    assert len(found) >= 40
+    found = {n: r for n, r in regret_of(regret.first_rung, recorded, least_ms).items() if not math.isnan(r)}
+    assert len(found) >= 35
     assert {name for name, times in found.items() if times > BOUND} == set(MISSED)
     kept = [math.log(times) for times in found.values() if times < math.inf]
     assert math.exp(sum(kept) / len(kept)) < 1.2

@@ -46,6 +46,10 @@ def test_a_block(dtype, A, seed):
     for mine, its in zip(got, want, strict=True):
         assert mine.dtype == its.dtype
         np.testing.assert_array_equal(mine, its)
+    for form in (cpu, reference):
+        starts = np.empty(rows.size + 1, np.int64)
+        form.graph.block_starts(A.indptr, A.indices, rows, place, starts)
+        np.testing.assert_array_equal(starts, got[0])
     found = sp.csr_matrix((got[2], got[1], got[0]), (rows.size, columns.size)).toarray()
     np.testing.assert_array_equal(found, A.toarray()[rows][:, columns])
 
@@ -53,20 +57,41 @@ def test_a_block(dtype, A, seed):
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @PATTERNS
-@given(A=patterns())
-def test_a_matrix_from_triangles(dtype, A, scaled):
-    A = A.astype(dtype)
-    d = values(A.shape[0], dtype, 1)
-    L, U = sp.csr_matrix(sp.tril(A, -1)), sp.csr_matrix(sp.triu(A, 1))
+@given(A=patterns(), seed=st.integers(0, 99))
+def test_a_matrix_from_triangles(dtype, A, seed, scaled):
+    A, rng = A.astype(dtype), np.random.default_rng(seed)
+    n = A.shape[0]
+    d = values(n, dtype, 1)
+    L, U = sp.csc_matrix(sp.tril(A, -1)), sp.csr_matrix(sp.triu(A, 1))
     lower, upper = ((M.indptr, M.indices, M.data) for M in (L, U))
-    got, want = (form.graph.triangles(lower, d, upper, scaled) for form in (cpu, reference))
+    pivots, place = np.flatnonzero(rng.random(n) < rng.choice([0.5, 1])), np.full(n, -1)
+    place[pivots] = np.arange(pivots.size)
+    got, want = (form.graph.triangles(lower, d, upper, pivots, place, scaled) for form in (cpu, reference))
     for mine, its in zip(got, want, strict=True):
         assert mine.dtype == its.dtype
         np.testing.assert_array_equal(mine, its)
-    found = sp.csr_matrix((got[2], got[1], got[0]), A.shape)
-    assert found.has_canonical_format and found.nnz == L.nnz + U.nnz + d.size
+    found = sp.csr_matrix((got[2], got[1], got[0]), (pivots.size, pivots.size))
+    assert found.has_canonical_format
     right = U.toarray() * d[:, None] if scaled else U.toarray()
-    np.testing.assert_array_equal(found.toarray(), L.toarray() + np.diag(d) + right)
+    whole = L.toarray() + np.diag(d) + right
+    np.testing.assert_array_equal(found.toarray(), whole[np.ix_(pivots, pivots)])
+
+
+@PATTERNS
+@given(A=patterns(), seed=st.integers(0, 99))
+def test_places_in_a_transpose(A, seed):
+    rng = np.random.default_rng(seed)
+    begin = A.indptr[:-1] + rng.integers(0, 2, A.shape[0]).astype(np.int32)
+    begin, end = np.minimum(begin, A.indptr[1:]), A.indptr[1:].copy()
+    got, want = (form.graph.transposed_places(begin, end, A.indices) for form in (cpu, reference))
+    for mine, its in zip(got, want, strict=True):
+        assert mine.dtype == its.dtype
+        np.testing.assert_array_equal(mine, its)
+    indptr, rows, places = got
+    of = np.repeat(np.arange(A.shape[0]), np.diff(indptr))
+    np.testing.assert_array_equal(A.indices[places], of)
+    assert (begin[rows] <= places).all() and (places < end[rows]).all()
+    assert indptr[-1] == (end - begin).sum() and (np.diff(rows)[np.diff(of) == 0] > 0).all()
 
 
 def graph_of(form, A, index="int32"):

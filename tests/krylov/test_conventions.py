@@ -9,6 +9,7 @@ from krylov_cases import METHODS, kind_for, name, residual, system
 
 import finelu as fl
 from finelu.errors import MatrixError, NotConverged, ParameterError, WrongType
+from finelu.krylov.conventions import as_scipy
 from finelu.result import Status
 
 
@@ -171,3 +172,21 @@ def test_minres_prints_its_norms_if_asked(capsys):
     assert lines[-1] == f"minres: converged, {Status.CONVERGED.value}"
     fl.minres(A, b)
     assert capsys.readouterr().out == ""
+
+
+# as SciPy's own
+
+
+def test_as_scipy_gmres_counts_and_calls_as_scipy_does():
+    A, b = system("general")
+    ours, theirs = as_scipy(fl.gmres), spla.gmres
+    for options in ({"maxiter": 2}, {"maxiter": 2, "restart": 5}, {"maxiter": 3, "callback_type": "legacy"}):
+        assert [f(A, b, rtol=1e-12, **options)[1] for f in (ours, theirs)] == [options["maxiter"]] * 2
+        np.testing.assert_allclose(ours(A, b, rtol=1e-12, **options)[0], theirs(A, b, rtol=1e-12, **options)[0])
+    norms = [], []
+    for f, seen in zip((ours, theirs), norms, strict=True):
+        with pytest.warns(DeprecationWarning, match="gmres called without specifying `callback_type`") as caught:
+            assert f(A, b, rtol=1e-12, maxiter=7, callback=seen.append)[1] == 7
+        assert f is theirs or caught[0].filename == __file__
+    np.testing.assert_allclose(*norms)
+    assert isinstance(ours(A, b), tuple) and as_scipy(fl.cg)(*system("spd"))[1] == 0

@@ -22,7 +22,7 @@ from finelu import gallery
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import products
-from finelu.krylov import bicgstab, cg, gmres
+from finelu.krylov import RESTART, bicgstab, cg, gmres, minres, sqmr
 from finelu.krylov.cg import CG
 from finelu.krylov.loop import Loop
 from finelu.krylov.residual import PROBES
@@ -70,6 +70,56 @@ def test_looking_rarely_queues_a_bounded_number_of_iterations_too_many(method, l
     per_iteration = 2 if method is bicgstab else 1
     restart_check = 1 + 4  # gmres may learn of its end one cycle later, and one look
     assert len(products[0]) <= len(products[1]) <= len(products[0]) + per_iteration * 2 * 4 + restart_check
+
+
+def counting(A):
+    """(operator, list with an element for each product with A or A^H)."""
+    done = []
+    forward, adjoint = (lambda v: (done.append(1), A @ v)[1]), (lambda v: (done.append(1), A.conj().T @ v)[1])
+    return spla.LinearOperator(A.shape, matvec=forward, rmatvec=adjoint, dtype=A.dtype), done
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+@pytest.mark.parametrize("how", ["exact M", "x0 of zeros", "x0", "no M", "maxiter"])
+def test_a_claim_takes_one_product_more_than_the_iterations(method, how):
+    A, b = system("spd" if method is minres and how in ("exact M", "x0 of zeros", "x0") else kind_for(method))
+    product, done = counting(A)
+    lu = spla.splu(A.tocsc())
+    M = spla.LinearOperator(A.shape, matvec=lu.solve, rmatvec=lambda v: lu.solve(v, "H"), dtype=A.dtype)
+    options = {
+        "exact M": {"M": M},
+        "x0 of zeros": {"M": M, "x0": 0 * b},
+        "x0": {"M": M, "x0": np.ones(b.size)},
+        "no M": {},
+        "maxiter": {"maxiter": 5, "rtol": 1e-12},
+    }[how]
+    solution = method(product, b, **{"rtol": 1e-8} | options)
+    assert solution.converged == (how != "maxiter")
+    of_symmetry = 2 if method is sqmr else 0  # products before the first iteration
+    most = method.method.products * solution.iterations + of_symmetry + 1 + (how == "x0")
+    if method.method.restarts:
+        most += -(-solution.iterations // RESTART) - 1  # each further cycle begins with b - A x
+    assert len(done) <= most
+    assert solution.residual_norm == pytest.approx(residual(A, b, solution.x), rel=1e-4)
+
+
+@pytest.mark.parametrize("rtol", [1e-8, 1e-13])
+def test_products_show_where_rounding_may_be_as_large_as_the_tolerance(rtol):
+    A, b = system("spd")
+    product, done = counting(A)
+    solution = cg(product, b, rtol=rtol)
+    assert solution.converged and len(done) == solution.iterations + 1 + (PROBES if rtol < 1e-12 else 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_minres_sees_by_its_second_iteration_that_an_operator_is_not_symmetric(dtype):
+    product, _ = counting(system("general", dtype)[0])
+    solution = minres(product, system("general", dtype)[1], rtol=1e-6)
+    assert solution.status is Status.NOT_SYMMETRIC and solution.iterations <= 2
+    A, b = system("indefinite", dtype)
+    for size in (1e-30, 1.0, 1e30):
+        if size == 1 or dtype in (np.float64, np.complex128):
+            assert minres(counting(A * size)[0], b, rtol=1e-4).converged
 
 
 def test_a_keyboard_interrupt_goes_through():

@@ -7,6 +7,7 @@ import pickle
 import signal
 import sys
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import scipy.sparse.linalg as spla
 from checks import in_dtype, perturbed, run_at_once, values
 
 import finelu as fl
-from finelu import IC0, ILU0, BlockJacobi, Jacobi, gallery
+from finelu import IC0, ICT, ILU0, ILUT, BlockJacobi, Jacobi, MultilevelILU, SparseLU, gallery
 from finelu.factors import CholeskyFactors, Factors, LUFactors, triangles
 from finelu.kernels.cpu.elimination import REPEATED
 from finelu.matrix import as_csr
@@ -155,7 +156,49 @@ def test_scipy_takes_factors_as_m(method, dtype):
     assert needed[1] <= 0.67 * needed[0]
 
 
-def test_eigs_takes_factors_as_the_inverse():
+COMPLETE = [
+    SparseLU(),
+    ILUT(drop_tol=0.0, fill=np.inf),
+    ICT(drop_tol=0.0, fill=np.inf),
+    MultilevelILU(),  # one dense level, for 144 rows
+    MultilevelILU(drop_tol=0.0, fill=np.inf, dense_size=50),
+]
+INCOMPLETE = [
+    ILU0(),
+    IC0(),
+    ILUT(),
+    SparseLU(shift=1e-3),
+    ILUT(drop_tol=0.0),
+    ILUT(drop_tol=0.0, fill=np.inf, shift=1e-3),
+    ILUT(drop_tol=0.0, fill=np.inf, triangular="jacobi"),
+    MultilevelILU(dense_size=50, drop_tol=1e-3),
+]
+
+
+@pytest.mark.parametrize("recipe", COMPLETE + INCOMPLETE, ids=repr)
+@pytest.mark.parametrize("function", [spla.eigsh, spla.eigs])
+def test_eigs_takes_complete_factors_as_the_inverse_and_others_with_a_warning(recipe, function):
+    A = gallery.poisson5(12)
+    F = recipe.factor(A)
+    assert F.complete == (recipe in COMPLETE)
+    want = np.sort(np.linalg.eigvalsh(A.toarray()))[:3]
+    options = {"k": 3, "sigma": 0, "return_eigenvectors": False}
+    if F.complete:
+        with warnings.catch_warnings(action="error"):
+            found = function(A, OPinv=F, **options)
+        np.testing.assert_allclose(np.sort(found.real), want, rtol=1e-8)
+        return
+    with pytest.warns(
+        UserWarning, match="OPinv takes an inverse, but .* makes incomplete factors.*F.complete"
+    ) as caught:
+        found = function(A, OPinv=F, **options)
+    assert caught[0].filename == __file__
+    assert abs(np.sort(found.real) - want).max() > 1e-6 * want[0]
+    with warnings.catch_warnings(action="error"):  # where they precondition
+        assert spla.cg(A, np.ones(A.shape[0]), M=F)[1] == 0
+
+
+def test_eigs_takes_factors_as_the_inverse_that_leave_nothing_out_by_chance():
     A = gallery.tridiagonal(200)  # of which they are exact factors: shift and invert with sigma = 0
     smallest = spla.eigsh(A, k=3, sigma=0, OPinv=ILU0().factor(A), return_eigenvectors=False)
     want = 2 - 2 * np.cos(np.pi * np.arange(1, 4) / 201)

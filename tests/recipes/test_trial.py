@@ -10,7 +10,7 @@ import finelu as fl
 from finelu import ICT, ILUT, MultilevelILU, SparseLU, gallery, krylov
 from finelu.errors import NoFactors, StructurallySingular, TooManyEntries, UnstableFactors
 from finelu.factors import trial_residual
-from finelu.factors.base import reduction, trial_vector
+from finelu.factors.base import reduction, trial, trial_vector
 from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel import factors as multilevel
 from finelu.preconditioners.multilevel import variants
@@ -222,6 +222,11 @@ def test_the_reduction_is_that_of_gmres(backend):
         residual = krylov.gmres(A, v, restart=steps, maxiter=steps, rtol=0).history[-1]
         left = reduction(M, lambda r: r.copy(), steps, 0.0)
         assert left == pytest.approx(float(residual / abs(v @ v) ** 0.5), rel=1e-6)
+        known = reduction(M, lambda r: r.copy(), steps, 0.0, trial(M, lambda r: r.copy()))
+        assert known == pytest.approx(left, rel=1e-9)
+    calls = []
+    reduction(M, lambda r: calls.append(r) or r.copy(), 4, 0.0, trial(M, lambda r: r.copy()))
+    assert len(calls) == 3
     assert reduction(M, lambda r: r * np.nan, 5, 0.0) == np.inf
     blocks = [np.array([[0, d], [-d, 0]]) for d in (1.0, 2.0)]  # for which residuals of GCR do not change at first
     assert (

@@ -106,6 +106,7 @@ class Iterations:
         if self.refine:
             x, r, size, history = self._refine(rhs, r, monitor)
             iterations, recurrence = len(history) - 1, history
+        refined = x  # finite, as is its size
         for method in self.methods if size > target and monitor.status is None else ():
             M, goes_on, corrected = as_operator(self.factors, "M", b, b.dtype), True, False
             while goes_on:  # once, unless rows differ in size, so that one norm does not meet the criterion
@@ -138,7 +139,7 @@ class Iterations:
                 goes_on = claimed and rhs.residual.by_rows and size <= before / 2 and monitor.status is None
             if most <= 0 or monitor.status or (status not in self.ended and not claimed):
                 break  # after a claim due to rounding the next method goes on: from here r is more accurate
-        if not math.isfinite(size) or kernels_for(b).vectors.first_not_finite(x) >= 0:
+        if x is not refined and (not math.isfinite(size) or kernels_for(b).vectors.first_not_finite(x) >= 0):
             x, size = rhs.x, rhs.size
         if size > target and status is Status.CONVERGED:
             status = Status.STAGNATED  # the method claimed convergence, and the check here does not confirm it

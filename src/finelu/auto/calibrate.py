@@ -14,7 +14,7 @@ from finelu import gallery, krylov
 from finelu.auto.rates import SHIPPED, SHIPPED_ON_GPU, GpuRates, Rates
 from finelu.device import namespace, require_gpu, synchronize
 from finelu.matrix import CSR, as_csr
-from finelu.ordering import with_little_fill
+from finelu.ordering import Fill, with_little_fill
 from finelu.preconditioners import IC0, ILU0, ILUT, MultilevelILU, ParILUT, Schwarz, SparseLU
 from finelu.preconditioners.direct import cudss, feral, klu, pardiso
 
@@ -131,19 +131,18 @@ def _analysis() -> dict[str, float]:
 
 def _superlu() -> dict[str, float]:
     light = _mean([_of_complete("superlu", name) for name in ("poisson5:60", "poisson5:150", "stokes:30")])
-    found = replace(SHIPPED, **_scaled(light, "superlu_row", "superlu_entry"))
+    found = replace(SHIPPED, **_scaled(light, "prepared", "superlu_row", "superlu_entry"))
     A, heavy = _system("poisson7:20"), SparseLU(backend="superlu", ordering="amd")
     fill = with_little_fill(A, "amd")[1]
-    rest = _of_direct(heavy, A) - found.superlu_row * A.n - found.superlu_entry * fill.nnz
-    flop = max(rest / fill.flops, 0.1 * SHIPPED.superlu_flop)
-    dense = SHIPPED.dense_flop * flop / SHIPPED.superlu_flop
-    of_columns = _per_entry("poisson5:120", SparseLU(ordering="colamd"))
+    without = replace(found, superlu_flop=0.0)
+    flop = max((_of_direct(heavy, A) - _expected(without, "superlu", A, fill)) / fill.flops, 0.1 * SHIPPED.superlu_flop)
     return {
+        "prepared": found.prepared,
         "superlu_row": found.superlu_row,
         "superlu_entry": found.superlu_entry,
         "superlu_flop": flop,
-        "dense_flop": dense,
-        "columnwise": of_columns,
+        "dense_flop": SHIPPED.dense_flop * flop / SHIPPED.superlu_flop,
+        "columnwise": _per_entry("poisson5:120", SparseLU(ordering="colamd")),
     }
 
 
@@ -180,11 +179,14 @@ def _of_complete(library: str, name: str) -> float:
     """The time of complete factors divided by the expected time."""
     A = _system(name)
     fill = with_little_fill(A, "amd")[1]
-    row, entry, flop = SHIPPED.of(library)
     orderings = {"superlu": "amd", "feral": "amd", "pardiso": "mmd"}  # PARDISO's own minimum degree
     recipe = SparseLU(backend=library, ordering=orderings.get(library, "auto"))
-    part = 0.5 if library in ("feral", "pardiso") else 1.0  # the systems are symmetric
-    return _of_direct(recipe, A) / (row * A.n + part * (entry * fill.nnz + flop * fill.flops))
+    return _of_direct(recipe, A) / _expected(SHIPPED, library, A, fill)
+
+
+def _expected(rates: Rates, library: str, A: CSR, fill: Fill) -> float:
+    """The expected time of complete factors of a symmetric A in seconds."""
+    return rates.of_library(library, A.n, A.nnz, fill, half=library in ("feral", "pardiso"))
 
 
 def _per_entry(name: str, recipe: SparseLU) -> float:

@@ -33,11 +33,10 @@ from finelu.preconditioners.recipe import Recipe
 
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
 LIGHT = 5000  # entries up to which it does, of the systems that are factored without a count
-FEW_ITERATIONS, ON_NETWORK = 25.0, 60.0  # of the cheap rung, up to whose time complete factors come first
+FEW_ITERATIONS, ON_NETWORK = 40.0, 200.0  # of the cheap rung, up to whose time complete factors come first
 # Where the fill is counted before the cheap rung is tried: the part of the rows that is coupled (of other matrices
-# incomplete factors converge in some ten iterations); the iterations that take as long as a count may, unless A is like
-# a network; the length of the longest row of a network, in mean rows.
-SLOW, ASK, UNEVEN = 0.3, 7.0, 2.5
+# incomplete factors converge in some ten iterations); the length of the longest row of a network, in mean rows.
+SLOW, UNEVEN = 0.3, 2.5
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 SUBDOMAINS = 10_000  # rows from which an elliptic system may be solved by subdomains; no smaller one was measured
 # Expected iterations of cg on the CPU, for an M-matrix with even couplings and for others: with subdomains; and with
@@ -54,7 +53,7 @@ FEW_DEFINITE, FEW, FEW_ENTRIES = 10_000, 25_000, 200_000
 # Rows up to which complete factors whose rows are to be permuted are made by the CPU, where they are short and A is not
 # symmetric: networks of 13,436 and 59,070 rows took it 49 and 55 ms, and cuDSS 180 and 100. No larger one was measured.
 FEW_PERMUTED = 100_000
-# Entries a level below which the CPU solves with factors sooner: at its shipped rate these take it 0.6 us, and a GPU
+# Entries a level below which the CPU solves with factors sooner: out of its cache these take it 0.6 us, and a GPU
 # takes a few tenths of a microsecond to one for a level, however few they are.
 SHORT_LEVELS = 150
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
@@ -193,13 +192,13 @@ def sooner_on_host(A: MatrixTraits) -> str:
     return ""
 
 
-def asks_first(A: MatrixTraits, count: float) -> bool:
+def asks_first(A: MatrixTraits) -> bool:
     """Whether the fill of complete factors is counted before an incomplete factorization is tried.
 
-    count : the time of the count, in iterations with the cheap rung.
+    It is on networks, whose factors stay sparse. Of other matrices a count takes as long as some ten iterations, in
+    which the cheap rung shows what it is worth.
     """
-    flows = A.m_matrix and not A.definite  # MILU0 takes few iterations
-    return not A.gpu and A.coupled >= SLOW and (is_network(A) or (count <= ASK and not flows))
+    return not A.gpu and A.coupled >= SLOW and is_network(A)
 
 
 def few_iterations(A: MatrixTraits) -> float:

@@ -21,7 +21,7 @@ from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import COSTLY, Fill, OrderingJob, products
 from finelu.preconditioners import Schwarz
-from finelu.preconditioners.direct import SparseLU
+from finelu.preconditioners.direct import SparseLU, klu
 from finelu.preconditioners.direct.analysis import (
     COLAMD,
     QUICK,
@@ -38,13 +38,13 @@ from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.variants import LOOSE
 from finelu.scaling import require_matching
 
+CACHED, UNCACHED = 3e5, 3.0  # entries of a matrix that stay in the cache; times that the others take as long
 LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
-SECONDS = {library: RATES.of(library) for library in ("superlu", "klu", "feral", "pardiso")}
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
 ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
 USABLE = 0.8  # part of the free memory that factors may take
 INDEX = 8  # bytes that an entry of factors takes in addition to its value
-LEAST_FACTORS = 3  # entries that complete factors are expected to have at least, as a multiple of those of A
+USUAL_FILL = 7  # entries that complete factors are expected to have before a count, as a multiple of those of A
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
 
 
@@ -111,14 +111,15 @@ class Costs:
         return self._automatic and (by_blocks or not needs_matching(self.A))
 
     def counting(self) -> float:
-        """A lower bound, in seconds, for the rest of `count_fill` and the direct solve after it."""
+        """The seconds that the rest of `count_fill` and the direct solve after it are expected to take; 0 where a count
+        tells that at once."""
         if self.ordered and self.light is not None:
             return 0.0
         if self.job is None:
-            row, entry, _ = SECONDS["superlu"]
-            least = row * self.traits.n + entry * LEAST_FACTORS * self.traits.nnz
-            matched = self.ordered and not self._by_amd  # before, a look at the rows would take longer than this bound
-            return self.analysis_seconds + matched * RATES.metis * self.traits.nnz + least
+            library = "superlu" if klu.nbklu() is None else "klu"
+            usual = self.of_library(Fill(USUAL_FILL * self.traits.nnz, 0.0), library, half=False)
+            matched = self.ordered and not self._by_amd  # before, this look at the rows would delay the iterations
+            return self.analysis_seconds + matched * RATES.metis * self.traits.nnz + usual
         fill, symmetric = self.job.found()[2], is_mirrored(self.A)
         real = symmetric and not self.traits.complex
         if not self.job.goes_on or may_be_by_blocks(self.traits, symmetric=symmetric, real=real, fill=fill):
@@ -133,7 +134,7 @@ class Costs:
         step = self.of_iteration(method, by_parts=isinstance(self.rungs["cheap"].recipes[0], Schwarz))
         if not self.counted:
             recipe: Any = self.rungs["direct"].recipes[0]
-            if not asks_first(self.traits, self.analysis_seconds / step) or not self.in_time(self.analysis_seconds):
+            if not asks_first(self.traits) or not self.in_time(self.analysis_seconds):
                 return False
             self.order()
             if recipe.backend != "klu" and (self.counting() > 0 or (self.light is None and self.job is None)):
@@ -225,6 +226,8 @@ class Costs:
         products = 1 if kind is None else kind.products
         waits = max(1.0, self.traits.levels / LEVELS) if self.traits.gpu else 1.0  # a GPU follows levels one by one
         nnz = self.traits.nnz if entries is None else (self.traits.nnz + entries) / 2  # a product with A, one with M
+        if not self.traits.gpu:
+            nnz += (UNCACHED - 1) * max(0.0, nnz - CACHED)
         return waits * rates.overhead + of_method.get(method, rates.gmres * products) * nnz
 
     def _of(self, fill: Fill) -> float:
@@ -235,9 +238,7 @@ class Costs:
 
     def of_library(self, fill: Fill, library: str, *, half: bool) -> float:
         """The time of complete factors by a library, in seconds.  half : whether it computes L D L^T."""
-        row, entry, flop = SECONDS[library]
-        part = 0.5 if half else 1.0
-        return row * self.traits.n + part * (entry * fill.nnz + flop * fill.flops)
+        return RATES.of_library(library, self.traits.n, self.traits.nnz, fill, half=half)
 
     def bytes_of(self, rung: str) -> float:
         """The memory that the factors of a rung may take, in bytes: as counted for the direct solve if possible, else

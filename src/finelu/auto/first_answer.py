@@ -21,7 +21,7 @@ from finelu import deadline
 from finelu.auto import background
 from finelu.auto.attempt import REFINEMENTS
 from finelu.auto.choose import SYMMETRIC_PATTERN
-from finelu.auto.cost import COLUMN_FILL, SECONDS, USABLE
+from finelu.auto.cost import COLUMN_FILL, USABLE
 from finelu.auto.ladder import TINY
 from finelu.auto.precision import precise
 from finelu.auto.rates import RATES
@@ -153,7 +153,7 @@ class FirstAnswer:
     def _chosen(self) -> SparseLU | Jacobi | None:
         """The recipe of an answer that is expected to be cheap."""
         A, n, seconds = self._A, self._A.shape[0], self._seconds(MOST_SECONDS)
-        row, entry, flop = SECONDS["superlu"]
+        row, entry, flop = RATES.of("superlu")
         diagonal, columns = A.diagonal(), self.b.size // n
         memory = USABLE * free_memory(A.data) if self.memory is None else self.memory
         memory -= WORK * (A.data.nbytes + A.indices.nbytes)

@@ -48,7 +48,7 @@ DOUBT = 2.0  # times by which another rung may take longer than a threshold one 
 WITHOUT_PIVOT = "A may be semidefinite with a null vector, and factors that keep A's row sums would have no last pivot"
 NESTED = 2  # times that a part of b outside of A's range is taken away: what A's pattern leads to, and what factors do
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
-LONGER = 10.0  # times by which these may take longer than the cheap rung is expected to
+LONGER = 30.0  # times by which these may take longer than the cheap rung is expected to
 TINY = 1e-20  # a norm of b beyond which no b is near the smallest numbers of its precision
 
 

@@ -15,9 +15,9 @@ from finelu.compiling import now
 from finelu.krylov import CYCLE, METHODS
 from finelu.result import Status
 
-# How many times longer than the alternative an attempt must be expected to take to be given up: one that has spent
-# BUDGET of the time of the alternative, and how much more one that has just begun. Most gain more digits later on.
-GAIN, CAUTION, BUDGET = 1.5, 8.0, 0.25
+# An attempt is given up if it is expected to take longer than the alternative: so much longer if it has just begun, and
+# any longer once it has spent BUDGET of the time of the alternative. Most gain more digits later on.
+CAUTION, BUDGET = 8.0, 0.25
 BEGUN = 0.05  # of the digits wanted, from which on the residual has begun to fall
 PRIOR = 1 / 30  # of the digits wanted, that count as gained before the first iteration
 LEAST = 3  # iterations before anything is expected
@@ -68,6 +68,7 @@ class SwitchMonitor:
         self.restarted = method != "refinement" and METHODS.registered[method].restarts
         self.seen = 0, math.inf  # the iteration of the last test for stagnation of cycles, and the smallest norm then
         self.next = LEAST  # the iteration of the next comparison
+        self.least = least(costs, left)  # seconds, up to which no rung is worth a change
         self.status: Status | None = None
         self.change: str | None = None
         self.why = ""
@@ -97,8 +98,11 @@ class SwitchMonitor:
         self.next, elapsed = math.floor(1.1 * iteration) + 1, iteration * self.step
         more, begun = iterations_left(self.norms, self.target)
         rest = more * self.step
+        if rest <= self.least:
+            return False
         self.change = better(self.costs, self.left, elapsed, rest, begun=begun)
         if self.change is None:
+            self.least = least(self.costs, self.left)  # it may have counted the fill
             return False
         self.why = f"given up: it was expected to take {rest:.2g} s more"
         return True
@@ -112,6 +116,12 @@ class SwitchMonitor:
         if stop:
             self.status, self.why = Status.INTERRUPTED, "stopped by the caller"
         return stop
+
+
+def least(costs: Costs, left: Sequence[str]) -> float:
+    """The least seconds that a rung of `left` is expected to take, as far as known without work."""
+    known = (costs.seconds(rung) if rung != "direct" or costs.counted else costs.counting() for rung in left)
+    return min(known, default=math.inf)
 
 
 def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float, *, begun: bool = True) -> str | None:
@@ -160,6 +170,6 @@ def worth(cost: float, elapsed: float, rest: float) -> bool:
     """Whether to change to a rung that costs `cost` seconds, if `rest` more seconds are expected after `elapsed`.
 
     The expectation is uncertain. So the less time has been spent, compared with a quarter of `cost`, the larger the
-    gain must be. Once a quarter of `cost` has been spent, half of `cost` is enough.
+    gain must be. Once a quarter of `cost` has been spent, any gain is enough.
     """
-    return rest > cost * (GAIN + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False
+    return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from finelu.device import require_gpu
+from finelu.ordering import Fill
 from finelu.threads import available_cores
 
 
@@ -27,10 +28,12 @@ from finelu.threads import available_cores
 class Rates:
     """Rates in seconds, per entry of A unless stated otherwise; the defaults are those of a core of an AMD EPYC.
 
-    cg, bicgstab, gmres : an iteration with factors of A's own pattern.
+    cg, bicgstab, gmres : an iteration with factors of A's own pattern, where A and they fit into the cache.
     overhead : seconds per iteration, whatever its size.
-    parts, parts_setup : an iteration of cg with subdomains, and their set-up; if shipped, by two threads.
+    parts, parts_setup : an iteration of cg with subdomains, and their set-up, where cg takes its rate; if shipped, by
+        two threads.
     analysis_row, analysis : ordering, elimination tree and column counts of a direct solve, per row and per entry.
+    prepared : the passes over A before and after complete factors by any library.
     metis : nested dissection.
     threshold, multilevel : set-up and iterations together.
     quick : a direct solve of few rows.
@@ -41,37 +44,47 @@ class Rates:
     dense_flop : seconds per operation of SuperLU if its factors turn out to be dense.
     """
 
-    cg: float = 5e-9
-    bicgstab: float = 1.1e-8
-    gmres: float = 1e-8
+    cg: float = 1.7e-9
+    bicgstab: float = 3.4e-9
+    gmres: float = 2.7e-9
     overhead: float = 2.5e-5
-    parts: float = 3.5e-9
-    parts_setup: float = 5e-8
+    parts: float = 1.2e-9
+    parts_setup: float = 1.7e-8
     analysis_row: float = 0.4e-6
     analysis: float = 0.02e-6
+    prepared: float = 0.05e-6
     metis: float = 1.5e-6
     threshold: float = 1e-6
     multilevel: float = 3e-6
     quick: float = 0.35e-6
     columnwise: float = 0.5e-6
-    superlu_row: float = 0.5e-6
-    superlu_entry: float = 23e-9
-    superlu_flop: float = 0.06e-9
-    klu_row: float = 0.4e-6
-    klu_entry: float = 15e-9
-    klu_flop: float = 0.5e-9
-    feral_row: float = 2e-6
-    feral_entry: float = 40e-9
-    feral_flop: float = 0.06e-9
-    pardiso_row: float = 0.8e-6
-    pardiso_entry: float = 18e-9
-    pardiso_flop: float = 0.1e-9
+    superlu_row: float = 0.05e-6
+    superlu_entry: float = 19e-9
+    superlu_flop: float = 0.07e-9
+    klu_row: float = 0.02e-6
+    klu_entry: float = 8e-9
+    klu_flop: float = 0.34e-9
+    feral_row: float = 1.5e-6
+    feral_entry: float = 15e-9
+    feral_flop: float = 0.14e-9
+    pardiso_row: float = 0.45e-6
+    pardiso_entry: float = 14e-9
+    pardiso_flop: float = 0.11e-9
     dense_flop: float = 0.1e-9
 
     def of(self, library: str) -> tuple[float, float, float]:
         """The rates of "superlu", "klu", "feral" or "pardiso": per row, per entry and per operation."""
         row, entry, flop = (getattr(self, f"{library}_{part}") for part in ("row", "entry", "flop"))
         return row, entry, flop
+
+    def of_library(self, library: str, n: int, nnz: int, fill: Fill, *, half: bool) -> float:
+        """The time of complete factors by a library, in seconds, for n rows and nnz entries.
+
+        half : whether it computes L D L^T.
+        """
+        row, entry, flop = self.of(library)
+        part = 0.5 if half else 1.0
+        return self.prepared * nnz + row * n + part * (entry * fill.nnz + flop * fill.flops)
 
 
 @dataclass(frozen=True)

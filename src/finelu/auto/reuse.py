@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from finelu.auto.cost import SECONDS
 from finelu.auto.monitor import LEAST, iterations_left, worth
 from finelu.auto.rates import RATES, current_on_gpu
 from finelu.device import on_gpu
@@ -49,7 +48,7 @@ def update_in_iterations(F: Any, A: CSR) -> float:
     iteration = rates.overhead + rates.gmres * (A.nnz + F.nnz) / 2  # a product and a solve
     if isinstance(F, cudss.CudssFactors):
         return (STEP + ENTRY * F.nnz) / iteration
-    _, entry, flop = SECONDS[F.report.backend]
+    _, entry, flop = RATES.of(F.report.backend)
     work = F.report.expected_flops
     return (entry * F.nnz + flop * (F.nnz**2 / A.n if work is None else work)) / iteration
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import astuple, replace
-from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -106,11 +105,17 @@ def solve(
     options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
     options["criterion"] = criterion_asked(criterion)
     options["callback" if callback_type == "x" else "norm_callback"] = callback
-    compiled, size, first, answer = compile_seconds(), norm, None, None
+    compiled, size, answer = compile_seconds(), norm, None
+    given, asked = (A, b), list[FirstAnswer]()
+
+    def first() -> FirstAnswer:
+        if not asked:
+            asked.append(FirstAnswer(given, rtol, atol, criterion, memory_limit, began + time_limit))
+        return asked[0]
+
     default = (chosen, method, most) == ("auto", "auto", math.inf) and device != "cuda" and not certify
-    if default and x0 is None and callback is None and watch is None and not here.waits:
-        first = cache(partial(FirstAnswer, (A, b), rtol, atol, criterion, memory_limit, began + time_limit))
-    before, here.otherwise = here.otherwise, first
+    default = default and x0 is None and callback is None and watch is None and not here.waits
+    before, here.otherwise = here.otherwise, first if default else None
     with nullcontext() if verbose else quietly():
         try:
             A, home = as_csr(A, diagonal=False), on_gpu(b)
@@ -158,8 +163,8 @@ def solve(
     if moved:
         back = " and x brought back" if home else ""
         seen += (f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU",)
-    if first is not None and first.cache_info().currsize and (refused := first().refused):
-        seen += (refused,)
+    if asked and asked[0].refused:
+        seen += (asked[0].refused,)
     certificates = [s.certificate for s in found if s.certificate is not None]
     return replace(
         worst,

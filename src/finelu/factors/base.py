@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -24,6 +26,7 @@ TRANSPOSES = ("N", "T", "H")
 TRIAL_SEED = 7  # of the random vector, the same in every run
 KEPT = 2**12  # numbers of a trial, up to which they are kept for the next
 SAFE_NORM = 1e30  # up to which the norm of a residual does not overflow unless it is as good as infinite
+EXACT = 1e4  # times eps, a trial residual of factors that are those of A up to rounding
 USELESS = 10.0  # a trial residual: of some 200 factors of real matrices none with more served, none with less did harm
 
 
@@ -79,6 +82,15 @@ class Factors:
     def nnz(self) -> int:
         """Stored entries of all factors together, a unit diagonal not counted."""
         raise NotImplementedError
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was left out of the factors, so that M is A up to rounding and `solve` multiplies by A^-1.
+
+        Only such factors may take the place of an inverse, as in OPinv= of SciPy's `eigsh`; all others precondition.
+        False also if nothing was left out by chance, as by ILU0 of a tridiagonal matrix.
+        """
+        return bool(getattr(self.recipe, "complete", False))
 
     @ignore_fp_errors
     def solve(self, R: Any, trans: str = "N", out: Any = None) -> Any:
@@ -197,7 +209,24 @@ class Factors:
         return False
 
     # SciPy's and CuPy's LinearOperator protocol
-    matvec = matmat = __matmul__ = __call__ = solve
+    matmat = __matmul__ = __call__ = solve
+
+    @property
+    def matvec(self) -> Callable[..., Any]:
+        """`solve`. If SciPy's `eigs` or `eigsh` takes it as an inverse that it is not, a warning says so."""
+        if not self.complete and (slot := _slot_of(self)) and not self._is_exact():
+            warnings.warn(
+                f"{slot} takes an inverse, but {self.recipe!r} makes incomplete factors: the eigenvalues will be "
+                "wrong. Give factors F with F.complete, such as SparseLU().factor(A), or take lobpcg(M=F).",
+                stacklevel=4,
+            )
+        return self.solve
+
+    def _is_exact(self) -> bool:
+        """Whether a trial shows factors of A up to rounding; False if they were updated, since A is not kept then."""
+        if self.updates:
+            return False
+        return trial_residual(self.pattern, self.solve)[0] <= EXACT * float(np.finfo(self.dtype).eps)
 
     def rmatvec(self, R: Any) -> Any:
         return self.solve(R, trans="H")
@@ -207,6 +236,18 @@ class Factors:
     def __repr__(self) -> str:
         device = "GPU" if on_gpu(self.pattern.data) else "CPU"
         return f"Factors({self.recipe!r}, n={self.shape[0]}, nnz={self.nnz}, {self.dtype}, {device})"
+
+
+def _slot_of(F: Factors) -> str:
+    """The argument of SciPy's `eigs` or `eigsh` as which F is being asked for its matvec; "" outside of them."""
+    frame: Any = sys._getframe(2)
+    for _ in range(3):  # eigsh calls aslinearoperator
+        if frame is None:
+            break
+        if frame.f_code.co_name in ("eigs", "eigsh"):
+            return next((name for name in ("OPinv", "Minv") if frame.f_locals.get(name) is F), "")
+        frame = frame.f_back
+    return ""
 
 
 def _require_room(out: Any, R: Any, dtype: np.dtype[Any]) -> None:
@@ -222,6 +263,19 @@ def _require_room(out: Any, R: Any, dtype: np.dtype[Any]) -> None:
     )
 
 
+class Trial(NamedTuple):
+    """The result of `trial`.
+
+    size : ||A M^-1 v - v|| / ||v||, Inf if it is not finite; 0 for v = 0.  finite : whether M^-1 v is.
+    v, left : v and v - A M^-1 v; None where v is 0, or its norm too large to divide by.
+    """
+
+    size: float
+    finite: bool
+    v: Any = None
+    left: Any = None
+
+
 def trial_residual(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[float, bool]:
     """||A M^-1 v - v|| / ||v|| for v = A y, and whether M^-1 v is finite; y is random but the same in every run.
 
@@ -229,22 +283,26 @@ def trial_residual(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> tuple[
     apply : apply(v) is M^-1 v, of A's dtype.  y : the result of `trial_vector`, for repeated calls.
     Inf if A M^-1 v, or the norm, is not finite; 0 for v = 0. Cost: two products with A and one application.
     """
+    return trial(A, apply, y)[:2]
+
+
+def trial(A: CSR, apply: Callable[[Any], Any], y: Any = None) -> Trial:
+    """As `trial_residual`, with the vectors, for `reduction`."""
     kernels = kernels_for(A.data)
     product = kernels.products.subtract_product
     y = trial_vector(A) if y is None else y
     with np.errstate(all="ignore"):
         v = product(A, y)
         size = norm(v)
-        if not 0 < size < SAFE_NORM:
-            largest = abs(v).max()
-            if not largest > 0:
-                return 0.0, True
-            x = apply(v)
-            found = norm(product(A, x, v) / largest) / norm(v / largest)
-        else:
-            x = apply(v)
-            found = norm(product(A, x, v)) / size
-        return found if found < np.inf else np.inf, kernels.vectors.first_not_finite(x) < 0
+        safe = 0 < size < SAFE_NORM
+        largest = 1.0 if safe else abs(v).max()
+        if not largest > 0:
+            return Trial(0.0, True)
+        x = apply(v)
+        left = product(A, x, v)
+        found = norm(left) / size if safe else norm(left / largest) / norm(v / largest)
+        finite = kernels.vectors.first_not_finite(x) < 0
+        return Trial(found if found < np.inf else np.inf, finite, *((v, left) if safe else ()))
 
 
 def backward_error(A: CSR, x: Any, b: Any) -> tuple[float, float, Any]:
@@ -257,25 +315,26 @@ def backward_error(A: CSR, x: Any, b: Any) -> tuple[float, float, Any]:
     xp, kernels = namespace(A.data), kernels_for(A.data)
     r, rounding = xp.empty_like(b), xp.empty(b.size, b.real.dtype)
     limits = np.finfo(rounding.dtype)
-    with np.errstate(all="ignore"):
-        kernels.products.residual(A.indptr, A.indices, A.data, x, b, 1.0, r, rounding)
-        found = abs(r) / xp.maximum(rounding, limits.tiny)
-        lengths = (A.indptr[1:] - A.indptr[:-1] + 1).astype(rounding.dtype)
-        error, roundings = float((found * lengths).max()) * float(limits.eps), float(found.max())
+    kernels.products.residual(A.indptr, A.indices, A.data, x, b, 1.0, r, rounding)
+    found = abs(r) / xp.maximum(rounding, limits.tiny)
+    lengths = A.indptr[1:] - A.indptr[:-1] + 1
+    error, roundings = float((found * lengths).max()) * float(limits.eps), float(found.max())
     return (error, roundings, r) if error < np.inf and roundings < np.inf else (np.inf, np.inf, r)
 
 
-def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) -> float:
+def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float, tried: Trial | None = None) -> float:
     """||v - A x|| / ||v|| after `steps` steps of GMRES, preconditioned by `apply`, for v = A y as in `trial_residual`.
 
+    tried : the result of `trial` with the same `apply`, which saves the first step's application.
     Stops earlier once it is below `enough`. Inf if it is not finite; 0 for v = 0. Unlike `trial_residual` it
     distinguishes a few bad directions, which cost a few steps, from many. Cost: `steps` applications and products, and
     `steps` vectors; no BLAS, whose threads would keep cores busy after it.
     """
     xp, kernels = namespace(A.data), kernels_for(A.data)
     product, real = kernels.products.subtract_product, A.data.real.dtype
+    v, left = (None, None) if tried is None else (tried.v, tried.left)
     with np.errstate(all="ignore"):
-        r = product(A, trial_vector(A))
+        r = product(A, trial_vector(A)) if v is None else v
         size = norm(r)
         if not 0 < size < SAFE_NORM:
             r = r / abs(r).max() if bool(abs(r).max() > 0) else r
@@ -291,7 +350,9 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float) ->
         kernels.arnoldi.arnoldi_begin(state, norms, r / size, Q, g, v)
         for _ in range(steps):
             deadline.check()
-            kernels.arnoldi.mgs_step(state, Q, product(A, apply(v)), H, v)
+            image = product(A, apply(v)) if left is None else (r - left) / size
+            left = None
+            kernels.arnoldi.mgs_step(state, Q, image, H, v)
             kernels.arnoldi.givens_step(state, norms, history, H, c, s, g)
             if int(state[monitor.CODE]) != monitor.RUNNING:  # small enough, not finite, or the space is complete
                 break

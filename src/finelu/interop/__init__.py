@@ -1,4 +1,4 @@
-"""Interfaces of other packages: `scipy` (SciPy's and CuPy's spilu), `torch`, `jax`, `pyamg`, `petsc`.
+"""Interfaces of other packages: `scipy` (functions for SciPy's direct solvers), `torch`, `jax`, `pyamg`, `petsc`.
 
 Each module needs only its own package, and is imported at its first use, such as `finelu.interop.torch`.
 """

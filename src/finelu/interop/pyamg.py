@@ -1,4 +1,5 @@
-"""Smoothers and coarse solvers for PyAMG's multigrid hierarchies, from any recipe."""
+"""Smoothers and coarse solvers for PyAMG's multigrid hierarchies, from any recipe; and the Krylov methods `cg`,
+`bicgstab`, `gmres` and `fgmres` with the arguments of PyAMG's."""
 
 from __future__ import annotations
 
@@ -8,13 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from finelu import krylov
+from finelu.arithmetic import ignore_fp_errors
 from finelu.errors import ParameterError
 from finelu.factors import Factors
 from finelu.factors.base import TRANSPOSES
+from finelu.krylov.operators import order
 from finelu.preconditioners import MultilevelILU, recipe_of
-from finelu.validation import count
+from finelu.result import Solution
+from finelu.validation import choice, count
 
 Smoother = Callable[[Any, np.ndarray, np.ndarray], None]
+CRITERIA = ("rr", "rr+", "MrMr", "rMr")
+FULL = 40  # iterations of PyAMG's gmres where neither restart nor maxiter is given
 
 
 class _OfMatrix:
@@ -95,3 +102,100 @@ def coarse_solver(recipe: Any = None) -> Callable[[Any, np.ndarray], np.ndarray]
         return x
 
     return solve
+
+
+@ignore_fp_errors
+def cg(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    tol: float = 1e-5,
+    criteria: str = "rr",
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Any = None,
+    residuals: list[float] | None = None,
+) -> tuple[Any, int]:
+    """`finelu.cg` as PyAMG's cg is called: `ml.solve(b, accel=finelu.interop.pyamg.cg)`. Returns (x, info).
+
+    A, b, x0, M, callback : as in `finelu.krylov`.
+    tol : converged means ||b - A x|| <= tol ||b||, for the true residual.
+    criteria : a name of PyAMG's. The test is that of "rr" whatever the name; "rr+", which is weaker, then holds, too.
+    maxiter : the largest number of iterations, 1.3 n + 2 by default.
+    residuals : a list, which is filled with the norms of b - A x, from x0 on.
+    """
+    choice("criteria", criteria, CRITERIA)
+    most = int(1.3 * order(A)) + 2 if maxiter is None else maxiter
+    return _as_pyamg(krylov.cg(A, b, x0, rtol=tol, maxiter=most, M=M, callback=callback), residuals)
+
+
+@ignore_fp_errors
+def bicgstab(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    tol: float = 1e-5,
+    criteria: str = "rr",
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Any = None,
+    residuals: list[float] | None = None,
+) -> tuple[Any, int]:
+    """`finelu.bicgstab` as PyAMG's is called; arguments as in `cg`, but maxiter is n + 5 by default."""
+    choice("criteria", criteria, CRITERIA[:2])
+    most = order(A) + 5 if maxiter is None else maxiter
+    return _as_pyamg(krylov.bicgstab(A, b, x0, rtol=tol, maxiter=most, M=M, callback=callback), residuals)
+
+
+@ignore_fp_errors
+def gmres(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    tol: float = 1e-5,
+    restart: int | None = None,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Any = None,
+    residuals: list[float] | None = None,
+) -> tuple[Any, int]:
+    """`finelu.gmres` as PyAMG's is called; arguments as in `cg`, except these.
+
+    restart : iterations per cycle; None: as many as maxiter, without a restart.
+    maxiter : the largest number of cycles, or without restart of iterations, by default min(n, 40).
+    callback : callback(x) is called after each cycle.
+    """
+    cycles, length = _cycles(A, restart, maxiter)
+    options = {"rtol": tol, "restart": length, "maxiter": cycles, "callback": callback, "callback_type": "x"}
+    return _as_pyamg(krylov.gmres(A, b, x0, M=M, **options), residuals)
+
+
+@ignore_fp_errors
+def fgmres(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    tol: float = 1e-5,
+    restart: int | None = None,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Any = None,
+    residuals: list[float] | None = None,
+) -> tuple[Any, int]:
+    """`finelu.fgmres` as PyAMG's is called; arguments as in `gmres`."""
+    cycles, length = _cycles(A, restart, maxiter)
+    options = {"rtol": tol, "restart": length, "maxiter": cycles * length, "callback": callback}
+    return _as_pyamg(krylov.fgmres(A, b, x0, M=M, **options), residuals)
+
+
+def _cycles(A: Any, restart: int | None, maxiter: int | None) -> tuple[int, int]:
+    """(largest number of cycles, iterations of one)."""
+    n = order(A)
+    most = min(n, FULL) if maxiter is None else count("maxiter", maxiter, 1)
+    return (1, min(most, n)) if restart is None else (most, min(count("restart", restart, 1), n))
+
+
+def _as_pyamg(solution: Solution, residuals: list[float] | None) -> tuple[Any, int]:
+    if residuals is not None:
+        residuals[:] = solution.history.tolist()
+    return solution.x, solution.iterations if solution.info > 0 else solution.info

@@ -37,7 +37,8 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
     ("reference", "elimination"): ("ilu0_analysis ic0_analysis milu0_analysis", NO_ANALYSIS),
     ("cuda", "fill"): ("elimination_tree postorder column_counts subtrees first_coupling", SET_UP),
     ("cuda", "graph"): (
-        "transposed block triangles arranged_columns without_small symmetric_graph permuted_graph level_sets",
+        "transposed transposed_places block block_starts triangles arranged_columns without_small symmetric_graph "
+        "permuted_graph level_sets",
         SET_UP,
     ),
     ("cpu", "independent"): ("choose split pivot_rows signs transposed remainder", MADE_ANEW),

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,11 @@ UNTOLD = (
     "iterations; callback_type='x' calls it with x, too, and maxiter counts cycles, as in SciPy; with 'pr_norm' or "
     "'legacy' it gets a norm after each iteration, as it does by default in SciPy."
 )
+UNTOLD_SCIPY = (
+    "gmres called without specifying `callback_type`. As SciPy's, it calls callback with a norm, and maxiter counts "
+    "iterations: callback_type='legacy'."
+)
+RESTART = 20  # iterations of a cycle of SciPy's gmres
 
 
 @dataclass
@@ -81,6 +87,29 @@ def warn_of_callback() -> None:
     warnings.warn(UNTOLD, DeprecationWarning, stacklevel=4)
 
 
+def as_scipy(method: Callable[..., Solution]) -> Callable[..., tuple[Any, int]]:
+    """The function of a method with SciPy's meaning wherever the two differ, for programs that cannot be edited.
+
+    It returns the tuple (x, info). In gmres a cycle has 20 iterations by default, maxiter counts cycles, and a callback
+    without callback_type is a "legacy" one: it gets norms, and maxiter counts iterations.
+    """
+    takes_type = "callback_type" in method.method.conventions  # type: ignore[attr-defined]
+
+    @wraps(method)
+    def function(*args: Any, **kwargs: Any) -> tuple[Any, int]:
+        if takes_type:
+            if kwargs.get("callback") is None:
+                kwargs["callback_type"] = "x"
+            elif kwargs.get("callback_type") is None:
+                warnings.warn(UNTOLD_SCIPY, DeprecationWarning, stacklevel=2)
+                kwargs["callback_type"] = "legacy"
+            kwargs["restart"] = RESTART if kwargs.get("restart") is None else kwargs["restart"]
+        solution = method(*args, **kwargs)
+        return solution.x, solution.info
+
+    return function
+
+
 def shifted(A: Any, shift: float) -> Any:
     """A - shift I: a matrix if the entries of A are known, else an operator.
 
@@ -104,7 +133,7 @@ def with_norms(watch: Watch, callback: Callable[[Any], object], size: float) -> 
 
     def seen(iteration: int, norm: float) -> bool:
         stop = watch is not None and watch(iteration, norm) is True
-        return (iteration > 0 and callback(norm / size) is True) or stop
+        return (iteration > 0 and callback(np.float64(norm) / size) is True) or stop
 
     return seen
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ROOM = 1024  # iterations that the history has room for at first
 GROWN = 1e8  # the most by which the residual of a stationary iteration may grow, as a factor of the first
+DRIFTED = 2.0  # times the norm of the recurrence that the true one is at most, as long as the recurrence is trusted
 ORDINARY = 1e-10, 1e10  # norms of b of which every precision holds the squares of residuals
 
 Callback = Callable[[Any], object] | None
@@ -99,6 +100,7 @@ class Loop(Measures):
         self.verified = copied(self.x)
         self.best: Any = None  # until keeps_best()
         self.residual = Residual(self.A, self.b, system)
+        self.spares = self.A.lengthening is not None  # products with A, at the cost of a little else
         self.believed = math.inf  # the true norm of the last claim that `Residual` tested
         self.doubted = math.inf  # the true norm of the last claim that it rejected
 
@@ -256,7 +258,7 @@ class Loop(Measures):
         if getattr(self.watch, "looks_at_claims", False):
             self.believed = self.seen_norm
             return False
-        true, self.believed = self.residual(self.b, self.x, self.tolerance)
+        true, self.believed = self.residual(self.b, self.x, self.tolerance, formed=r if self.spares else None)
         if self.believed <= self.tolerance or not self.believed <= self.doubted / 2 or self.launched >= self.maxiter:
             return False
         self.doubted = self.believed
@@ -373,6 +375,8 @@ class Loop(Measures):
         """
         iterates = [self.x] if self.best is None else [self.x, self.best] if self.improved else [self.best, self.x]
         doubted = self.doubted < math.inf
+        if self.spares and not doubted and (found := self._best_of_few(iterates)):
+            return found
         iterates = iterates[:1] if self.method.stationary and not doubted else [*iterates, self.verified]
         candidates = [x for x in iterates if self.kernels.vectors.first_not_finite(x) < 0] or [self.verified]
         if doubted:  # perhaps the verified one has a small residual by rounding only
@@ -380,6 +384,24 @@ class Loop(Measures):
         norms = [self.residual(self.b, x, self.tolerance)[1] for x in candidates]
         k = min(range(len(norms)), key=lambda k: math.inf if math.isnan(norms[k]) else norms[k])
         return candidates[k], norms[k]
+
+    def _best_of_few(self, iterates: list[Any]) -> tuple[Any, float] | None:
+        """`_best` by one product with A, unless the recurrence has drifted; None if that gives NaN or Inf.
+
+        iterates : the last iterate and the best by the recurrence, the better one first.
+        """
+        found = self.verified, float(self.norms[monitor.START])
+        for x in iterates:
+            if self.kernels.vectors.first_not_finite(x) >= 0:
+                continue
+            size = self.residual(self.b, x, self.tolerance)[1]
+            if not math.isfinite(size):
+                return None
+            if size < found[1]:
+                found = x, size
+            if size <= DRIFTED * float(self.norms[monitor.BEST]):
+                break
+        return found
 
     def _look(self, wait: bool) -> None:
         """Read the device's progress: the present one with `wait`, else that at the previous look, without waiting."""

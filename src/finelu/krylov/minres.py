@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from finelu.device import namespace
-from finelu.kernels.monitor import BETA_1, COS, COS_OLD, INVERSE, PHI_BAR, SCALE
+from finelu.kernels.monitor import BETA, BETA_1, COS, COS_OLD, INVERSE, PHI_BAR, SCALE
 from finelu.krylov import conventions
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
@@ -53,15 +53,18 @@ class MINRES(Method):
         r, v, v_old, z, w, w_old = loop.vectors(6)
         alpha, square = loop.scalars(2)
         lanczos = loop.xp.zeros(21, loop.real)
-        scale = 1.0
+        scale, early = 1.0, Early(loop) if loop.spares else None
         while loop.cycle(r):
             y = M @ r
             if loop.cycles == 1:
-                p = A @ y
-                if not (symmetric(loop, M, r, y, k.vectors.dot) and symmetric(loop, A, y, p, k.vectors.dot)):
+                is_symmetric = symmetric(loop, M, r, y, k.vectors.dot)
+                if early is None:
+                    p = A @ y
+                    is_symmetric = is_symmetric and symmetric(loop, A, y, p, k.vectors.dot)
+                    scale = loop.power(loop.size(p) / loop.size(r))  # the size of A M, whose square must be in range
+                if not is_symmetric:
                     loop.fail(Status.NOT_SYMMETRIC)
                     break
-                scale = loop.power(loop.size(p) / loop.size(r))  # the size of A M, whose square must be in range
             k.vectors.dot(r, y, square)
             failure = begin(lanczos, complex(square[0]), scale)
             if failure is not None:
@@ -73,7 +76,10 @@ class MINRES(Method):
             for vector in (v_old, w, w_old):
                 vector.fill(0)
             while loop.goes_on():
-                p = A @ z if scale == 1 else (A @ z) / scale
+                p = A @ z
+                if early is not None and early.iteration < 2:
+                    scale = early(r, z, p, lanczos, scale)
+                p = p if scale == 1 else p / scale
                 k.vectors.dot(z, p, alpha)  # (1)
                 k.recurrences.minres_lanczos(state, lanczos, alpha, p, v, v_old)  # (2), not yet divided by beta
                 v, v_old = v_old, v
@@ -89,6 +95,36 @@ class MINRES(Method):
 
 
 minres = MINRES.solve
+
+
+class Early:
+    """The first two iterations with an A that is known by its products only: they show its size and its symmetry, for
+    which other matrices are multiplied twice before the first iteration."""
+
+    def __init__(self, loop: Loop):
+        self.loop, self.iteration = loop, 0
+        self.z: Any = None  # that of the first iteration
+        self.size = 0.0  # of its product
+
+    def __call__(self, r: Any, z: Any, p: Any, lanczos: Any, scale: float) -> float:
+        """The power of two by which products with A are divided; p = A z.
+
+        As z_1^H A z_2 = (A z_1)^H z_2 = beta_2 for a Hermitian A, the second iteration ends the solve with
+        NOT_SYMMETRIC if it is not so to a third of the digits of |A z_1| |z_2|.
+        """
+        loop, self.iteration = self.loop, self.iteration + 1
+        size = loop.size(p)
+        if self.iteration == 1:
+            scale = loop.power(size / (loop.size(r) * float(lanczos[INVERSE])))
+            lanczos[SCALE] = scale
+            self.z, self.size = z.copy(), size
+            return scale
+        (across,) = loop.scalars(1)
+        loop.kernels.vectors.dot(self.z, p, across)
+        differs = abs(complex(across[0]) / scale - float(lanczos[BETA])) * scale
+        if differs > float(np.finfo(loop.real).eps) ** (1 / 3) * self.size * loop.size(z):
+            loop.fail(Status.NOT_SYMMETRIC)
+        return scale
 
 
 def begin(lanczos: Any, square: complex, scale: float) -> Status | None:

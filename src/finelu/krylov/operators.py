@@ -19,7 +19,7 @@ from finelu.matrix import DTYPES, as_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.stencil import StencilMatrix
-from finelu.matrix.vectors import as_dtype, require_square
+from finelu.matrix.vectors import as_dtype, norm, require_square
 from finelu.preconditioners import RECIPES, recipe_of
 from finelu.preconditioners.recipe import Recipe
 from finelu.processes import largest
@@ -47,6 +47,24 @@ class Identity:
         return self
 
 
+class Lengthening:
+    """A function that forms products A v, and the largest ||A v|| / ||v|| of some of them: a lower bound of ||A||.
+
+    It looks at the products number 1, 2, 4, 8, ..., so that looking costs next to nothing. In a Krylov method these
+    vectors soon have a part along those that A makes longest.
+    """
+
+    def __init__(self, product: Apply):
+        self.product, self.calls, self.most = product, 0, 0.0
+
+    def __call__(self, v: Any) -> Any:
+        y = self.product(v)
+        self.calls += 1
+        if self.calls & (self.calls - 1) == 0 and (length := norm(v)) > 0:
+            self.most = max(self.most, norm(y) / length)
+        return y
+
+
 class Operator:
     """`op @ x` for a vector x (n,) of the working dtype: another such vector, which must not be written to.
 
@@ -66,12 +84,14 @@ class Operator:
     deflated : the object that cg applies instead of factors M after its `start`, see `Factors.deflated`; None after
         `scaled`, as Q A would not be a projection.
     factor : a power of two by which the result of `apply` is multiplied; see `scaled`.
+    lengthening : for an A on the host that is known by its products only: what these have shown of its norm.
     """
 
     deflated: Any = None
     factor = 1.0
     levels = False
     comm: Any = None
+    lengthening: Lengthening | None = None
 
     def __init__(
         self,
@@ -109,6 +129,7 @@ class Operator:
         other = Operator(self.apply, self.given, self.name, self.make_adjoint, self.matrix)
         other.capturable = self.capturable and not levels
         other.factor, other.levels, other.comm = factor, levels, comm
+        other.lengthening = self.lengthening
         return other
 
     @property
@@ -209,9 +230,10 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
         factors.deflated = A.deflated
         return factors
     if hasattr(A, "matvec"):
-        own = isinstance(A, BlockProducts)
-        return Operator(
-            _checked(A.matvec, name, like),
+        own, product = isinstance(A, BlockProducts), _checked(A.matvec, name, like)
+        lengthening = Lengthening(product) if name == "A" and not (own or gpu) else None
+        operator = Operator(
+            product if lengthening is None else lengthening,
             A,
             name,
             (lambda: _checked(A.rmatvec, f"{name}^H", like, no_adjoint(name))) if hasattr(A, "rmatvec") else None,
@@ -219,6 +241,8 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
             A.residual if own else None,
             capturable=type(A) in (StencilMatrix, BlockMatrix) and gpu,
         )
+        operator.lengthening = lengthening
+        return operator
     place = location(A)
     if place is None:
         if callable(A):

@@ -19,6 +19,7 @@ CHUNK = 256  # rows of a dense matrix that are looked at together
 UNEVEN = 1e4  # times by which rows of A differ in size, from which on one norm of b - A x does not do justice to all
 MANY = 1024.0  # a power of two about as large as a row has entries
 OPERATOR = 4  # roundings of the terms of a product that is known by its results only
+LONGER = 100.0  # times by which A may lengthen a vector more than it has lengthened those of the iterations
 
 
 class Measures:
@@ -50,7 +51,10 @@ class Residual(Measures):
     `tolerance`, the returned norm is at least the bound of that rounding. So a norm below `tolerance` holds for A, b
     and x as they are stored.
     If no entries of A are known (a LinearOperator, a function), the returned norm is at least an estimate of the
-    rounding, from two more products: the elements of A (g x), g random, are as large as their terms in the mean square.
+    rounding: the elements of A (g x), g random, are as large as their terms in the mean square. The estimate is at most
+    ||A|| ||x||. So the two products that it takes are spared where `lengthening` of A shows that rounding is far below
+    the tolerance. After a single iteration that has seen multiples of x only, so that then a large rounding shows by
+    its part in b - A x itself.
 
     A : the operator; its `matrix`, if its entries are accessible, is a CSR of this dtype, a dense array, or an object
         with `tocsr`, `bounds` and perhaps `norm_bound`.
@@ -67,6 +71,7 @@ class Residual(Measures):
 
     def __init__(self, A: Any, like: Any, system: Any = None):
         self.matrix, self.product, self.dtype, self.factor = A.matrix, A.__matmul__, like.dtype, A.factor
+        self.lengthening = A.lengthening
         self._entries: CSR | None = A.matrix if isinstance(A.matrix, CSR) else None
         self.noise = 0.0
         self.bound: Any = None
@@ -76,11 +81,12 @@ class Residual(Measures):
             self.xp = self.decides = namespace(like)
             self.kernels, self.comm = kernels_for(like), None
 
-    def __call__(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
+    def __call__(self, b: Any, x: Any, tolerance: float, formed: Any = None) -> tuple[Any, float]:
+        """formed : b - A x as the operator forms it, if the caller has it; None: it is formed here."""
         self.noise, self.bound = 0.0, None
         b, x = self.xp.ascontiguousarray(b), self.xp.ascontiguousarray(x)
         if self.matrix is None:
-            return self._by_products(b, x, tolerance)
+            return self._by_products(b, x, tolerance, b - self.product(x) if formed is None else formed)
         if isinstance(self.matrix, CSR) or not self._harmless(b, x, tolerance):
             return self._by_entries(b, x, tolerance)
         r = b - self.product(x)
@@ -179,17 +185,23 @@ class Residual(Measures):
             columns += sizes.sum(axis=0)
         return A.shape[1], rows, float(columns.max())
 
-    def _by_products(self, b: Any, x: Any, tolerance: float) -> tuple[Any, float]:
-        r = b - self.product(x)
-        size = self.size(r)
-        if size > tolerance:
+    def _by_products(self, b: Any, x: Any, tolerance: float, r: Any) -> tuple[Any, float]:
+        size, part = self.size(r), OPERATOR * float(np.finfo(b.dtype).eps)
+        if size > tolerance or self._is_short(b, x, tolerance / part):
             return r, size
         random = np.random.default_rng(0)
         probes = [self.xp.asarray(random.standard_normal(b.size).astype(b.real.dtype)) for _ in range(PROBES)]
         terms = sum(self.size(self.product(x * probe)) for probe in probes)  # NaN stays NaN
-        noise = OPERATOR * float(np.finfo(b.dtype).eps) * (terms + self.size(b))
+        noise = part * (terms + self.size(b))
         self.noise = noise if math.isfinite(noise) else math.inf
         return r, size if self.noise <= tolerance else max(size, self.noise)
+
+    def _is_short(self, b: Any, x: Any, limit: float) -> bool:
+        """Whether the products so far show that the terms of A x and b stay below the limit, with much to spare."""
+        if self.lengthening is None:
+            return False
+        of_x, of_b = self.sizes(x, b)
+        return bool(LONGER * PROBES * self.factor * self.lengthening.most * of_x + of_b <= limit)
 
 
 def largest(v: Any) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace
+from finelu.device import namespace, on_gpu
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 from finelu.krylov.operators import Identity, Operator, as_operator, location, order, value_dtype
@@ -87,6 +87,8 @@ class System:
             if x0.shape not in ((n, 1), (n,)):
                 raise MatrixError(f"x0 has shape {x0.shape}, but a vector of {n} numbers is needed.")
             x0 = x0.reshape(-1)
+            if not (on_gpu(x0) or x0.any()):
+                x0 = None  # which needs no product
         dtype = np.result_type(value_dtype(A), b.dtype, b.dtype if x0 is None else x0.dtype)
         if M is not None and value_dtype(M).kind == "c":
             dtype = np.result_type(dtype, np.complex64)

@@ -127,11 +127,12 @@ def nonzero_entries(A: CSR) -> tuple[CSR, np.ndarray | None]:
     if int(namespace(A.data).count_nonzero(A.data)) == A.nnz:
         return A, None
     A = A.on(np)
-    kept = np.flatnonzero(A.data != 0)
-    indptr = np.searchsorted(kept, A.indptr).astype(A.indptr.dtype)
-    on_diagonal = (A.diag >= 0) & (A.data[A.diag] != 0)
-    diag = np.where(on_diagonal, np.searchsorted(kept, A.diag), -1).astype(A.diag.dtype)
-    S = CSR(indptr, A.indices[kept], A.data[kept], diag)
+    stored = A.data != 0
+    before = np.zeros(A.nnz + 1, A.indptr.dtype)  # the number of stored entries before each
+    np.cumsum(stored, out=before[1:])
+    diag = np.where((A.diag >= 0) & stored[A.diag], before[A.diag], -1).astype(A.diag.dtype)
+    kept = np.flatnonzero(stored)
+    S = CSR(before[A.indptr], A.indices[kept], A.data[kept], diag)
     return S.with_index(np.int32 if max(S.n, S.nnz) <= INT32_LIMIT else np.int64), kept
 
 

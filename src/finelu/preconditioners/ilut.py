@@ -15,7 +15,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.dense_rows import DenseLast
 from finelu.preconditioners.recipe import ON_CPU, Recipe
-from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, row_norms
+from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, keeps_all, row_norms
 from finelu.validation import choice
 
 FORMS = ("row", "crout")
@@ -60,6 +60,10 @@ class ILUT(Recipe):
         super().__post_init__()
         if isinstance(self.form, str) and self.form == "crout":
             object.__setattr__(self, "factored_on", ON_CPU)
+
+    @property
+    def complete(self) -> bool:
+        return keeps_all(self)
 
     def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes. A is not written.

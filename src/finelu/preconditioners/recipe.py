@@ -102,6 +102,11 @@ class Recipe(Parameters):
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
 
+    @property
+    def complete(self) -> bool:
+        """Whether these parameters leave nothing out of the factors, see `Factors.complete`."""
+        return False
+
     def factor(self, A: Any) -> Factors:
         """Factors of A (n, n), which is not written."""
         raise NotImplementedError(f"{type(self).__name__} has no factor(A).")

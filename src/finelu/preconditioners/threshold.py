@@ -20,6 +20,7 @@ from finelu.matrix.traits import require_hermitian
 from finelu.preconditioners.dense_rows import DenseLast
 from finelu.preconditioners.dropping import Dropping, sizes_of
 from finelu.preconditioners.recipe import checked, on_host, shifted
+from finelu.triangular import DEFAULT_SWEEPS
 from finelu.validation import count, number
 
 SPARE, AIM, MOST = 1.2, 1.7, 3  # times the wanted entries, of the factors whose smallest entries are dropped
@@ -70,6 +71,12 @@ def checked_threshold(recipe: Any, A: Any) -> CSR:
     if recipe.nnz is not None:
         count("nnz", recipe.nnz, matrix.n, of=recipe)  # what the diagonal takes
     return matrix
+
+
+def keeps_all(recipe: Any) -> bool:
+    """Whether the factors are those of A up to rounding, and solves with them exact."""
+    limited = recipe.drop_tol > 0 or recipe.fill < np.inf or recipe.nnz is not None
+    return not (limited or recipe.shift or recipe.triangular in DEFAULT_SWEEPS)
 
 
 def row_norms(A: CSR) -> Any:

@@ -46,7 +46,7 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
     same values only x is. Threads may call it at the same time.
     Raises MatrixError, a ValueError, for shapes that do not fit.
     """
-    system = System.of(A, "spsolve requires A be CSC or CSR matrix format", "matrix must be square (has shape {})")
+    system = System.of(A, "spsolve requires A be CSC or CSR matrix format", "matrix must be square (has shape {})", 5)
     given, b = b, of_scipy(b)
     is_sparse = sp.issparse(b)
     if not is_sparse:
@@ -103,7 +103,6 @@ def splu(
     Raises SingularMatrix, which is a RuntimeError, for a singular A, and for one with NaN or Inf; MatrixError, a
     ValueError, if A is not square; MemoryError if the factors do not fit.
     """
-    system = System.of(A, "splu converted its input to CSC format", "can only factor square matrices (has shape {})")
     given = {
         "permc_spec": permc_spec,
         "diag_pivot_thresh": diag_pivot_thresh,
@@ -111,12 +110,7 @@ def splu(
         "panel_size": panel_size,
         "options": options,
     }
-    if any(value is not None for value in given.values()) or not system.n:
-        return foreign.splu(system.S.tocsc(), **given)  # type: ignore[arg-type]
-    try:
-        return LU(RECIPE.factor(system.S), system.S.copy())
-    except SINGULARITIES as error:
-        raise SingularMatrix(f"{SINGULAR}: {error}") from error
+    return _factored(A, {name: value for name, value in given.items() if value is not None})
 
 
 @ignore_fp_errors
@@ -125,7 +119,19 @@ def factorized(A: Any) -> Callable[[Any], Any]:
 
     Instead of `scipy.sparse.linalg.factorized`, with the errors of `splu`.
     """
-    return splu(A).solve  # type: ignore[no-any-return]
+    return _factored(A, {}).solve  # type: ignore[no-any-return]
+
+
+def _factored(A: Any, given: Mapping[str, Any]) -> Any:
+    """An `LU`, or SciPy's SuperLU object if some of its own parameters are given."""
+    converted, not_square = "splu converted its input to CSC format", "can only factor square matrices (has shape {})"
+    system = System.of(A, converted, not_square, depth=6)
+    if given or not system.n:
+        return foreign.splu(system.S.tocsc(), **given)
+    try:
+        return LU(RECIPE.factor(system.S), system.S.copy())
+    except SINGULARITIES as error:
+        raise SingularMatrix(f"{SINGULAR}: {error}") from error
 
 
 class LU:

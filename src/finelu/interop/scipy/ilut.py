@@ -100,11 +100,15 @@ def _by_area(drop_rule: Any) -> bool:
     """Whether fill_factor bounds the entries."""
     if drop_rule is None:
         return True
-    names = drop_rule if isinstance(drop_rule, list | tuple) else str(drop_rule).split(",")
-    rules = {str(name).strip() for name in names}
+    names = drop_rule if isinstance(drop_rule, list | tuple) else _text(drop_rule).split(",")
+    rules = {_text(name).strip() for name in names}
     if rules not in DROP_RULES:
         raise ParameterError(f"spilu: drop_rule={drop_rule!r} is not offered; 'basic,area' or 'basic' is needed.")
     return "area" in rules
+
+
+def _text(name: Any) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

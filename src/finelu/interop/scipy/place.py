@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -15,9 +13,11 @@ from finelu.errors import WrongType
 from finelu.interop.scipy.direct import factorized, splu, spsolve
 from finelu.interop.scipy.ilut import spilu
 from finelu.interop.scipy.triangular import spsolve_triangular
+from finelu.krylov.conventions import as_scipy
 
 DIRECT = (spsolve, splu, spilu, factorized, spsolve_triangular)
 METHODS = ("bicg", "bicgstab", "cg", "gmres", "minres")
+OF_SCIPY = {name: getattr(scipy.sparse.linalg, name) for name in (*METHODS, *(f.__name__ for f in DIRECT))}
 
 
 class Installed:
@@ -29,11 +29,10 @@ class Installed:
     def __init__(self, modules: tuple[ModuleType, ...]):
         self._before: list[tuple[ModuleType, str, Any]] = []
         of_finelu = {function.__name__: function for function in DIRECT}
-        of_finelu |= {name: _as_scipy_returns(getattr(krylov, name)) for name in METHODS}
-        of_scipy = {name: getattr(scipy.sparse.linalg, name) for name in of_finelu}
+        of_finelu |= {name: as_scipy(getattr(krylov, name)) for name in METHODS}
         for module in (scipy.sparse.linalg, *modules):
             for name, value in list(vars(module).items()):
-                known = next((key for key, function in of_scipy.items() if value is function), None)
+                known = next((key for key, function in OF_SCIPY.items() if value is function), None)
                 if known is not None:
                     self._before.append((module, name, value))
                     setattr(module, name, of_finelu[known])
@@ -58,7 +57,7 @@ def install(*modules: ModuleType) -> Installed:
     """Replace functions of `scipy.sparse.linalg` by finelu's, for programs that cannot be edited.
 
     These are spsolve, splu, spilu, factorized, spsolve_triangular, and the Krylov methods bicg, bicgstab, cg, gmres and
-    minres, which return SciPy's (x, info).
+    minres, with SciPy's results (x, info) and SciPy's meaning of maxiter and callback of gmres.
     modules : modules that were imported before, and took SciPy's functions by `from scipy.sparse.linalg import ...`:
         they keep these, unless they are given here. Functions that a program keeps elsewhere, such as in a dict or as a
         default argument, are not reached.
@@ -69,14 +68,3 @@ def install(*modules: ModuleType) -> Installed:
         if not inspect.ismodule(module):
             raise WrongType(f"install takes modules, not a {type(module).__name__}.")
     return Installed(modules)
-
-
-def _as_scipy_returns(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A Krylov method that returns the tuple (x, info)."""
-
-    @wraps(method)
-    def returning(*args: Any, **kwargs: Any) -> tuple[Any, int]:
-        x, info = method(*args, **kwargs)
-        return x, info
-
-    return returning

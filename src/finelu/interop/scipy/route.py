@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.linalg import lapack
 from scipy.sparse import SparseEfficiencyWarning
 
 from finelu import foreign
-from finelu.auto.cost import INDEX, USABLE
+from finelu.auto.cost import ALWAYS_FREE, INDEX, USABLE
 from finelu.auto.solve import solve
 from finelu.device import free_memory
 from finelu.errors import MatrixError, NotConverged, SingularMatrix, UnstableFactors, counted
@@ -23,12 +24,20 @@ from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import as_csr
 from finelu.matrix.traits import dense_row
 from finelu.preconditioners.direct import SparseLU, klu
-from finelu.preconditioners.direct.analysis import KLU_WORK, SYMMETRIC_WORK, TINY
+from finelu.preconditioners.direct.analysis import (
+    KLU_WORK,
+    QUICK,
+    QUICK_ENTRIES,
+    SHORT,
+    SYMMETRIC_WORK,
+    TINY,
+    analysed,
+)
 from finelu.preconditioners.direct.factors import ENOUGH, SparseLUFactors
 from finelu.recent import RECENT
 
 SINGULAR = "Factor is exactly singular"
-ASKED = 20_000  # entries of A from which on the free memory counts: to ask for it takes 0.05 ms
+DENSE = 64  # rows up to which a dense L U takes less time than the analysis of a pattern
 SINGULARITIES = (SingularMatrix, MatrixError, UnstableFactors)  # a MatrixError names NaN, Inf, or an empty row
 RECIPE = SparseLU()
 PLAN, FACTORS = "spsolve: plan", "spsolve: factors"  # names of the kept results
@@ -58,9 +67,9 @@ def solved(system: System, b: Any, permc_spec: str | None) -> Any:
     A = system.in_double()
     if A.nnz > INT32_LIMIT:
         return _by_iterations(system, b, system.n, "A has more entries than the 32-bit indices of the libraries count")
-    if permc_spec is not None:
-        equation = Equation(A, system.by_rows, b, longest_row(A, system.by_rows)[0])
-        x, error = _by_superlu(system, equation, permc_spec)
+    if permc_spec is not None or system.n <= DENSE:
+        equation = Equation(A, system.by_rows, b, longest_row(A, system.by_rows))
+        x, error = _by_lapack(equation) if permc_spec is None else _by_superlu(system, equation, permc_spec)
     else:
         plan = RECENT.get((PLAN, A.dtype.kind), A.indptr, A.indices) or _planned(A, system.by_rows)
         equation = Equation(A, system.by_rows, b, plan.longest)
@@ -80,15 +89,27 @@ def solved(system: System, b: Any, permc_spec: str | None) -> Any:
     return x if error <= smaller else other
 
 
+def _by_lapack(equation: Equation) -> tuple[Any, float]:
+    """By a dense L U with partial pivoting."""
+    dense = equation.dense()
+    factor, again = (lapack.dgetrf, lapack.dgetrs) if dense.dtype.kind == "f" else (lapack.zgetrf, lapack.zgetrs)
+    lu, pivots, zero = factor(dense, overwrite_a=True)
+    if zero:
+        raise SingularMatrix(f"A is singular: pivot {zero - 1} of its dense L U is 0.")
+    return equation.refined(lambda r: again(lu, pivots, r, trans=equation.by_rows)[0])
+
+
 def _planned(A: Columns, by_rows: bool) -> Plan:
     """The plan for a pattern, which is kept. Raises SingularMatrix if the pattern is singular."""
-    n, (longest, other) = A.shape[0], longest_row(A, by_rows)
+    n, longest = A.shape[0], longest_row(A, by_rows)
     library, size = None, 0
-    if klu.nbklu() is not None and max(longest, other) <= dense_row(n) and int(A.indices.max(initial=0)) < n:
+    quick = n <= QUICK and A.nnz <= QUICK_ENTRIES
+    short = quick or (A.nnz <= SHORT * n and max(longest, longest_row(A, not by_rows)) <= dense_row(n))
+    if short and klu.nbklu() is not None and A.nnz and int(A.indices.max()) < n:
         library = klu.KLU(Columns(A.indptr.copy(), A.indices.copy(), A.data, A.shape), klu.AMD)
         fill = library.expected
         assert fill is not None  # KLU counts the fill of its own AMD
-        few = n <= TINY or fill.flops < SYMMETRIC_WORK * n  # else a library that works by blocks may take less
+        few = quick or fill.flops < SYMMETRIC_WORK * n  # else a library that works by blocks may take less
         light = few and fill.flops <= KLU_WORK * fill.nnz
         library, size = (library, (A.dtype.itemsize + INDEX) * fill.nnz + A.data.nbytes) if light else (None, 0)
     return RECENT.keep((PLAN, A.dtype.kind), A.indptr, A.indices, Plan(library, longest), size)
@@ -132,11 +153,13 @@ def _by_recipe(system: System, equation: Equation, *, trial: bool = False) -> tu
     if factors is None or not np.array_equal(columns.data, values):
         A = as_csr(system.S.astype(columns.dtype, copy=False), diagonal=False)
         entry = A.dtype.itemsize + INDEX
-        most = np.inf if A.nnz <= ASKED else USABLE * free_memory(A.data) / entry
         try:
-            factors = SparseLUFactors(RECIPE, A, most=most, trial=trial)
+            known = analysed(RECIPE, A)
+            few = known.fill is None or entry * known.fill.nnz <= ALWAYS_FREE
+            most = np.inf if few else USABLE * free_memory(A.data) / entry
+            factors = SparseLUFactors(RECIPE, A, known, most, trial)
         except MemoryError as error:
-            x = _by_iterations(system, equation.b, longest_row(columns, equation.by_rows)[0], str(error))
+            x = _by_iterations(system, equation.b, equation.longest, str(error))
             return x, equation.error(x)[0]
         if not trial and factors.report.backend != "superlu":  # SciPy frees SuperLU's factors on one thread only
             RECENT.keep(*key, (columns.data.copy(), factors), entry * factors.nnz + columns.data.nbytes)

@@ -14,6 +14,8 @@ from finelu.errors import MatrixError, WrongType
 from finelu.factors import Columns
 
 STEPS = 5  # of refinement, at most: one or two are usual
+MANY = 0.9  # of the stored entries: if fewer are not 0, the zeros among them are many
+EPS, TINIEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
 FLOATING = "fdFD"  # the dtypes of SciPy's direct solvers; others become the first that holds all their numbers
 
 
@@ -28,13 +30,13 @@ class System:
         self.S, self.n, self.dtype = S, S.shape[0], S.dtype
 
     @classmethod
-    def of(cls, A: Any, converted: str, not_square: str) -> System:
-        """The system with any A that SciPy takes; called by a public function.
+    def of(cls, A: Any, converted: str, not_square: str, depth: int) -> System:
+        """The system with any A that SciPy takes.
 
-        converted : the text of the SparseEfficiencyWarning for a format other than CSR and CSC.
+        converted, depth : as in `compressed`.
         not_square : that of the MatrixError, with {} for the shape.
         """
-        A = compressed(A, converted, depth=5)
+        A = compressed(A, converted, depth)
         if A.ndim != 2 or A.shape[0] != A.shape[1]:
             raise MatrixError(not_square.format(A.shape))
         if not A.has_canonical_format:
@@ -52,10 +54,19 @@ class System:
         return bool(self.S.format == "csr")
 
     def in_double(self) -> Columns:
-        """A in double precision, with 32-bit indices, as the columns of A; or, if A is by rows, of A^T."""
+        """A in double precision, with 32-bit indices, as the columns of A; or, if A is by rows, of A^T.
+
+        Stored zeros would fill in. They are left out if they are many; a few stay, so that the pattern does not change
+        with the values.
+        """
         indptr, indices = (v.astype(np.int32, copy=False) for v in (self.S.indptr, self.S.indices))
-        data = self.S.data.astype(np.result_type(self.dtype, np.float64), copy=False)
-        return Columns(indptr, indices[: indptr[-1]], data[: indptr[-1]], self.S.shape)
+        data = self.S.data.astype(np.complex128 if self.dtype.kind == "c" else np.float64, copy=False)
+        indices, data = indices[: indptr[-1]], data[: indptr[-1]]
+        if np.count_nonzero(data) < MANY * data.size:
+            kept = np.flatnonzero(data)
+            indptr = np.searchsorted(kept, indptr).astype(np.int32)
+            indices, data = indices[kept], data[kept]
+        return Columns(indptr, indices, data, self.S.shape)
 
 
 def compressed(A: Any, converted: str, depth: int) -> Any:
@@ -88,8 +99,8 @@ class Equation:
     """
 
     def __init__(self, columns: Columns, by_rows: bool, b: Any, longest: int):
-        self.columns, self.by_rows, self.b = columns, by_rows, b
-        self._unit = (longest + 1) * float(np.finfo(np.float64).eps)
+        self.columns, self.by_rows, self.b, self.longest = columns, by_rows, b, longest
+        self._unit = (longest + 1) * EPS
         self._sizes = abs(columns.data)
 
     def error(self, x: Any) -> tuple[float, Any]:
@@ -99,7 +110,7 @@ class Equation:
         """
         r = self.b - self._times(self.columns.data, x)
         unit = (self._times(self._sizes, abs(x)) + abs(self.b)) * self._unit
-        return float((abs(r) / np.maximum(unit, np.finfo(np.float64).tiny)).max()), r
+        return float((abs(r) / np.maximum(unit, TINIEST)).max()), r
 
     def refined(self, solve: Callable[[Any], Any]) -> tuple[Any, float]:
         """x and its error, after steps of refinement for as long as each helps and the error is above 1.
@@ -118,12 +129,18 @@ class Equation:
             x, error, r = other, smaller, rest
         return x, error
 
+    def dense(self) -> Any:
+        """The matrix of `columns` (n, n), stored by columns as LAPACK takes it."""
+        n, found = self.columns.shape[0], np.zeros(self.columns.shape, self.columns.dtype)
+        _sparsetools.csr_todense(n, n, self.columns.indptr, self.columns.indices, self.columns.data, found)
+        return found.T
+
     def _times(self, values: Any, x: Any) -> Any:
         """The matrix with these values, in the places of A, times x. SciPy's products without its checks of operands,
         which take as long as a small solve."""
         n, kind = self.columns.shape[0], "csr" if self.by_rows else "csc"
         arrays = self.columns.indptr, self.columns.indices, values
-        y = np.zeros(x.shape, np.result_type(values, x))
+        y = np.zeros(x.shape, x.dtype)
         if x.ndim == 1:
             getattr(_sparsetools, f"{kind}_matvec")(n, n, *arrays, x, y)
         else:
@@ -132,9 +149,7 @@ class Equation:
         return y
 
 
-def longest_row(columns: Columns, by_rows: bool) -> tuple[int, int]:
-    """The largest numbers of entries in a row and in a column of A."""
-    n = columns.shape[0]
-    along = int(np.diff(columns.indptr).max(initial=0))
-    across = int(np.bincount(columns.indices, minlength=n).max(initial=0))
-    return (along, across) if by_rows else (across, along)
+def longest_row(columns: Columns, by_rows: bool) -> int:
+    """The largest number of entries in a row of A, which is a column of `columns` if A is by rows."""
+    indptr, indices = columns.indptr, columns.indices
+    return int(((indptr[1:] - indptr[:-1]) if by_rows else np.bincount(indices, minlength=1)).max())

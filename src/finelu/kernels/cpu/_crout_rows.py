@@ -540,17 +540,19 @@ def _ahead(one, here, nu, columns, values, begin, end):
 
 @compiled
 def _assemble(start, stop, extents, columns, values, indptr, out_columns, out_values, x, words, pages):
-    for k in range(start, stop):
-        first, m = extents[k, 0], indptr[k]
-        count = indptr[k + 1] - m
-        ascending = True
+    for k in range(np.uint64(start), np.uint64(stop)):
+        first, m = np.uint64(extents[k, 0]), np.uint64(indptr[k])
+        count = np.uint64(indptr[k + ONE]) - m
+        ascending, before = True, -1
         for e in range(count):
-            out_columns[m + e] = columns[first + e]
+            j = columns[first + e]
+            out_columns[m + e] = j
             out_values[m + e] = values[first + e]
-            ascending &= e == 0 or columns[first + e - 1] < columns[first + e]
+            ascending &= before < j
+            before = j
         if not ascending:
             for e in range(count):
                 x[np.uint64(columns[first + e])] = values[first + e]
-            sort_by_bitmap(out_columns[m : m + count], np.uint64(count), words, pages)
+            sort_by_bitmap(out_columns[m : m + count], count, words, pages)
             for e in range(count):
                 out_values[m + e] = x[np.uint64(out_columns[m + e])]

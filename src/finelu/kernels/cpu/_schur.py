@@ -41,6 +41,12 @@ class SchurComplement(NamedTuple):
     first_bad: int
 
 
+def empty(A) -> SchurComplement:
+    """S where all rows are pivots."""
+    rows = np.zeros(0, np.int64)
+    return SchurComplement(np.zeros(1, np.int64), A.indices[:0].copy(), A.data[:0].copy(), rows, -1)
+
+
 class Rest(NamedTuple):
     """The remaining rows of A, which are those of S, and the part of U in their columns.
 
@@ -69,10 +75,12 @@ class Terms(NamedTuple):
     work: np.ndarray
 
 
-def remaining_rows(factors, indptr, indices, data) -> Rest:
-    """factors : with `deferred` and `interface`.  indptr, indices, data : U by rows."""
+def remaining_rows(factors, indptr, indices, data) -> Rest | None:
+    """None if there are none.  factors : with `deferred` and `interface`.  indptr, indices, data : U by rows."""
     n = factors.n
     rows = np.flatnonzero((factors.deferred != 0) | (np.arange(n) >= factors.interface)).astype(np.int64)
+    if rows.size == 0:
+        return None
     number = np.full(n, -1, indices.dtype)
     number[rows] = np.arange(rows.size)
     starts = np.zeros(n + 1, np.int64)
@@ -131,8 +139,6 @@ def complement(A, left: Rest, terms: Terms, drop_tol, upper: bool, hermitian: bo
     threads, and the memory before the dropping stays near that of S.
     """
     m, dtype, index = left.rows.size, A.data.dtype, A.indices.dtype
-    if m == 0:
-        return SchurComplement(np.zeros(1, np.int64), A.indices[:0].copy(), A.data[:0].copy(), left.rows, -1)
     unit = dtype.type(0).real.dtype.type(1)
     with np.errstate(over="ignore"):
         drop_tol = unit.dtype.type(drop_tol)

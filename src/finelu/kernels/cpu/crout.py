@@ -33,7 +33,7 @@ from finelu.kernels.cpu._crout_rows import (
     tolerances,
     usable,
 )
-from finelu.kernels.cpu._schur import SchurComplement, add_term, complement, new_terms, remaining_rows
+from finelu.kernels.cpu._schur import SchurComplement, add_term, complement, empty, new_terms, remaining_rows
 from finelu.kernels.cpu.runtime.arrays import grown, hand_over
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.jit import compiled
@@ -228,6 +228,8 @@ def schur_complement(A, factors: CroutFactors, drop_tol, most=None) -> SchurComp
     Cost: a pass over A, L and U, and the multiplications, shared by the threads.
     """
     left = remaining_rows(factors, factors.u_indptr, factors.u_indices, factors.u_data)
+    if left is None:
+        return empty(A)
     columns = factors.l_indptr, factors.l_indices, factors.l_data
     counts = np.bincount(left.number[factors.l_indices] + 1, minlength=left.rows.size + 1)[1:]
     terms = new_terms(counts, A.indices.dtype, A.data.dtype)

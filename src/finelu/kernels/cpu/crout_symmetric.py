@@ -36,7 +36,7 @@ from finelu.kernels.cpu._crout_rows import (
     tolerances,
     usable,
 )
-from finelu.kernels.cpu._schur import SchurComplement, add_term, complement, mirrored, new_terms, remaining_rows
+from finelu.kernels.cpu._schur import SchurComplement, add_term, complement, empty, mirrored, new_terms, remaining_rows
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.arrays import grown, hand_over
 from finelu.kernels.cpu.runtime.halting import halted
@@ -377,6 +377,8 @@ def schur_complement_symmetric(A, factors: SymmetricCroutFactors, drop_tol, herm
         raise ParameterError(f"schur_complement_symmetric: drop_tol={drop_tol!r}; a number >= 0 is needed.")
     hermitian = bool(hermitian)
     left = remaining_rows(factors, factors.indptr, factors.indices, factors.data)
+    if left is None:
+        return empty(A)
     D, counts = (factors.d, factors.e, hermitian), np.zeros(left.rows.size, np.int64)
     _terms_of_rest(left, *D, counts, new_terms(counts, A.indices.dtype, A.data.dtype), False)
     terms = new_terms(counts, A.indices.dtype, A.data.dtype)

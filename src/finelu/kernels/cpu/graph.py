@@ -42,14 +42,15 @@ def block(indptr, indices, data, rows, place):
     that they have in their rows. Cost: two passes over these rows.
     """
     starts = np.empty(rows.size + 1, np.int64)
-    _block_starts(indptr, indices, rows, place, starts)
+    block_starts(indptr, indices, rows, place, starts)
     columns, values = np.empty(starts[-1], indices.dtype), np.empty(starts[-1], data.dtype)
     _block_entries(indptr, indices, data, rows, place, columns, values)
     return starts, columns, values
 
 
 @compiled
-def _block_starts(indptr, indices, rows, place, starts):
+def block_starts(indptr, indices, rows, place, starts):
+    """starts (rows.size + 1,) : out, the indptr of `block`."""
     starts[0] = 0
     for r in range(rows.size):
         found = 0
@@ -70,37 +71,99 @@ def _block_entries(indptr, indices, data, rows, place, columns, values):
                 q += ONE
 
 
-def triangles(lower, d, upper, scaled):
-    """(indptr, indices, data) of L + D + U, or with `scaled` of L + D (I + U), by rows.
+def triangles(lower, d, upper, pivots, place, scaled):
+    """(indptr, indices, data) of L + D + U, or with `scaled` of L + D (I + U), by rows, restricted to some pivots.
 
-    lower, upper : (indptr, indices, data) of L, below the diagonal, and of U, above it, both sorted.  d (n,) : D.
-    Cost: a pass over the entries.
+    lower : (indptr, indices, data) of the columns of L below its diagonal, sorted.  upper : of the rows of U above it.
+    d (n,) : D.  pivots (m,) : ascending.  place (n,) : the number of each in `pivots`, or -1. Cost: two passes over L,
+    and over U.
     """
-    starts, nnz = np.empty(d.size + 1, np.int64), lower[1].size + d.size + upper[1].size
-    columns, values = np.empty(nnz, upper[1].dtype), np.empty(nnz, d.dtype)
-    _triangles(*lower, d, *upper, scaled, starts, columns, values)
+    starts = np.zeros(pivots.size + 1, np.int64)
+    _triangle_starts(*lower[:2], *upper[:2], pivots, place, starts)
+    columns, values = np.empty(starts[-1], upper[1].dtype), np.empty(starts[-1], d.dtype)
+    _triangles(*lower, d, *upper, pivots, place, scaled, starts, columns, values)
     return starts, columns, values
 
 
 @compiled
-def _triangles(l_starts, l_columns, lower, d, u_starts, u_columns, upper, scaled, starts, columns, values):
+def _triangle_starts(l_indptr, l_indices, u_indptr, u_indices, pivots, place, starts):
+    """starts (m + 1,) : zeros; out."""
+    for r in range(np.uint64(pivots.size)):
+        k = np.uint64(pivots[r])
+        found = 1
+        for p in range(np.uint64(u_indptr[k]), np.uint64(u_indptr[k + ONE])):
+            found += place[np.uint64(u_indices[p])] >= 0
+        starts[r + ONE] += found
+        for p in range(np.uint64(l_indptr[k]), np.uint64(l_indptr[k + ONE])):
+            i = place[np.uint64(l_indices[p])]
+            if i >= 0:
+                starts[np.uint64(i) + ONE] += 1
+    for r in range(pivots.size):
+        starts[r + 1] += starts[r]
+
+
+@compiled
+def _triangles(
+    l_indptr, l_indices, lower, d, u_indptr, u_indices, upper, pivots, place, scaled, starts, columns, values
+):
     one = d.dtype.type(1)
-    q = np.uint64(0)
-    for i in range(d.size):
-        starts[i] = q
-        for p in range(np.uint64(l_starts[i]), np.uint64(l_starts[i + 1])):
-            columns[q] = l_columns[p]
-            values[q] = lower[p]
-            q += ONE
-        columns[q] = i
-        values[q] = d[i]
+    after = starts[:-1].copy()  # the next place of each row
+    for c in range(np.uint64(pivots.size)):
+        k = np.uint64(pivots[c])
+        for p in range(np.uint64(l_indptr[k]), np.uint64(l_indptr[k + ONE])):
+            i = place[np.uint64(l_indices[p])]
+            if i >= 0:
+                q = np.uint64(after[np.uint64(i)])
+                columns[q] = c
+                values[q] = lower[p]
+                after[np.uint64(i)] += 1
+    for r in range(np.uint64(pivots.size)):
+        k, q = np.uint64(pivots[r]), np.uint64(after[r])
+        columns[q] = r
+        values[q] = d[k]
         q += ONE
-        scale = d[i] if scaled else one
-        for p in range(np.uint64(u_starts[i]), np.uint64(u_starts[i + 1])):
-            columns[q] = u_columns[p]
-            values[q] = scale * upper[p]
-            q += ONE
-    starts[d.size] = q
+        scale = d[k] if scaled else one
+        for p in range(np.uint64(u_indptr[k]), np.uint64(u_indptr[k + ONE])):
+            j = place[np.uint64(u_indices[p])]
+            if j >= 0:
+                columns[q] = j
+                values[q] = scale * upper[p]
+                q += ONE
+
+
+def transposed_places(begin, end, indices):
+    """(indptr, rows, places) of the transpose of a part of a square matrix, sorted by rows: places of the entries.
+
+    begin, end (n,) : row i of the part has the entries begin[i]..end[i] - 1 of `indices`. All of the type of `indices`.
+    Cost: two passes over the entries.
+    """
+    starts = np.zeros(begin.size + 1, indices.dtype)
+    _transposed_starts(begin, end, indices, starts)
+    rows, places = (np.empty(starts[-1], indices.dtype) for _ in range(2))
+    _transposed_places(begin, end, indices, starts[:-1].copy(), rows, places)
+    return starts, rows, places
+
+
+@compiled
+def _transposed_starts(begin, end, indices, starts):
+    n = begin.size
+    for i in range(n):
+        for p in range(np.uint64(begin[i]), np.uint64(end[i])):
+            starts[np.uint64(indices[p]) + ONE] += 1
+    for j in range(n):
+        starts[j + 1] += starts[j]
+
+
+@compiled
+def _transposed_places(begin, end, indices, after, rows, places):
+    """after (n,) : the next place of each row of the transpose."""
+    for i in range(begin.size):
+        for p in range(np.uint64(begin[i]), np.uint64(end[i])):
+            j = np.uint64(indices[p])
+            q = np.uint64(after[j])
+            rows[q] = i
+            places[q] = p
+            after[j] += 1
 
 
 @compiled

@@ -151,10 +151,10 @@ def mirrored(indptr, indices, data, diag):
     root, sizes, counts = np.empty(n), np.zeros((count, 5)), np.zeros((count, 3), np.int64)
     run_items(_roots, count, items, pattern[0], data, diag, root)
     run_items(_below, count, items, *pattern, data, diag, root, sizes, counts)
-    on_diagonal, paired, above = counts.sum(axis=0).tolist()
+    on_diagonal, paired, above = (counts[0] if count == 1 else counts.sum(axis=0)).tolist()
     if paired < above:  # as many entries above the diagonal as below have a partner
         run_items(_alone_above, count, items, *pattern, data, root, sizes)
-    return *sizes.max(axis=0, initial=0.0).tolist(), on_diagonal + 2 * paired
+    return *(sizes[0] if count == 1 else sizes.max(axis=0, initial=0.0)).tolist(), on_diagonal + 2 * paired
 
 
 @by_items

@@ -31,21 +31,46 @@ def block(indptr, indices, data, rows, place):
     return starts, np.array(columns, indices.dtype), np.array([data[p] for p in places], data.dtype)
 
 
-def triangles(lower, d, upper, scaled):
-    """(indptr, indices, data) of L + D + U, or with `scaled` of L + D (I + U), by rows; indptr is int64."""
+def block_starts(indptr, indices, rows, place, starts):
+    """starts (rows.size + 1,) : out, the indptr of `block`."""
+    starts[:] = block(indptr, indices, indices, rows, place)[0]
 
-    def row(part, i):
+
+def triangles(lower, d, upper, pivots, place, scaled):
+    """(indptr, indices, data) of L + D + U, or with `scaled` of L + D (I + U), by rows, restricted to some pivots.
+
+    lower : (indptr, indices, data) of the columns of L below its diagonal, sorted.  upper : of the rows of U above it.
+    d (n,) : D.  pivots (m,) : ascending.  place (n,) : the number of each in `pivots`, or -1. indptr is int64.
+    """
+
+    def entries(part, k):
         indptr, indices, data = part
-        return [(indices[p], data[p]) for p in range(indptr[i], indptr[i + 1])]
+        return [(int(place[indices[p]]), data[p]) for p in range(indptr[k], indptr[k + 1]) if place[indices[p]] >= 0]
 
     one = d.dtype.type(1)
-    rows = [
-        [*row(lower, i), (i, pivot), *((j, (pivot if scaled else one) * v) for j, v in row(upper, i))]
-        for i, pivot in enumerate(d)
-    ]
+    rows = [[] for _ in pivots]
+    for c, k in enumerate(pivots):
+        for i, v in entries(lower, k):
+            rows[i].append((c, v))
+    for r, k in enumerate(pivots):
+        rows[r] += [(r, d[k]), *((j, (d[k] if scaled else one) * v) for j, v in entries(upper, k))]
     starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    columns, values = ([entry[part] for entries in rows for entry in entries] for part in (0, 1))
+    columns, values = ([entry[part] for row in rows for entry in row] for part in (0, 1))
     return starts, np.array(columns, upper[1].dtype), np.array(values, d.dtype)
+
+
+def transposed_places(begin, end, indices):
+    """(indptr, rows, places) of the transpose of a part of a square matrix, sorted by rows: places of the entries.
+
+    begin, end (n,) : row i of the part has the entries begin[i]..end[i] - 1 of `indices`. All of the type of `indices`.
+    """
+    columns = [[] for _ in begin]
+    for i in range(len(begin)):
+        for p in range(begin[i], end[i]):
+            columns[indices[p]].append((i, p))
+    starts = np.cumsum([0, *map(len, columns)])
+    rows, places = ([entry[part] for column in columns for entry in column] for part in (0, 1))
+    return tuple(np.array(x, indices.dtype) for x in (starts, rows, places))
 
 
 def arranged_columns(indptr, indices, data, rows, columns, row_scale, column_scale, starts, places, values):

@@ -30,7 +30,7 @@ QUICK, QUICK_ENTRIES = 2000, 30_000  # rows and entries up to which columns alon
 TINY = 400  # rows up to which SuperLU orders by itself, as a count takes longer
 KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time than SuperLU does
 LDL_WORK = 1e4  # flops a row of L and U, from which on feral takes less time than SuperLU does
-PARDISO_WORK, SYMMETRIC_WORK = 2e4, 1e3  # likewise of PARDISO, and where A is symmetric, so that it works on a half
+PARDISO_WORK, SYMMETRIC_WORK = 2e4, 2e3  # likewise of PARDISO, and where A is symmetric, so that it works on a half
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
 FERAL_ORDERINGS = {"auto": "auto", "amd": "amd", "nd": "metis"}
 PARDISO_ORDERINGS = {"auto": pardiso.DISSECTION, "mmd": pardiso.MINIMUM_DEGREE, "nd": pardiso.DISSECTION}
@@ -80,10 +80,11 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
     start = perf_counter()
     require_indices(recipe, "A", A.nnz)
     if recipe.backend == "auto" and recipe.ordering == "auto" and recipe.matching is None and not recipe.shift:
-        found, job = _by_library_if_better(A, job)
+        symmetric = (A.n > TINY or job is not None) and is_mirrored(A)  # of few rows nothing depends on it
+        found, job = _by_library_if_better(A, job, symmetric)
         if found is not None:
             return found
-    plain = _plain(A)
+    plain = _arranged(A)
     if recipe.backend == "feral":
         columns = columns_of(recipe, plain, A)
         ldl = feral.LDL(columns, _of_feral(recipe))
@@ -150,18 +151,18 @@ def _by_klu(recipe: Any, columns: Columns, A: CSR, fill: Fill | None) -> klu.KLU
 
 
 def _by_library_if_better(
-    A: CSR, job: OrderingJob | None, *, light: bool = False
+    A: CSR, job: OrderingJob | None, symmetric: bool, *, light: bool = False
 ) -> tuple[Analysis | None, OrderingJob | None]:
     """The analysis by the library that is expected to take less time than SuperLU, or None; and the job of an order.
 
+    symmetric : whether A is Hermitian up to rounding.
     light : whether to try KLU only.
     """
     start = perf_counter()
 
     def analysis(library: Library) -> Analysis:
-        return Analysis(plain, False, fill, perf_counter() - start, library, columns=columns)
+        return Analysis(arranged, False, fill, perf_counter() - start, library, columns=columns)
 
-    symmetric = is_mirrored(A)
     real = symmetric and A.dtype.kind != "c"
     wanted = A.n > TINY and (symmetric or not needs_matching(A))  # whether PARDISO or feral may be used
     if job is None and symmetric and wanted and may_be_by_blocks(A, symmetric=symmetric, real=real):
@@ -170,9 +171,9 @@ def _by_library_if_better(
     wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
     if klu.nbklu() is not None and _fits_klu(A, fill, symmetric=symmetric, wanted=job is not None and wanted):
         try:
-            plain = _plain(A)
-            columns = plain.by_columns(A)
-            found = klu.KLU(columns, klu.AMD)
+            arranged = _arranged(A, job.found()[1] if job else None)
+            columns = arranged.by_columns(A)
+            found = klu.KLU(columns, klu.GIVEN if job else klu.AMD, fill)
         except (FineluError, MemoryError):  # SuperLU reports the error, or needs less
             return None, job
         fill = found.expected
@@ -185,8 +186,8 @@ def _by_library_if_better(
     _, order, fill = job.found()
     if not may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill):
         return None, job
-    plain = _plain(A)
-    columns = plain.by_columns(A)
+    arranged = _arranged(A)
+    columns = arranged.by_columns(A)
     if pardiso.mkl() is None:
         return analysis(feral.LDL(columns, "auto")), job
     if job.is_long:
@@ -204,13 +205,13 @@ def light_by_klu(A: CSR) -> Analysis | None:
     if klu.nbklu() is None or A.nnz > SHORT * A.n:
         return None
     known = prepared(A)
-    found = None if is_mirrored(known.matrix) else _by_library_if_better(known.matrix, None, light=True)[0]
+    found = None if is_mirrored(known.matrix) else _by_library_if_better(known.matrix, None, False, light=True)[0]
     return found and replace(found, prepared=known)
 
 
-def _plain(A: CSR) -> Arrangement:
-    """A's own order without scaling."""
-    rows, ones = np.arange(A.n), np.ones(A.n, A.data.real.dtype)
+def _arranged(A: CSR, order: np.ndarray | None = None) -> Arrangement:
+    """Rows and columns by `order`, or in A's own order, without scaling."""
+    rows, ones = np.arange(A.n) if order is None else order, np.ones(A.n, A.data.real.dtype)
     return Arrangement(rows, rows, ones, ones)
 
 

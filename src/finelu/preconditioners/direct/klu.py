@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,15 @@ from finelu import deadline
 from finelu.errors import FineluError, OutOfTime, SingularMatrix
 from finelu.factors import Columns
 from finelu.ordering import Fill
-from finelu.preconditioners.direct.library import PIVOT, Library, installed, required
+from finelu.preconditioners.direct.library import PIVOT, Library, Spare, installed, required
 from finelu.recent import RECENT
 
 KLU_RATE = 2e9  # flops a second that KLU reaches where it is fast: many matrices take up to four times as long
 KLU_ENTRY = 200.0  # flops that take as long, at this rate, as KLU takes to analyse an entry
 AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the order that the columns have
+WORTH = 5_000  # entries of factors from which on their pivots are tried again, which takes some tens of microseconds
+STANDS = (1 - 1e-12) / PIVOT  # of L, up to which all its diagonal pivots surely stand, however L was rounded
+ENTRY = 24  # bytes that an entry of factors takes at most: a value, a row, and room that KLU leaves
 SYMBOLIC = 32  # bytes of an analysis a row: four permutations and estimates of 4 and 8 bytes
 NO_SCALE = 0  # of KLU: rows divided by their largest entries would let it take pivots that are small in their columns
 
@@ -31,17 +34,33 @@ def nbklu() -> Any:
 
 
 class _Analysis:
-    """KLU's analysis of a pattern, which the factors of several matrices may share; freed with the last of them."""
+    """KLU's analysis of a pattern, which the factors of several matrices may share; freed with the last of them.
+
+    spare : a solver with factors of this pattern that are used no more, or None.
+    """
 
     def __init__(self, solver: Any):
         self.solver = solver
+        self.spare: Spare | None = None
         weakref.finalize(self, solver.close).atexit = False
 
 
-def _freed(solver: Any, analysis: _Analysis) -> None:
-    """Free the factors of a solver, but not the analysis, which was held until now."""
+def _free(solver: Any) -> None:
+    """Free the factors of a solver, but not the analysis."""
     solver.symbolic = None
     solver.close()
+
+
+def _given_back(solver: Any, analysis: _Analysis, kind: tuple[Any, ...]) -> None:
+    """Keep factors that are used no more for the next matrix with their pattern, if these can be of use; the analysis
+    was held until now."""
+    found = solver.numeric
+    entries = 0 if found is None or solver.common.noffdiag else int(found.lnz + found.unz + found.nzoff)
+    if entries < WORTH:
+        _free(solver)
+        return
+    analysis.spare = Spare(solver, partial(_free, solver))
+    RECENT.keep(kind, solver.Ap, solver.Ai, analysis, SYMBOLIC * solver.n + ENTRY * entries)
 
 
 class KLU(Library):
@@ -50,6 +69,9 @@ class KLU(Library):
     It computes in double precision. A call of KLU blocks all other threads, and can be neither ended nor abandoned. So
     a Ctrl-C takes effect after the call, and a call does not begin if it is expected to take longer than the caller's
     remaining time.
+    Factors of earlier values, if all their pivots are on the diagonal, are computed anew with the same pivots, in about
+    half the time. If L then shows that KLU would have chosen these pivots, the bits are those of a factorization from
+    the beginning; else that follows.
     T. A. Davis, E. Palamadai Natarajan: Algorithm 907: KLU, a direct sparse solver for circuit simulation problems,
     2010.
     """
@@ -69,14 +91,18 @@ class KLU(Library):
         if KLU_ENTRY * columns.nnz > KLU_RATE * deadline.remaining():
             raise OutOfTime
         super().__init__(columns)
-        n, kind = columns.shape[0], ("klu", ordering)
+        n, kind = columns.shape[0], ("klu", ordering, self._complex)
         analysis = RECENT.get(kind, *self._pattern)
         if analysis is None:
             analysis = RECENT.keep(kind, *self._pattern, self._analysed(n, ordering), SYMBOLIC * n)
-        solver = self._solver = self._new(ordering)
-        solver.n, solver.symbolic = n, analysis.solver.symbolic
-        solver.Ap, solver.Ai = (np.ascontiguousarray(v, np.int32) for v in self._pattern)
-        weakref.finalize(self, _freed, solver, analysis).atexit = False
+        spare = analysis.spare
+        solver = None if spare is None else spare.take()
+        if solver is None:
+            solver = self._new(ordering)
+            solver.n, solver.symbolic = n, analysis.solver.symbolic
+            solver.Ap, solver.Ai = (np.ascontiguousarray(v, np.int32) for v in self._pattern)
+        self._solver = solver
+        weakref.finalize(self, _given_back, solver, analysis, kind).atexit = False
         self._turns = threading.Lock()  # a solve uses memory of the factors, so solves take turns
         found = solver.symbolic
         if ordering != GIVEN and found.structural_rank < n:  # KLU does not set the rank with a given order
@@ -110,10 +136,24 @@ class KLU(Library):
         if not self.has_time:
             raise OutOfTime
         with self._turns:
-            self._called(self._solver, "numeric", singular, self._solver.factor, values)
+            if not self._has_same_pivots(values):
+                self._called(self._solver, "numeric", singular, self._solver.factor, values)
         numeric = self._solver.numeric
         self.nnz = int(numeric.lnz + numeric.unz + numeric.nzoff) - columns.shape[0]
         return self
+
+    def _has_same_pivots(self, values: Any) -> bool:
+        """Whether there are factors of earlier values whose pivots KLU would choose again; then they are those of these
+        values now."""
+        solver = self._solver
+        found = solver.numeric
+        if found is None or solver.common.noffdiag or found.lnz + found.unz + found.nzoff < WORTH:
+            return False
+        try:
+            solver.refactor(values)
+        except self._library.KLUException:
+            return False
+        return bool(abs(solver.extract()["Lx"]).max() <= STANDS)
 
     def _called(self, solver: Any, made: str, singular: Callable[[], str], function: Any, *arguments: Any) -> None:
         """Call nbklu.

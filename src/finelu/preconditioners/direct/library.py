@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -86,6 +87,20 @@ class RefinedFactors(Factors):
         if trans == "H" and r.dtype.kind == "c":
             return subtract(self._transposed, x.conj(), r.conj()).conj()
         return subtract(self._transposed, x, r)
+
+
+class Spare:
+    """A state of a library that no factors use any more, for the next ones: `take` gives it to one caller. It is freed
+    if no caller takes it, when this object is gone."""
+
+    def __init__(self, state: Any, free: Callable[[], None]):
+        self._state = state
+        self._freed = weakref.finalize(self, free)
+        self._freed.atexit = False
+
+    def take(self) -> Any:
+        """The state, None if another caller has it."""
+        return self._state if self._freed.detach() else None
 
 
 def required(library: Any, backend: str, needs: str, extra: str) -> Any:

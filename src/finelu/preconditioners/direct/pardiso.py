@@ -21,13 +21,14 @@ from finelu.device import free_memory
 from finelu.errors import FineluError, SingularMatrix
 from finelu.factors import Columns
 from finelu.foreign import leavable
-from finelu.preconditioners.direct.library import LONG_ENTRIES, Library, installed, required
+from finelu.preconditioners.direct.library import LONG_ENTRIES, Library, Spare, installed, required
+from finelu.recent import RECENT
 from finelu.threads import get_num_threads
 
 MINIMUM_DEGREE, DISSECTION = 0, 3  # orderings of PARDISO, the second by all threads
 DEFINITE, INDEFINITE, GENERAL = 2, -2, 11  # its kinds of real matrices
 OF_COMPLEX = {DEFINITE: 4, INDEFINITE: -4, GENERAL: 13}
-ANALYSE_AND_FACTOR, FACTOR, SOLVE, FREE = 12, 22, 33, -1  # its phases
+ANALYSE_AND_FACTOR, FACTOR, SOLVE, FREE_FACTORS, FREE = 12, 22, 33, 0, -1  # its phases
 NO_MEMORY = (-2, -8, -9)  # its errors
 ZERO_PIVOT = (-4, -6, -7)  # its errors where A is singular
 ERRORS = {
@@ -90,6 +91,8 @@ class Pardiso(Library):
     It computes in double precision. Unless A turns out to be definite, A is scaled, and a matching brings its large
     entries next to the diagonal. With a given order this is done only if pivots are too small without it. A pivot that
     is too small is replaced by a larger one: `replaced` counts them.
+    An analysis without scaling and matching depends on the pattern alone. It is kept in `RECENT` once its factors are
+    gone, and the next matrix with this pattern takes it: its factors have the same bits as after a new analysis.
     """
 
     name = "pardiso"
@@ -108,24 +111,30 @@ class Pardiso(Library):
         order = None if order is None else order.astype(np.int32)
         super().__init__(columns, ordering, symmetric, order, work)
         self.symmetric = symmetric
-        rows = _triangle(columns) if symmetric else _by_rows(columns)
-        self._gaps = np.flatnonzero(rows.data == 0)
-        self._places = np.maximum(rows.data - 1, 0).astype(columns.indices.dtype)  # where A holds the entries
-        dtype = np.dtype(np.complex128 if self._complex else np.float64)
-        alone = rows.nnz <= LONG_ENTRIES if work is None else work <= ALONE_WORK
-        self._called = _Called(rows, dtype, ordering, order, alone=alone)
-        self._freed = weakref.finalize(self, self._called.free)
+        kind = "pardiso", ordering, symmetric, self._complex, work, get_num_threads()
+        spare: Spare | None = RECENT.get(kind, *self._pattern)
+        called = None if spare is None else spare.take()
+        if called is not None and not called.is_in(order):
+            called.free()
+            called = None
+        if called is None:
+            rows = _triangle(columns) if symmetric else _by_rows(columns)
+            alone = rows.nnz <= LONG_ENTRIES if work is None else work <= ALONE_WORK
+            called = _Called(rows, np.complex128 if self._complex else np.float64, ordering, order, alone=alone)
+        self._called, self._begun = called, False
+        self._freed = weakref.finalize(self, _given_back, called, kind, self._pattern)
         self._freed.atexit = False
-        self._long = rows.nnz > LONG_ENTRIES
+        self._long = called.values.size > LONG_ENTRIES
         self._turns = threading.Lock()  # a call keeps its state in memory of the factors, so calls take turns
 
     def factor(self, columns: Columns, singular: Callable[[], str]) -> Pardiso:
         """Factor a matrix of the analysed pattern.  singular : gives the text of the error."""
-        values = columns.data[self._places]
-        values[self._gaps] = 0
+        values = columns.data[self._called.places]
+        values[self._called.gaps] = 0
         with self._turns:
             self._called.values[:] = values.conj() if self.symmetric else values  # columns below are rows above
             kinds = [OF_COMPLEX[kind] if self._complex else kind for kind in self._kinds(columns)]
+            self._begun = True
             made = leavable(self._called.factored_as, kinds, freed=self._freed) if self._long else None
             if not (self._called.factored_as(kinds) if made is None else made):
                 raise SingularMatrix(singular())
@@ -136,7 +145,7 @@ class Pardiso(Library):
         """The kinds of matrix that A may be, in the order in which they are tried."""
         if not self.symmetric:
             return (GENERAL,)
-        was_indefinite = self._called.kind in (INDEFINITE, OF_COMPLEX[INDEFINITE])
+        was_indefinite = self._begun and self._called.kind in (INDEFINITE, OF_COMPLEX[INDEFINITE])
         may_be_definite = not was_indefinite and bool((columns.tosparse().diagonal().real > 0).all())
         return (DEFINITE, INDEFINITE) if may_be_definite else (INDEFINITE,)
 
@@ -153,13 +162,16 @@ class Pardiso(Library):
 class _Called:
     """PARDISO's state for one pattern, and the calls of PARDISO."""
 
-    def __init__(self, rows: sp.csr_matrix, dtype: np.dtype, ordering: int, order: Any, *, alone: bool):
-        """alone : whether MKL works on one thread.
+    def __init__(self, rows: sp.csr_matrix, dtype: Any, ordering: int, order: Any, *, alone: bool):
+        """rows : the pattern by rows, as `_by_rows` and `_triangle` give it.
+        alone : whether MKL works on one thread.
 
         The number of threads stays from an analysis on: MKL ends the process if later calls have fewer.
         """
-        self._alone, self._count = alone, 1
+        self._mkl, self._alone, self._count = mkl(), alone, 1
         self.values, self._ordering, self._order = np.empty(rows.nnz, dtype), ordering, order
+        self.gaps = np.flatnonzero(rows.data == 0)
+        self.places = np.maximum(rows.data - 1, 0).astype(np.int32)  # where A holds the entries
         self._starts, self._indices = rows.indptr.astype(np.int32), rows.indices.astype(np.int32)
         self._handle, self._parameters, self.kind = np.zeros(64, np.int64), np.zeros(64, np.int32), 0
 
@@ -170,6 +182,21 @@ class _Called:
     @property
     def replaced(self) -> int:
         return int(self._parameters[13])
+
+    def is_in(self, order: Any) -> bool:
+        """Whether the analysis is of this order, or of PARDISO's own for None."""
+        return self._order is None if order is None else np.array_equal(self._order, order)
+
+    def without_factors(self) -> int:
+        """Free the factors. The analysis is kept if it would be the same for other values, and freed if not. Returns
+        the bytes that are kept."""
+        definite = self.kind in (DEFINITE, OF_COMPLEX[DEFINITE])
+        of_pattern = definite or (self._parameters[4] and not self._parameters[10])  # a given order, without scaling
+        if not self.kind or not of_pattern or self._call(FREE_FACTORS):
+            self.free()
+            return 0
+        own = self.values, self.gaps, self.places, self._starts, self._indices, self._handle, self._parameters
+        return 1024 * int(self._parameters[15]) + sum(array.nbytes for array in own)
 
     def factored_as(self, kinds: list[int]) -> bool:
         """Factor as the first of these kinds that is possible, and return whether one was; see `factor`."""
@@ -182,7 +209,10 @@ class _Called:
         """
         made = False
         try:
-            made = (kind == self.kind and self._made(FACTOR) and not self.replaced) or self._anew(kind)
+            if kind == self.kind and kind in (DEFINITE, OF_COMPLEX[DEFINITE]):  # a new analysis would be the same
+                made = self._made(FACTOR)
+            else:
+                made = (kind == self.kind and self._made(FACTOR) and not self.replaced) or self._anew(kind)
         finally:
             if not made:  # an incomplete state is useless
                 self.free()
@@ -253,15 +283,21 @@ class _Called:
         kind, what = ctypes.c_int32(self.kind), ctypes.c_int32(phase)
         A = (_at(array) for array in (self.values, self._starts, self._indices))
         by = ctypes.byref
-        with _threads(self._count):
+        with _threads(self._mkl, self._count):
             order = _at(self._order if self._parameters[4] else None)
-            pardiso = mkl()["pardiso"]  # an object of its own: pypardiso may have set the types of `.pardiso`
+            pardiso = self._mkl["pardiso"]  # an object of its own: pypardiso may have set the types of `.pardiso`
             pardiso.restype = None
             pardiso(
                 _at(self._handle), by(one), by(one), by(kind), by(what), by(n), *A, order, by(columns),
                 _at(self._parameters), by(silent), _at(b), _at(x), by(error),
             )  # fmt: skip
         return error.value
+
+
+def _given_back(called: _Called, kind: tuple[Any, ...], pattern: tuple[Any, Any]) -> None:
+    """Keep an analysis whose factors are gone for the next matrix with this pattern, if it can be of use."""
+    if size := called.without_factors():
+        RECENT.keep(kind, *pattern, Spare(called, called.free), size)
 
 
 def _gave_up(error: int) -> FineluError:
@@ -273,9 +309,9 @@ def _gave_up(error: int) -> FineluError:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Let MKL use `count` threads. They do not spin for more work, which would occupy cores."""
-    library, openmp = mkl(), _openmp()
+def _threads(library: Any, count: int) -> Iterator[None]:
+    """Let MKL, the library, use `count` threads. They do not spin for more work, which would occupy cores."""
+    openmp = _openmp()
     threads = library.MKL_Set_Num_Threads_Local(count)
     waits = openmp.kmp_get_blocktime() if openmp else 0
     try:

@@ -90,6 +90,10 @@ class SparseLU(Recipe):
     precision: str | None = None
     deterministic: bool = False
 
+    @property
+    def complete(self) -> bool:
+        return self.shift == 0
+
     def factor(self, A: Any) -> SparseLUFactors | cudss.CudssFactors:
         """Factor A (n, n), any matrix that `finelu.as_csr` accepts; its diagonal may have gaps. A is not written.
 

@@ -20,7 +20,7 @@ from finelu.errors import (
     UnstableFactors,
     ZeroPivot,
 )
-from finelu.factors.base import USELESS, Factors, reduction, trial_residual, unstable
+from finelu.factors.base import USELESS, Factors, Trial, reduction, trial, unstable
 from finelu.factors.recorded import Applications
 from finelu.factors.report import Report
 from finelu.kernels import kernels_for
@@ -38,9 +38,10 @@ from finelu.preconditioners.multilevel.dense import (
 from finelu.preconditioners.multilevel.level import SCHUR_TOL, DenseRest, Level, factored
 from finelu.preconditioners.multilevel.order import Order, advice, definite_scale, kind_of, order_of, transposed
 from finelu.preconditioners.multilevel.settings import Settings
-from finelu.preconditioners.multilevel.variants import Complete, Variant, complete_of, variants_of
+from finelu.preconditioners.multilevel.variants import COMPLETE, Complete, Variant, complete_of, variants_of
 from finelu.preconditioners.recipe import on_host, shifted
 from finelu.scaling import require_matching
+from finelu.triangular import DEFAULT_SWEEPS
 
 SINGULAR = 100.0  # rounding errors: a pivot, or rcond, below it: A may be singular
 
@@ -113,6 +114,12 @@ class MultilevelFactors(Factors):
         super().__setstate__(state)
         self._recorded = Applications()
 
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was dropped, with limits that keep all or in a single dense level, and D was not replaced."""
+        keeps_all = self._variant.limits == COMPLETE or not self._levels
+        return keeps_all and not (self.recipe.shift or self._absolute or self.recipe.triangular in DEFAULT_SWEEPS)
+
     def _refresh(self, A: CSR) -> None:
         """Levels made as the last ones; if those were complete and A has none such, as `factor` makes them."""
         begin, tried = perf_counter(), self._variant
@@ -145,8 +152,8 @@ class MultilevelFactors(Factors):
         except DenseRest as error:
             waiting, what = [tried, *waiting], f"{tried} there are no factors: {error}"
         else:
-            size, finite = trial_residual(A, lambda v: self._solve(v, "N", 0))
-            slow = self._left(A, waiting, size)
+            found = trial(A, lambda v: self._solve(v, "N", 0))
+            size, finite, slow = found.size, found.finite, self._left(A, waiting, found)
             what = f"{tried} ||A M^-1 v - v|| was {size:.1e} ||v|| for a random v = A y"
             what += f"; {STEPS} steps of GMRES left {slow:.0e} of a residual" if slow > ENOUGH else ""
         if (slow > ENOUGH or not finite) and (complete := self._cheaper(A)) is not None:
@@ -168,16 +175,16 @@ class MultilevelFactors(Factors):
                     room = entries * (A.dtype.itemsize + A.indices.dtype.itemsize)
                     require_room("factors with a smaller drop_tol", room, np.empty(0), "set drop_tol")
                 self._make(A)
-                found, found_finite = trial_residual(A, lambda v: self._solve(v, "N", 0))
-                found_slow = reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
+                found = trial(A, lambda v: self._solve(v, "N", 0))
+                found_slow = self._reduction(A, found)
             except OutOfTime:
                 raise
             except (FineluError, ArithmeticError, MemoryError, np.linalg.LinAlgError) as error:
-                found, found_slow, found_finite = np.inf, np.inf, False
+                found, found_slow = Trial(np.inf, False), np.inf
                 other += f"; {variant} there are none: {str(error) or type(error).__name__}"
-            better = (max(found_slow, ENOUGH), found) < (max(slow, ENOUGH), size)
-            if found_finite and (better or not finite):
-                size, slow, finite = found, found_slow, found_finite
+            better = (max(found_slow, ENOUGH), found.size) < (max(slow, ENOUGH), size)
+            if found.finite and (better or not finite):
+                size, slow, finite = found.size, found_slow, found.finite
             else:
                 self.__dict__.update(state)
         if not finite:
@@ -200,12 +207,17 @@ class MultilevelFactors(Factors):
             self._last = {"N": magnitude_of_inverse(self._last["N"])}
             self._absolute, self._recorded = True, Applications()
 
-    def _left(self, A: CSR, variants: list[Variant], size: float) -> float:
-        """`reduction` of these factors where that is of use, since the trial residual was large or another variant has
+    def _left(self, A: CSR, variants: list[Variant], tried: Trial) -> float:
+        """`_reduction` of these factors where that is of use, since the trial residual was large or another variant has
         this matching; else 0."""
-        if size <= USELESS and not any(w != self._variant and w.matching == self._variant.matching for w in variants):
-            return 0.0
-        return reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH)
+        others = any(w != self._variant and w.matching == self._variant.matching for w in variants)
+        return self._reduction(A, tried) if tried.size > USELESS or others else 0.0
+
+    def _reduction(self, A: CSR, tried: Trial) -> float:
+        """`reduction` of these factors, or the trial residual, which bounds it, if that is small enough."""
+        if tried.size <= ENOUGH:
+            return tried.size
+        return reduction(A, lambda v: self._solve(v, "N", 0), STEPS, ENOUGH, tried)
 
     def _order_for(self, variant: Variant) -> Order | None:
         """The order of the first level, if another variant can take it, too."""

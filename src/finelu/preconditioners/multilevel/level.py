@@ -123,8 +123,10 @@ def _require_fewer(
     rows = int(left.sum())
     if rows <= few:
         return
-    lengths = [np.diff(np.append(0, np.cumsum(left[x]))[p]) for p, x in ((l_indptr, l_indices), (u_indptr, u_indices))]
-    products = float(lengths[0] @ lengths[1])
+    starts, every, number = np.empty((2, A.n + 1), np.int64), np.arange(A.n), np.where(left, 0, -1)
+    for indptr, indices, out in zip((l_indptr, u_indptr), (l_indices, u_indices), starts, strict=True):
+        kernels_for(A.data).graph.block_starts(indptr, indices, every, number, out)
+    products = float(np.diff(starts[0]) @ np.diff(starts[1]))
     if products > LEAST_PRODUCTS * A.nnz and 2 * products > work():
         raise DenseRest(rows)
 
@@ -157,22 +159,22 @@ def _of_crout(
     graph = kernels_for(A.data).graph
     inside, across = _places(A.n, pivots), _places(A.n, rest)  # of the columns of B, and of C
     d = made.d[pivots]
-    shape = (d.size, d.size)
     inverse = magnitude = None
     if kind == "general":
         U = made.u_indptr, made.u_indices, made.u_data
         L = made.l_indptr, made.l_indices, made.l_data
-        lower = graph.transposed(*graph.block(*L, pivots, inside))
-        B = _sparse(shape, *graph.triangles(lower, d, graph.block(*U, pivots, inside), True))
+        whole = graph.triangles(L, made.d, U, pivots, inside, True)
     else:
         U = made.indptr, made.indices, made.data
         e = made.e[pivots]
         inverse = inverse_of(d, e, hermitian)
         magnitude = magnitude_of(inverse, e) if definite else None
-        nothing = np.zeros(d.size + 1, np.int64), made.indices[:0], made.data[:0]
-        B = _sparse(shape, *graph.triangles(nothing, np.ones_like(d), graph.block(*U, pivots, inside), False))
-    wide = (pivots.size, rest.size)
-    if low_memory:
+        nothing = np.zeros_like(made.indptr), made.indices[:0], made.data[:0]
+        whole = graph.triangles(nothing, np.ones_like(made.d), U, pivots, inside, False)
+    B, wide = _sparse((d.size, d.size), *whole), (pivots.size, rest.size)
+    if rest.size == 0:
+        F, G = (sp.csr_matrix(shape, dtype=A.dtype) for shape in (wide, wide[::-1]))
+    elif low_memory:
         F = _sparse(wide, *graph.block(A.indptr, A.indices, A.data, pivots, across))
         G = _sparse(wide[::-1], *graph.block(A.indptr, A.indices, A.data, rest, inside))
     else:

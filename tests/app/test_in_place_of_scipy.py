@@ -1,0 +1,423 @@
+"""spsolve, splu, factorized, spsolve_triangular and install: SciPy's conventions, its own tests, the accuracy of a
+direct solve by each way, the kept results, and bad input."""
+
+import inspect
+import threading
+import types
+import warnings
+from pathlib import Path
+
+import client_suites
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+from checks import DTYPES, EMBEDDED, in_dtype, one_line, values
+from scipy.sparse import SparseEfficiencyWarning
+
+import finelu as fl
+from finelu.errors import NotConverged, ParameterError, SingularMatrix, WrongType
+from finelu.interop.scipy import route
+from finelu.interop.scipy.triangular import SingularTriangle
+from finelu.preconditioners.direct import klu
+from finelu.recent import Recent
+
+CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
+CONTAINERS = (sp.csr_array, sp.csc_matrix, sp.coo_array, sp.lil_matrix, np.asarray)
+SIZES = (20, 100, 700)  # by a dense L U; by KLU or SuperLU; by KLU or SparseLU
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(everywhere):
+    everywhere("RECENT", Recent())
+
+
+def system_of(n, dtype="float64", seed=0):
+    """An unsymmetric matrix with rows of other sizes, and gaps and small entries on the diagonal."""
+    rng = np.random.default_rng(seed)
+    A = sp.random(n, n, 4 / n, random_state=rng) + sp.diags(rng.uniform(1, 2, n))
+    A = in_dtype(A, dtype)[np.roll(np.arange(n), 3)]
+    return (sp.diags(2.0 ** rng.integers(-6, 6, n)).astype(dtype) @ A).tocsr().astype(dtype)
+
+
+def roundings(A, x, b):
+    """The largest |b - A x|_i in roundings of (|A| |x| + |b|)_i, in the precision of x."""
+    wide, eps = np.result_type(A.dtype, x.dtype, np.float64), np.finfo(x.dtype).eps
+    A, x, b = A.astype(wide), x.astype(wide), b.astype(wide)
+    return (abs(b - A @ x) / (abs(A) @ abs(x) + abs(b))).max() / eps
+
+
+def quietly(function, *args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SparseEfficiencyWarning)
+        return function(*args, **kwargs)
+
+
+# conventions
+
+
+@pytest.mark.parametrize("name", ["spsolve", "splu", "factorized", "spilu", "spsolve_triangular"])
+def test_signatures_are_those_of_scipy(name):
+    ours, theirs = (
+        {key: p.default for key, p in inspect.signature(getattr(module, name)).parameters.items()}
+        for module in (fl, sla)
+    )
+    assert ours == theirs and list(ours) == list(theirs)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("dtype", [*DTYPES, "int32", "bool", "int8"])
+def test_x_has_the_kind_shape_and_dtype_of_scipys(container, dtype):
+    A = container(sp.identity(30, format="csr").toarray() * 2) if dtype != "bool" else container(np.eye(30))
+    A = A.astype(dtype)
+    b = np.arange(60.0).reshape(30, 2)
+    for given in (b[:, 0], b[:, :1], b, b.astype("float32"), b.astype(int), 1j * b, b.tolist(), np.asmatrix(b)):
+        ours, theirs = quietly(fl.spsolve, A, given), quietly(sla.spsolve, A, given)
+        assert type(ours) is type(theirs) and ours.shape == theirs.shape and ours.dtype == theirs.dtype
+        assert np.allclose(ours, theirs)
+    for given in (sp.csc_array(b), sp.csr_matrix(b), sp.coo_array(b[:, :1])):
+        ours, theirs = quietly(fl.spsolve, A, given), quietly(sla.spsolve, A, given)
+        assert type(ours) is type(theirs) and ours.shape == theirs.shape and ours.dtype == theirs.dtype
+        assert np.allclose(ours.toarray() if sp.issparse(ours) else ours, b if ours.ndim == 2 else b[:, 0], rtol=2)
+        assert not sp.issparse(ours) or ours.nnz == theirs.nnz  # zeros of b stay places without an entry
+
+
+def test_warnings_are_those_of_scipy_and_name_the_line_of_the_call():
+    A, b = system_of(20), np.ones((20, 2))
+    for call in (
+        lambda: fl.spsolve(A.tocoo(), b),
+        lambda: fl.spsolve(A, sp.csr_array(b)),
+        lambda: fl.splu(A.tocoo()),
+        lambda: fl.factorized(A.toarray()),
+        lambda: fl.spsolve_triangular(np.eye(3), np.ones(3)),
+    ):
+        with pytest.warns(SparseEfficiencyWarning) as found:
+            call()
+        assert found[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fl.spsolve(A, b)
+        fl.spsolve(A.tocsc(), sp.csc_array(b))
+        fl.splu(A.tocsc())
+    assert fl.interop.scipy.MatrixRankWarning is sla.MatrixRankWarning and fl.interop.scipy.use_solver is sla.use_solver
+
+
+def test_a_is_not_written_sorted_or_not():
+    A, b = system_of(40), np.ones(40)
+    backwards = np.concatenate([np.arange(end - 1, start - 1, -1) for start, end in zip(A.indptr, A.indptr[1:])])
+    twice = np.repeat(backwards, 2)  # two halves of each entry, in the opposite order
+    S = sp.csr_matrix((A.data[twice] / 2, A.indices[twice], 2 * A.indptr), shape=A.shape)
+    before = S.data.copy(), S.indices.copy(), S.indptr.copy()
+    for call in (fl.spsolve, lambda S, b: fl.splu(S).solve(b)):
+        assert np.allclose(A @ call(S, b), b) and (b == 1).all()
+        assert all((now == then).all() for now, then in zip((S.data, S.indices, S.indptr), before, strict=True))
+
+
+def test_nothing_of_no_rows_or_no_columns():
+    assert fl.spsolve(sp.csc_array((0, 0)), np.ones(0)).shape == (0,)
+    assert fl.spsolve(system_of(20), np.ones((20, 0))).shape == (20, 0)
+
+
+# accuracy by each way
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", ["csr", "csc"])
+def test_x_is_exact_up_to_rounding(n, dtype, form):
+    A = system_of(n, dtype).asformat(form)
+    for shape in (n, (n, 3)):
+        for of_b in ("float64", dtype):
+            b = values(shape, of_b)
+            x = fl.spsolve(A, b)
+            assert x.shape == b.shape and roundings(A, x, b) <= 30
+
+
+@pytest.mark.parametrize("permc_spec", ["NATURAL", "MMD_ATA", "MMD_AT_PLUS_A", "COLAMD"])
+def test_a_permc_spec_is_that_of_superlu(permc_spec, splu_calls):
+    A, b = system_of(100), values(100, "float64")
+    for form in ("csr", "csc"):
+        assert roundings(A, fl.spsolve(A.asformat(form), b, permc_spec=permc_spec), b) <= 30
+    assert [call["permc_spec"] for call in splu_calls] == [permc_spec] * 2
+
+
+@pytest.fixture
+def splu_calls(monkeypatch):
+    """The keywords of all calls of SciPy's splu."""
+    calls, own = [], route.foreign.splu
+
+    def looking(*args, **kwargs):
+        calls.append(kwargs)
+        return own(*args, **kwargs)
+
+    monkeypatch.setattr(route.foreign, "splu", looking)
+    return calls
+
+
+def test_rows_that_differ_in_size_lose_no_digits(monkeypatch):
+    z = np.load(CASES / "devsim_res2.npz") if (CASES / "devsim_res2.npz").exists() else pytest.skip("needs the cases")
+    A = sp.csr_matrix((z["data"], z["indices"], z["indptr"]), shape=z["shape"])
+    b = np.ones(A.shape[0])
+    for dense in (64, 0):
+        monkeypatch.setattr(route, "DENSE", dense)
+        assert roundings(A, fl.spsolve(A, b), b) <= 30
+
+
+def test_bad_factors_are_replaced_by_others(monkeypatch):
+    A, b = system_of(100), values(100, "float64")
+
+    def wrong(*args):
+        x, error = good(*args)
+        return x * 1.5, error * 1e9
+
+    way = "_by_superlu" if klu.nbklu() is None else "_by_klu"
+    good = getattr(route, way)
+    monkeypatch.setattr(route, way, wrong)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert roundings(A, fl.spsolve(A, b), b) <= 30
+    recipe = route._by_recipe
+    monkeypatch.setattr(route, "_by_recipe", lambda *args, **kwargs: (recipe(*args, **kwargs)[0], 1e5))
+    with pytest.warns(sla.MatrixRankWarning, match="100000 roundings in a row; A may be singular") as found:
+        fl.spsolve(A, b)
+    assert found[0].filename == __file__
+
+
+def test_iterations_stand_in_for_factors_that_do_not_fit_and_say_so(monkeypatch):
+    A = fl.gallery.poisson5(30)
+    b = values(900, "float64")
+    for limit in ("QUICK", "SHORT", "ALWAYS_FREE"):
+        monkeypatch.setattr(route, limit, 0)
+    monkeypatch.setattr(route, "free_memory", lambda like: 1000)
+    with pytest.warns(
+        SparseEfficiencyWarning, match=r"iterations? of .* in each row, since complete factors do not fit"
+    ):
+        x = fl.spsolve(A, b)
+    assert roundings(A, x, b) <= 100 * 6
+    solve = route.solve
+    monkeypatch.setattr(route, "solve", lambda *args, **kwargs: solve(*args, **kwargs | {"maxiter": 0}))
+    with pytest.raises(NotConverged, match=r"spsolve, by iterations since .* did not converge"):
+        fl.spsolve(A, b)
+
+
+# the kept results
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("form", ["csr", "csc"])
+def test_kept_results_change_no_bit(n, form):
+    A, b = system_of(n).asformat(form), values(n, "float64")
+    other = A.copy()
+    other.data = A.data * (1 + 1e-3 * values(A.nnz, "float64", 5))
+    first = fl.spsolve(A, b)
+    second, again, last = fl.spsolve(other, b), fl.spsolve(other, b), fl.spsolve(A, b)
+    assert (first == last).all() and (second == again).all() and not (first == second).all()
+    route.RECENT._kept.clear()
+    assert (fl.spsolve(other, b) == second).all()
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_arrays_may_change_in_place(n):
+    A, b = system_of(n), values(n, "float64")
+    fl.spsolve(A, b)
+    A.data *= 3
+    assert roundings(A, fl.spsolve(A, b), b) <= 30
+    A.indices[:] = n - 1 - A.indices
+    A.has_sorted_indices = A.has_canonical_format = False
+    assert roundings(A, fl.spsolve(A, b), b) <= 30
+
+
+@pytest.mark.parametrize("direct_solvers", ["installed"], indirect=True)
+def test_a_pattern_is_analysed_once_and_a_matrix_is_factored_once(monkeypatch):
+    if klu.nbklu() is None:
+        pytest.skip("needs nbklu")
+    done = []
+    for name in ("_analysed", "factor"):
+        own = getattr(klu.KLU, name)
+        monkeypatch.setattr(klu.KLU, name, lambda *args, own=own, name=name: (done.append(name), own(*args))[1])
+    A, b = system_of(100), values(100, "float64")
+    for scale in (1.0, 2.0, 2.0, 2.0):
+        fl.spsolve(A * scale, b)
+    assert done == ["_analysed", "factor", "factor"]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_threads_share_what_is_kept(n):
+    A, b, wrong = system_of(n), values(n, "float64"), []
+    expected = {scale: fl.spsolve(A * scale, b) for scale in (1.0, 2.0, 3.0, 4.0)}
+
+    def work(scale):
+        for _ in range(20):
+            if not (fl.spsolve(A * scale, b) == expected[scale]).all():
+                wrong.append(scale)
+
+    threads = [threading.Thread(target=work, args=(scale,)) for scale in expected]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# singular
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("kind", ["empty row", "zero", "NaN", "Inf"])
+def test_a_singular_a_gives_nan_and_a_warning(n, kind):
+    A = system_of(n).tolil()
+    A[3] = 0
+    if kind != "empty row":
+        A[3, 5] = {"zero": 1.0, "NaN": np.nan, "Inf": np.inf}[kind]
+    A = A.tocsr()
+    if kind == "zero":
+        A.data[A.indptr[3]] = 0.0
+    with pytest.warns(sla.MatrixRankWarning, match="Matrix is exactly singular") as found:
+        x = fl.spsolve(A, np.ones((n, 2)))
+    assert x.shape == (n, 2) and np.isnan(x).all() and found[0].filename == __file__
+    with pytest.raises(SingularMatrix, match="Factor is exactly singular"):
+        fl.spsolve(A, sp.csc_array(np.ones((n, 2))))
+    for function in (fl.splu, fl.factorized):
+        with pytest.raises(RuntimeError, match="Factor is exactly singular") as error:
+            function(A)
+        one_line(error)
+
+
+def test_what_is_not_finite_in_b_is_so_in_x():
+    A = system_of(100)
+    b = np.ones((100, 2))
+    b[7, 1] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isnan(fl.spsolve(A, b)[:, 1]).any()
+
+
+# bad input
+
+
+A = system_of(20)
+BAD = {
+    "not square": (lambda: fl.spsolve(A[:, :4], np.ones(20)), ValueError, r"matrix must be square \(has shape"),
+    "factor not square": (lambda: fl.splu(A[:, :4]), ValueError, "can only factor square matrices"),
+    "other rows": (lambda: fl.spsolve(A, np.ones(4)), ValueError, r"dimension mismatch \(\(20, 20\) - 4\)"),
+    "three dimensions": (lambda: fl.spsolve(A, np.ones((20, 2, 2))), ValueError, r"b has shape \(20, 2, 2\)"),
+    "a number": (lambda: fl.spsolve(A, 1.0), ValueError, r"b has shape \(\)"),
+    "text": (lambda: fl.spsolve(A, ["a"] * 20), TypeError, "b has dtype <U1"),
+    "long doubles": (lambda: fl.spsolve(A, np.ones(20, np.longdouble)), TypeError, "no x is computed"),
+    "objects": (lambda: quietly(fl.spsolve, object(), np.ones(20)), ValueError, "A is a object, which is not read"),
+    "order": (lambda: fl.spsolve(A, np.ones(20), permc_spec="AMD"), ParameterError, "permc_spec='AMD'; None or one of"),
+    "solve rows": (lambda: fl.splu(A).solve(np.ones(4)), ValueError, "b is of incompatible size"),
+    "solve depth": (lambda: fl.splu(A).solve(np.ones((20, 2, 2))), ValueError, "object too deep for desired array"),
+    "solve dtype": (lambda: fl.splu(A).solve(np.ones(20) * 1j), WrongType, "Cannot cast array data from"),
+    "solve trans": (lambda: fl.splu(A).solve(np.ones(20), "X"), ValueError, "trans must be N, T, or H"),
+    "triangle shape": (lambda: fl.spsolve_triangular(A[:, :4], np.ones(20)), ValueError, "must be a square matrix"),
+    "triangle b": (lambda: fl.spsolve_triangular(A, np.ones(4)), ValueError, "must be equal to the size"),
+    "triangle depth": (lambda: fl.spsolve_triangular(A, np.ones((20, 1, 1))), ValueError, "1 or 2 dims"),
+    "module": (lambda: fl.install("scipy"), TypeError, "install takes modules, not a str"),
+    "keyword": (lambda: fl.spsolve(A, np.ones(20), permc="COLAMD"), TypeError, "Did you mean 'permc_spec'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named_in_one_line(case):
+    call, kind, text = BAD[case]
+    with pytest.raises(kind, match=text) as error:
+        call()
+    assert isinstance(error.value, fl.FineluError) and len(one_line(error)) < 200
+
+
+# splu
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_splu_solves_in_all_directions_with_the_attributes_of_superlu(dtype):
+    S = system_of(60, dtype).tocsc()
+    lu = fl.splu(S)
+    assert lu.shape == (60, 60) and lu.nnz > 0 and "LU(" in repr(lu)
+    for shape in (60, (60, 1), (60, 3)):
+        b = values(shape, dtype)
+        for trans, op in (("N", S), ("T", S.T), ("H", S.conj().T)):
+            x = lu.solve(b, trans)
+            assert x.shape == b.shape and x.dtype == dtype and roundings(op.tocsr(), x, b) <= 1000
+    n, one = 60, np.ones(60)
+    Pr, Pc = sp.csc_array((one, (lu.perm_r, np.arange(n)))), sp.csc_array((one, (np.arange(n), lu.perm_c)))
+    S.data[:] = 0  # the caller's array: the object has its own
+    moved = Pr @ system_of(60, dtype) @ Pc
+    assert abs(moved - lu.L @ lu.U).max() <= 100 * np.finfo(dtype).eps * abs(moved).max()
+
+
+def test_superlus_own_parameters_give_superlus_object(splu_calls):
+    S = system_of(60).tocsc()
+    for given in ({"permc_spec": "NATURAL"}, {"diag_pivot_thresh": 0.0}, {"relax": 2}, {"panel_size": 2},
+                  {"options": {"Equil": False}}):  # fmt: skip
+        assert isinstance(fl.splu(S, **given), sla.SuperLU)
+        (key, value), *_ = given.items()
+        assert splu_calls[-1][key] == value
+    assert (fl.splu(S, permc_spec="NATURAL").perm_c == np.arange(60)).all()
+
+
+# spsolve_triangular
+
+
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("unit", [True, False])
+def test_triangles_are_solved_as_by_scipy(form, lower, unit):
+    T = (sp.tril if lower else sp.triu)(system_of(50)[np.roll(np.arange(50), -3)]).asformat(form)
+    T.setdiag(np.arange(2.0, 52.0))
+    for b in (np.ones(50), np.arange(100).reshape(50, 2), 1j * np.ones(50), np.ones(50, "float32")):
+        for S in (T, T.astype("complex64"), T.astype("float32")):
+            ours, theirs = (
+                f(S, b, lower=lower, unit_diagonal=unit) for f in (fl.spsolve_triangular, sla.spsolve_triangular)
+            )
+            assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+            assert np.allclose(ours, theirs, rtol=1e-4)
+
+
+def test_a_zero_on_the_diagonal_is_a_linalgerror():
+    for T in (sp.csr_array((5, 5)), sp.csr_array(np.diag([1.0, 0.0, 1.0, 1.0, 1.0])), sp.csc_array(np.eye(5, k=-1))):
+        with pytest.raises(np.linalg.LinAlgError, match="A is singular: zero entry on diagonal") as error:
+            fl.spsolve_triangular(T, np.ones(5))
+        assert isinstance(error.value, SingularTriangle)
+
+
+# install
+
+
+def test_install_replaces_and_puts_back():
+    before = {name: getattr(sla, name) for name in ("spsolve", "splu", "spilu", "factorized", "cg", "gmres", "eigsh")}
+    client = types.ModuleType("client")
+    client.solve, client.other = sla.spsolve, sla.eigsh
+    A, b = fl.gallery.poisson5(20), np.ones(400)
+    with fl.install(client) as installed:
+        assert sla.spsolve is client.solve is fl.spsolve and sla.splu is fl.splu and sla.eigsh is client.other
+        assert {"scipy.sparse.linalg.cg", "client.solve"} <= set(installed.replaced) and "cg" in repr(installed)
+        result = sla.cg(A, b, rtol=1e-8)
+        assert type(result) is tuple and result[1] == 0 and sla.cg.__name__ == "cg"
+        with fl.install() as inner:
+            assert not inner.replaced
+        assert sla.spsolve is fl.spsolve
+        assert np.allclose(A @ sla.spsolve(A, b, permc_spec="COLAMD"), b)  # finelu calls SciPy's own, not itself
+        assert np.allclose(A @ fl.SparseLU(backend="superlu").factor(A).solve(b), b) and fl.solve(A, b).converged
+    assert all(getattr(sla, name) is function for name, function in before.items()) and client.solve is sla.spsolve
+    installed.undo()
+    assert sla.spsolve is before["spsolve"] and "undone" in repr(installed)
+
+
+# SciPy's own tests
+
+OTHERWISE = {
+    "test_spilu_drop_rule": "the result of spilu is no instance of the class SuperLU, which has no constructor",
+    "test_lu_refcount": "perm_r and perm_c do not hold the object that they came from",
+    "test_bad_inputs": "spilu's factors look at the shape of b before its dtype, so the error is a ValueError",
+}
+
+
+@EMBEDDED  # the process that runs them has all that is installed
+def test_scipys_own_tests_pass():
+    suite = client_suites.SUITES["scipy-direct"]
+    if why := suite.missing():
+        pytest.skip(why)
+    outcome = client_suites.run(suite)
+    assert {test.split("::")[-1] for test in outcome.failed} <= set(OTHERWISE), outcome.failed
+    assert len(outcome.passed) > 50
