@@ -153,7 +153,7 @@ def test_iterations_hardly_grow_with_the_grid():
 
 @pytest.mark.parametrize(("family", "sides", "most"), [("poisson5", (32, 64, 128), 72), ("poisson7", (16, 24, 32), 38)])
 def test_iterations_of_the_default_are_bounded(family, sides, most):
-    """Beside them those of the parts alone grow."""
+    """Those of the parts alone grow beyond the bound."""
     counts = []
     for side in sides:
         A = gallery.problem(f"{family}:{side}")
