@@ -182,7 +182,7 @@ def first_rung(facts: Mapping[str, Any]) -> str:
         by_blocks = may_be_by_blocks(known, symmetric=symmetric, real=symmetric and not known.complex, fill=fill)
         library = "pardiso" if by_blocks else "klu" if fill.flops <= KLU_WORK * fill.nnz else "superlu"
         seconds = costs.of_library(fill, library, half=by_blocks and symmetric)
-        if seconds <= choose.few_iterations(known) * costs.of_iteration(method):
+        if seconds <= choose.FEW_ITERATIONS * costs.of_iteration(method):
             return named(rungs["direct"].recipes[0], "")
     return named(cheap, method)
 

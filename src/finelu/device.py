@@ -100,6 +100,10 @@ def synchronize(array: object) -> None:
         import_module("cupy").cuda.get_current_stream().synchronize()
 
 
+ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
+USABLE = 0.8  # part of the free memory that factors may take
+
+
 def free_memory(array: object) -> int:
     """Free bytes on the device of `array`; on the host, within the limit of a container (cgroup)."""
     if on_gpu(array):

@@ -122,6 +122,13 @@ def use_tools(dtype):
     fl.selection.kth_smallest(abs(A.data), 5), fl.selection.threshold(A.data, 5)
     lower = sp.tril(A.tosparse(), format="csr")
     fl.triangular.TriangularSolver(lower).solve(np.ones(A.n, dtype))
+    for T, is_lower in ((lower, True), (lower.T.tocsc(), False)):
+        for is_unit in (False, True):
+            fl.spsolve_triangular(T, np.ones((A.n, 2), dtype), lower=is_lower, unit_diagonal=is_unit)
+    large = gallery.convection_diffusion(13).astype(dtype)  # more rows than KLU is tried for at once
+    for S in (large, large.tocsc()):
+        fl.spsolve(S, np.ones(large.shape[0], dtype))
+        fl.splu(S).solve(np.ones((large.shape[0], 2), dtype))
     if dtype != np.dtype("float32"):
         fl.spilu(A.tosparse().tocsc()).solve(np.ones(A.n, dtype))
 

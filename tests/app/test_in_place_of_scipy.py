@@ -16,10 +16,11 @@ from checks import DTYPES, EMBEDDED, in_dtype, one_line, values
 from scipy.sparse import SparseEfficiencyWarning
 
 import finelu as fl
+from finelu import foreign
 from finelu.errors import NotConverged, ParameterError, SingularMatrix, WrongType
 from finelu.interop.scipy import route
 from finelu.interop.scipy.triangular import SingularTriangle
-from finelu.preconditioners.direct import klu
+from finelu.preconditioners.direct import factors, klu
 from finelu.recent import Recent
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
@@ -144,13 +145,13 @@ def test_a_permc_spec_is_that_of_superlu(permc_spec, splu_calls):
 @pytest.fixture
 def splu_calls(monkeypatch):
     """The keywords of all calls of SciPy's splu."""
-    calls, own = [], route.foreign.splu
+    calls, own = [], foreign.splu
 
     def looking(*args, **kwargs):
         calls.append(kwargs)
         return own(*args, **kwargs)
 
-    monkeypatch.setattr(route.foreign, "splu", looking)
+    monkeypatch.setattr(foreign, "splu", looking)
     return calls
 
 
@@ -186,9 +187,10 @@ def test_bad_factors_are_replaced_by_others(monkeypatch):
 def test_iterations_stand_in_for_factors_that_do_not_fit_and_say_so(monkeypatch):
     A = fl.gallery.poisson5(30)
     b = values(900, "float64")
-    for limit in ("QUICK", "SHORT", "ALWAYS_FREE"):
+    for limit in ("QUICK", "SHORT"):
         monkeypatch.setattr(route, limit, 0)
-    monkeypatch.setattr(route, "free_memory", lambda like: 1000)
+    monkeypatch.setattr(factors, "ALWAYS_FREE", 0)
+    monkeypatch.setattr(factors, "free_memory", lambda like: 1000)
     with pytest.warns(
         SparseEfficiencyWarning, match=r"iterations? of .* in each row, since complete factors do not fit"
     ):
@@ -205,15 +207,35 @@ def test_iterations_stand_in_for_factors_that_do_not_fit_and_say_so(monkeypatch)
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("form", ["csr", "csc"])
-def test_kept_results_change_no_bit(n, form):
+def test_kept_results_change_no_bit(n, form, everywhere):
     A, b = system_of(n).asformat(form), values(n, "float64")
     other = A.copy()
     other.data = A.data * (1 + 1e-3 * values(A.nnz, "float64", 5))
     first = fl.spsolve(A, b)
     second, again, last = fl.spsolve(other, b), fl.spsolve(other, b), fl.spsolve(A, b)
     assert (first == last).all() and (second == again).all() and not (first == second).all()
-    route.RECENT._kept.clear()
+    everywhere("RECENT", Recent())
     assert (fl.spsolve(other, b) == second).all()
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_the_same_arrays_by_rows_and_by_columns_are_two_matrices(n):
+    A, b = system_of(n), values(n, "float64")
+    transposed = sp.csc_matrix((A.data, A.indices, A.indptr), shape=A.shape)
+    assert roundings(A, fl.spsolve(A, b), b) <= 30
+    assert roundings(transposed.tocsr(), fl.spsolve(transposed, b), b) <= 30
+
+
+def test_a_sparse_b_is_dense_for_some_columns_at_a_time(monkeypatch):
+    from finelu.interop.scipy import system
+
+    A = system_of(100)
+    whole = fl.spsolve(A, sp.identity(100, format="csc"))
+    monkeypatch.setattr(system, "BLOCK", 700)
+    parts = fl.spsolve(A, sp.identity(100, format="csc"))
+    assert type(parts) is type(A) and abs(parts - whole).max() <= 1e-12 * abs(whole).max()
+    assert abs(A @ parts - sp.identity(100)).max() < 1e-10
+    assert fl.spsolve(A, 1j * sp.identity(100, format="csc")).dtype == np.complex128
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -329,20 +351,22 @@ def test_bad_input_is_named_in_one_line(case):
 # splu
 
 
+@pytest.mark.parametrize("n", [60, 500])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_splu_solves_in_all_directions_with_the_attributes_of_superlu(dtype):
-    S = system_of(60, dtype).tocsc()
+def test_splu_solves_in_all_directions_with_the_attributes_of_superlu(dtype, n):
+    S = system_of(n, dtype).tocsc()
     lu = fl.splu(S)
-    assert lu.shape == (60, 60) and lu.nnz > 0 and "LU(" in repr(lu)
-    for shape in (60, (60, 1), (60, 3)):
+    assert lu.shape == (n, n) and lu.nnz > 0 and "LU(" in repr(lu)
+    S.data[:] = 0  # the caller's array: the object has its own
+    S = system_of(n, dtype).tocsc()
+    for shape in (n, (n, 1), (n, 3)):
         b = values(shape, dtype)
         for trans, op in (("N", S), ("T", S.T), ("H", S.conj().T)):
             x = lu.solve(b, trans)
             assert x.shape == b.shape and x.dtype == dtype and roundings(op.tocsr(), x, b) <= 1000
-    n, one = 60, np.ones(60)
-    Pr, Pc = sp.csc_array((one, (lu.perm_r, np.arange(n)))), sp.csc_array((one, (np.arange(n), lu.perm_c)))
-    S.data[:] = 0  # the caller's array: the object has its own
-    moved = Pr @ system_of(60, dtype) @ Pc
+    one, rows = np.ones(n), np.arange(n)
+    Pr, Pc = sp.csc_array((one, (lu.perm_r, rows))), sp.csc_array((one, (rows, lu.perm_c)))
+    moved = Pr @ S @ Pc
     assert abs(moved - lu.L @ lu.U).max() <= 100 * np.finfo(dtype).eps * abs(moved).max()
 
 

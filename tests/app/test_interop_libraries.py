@@ -14,7 +14,7 @@ from time import perf_counter, sleep
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, assert_close, one_line
+from checks import DTYPES, assert_close, one_line, refused
 from programs import WAIT, ended
 from scipy.optimize import newton_krylov
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -507,6 +507,63 @@ def test_blas_has_one_thread_for_any_number_of_columns(splu_is):
         for shape in (1600, (1600, 16)):
             F.solve(np.ones(shape))
     assert F.nnz > superlu.BLAS_SHARES and len(counts) > 2 and all(found == {1} for found in counts)
+
+
+# how much memory they may take
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        fl.SparseLU(backend="superlu"),
+        pytest.param(fl.SparseLU(backend="klu"), marks=needs_klu),
+        pytest.param(fl.SparseLU(backend="klu", ordering="amd"), marks=needs_klu),
+        pytest.param(fl.SparseLU(backend="feral"), marks=needs_feral),
+        pytest.param(fl.SparseLU(backend="pardiso"), marks=needs_pardiso),
+        fl.ILUT(),
+        fl.ILU0(),
+    ],
+    ids=repr,
+)
+def test_factors_that_may_not_fit_are_not_begun(recipe, splu_is, calls_of, meanwhile, everywhere):
+    def not_begun(*_, **__):
+        raise AssertionError("it has begun")
+
+    A, b = gallery.poisson7(14), np.ones(14**3)
+    assert fl.solve(A, b, recipe=recipe, memory_limit=1e9).converged
+    splu_is(not_begun)
+    phases = calls_of(pardiso._Called, "_call")
+    meanwhile(klu.KLU, factor=not_begun)
+    meanwhile(feral.LDL, factor=not_begun)
+    meanwhile(fl.ILUT, factor=not_begun)
+    meanwhile(fl.ILU0, factor=not_begun)
+    with refused(MemoryError, match="the factors"):
+        fl.solve(A, b, recipe=recipe, memory_limit=1e5)
+    if isinstance(recipe, fl.SparseLU):
+        everywhere("free_memory", lambda array: 1e5)
+        everywhere("ALWAYS_FREE", 1e4)
+        with refused(MemoryError, match="the factors would have"):
+            recipe.factor(A)
+    assert pardiso.FACTOR not in [phase for _, phase, *_ in phases]
+
+
+def test_no_recipe_and_the_diagonal_take_no_memory_worth_a_limit():
+    A, b = gallery.poisson7(6), np.ones(216)
+    for recipe in (None, fl.Jacobi()):
+        assert fl.solve(A, b, recipe=recipe, memory_limit=0).converged
+
+
+@needs_klu
+def test_klu_with_columns_alone_ordered_begins_only_if_the_time_is_enough_for_another_order(calls_of, meanwhile):
+    A, recipe = gallery.convection_diffusion(14), fl.SparseLU(backend="klu", ordering="colamd")
+    begun = calls_of(type(klu.nbklu().KLUSolver(index_bits=32, complex_values=False)), "factor")
+    with deadline.limited(deadline.now() + 60):
+        assert recipe.factor(A).report.expected_nnz is None and len(begun) == 1
+    begun.clear()
+    meanwhile(klu, KLU_RATE=1e4, KLU_ENTRY=0.0)
+    with pytest.raises(OutOfTime), deadline.limited(deadline.now() + 60):
+        recipe.factor(A)
+    assert not begun
 
 
 # how they are left

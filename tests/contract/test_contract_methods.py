@@ -66,10 +66,10 @@ def test_atol_and_rtol_each_decide(method):
 
 
 @EVERY_METHOD
-def test_a_tolerance_below_rounding_stagnates_and_says_so(method, every):
+def test_a_tolerance_below_rounding_is_beyond_the_precision_and_says_so(method, every):
     A, b = system(kind_for(method))
     solution = method(A, b, rtol=1e-30, maxiter=5000)
-    assert solution.status is Status.STAGNATED
+    assert solution.status is Status.PRECISION_LIMIT
     assert solution.info > 0
     assert residual(A, b, solution.x) <= 1e-12 * np.linalg.norm(b)
 

@@ -15,6 +15,7 @@ from finelu.errors import ParameterError
 from finelu.kernels import monitor
 from finelu.krylov import METHODS, method_name
 from finelu.krylov.cg import CG
+from finelu.krylov.conventions import ARGUMENTS
 from finelu.krylov.loop import Loop
 from finelu.krylov.system import System
 from finelu.result import Status
@@ -73,7 +74,10 @@ def test_the_parameters_of_a_method_come_after_those_of_all():
     for kind in METHODS.values():
         names = list(inspect.signature(kind.solve).parameters)
         assert names[: len(common)] == common
-        assert names[len(common) :] == [*list(inspect.signature(kind.iterate).parameters)[1:], *kind.conventions]
+        assert names[len(common) :] == [
+            *list(inspect.signature(kind.iterate).parameters)[1:],
+            *ARGUMENTS.get(kind.name, ()),
+        ]
         assert kind.solve.__doc__.startswith("Solve A x = b") or kind.name == "fgmres"
 
 

@@ -64,7 +64,7 @@ def test_the_device_is_looked_up_at_the_door_and_not_in_each_iteration(method):
     M = ILU0().factor(A)
     M.solve(b), M.solve(b, "H")  # the analysis of each is made at its first use
     looked, calls = [], []
-    for maxiter in (3, 8):
+    for maxiter in (3, 6):  # with 8 some have ended
         looked.clear()
         sys.setprofile(lambda frame, event, _: looked.append(event) if frame.f_code is on_gpu.__code__ else None)
         try:

@@ -261,7 +261,9 @@ def test_columns_alone_are_ordered_neither_for_symmetric_patterns_nor_with_dense
         return {recipe.ordering for recipe in rungs(traits(as_csr(A, diagonal=False)))["direct"].recipes}
 
     flow = sp.triu(fl.gallery.poisson5(30), format="lil")
-    assert orderings(flow) == {"colamd"}
+    assert orderings(flow) == {"auto"}  # with a diagonal to take the pivots from
+    flow[7, 7] = 0
+    assert orderings(flow) == {"auto", "colamd"}
     flow[5, :] = 1
     assert orderings(flow) == orderings(network()) == orderings(bordered(30)) == {"auto"}
 
@@ -297,7 +299,8 @@ def test_fill_is_counted_without_a_full_structural_rank():
 
 def test_what_dense_rows_meet_counts_in_the_cost_of_factors_with_fill():
     n = 1000
-    A = sp.random(n, n, 0.4, random_state=0, format="csr") + n * sp.identity(n)
+    scattered = sp.random(n, n, 0.2, random_state=0, format="csr")
+    A = scattered + scattered.T + n * sp.identity(n)
     for B, more in ((sp.csr_matrix(A), True), (hub(30), False)):
         matrix = as_csr(B)
         found = traits(matrix)
@@ -305,3 +308,11 @@ def test_what_dense_rows_meet_counts_in_the_cost_of_factors_with_fill():
         want = products(matrix) / (COSTLY * B.nnz) if more else 1.0
         assert found.dense and costs.filling == want and (want > 1) is more
         assert costs.seconds("multilevel") == pytest.approx(RATES.multilevel * B.nnz * want)
+
+
+def test_a_pattern_without_pairs_counts_in_the_cost_of_factors_with_fill():
+    A = as_csr(sp.random(500, 500, 0.01, random_state=0, format="csr") + 500 * sp.identity(500))
+    found = traits(A)
+    costs = Costs(A, found, rungs(found), None, math.inf)
+    assert found.paired < 0.5 and costs.seconds("multilevel") == pytest.approx(10 * RATES.multilevel * A.nnz)
+    assert {recipe.ordering for recipe in costs.rungs["direct"].recipes} == {"auto"}  # so that its cost is counted

@@ -156,6 +156,19 @@ def test_scipy_takes_factors_as_m(method, dtype):
     assert needed[1] <= 0.67 * needed[0]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_factors_multiply_from_both_sides_as_a_linear_operator(recipe, backend, dtype):
+    F = recipe.factor(backend.move(in_dtype(gallery.poisson5(6), dtype)))
+    x, rows = (backend.move(values(shape, dtype)) for shape in (36, (3, 36)))
+    assert F.ndim == spla.aslinearoperator(np.eye(2)).ndim
+    np.testing.assert_array_equal(backend.fetch(F.dot(x)), backend.fetch(F @ x))
+    for left in (x, rows):
+        got = F.rdot(left)
+        assert got.shape == left.shape
+        np.testing.assert_allclose(backend.fetch(got @ rows.T), backend.fetch(left @ F.solve(rows.T)), rtol=1e-10)
+        np.testing.assert_array_equal(backend.fetch(got), backend.fetch(left @ F))
+
+
 COMPLETE = [
     SparseLU(),
     ILUT(drop_tol=0.0, fill=np.inf),

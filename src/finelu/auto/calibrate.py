@@ -60,7 +60,7 @@ def _measured(
 
 
 def _iterations() -> dict[str, float]:
-    found = _of_methods(SHIPPED, *map(_system, ("poisson5:12", "poisson7:32", "convection_diffusion:32")))
+    found = _of_methods(SHIPPED, *map(_system, ("poisson5:12", "poisson7:24", "convection_diffusion:24")))
     return found | _subdomains(found["cg"])
 
 

@@ -33,10 +33,10 @@ from finelu.preconditioners.recipe import Recipe
 
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
 LIGHT = 5000  # entries up to which it does, of the systems that are factored without a count
-FEW_ITERATIONS, ON_NETWORK = 40.0, 200.0  # of the cheap rung, up to whose time complete factors come first
+FEW_ITERATIONS = 100.0  # of the cheap rung on a network, up to whose time complete factors come first
 # Where the fill is counted before the cheap rung is tried: the part of the rows that is coupled (of other matrices
 # incomplete factors converge in some ten iterations); the length of the longest row of a network, in mean rows.
-SLOW, UNEVEN = 0.3, 2.5
+SLOW, UNEVEN = 0.3, 2.0
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 SUBDOMAINS = 10_000  # rows from which an elliptic system may be solved by subdomains; no smaller one was measured
 # Expected iterations of cg on the CPU, for an M-matrix with even couplings and for others: with subdomains; and with
@@ -104,9 +104,9 @@ def _direct(ordering: str, usable: bool) -> tuple[Recipe, ...]:
 
 
 def _by_columns(A: MatrixTraits) -> bool:
-    """Whether a direct solve of A orders columns alone. It does not if A has dense rows, since all columns that these
-    touch might fill in."""
-    return A.paired < SYMMETRIC_PATTERN and not A.dense
+    """Whether a direct solve of A orders columns alone, as rows are exchanged anyway. It does not if A has dense rows,
+    since all columns that these touch might fill in."""
+    return A.paired < SYMMETRIC_PATTERN and not A.diagonal.usable and not A.dense
 
 
 ROW_SUMS = "row sums are kept, which fits a matrix of this sign pattern"
@@ -150,7 +150,6 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     ("threshold", lambda A: A.definite, Rung((ICT(), ICT(shift=2e-3), ILUT()), LEAST)),
     ("threshold", lambda A: A.diagonal.usable and A.gpu, Rung((ParILUT(),), LEAST)),
     ("threshold", lambda A: A.diagonal.usable, Rung((ILUT(),), LEAST)),
-    ("direct", lambda A: _by_columns(A) and A.diagonal.usable, Rung(_direct(COLAMD, True), ESTIMATED)),
     ("direct", _by_columns, Rung(_direct(COLAMD, False), ESTIMATED)),
     ("direct", lambda A: A.diagonal.usable, Rung(_direct("auto", True), COUNTED)),
     ("direct", lambda A: True, Rung(_direct("auto", False), COUNTED)),
@@ -177,7 +176,7 @@ def sooner_on_host(A: MatrixTraits) -> str:
     if not A.gpu:
         return ""
     without, few = bool(cudss.missing()), FEW_DEFINITE if A.definite else FEW
-    if without and is_network(A) and A.mean_row <= SHORT and A.coupled >= SLOW:
+    if without and is_network(A) and A.coupled >= SLOW:
         return "it is like a network, of which the CPU makes complete factors that stay sparse"
     if _elliptic(A) and (A.definite or A.m_matrix):  # subdomains come first
         return ""
@@ -201,14 +200,10 @@ def asks_first(A: MatrixTraits) -> bool:
     return not A.gpu and A.coupled >= SLOW and is_network(A)
 
 
-def few_iterations(A: MatrixTraits) -> float:
-    """The iterations with the cheap rung up to whose time complete factors are tried before it."""
-    return ON_NETWORK if is_network(A) else FEW_ITERATIONS
-
-
 def is_network(A: MatrixTraits) -> bool:
-    """Whether rows of A differ in length as those of a network do, on which incomplete factors take many iterations."""
-    return A.longest_row >= UNEVEN * A.mean_row
+    """Whether rows of A are short and differ in length, as those of a network do, on which incomplete factors take many
+    iterations."""
+    return A.longest_row >= UNEVEN * A.mean_row and A.mean_row <= SHORT
 
 
 def follows_chains(A: MatrixTraits) -> bool:

@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from finelu.auto.choose import Rung, asks_first, few_iterations
+from finelu.auto.choose import FEW_ITERATIONS, SYMMETRIC_PATTERN, Rung, asks_first
 from finelu.auto.rates import RATES, current_on_gpu
 from finelu.compiling import now
 from finelu.deadline import limited
-from finelu.device import free_memory
+from finelu.device import ALWAYS_FREE, USABLE, free_memory
 from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
 from finelu.krylov.method import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import COSTLY, Fill, OrderingJob, products
-from finelu.preconditioners import Schwarz
 from finelu.preconditioners.direct import SparseLU, klu
 from finelu.preconditioners.direct.analysis import (
     COLAMD,
@@ -32,7 +31,7 @@ from finelu.preconditioners.direct.analysis import (
     may_be_by_blocks,
     needs_matching,
 )
-from finelu.preconditioners.direct.library import is_mirrored
+from finelu.preconditioners.direct.library import INDEX, is_mirrored
 from finelu.preconditioners.multilevel.factors import AT_ONCE
 from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.variants import LOOSE
@@ -41,10 +40,8 @@ from finelu.scaling import require_matching
 CACHED, UNCACHED = 3e5, 3.0  # entries of a matrix that stay in the cache; times that the others take as long
 LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
-ALWAYS_FREE = 2**26  # bytes that any process has that runs at all: less is not worth asking for
-USABLE = 0.8  # part of the free memory that factors may take
-INDEX = 8  # bytes that an entry of factors takes in addition to its value
 USUAL_FILL = 7  # entries that complete factors are expected to have before a count, as a multiple of those of A
+UNPAIRED = 10.0  # times that incomplete factors with fill take as long where few entries have a partner
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
 
 
@@ -76,7 +73,7 @@ class Costs:
         self.analysis: Analysis | None = None
         self._analysed_for: SparseLU | None = None  # the recipe whose analysis that is
         self.fill: Fill | None = None
-        self.counted = (self.by_columns and traits.diagonal.usable) or self.quick
+        self.counted = self.quick
         self.too_large = self.ordered = False
         self.job: OrderingJob | None = None
         self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
@@ -131,7 +128,6 @@ class Costs:
 
         Their fill is counted if `choose.asks_first` says so.
         """
-        step = self.of_iteration(method, by_parts=isinstance(self.rungs["cheap"].recipes[0], Schwarz))
         if not self.counted:
             recipe: Any = self.rungs["direct"].recipes[0]
             if not asks_first(self.traits) or not self.in_time(self.analysis_seconds):
@@ -140,7 +136,7 @@ class Costs:
             if recipe.backend != "klu" and (self.counting() > 0 or (self.light is None and self.job is None)):
                 return False
             self.count_fill()
-        return self.seconds("direct") <= few_iterations(self.traits) * step
+        return self.seconds("direct") <= FEW_ITERATIONS * self.of_iteration(method)
 
     def count_fill(self) -> None:
         """Order A as the direct solve will, and count its fill and work; leave both unknown if time runs out."""
@@ -195,14 +191,15 @@ class Costs:
             if self.fill is None:
                 return self.analysis_seconds
             return self._of(self.fill)
-        filling = self.filling if self.traits.dense else 1.0
-        typical = {"threshold": filling * RATES.threshold, "multilevel": filling * RATES.multilevel}
+        typical = {"threshold": self.filling * RATES.threshold, "multilevel": self.filling * RATES.multilevel}
         return (typical | {"cheap": RATES.bicgstab * 20}).get(rung, 0.0) * nnz
 
     @cached_property
     def filling(self) -> float:
-        """The factor by which dense rows of A, which meet many others, prolong factorizations with fill."""
-        return max(1.0, products(self.A) / (COSTLY * self.traits.nnz))
+        """The factor by which factorizations with fill take longer if A has dense rows, which meet many others, or a
+        pattern without pairs, such as that of a random network."""
+        by_rows = products(self.A) / (COSTLY * self.traits.nnz) if self.traits.dense else 1.0
+        return max(1.0, by_rows, UNPAIRED if self.traits.paired < SYMMETRIC_PATTERN else 1.0)
 
     def _made_on_gpu(self, rung: str) -> bool:
         """Whether the factors of a rung are made on the GPU if A is there; else the host's work takes most time."""
@@ -257,6 +254,12 @@ class Costs:
         """Whether that many bytes are free. A few are always taken to be, since asking takes longer than a small
         solve."""
         return (self.limit is None and size <= ALWAYS_FREE) or size <= self.memory
+
+    def require_room(self, rung: str) -> None:
+        """Raise MemoryError if the factors of a rung may not fit."""
+        if not self.fits(size := self.bytes_of(rung)):
+            recipe = self.rungs[rung].recipes[0]
+            raise MemoryError(f"{recipe!r}: the factors may take {size:.3g} bytes; memory_limit is {self.limit:.3g}.")
 
     @property
     def most(self) -> float:

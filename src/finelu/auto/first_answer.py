@@ -21,12 +21,12 @@ from finelu import deadline
 from finelu.auto import background
 from finelu.auto.attempt import REFINEMENTS
 from finelu.auto.choose import SYMMETRIC_PATTERN
-from finelu.auto.cost import COLUMN_FILL, USABLE
+from finelu.auto.cost import COLUMN_FILL
 from finelu.auto.ladder import TINY
 from finelu.auto.precision import precise
 from finelu.auto.rates import RATES
 from finelu.compiling import now
-from finelu.device import free_memory, on_gpu
+from finelu.device import USABLE, free_memory, on_gpu
 from finelu.errors import FineluError, OutOfTime
 from finelu.krylov.criterion import Criterion
 from finelu.krylov.residual import Residual
@@ -343,7 +343,7 @@ def _inner(u: Any, v: Any) -> float:
 class _Operator:
     """A for `Residual`, which passes its arrays to kernels."""
 
-    factor = 1.0
+    factor, lengthening = 1.0, None
 
     def __init__(self, matrix: CSR):
         self.matrix = matrix

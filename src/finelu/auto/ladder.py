@@ -33,7 +33,7 @@ from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
-from finelu.preconditioners import MILU0, SparseLU
+from finelu.preconditioners import MILU0, BlockJacobi, Jacobi, SparseLU
 from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
@@ -47,6 +47,7 @@ COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
 WITHOUT_PIVOT = "A may be semidefinite with a null vector, and factors that keep A's row sums would have no last pivot"
 NESTED = 2  # times that a part of b outside of A's range is taken away: what A's pattern leads to, and what factors do
+NEAR = 10.0  # times the tolerance, up to which b has no part outside of A's range that would need another answer
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
 LONGER = 30.0  # times by which these may take longer than the cheap rung is expected to
 TINY = 1e-20  # a norm of b beyond which no b is near the smallest numbers of its precision
@@ -106,11 +107,7 @@ class Ladder:
         rung = self.next_rung(list(self.rungs))
         if rung is None:
             return {}
-        method = (
-            "refinement"
-            if rung in COMPLETE
-            else methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked)[0]
-        )
+        method = "refinement" if rung in COMPLETE else self._methods(rung)[0]
         return {"recipe": self._name(rung), "method": method, "reason": self.rungs[rung].reason}
 
     # the order of the rungs
@@ -127,9 +124,8 @@ class Ladder:
         if self.wanted < EXACT and (rung := self._complete(left)):
             return rung
         if "cheap" in left and costs.fits(costs.bytes_of("cheap")):
-            method = methods(self.traits, self.rungs["cheap"].recipes[0], self.method, alone=False)[0]
             light = "direct" in compared(left) and costs.fits(costs.bytes_of("direct"))
-            return "direct" if light and costs.direct_comes_first(method) else "cheap"
+            return "direct" if light and costs.direct_comes_first(self._methods("cheap")[0]) else "cheap"
         left = compared(left)
         if "direct" in left and costs.fits(costs.bytes_of("direct")):
             costs.count_fill()
@@ -366,34 +362,40 @@ class Ladder:
         elif found.status in (Status.OUT_OF_TIME, Status.INTERRUPTED):
             self.interrupted = found.status is Status.INTERRUPTED
         else:
-            good = not given_up and rung not in ("cheap", "threshold")
+            good, F = not given_up and rung not in ("cheap", "threshold"), self.factors[rung]
+            near = not given_up and rhs.size <= NEAR * rhs.target
+            if near and F is not None and F.complete and self._is_settled(rhs, F, rhs.x):
+                rhs.status, rhs.best = Status.PRECISION_LIMIT, attempt
+                return
             if rhs.iterations < self.most:
-                F, known = self.factors[rung], (rhs.b, rhs.x, rhs.size, rhs.wanted)
+                known = rhs.b, rhs.x, rhs.size, rhs.wanted
                 status, rhs.verdict, rhs.evidence = verdict(
                     self.A, rhs.residual, F, *known, good=good, known=self.solvability.constants
                 )
                 rhs.status = status or rhs.status
             complete = not given_up and (rung in COMPLETE or self.asked)
-            if rhs.evidence is None and complete and self._is_settled(rhs, rung):
+            if rhs.evidence is None and complete and F is not None and self._is_settled(rhs, F):
                 rhs.status, rhs.best = Status.PRECISION_LIMIT, attempt
             elif good and rhs.status not in HOPELESS and rhs.iterations < self.most:
                 self.condition = max(self.condition, condition(self.A, self.factors[rung], rhs.b))
 
-    def _is_settled(self, rhs: RightHandSide, rung: str) -> bool:
-        """Whether the factors alone give an x as accurate as the precision allows, though ||b - A x|| is not small. If
-        so, x is stored in `rhs`."""
-        F, residual = self.factors[rung], rhs.residual.residual
-        if F is None:
-            return False
-        x, xp = rhs.b * 0, namespace(rhs.b)
-        for _ in range(2):  # the second refines
-            x = x + F.solve(residual.twice(rhs.b, x)[0])
-            if not bool(xp.isfinite(x).all()):
-                return False
-        error = settled(residual, F.solve, rhs.b, x)
+    def _is_settled(self, rhs: RightHandSide, F: Any, x: Any = None) -> bool:
+        """Whether x is as accurate as the precision allows, though ||b - A x|| is not small. If so, x is stored in
+        `rhs`.
+
+        x : None for what the factors F alone give.
+        """
+        b, residual = rhs.b, rhs.residual.residual
+        if x is None:
+            x = b * 0
+            for _ in range(2):  # the second refines
+                x = x + F.solve(residual.twice(b, x)[0])
+                if not bool(namespace(b).isfinite(x).all()):
+                    return False
+        error = settled(residual, F.solve, b, x)
         if math.isnan(error):
             return False
-        _, rhs.size = rhs.residual(rhs.b, x, rhs.target)
+        _, rhs.size = rhs.residual(b, x, rhs.target)
         rhs.x = x
         if rhs.status is not Status.PRECISION_LIMIT:  # whose verdict says more
             rhs.verdict = (
@@ -492,7 +494,12 @@ class Ladder:
                     self.factors[rung] = SparseLUFactors(recipe, self.A, known=costs.known(recipe), most=costs.most)
                 elif recipe is None:
                     self.factors[rung] = None
+                elif costs.limit is None or isinstance(recipe, Jacobi | BlockJacobi):
+                    self.factors[rung] = recipe.factor(self.A)
+                elif isinstance(recipe, SparseLU):
+                    self.factors[rung] = recipe.within(self.A, costs.most_entries)
                 else:
+                    costs.require_room(rung)
                     self.factors[rung] = recipe.factor(self.A)
             except OutOfTime:
                 raise
@@ -523,7 +530,7 @@ class Ladder:
         iterations = Iterations(
             factors=factors,
             recipe=self._name(rung),
-            methods=methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked),
+            methods=self._methods(rung),
             complete=direct,
             refine=direct and self.method == "auto",
             begins=lambda method, target: SwitchMonitor(
@@ -540,6 +547,9 @@ class Ladder:
         self.traits = replace(self.traits, definite=False)
         if not self.asked:
             self.rungs.update({name: rung for name, rung in rungs(self.traits).items() if name not in self.factors})
+
+    def _methods(self, rung: str) -> tuple[str, ...]:
+        return methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked)
 
     def _name(self, rung: str) -> str:
         recipe = self.rungs[rung].recipes[0]

@@ -209,7 +209,15 @@ class Factors:
         return False
 
     # SciPy's and CuPy's LinearOperator protocol
-    matmat = __matmul__ = __call__ = solve
+    ndim = 2
+    __array_ufunc__ = None  # so that `x @ F` of an array x comes to __rmatmul__
+    matmat = dot = __matmul__ = __call__ = solve
+
+    def rdot(self, R: Any) -> Any:
+        """R M^-1 for R (n,) or (k, n)."""
+        return self.solve(dense_numbers(R, "the left factor").T, "T").T
+
+    __rmatmul__ = rdot
 
     @property
     def matvec(self) -> Callable[..., Any]:

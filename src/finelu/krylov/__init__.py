@@ -55,8 +55,8 @@ from finelu.krylov.bicg import BiCG, bicg
 from finelu.krylov.bicgstab import BiCGStab, bicgstab
 from finelu.krylov.cg import CG, cg
 from finelu.krylov.fgmres import FGMRES, fgmres
-from finelu.krylov.gmres import GMRES, gmres
-from finelu.krylov.method import METHODS, RESTART, Method, iterate, method_name, register
+from finelu.krylov.gmres import GMRES, RESTART, gmres
+from finelu.krylov.method import METHODS, Method, iterate, method_name, register
 from finelu.krylov.minres import MINRES, minres
 from finelu.krylov.richardson import richardson
 from finelu.krylov.sqmr import SQMR, sqmr

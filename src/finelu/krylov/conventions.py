@@ -23,8 +23,11 @@ from finelu.matrix.vectors import norm
 from finelu.result import Solution, Status
 from finelu.validation import choice, count, flag, number
 
-GMRES = {"callback_type": None}  # the arguments, with their defaults, of SciPy's gmres
-MINRES = {"shift": 0.0, "show": False, "check": False}  # and of SciPy's minres
+# The arguments, with their defaults, that the functions of these methods have for `Call`.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "gmres": {"callback_type": None},
+    "minres": {"shift": 0.0, "show": False, "check": False},
+}
 CALLBACK_TYPES = (None, "x", "pr_norm", "legacy")
 UNTOLD = (
     "gmres called without specifying `callback_type`. callback(x) is called after each cycle, and maxiter counts "
@@ -35,7 +38,7 @@ UNTOLD_SCIPY = (
     "gmres called without specifying `callback_type`. As SciPy's, it calls callback with a norm, and maxiter counts "
     "iterations: callback_type='legacy'."
 )
-RESTART = 20  # iterations of a cycle of SciPy's gmres
+OF_SCIPY = 20  # iterations of a cycle of SciPy's gmres
 
 
 @dataclass
@@ -61,11 +64,14 @@ class Call:
         return shifted(A, self.shift) if self.shift != 0 else A
 
     def arguments(
-        self, system: System, maxiter: int | None, restart: int, callback: Callback, watch: Watch
+        self, system: System, maxiter: int | None, restart: int | None, callback: Callback, watch: Watch
     ) -> tuple[int | None, Callback, Watch]:
-        """(maxiter, callback, watch) in finelu's meaning.  restart : the iterations of a cycle."""
+        """(maxiter, callback, watch) in finelu's meaning.  restart : the iterations of a cycle, None by default."""
         if self.callback_type in ("x", "pr_norm"):
-            self.cycle = max(min(restart, system.unknowns), 1)
+            from finelu.krylov.gmres import RESTART  # which imports this module
+
+            length = count("restart", RESTART if restart is None else restart, 1)
+            self.cycle = max(min(length, system.unknowns), 1)
             maxiter = None if maxiter is None else count("maxiter", maxiter) * self.cycle
         if self.show:
             watch = shown(watch)
@@ -93,7 +99,7 @@ def as_scipy(method: Callable[..., Solution]) -> Callable[..., tuple[Any, int]]:
     It returns the tuple (x, info). In gmres a cycle has 20 iterations by default, maxiter counts cycles, and a callback
     without callback_type is a "legacy" one: it gets norms, and maxiter counts iterations.
     """
-    takes_type = "callback_type" in method.method.conventions  # type: ignore[attr-defined]
+    takes_type = "callback_type" in ARGUMENTS.get(method.__name__, {})
 
     @wraps(method)
     def function(*args: Any, **kwargs: Any) -> tuple[Any, int]:
@@ -103,7 +109,7 @@ def as_scipy(method: Callable[..., Solution]) -> Callable[..., tuple[Any, int]]:
             elif kwargs.get("callback_type") is None:
                 warnings.warn(UNTOLD_SCIPY, DeprecationWarning, stacklevel=2)
                 kwargs["callback_type"] = "legacy"
-            kwargs["restart"] = RESTART if kwargs.get("restart") is None else kwargs["restart"]
+            kwargs["restart"] = OF_SCIPY if kwargs.get("restart") is None else kwargs["restart"]
         solution = method(*args, **kwargs)
         return solution.x, solution.info
 

@@ -230,6 +230,8 @@ def solved(
     rows = isinstance(matrix, CSR) or is_array(matrix)
     if kind == "backward" or (kind == "auto" and rows and found.status is Status.CONVERGED and not loop.is_even()):
         found = _corrected(found, kind, loop, system, watch, **options)
+    elif found.status is Status.STAGNATED and rows and system.comm is None:
+        found = _limited(found, system)
     if system is given:
         return found
     target = max(loop.rtol * norm(system.b), loop.atol)
@@ -321,6 +323,23 @@ def _corrected(
     )
 
 
+def _limited(found: Solution, system: System) -> Solution:
+    """The solution with PRECISION_LIMIT instead of STAGNATED, if b - A x is only rounding of the terms of its rows."""
+    error, _ = backward_error(Residual(system.A, system.b, system), system.b, found.x)
+    if not error <= LIMIT * float(np.finfo(system.dtype).eps):
+        return found
+    text = f"the componentwise backward error is {error:.1e}: b - A x is rounding of the terms of its rows"
+    return replace(found, status=Status.PRECISION_LIMIT, seen=(*found.seen, text))
+
+
+def backward_error(residual: Residual, b: Any, x: Any) -> tuple[float, Any]:
+    """The componentwise backward error of x, max |b - A x|_i / (|A| |x| + |b|)_i, and b - A x, formed in twice the
+    precision."""
+    terms = residual.magnitudes(b, x)
+    r, _ = residual.twice(b, x)
+    return largest(abs(r) / namespace(b).where(terms > 0, terms, 1)), r
+
+
 def settled(residual: Residual, solve: Callable[[Any], Any], b: Any, x: Any) -> float:
     """The componentwise backward error of x if x is as accurate as the precision allows; else NaN.
 
@@ -329,9 +348,7 @@ def settled(residual: Residual, solve: Callable[[Any], Any], b: Any, x: Any) -> 
     2. solve(b - A x), where solve(r) is about A^-1 r, changes each element of x by at most the fraction SETTLED of it.
        Without this condition an x that has grown along a null vector would pass.
     """
-    xp, terms = namespace(b), residual.magnitudes(b, x)
-    r, _ = residual.twice(b, x)
-    error = largest(abs(r) / xp.where(terms > 0, terms, 1))
+    error, r = backward_error(residual, b, x)
     if not error <= LIMIT * float(np.finfo(b.dtype).eps):
         return math.nan
     return error if bool((abs(solve(r)) <= SETTLED * abs(x)).all()) else math.nan

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from finelu.errors import ParameterError, meant
 from finelu.kernels.monitor import CLAIM, CLAIMED, CODE, NORM, RUNNING
-from finelu.krylov import conventions
 from finelu.krylov.loop import Loop
-from finelu.krylov.method import RESTART, Method
+from finelu.krylov.method import Method
 from finelu.result import Solution
 from finelu.validation import choice, count
 
 ORTHOGONALIZATIONS = ("mgs", "cgs2")
 SIDES = ("right", "left")
 LEAST_GAIN = 0.25  # of its first norm that a cycle on the left reaches before it ends, so that the true one is halved
+RESTART = 30  # iterations of a cycle where `restart` is not given
 
 
 class GMRES(Method):
@@ -42,7 +42,6 @@ class GMRES(Method):
     """
 
     restarts = True
-    conventions = conventions.GMRES
 
     @staticmethod
     def iterate(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from finelu.arithmetic import ignore_fp_errors, require_known
 from finelu.errors import NotConverged, ParameterError, meant
-from finelu.krylov.conventions import Call, warn_of_callback
+from finelu.krylov.conventions import ARGUMENTS, Call, warn_of_callback
 from finelu.krylov.criterion import solved
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.spread import alike, checked
@@ -24,7 +24,6 @@ NEEDS = {  # the property of A that a method needs, in words; "" for any nonsing
     "any": "",
 }
 
-RESTART = 30  # iterations of a cycle where `restart` is not given
 RELATIVE_TO = ("b", "initial")
 
 M = TypeVar("M", bound="type[Method]")
@@ -76,7 +75,6 @@ class Method:
         the end of each cycle.
     stationary : whether the method forms r = b - A x itself in each iteration, see `Loop`.
     spread : whether A may be spread over processes, see `finelu.krylov.spread`.
-    conventions : arguments of SciPy's function of this name, with their defaults, that `conventions.Call` translates.
     """
 
     name: ClassVar[str] = ""
@@ -85,7 +83,6 @@ class Method:
     restarts: ClassVar[bool] = False
     stationary: ClassVar[bool] = False
     spread: ClassVar[bool] = False
-    conventions: ClassVar[dict[str, Any]] = {}
 
     iterate: ClassVar[Callable[..., Solution]]
     solve: ClassVar[Door]
@@ -168,7 +165,8 @@ def _require_own_parameters(method: type[Method]) -> None:
 def _door(method: type[Method]) -> Door:
     """The public function of `method`."""
     own = {name: parameter.replace(kind=Parameter.KEYWORD_ONLY) for name, parameter in _own(method).items()}
-    for name, default in method.conventions.items():
+    of_scipy = ARGUMENTS.get(method.name, {})
+    for name, default in of_scipy.items():
         own[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default)
 
     def solve(
@@ -193,14 +191,13 @@ def _door(method: type[Method]) -> Door:
             choice("relative_to", relative_to, RELATIVE_TO)
         if raise_on_failure is not False:
             flag("raise_on_failure", raise_on_failure)
-        given = {name: options.pop(name) for name in method.conventions if name in options}
+        given = {name: options.pop(name) for name in of_scipy if name in options}
         call = Call(**given) if given else None
-        if callback is not None and "callback_type" in method.conventions and given.get("callback_type") is None:
+        if callback is not None and "callback_type" in of_scipy and given.get("callback_type") is None:
             warn_of_callback()
         system = (checked if method.spread else System.checked)(A if call is None else call.matrix(A), b, x0, M)
         if call is not None:
-            restart = options.get("restart") or RESTART
-            maxiter, callback, watch = call.arguments(system, maxiter, restart, callback, watch)
+            maxiter, callback, watch = call.arguments(system, maxiter, options.get("restart"), callback, watch)
         if system.comm is not None:
             limits = {
                 "rtol": rtol,

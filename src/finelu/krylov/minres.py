@@ -9,7 +9,6 @@ import numpy as np
 
 from finelu.device import namespace
 from finelu.kernels.monitor import BETA, BETA_1, COS, COS_OLD, INVERSE, PHI_BAR, SCALE
-from finelu.krylov import conventions
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
 from finelu.krylov.symmetry import symmetric
@@ -34,7 +33,6 @@ class MINRES(Method):
     """
 
     needs = "hermitian"
-    conventions = conventions.MINRES
 
     @staticmethod
     def iterate(loop: Loop) -> Solution:

@@ -218,7 +218,7 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     if isinstance(A, str | type | Recipe):
         _refuse_recipe(A, name)
     shape = getattr(A, "shape", (n, n) if callable(A) else np.shape(A))
-    if name == "M" and not hasattr(A, "matvec") and not callable(A) and (instead := _instead(A)):
+    if name == "M" and not callable(A) and not hasattr(A, "matvec") and (instead := _instead(A)):
         raise MatrixError(f"M is a {type(A).__name__}, which is neither a matrix nor a LinearOperator; {instead}.")
     if tuple(shape) != (n, n):
         raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")

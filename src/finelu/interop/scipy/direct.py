@@ -18,6 +18,8 @@ from finelu.factors import Factors
 from finelu.foreign import MatrixRankWarning
 from finelu.interop.scipy.route import RECIPE, SINGULAR, SINGULARITIES, solved
 from finelu.interop.scipy.system import FLOATING, System, of_scipy
+from finelu.matrix import as_csr
+from finelu.preconditioners.direct.analysis import TINY
 
 PERMC_SPECS = ("NATURAL", "MMD_ATA", "MMD_AT_PLUS_A", "COLAMD")
 
@@ -63,26 +65,30 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
     if is_sparse and not is_vector and b.format != "csc":
         text = "spsolve is more efficient when sparse b is in the CSC matrix format"
         warnings.warn(text, SparseEfficiencyWarning, stacklevel=3)
-    dense = b.toarray() if is_sparse else b
-    dense = dense.ravel() if is_vector else dense
-    dense = dense.astype(np.result_type(b.dtype, np.float64), copy=False)
+    if is_vector:
+        b = (b.toarray() if is_sparse else b).ravel()
+        is_sparse = False
+    elif is_sparse:
+        b = b.tocsc()
+    b = b.astype(np.complex128 if b.dtype.kind == "c" else np.float64, copy=False)
     try:
-        if not dense.size:
-            x = dense
-        elif dense.dtype.kind == "c" and system.dtype.kind != "c":
-            x = solved(system, dense.real.copy(), permc_spec) + 1j * solved(system, dense.imag.copy(), permc_spec)
+        if 0 in b.shape:
+            x = b
+        elif b.dtype.kind == "c" and system.dtype.kind != "c":
+            x = solved(system, b.real.copy(), permc_spec) + 1j * solved(system, b.imag.copy(), permc_spec)
         else:
-            x = solved(system, dense.astype(np.result_type(dense, system.dtype), copy=False), permc_spec)
+            wide = np.complex128 if system.dtype.kind == "c" else np.float64
+            x = solved(system, b.astype(wide, copy=False), permc_spec)
     except SINGULARITIES as error:
-        if is_sparse and not is_vector:
+        if is_sparse:
             raise SingularMatrix(f"{SINGULAR}: {error}") from error
         warnings.warn(f"Matrix is exactly singular: {error}", MatrixRankWarning, stacklevel=3)
-        return np.full(dense.shape, np.nan, dtype)
+        return np.full(b.shape, np.nan, dtype)
     x = x.astype(dtype, copy=False)
-    if not is_sparse or is_vector:
+    if not is_sparse:
         return x
-    found = type(system.S)(x)
-    return type(given).from_scipy_sparse(found) if given is not b else found
+    x = type(system.S)(x)
+    return type(given).from_scipy_sparse(x) if hasattr(given, "to_scipy_sparse") else x
 
 
 @ignore_fp_errors
@@ -98,7 +104,8 @@ def splu(
 
     A : (n, n), sparse; others than CSR and CSC are converted, with a SparseEfficiencyWarning. A is not written.
     permc_spec, diag_pivot_thresh, relax, panel_size, options : SuperLU's own. If one of them is given, the result is
-        SciPy's SuperLU object, made with them. Without them `finelu.SparseLU` chooses library and order.
+        SciPy's SuperLU object, made with them. Without them, and from 401 rows on, `finelu.SparseLU` chooses library
+        and order.
     Returns an `LU`, with the attributes and conventions of SciPy's object.
     Raises SingularMatrix, which is a RuntimeError, for a singular A, and for one with NaN or Inf; MatrixError, a
     ValueError, if A is not square; MemoryError if the factors do not fit.
@@ -126,30 +133,37 @@ def _factored(A: Any, given: Mapping[str, Any]) -> Any:
     """An `LU`, or SciPy's SuperLU object if some of its own parameters are given."""
     converted, not_square = "splu converted its input to CSC format", "can only factor square matrices (has shape {})"
     system = System.of(A, converted, not_square, depth=6)
-    if given or not system.n:
-        return foreign.splu(system.S.tocsc(), **given)
+    S = system.S
     try:
-        return LU(RECIPE.factor(system.S), system.S.copy())
+        if not np.isfinite(S.data).all():
+            as_csr(S, diagonal=False)  # raises, naming the row
+        if not given and system.n > TINY:  # for fewer rows another library saves no time
+            return LU(RECIPE.factor(S), S.copy())
+        factors = foreign.splu(S.tocsc(), **given)
     except SINGULARITIES as error:
         raise SingularMatrix(f"{SINGULAR}: {error}") from error
+    except RuntimeError as error:
+        if str(error) != SINGULAR:  # a RecursionError, for one
+            raise
+        raise SingularMatrix(f"{SINGULAR}: a pivot is 0.") from error
+    return factors if given else LU(factors, S.copy())
 
 
 class LU:
     """Complete factors with the attributes and conventions of `scipy.sparse.linalg.SuperLU`.
 
     shape : (n, n).  nnz : the number of entries of the factors.
-    L, U, perm_r, perm_c : those of SuperLU for this matrix, Pr A Pc = L U, made when first asked for; `solve` needs
-        them only if SuperLU is the library.
-    factors : the `Factors` that solve, with `report`, `update` and `apply`.
+    L, U, perm_r, perm_c : those of SuperLU for this matrix, Pr A Pc = L U, made when first asked for unless `factors`
+        has them.
+    factors : what solves: `Factors`, with `report` and `update`; or, for up to 400 rows, SciPy's own SuperLU object.
     """
 
-    def __init__(self, factors: Factors, A: Any):
-        self.factors, self._A = factors, A
-        self.shape: tuple[int, int] = factors.shape
+    def __init__(self, factors: Any, A: Any):
+        self.factors, self.shape, self._A = factors, A.shape, A
 
     @property
     def nnz(self) -> int:
-        return self.factors.nnz
+        return int(self.factors.nnz)
 
     def solve(self, rhs: Any, trans: str = "N") -> Any:
         """x with A x = rhs, A^T x = rhs (trans "T") or A^H x = rhs ("H"), in a new array of the factors' dtype.
@@ -157,7 +171,7 @@ class LU:
         rhs : (n,) or (n, k), of a dtype that goes into that of the factors without loss.
         Raises WrongType, a TypeError, for another dtype; MatrixError, a ValueError, for another shape.
         """
-        rhs, dtype = np.asarray(rhs), self.factors.dtype
+        rhs, dtype = np.asarray(rhs), self._A.dtype
         if not np.can_cast(rhs.dtype, dtype, "safe"):
             raise WrongType(f"Cannot cast array data from {rhs.dtype!r} to {dtype!r} according to the rule 'safe'")
         if rhs.ndim not in (1, 2):
@@ -170,7 +184,7 @@ class LU:
 
     @cached_property
     def _superlu(self) -> Any:
-        return foreign.splu(self._A.tocsc())
+        return foreign.splu(self._A.tocsc()) if isinstance(self.factors, Factors) else self.factors
 
     @property
     def L(self) -> Any:

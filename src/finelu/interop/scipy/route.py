@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import threading
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.linalg import lapack
 from scipy.sparse import SparseEfficiencyWarning
 
-from finelu import foreign
-from finelu.auto.cost import ALWAYS_FREE, INDEX, USABLE
 from finelu.auto.solve import solve
-from finelu.device import free_memory
 from finelu.errors import MatrixError, NotConverged, SingularMatrix, UnstableFactors, counted
 from finelu.factors import Columns
 from finelu.foreign import MatrixRankWarning
-from finelu.interop.scipy.system import Equation, System, longest_row
+from finelu.interop.scipy.system import EPS, Equation, System, longest_row
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import as_csr
 from finelu.matrix.traits import dense_row
-from finelu.preconditioners.direct import SparseLU, klu
+from finelu.preconditioners.direct import SparseLU, klu, superlu
 from finelu.preconditioners.direct.analysis import (
     KLU_WORK,
     QUICK,
@@ -31,16 +31,16 @@ from finelu.preconditioners.direct.analysis import (
     SHORT,
     SYMMETRIC_WORK,
     TINY,
-    analysed,
 )
 from finelu.preconditioners.direct.factors import ENOUGH, SparseLUFactors
-from finelu.recent import RECENT
+from finelu.preconditioners.direct.library import INDEX
+from finelu.recent import MOST, RECENT
 
 SINGULAR = "Factor is exactly singular"
 DENSE = 64  # rows up to which a dense L U takes less time than the analysis of a pattern
 SINGULARITIES = (SingularMatrix, MatrixError, UnstableFactors)  # a MatrixError names NaN, Inf, or an empty row
 RECIPE = SparseLU()
-PLAN, FACTORS = "spsolve: plan", "spsolve: factors"  # names of the kept results
+LARGEST_RTOL = 1e-10  # of iterations instead of factors, for rows of any length
 
 
 @dataclass(eq=False)
@@ -49,18 +49,37 @@ class Plan:
 
     library : KLU's analysis; None if another library is expected to take less time.
     longest : the largest number of entries in a row.
-    values : those that `library` has factored; None if it has no factors.
-    turn : held from a factorization to the last solve with its factors.
+    values : those of the kept factors; None if there are none.
+    factors : of `values` by another library than KLU.
     """
 
     library: klu.KLU | None
     longest: int
     values: Any = None
-    turn: threading.Lock = field(default_factory=threading.Lock)
+    factors: SparseLUFactors | None = None
+
+    def __post_init__(self) -> None:
+        self._turn = threading.Lock()
+
+    def has(self, values: Any) -> bool:
+        """Whether the kept factors are those of these values."""
+        return self.values is not None and np.array_equal(self.values, values)
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """True if no other thread uses the kept factors until the end of the `with`; no thread waits for another."""
+        mine = self._turn.acquire(blocking=False)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._turn.release()
 
 
 def solved(system: System, b: Any, permc_spec: str | None) -> Any:
-    """x (n,) or (n, k) in double precision; b is real if A is, and in double precision.
+    """x in double precision, of b's shape, and sparse if b is.
+
+    b : (n,) or (n, k), or CSC (n, k), in double precision, and real if A is.
 
     Warns of an x whose backward error stays far above rounding. Raises one of SINGULARITIES, NotConverged.
     """
@@ -71,22 +90,27 @@ def solved(system: System, b: Any, permc_spec: str | None) -> Any:
         equation = Equation(A, system.by_rows, b, longest_row(A, system.by_rows))
         x, error = _by_lapack(equation) if permc_spec is None else _by_superlu(system, equation, permc_spec)
     else:
-        plan = RECENT.get((PLAN, A.dtype.kind), A.indptr, A.indices) or _planned(A, system.by_rows)
+        plan = RECENT.get(_kind(A, system.by_rows), A.indptr, A.indices) or _planned(A, system.by_rows)
         equation = Equation(A, system.by_rows, b, plan.longest)
         if plan.library is not None:
             x, error = _by_klu(plan, plan.library, equation)
         elif system.n <= TINY:
             x, error = _by_superlu(system, equation, None)
         else:
-            x, error = _by_recipe(system, equation)
-    if error <= ENOUGH or not np.isfinite(b).all():
+            x, error = _by_recipe(system, equation, plan)
+    if error <= ENOUGH or not np.isfinite(equation.values_of_b).all():
         return x
-    other, smaller = _by_recipe(system, equation, trial=True)
+    other, smaller = _by_recipe(system, equation)
     if smaller <= ENOUGH:
         return other
     text = f"x has a backward error of {min(error, smaller):.0f} roundings in a row; A may be singular"
     warnings.warn(text, MatrixRankWarning, stacklevel=4)
     return x if error <= smaller else other
+
+
+def _kind(A: Columns, by_rows: bool) -> tuple[str, str, bool]:
+    """The kind of a plan among the kept results: the same arrays are another matrix by rows than by columns."""
+    return "spsolve", A.dtype.kind, by_rows
 
 
 def _by_lapack(equation: Equation) -> tuple[Any, float]:
@@ -111,71 +135,81 @@ def _planned(A: Columns, by_rows: bool) -> Plan:
         assert fill is not None  # KLU counts the fill of its own AMD
         few = quick or fill.flops < SYMMETRIC_WORK * n  # else a library that works by blocks may take less
         light = few and fill.flops <= KLU_WORK * fill.nnz
-        library, size = (library, (A.dtype.itemsize + INDEX) * fill.nnz + A.data.nbytes) if light else (None, 0)
-    return RECENT.keep((PLAN, A.dtype.kind), A.indptr, A.indices, Plan(library, longest), size)
+        library, size = (library, klu.ENTRY * fill.nnz + A.data.nbytes) if light else (None, 0)
+    return RECENT.keep(_kind(A, by_rows), A.indptr, A.indices, Plan(library, longest), size)
 
 
 def _by_klu(plan: Plan, library: klu.KLU, equation: Equation) -> tuple[Any, float]:
-    A, trans = equation.columns, "T" if equation.by_rows else "N"
-    if not plan.turn.acquire(blocking=False):  # another thread solves with it
-        another = klu.KLU(A, klu.AMD).factor(A, lambda: SINGULAR)
-        return equation.refined(partial(another.solve, trans=trans))
-    try:
-        if plan.values is None or not np.array_equal(plan.values, A.data):
+    A = equation.columns
+    with plan.alone() as mine:
+        if not mine:
+            library = klu.KLU(A, klu.AMD).factor(A, _zero_pivot)
+        elif not plan.has(A.data):
             plan.values = None
-            library.factor(A, lambda: SINGULAR)
+            library.factor(A, _zero_pivot)
             plan.values = A.data.copy()
-        return equation.refined(partial(library.solve, trans=trans))
-    finally:
-        plan.turn.release()
+        return equation.refined(partial(library.solve, trans="T" if equation.by_rows else "N"))
+
+
+def _zero_pivot() -> str:
+    return "a pivot of its complete L U is 0."
 
 
 def _by_superlu(system: System, equation: Equation, permc_spec: str | None) -> tuple[Any, float]:
     S: Any = system.S.T if system.by_rows else system.S
-    try:
-        lu = foreign.splu(S.astype(equation.columns.dtype, copy=False), permc_spec=permc_spec)  # type: ignore[arg-type]
-    except RecursionError:
-        raise
-    except RuntimeError as error:
-        raise SingularMatrix(f"{error}") from error
+    S = S.astype(equation.columns.dtype, copy=False)
+    lu = superlu.SuperLU(S, _zero_pivot, permc_spec=permc_spec)
     return equation.refined(partial(lu.solve, trans="T" if system.by_rows else "N"))
 
 
-def _by_recipe(system: System, equation: Equation, *, trial: bool = False) -> tuple[Any, float]:
+def _by_recipe(system: System, equation: Equation, plan: Plan | None = None) -> tuple[Any, float]:
     """By `SparseLU`, or by iterations if its factors do not fit.
 
-    trial : whether the factors are tested when they are made, so that others replace them if they are bad. Without it
-        they are kept for the same values.
+    plan : keeps the factors for the same values. Without it the factors are tested when they are made, so that others
+        replace them if they are bad.
     """
-    columns = equation.columns
-    key = (FACTORS, columns.dtype.kind), columns.indptr, columns.indices
-    values, factors = (None if trial else RECENT.get(*key)) or (np.empty(0), None)
-    if factors is None or not np.array_equal(columns.data, values):
-        A = as_csr(system.S.astype(columns.dtype, copy=False), diagonal=False)
-        entry = A.dtype.itemsize + INDEX
-        try:
-            known = analysed(RECIPE, A)
-            few = known.fill is None or entry * known.fill.nnz <= ALWAYS_FREE
-            most = np.inf if few else USABLE * free_memory(A.data) / entry
-            factors = SparseLUFactors(RECIPE, A, known, most, trial)
-        except MemoryError as error:
-            x = _by_iterations(system, equation.b, equation.longest, str(error))
-            return x, equation.error(x)[0]
-        if not trial and factors.report.backend != "superlu":  # SciPy frees SuperLU's factors on one thread only
-            RECENT.keep(*key, (columns.data.copy(), factors), entry * factors.nnz + columns.data.nbytes)
-    return equation.refined(factors.solve)
+    if plan is None:
+        return _by_new_factors(system, equation)[0]
+    values = equation.columns.data
+    with plan.alone() as mine:
+        if mine and plan.factors is not None and plan.has(values):
+            return equation.refined(plan.factors.solve)
+        if mine:
+            plan.values = plan.factors = None  # the next factors take what their libraries keep of an analysis
+        found, factors = _by_new_factors(system, equation, trial=False)
+        if mine and factors is not None and factors.report.backend != "superlu":  # freed on the same thread only
+            size, A = (values.itemsize + INDEX) * factors.nnz + values.nbytes, equation.columns
+            if size <= MOST:
+                plan.values, plan.factors = values.copy(), factors
+                RECENT.keep(_kind(A, system.by_rows), A.indptr, A.indices, plan, size)
+        return found
+
+
+def _by_new_factors(
+    system: System, equation: Equation, *, trial: bool = True
+) -> tuple[tuple[Any, float], SparseLUFactors | None]:
+    """x with its error, and the factors; None if iterations took their place."""
+    A = as_csr(system.S.astype(equation.columns.dtype, copy=False), diagonal=False)
+    try:
+        factors = SparseLUFactors(RECIPE, A, trial=trial)
+    except MemoryError as error:
+        x = _by_iterations(system, equation.b, equation.longest, str(error))
+        return (x, 0.0), None
+    return equation.refined(factors.solve), factors
 
 
 def _by_iterations(system: System, b: Any, longest: int, why: str) -> Any:
     """By iterations to the accuracy that is asked of factors. Raises NotConverged."""
     A = as_csr(system.S, diagonal=False, dtype=b.dtype)
-    rtol = ENOUGH * (longest + 1) * float(np.finfo(np.float64).eps)
-    solution = solve(A, b, rtol=min(rtol, 1e-10), criterion="backward", verbose=False)
+    rtol = min(ENOUGH * (longest + 1) * EPS, LARGEST_RTOL)
+    given: Any = b
+    dense = given.toarray() if sp.issparse(b) else given
+    solution = solve(A, dense, rtol=rtol, criterion="backward", verbose=False)
     if not solution.converged:
         raise NotConverged(f"spsolve, by iterations since {why.rstrip('.')},", solution, rtol)
     text = (
         f"spsolve took {counted(solution.iterations, 'iteration')} of {solution.method}, to a backward error of "
         f"{rtol:.1e} in each row, since complete factors do not fit: {why}"
     )
-    warnings.warn(text, SparseEfficiencyWarning, stacklevel=6)
-    return solution.x
+    warnings.warn(text, SparseEfficiencyWarning, stacklevel=7)
+    return sp.csc_array(solution.x) if sp.issparse(b) else solution.x

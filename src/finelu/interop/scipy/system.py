@@ -13,6 +13,7 @@ from scipy.sparse import SparseEfficiencyWarning, _sparsetools
 from finelu.errors import MatrixError, WrongType
 from finelu.factors import Columns
 
+BLOCK = 2**21  # numbers of a sparse right-hand side that are dense at a time, 16 MiB
 STEPS = 5  # of refinement, at most: one or two are usual
 MANY = 0.9  # of the stored entries: if fewer are not 0, the zeros among them are many
 EPS, TINIEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
@@ -94,7 +95,7 @@ def of_scipy(A: Any) -> Any:
 class Equation:
     """A x = b in double precision, and the error of x in each row.
 
-    columns, by_rows : A as in `System.in_double`.  b : (n,) or (n, k).
+    columns, by_rows : A as in `System.in_double`.  b : (n,) or (n, k), or CSC (n, k).
     longest : the largest number of entries in a row of A.
     """
 
@@ -103,27 +104,41 @@ class Equation:
         self._unit = (longest + 1) * EPS
         self._sizes = abs(columns.data)
 
-    def error(self, x: Any) -> tuple[float, Any]:
+    @property
+    def values_of_b(self) -> Any:
+        b: Any = self.b
+        return b.data if sp.issparse(self.b) else b
+
+    def error(self, x: Any, b: Any) -> tuple[float, Any]:
         """The largest |b - A x|_i in roundings of its sum, (longest + 1) eps (|A| |x| + |b|)_i; and b - A x.
 
         NaN if x is not finite. Cost: two products.
         """
-        r = self.b - self._times(self.columns.data, x)
-        unit = (self._times(self._sizes, abs(x)) + abs(self.b)) * self._unit
+        r = b - self._times(self.columns.data, x)
+        unit = (self._times(self._sizes, abs(x)) + abs(b)) * self._unit
         return float((abs(r) / np.maximum(unit, TINIEST)).max()), r
 
     def refined(self, solve: Callable[[Any], Any]) -> tuple[Any, float]:
         """x and its error, after steps of refinement for as long as each helps and the error is above 1.
 
-        solve : b -> x, approximately.
+        solve : b -> x, approximately. A sparse b is solved by blocks of columns, and x is CSC.
         """
-        x = solve(self.b)
-        error, r = self.error(x)
+        B: Any = self.b
+        if not sp.issparse(self.b):
+            return self._refined(solve, B)
+        n, k = B.shape
+        width = max(1, BLOCK // n)
+        blocks = [self._refined(solve, B[:, i : i + width].toarray()) for i in range(0, k, width)]
+        return sp.hstack([sp.csc_array(x) for x, _ in blocks], format="csc"), max(error for _, error in blocks)
+
+    def _refined(self, solve: Callable[[Any], Any], b: Any) -> tuple[Any, float]:
+        x = solve(b)
+        error, r = self.error(x, b)
         for _ in range(STEPS):
             if error <= 1 or not np.isfinite(error):
                 break
             other = x + solve(r)
-            smaller, rest = self.error(other)
+            smaller, rest = self.error(other, b)
             if not smaller < error:
                 break
             x, error, r = other, smaller, rest

@@ -10,6 +10,7 @@ be mispredicted.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,9 @@ from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.prefetch import prefetch
 from finelu.kernels.cpu.runtime.sort import kth_largest, sort_by_bitmap
 from finelu.threads import each
+
+# A call in compiled code passes each array as seven numbers, which takes about as long as the work on a short row.
+inlined = partial(compiled, forceinline=True)
 
 ESTIMATE, PIVOT = 1, 2  # why a row and column are deferred
 BEGIN, FRONT, NEXT, END = range(4)  # see Factor
@@ -306,7 +310,7 @@ def _enlist(rows, stop, places, head, follower, nu, xi, columns, values):
             head[columns[at]] = p
 
 
-@compiled
+@inlined
 def members(k, head, follower, places, columns, values, out, words, pages):
     """The rows in the list of column k, sorted, in `out`; prefetches their entries. Returns their number."""
     count = np.uint64(0)
@@ -325,7 +329,7 @@ def members(k, head, follower, places, columns, values, out, words, pages):
     return np.int64(count)
 
 
-@compiled
+@inlined
 def row_of(k, indptr, indices, data, deferred, x, touched):
     """Row k of A in the active columns, in x. Returns the number of touched places."""
     met = np.uint64(0)
@@ -338,7 +342,7 @@ def row_of(k, indptr, indices, data, deferred, x, touched):
     return met
 
 
-@compiled
+@inlined
 def subtract(k, count, sources, factors, places, columns, values, x, touched, seen, met):
     """x -= factors[e] times the kept row sources[e], in the active columns, for e before `count`.
 
@@ -361,7 +365,7 @@ def subtract(k, count, sources, factors, places, columns, values, x, touched, se
     return np.int64(met)
 
 
-@compiled
+@inlined
 def distinct(k, touched, count, seen):
     """Leave each place once in touched[:count], and ~k in its `seen`. Returns the number of places."""
     for e in range(np.uint64(count)):
@@ -375,20 +379,20 @@ def distinct(k, touched, count, seen):
     return met
 
 
-@compiled
+@inlined
 def largest_of(k, unit, x, touched, count):
     """The largest magnitude in x, x[k] left out; Inf if any is not finite."""
-    largest = unit - unit
+    largest, finite, here = unit - unit, np.isfinite(abs(x[k])), x[k]
+    x[k] = 0
     for e in range(np.uint64(count)):
         size = abs(x[np.uint64(touched[e])])
-        if not np.isfinite(size):
-            return unit / (unit - unit)
-        if size > largest and touched[e] != k:
-            largest = size
-    return largest
+        finite &= np.isfinite(size)
+        largest = max(largest, size)
+    x[k] = here
+    return largest if finite else unit / (unit - unit)
 
 
-@compiled
+@inlined
 def usable(pivot, right, under, pivot_tol, least, unit):
     """Whether a pivot of this magnitude is large enough, and the quotients and products of its elimination are finite.
 
@@ -402,13 +406,13 @@ def usable(pivot, right, under, pivot_tol, least, unit):
     return np.isfinite(unit / pivot) and np.isfinite(spare * (largest / pivot)) and np.isfinite(steepest * under)
 
 
-@compiled
+@inlined
 def clear(x, touched, count):
     for e in range(np.uint64(count)):
         x[np.uint64(touched[e])] = 0
 
 
-@compiled
+@inlined
 def farthest(one, nu):
     """1 - nu or -1 - nu, the larger: the next unknown of a triangular system with a right-hand side of signs.
 
@@ -417,7 +421,7 @@ def farthest(one, nu):
     return one - nu if nu.real <= 0 else -one - nu
 
 
-@compiled
+@inlined
 def advance(stop, sources, count, places, head, follower, columns):
     """The turn of a column is over for the rows sources[:count]: they go to the lists of their next columns."""
     for e in range(np.uint64(count)):
@@ -430,7 +434,7 @@ def advance(stop, sources, count, places, head, follower, columns):
             head[j] = p
 
 
-@compiled
+@inlined
 def defer(sources, count, places, columns, values):
     """The column that the rows sources[:count] have just passed goes to their deferred columns."""
     for e in range(np.uint64(count)):
@@ -441,26 +445,32 @@ def defer(sources, count, places, columns, values):
         places[p, FRONT] += 1
 
 
-@compiled
+@inlined
 def keep(k, pivot, weight, drop_tol, room, x, touched, count, quotients, size, words, pages):
     """x = x / pivot where that, times weight, is larger than drop_tol: of these `room` at most, sorted; elsewhere 0.
 
     Returns the numbers of entries kept, dropped by tolerance, and dropped by the fill limit.
     """
     x[k] = 0
-    kept, found = np.uint64(0), np.uint64(0)
+    large, kept, found = np.uint64(0), np.uint64(0), np.uint64(0)
+    limit = _surely_small(abs(pivot), weight, drop_tol)
     for e in range(np.uint64(count)):
         j = np.uint64(touched[e])
-        v = divide(x[j], pivot)
+        v = x[j]
+        touched[large] = j
+        quotients[large] = v
+        large += np.uint64(not abs(v) <= limit)
+        found += np.uint64(v != 0)
+        x[j] = 0  # the next time that this place stands there, it is no entry
+    for e in range(large):
+        j = np.uint64(touched[e])
+        v = divide(quotients[e], pivot)
         magnitude = abs(v)
         touched[kept] = j
-        quotients[kept] = v
         size[kept] = magnitude
-        kept += np.uint64(magnitude * weight > drop_tol)
-        found += np.uint64(x[j] != 0)
-        x[j] = 0  # the next time that this place stands there, it is no entry
-    for e in range(kept):
-        x[np.uint64(touched[e])] = quotients[e]
+        if magnitude * weight > drop_tol:
+            x[j] = v
+            kept += ONE
     by_tolerance = np.int64(found) - np.int64(kept)
     if np.int64(kept) <= room:
         sort_by_bitmap(touched, kept, words, pages)
@@ -495,7 +505,16 @@ def keep(k, pivot, weight, drop_tol, room, x, touched, count, quotients, size, w
     return np.int64(kept), by_tolerance, found - np.int64(kept)
 
 
-@compiled
+@inlined
+def _surely_small(pivot, weight, drop_tol):
+    """A magnitude up to which x / pivot, times weight, is at most drop_tol however the two are rounded: most entries
+    need no division."""
+    one = weight / weight
+    limit = drop_tol * pivot / weight * (one - one / 2**16)
+    return limit if one / 2**96 < limit < np.inf else one - one
+
+
+@inlined
 def store(k, stop, one, x, touched, count, places, head, follower, nu, weights, columns, values, used):
     """Row k, now in x, goes to the places from `used` on, to the lists and to the estimates; x becomes 0.
 
@@ -525,7 +544,7 @@ def store(k, stop, one, x, touched, count, places, head, follower, nu, weights, 
     return np.int64(end)
 
 
-@compiled
+@inlined
 def _ahead(one, here, nu, columns, values, begin, end):
     """See kernels/reference/crout.py:ahead."""
     best = farthest(one, here)

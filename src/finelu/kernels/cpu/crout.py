@@ -22,6 +22,7 @@ from finelu.kernels.cpu._crout_rows import (
     defer,
     factor_parts,
     farthest,
+    inlined,
     keep,
     largest_of,
     members,
@@ -213,7 +214,7 @@ def _part(start, stop, A, T, limits, room, deferred, d, U, L, below, rows, slots
     return l_largest, u_largest, by_tolerance, by_limit, by_estimate, by_pivot, made
 
 
-@compiled
+@inlined
 def _factors(count, sources, places, values, d, factors):
     """l_kp d_p for each row p in the list of column k, where l_kp is its entry at NEXT; likewise u_pk d_p."""
     for e in range(np.uint64(count)):

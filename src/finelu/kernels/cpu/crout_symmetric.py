@@ -25,6 +25,7 @@ from finelu.kernels.cpu._crout_rows import (
     distinct,
     factor_parts,
     farthest,
+    inlined,
     keep,
     largest_of,
     members,
@@ -259,7 +260,7 @@ def _part(start, stop, A, pairs, limits, room, hermitian, deferred, d, e, U, bel
     return largest, by_tolerance, by_limit, by_estimate, by_pivot, taken, used - columns_below.size
 
 
-@compiled
+@inlined
 def _terms(k, count, sources, places, columns, values, d, e, hermitian, terms, factors):
     """Column k of U^T D (U^H D): the rows with entries there, both rows of a pair, in `terms`, and the factor of each
     in `factors`. Returns their number.
@@ -289,7 +290,7 @@ def _terms(k, count, sources, places, columns, values, d, e, hermitian, terms, f
     return np.int64(used)
 
 
-@compiled
+@inlined
 def _at(k, p, places, columns, values):
     """The entry of row p in column k, which is the one at NEXT if there is one."""
     q = np.uint64(places[p, NEXT])
@@ -298,7 +299,7 @@ def _at(k, p, places, columns, values):
     return values.dtype.type(0)
 
 
-@compiled
+@inlined
 def _multipliers(u, v, p, d, e, hermitian):
     """(u, v) D of a pivot of two rows p and p + 1; the conjugates of u and v if Hermitian."""
     if hermitian:

@@ -16,6 +16,7 @@ import numpy as np
 
 from finelu import deadline
 from finelu.errors import ParameterError, meant
+from finelu.kernels.cpu._ic0_columns import columns_pay, ic0_by_columns
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, load_acquire, relax
@@ -42,9 +43,6 @@ OVERLAP = 16  # mean entries of a row below the diagonal from which on rows over
 MANY_THREADS = (
     8  # threads from which on rows wait for each other: on two of a busy machine a band took up to 18 times as long
 )
-# A copy of L by columns pays from that many entries of a row on, and where it leaves at most this part of the products:
-# half of them where columns are as long as rows, but many times as many where a row that comes early is long.
-COLUMNS_PAY, PRODUCTS_LEFT = 10, 0.6
 UNEVEN_ROWS = 8  # times the mean length of a row, beyond which rows are so different that their work is counted
 LOOK = np.uint64(7)  # a look at the time costs up to 3% of a short row
 MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more than ten times the memory of A
@@ -94,12 +92,8 @@ class Elimination:
     @cached_property
     def by_columns(self) -> bool:
         """Whether IC(0) on one thread takes less time with the finished rows by columns, too. Cost: O(nnz), once."""
-        n = self.diag.size
-        if self.variant != "sequential" or self.first is not None or self.indices.size < COLUMNS_PAY * n:
-            return False
-        columns = np.bincount(self.indices, minlength=n).astype(float) - 1
-        rows = (self.diag[:n] - self.indptr[:n]).astype(float)
-        return float(columns @ columns) / 2 <= PRODUCTS_LEFT * float(columns @ rows)
+        in_order = self.variant == "sequential" and self.first is None
+        return in_order and columns_pay(self.indptr, self.indices, self.diag)
 
 
 def ilu0_analysis(A, variant: str = "auto", once: bool = False) -> Elimination:
@@ -301,18 +295,8 @@ def ilu0(plan: Elimination, a, lu) -> int:
 def ic0(plan: Elimination, a, l) -> int:
     """l (nnz,) receives the factor of a (nnz,), in L's order; returns the first bad row or -1."""
     if plan.by_columns:
-        return _ic0_in_order(plan, a, l)
+        return ic0_by_columns(plan.indptr, plan.indices, plan.diag, a, l)
     return _factor(_ic0, _ic0_scattered, _ic0_waiting, plan, a, l)
-
-
-def _ic0_in_order(plan, a, l):
-    """As `ic0`, on one thread. Memory: a copy of the factor."""
-    bad, n = np.array([plan.diag.size], np.int64), plan.diag.size
-    begin, pattern = np.zeros(n + 1, plan.indptr.dtype), [unsigned(x) for x in (plan.indptr, plan.indices, plan.diag)]
-    rows, values = np.empty_like(pattern[1]), np.empty_like(l)
-    run(_ic0_by_columns, 1, bad, *pattern, a, l, unsigned(begin), rows, values, deadline.halt())
-    deadline.check()
-    return int(bad[0]) if bad[0] < n else -1
 
 
 def _factor(listed, scattered, waiting, plan, a, out):
@@ -492,43 +476,6 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
             l[pivot] = np.sqrt(square)
         t = complete(state, done, t)
     wait_until_done(done, known, after.size)
-
-
-@compiled
-def _ic0_by_columns(bad, indptr, indices, diag, a, l, begin, rows, values, halt):
-    """As `_ic0_scattered`, with the finished rows by columns, too: row i meets only the rows before it in column k.
-
-    The products of an entry are subtracted in the same order. What lands in w outside of the pattern is never read.
-    bad (1,) : out, the first bad row.  begin (n + 1,) : zeros.  rows, values (nnz,) : workspace.
-    """
-    n = diag.size
-    for i in range(n):
-        for p in range(np.uint64(indptr[i]), np.uint64(diag[i])):
-            begin[indices[p] + ONE] += ONE
-    for k in range(n):
-        begin[k + 1] += begin[k]
-    end, w = begin.copy(), np.empty(n, a.dtype)
-    for i in range(np.uint64(n)):
-        if halted(halt):
-            break
-        lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
-        for p in range(lo, pivot):
-            w[indices[p]] = a[p]
-        square = a[pivot].real
-        for p in range(lo, pivot):
-            k = np.uint64(indices[p])
-            new = divide(w[k], l[diag[k]])
-            last = np.uint64(end[k])
-            for q in range(np.uint64(begin[k]), last):
-                w[rows[q]] -= new * np.conj(values[q])
-            square -= (new * np.conj(new)).real
-            l[p] = new
-            rows[last] = i
-            values[last] = new
-            end[k] = last + ONE
-        if not np.isfinite(square) or square <= 0:
-            bad[0] = min(bad[0], np.int64(i))
-        l[pivot] = np.sqrt(square)
 
 
 @compiled

@@ -163,24 +163,27 @@ def _by_library_if_better(
     def analysis(library: Library) -> Analysis:
         return Analysis(arranged, False, fill, perf_counter() - start, library, columns=columns)
 
+    def by_blocks(fill: Fill | None) -> bool:
+        """Whether PARDISO or feral is wanted for this fill."""
+        may_be = A.n > TINY and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
+        return may_be and (symmetric or not needs_matching(A))
+
     real = symmetric and A.dtype.kind != "c"
-    wanted = A.n > TINY and (symmetric or not needs_matching(A))  # whether PARDISO or feral may be used
-    if job is None and symmetric and wanted and may_be_by_blocks(A, symmetric=symmetric, real=real):
+    if job is None and symmetric and by_blocks(None):
         job = OrderingJob(A, aside=False)
     fill = job.found()[2] if job else None
-    wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
-    if klu.nbklu() is not None and _fits_klu(A, fill, symmetric=symmetric, wanted=job is not None and wanted):
+    if klu.nbklu() is not None and _fits_klu(A, fill, symmetric=symmetric, wanted=job is not None and by_blocks(fill)):
         try:
-            arranged = _arranged(A, job.found()[1] if job else None)
+            order = job.found()[1] if symmetric and job else None  # a given order takes the place of blocks
+            arranged = _arranged(A, order)
             columns = arranged.by_columns(A)
-            found = klu.KLU(columns, klu.GIVEN if job else klu.AMD, fill)
+            found = klu.KLU(columns, klu.AMD if order is None else klu.GIVEN, fill)
         except (FineluError, MemoryError):  # SuperLU reports the error, or needs less
             return None, job
         fill = found.expected
-        wanted = wanted and may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill)
-        if fill is not None and fill.flops <= KLU_WORK * fill.nnz and not wanted and found.has_time:
+        if fill is not None and fill.flops <= KLU_WORK * fill.nnz and not by_blocks(fill) and found.has_time:
             return analysis(found), job
-    if not wanted or light:
+    if light or not by_blocks(fill):
         return None, job
     job = job or OrderingJob(A, aside=False)
     _, order, fill = job.found()

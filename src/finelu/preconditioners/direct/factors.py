@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse.csgraph import structural_rank
 
 from finelu import deadline
-from finelu.device import namespace, to_host
+from finelu.device import ALWAYS_FREE, USABLE, free_memory, namespace, to_host
 from finelu.errors import (
     FineluError,
     MatrixError,
@@ -27,7 +27,7 @@ from finelu.matrix import norm
 from finelu.matrix.traits import is_hermitian
 from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT, Analysis, analyse, columns_of, require_indices
 from finelu.preconditioners.direct.klu import KLU
-from finelu.preconditioners.direct.library import PIVOT, Library, RefinedFactors, is_mirrored
+from finelu.preconditioners.direct.library import INDEX, PIVOT, Library, RefinedFactors, is_mirrored
 from finelu.preconditioners.direct.prepared import largest_of_columns, prepared, sizes_of
 from finelu.preconditioners.direct.superlu import SuperLU
 from finelu.scaling import require_matching
@@ -102,13 +102,14 @@ class SparseLUFactors(RefinedFactors):
         recipe: Any,
         A: CSR,
         known: Analysis | None = None,
-        most: float = np.inf,
+        most: float | None = None,
         trial: bool = False,
     ):
         """Factor A.
 
         known : the result of `analysed` for A and this recipe, None to compute it.
-        most : the largest number of entries of the factors; MemoryError if the counted number is larger.
+        most : the largest number of entries of the factors; MemoryError if the counted number is larger. None for what
+            a part of the free memory holds.
         trial : whether factors are tested by solves, here and in `update`, refined, and made again by another library.
             It is not needed if the caller looks at residuals anyway.
         """
@@ -123,10 +124,7 @@ class SparseLUFactors(RefinedFactors):
         fill = known.fill
         if fill is not None:
             require_indices(self.recipe, "the factors", fill.nnz)
-            if fill.nnz > self._most:
-                raise MemoryError(
-                    f"{self.recipe!r}: the factors would have {fill.nnz} entries; the memory holds {self._most:.3g}."
-                )
+            self._require_room(fill.nnz)
         self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
         self._columns = known.columns
         self._how = None if known.library is None else (type(known.library), known.library.how)
@@ -135,6 +133,16 @@ class SparseLUFactors(RefinedFactors):
         self.report.matched = known.matched
         self.report.expected_nnz, self.report.expected_flops = (fill.nnz, fill.flops) if fill else (None, None)
         self.report.analysis_seconds = known.seconds
+
+    def _require_room(self, entries: int) -> None:
+        """Raise MemoryError if factors with that many entries do not fit in memory."""
+        most, entry = self._most, self.dtype.itemsize + INDEX
+        if most is None:
+            most = np.inf if entry * entries <= ALWAYS_FREE else USABLE * free_memory(np.empty(0)) / entry
+        if entries > most:
+            raise MemoryError(
+                f"{self.recipe!r}: the factors would have {entries} entries; the memory holds {most:.3g}."
+            )
 
     def _refresh(self, A: CSR) -> None:
         try:
@@ -330,7 +338,7 @@ class SparseLUFactors(RefinedFactors):
         if self._library is None or not self._library.holds_for(self._factored):
             library, how = self._how
             self._library = library(self._factored, *how)
-        return self._library.factor(self._factored, self._singular)
+        return self._library.factor(self._factored, self._singular, self._require_room)
 
     def _superlu(self) -> SuperLU:
         columns = self._factored

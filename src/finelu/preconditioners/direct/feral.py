@@ -78,7 +78,7 @@ class LDL(Library):
             self._begin()
         return self._owner.call(function, self._solver, *args)
 
-    def factor(self, columns: Columns, singular: Callable[[], str]) -> LDL:
+    def factor(self, columns: Columns, singular: Callable[[], str], require_room: Any = None) -> LDL:
         """Factor a symmetric matrix of the analysed pattern.  singular : gives the text of the error."""
         self._values = columns.data[self._lower].astype(np.float64)
         inertia, self.nnz = self._call(self._factored)

@@ -82,8 +82,8 @@ class KLU(Library):
         """Analyse a pattern; `factor` makes the factors.
 
         ordering : AMD, COLUMNS or GIVEN.
-        expected : the fill if it is known. KLU counts the fill of its own AMD; that of COLAMD stays unknown, and so
-            does its time.
+        expected : the fill if it is known. KLU counts the fill of its own AMD; that of COLAMD stays unknown. If the
+            caller's time is limited, that of AMD, which is seldom more, decides whether `factor` may begin.
         Raises ParameterError if nbklu is not installed, SingularMatrix if the pattern is singular, OutOfTime if the
         caller's time is too short.
         """
@@ -110,6 +110,9 @@ class KLU(Library):
         if ordering == AMD:
             expected = Fill(int(found.lnz + found.unz + found.nzoff) - n, float(found.est_flops))
         self.expected, self.how = expected, (ordering, expected)
+        self._least = expected
+        if ordering == COLUMNS and deadline.current() is not None:
+            self._least = KLU(columns, AMD).expected
 
     def _new(self, ordering: int) -> Any:
         """An nbklu solver; only its `close` frees analysis and factors."""
@@ -128,9 +131,9 @@ class KLU(Library):
     @property
     def has_time(self) -> bool:
         """Whether `factor` may begin: its expected time, if known, fits the caller's remaining time."""
-        return self.expected is None or self.expected.flops <= KLU_RATE * deadline.remaining()
+        return self._least is None or self._least.flops <= KLU_RATE * deadline.remaining()
 
-    def factor(self, columns: Columns, singular: Callable[[], str]) -> KLU:
+    def factor(self, columns: Columns, singular: Callable[[], str], require_room: Any = None) -> KLU:
         """Factor a matrix of the analysed pattern.  singular : gives the text of the error."""
         values = columns.data.astype(np.complex128 if self._complex else np.float64, copy=False)
         if not self.has_time:

@@ -18,6 +18,7 @@ from finelu.ordering import Fill
 
 PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
 ALIKE = 32  # roundings by which the two entries of a symmetric matrix may differ where one of them is left out
+INDEX = 8  # bytes that an entry of factors takes in addition to its value
 LONG_WORK = 1e7  # flops from which on a factorization can be left, which takes 0.1 ms; as many as a core does in 3 ms
 LONG_ENTRIES = 10_000  # of A, likewise, where the work is not counted
 
@@ -30,7 +31,9 @@ class Library:
     symmetric : whether only one triangle is read.
     replaced : the number of pivots that the library replaced by larger ones.
     nnz : the number of entries of the factors without a unit diagonal.
-    `factor(columns, singular)` may be called again; `singular()` is the text of the error for a singular A.
+    `factor(columns, singular, require_room)` may be called again; `singular()` is the text of the error for a singular
+    A. A library without `expected` that counts the entries of the factors itself calls `require_room(entries)` before
+    it makes them, which raises MemoryError if they do not fit.
     `solve(r, trans)` expects r (n,) or (n, k) on the host.
     """
 
@@ -49,7 +52,9 @@ class Library:
         same = zip(self._pattern, (columns.indptr, columns.indices), strict=True)
         return self._complex == (columns.dtype.kind == "c") and all(a is b or np.array_equal(a, b) for a, b in same)
 
-    def factor(self, columns: Columns, singular: Callable[[], str]) -> Library:
+    def factor(
+        self, columns: Columns, singular: Callable[[], str], require_room: Callable[[int], None] | None = None
+    ) -> Library:
         raise NotImplementedError
 
     def solve(self, r: Any, trans: str) -> Any:

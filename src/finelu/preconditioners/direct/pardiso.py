@@ -28,7 +28,7 @@ from finelu.threads import get_num_threads
 MINIMUM_DEGREE, DISSECTION = 0, 3  # orderings of PARDISO, the second by all threads
 DEFINITE, INDEFINITE, GENERAL = 2, -2, 11  # its kinds of real matrices
 OF_COMPLEX = {DEFINITE: 4, INDEFINITE: -4, GENERAL: 13}
-ANALYSE_AND_FACTOR, FACTOR, SOLVE, FREE_FACTORS, FREE = 12, 22, 33, 0, -1  # its phases
+ANALYSE, FACTOR, SOLVE, FREE_FACTORS, FREE = 11, 22, 33, 0, -1  # its phases
 NO_MEMORY = (-2, -8, -9)  # its errors
 ZERO_PIVOT = (-4, -6, -7)  # its errors where A is singular
 ERRORS = {
@@ -127,7 +127,9 @@ class Pardiso(Library):
         self._long = called.values.size > LONG_ENTRIES
         self._turns = threading.Lock()  # a call keeps its state in memory of the factors, so calls take turns
 
-    def factor(self, columns: Columns, singular: Callable[[], str]) -> Pardiso:
+    def factor(
+        self, columns: Columns, singular: Callable[[], str], require_room: Callable[[int], None] | None = None
+    ) -> Pardiso:
         """Factor a matrix of the analysed pattern.  singular : gives the text of the error."""
         values = columns.data[self._called.places]
         values[self._called.gaps] = 0
@@ -135,9 +137,11 @@ class Pardiso(Library):
             self._called.values[:] = values.conj() if self.symmetric else values  # columns below are rows above
             kinds = [OF_COMPLEX[kind] if self._complex else kind for kind in self._kinds(columns)]
             self._begun = True
+            self._called.require_room = require_room
             made = leavable(self._called.factored_as, kinds, freed=self._freed) if self._long else None
             if not (self._called.factored_as(kinds) if made is None else made):
                 raise SingularMatrix(singular())
+            self._called.require_room = None
             self.nnz, self.replaced = self._called.nnz, self._called.replaced
         return self
 
@@ -170,6 +174,7 @@ class _Called:
         """
         self._mkl, self._alone, self._count = mkl(), alone, 1
         self.values, self._ordering, self._order = np.empty(rows.nnz, dtype), ordering, order
+        self.require_room: Callable[[int], None] | None = None  # see `Library`
         self.gaps = np.flatnonzero(rows.data == 0)
         self.places = np.maximum(rows.data - 1, 0).astype(np.int32)  # where A holds the entries
         self._starts, self._indices = rows.indptr.astype(np.int32), rows.indices.astype(np.int32)
@@ -247,9 +252,11 @@ class _Called:
             from_zero,
         )
         self._parameters[[0, 1, 4, 7, 9, 10, 12, 17, 20, 34]] = chosen
-        return self._made(ANALYSE_AND_FACTOR)
+        return self._made(ANALYSE) and self._made(FACTOR)
 
     def _made(self, phase: int) -> bool:
+        if phase == FACTOR and self.require_room is not None:
+            self.require_room(self.nnz)
         error = self._call(phase)
         if error in NO_MEMORY and not self._is_small:
             raise MemoryError(f"SparseLU: PARDISO is out of memory: its error {error}, {ERRORS[error]}")

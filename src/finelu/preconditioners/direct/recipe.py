@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from finelu.device import on_gpu
 from finelu.errors import (
     FineluError,
@@ -97,12 +99,26 @@ class SparseLU(Recipe):
     def factor(self, A: Any) -> SparseLUFactors | cudss.CudssFactors:
         """Factor A (n, n), any matrix that `finelu.as_csr` accepts; its diagonal may have gaps. A is not written.
 
-        Raises StructurallySingular or SingularMatrix if A is singular, MemoryError if the factors do not fit in memory,
-        OutOfTime if they take longer than the time limit. A Ctrl-C takes effect while a library works; its call is
-        abandoned and ends by itself. KLU is an exception, as it blocks all other threads: it does not start if, at a
-        rate that it hardly exceeds, it is expected to take longer than the time limit. With ordering="colamd" its time
-        is not known, and a time limit may not be kept.
+        Raises StructurallySingular or SingularMatrix if A is singular, MemoryError if the factors do not fit in 80% of
+        the free memory, OutOfTime if they take longer than the time limit. What libraries allow of that:
+
+        backend     time                                          entries are counted before they are made
+        "superlu"   its call is abandoned, and ends by itself     yes, unless the order is that of columns alone
+        "klu"       it blocks all other threads, so it does not   yes, likewise
+                    begin if, at a rate that it hardly exceeds,
+                    it is expected to take longer; with
+                    "colamd" as counted for its "auto"
+        "feral"     its call is abandoned, and ends by itself     yes, by minimum degree
+        "pardiso"   its call is abandoned, and ends by itself     yes, by itself once it has ordered
+        "cudss"     it is waited for                              yes, likewise
+
+        A count is that of pivots on the diagonal: others may fill in more. A Ctrl-C takes effect as the end of the time
+        does; in KLU after its call.
         """
+        return self.within(A, None)
+
+    def within(self, A: Any, most: float | None) -> SparseLUFactors | cudss.CudssFactors:
+        """`factor` with at most that many entries of the factors; None: what 80% of the free memory holds."""
         flag("matching", self.matching, optional=True, of=self)
         choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
         choice("backend", self.backend, BACKENDS, of=self)
@@ -111,13 +127,13 @@ class SparseLU(Recipe):
             raise ParameterError(f"{self!r}: deterministic=True is for backend='cudss'.")
         A = checked(self, A)
         if self.backend == "cudss":
-            return cudss.CudssFactors(self, A)
+            return cudss.CudssFactors(self, A, np.inf if most is None else most)
         if self.backend != "auto" or not on_gpu(A.data):
-            return SparseLUFactors(self, A, trial=True)
+            return SparseLUFactors(self, A, most=most, trial=True)
         try:
-            return cudss.CudssFactors(self, A)
+            return cudss.CudssFactors(self, A, np.inf if most is None else most)
         except (FineluError, MemoryError) as error:
             reason = str(error)
-        factors = SparseLUFactors(self, A, trial=True)
+        factors = SparseLUFactors(self, A, most=most, trial=True)
         factors.report.reason = f"on the CPU: {reason}"
         return factors

@@ -55,8 +55,8 @@ LEAST_GAIN = 0.1  # of its rows that a level should factor; else the next one de
 
 @dataclass(eq=False, repr=False)
 class MultilevelReport(Report):
-    """levels : a dict for each level with n, nnz_A, pivots, pairs (2x2 pivots), "put_off" (rows deferred by estimate,
-        by pivot), interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F instead of F and
+    """levels : a dict for each level with n, nnz_A (without small entries: see `drop_tol`), pivots, pairs (2x2 pivots),
+        "put_off" (rows deferred by estimate, by pivot), interface, nnz (entries of L_B, D_B, U_B, F and G; with low_memory=False of D_B U_F instead of F and
         of L_G instead of G), bytes, estimate (the larger norm of the inverses of L and U), smallest_pivot (the
         reciprocal of the largest entry of D_B^-1; scaling has made the entries of A about 1), dropped (by tolerance, by
         the row limit), seconds, and steps if pivots were taken by independent sets. The dict of the last, dense level

@@ -27,10 +27,11 @@ class MultilevelILU(Settings):
     """Inverse-based multilevel incomplete LU: robust on indefinite, badly scaled, saddle-point and circuit systems.
 
     drop_tol : an entry of L or U is dropped if its magnitude, times the estimated growth of the inverse factor in its
-        row or column, is at most drop_tol. 0 drops nothing. None: 1e-3. If 20 steps of GMRES then leave more than 1e-4
-        of a random residual, or if a level leaves a dense rest, complete factors are made, whose cost is known from
-        the pattern: if they have too many entries, or too much work, factors with 1e-5 and ten times the fill instead.
-        The better factors are taken; the report names them.
+        row or column, is at most drop_tol. Entries of A off the diagonal are left out if they are at most a tenth of
+        that times the largest of their row, and of their column, once scaled. 0 drops nothing. None: 1e-3. If 20 steps
+        of GMRES then leave more than 1e-4 of a random residual, or if a level leaves a dense rest, complete factors are
+        made, whose cost is known from the pattern: if they have too many entries, or too much work, factors with 1e-5
+        and ten times the fill instead. The better factors are taken; the report names them.
     condest : a row and column is deferred to the next level if its estimated norm in the inverse factors is larger.
         float("inf"): only bad pivots are deferred. Smaller values give more levels and safer factors.
     fill : the most entries of a row of U or a column of L, relative to the mean row of the matrix of its level.
