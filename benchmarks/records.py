@@ -69,7 +69,13 @@ MULTILEVEL = (
     "kernels/cpu/matching.py",
     "kernels/cpu/minimum_degree.py",
 )
-SCHWARZ = ("preconditioners/schwarz", "kernels/{}/subdomains.*", "kernels/{}/partition.*", "kernels/{}/coarse_space.*")
+SCHWARZ = (
+    "preconditioners/schwarz",
+    "kernels/{}/subdomains.*",
+    "kernels/{}/_interleaved.*",
+    "kernels/{}/partition.*",
+    "kernels/{}/coarse_space.*",
+)
 BLOCKS = ("preconditioners/block_ilu.py", "kernels/{}/stencil*", "kernels/{}/blocks.*")
 ALL = ("preconditioners/*.py", "preconditioners/*/recipe.py", "preconditioners/multilevel", "kernels/{}/*.*")
 # the name of a record begins with -> the code that its figures speak of
