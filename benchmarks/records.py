@@ -172,6 +172,9 @@ OLDER = {
         "calls-gpu-nvidia-h200-2026-11-27",
         "spine-gpu-nvidia-h200-2026-11-27",
     ),
+    "a level's report counts its small entries since, and a drop_tol above 0.3 leaves matched entries alone": (
+        "multilevel-setup-amd-epyc-2-cores-2026-11-27",
+    ),
     LOST: ("calls-16-core-intel-xeon-2026-11-23",),
     SHARED: (
         "body-flow-2-core-amd-epyc-2026-11-26",
