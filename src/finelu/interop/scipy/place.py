@@ -25,12 +25,11 @@ class Installed:
     """
 
     def __init__(self, modules: tuple[ModuleType, ...]):
-        from finelu import krylov  # only here: its import takes 0.1 s
-        from finelu.krylov.conventions import as_scipy
+        from finelu.interop.scipy import iterative  # only here: the import of the Krylov methods takes 0.1 s
 
         self._before: list[tuple[ModuleType, str, Any]] = []
         of_finelu = {function.__name__: function for function in DIRECT}
-        of_finelu |= {name: as_scipy(getattr(krylov, name)) for name in METHODS}
+        of_finelu |= {name: getattr(iterative, name) for name in METHODS}
         for module in (scipy.sparse.linalg, *modules):
             for name, value in list(vars(module).items()):
                 known = next((key for key, function in OF_SCIPY.items() if value is function), None)
