@@ -57,7 +57,8 @@ def install(*modules: ModuleType) -> Installed:
     """Replace functions of `scipy.sparse.linalg` by finelu's, for programs that cannot be edited.
 
     These are spsolve, splu, spilu, factorized, spsolve_triangular, and the Krylov methods bicg, bicgstab, cg, gmres and
-    minres, with SciPy's results (x, info) and SciPy's meaning of maxiter and callback of gmres.
+    minres, with SciPy's results (x, info) and SciPy's meaning of maxiter and callback of gmres. What a method of
+    finelu refuses and SciPy's does not, such as cg an indefinite A, goes to SciPy's own.
     modules : modules that were imported before, and took SciPy's functions by `from scipy.sparse.linalg import ...`:
         they keep these, unless they are given here. Functions that a program keeps elsewhere, such as in a dict or as a
         default argument, are not reached.
