@@ -17,7 +17,6 @@ from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.lanes import LANES, subtract_products
-from finelu.kernels.cpu.runtime.search import place_of
 from finelu.kernels.cpu.runtime.sharing import run_items
 
 NARROWED = {"d": np.float32, "D": np.complex64}
@@ -134,7 +133,8 @@ class Interleaved:
             (*each.pattern, each.values, each.places, each.pivots)
             for each in (plan, plan if mirrored is None else mirrored)
         )
-        operands = operands, upper, narrow and mirrored is not None
+        cursors = np.empty(0 if mirrored is None else upper[0].size, np.uint64)
+        operands = operands, upper, cursors
         layout = self.begins, self._value_offsets, self._pivot_offsets
         results = self.scaled, self.values, self.pivots
         return not run_items(_load, self._items.size - 1, self._items, *self._parts, *operands, *layout, *results)
@@ -210,7 +210,7 @@ def _load(
     row_starts,
     operands,
     upper,
-    mirrored,
+    cursors,
     begins,
     value_offsets,
     pivot_offsets,
@@ -218,8 +218,13 @@ def _load(
     stored,
     stored_pivots,
 ):
-    """state[2] counts the values out of the range of single precision."""
+    """state[2] counts the values out of the range of single precision.
+
+    cursors (n,) : if the entries are to be those of (D^-1 U)^H: for each row of U the place of the first entry that was
+        not asked for, as rows ascend. A part has its own rows. Else (0,).
+    """
     begin, end, indices, values, places, pivots = operands
+    upper_begin, upper_end, upper_indices, upper_values, upper_places, upper_pivots = upper
     unfit = 0
     for g in range(items[t], items[t + 1]):
         height = row_starts[g + 1] - row_starts[g]
@@ -227,6 +232,8 @@ def _load(
             p = groups[g, lane]
             first = 0 if p < 0 else np.int64(starts[p])
             size = 0 if p < 0 else np.int64(starts[p + 1]) - first
+            for k in range(size if cursors.size else 0):
+                cursors[first + k] = upper_begin[first + k]
             for k in range(height):
                 i, row = first + k, row_starts[g] + k
                 source = np.int64(begin[i]) if k < size else np.int64(0)
@@ -241,26 +248,21 @@ def _load(
                 for e in range(begins[row], begins[row + 1]):
                     v = values.dtype.type(0)
                     if source < last:
-                        if mirrored:
-                            v = _mirrored(i, indices[source], values[source], *upper)
-                        else:
-                            v = divide(values[source], pivot) if scaled else values[source]
+                        v = divide(values[source], pivot) if scaled else values[source]
+                        if cursors.size:
+                            j = np.uint64(indices[source])
+                            place, stop = np.uint64(cursors[j]), np.uint64(upper_end[j])
+                            while place < stop and np.int64(upper_indices[place]) < i:
+                                place += ONE
+                            cursors[j] = place
+                            if place < stop and np.int64(upper_indices[place]) == i:
+                                v = np.conj(divide(upper_values[place], upper_pivots[upper_places[j]]))
                         if scaled and _is_lost(v, values[source]):
                             unfit += 1
                     stored[e * lanes[g] + lane + value_offsets[g]] = v
                     source += 1
     if unfit:
         fetch_add(state, 2, unfit)
-
-
-@compiled
-def _mirrored(i, j, own, begin, end, indices, values, places, pivots):
-    """Entry (i, j) of (D^-1 U)^H; the own one of L where U has no entry (j, i)."""
-    row = np.uint64(j)
-    place = place_of(indices, np.uint64(begin[row]), np.uint64(end[row]), i)
-    if place < np.uint64(end[row]) and np.int64(indices[place]) == i:
-        return np.conj(divide(values[place], pivots[places[row]]))
-    return own
 
 
 @compiled
