@@ -122,33 +122,35 @@ class Equation:
         return np.asarray(nothing.sum(axis=0)).reshape(self.b.shape[1:]) == 0
 
     def errors(self, x: Any, b: Any) -> tuple[Any, Any]:
-        """(errors, b - A x), where an error is the largest |b - A x|_i of a column in roundings of its sum,
+        """(errors, b - A x), where the error of an element is |b - A x|_i in roundings of its sum,
         (longest + 1) eps (|A| |x| + |b|)_i.
 
-        x, b : (n,) or (n, k).  errors : () or (k,); NaN for a column of x that is not finite. Cost: two products.
+        x, b : (n,) or (n, k), as the errors, which are NaN where x is not finite. Cost: two products.
         """
         r = b - self._times(self.columns.data, x)
         unit = (self._times(self._sizes, abs(x)) + abs(b)) * self._unit
-        return (abs(r) / np.maximum(unit, TINIEST)).max(axis=0), r
+        return abs(r) / np.maximum(unit, TINIEST), r
 
     def refined(self, solve: Callable[[Any], Any]) -> tuple[Any, Any]:
         """(x, errors) after steps of refinement: each column for as long as a step helps it and its error is above 1.
 
         solve : b -> x, approximately. A sparse b is solved by blocks of columns, and x is CSC.
+        errors : the largest of each column, () or (k,); or the largest of all, (), if that is at most 1.
         """
         B: Any = self.b
         if not sp.issparse(self.b):
             return self._refined(solve, B)
         found = [self._refined(solve, B[:, i:end].toarray()) for i, end in self._blocks()]
-        return sp.hstack([sp.csc_array(x) for x, _ in found], format="csc"), np.concatenate([e for _, e in found])
+        errors = np.concatenate([np.broadcast_to(e, x.shape[1:]) for x, e in found])
+        return sp.hstack([sp.csc_array(x) for x, _ in found], format="csc"), errors
 
     def tested(self, x: Any) -> Any:
-        """The errors of an x of b's shape; CSC if b is."""
+        """The largest error of each column of an x of b's shape; CSC if b is."""
         B: Any = self.b
         if not sp.issparse(self.b):
-            return self.errors(x, B)[0]
+            return self.errors(x, B)[0].max(axis=0)
         dense = ((x[:, i:end].toarray(), B[:, i:end].toarray()) for i, end in self._blocks())
-        return np.concatenate([self.errors(*block)[0] for block in dense])
+        return np.concatenate([self.errors(*block)[0].max(axis=0) for block in dense])
 
     def _blocks(self) -> list[tuple[int, int]]:
         """The columns of a sparse b that are dense at a time: from, to."""
@@ -158,13 +160,18 @@ class Equation:
 
     def _refined(self, solve: Callable[[Any], Any], b: Any) -> tuple[Any, Any]:
         x = solve(b)
-        errors, r = self.errors(x, b)
+        found, r = self.errors(x, b)
+        largest = found.max()
+        if largest <= 1:  # as nearly always
+            return x, largest
+        errors = found.max(axis=0)
         wanted = (errors > 1) & (errors < np.inf)  # no step helps a column that is not finite
         for _ in range(STEPS):
             if not wanted.any():
                 break
             other = x + solve(r)
-            smaller, rest = self.errors(other, b)
+            found, rest = self.errors(other, b)
+            smaller = found.max(axis=0)
             wanted &= smaller < errors
             x, errors, r = (np.where(wanted, *both) for both in ((other, x), (smaller, errors), (rest, r)))
             wanted &= errors > 1
