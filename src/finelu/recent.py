@@ -41,9 +41,14 @@ class Recent:
 
     def keep(self, kind: Hashable, indptr: Any, indices: Any, result: T, size: int) -> T:
         """Keep a result of `size` bytes, and return it. Cost: a copy of the pattern."""
+        self.keeps(kind, indptr, indices, result, size)
+        return result
+
+    def keeps(self, kind: Hashable, indptr: Any, indices: Any, result: Any, size: int) -> bool:
+        """Keep a result as `keep` does. False if it is too large, or if another thread keeps one at the moment."""
         size += indptr.nbytes + indices.nbytes
         if size > self._most:
-            return result
+            return False
         key, entry = (kind, indptr.size, indices.size), (indptr.copy(), indices.copy(), result, size)
         with self._alone() as mine:
             if mine:
@@ -51,7 +56,7 @@ class Recent:
                 self._kept.move_to_end(key)
                 while sum(size for *_, size in self._kept.values()) > self._most:  # of few entries
                     self._kept.popitem(last=False)
-        return result
+        return mine
 
     def _alone(self) -> _Turn:
         if self._process != os.getpid():  # a fork may have come while another thread had the lock
