@@ -170,7 +170,7 @@ def first_rung(facts: Mapping[str, Any]) -> str:
     `facts`: `solve` takes another one where KLU finds blocks, and none where rows are to be matched.
     """
     diagonal = {name.removeprefix("diagonal_"): v for name, v in facts.items() if name.startswith("diagonal_")}
-    own = {field.name for field in fields(MatrixTraits)} - {"diagonal"}
+    own, facts = {field.name for field in fields(MatrixTraits)} - {"diagonal"}, {"uneven": False, **facts}
     known = MatrixTraits(diagonal=Diagonal(**diagonal), **{name: facts[name] for name in own})
     rungs = choose.rungs(known)
     if rungs["direct"].reason == choose.IS_SMALL or "cheap" not in rungs:
