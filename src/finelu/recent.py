@@ -1,7 +1,8 @@
 """Results that follow from a pattern alone, such as orders and analyses, kept for the last patterns.
 
 So a loop over `solve` or `SparseLU().factor` with new values of one pattern orders and analyses once. The results have
-the same bits as computed anew. Of KLU factors that are used no more are kept, too, whose pivots the next ones may have.
+the same bits as computed anew, those of PARDISO on one thread only: on several, the bits of any of its factors differ
+from run to run. Of KLU factors that are used no more are kept, too, whose pivots the next ones may have.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class Recent:
         return found[2]
 
     def keep(self, kind: Hashable, indptr: Any, indices: Any, result: T, size: int) -> T:
-        """Keep a result of `size` bytes, and return it. Cost: a copy of the pattern."""
+        """Keep a result of `size` bytes, unless that is too much or another thread is here, and return it.
+
+        A result that owns memory has to free it when it is dropped. Cost: a copy of the pattern.
+        """
         size += indptr.nbytes + indices.nbytes
         if size > self._most:
             return result
