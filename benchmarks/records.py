@@ -69,7 +69,13 @@ MULTILEVEL = (
     "kernels/cpu/matching.py",
     "kernels/cpu/minimum_degree.py",
 )
-SCHWARZ = ("preconditioners/schwarz", "kernels/{}/subdomains.*", "kernels/{}/partition.*", "kernels/{}/coarse_space.*")
+SCHWARZ = (
+    "preconditioners/schwarz",
+    "kernels/{}/subdomains.*",
+    "kernels/{}/_interleaved.*",
+    "kernels/{}/partition.*",
+    "kernels/{}/coarse_space.*",
+)
 BLOCKS = ("preconditioners/block_ilu.py", "kernels/{}/stencil*", "kernels/{}/blocks.*")
 ALL = ("preconditioners/*.py", "preconditioners/*/recipe.py", "preconditioners/multilevel", "kernels/{}/*.*")
 # the name of a record begins with -> the code that its figures speak of
@@ -162,9 +168,8 @@ OLDER = {
     "the first answer of a process without compiled kernels is held to its time and memory since": (
         "solve-2-core-amd-epyc-shared-2026-11-27",
     ),
-    "the arguments of `gmres` and of triangular solves, and transposes on a CPU, are others since": (
-        "calls-gpu-nvidia-h200-2026-11-27",
-        "spine-gpu-nvidia-h200-2026-11-27",
+    "a level's report counts its small entries since, and a drop_tol above 0.3 leaves matched entries alone": (
+        "multilevel-setup-amd-epyc-2-cores-2026-11-27",
     ),
     LOST: ("calls-16-core-intel-xeon-2026-11-23",),
     SHARED: (

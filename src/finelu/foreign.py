@@ -20,6 +20,8 @@ from types import ModuleType
 from typing import Any
 
 from scipy.sparse.linalg._dsolve import linsolve
+from scipy.sparse.linalg._isolve import iterative
+from scipy.sparse.linalg._isolve.minres import minres as minres
 
 from finelu import deadline
 from finelu.errors import OutOfTime
@@ -27,6 +29,7 @@ from finelu.threads import AT_EXIT
 
 # SciPy's own functions, even if a program has put others, perhaps finelu's, into scipy.sparse.linalg.
 splu, spilu = linsolve.splu, linsolve.spilu
+bicg, bicgstab, cg, gmres = iterative.bicg, iterative.bicgstab, iterative.cg, iterative.gmres
 use_solver, MatrixRankWarning = linsolve.use_solver, linsolve.MatrixRankWarning
 
 LOOK = 0.05  # s between two looks at the deadline

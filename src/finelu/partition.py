@@ -14,6 +14,7 @@ from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR
+from finelu.matrix.traits import uneven
 
 METHODS = ("auto", "aggregate", "geometric", "natural", "metis")
 ROUNDS = 3  # rounds of proposals before pairs are contracted
@@ -66,8 +67,9 @@ def partition(A: CSR, size: int, method: str = "auto") -> Partition:
         aggregates that remain join a neighbour, up to 1.25 size, or else are packed together, up to `size`.
         "geometric": bricks of the grid that the pattern shows, of equal sides, up to 1.3 size. "natural": consecutive
         rows, up to `size`. "metis": METIS, k-way, on the host, by the same couplings; mostly up to about 1.03 size,
-        without guarantee. "auto": "geometric" for a grid with couplings alike in all directions, else "aggregate". The
-        same parts in every run, for any number of threads, on the CPU and on a GPU.
+        without guarantee. "auto": "geometric" for a grid with couplings alike in all directions, which on the CPU
+        must not jump from cell to cell, else "aggregate". The same parts in every run, for any number of threads, and
+        by the same method on the CPU and on a GPU.
     Raises ParameterError for a size below 1, and for "metis" if METIS is not installed; MatrixError for "geometric" if
     A has no grid. Cost: a few passes over the entries, about 10 for "aggregate".
     """
@@ -82,7 +84,7 @@ def partition(A: CSR, size: int, method: str = "auto") -> Partition:
                 "method='geometric': the pattern of A is not that of a grid in natural order (a 5-, 7-, 9-, 19- or "
                 "27-point stencil, x fastest); use 'aggregate'."
             )
-        if grid is not None and (method == "geometric" or grid.alike):
+        if grid is not None and (method == "geometric" or (grid.alike and (on_gpu(A.data) or not uneven(A)))):
             return _bricks(A, grid, size)
     if method == "natural":
         return _consecutive(A, size)

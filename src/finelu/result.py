@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -235,9 +237,11 @@ class Solution(NoArray):
         return 2
 
     def __getitem__(self, k: int) -> Any:
-        if not isinstance(k, int) or not -2 <= k < 2:
-            self._refuse()
-        return (self.x, self.info)[k]
+        if not isinstance(k, bool | np.bool_):
+            with suppress(TypeError):  # of what is no integer
+                if -2 <= (place := index(k)) < 2:
+                    return (self.x, self.info)[place]
+        self._refuse()
 
     @property
     def _name(self) -> str:

@@ -172,9 +172,10 @@ def _factor_otherwise(kind: type[Recipe], A: CSR, b: NDArray[Any]) -> None:
 
 
 def _subdomains(dtype: np.dtype[Any]) -> None:
-    """cg with subdomains of a square: one coarse vector each, not four as in a cube."""
+    """cg with subdomains of a square: one coarse vector each, not four as in a cube, or none."""
     A = _of(gallery.poisson5(5 * SIZE), dtype)
-    krylov.cg(A, np.ones(A.n, dtype), M=Schwarz().factor(A), rtol=1e-3)
+    for coarse in ("constant", None):
+        krylov.cg(A, np.ones(A.n, dtype), M=Schwarz(coarse=coarse).factor(A), rtol=1e-3)
 
 
 def _blocks(dtype: np.dtype[Any], size: int) -> None:

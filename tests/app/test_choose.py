@@ -11,10 +11,11 @@ import scipy.sparse as sp
 
 import finelu as fl
 from finelu import cli, gallery
+from finelu.auto import choose as choose_module
 from finelu.auto.choose import choose, rungs, sooner_on_host
 from finelu.auto.cost import Costs
 from finelu.auto.ladder import Ladder, compared
-from finelu.auto.rates import SHIPPED_ON_GPU
+from finelu.auto.rates import SHIPPED, SHIPPED_ON_GPU
 from finelu.compare import compare
 from finelu.compare.choose import candidates
 from finelu.interop.adjoint import Options, System
@@ -52,6 +53,34 @@ def test_what_comes_first(A, recipe, methods):
     assert (repr(found.recipe), found.methods) == (recipe, methods)
     ladder = Ladder(fl.as_csr(A, diagonal=False), 1e-8)
     assert ladder.first()["recipe"] == recipe and ladder.first()["reason"] == found.reason
+
+
+def test_subdomains_come_first_on_the_cpu_where_they_are_expected_to_take_less_time(meanwhile):
+    """At the shipped rates from some 100,000 rows on; at those of a machine with many cores from 10,000."""
+    definite, flow = (traits(fl.as_csr(A)) for A in (gallery.poisson5(100), gallery.atmosmodd_like(22, 22, 22)))
+    many = replace(definite, n=200_000, nnz=1_000_000)
+
+    def first(A):
+        return repr(rungs(A)["cheap"].recipes[0])
+
+    assert (first(definite), first(many)) == ("MILU0()", "Schwarz()")
+    assert (
+        first(replace(many, coupled=0.4)) == first(replace(many, uneven=True)) == "MILU0()"
+        and first(replace(many, m_matrix=False)) == "IC0()"
+    )
+    assert first(replace(flow, n=10**6)) == "MILU0()"  # not symmetric
+    meanwhile(choose_module, RATES=replace(SHIPPED, parts=2e-10, parts_setup=5e-9))
+    assert first(definite) == "Schwarz()" and first(replace(definite, n=9_999)) == "MILU0()"
+    assert rungs(replace(definite, m_matrix=False))["cheap"].recipes == (fl.Schwarz(), fl.IC0())
+    meanwhile(choose_module, RATES=replace(SHIPPED, parts=3 * SHIPPED.parts))
+    assert first(many) == "MILU0()"
+
+
+def test_a_grid_of_many_rows_is_solved_by_subdomains():
+    A = gallery.poisson5(360)
+    solution = fl.solve(A, np.ones(A.shape[0]))
+    assert solution.converged and (solution.recipe, solution.method) == ("Schwarz()", "cg")
+    assert "subdomains fit" in solution.explain()
 
 
 @pytest.mark.parametrize(

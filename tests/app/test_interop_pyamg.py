@@ -161,7 +161,10 @@ def test_a_method_counts_as_pyamg_does(name):
     _, info = method(A, b, tol=1e-12, maxiter=3, callback=seen.append)
     cycles = name.endswith("gmres")
     assert info == 3 and len(seen) == (1 if cycles else 3)
-    for wrong in ({"criteria": "r"}, {"maxiter": -1}) if not cycles else ({"restart": 0}, {"maxiter": 0}):
+    refusals = ({"restart": 0}, {"maxiter": 0})
+    if not cycles:
+        refusals = ({"criteria": "r"}, {"criteria": "MrMr"}, {"criteria": "rMr"}, {"maxiter": -1})
+    for wrong in refusals:
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             method(A, b, **wrong)
     if cycles:

@@ -68,3 +68,16 @@ def test_a_method_that_stagnates_above_the_rounding_of_its_terms_does_not():
     A = fl.gallery.tridiagonal(100).tolil()
     A[0, 0] = A[-1, -1] = 1  # the sums of all rows are 0
     assert fl.minres(A.tocsr(), np.cos(np.arange(100)) + 0.1, rtol=1e-8).status is Status.STAGNATED
+
+
+@pytest.mark.parametrize("method", [fl.gmres, fl.fgmres])
+@pytest.mark.parametrize("shift", [1e-10, 1e-8])
+def test_a_method_whose_x_has_grown_along_a_null_vector_does_not(method, shift):
+    A = fl.gallery.tridiagonal(100).tolil()
+    A[0, 0] = A[-1, -1] = 1  # the sums of all rows are 0
+    A = A.tocsr()
+    b = np.random.default_rng(2).standard_normal(100)
+    b -= b.mean() * (1 - 1e-8)
+    solution = method(A, b, M=fl.ILU0(shift=shift).factor(A), rtol=1e-12)
+    assert backward_error(A, b, solution.x) <= 4 * EPS and np.linalg.norm(solution.x) > 1e14
+    assert solution.status is Status.STAGNATED

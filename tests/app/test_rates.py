@@ -93,6 +93,7 @@ def test_what_is_measured_is_the_time_of_what_it_is_for(meanwhile):
     found = calibrate.calibrate(lambda *given: seen.append(given))
     for name in ("quick", "columnwise", "threshold", "multilevel"):
         assert getattr(found, name) == pytest.approx(1 / A.nnz)
+    assert found.parts == found.cg and found.parts_setup == pytest.approx(found.cg * calibrate.STEPS)
     assert found.overhead == 1 / calibrate.STEPS and found.cg == 0.01 * rates.SHIPPED.cg  # nothing is left for entries
     factor = found.analysis / rates.SHIPPED.analysis
     assert factor * (rates.SHIPPED.analysis_row * A.shape[0] + rates.SHIPPED.analysis * A.nnz) == pytest.approx(1)
@@ -134,6 +135,8 @@ def test_solve_expects_what_was_measured_on_a_gpu(on_gpu):
     assert host.of_iteration("cg") == rates.SHIPPED.cg * A.nnz + rates.SHIPPED.overhead
     assert host.of_iteration("gmres") == host.of_iteration("refinement") == host.of_iteration("minres")
     assert host.of_iteration("bicg") == rates.SHIPPED.gmres * 2 * A.nnz + rates.SHIPPED.overhead  # two products
+    assert host.of_iteration("cg", by_parts=True) == rates.SHIPPED.parts * A.nnz + rates.SHIPPED.overhead
+    assert there.of_iteration("cg", by_parts=True) == there.of_iteration("cg")
     chains = cost.Costs(A, replace(host.traits, gpu=True, levels=3 * cost.LEVELS), host.rungs, None, np.inf)
     assert chains.of_iteration("cg") == 2.0 * A.nnz + 1.5  # a GPU follows levels one by one
     assert host.of_iteration("cg", 3 * A.nnz) - host.of_iteration("cg") == pytest.approx(rates.SHIPPED.cg * A.nnz)

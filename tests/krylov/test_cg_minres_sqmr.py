@@ -11,7 +11,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.monitor import DRIFT, PHI_BAR
 from finelu.krylov import cg, gmres, minres, sqmr
 from finelu.krylov.minres import begin
-from finelu.preconditioners import ILU0
+from finelu.preconditioners import ILU0, SparseLU
 from finelu.result import Status
 
 # Conjugate gradients
@@ -59,6 +59,45 @@ def test_minres_says_what_is_not_symmetric_or_not_definite():
     assert minres(A, b, M=N).status is Status.NOT_SYMMETRIC
     assert minres(A, b, M=-sp.eye(b.size)).status is Status.INDEFINITE_PRECONDITIONER
     assert np.isfinite(minres(A + N, b).x).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+@pytest.mark.parametrize("case", ["multiple of I", "eigenvector", "exact M", "large x0"])
+def test_minres_takes_a_symmetric_operator_that_the_first_iteration_nearly_solves(case, dtype):
+    A, b = system("indefinite", dtype)
+    b, x0, M = b.astype(dtype), None, None
+    if case in ("multiple of I", "large x0"):
+        A = (2.5 * sp.eye(b.size, dtype=dtype)).tocsr()
+    if case == "eigenvector":
+        b = np.linalg.eigh(A.toarray())[1][:, b.size // 2].astype(dtype)
+    if case == "exact M":
+        A, b = system("spd", dtype)
+        M = SparseLU().factor(A)
+    if case == "large x0":
+        x0 = (1e9 if np.finfo(dtype).eps < 1e-10 else 1e3) * np.random.default_rng(1).standard_normal(b.size)
+        x0 = x0.astype(dtype)
+    for rtol in (0.1, 8, 64):  # the first below what the precision can reach, so that a second iteration follows
+        solution = minres(spla.aslinearoperator(A), b, x0=x0, M=M, rtol=rtol * np.finfo(dtype).eps)
+        assert solution.status in (Status.CONVERGED, Status.STAGNATED) and solution.iterations > 0
+    assert minres(spla.aslinearoperator(A), b, M=M, rtol=1e-4).converged
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+@pytest.mark.parametrize("seed", range(3))
+def test_minres_judges_the_symmetry_of_an_operator_as_that_of_its_matrix(dtype, seed):
+    n = 50
+    A = sp.diags([-1.0, 2.0, -1.0], [-1, 0, 1], shape=(n, n)).astype(dtype)
+    b = np.random.default_rng(seed).standard_normal(n).astype(dtype)
+    eps = np.finfo(dtype).eps
+    verdicts = []
+    for size in 10.0 ** np.arange(-16, 1):
+        B = (A + size * sp.eye(n, k=1, dtype=dtype)).tocsr()
+        both = [
+            minres(form, b, rtol=100 * eps).status is Status.NOT_SYMMETRIC for form in (B, spla.aslinearoperator(B))
+        ]
+        assert both[0] == both[1]
+        verdicts.append(both[0])
+    assert not verdicts[0] and verdicts[-1]
 
 
 @pytest.mark.parametrize("seed", range(12))

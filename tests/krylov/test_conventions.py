@@ -9,7 +9,6 @@ from krylov_cases import METHODS, kind_for, name, residual, system
 
 import finelu as fl
 from finelu.errors import MatrixError, NotConverged, ParameterError, WrongType
-from finelu.krylov.conventions import as_scipy
 from finelu.result import Status
 
 
@@ -56,8 +55,9 @@ def test_a_tolerance_relative_to_the_first_residual():
     assert not fl.gmres(A, b, x0=x0, rtol=1e-3, relative_to="initial", maxiter=1).converged
     plain, without_x0 = (fl.gmres(A, b, rtol=1e-3, **kind) for kind in ({}, {"relative_to": "initial"}))
     np.testing.assert_array_equal(plain.x, without_x0.x)
-    with refused(ParameterError, match="relative_to='x0'; one of b, initial is needed"):
-        fl.gmres(A, b, relative_to="x0")
+    for wrong in ("x0", np.array(["b", "b"]), np.array([1, 2]), None):
+        with refused(ParameterError, match="relative_to=.*; one of b, initial is needed"):
+            fl.gmres(A, b, relative_to=wrong)
 
 
 def test_a_failure_may_be_raised():
@@ -73,8 +73,9 @@ def test_a_solution_is_the_pair_of_x_and_info():
     solution = fl.cg(A, b)
     assert len(solution) == 2 and solution[1] == solution[-1] == 0 and bool(solution)
     assert solution[0] is solution.x is solution[-2] and next(iter(solution)) is solution.x
+    assert solution[np.int64(0)] is solution.x and solution[np.array(1)] == 0
     assert fl.cg(A, b, maxiter=3)[1] == 3 and not fl.cg(A, b, maxiter=3)
-    for index in (2, slice(2), [0], np.arange(b.size) < 3):
+    for index in (2, -3, True, np.False_, slice(2), [0], np.arange(b.size) < 3, 1.0):
         with pytest.raises(WrongType, match=r"a Solution is no array; use solution\.x"):
             solution[index]
     for use in (
@@ -97,6 +98,15 @@ def test_a_callback_of_gmres_without_its_type_is_called_with_x_and_a_warning():
     with pytest.warns(DeprecationWarning, match="gmres called without specifying `callback_type`") as caught:
         assert fl.gmres(A, b, restart=5, maxiter=10, callback=lambda x: seen.append(x.shape)).iterations == 10
     assert seen == [b.shape] * 2 and caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("kind", ["x", "pr_norm"])
+@pytest.mark.parametrize("n", [100, 200])
+def test_the_limit_of_gmres_that_counts_cycles_is_10_n_of_them_by_default(kind, n):
+    A, b = fl.gallery.tridiagonal(n), np.ones(n)
+    solution = fl.gmres(A, b, rtol=1e-8, restart=20, callback_type=kind)
+    assert solution.converged and solution.iterations > 10 * n
+    assert fl.gmres(A, b, rtol=1e-8, restart=20).status is Status.MAX_ITERATIONS
 
 
 @pytest.mark.filterwarnings("error")
@@ -128,6 +138,9 @@ def test_a_callback_of_any_type_ends_the_solve(kind):
         assert solution.status is Status.INTERRUPTED and solution.iterations == (5 if kind == "x" else 1)
     with refused(ParameterError, match="callback_type='norm'; one of None, 'x', 'pr_norm', 'legacy' is needed"):
         fl.gmres(A, b, callback_type="norm")
+    for restart in ("5", 0, 2.5, np.array([3, 4])):
+        with refused(ParameterError, match="restart="):
+            fl.gmres(A, b, restart=restart, callback_type=kind)
 
 
 # minres
@@ -148,8 +161,9 @@ def test_minres_shifts_the_diagonal(form, dtype):
     solution = fl.minres(given, b, shift=1.3, rtol=rtol)
     assert solution.converged and solution.x.dtype == dtype
     assert residual(moved, b, solution.x) <= 1.01 * rtol * np.linalg.norm(b)
-    with refused(ParameterError, match="shift=inf"):
-        fl.minres(given, b, shift=np.inf)
+    for shift, shown in ((np.inf, "inf"), (np.array([1, 2.0]), "array"), ("1", "'1'"), (1j, "1j")):
+        with refused(ParameterError, match=f"shift={shown}"):
+            fl.minres(given, b, shift=shift)
 
 
 def test_minres_raises_for_an_asymmetric_matrix_if_asked():
@@ -172,21 +186,3 @@ def test_minres_prints_its_norms_if_asked(capsys):
     assert lines[-1] == f"minres: converged, {Status.CONVERGED.value}"
     fl.minres(A, b)
     assert capsys.readouterr().out == ""
-
-
-# as SciPy's own
-
-
-def test_as_scipy_gmres_counts_and_calls_as_scipy_does():
-    A, b = system("general")
-    ours, theirs = as_scipy(fl.gmres), spla.gmres
-    for options in ({"maxiter": 2}, {"maxiter": 2, "restart": 5}, {"maxiter": 3, "callback_type": "legacy"}):
-        assert [f(A, b, rtol=1e-12, **options)[1] for f in (ours, theirs)] == [options["maxiter"]] * 2
-        np.testing.assert_allclose(ours(A, b, rtol=1e-12, **options)[0], theirs(A, b, rtol=1e-12, **options)[0])
-    norms = [], []
-    for f, seen in zip((ours, theirs), norms, strict=True):
-        with pytest.warns(DeprecationWarning, match="gmres called without specifying `callback_type`") as caught:
-            assert f(A, b, rtol=1e-12, maxiter=7, callback=seen.append)[1] == 7
-        assert f is theirs or caught[0].filename == __file__
-    np.testing.assert_allclose(*norms)
-    assert isinstance(ours(A, b), tuple) and as_scipy(fl.cg)(*system("spd"))[1] == 0

@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 
+import finelu as fl
 import finelu.partition
 from finelu import MatrixError, ParameterError, gallery
 from finelu.kernels import kernels_for, reference
@@ -256,7 +257,8 @@ def test_a_gpu_finds_the_same_parts(backend, name):
 @PATTERNS
 @given(A=dominant_matrices(largest=80), size=st.integers(1, 40))
 def test_a_gpu_finds_the_same_parts_of_any_pattern(backend, A, size):
-    np.testing.assert_array_equal(found(backend, A, size, "auto")[0], partition(as_csr(A), size).parts)
+    parts, result = found(backend, A, size, "auto")
+    np.testing.assert_array_equal(parts, partition(as_csr(A), size, result.method).parts)
 
 
 @ON_GPU
@@ -343,6 +345,22 @@ def test_auto_takes_bricks_where_couplings_are_alike(backend):
         (sp.identity(50, format="csr"), "aggregate"),
     ):
         assert found(backend, S, 50, "auto")[1].method == method
+
+
+def test_auto_takes_aggregates_on_the_cpu_where_couplings_jump_from_cell_to_cell():
+    """Then they need fewer iterations: bricks cut strong couplings."""
+    S = sp.triu(gallery.poisson7(24, 24, 24), 1).tocsr()
+    conductivity = 10 ** np.random.default_rng(0).uniform(-3, 3, S.shape[0])
+    i, j = S.nonzero()
+    S.data[:] = -2 / (1 / conductivity[i] + 1 / conductivity[j])
+    S = sp.csr_matrix(S + S.T)
+    S = sp.csr_matrix(S - sp.diags(np.asarray(S.sum(axis=1)).ravel() - 1e-3))
+    assert partition(as_csr(S), 216).method == "aggregate"
+    b, counts = np.random.default_rng(1).uniform(-0.5, 0.5, S.shape[0]), []
+    for method in ("auto", "geometric"):
+        F = fl.Schwarz(size=216, partition=method).factor(S)
+        counts.append(fl.cg(S, b, M=F, rtol=1e-8).iterations)
+    assert counts[0] < 0.7 * counts[1]
 
 
 # Grids

@@ -9,7 +9,8 @@ from checks import assert_close, bordered
 
 import finelu as fl
 from finelu.auto.choose import rungs
-from finelu.auto.cost import COSTLY, RATES, Costs
+from finelu.auto.cost import COSTLY, Costs
+from finelu.auto.rates import RATES
 from finelu.kernels import kernels_for, reference
 from finelu.matrix import as_csr, lower_triangle
 from finelu.matrix.traits import traits

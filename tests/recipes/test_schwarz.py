@@ -14,6 +14,7 @@ from finelu.errors import ZeroPivot
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import subdomains as kernels
 from finelu.matrix import as_csr
+from finelu.preconditioners.schwarz import recipe as recipes
 from finelu.preconditioners.schwarz.coarse import inverse
 
 
@@ -148,6 +149,27 @@ def test_iterations_hardly_grow_with_the_grid():
             F = fl.Schwarz(size=216, coarse=coarse).factor(A)
             found.append(fl.cg(A, b, M=F, rtol=1e-8).iterations)
     assert counts[1] <= 1.25 * counts[0] and counts[1] < 0.8 * alone[1]
+
+
+@pytest.mark.parametrize(("family", "sides", "most"), [("poisson5", (32, 64, 128), 72), ("poisson7", (16, 24, 32), 38)])
+def test_iterations_of_the_default_are_bounded(family, sides, most):
+    """Those of the parts alone grow beyond the bound."""
+    counts = []
+    for side in sides:
+        A = gallery.problem(f"{family}:{side}")
+        b = values(A.shape[0], "float64")
+        found = [fl.cg(A, b, M=fl.Schwarz(coarse=c).factor(A), rtol=1e-8) for c in ("constant", None)]
+        assert all(solution.converged for solution in found)
+        counts.append([solution.iterations for solution in found])
+    assert max(count for count, _ in counts) <= most < counts[-1][1]
+
+
+def test_parts_grow_where_the_coarse_space_would_be_too_large(meanwhile):
+    """With several vectors a part sooner, since these fill the factors of the coarse matrix."""
+    A, two = gallery.poisson5(40), values((1600, 2), "float64", 4)
+    meanwhile(recipes, MOST_COARSE=6, MOST_SPARSE=10, LARGEST=128)
+    counts = [fl.Schwarz(near_nullspace=near).factor(A).report.parts for near in (None, two)]
+    assert counts[1] <= 4 < 6 < counts[0] <= 10
 
 
 def test_an_update_after_a_failed_one_makes_the_form_that_its_matrix_needs():

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from finelu.auto.rates import RATES
 from finelu.krylov.method import METHODS, NEEDS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits, asymmetry_of
@@ -37,7 +38,11 @@ FEW_ITERATIONS = 100.0  # of the cheap rung on a network, up to whose time compl
 # incomplete factors converge in some ten iterations); the length of the longest row of a network, in mean rows.
 SLOW, UNEVEN = 0.3, 2.0
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
-SUBDOMAINS = 10_000  # rows from which an elliptic system on a GPU is solved by subdomains; no smaller one was measured
+SUBDOMAINS = 10_000  # rows from which an elliptic system may be solved by subdomains; no smaller one was measured
+# Expected iterations of cg on the CPU, for an M-matrix with even couplings and for others: with subdomains; and with
+# factors of the whole, as a multiple of the fourth root of the rows (MILU0 took 1.9 times that for 7-point grids, 4.9
+# times for 5-point grids).
+BY_SUBDOMAINS, BY_WHOLE = (50.0, 200.0), (2.4, 4.8)
 # The part of the rows that is to be coupled, see MatrixTraits, for a definite A and for others: rows at boundaries are
 # not (a quarter of a 27-point grid of 22^3), and of the M-matrices that are not symmetric those that subdomains do not
 # fit have up to 0.72 (memplus).
@@ -105,7 +110,7 @@ def _by_columns(A: MatrixTraits) -> bool:
 
 
 ROW_SUMS = "row sums are kept, which fits a matrix of this sign pattern"
-BY_PARTS = "subdomains fit an elliptic equation on a GPU"
+BY_PARTS = "subdomains fit an elliptic equation"
 LEAST = "it is expected to take the least"
 IS_SMALL = "the system is small enough"
 COUNTED = "its cost, counted before, is the least"
@@ -116,19 +121,27 @@ GAPS = "the diagonal has gaps or zeros"
 
 
 def _elliptic(A: MatrixTraits) -> bool:
-    """Whether A is large enough, and enough of its rows are coupled, for the recipe of subdomains."""
-    return A.n >= SUBDOMAINS and A.coupled >= (COUPLED if A.definite else NEARLY_COUPLED)
+    """Whether A is large enough, and enough of its rows are coupled, for the recipe of subdomains; on the CPU also
+    whether it is expected to take less time than factors of the whole."""
+    fits = A.n >= SUBDOMAINS and A.coupled >= (COUPLED if A.definite else NEARLY_COUPLED)
+    return fits and (A.gpu or (A.definite and _sooner_by_parts(A)))
+
+
+def _sooner_by_parts(A: MatrixTraits) -> bool:
+    kind = 0 if A.m_matrix and not A.uneven else 1
+    by_parts = RATES.parts_setup + BY_SUBDOMAINS[kind] * RATES.parts
+    return bool(by_parts < BY_WHOLE[kind] * A.n**0.25 * RATES.cg)
 
 
 # For each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs.
 RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     (
         "cheap",
-        lambda A: A.gpu and _elliptic(A) and A.definite and A.m_matrix,
+        lambda A: _elliptic(A) and A.definite and A.m_matrix,
         Rung((Schwarz(), MILU0(), IC0()), BY_PARTS),
     ),
-    ("cheap", lambda A: A.gpu and _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
-    ("cheap", lambda A: A.gpu and _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
+    ("cheap", lambda A: _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
+    ("cheap", lambda A: _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
     ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),
     ("cheap", lambda A: A.m_matrix, Rung((MILU0(), ILU0()), ROW_SUMS)),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from finelu.auto.choose import FEW_ITERATIONS, SYMMETRIC_PATTERN, Rung, asks_first
-from finelu.auto.rates import current, current_on_gpu
+from finelu.auto.rates import RATES, current_on_gpu
 from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import ALWAYS_FREE, USABLE, free_memory
@@ -38,8 +38,6 @@ from finelu.preconditioners.multilevel.variants import LOOSE
 from finelu.scaling import require_matching
 from finelu.validation import count, number
 
-# Only the ratios of expected times matter. No time of this run is measured, so that the same call takes the same route.
-RATES = current()
 CACHED, UNCACHED = 3e5, 3.0  # entries of a matrix that stay in the cache; times that the others take as long
 LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
@@ -215,13 +213,13 @@ class Costs:
         """Whether the first level of multilevel factors of this symmetric A needs no pivots of two rows."""
         return definite_scale(self.A) is not None
 
-    def of_iteration(self, method: str, entries: float | None = None) -> float:
+    def of_iteration(self, method: str, entries: float | None = None, *, by_parts: bool = False) -> float:
         """The time of an iteration in seconds, on the device of A.
 
-        entries : of the factors; None for as many as A has.
+        entries : of the factors; None for as many as A has.  by_parts : whether these are factors of subdomains.
         """
         rates = current_on_gpu() if self.traits.gpu else RATES
-        of_method = {"cg": rates.cg, "bicgstab": rates.bicgstab}
+        of_method = {"cg": RATES.parts if by_parts and not self.traits.gpu else rates.cg, "bicgstab": rates.bicgstab}
         kind = METHODS.get(method)  # None for "refinement"
         products = 1 if kind is None else kind.products
         waits = max(1.0, self.traits.levels / LEVELS) if self.traits.gpu else 1.0  # a GPU follows levels one by one

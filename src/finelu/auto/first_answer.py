@@ -21,9 +21,10 @@ from finelu import deadline
 from finelu.auto import background
 from finelu.auto.attempt import REFINEMENTS
 from finelu.auto.choose import SYMMETRIC_PATTERN
-from finelu.auto.cost import COLUMN_FILL, RATES
+from finelu.auto.cost import COLUMN_FILL
 from finelu.auto.ladder import TINY
 from finelu.auto.precision import precise
+from finelu.auto.rates import RATES
 from finelu.compiling import now
 from finelu.device import USABLE, free_memory, on_gpu
 from finelu.errors import FineluError, OutOfTime

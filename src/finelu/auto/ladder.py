@@ -37,6 +37,7 @@ from finelu.preconditioners import MILU0, BlockJacobi, Jacobi, SparseLU
 from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
+from finelu.preconditioners.schwarz.recipe import SchwarzFactors
 from finelu.result import Attempt, Certificate, Solution, Status
 
 HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
@@ -523,7 +524,7 @@ class Ladder:
         """
         direct, calls = rung in COMPLETE, {"watch": self.watch, "norm_callback": self.norm_callback}
         left, factors = [] if self.asked or direct else left, self.factors[rung]
-        entries = None
+        entries, by_parts = None, isinstance(factors, SchwarzFactors)
         if left:  # a product with L L^H reads L twice
             entries = 2 * factors.nnz - self.traits.n if isinstance(factors, CholeskyFactors) else factors.nnz
         iterations = Iterations(
@@ -533,7 +534,7 @@ class Ladder:
             complete=direct,
             refine=direct and self.method == "auto",
             begins=lambda method, target: SwitchMonitor(
-                self.costs, method, left, scale=rhs.scale, target=target, entries=entries, **calls
+                self.costs, method, left, scale=rhs.scale, target=target, entries=entries, by_parts=by_parts, **calls
             ),
             most=self.most - rhs.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,

@@ -33,7 +33,7 @@ class SwitchMonitor:
     left : the rungs with which it is compared; () for no comparison.
     scale : ||b||.
     target : the residual norm to reach.
-    entries : of the factors with which it iterates; None for as many as A has.
+    entries, by_parts : of the factors with which it iterates, see `Costs.of_iteration`.
     watch : the caller's function of (iteration, residual norm), or None.
     norm_callback : the caller's function of the relative residual norm, or None.
 
@@ -55,11 +55,12 @@ class SwitchMonitor:
         scale: float,
         target: float,
         entries: float | None = None,
+        by_parts: bool = False,
         watch: Listener = None,
         norm_callback: Listener = None,
     ):
         self.costs, self.left = costs, left
-        self.step = costs.of_iteration(method, entries)
+        self.step = costs.of_iteration(method, entries, by_parts=by_parts)
         self.scale, self.target = scale, target
         self.watch, self.norm_callback = watch, norm_callback
         self.smallest = math.inf

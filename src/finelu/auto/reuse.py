@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from finelu.auto.cost import RATES
 from finelu.auto.monitor import LEAST, iterations_left, worth
-from finelu.auto.rates import current_on_gpu
+from finelu.auto.rates import RATES, current_on_gpu
 from finelu.device import on_gpu
 from finelu.errors import counted
 from finelu.matrix import CSR

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
-import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from functools import lru_cache
@@ -26,7 +24,6 @@ TRANSPOSES = ("N", "T", "H")
 TRIAL_SEED = 7  # of the random vector, the same in every run
 KEPT = 2**12  # numbers of a trial, up to which they are kept for the next
 SAFE_NORM = 1e30  # up to which the norm of a residual does not overflow unless it is as good as infinite
-EXACT = 1e4  # times eps, a trial residual of factors that are those of A up to rounding
 USELESS = 10.0  # a trial residual: of some 200 factors of real matrices none with more served, none with less did harm
 
 
@@ -211,30 +208,13 @@ class Factors:
     # SciPy's and CuPy's LinearOperator protocol
     ndim = 2
     __array_ufunc__ = None  # so that `x @ F` of an array x comes to __rmatmul__
-    matmat = dot = __matmul__ = __call__ = solve
+    matvec = matmat = dot = __matmul__ = __call__ = solve
 
     def rdot(self, R: Any) -> Any:
         """R M^-1 for R (n,) or (k, n)."""
         return self.solve(dense_numbers(R, "the left factor").T, "T").T
 
     __rmatmul__ = rdot
-
-    @property
-    def matvec(self) -> Callable[..., Any]:
-        """`solve`. If SciPy's `eigs` or `eigsh` takes it as an inverse that it is not, a warning says so."""
-        if not self.complete and (slot := _slot_of(self)) and not self._is_exact():
-            warnings.warn(
-                f"{slot} takes an inverse, but {self.recipe!r} makes incomplete factors: the eigenvalues will be "
-                "wrong. Give factors F with F.complete, such as SparseLU().factor(A), or take lobpcg(M=F).",
-                stacklevel=4,
-            )
-        return self.solve
-
-    def _is_exact(self) -> bool:
-        """Whether a trial shows factors of A up to rounding; False if they were updated, since A is not kept then."""
-        if self.updates:
-            return False
-        return trial_residual(self.pattern, self.solve)[0] <= EXACT * float(np.finfo(self.dtype).eps)
 
     def rmatvec(self, R: Any) -> Any:
         return self.solve(R, trans="H")
@@ -244,18 +224,6 @@ class Factors:
     def __repr__(self) -> str:
         device = "GPU" if on_gpu(self.pattern.data) else "CPU"
         return f"Factors({self.recipe!r}, n={self.shape[0]}, nnz={self.nnz}, {self.dtype}, {device})"
-
-
-def _slot_of(F: Factors) -> str:
-    """The argument of SciPy's `eigs` or `eigsh` as which F is being asked for its matvec; "" outside of them."""
-    frame: Any = sys._getframe(2)
-    for _ in range(3):  # eigsh calls aslinearoperator
-        if frame is None:
-            break
-        if frame.f_code.co_name in ("eigs", "eigsh"):
-            return next((name for name in ("OPinv", "Minv") if frame.f_locals.get(name) is F), "")
-        frame = frame.f_back
-    return ""
 
 
 def _require_room(out: Any, R: Any, dtype: np.dtype[Any]) -> None:

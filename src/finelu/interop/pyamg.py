@@ -20,7 +20,7 @@ from finelu.result import Solution
 from finelu.validation import choice, count
 
 Smoother = Callable[[Any, np.ndarray, np.ndarray], None]
-CRITERIA = ("rr", "rr+", "MrMr", "rMr")
+CRITERIA = ("rr", "rr+")  # of PyAMG's criteria, those that hold where the true residual is small
 FULL = 40  # iterations of PyAMG's gmres where neither restart nor maxiter is given
 
 
@@ -120,7 +120,8 @@ def cg(
 
     A, b, x0, M, callback : as in `finelu.krylov`.
     tol : converged means ||b - A x|| <= tol ||b||, for the true residual.
-    criteria : a name of PyAMG's. The test is that of "rr" whatever the name; "rr+", which is weaker, then holds, too.
+    criteria : "rr"; or "rr+", which is weaker and holds, too. PyAMG's "MrMr" and "rMr", of the preconditioned
+        residual, are refused.
     maxiter : the largest number of iterations, 1.3 n + 2 by default.
     residuals : a list, which is filled with the norms of b - A x, from x0 on.
     """
@@ -142,7 +143,7 @@ def bicgstab(
     residuals: list[float] | None = None,
 ) -> tuple[Any, int]:
     """`finelu.bicgstab` as PyAMG's is called; arguments as in `cg`, but maxiter is n + 5 by default."""
-    choice("criteria", criteria, CRITERIA[:2])
+    choice("criteria", criteria, CRITERIA)
     most = order(A) + 5 if maxiter is None else maxiter
     return _as_pyamg(krylov.bicgstab(A, b, x0, rtol=tol, maxiter=most, M=M, callback=callback), residuals)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -29,16 +28,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "minres": {"shift": 0.0, "show": False, "check": False},
 }
 CALLBACK_TYPES = (None, "x", "pr_norm", "legacy")
-UNTOLD = (
+WITHOUT_TYPE = (
     "gmres called without specifying `callback_type`. callback(x) is called after each cycle, and maxiter counts "
     "iterations; callback_type='x' calls it with x, too, and maxiter counts cycles, as in SciPy; with 'pr_norm' or "
     "'legacy' it gets a norm after each iteration, as it does by default in SciPy."
 )
-UNTOLD_SCIPY = (
-    "gmres called without specifying `callback_type`. As SciPy's, it calls callback with a norm, and maxiter counts "
-    "iterations: callback_type='legacy'."
-)
-OF_SCIPY = 20  # iterations of a cycle of SciPy's gmres
 
 
 @dataclass
@@ -56,8 +50,15 @@ class Call:
 
     def __post_init__(self) -> None:
         choice("callback_type", self.callback_type, CALLBACK_TYPES)
+        self.shift = number("shift", self.shift, low=-np.inf)
         flag("show", self.show)
         flag("check", self.check)
+
+    @classmethod
+    def taken(cls, options: dict[str, Any], names: Iterable[str]) -> Call | None:
+        """The call with those of `names` that are in `options`, from which they are removed; None without any."""
+        given = {name: options.pop(name) for name in names if name in options}
+        return cls(**given) if given else None
 
     def matrix(self, A: Any) -> Any:
         """A, or A - shift I."""
@@ -72,7 +73,7 @@ class Call:
 
             length = count("restart", RESTART if restart is None else restart, 1)
             self.cycle = max(min(length, system.unknowns), 1)
-            maxiter = None if maxiter is None else count("maxiter", maxiter) * self.cycle
+            maxiter = (10 * system.unknowns if maxiter is None else count("maxiter", maxiter)) * self.cycle
         if self.show:
             watch = shown(watch)
         if callback is not None and self.callback_type in ("pr_norm", "legacy"):
@@ -90,39 +91,16 @@ class Call:
 
 def warn_of_callback() -> None:
     """The warning of SciPy's gmres, for a callback whose type is not given: the default here is another one."""
-    warnings.warn(UNTOLD, DeprecationWarning, stacklevel=4)
-
-
-def as_scipy(method: Callable[..., Solution]) -> Callable[..., tuple[Any, int]]:
-    """The function of a method with SciPy's meaning wherever the two differ, for programs that cannot be edited.
-
-    It returns the tuple (x, info). In gmres a cycle has 20 iterations by default, maxiter counts cycles, and a callback
-    without callback_type is a "legacy" one: it gets norms, and maxiter counts iterations.
-    """
-    takes_type = "callback_type" in ARGUMENTS.get(method.__name__, {})
-
-    @wraps(method)
-    def function(*args: Any, **kwargs: Any) -> tuple[Any, int]:
-        if takes_type:
-            if kwargs.get("callback") is None:
-                kwargs["callback_type"] = "x"
-            elif kwargs.get("callback_type") is None:
-                warnings.warn(UNTOLD_SCIPY, DeprecationWarning, stacklevel=2)
-                kwargs["callback_type"] = "legacy"
-            kwargs["restart"] = OF_SCIPY if kwargs.get("restart") is None else kwargs["restart"]
-        solution = method(*args, **kwargs)
-        return solution.x, solution.info
-
-    return function
+    warnings.warn(WITHOUT_TYPE, DeprecationWarning, stacklevel=4)
 
 
 def shifted(A: Any, shift: float) -> Any:
     """A - shift I: a matrix if the entries of A are known, else an operator.
 
-    A : as for the Krylov methods.  shift : a real number.
-    Raises MatrixError if A is not square, ParameterError if shift is not a finite number.
+    A : as for the Krylov methods.  shift : a finite real number.
+    Raises MatrixError if A is not square.
     """
-    shift, n = number("shift", shift, low=-np.inf), order(A)
+    n = order(A)
     if hasattr(A, "matvec"):
         dtype = value_dtype(A)
         return spla.LinearOperator((n, n), matvec=lambda x: A.matvec(x) - dtype.type(shift) * x, dtype=dtype)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 CRITERIA = ("auto", "residual", "backward")
 LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision
 SETTLED = 1e-3  # of an element of x, that a correction may change it by where x counts as known
+OUTGROWN = 1e-2  # of the norm of b: rounding of |A| |x| beyond it shows an x that has grown along a null vector
 AIM = 1 / 8  # of what would do, if the rows kept their shares of the norm, that a correction aims at: they do not quite
 
 
@@ -324,9 +325,16 @@ def _corrected(
 
 
 def _limited(found: Solution, system: System) -> Solution:
-    """The solution with PRECISION_LIMIT instead of STAGNATED, if b - A x is only rounding of the terms of its rows."""
-    error, _ = backward_error(Residual(system.A, system.b, system), system.b, found.x)
+    """The solution with PRECISION_LIMIT instead of STAGNATED, if b - A x is only rounding of the terms of its rows.
+
+    It remains STAGNATED if this rounding is not small compared with b. A is then nearly singular, and x has grown along
+    a null vector until rounding hid the residual: the condition that `settled` tests by a solve, which M need not be.
+    """
+    residual = Residual(system.A, system.b, system)
+    error, _ = backward_error(residual, system.b, found.x)
     if not error <= LIMIT * float(np.finfo(system.dtype).eps):
+        return found
+    if not residual.rounding(system.b, found.x) <= OUTGROWN * norm(system.b):
         return found
     text = f"the componentwise backward error is {error:.1e}: b - A x is rounding of the terms of its rows"
     return replace(found, status=Status.PRECISION_LIMIT, seen=(*found.seen, text))

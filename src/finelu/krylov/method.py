@@ -187,13 +187,12 @@ def _door(method: type[Method]) -> Door:
     ) -> Solution:
         if not options.keys() <= own.keys():
             require_known(solve, method.name, options)
-        if relative_to != "b":
+        if type(relative_to) is not str or relative_to != "b":
             choice("relative_to", relative_to, RELATIVE_TO)
         if raise_on_failure is not False:
             flag("raise_on_failure", raise_on_failure)
-        given = {name: options.pop(name) for name in of_scipy if name in options}
-        call = Call(**given) if given else None
-        if callback is not None and "callback_type" in of_scipy and given.get("callback_type") is None:
+        call = Call.taken(options, of_scipy) if of_scipy else None
+        if callback is not None and "callback_type" in of_scipy and (call is None or call.callback_type is None):
             warn_of_callback()
         system = (checked if method.spread else System.checked)(A if call is None else call.matrix(A), b, x0, M)
         if call is not None:

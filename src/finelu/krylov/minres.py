@@ -26,7 +26,8 @@ class MINRES(Method):
     The convergence test uses the 2-norm of the residual itself, which is updated along with x. callback(x) is called
     after each iteration. Cost of an iteration: one product with A, one with M, two dot products, a norm and two passes
     over vectors; memory 11 vectors. Before the first iteration A and M are each applied once more to test their
-    symmetry; the solve ends with Status.NOT_SYMMETRIC if one is not symmetric.
+    symmetry; the solve ends with Status.NOT_SYMMETRIC if one is not symmetric. For a LinearOperator on the host the
+    second iteration makes the test of A instead, without another product, so there is none if the first one converges.
     If A is singular and b outside its range, the solve ends near the smallest possible residual with Status.STAGNATED:
     x would grow without bound, so a cycle ends once the rounding of x reaches a tenth of the residual.
     Source: Paige & Saunders 1975.
@@ -73,10 +74,12 @@ class MINRES(Method):
             k.vectors.scaled(inverse, y, z)
             for vector in (v_old, w, w_old):
                 vector.fill(0)
+            if early is not None:
+                early.begin()
             while loop.goes_on():
                 p = A @ z
                 if early is not None and early.iteration < 2:
-                    scale = early(r, z, p, lanczos, scale)
+                    scale = early(r, z, p, alpha, lanczos, scale)
                 p = p if scale == 1 else p / scale
                 k.vectors.dot(z, p, alpha)  # (1)
                 k.recurrences.minres_lanczos(state, lanczos, alpha, p, v, v_old)  # (2), not yet divided by beta
@@ -101,27 +104,35 @@ class Early:
 
     def __init__(self, loop: Loop):
         self.loop, self.iteration = loop, 0
-        self.z: Any = None  # that of the first iteration
-        self.size = 0.0  # of its product
+        self.z: Any = None  # that of the first iteration of a cycle, and its product with A / scale
+        self.p: Any = None
 
-    def __call__(self, r: Any, z: Any, p: Any, lanczos: Any, scale: float) -> float:
-        """The power of two by which products with A are divided; p = A z.
+    def begin(self) -> None:
+        """A cycle begins: vectors of the last one are not of its recurrence."""
+        self.iteration = 0 if self.iteration < 2 else self.iteration
 
-        As z_1^H A z_2 = (A z_1)^H z_2 = beta_2 for a Hermitian A, the second iteration ends the solve with
-        NOT_SYMMETRIC if it is not so to a third of the digits of |A z_1| |z_2|.
+    def __call__(self, r: Any, z: Any, p: Any, alpha: Any, lanczos: Any, scale: float) -> float:
+        """The power of two by which products with A are divided; p = A z.  alpha : that of the last iteration.
+
+        The second iteration ends the solve with NOT_SYMMETRIC unless z_1^H A w = (A z_1)^H w to a third of the digits
+        of |A z_1| |w|, where w = M^-1 A z_1 = alpha_1 z_1 + beta_2 z_2. Where M = I, this is the test of `symmetric`.
+        For a Hermitian A it holds for any z_1 and w, also where beta_2 is rounding, and z_2 has lost its digits.
         """
         loop, self.iteration = self.loop, self.iteration + 1
-        size = loop.size(p)
         if self.iteration == 1:
-            scale = loop.power(size / (loop.size(r) * float(lanczos[INVERSE])))
+            scale = loop.power(loop.size(p) / (loop.size(r) * float(lanczos[INVERSE])))
             lanczos[SCALE] = scale
-            self.z, self.size = z.copy(), size
+            self.z, self.p = z.copy(), p / scale
             return scale
-        (across,) = loop.scalars(1)
-        loop.kernels.vectors.dot(self.z, p, across)
-        differs = abs(complex(across[0]) / scale - float(lanczos[BETA])) * scale
-        if differs > float(np.finfo(loop.real).eps) ** (1 / 3) * self.size * loop.size(z):
+        of_first, of_second = complex(alpha[0]).real, float(lanczos[BETA])
+        w, product = (first * of_first + second * of_second for first, second in ((self.z, z), (self.p, p / scale)))
+        left, right = loop.scalars(2)
+        loop.kernels.vectors.dot(self.z, product, left)
+        loop.kernels.vectors.dot(self.p, w, right)
+        limit = float(np.finfo(loop.real).eps) ** (1 / 3) * loop.size(self.p) * loop.size(w)
+        if abs(complex(left[0]) - complex(right[0])) > limit:
             loop.fail(Status.NOT_SYMMETRIC)
+        self.z = self.p = None
         return scale
 
 

@@ -21,6 +21,9 @@ LARGEST_BLOCK = 8  # unknowns of a node that are looked for
 BLOCK_FILL = 0.9  # part of the entries that blocks of the application store at least
 NEARLY_ALL = 0.99  # of the entries, or of the rows, of an M-matrix
 SHARE = 0.9  # of a diagonal entry, see `coupled`
+# Rows that are looked at; the ratio of opposite entries of a row; the part of the rows with a larger one, for `uneven`.
+LOOKED_AT, LARGER, OFTEN = 512, 10.0, 0.15
+MANY = 5000  # rows from which it pays to know
 DENSE, DENSE_ROOTS = 16, 10  # a row is dense if it has more entries than both 16 and 10 sqrt(n)
 
 
@@ -48,6 +51,7 @@ class MatrixTraits:
     coupled : the part of the rows in which the magnitudes of the entries off the diagonal add up to more than 0.9 of
         the diagonal one, as they do within the domain of an elliptic equation; the unknowns of other rows hardly depend
         on others. 0 if A is complex or has no full diagonal.
+    uneven : couplings jump from cell to cell, see `uneven`. False for few rows, on a GPU, and where `coupled` is 0.
     levels : a lower bound of the levels of A's lower triangle: n over the number of rows without an entry in the column
         before the diagonal. Each of these begins a chain of rows, and the longest chain is no shorter than the mean. 1
         if A is complex or has no full diagonal.
@@ -65,6 +69,7 @@ class MatrixTraits:
     definite: bool
     m_matrix: bool
     coupled: float
+    uneven: bool
     levels: float
     paired: float
     mean_row: float
@@ -106,6 +111,7 @@ def traits(A: CSR) -> MatrixTraits:
         definite=kind == "hermitian" and found.positive,
         m_matrix=m_matrix,
         coupled=coupled,
+        uneven=coupled > 0 and A.n >= MANY and not on_gpu(A.data) and uneven(A),
         levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
@@ -115,6 +121,23 @@ def traits(A: CSR) -> MatrixTraits:
         gpu=on_gpu(A.data),
         complex=A.dtype.kind == "c",
     )
+
+
+def uneven(A: CSR) -> bool:
+    """Whether couplings jump from cell to cell of a grid: in 15% of some rows those to opposite neighbours,
+    i - k and i + k, differ by more than a factor of ten.
+
+    A : on the CPU, columns ascending. Cost: a look at 512 rows.
+    """
+    rows = np.linspace(0, A.n - 1, min(A.n, LOOKED_AT)).astype(np.int64)
+    begins, ends = A.indptr[rows].astype(np.int64), A.indptr[rows + 1].astype(np.int64)
+    counts = ends - begins
+    first = np.cumsum(counts) - counts
+    places = np.arange(int(counts.sum())) + np.repeat(begins - first, counts)
+    opposite = np.repeat(begins + ends - 1, counts) - places
+    paired = A.indices[places].astype(np.int64) + A.indices[opposite] == np.repeat(2 * rows, counts)
+    differ = paired & (abs(A.data[places]) > LARGER * abs(A.data[opposite]))
+    return int(np.unique(np.repeat(rows, counts)[differ]).size) > OFTEN * rows.size
 
 
 def dense_row(n: int) -> int:

@@ -1,6 +1,7 @@
 """Functions with the signatures and conventions of `scipy.sparse.linalg`.
 
 direct : `spsolve`, `splu`, `factorized`, by complete factors.  ilut : `spilu`.  triangular : `spsolve_triangular`.
+iterative : the Krylov methods, as `install` puts them in place.
 system, route : A x = b as SciPy takes it, and the way to x.
 place : `install`, which puts these functions into scipy.sparse.linalg, for code that cannot be edited.
 `use_solver` and `MatrixRankWarning` are SciPy's own.

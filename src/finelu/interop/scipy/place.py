@@ -25,12 +25,11 @@ class Installed:
     """
 
     def __init__(self, modules: tuple[ModuleType, ...]):
-        from finelu import krylov  # only here: its import takes 0.1 s
-        from finelu.krylov.conventions import as_scipy
+        from finelu.interop.scipy import iterative  # only here: the import of the Krylov methods takes 0.1 s
 
         self._before: list[tuple[ModuleType, str, Any]] = []
         of_finelu = {function.__name__: function for function in DIRECT}
-        of_finelu |= {name: as_scipy(getattr(krylov, name)) for name in METHODS}
+        of_finelu |= {name: getattr(iterative, name) for name in METHODS}
         for module in (scipy.sparse.linalg, *modules):
             for name, value in list(vars(module).items()):
                 known = next((key for key, function in OF_SCIPY.items() if value is function), None)
@@ -58,7 +57,8 @@ def install(*modules: ModuleType) -> Installed:
     """Replace functions of `scipy.sparse.linalg` by finelu's, for programs that cannot be edited.
 
     These are spsolve, splu, spilu, factorized, spsolve_triangular, and the Krylov methods bicg, bicgstab, cg, gmres and
-    minres, with SciPy's results (x, info) and SciPy's meaning of maxiter and callback of gmres.
+    minres, with SciPy's results (x, info) and SciPy's meaning of maxiter and callback of gmres. What a method of
+    finelu refuses and SciPy's does not, such as cg an indefinite A, goes to SciPy's own.
     modules : modules that were imported before, and took SciPy's functions by `from scipy.sparse.linalg import ...`:
         they keep these, unless they are given here. Functions that a program keeps elsewhere, such as in a dict or as a
         default argument, are not reached.

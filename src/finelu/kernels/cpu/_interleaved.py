@@ -86,7 +86,8 @@ class Interleaved:
         self.stored = np.dtype(NARROWED.get(given.char, given) if narrow else given)
         self.scaled = self.stored != given
         self.values = np.empty(int(self.begins[-1]) * LANES, self.stored)
-        self.pivots = None if plan.triangle.diag is None else np.empty((self.begins.size - 1) * LANES, given)
+        rows = 0 if plan.triangle.diag is None else self.begins.size - 1
+        self.pivots = np.empty(rows * LANES, given)
         operands = *plan.pattern, plan.values, plan.places, plan.pivots
         results = self.begins, self.scaled, self.values, self.pivots
         return not run_items(_load, self._items.size - 1, self._items, *self._parts, operands, *results)
@@ -160,7 +161,7 @@ def _load(t, items, state, starts, groups, row_starts, operands, begins, scaled,
                 source = np.int64(begin[i]) if k < size else np.int64(0)
                 last = np.int64(end[i]) if k < size else np.int64(0)
                 scale = values.dtype.type(1)
-                if stored_pivots is not None:
+                if stored_pivots.size:
                     pivot = pivots[places[np.uint64(i)]] if k < size else scale
                     if scaled:
                         pivot = scale = divide(scale, pivot)
@@ -194,12 +195,12 @@ def substitute(s, g, first, last, reverse, alike, begins, columns, offsets, valu
     for t in range(last - first):
         k = last - first - 1 - t if reverse else t
         row = first + k
-        if pivots is not None and scaled:
+        if pivots.size and scaled:
             for lane in range(LANES):
                 s[np.uint64(k * LANES + lane)] *= pivots[np.uint64(row * LANES + lane)]
         begin, end = begins[np.uint64(row)], begins[np.uint64(row) + ONE]
         subtract_products(s, k, alike[g], columns, offsets[g], values, begin, end)
-        if pivots is not None and not scaled:
+        if pivots.size and not scaled:
             for lane in range(LANES):
                 place = np.uint64(k * LANES + lane)
                 s[place] = divide(s[place], pivots[np.uint64(row * LANES + lane)])

@@ -34,8 +34,9 @@ from finelu.validation import choice, count
 
 # The default size of a part. On a GPU two or three parts should share a multiprocessor: ROOM bytes hold the factors of
 # one part, with ENTRY bytes for each of A's entries and ROW bytes for each row. There are at most MOST_COARSE coarse
-# vectors, since their matrix has a dense inverse on a GPU.
-SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE = 128, 448, 56_000, 26, 10, 4096
+# vectors, since their matrix has a dense inverse on a GPU, and several vectors a part fill its sparse factors. With one
+# vector a part they are sparse enough for MOST_SPARSE: on a 7-point grid a solve with them takes 6 ms.
+SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE, MOST_SPARSE = 128, 448, 56_000, 26, 10, 4096, 16_384
 PAYS = 8  # applications on a GPU after which one is recorded; a Krylov method has recorded its step earlier
 COARSE = ("constant", None)
 COMBINE = ("balanced", "additive")
@@ -54,7 +55,7 @@ class Schwarz(Recipe):
         ILUT(), ICT(), MILU0(), ...). "auto" is ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and
         need no transpose. If A is Hermitian with a positive diagonal, D must be positive, so that cg can take M.
     size : rows of a part; None: 128 to 448, fewer if rows are long, and more if the coarse space would otherwise have
-        more than 4096 vectors.
+        more than 4096 vectors, or with one vector a part on the CPU more than 16,384.
     parts : the approximate number of parts, or the part of each row (n,), integers from 0 on without gaps; None: by
         `size`.
     partition : the method that finds the parts, see `finelu.partition`: "aggregate" (strong couplings stay inside),
@@ -363,7 +364,8 @@ def _cut(A: CSR, parts: Any) -> int:
 def _usual_size(A: CSR, vectors: int) -> int:
     """The default number of rows of a part, for this many coarse vectors a part."""
     fits = int(ROOM / (ROW + ENTRY * A.nnz / A.n))
-    return max(min(max(fits, SMALLEST), LARGEST), -(-A.n * vectors // MOST_COARSE))
+    most = MOST_COARSE if on_gpu(A.data) or vectors > 1 else MOST_SPARSE
+    return max(min(max(fits, SMALLEST), LARGEST), -(-A.n * vectors // most))
 
 
 def _parts(recipe: Schwarz, A: CSR, near: Any) -> tuple[Any, int, str]:
