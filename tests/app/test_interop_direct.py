@@ -29,7 +29,7 @@ from finelu.matrix import as_csr
 from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
 from finelu.preconditioners.direct import pardiso
-from finelu.preconditioners.direct.analysis import analysed
+from finelu.preconditioners.direct.analysis import KLU_FLOPS, KLU_WORK, analysed
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.direct.klu import AMD, GIVEN, KLU
 from finelu.preconditioners.direct.pardiso import mkl
@@ -108,6 +108,18 @@ def test_klu_with_every_ordering(A, ordering, matching):
     assert_close(F.solve(b), np.linalg.solve(A.toarray(), b), ulps=1e5)
     assert_close(F.update(perturbed(A)).solve(b), np.linalg.solve(perturbed(A).toarray(), b), ulps=1e5)
     assert F.nnz >= A.shape[0] and F.report.matched == matching
+
+
+@klu
+def test_auto_takes_klu_for_a_small_network_whose_factors_are_not_sparse():
+    rng = np.random.default_rng(0)
+    A = sp.csr_matrix(sp.random(400, 400, 5 / 400, random_state=rng) + sp.diags(rng.uniform(1, 2, 400)))
+    F = fl.SparseLU().factor(A)
+    work, entries = F.report.expected_flops, F.report.expected_nnz
+    assert F.report.backend == "klu" and KLU_WORK * entries < work <= KLU_FLOPS
+    heavy = sp.csr_matrix(A + sp.random(400, 400, 8 / 400, random_state=rng))
+    assert fl.SparseLU(backend="klu").factor(heavy).report.expected_flops > KLU_FLOPS
+    assert fl.SparseLU().factor(heavy).report.backend == "superlu"
 
 
 @klu
