@@ -22,6 +22,8 @@ class Recent:
 
     A pattern is compared by its content, of which a copy is kept: arrays that change in place are other patterns. For
     one kind of result, number of rows and number of entries only the last pattern is kept. Threads may share it.
+    A result that is too large, or comes while another thread is here, is not kept. A result that owns memory frees it
+    when it is dropped.
     """
 
     def __init__(self, most: int = MOST):
@@ -41,10 +43,7 @@ class Recent:
         return found[2]
 
     def keep(self, kind: Hashable, indptr: Any, indices: Any, result: T, size: int) -> T:
-        """Keep a result of `size` bytes, unless that is too much or another thread is here, and return it.
-
-        A result that owns memory has to free it when it is dropped. Cost: a copy of the pattern.
-        """
+        """Keep a result of `size` bytes, and return it. Cost: a copy of the pattern."""
         size += indptr.nbytes + indices.nbytes
         if size > self._most:
             return result
