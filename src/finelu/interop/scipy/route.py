@@ -24,12 +24,12 @@ from finelu.matrix import as_csr
 from finelu.matrix.traits import dense_row
 from finelu.preconditioners.direct import SparseLU, klu, superlu
 from finelu.preconditioners.direct.analysis import (
-    KLU_WORK,
     QUICK,
     QUICK_ENTRIES,
     SHORT,
     SYMMETRIC_WORK,
     TINY,
+    is_light,
 )
 from finelu.preconditioners.direct.factors import ENOUGH, SparseLUFactors
 from finelu.preconditioners.direct.library import INDEX
@@ -149,7 +149,7 @@ def _planned(A: Columns, by_rows: bool) -> Plan:
         fill = library.expected
         assert fill is not None  # KLU counts the fill of its own AMD
         few = quick or fill.flops < SYMMETRIC_WORK * n  # else a library that works by blocks may take less
-        light = few and fill.flops <= KLU_WORK * fill.nnz
+        light = few and is_light(fill)
         library, size = (library, klu.ENTRY * fill.nnz + A.data.nbytes) if light else (None, 0)
     return RECENT.keep(_kind(A, by_rows), A.indptr, A.indices, Plan(library, longest), size)
 

@@ -74,8 +74,8 @@ class SparseLUFactors(RefinedFactors):
     """M = A up to rounding.
 
     The factors of the libraries cannot leave the process: a copy factors the same matrix anew, with the same bits.
-    PARDISO is an exception: its bits differ from time to time, and after an update it keeps kind, scaling and matching
-    from before.
+    PARDISO is an exception: on several threads its bits differ from run to run, and after an update it keeps kind,
+    scaling and matching from before.
     """
 
     well_formed = True
