@@ -67,9 +67,9 @@ def partition(A: CSR, size: int, method: str = "auto") -> Partition:
         aggregates that remain join a neighbour, up to 1.25 size, or else are packed together, up to `size`.
         "geometric": bricks of the grid that the pattern shows, of equal sides, up to 1.3 size. "natural": consecutive
         rows, up to `size`. "metis": METIS, k-way, on the host, by the same couplings; mostly up to about 1.03 size,
-        without guarantee. "auto": "geometric" for a grid with couplings alike in all directions, which on the CPU
-        must not jump from cell to cell, else "aggregate". The same parts in every run, for any number of threads, and
-        by the same method on the CPU and on a GPU.
+        without guarantee. "auto": "geometric" for a grid with couplings alike in all directions, else "aggregate";
+        on the CPU also "aggregate" where couplings jump from cell to cell. The same parts in every run and for any
+        number of threads. Each method but "auto", which may choose another one on a GPU, finds the same parts there.
     Raises ParameterError for a size below 1, and for "metis" if METIS is not installed; MatrixError for "geometric" if
     A has no grid. Cost: a few passes over the entries, about 10 for "aggregate".
     """

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import finelu as fl
 from finelu import gallery
 from finelu.kernels import kernels_for, monitor
+from finelu.kernels.cpu import _interleaved
 from finelu.kernels.cpu import subdomains as cpu
 from finelu.kernels.operands import Sums
 from finelu.kernels.reference import subdomains as reference
@@ -208,6 +209,43 @@ def test_parts_that_are_solved_together_have_the_bits_of_each(monkeypatch, threa
             solve, got = cpu.SubdomainSolve(starts, plans), np.empty(rows.size, dtype)
             solve.solve(r, got, rows, weights, None, False)
             np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_the_groups_of_parts_do_not_change_the_bits(monkeypatch, threads, dtype, narrow):
+    """Full groups of eight parts, parts alone, and both, in double and in single precision."""
+    A = as_csr(in_dtype(gallery.poisson7(9, 8, 7), dtype))
+    starts = np.array([0, 40, 45, 85, 125, 127, 167, 207, 247, 287, 327, 367, 407, 447, 450, 504], np.int32)
+    rows = np.random.default_rng(3).permutation(A.n).astype(np.int32)
+    plans = reference_plans(parts_of(A, starts, rows))
+    r, found, groups = values(A.n, dtype), [], []
+    monkeypatch.setattr(cpu, "COPY", 16)
+    monkeypatch.setattr(cpu, "threads_for", lambda work, alone: fl.threads.get_num_threads())
+    for cost in (0, _interleaved.FULL, 100):  # all parts in full groups; the default; all alone
+        monkeypatch.setattr(_interleaved, "FULL", cost)
+        for number in (1, 5):
+            threads(number)
+            solve, x = cpu.SubdomainSolve(starts, plans, narrow), np.empty(A.n, dtype)
+            solve.solve(r, x, rows)
+            found.append(x)
+            groups.append(tuple(solve._lanes))
+    assert groups[0] == (8, 8) and groups[2] == (8,) + (1,) * 7 and groups[4] == (1,) * 15
+    assert groups[3] == (1,) * 15  # two groups are too few for five threads
+    for x in found[1:]:
+        np.testing.assert_array_equal(x, found[0])
+
+
+@pytest.mark.parametrize("sizes", [[3000], [1500] * 2, [2800] + [20] * 10, [20] * 150], ids=str)
+def test_copies_of_parts_hold_few_zeros(sizes):
+    """The copies of few or unequal parts have at most twice the entries of the parts."""
+    A = as_csr(gallery.poisson5(60, 50))
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    plans = reference_plans(parts_of(A, starts, np.arange(A.n, dtype=np.int32)))
+    solve = cpu.SubdomainSolve(starts, plans)
+    entries = sum(plan.triangle.entries for plan in plans)
+    assert entries <= sum(triangle.values.size for triangle in solve._triangles) <= 2 * (entries + A.n)
+    assert solve._room <= 8 * 3001
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -535,9 +535,56 @@ def test_entries_beyond_single_precision_keep_double(backend):
     A, r = sp.csr_matrix(A), values(99, "float64")
     F, G = (fl.Schwarz(size=12, precision=p).factor(backend.move(A)) for p in (None, "float64"))
     assert F.report.stored == G.report.stored == "float64"
+    assert "beyond the range of single precision" in F.report.stored_since and G.report.stored_since is None
     for trans in ("N", "T"):
         x, y = (backend.fetch(H.solve(backend.move(r), trans)) for H in (F, G))
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("float64", 1e-309), ("float64", 2e307), ("complex128", 2e307)])
+def test_pivots_without_an_inverse_keep_double(dtype, scale):
+    """1 / pivot would overflow, and all entries with it, or would lose digits."""
+    A = in_dtype(gallery.poisson5(11, 9), dtype)
+    r = values(99, dtype)
+    F = fl.Schwarz(size=12, coarse=None).factor(A)
+    assert F.report.stored_since is None
+    scaled = fl.Schwarz(size=12, coarse=None).factor(A * scale)
+    assert scaled.report.stored == dtype and "single precision" in scaled.report.stored_since
+    want = fl.Schwarz(size=12, coarse=None, precision="float64").factor(A * scale).solve(r * scale)
+    assert np.isfinite(want).all()
+    np.testing.assert_array_equal(scaled.solve(r * scale), want)
+    F.update(A * scale)
+    assert F.report.stored == dtype and F.report.stored_since
+
+
+def near_ties(rng, blocks, m):
+    """Definite blocks of m rows, of which the factors' entries lie in the middle of two numbers of single precision."""
+    A = np.tile(np.eye(m) * 4, (blocks, 1, 1)) + np.diag(np.arange(m))
+    A[:, range(m), range(m)] += rng.random((blocks, m))
+    unit = np.float64(np.finfo(np.float32).eps)
+    for j in range(m):
+        for i in range(j + 1, m):
+            middle = np.float64(rng.random((blocks,)).astype(np.float32)) / 8 + 1 / 4
+            middle = np.float64(middle.astype(np.float32)) + unit / 8
+            U = [np.linalg.cholesky(block[: j + 1, : j + 1]).T for block in A]
+            pivots = np.array([u[j, j] ** 2 for u in U])
+            sums = np.zeros(blocks)
+            if j:
+                inverse = np.linalg.inv(A[:, :j, :j])
+                sums = np.einsum("bi,bij,bj->b", A[:, i, :j], inverse, A[:, :j, j])
+            A[:, i, j] = A[:, j, i] = middle * pivots + sums
+    return sp.csr_matrix(sp.block_diag(list(A)))
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_rounding_to_single_precision_keeps_m_hermitian(m):
+    """Each m x m block of M is symmetric to the rounding of the solves, though entries are ties."""
+    A = near_ties(np.random.default_rng(2), 4000, m)
+    F = fl.Schwarz(size=64, partition="natural", coarse=None).factor(A)
+    assert F.report.stored == "float32"
+    columns = [F.solve(np.tile(np.eye(m)[k], 4000)).reshape(4000, m) for k in range(m)]
+    M = np.stack(columns, axis=2)
+    np.testing.assert_allclose(M, M.transpose(0, 2, 1), rtol=1e-11, atol=1e-13)
 
 
 def test_an_application_that_is_recorded_gives_the_same_bits(backend):

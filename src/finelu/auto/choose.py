@@ -141,7 +141,7 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
         Rung((Schwarz(), MILU0(), IC0()), BY_PARTS),
     ),
     ("cheap", lambda A: _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
-    ("cheap", lambda A: _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
+    ("cheap", lambda A: A.gpu and _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
     ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),
     ("cheap", lambda A: A.m_matrix, Rung((MILU0(), ILU0()), ROW_SUMS)),

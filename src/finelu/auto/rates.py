@@ -31,7 +31,8 @@ class Rates:
     cg, bicgstab, gmres : an iteration with factors of A's own pattern, where A and they fit into the cache.
     overhead : seconds per iteration, whatever its size.
     parts, parts_setup : an iteration of cg with subdomains, and their set-up, where cg takes its rate; if shipped, by
-        two threads.
+        two threads. They stand for any number of threads, so that the route, and with it the bits, do not depend on
+        that. One thread takes up to twice as long with subdomains, so that `solve` may take them a little too early.
     analysis_row, analysis : ordering, elimination tree and column counts of a direct solve, per row and per entry.
     prepared : the passes over A before and after complete factors by any library.
     metis : nested dissection.

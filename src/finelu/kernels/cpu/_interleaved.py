@@ -1,9 +1,10 @@
 """Triangles of many independent parts, interleaved: LANES parts are solved at once, a part a lane of vector registers.
 
 The row that a substitution solves waits for the row before it, so that one part leaves a processor idle most of the
-time. LANES parts make a group. The places of row t of all of them are consecutive, and so are those of their entries;
-shorter rows are filled up with zeros that belong to a row of zeros behind the last one. Parts of one size and pattern,
-such as bricks of a grid, are put into the same groups, whose columns are stored once.
+time. LANES parts make a full group. The places of row t of all of them are consecutive, and so are those of their
+entries; shorter rows are filled up with zeros that belong to a row of zeros behind the last one. Parts of one size and
+pattern, such as bricks of a grid, are put into the same groups, whose columns are stored once. A part that has no
+others like it makes a group of one lane, without zeros. The bits of a part's solution do not depend on its group.
 """
 
 from __future__ import annotations
@@ -16,25 +17,65 @@ from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.lanes import LANES, subtract_products
+from finelu.kernels.cpu.runtime.search import place_of
 from finelu.kernels.cpu.runtime.sharing import run_items
 
 NARROWED = {"d": np.float32, "D": np.complex64}
+# The time of a full group of alike parts, in times of one of them alone: parts of a 5-point grid of 300^2, 16 or more,
+# took twice the time one by one.
+FULL = 4
 SMALLEST, LARGEST = 1.2e-38, 3.4e38  # beyond which single precision loses digits
+SMALLEST_NORMAL = 2.3e-308  # of double precision
 BASIS, PRIME = np.uint64(14695981039346656037), np.uint64(1099511628211)  # of the FNV-1a hash
 
 
-def grouped(starts, plans, items):
-    """(groups, LANES) int64 : parts that are solved at once, -1 for none: the largest first, those of one pattern in a
-    row.
+def grouped(starts, plans, items, threads):
+    """The parts that are solved at once, and the number of full groups.
 
+    Returns groups (count, LANES) int64, the parts of each, or -1: first the full groups, of up to LANES parts, then
+    those of one part. In both the largest parts come first, and parts of one size and pattern lie in a row.
     items : the parts at which items of work begin.
+    threads : that share the groups. Parts that these solve sooner one by one make groups of their own, as do those of
+        groups that would hold too many zeros.
     """
     keys = np.empty(starts.size - 1, np.uint64)
-    run_items(_fingerprints, items.size - 1, items, starts, *(plan.pattern for plan in plans), keys)
+    patterns = [plan.pattern for plan in plans]
+    run_items(_fingerprints, items.size - 1, items, starts, *patterns, keys)
     order = np.lexsort((keys, -np.diff(starts)))
     groups = np.full(-(-order.size // LANES) * LANES, -1, np.int64)
     groups[: order.size] = order
-    return groups.reshape(-1, LANES)
+    groups = groups.reshape(-1, LANES)
+    if -(-order.size // threads) < FULL * -(-groups.shape[0] // threads):
+        full = np.zeros(groups.shape[0], np.bool_)
+    else:
+        real, padded = (np.empty(groups.shape[0], np.int64) for _ in range(2))
+        places = np.linspace(0, groups.shape[0], items.size).astype(np.int64)
+        run_items(_count_places, places.size - 1, places, starts, groups, *patterns, real, padded)
+        full = FULL * padded <= LANES * real
+    single = groups[~full].ravel()
+    single = single[single >= 0]
+    alone = np.full((single.size, LANES), -1, np.int64)
+    alone[:, 0] = single
+    return np.concatenate([groups[full], alone]), int(full.sum())
+
+
+@by_items
+def _count_places(t, items, starts, groups, first, second, real, padded):
+    """The rows and entries of the parts of each group, and their places in a full group."""
+    for g in range(items[t], items[t + 1]):
+        real[g] = padded[g] = 0
+        height = starts[groups[g, 0] + 1] - starts[groups[g, 0]]
+        for k in range(height):
+            for begin, end, _ in (first, second):
+                widest = np.int64(0)
+                for lane in range(LANES):
+                    p = groups[g, lane]
+                    if p >= 0 and k < starts[p + 1] - starts[p]:
+                        i = np.uint64(starts[p] + k)
+                        width = np.int64(end[i]) - np.int64(begin[i])
+                        widest = max(widest, width)
+                        real[g] += width + 1
+                padded[g] += LANES * (widest + 1)
 
 
 @by_items
@@ -56,58 +97,71 @@ def _hashed(key, first, last, begin, end, indices):
 class Interleaved:
     """A triangle of all parts.
 
-    groups : of `grouped`.  items : the groups at which items of work begin.
+    groups : of `grouped`.  lanes (groups,) : the lanes of each.  items : the groups at which items of work begin.
     row_starts (groups + 1,) : the first row of each group, which has as many rows as its largest part.
     """
 
-    def __init__(self, starts, groups, row_starts, items, plan):
+    def __init__(self, starts, groups, lanes, row_starts, items, plan):
         self.plan, self.reverse = plan, plan.triangle.reverse
-        self._parts, self._items = (starts, groups, row_starts), items
+        self._parts, self._items, self._lanes = (starts, groups, lanes, row_starts), items, lanes
         count, rows = groups.shape[0], int(row_starts[-1])
         self.alike, widths = np.empty(count, np.bool_), np.empty(rows, np.int64)
         run_items(_measure, items.size - 1, items, *self._parts, plan.pattern, self.alike, widths)
         self.begins = np.zeros(rows + 1, np.int64)
         np.cumsum(widths, out=self.begins[1:])
-        entries = np.diff(self.begins[row_starts])
-        columns = np.concatenate([[0], np.cumsum(np.where(self.alike, 1, LANES) * entries)])
-        # of the column of entry e, see `subtract_products`
-        self.offsets = columns[:-1] - np.where(self.alike, 1, LANES) * self.begins[row_starts[:-1]]
+        ends = self.begins[row_starts]
+        self.offsets, places = _offsets(np.where(self.alike, 1, lanes), ends)
+        self._value_offsets, self._values = _offsets(lanes, ends)
+        self._pivot_offsets, self._pivots = _offsets(lanes, row_starts)
         most = int(np.diff(row_starts).max(initial=0))
-        self.columns = np.empty(columns[-1], np.uint16 if most < 2**16 else np.uint32)
+        self.columns = np.empty(places, np.uint16 if most < 2**16 else np.uint32)
         layout = self.alike, self.begins, self.offsets
         run_items(_lay_out, items.size - 1, items, *self._parts, plan.pattern, *layout, self.columns)
 
-    def load(self, narrow):
+    def load(self, narrow, mirrored=None):
         """Take the values of the plan; whether all fit the stored precision.
 
         narrow : store entries in single precision, relative to the diagonal entry of their row.
+        mirrored : the plan of U, if L is loaded and is to be (D^-1 U)^H. L's own entries differ from that by rounding,
+            and some would become another number of single precision.
         """
         given, plan = self.plan.values.dtype, self.plan
         self.stored = np.dtype(NARROWED.get(given.char, given) if narrow else given)
         self.scaled = self.stored != given
-        self.values = np.empty(int(self.begins[-1]) * LANES, self.stored)
-        rows = 0 if plan.triangle.diag is None else self.begins.size - 1
-        self.pivots = np.empty(rows * LANES, given)
-        operands = *plan.pattern, plan.values, plan.places, plan.pivots
-        results = self.begins, self.scaled, self.values, self.pivots
-        return not run_items(_load, self._items.size - 1, self._items, *self._parts, operands, *results)
+        self.values = np.empty(self._values, self.stored)
+        self.pivots = np.empty(0 if plan.triangle.diag is None else self._pivots, given)
+        operands, upper = (
+            (*each.pattern, each.values, each.places, each.pivots)
+            for each in (plan, plan if mirrored is None else mirrored)
+        )
+        operands = operands, upper, narrow and mirrored is not None
+        layout = self.begins, self._value_offsets, self._pivot_offsets
+        results = self.scaled, self.values, self.pivots
+        return not run_items(_load, self._items.size - 1, self._items, *self._parts, *operands, *layout, *results)
 
     def arguments(self):
         return (
             *(self.reverse, self.alike, self.begins, self.columns, self.offsets),
-            *(self.values, self.pivots, self.scaled),
+            *(self._value_offsets, self._pivot_offsets, self.values, self.pivots, self.scaled),
         )
 
 
+def _offsets(lanes, begins):
+    """Where groups of these lanes lie behind one another, as (offsets, size): number e of group g, which has those
+    from begins[g] to before begins[g + 1], has the places from e * lanes[g] + offsets[g] on."""
+    ends = np.concatenate([[0], np.cumsum(lanes * np.diff(begins))])
+    return ends[:-1] - lanes * begins[:-1], int(ends[-1])
+
+
 @by_items
-def _measure(t, items, starts, groups, row_starts, pattern, alike, widths):
+def _measure(t, items, starts, groups, lanes, row_starts, pattern, alike, widths):
     begin, end, indices = pattern
     for g in range(items[t], items[t + 1]):
         base, height = row_starts[g], row_starts[g + 1] - row_starts[g]
         widths[base : base + height] = 0
         example = np.uint64(starts[groups[g, 0]])
         same = True
-        for lane in range(LANES):
+        for lane in range(lanes[g]):
             p = groups[g, lane]
             if p < 0:
                 continue
@@ -128,11 +182,11 @@ def _measure(t, items, starts, groups, row_starts, pattern, alike, widths):
 
 
 @by_items
-def _lay_out(t, items, starts, groups, row_starts, pattern, alike, begins, offsets, columns):
+def _lay_out(t, items, starts, groups, lanes, row_starts, pattern, alike, begins, offsets, columns):
     begin, end, indices = pattern
     for g in range(items[t], items[t + 1]):
         height = row_starts[g + 1] - row_starts[g]
-        for lane in range(1 if alike[g] else LANES):
+        for lane in range(1 if alike[g] else lanes[g]):
             p = groups[g, lane]
             first = 0 if p < 0 else np.int64(starts[p])
             size = 0 if p < 0 else np.int64(starts[p + 1]) - first
@@ -140,19 +194,36 @@ def _lay_out(t, items, starts, groups, row_starts, pattern, alike, begins, offse
                 source = np.int64(begin[first + k]) if k < size else np.int64(0)
                 last = np.int64(end[first + k]) if k < size else np.int64(0)
                 for e in range(begins[row_starts[g] + k], begins[row_starts[g] + k + 1]):
-                    place = (e if alike[g] else e * LANES + lane) + offsets[g]
+                    place = (e if alike[g] else e * lanes[g] + lane) + offsets[g]
                     columns[place] = np.int64(indices[source]) - first if source < last else height
                     source += 1
 
 
 @by_items
-def _load(t, items, state, starts, groups, row_starts, operands, begins, scaled, stored, stored_pivots):
+def _load(
+    t,
+    items,
+    state,
+    starts,
+    groups,
+    lanes,
+    row_starts,
+    operands,
+    upper,
+    mirrored,
+    begins,
+    value_offsets,
+    pivot_offsets,
+    scaled,
+    stored,
+    stored_pivots,
+):
     """state[2] counts the values out of the range of single precision."""
-    begin, end, _, values, places, pivots = operands
+    begin, end, indices, values, places, pivots = operands
     unfit = 0
     for g in range(items[t], items[t + 1]):
         height = row_starts[g + 1] - row_starts[g]
-        for lane in range(LANES):
+        for lane in range(lanes[g]):
             p = groups[g, lane]
             first = 0 if p < 0 else np.int64(starts[p])
             size = 0 if p < 0 else np.int64(starts[p + 1]) - first
@@ -160,38 +231,85 @@ def _load(t, items, state, starts, groups, row_starts, operands, begins, scaled,
                 i, row = first + k, row_starts[g] + k
                 source = np.int64(begin[i]) if k < size else np.int64(0)
                 last = np.int64(end[i]) if k < size else np.int64(0)
-                scale = values.dtype.type(1)
+                one = pivot = values.dtype.type(1)
                 if stored_pivots.size:
-                    pivot = pivots[places[np.uint64(i)]] if k < size else scale
-                    if scaled:
-                        pivot = scale = divide(scale, pivot)
-                    stored_pivots[row * LANES + lane] = pivot
+                    pivot = pivots[places[np.uint64(i)]] if k < size else one
+                    inverse = divide(one, pivot)
+                    if scaled and pivot != 0 and np.isfinite(pivot) and not _is_normal(inverse):
+                        unfit += 1
+                    stored_pivots[row * lanes[g] + lane + pivot_offsets[g]] = inverse if scaled else pivot
                 for e in range(begins[row], begins[row + 1]):
                     v = values.dtype.type(0)
                     if source < last:
-                        v = values[source] * scale if scaled else values[source]
-                        if scaled and (_lost(v.real) or _lost(v.imag)):
+                        if mirrored:
+                            v = _mirrored(i, indices[source], values[source], *upper)
+                        else:
+                            v = divide(values[source], pivot) if scaled else values[source]
+                        if scaled and _is_lost(v, values[source]):
                             unfit += 1
-                    stored[e * LANES + lane] = v
+                    stored[e * lanes[g] + lane + value_offsets[g]] = v
                     source += 1
     if unfit:
         fetch_add(state, 2, unfit)
 
 
 @compiled
-def _lost(v):
-    """Whether v is beyond the range in which single precision has all its digits; not so of 0, NaN and Inf."""
-    return np.isfinite(v) and v != 0 and not SMALLEST <= abs(v) <= LARGEST
+def _mirrored(i, j, own, begin, end, indices, values, places, pivots):
+    """Entry (i, j) of (D^-1 U)^H; the own one of L where U has no entry (j, i)."""
+    row = np.uint64(j)
+    place = place_of(indices, np.uint64(begin[row]), np.uint64(end[row]), i)
+    if place < np.uint64(end[row]) and np.int64(indices[place]) == i:
+        return np.conj(divide(values[place], pivots[places[row]]))
+    return own
 
 
 @compiled
-def substitute(s, g, first, last, reverse, alike, begins, columns, offsets, values, pivots, scaled):
-    """s = T^-1 s in group g, whose rows are those from `first` to before `last`. s has LANES places for each row and a
-    row of zeros more.
+def _is_normal(v):
+    return SMALLEST_NORMAL <= max(abs(v.real), abs(v.imag)) < np.inf
+
+
+@compiled
+def _is_lost(v, source):
+    """Whether v, made of the source, is beyond the range in which single precision has all its digits; not so of a
+    source that is 0, NaN or Inf."""
+    if source == 0 or not np.isfinite(source):
+        return False
+    return v == 0 or _is_beyond(v.real) or _is_beyond(v.imag)
+
+
+@compiled
+def _is_beyond(v):
+    return v != 0 and not SMALLEST <= abs(v) <= LARGEST
+
+
+@compiled
+def substitute(
+    s,
+    g,
+    lanes,
+    first,
+    last,
+    reverse,
+    alike,
+    begins,
+    columns,
+    offsets,
+    value_offsets,
+    pivot_offsets,
+    values,
+    pivots,
+    scaled,
+):
+    """s = T^-1 s in group g, whose rows are those from `first` to before `last`. s has a place for each lane and row,
+    and a row of zeros more.
 
     With pivots a row is divided by its own; or, if scaled, multiplied by it before the other rows, whose entries are
     relative to it, are subtracted.
     """
+    if lanes == 1:
+        own = begins, columns, offsets[g], value_offsets[g], pivot_offsets[g]
+        _substitute_one(s, first, last, reverse, *own, values, pivots, scaled)
+        return
     for t in range(last - first):
         k = last - first - 1 - t if reverse else t
         row = first + k
@@ -204,3 +322,21 @@ def substitute(s, g, first, last, reverse, alike, begins, columns, offsets, valu
             for lane in range(LANES):
                 place = np.uint64(k * LANES + lane)
                 s[place] = divide(s[place], pivots[np.uint64(row * LANES + lane)])
+
+
+@compiled
+def _substitute_one(
+    s, first, last, reverse, begins, columns, column_offset, value_offset, pivot_offset, values, pivots, scaled
+):
+    """s = T^-1 s in a group of one lane, with the operations of a lane of a full group."""
+    for t in range(last - first):
+        k = last - first - 1 - t if reverse else t
+        row = first + k
+        total = s[np.uint64(k)]
+        if pivots.size and scaled:
+            total *= pivots[np.uint64(row + pivot_offset)]
+        for e in range(begins[np.uint64(row)], begins[np.uint64(row) + ONE]):
+            total -= values[np.uint64(e + value_offset)] * s[np.uint64(columns[np.uint64(e + column_offset)])]
+        if pivots.size and not scaled:
+            total = divide(total, pivots[np.uint64(row + pivot_offset)])
+        s[np.uint64(k)] = total

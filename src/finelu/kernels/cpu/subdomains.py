@@ -72,18 +72,24 @@ def _inside(state, done, items, starts, rows, indptr, indices, workspaces, fill,
 class SubdomainSolve:
     """Two triangular solves in each part, several parts at a time; see kernels/reference/subdomains.py.
 
-    plans : `Natural`, of two triangles, whose values are copied, see _interleaved.py.
-    narrow : whether the copies of double precision are of single, if all fit its range.
+    plans : `Natural`, of two triangles, whose values are copied, see _interleaved.py. Parts that are few for the
+        threads, or unlike others, are solved one by one; that changes no bits.
+    narrow : whether the copies of double precision are of single, if all fit its range; only of plans of L and U whose
+        L is (D^-1 U)^H.
     """
 
     def __init__(self, starts, plans, narrow=False):
         self.starts, self.plans, self._narrow = starts, plans, narrow
         work = int(starts[-1]) + sum(plan.triangle.entries for plan in plans)
-        self._groups = grouped(starts, plans, _items(starts.size - 1, work))
+        threads = threads_for(work, 2 * COPY)
+        self._groups, full = grouped(starts, plans, _items(starts.size - 1, work), threads)
         sizes = np.append(np.diff(starts), 0)  # -1, no part, has none
-        self._row_starts = np.concatenate([[0], np.cumsum(sizes[self._groups].max(axis=1))]).astype(np.int64)
+        heights = sizes[self._groups].max(axis=1)
+        self._row_starts = np.concatenate([[0], np.cumsum(heights)]).astype(np.int64)
+        self._lanes = np.where(np.arange(heights.size) < full, LANES, 1)
+        self._room = int((self._lanes * (heights + 1)).max(initial=0))
         self._items = _items(self._groups.shape[0], work)
-        layout = starts, self._groups, self._row_starts, self._items
+        layout = starts, self._groups, self._lanes, self._row_starts, self._items
         self._triangles = [Interleaved(*layout, plan) for plan in plans]
         self.load()
 
@@ -94,10 +100,8 @@ class SubdomainSolve:
 
     def load(self):
         """The plans have new values."""
-        for triangle in self._triangles:
-            if not triangle.load(self._narrow):
-                break
-        else:
+        first, second = self._triangles
+        if self._narrow and second.load(narrow=True) and first.load(narrow=True, mirrored=second.plan):
             return
         for triangle in self._triangles:
             triangle.load(narrow=False)
@@ -116,9 +120,9 @@ class SubdomainSolve:
             out = r, *couplings, sums.conjugate, sums.of, restricted, sums.dots
         r = r if correction is None else coarse_residual(*correction, r)
         items = self._items
-        most = int(np.diff(self._row_starts).max(initial=0))
-        room = workspace(items.size - 1, (most + 1) * LANES, x.dtype)
-        arguments = self.starts, self._groups, self._row_starts, r, x, unsigned(rows), before, after, scattered, out, Z
+        room = workspace(items.size - 1, self._room, x.dtype)
+        layout = self.starts, self._groups, self._lanes, self._row_starts
+        arguments = *layout, r, x, unsigned(rows), before, after, scattered, out, Z
         triangles = (triangle.arguments() for triangle in self._triangles)
         run_items(_solve, items.size - 1, items, *arguments, room, *triangles, threads=room.shape[0])
 
@@ -130,6 +134,7 @@ def _solve(
     items,
     starts,
     groups,
+    lanes,
     row_starts,
     r,
     x,
@@ -147,18 +152,18 @@ def _solve(
     s = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]
     while t < done.size:
         for g in range(items[t], items[t + 1]):
-            base, end = row_starts[g], row_starts[g + 1]
-            for lane in range(LANES):
-                p, one = groups[g, lane], s[lane::LANES]
+            base, end, count = row_starts[g], row_starts[g + 1], lanes[g]
+            for lane in range(count):
+                p, one = groups[g, lane], s[lane::count]
                 first = np.uint64(0 if p < 0 else starts[p])
                 size = np.uint64(0 if p < 0 else starts[p + 1] - starts[p])
                 for k in range(size):
                     one[k] = r[rows[first + k]] if in_scale is None else r[rows[first + k]] * in_scale[first + k]
                 one[size : end - base + 1] = 0
-            substitute(s, g, base, end, *first_triangle)
-            substitute(s, g, base, end, *second_triangle)
-            for lane in range(LANES):
-                p, one = groups[g, lane], s[lane::LANES]
+            substitute(s, g, count, base, end, *first_triangle)
+            substitute(s, g, count, base, end, *second_triangle)
+            for lane in range(count):
+                p, one = groups[g, lane], s[lane::count]
                 if p < 0:
                     continue
                 first, size = np.uint64(starts[p]), np.uint64(starts[p + 1] - starts[p])

@@ -49,7 +49,8 @@ class Schwarz(Recipe):
 
     M^-1 = sum_p R_p^T W B_p^-1 W R_p, and Q = Z E^-1 Z^H with E = Z^H A Z: B_p are the factors of part p by `local`,
     and Z has a vector for each part. No part waits for another in a solve: on a GPU a block of threads solves a part,
-    with its unknowns in shared memory; on the CPU a thread solves eight parts at a time in vector registers.
+    with its unknowns in shared memory; on the CPU a thread solves eight parts at a time in vector registers,
+    or one, if there are few or they differ in size.
 
     local : the recipe of the parts, or its name; its factors must be two triangles (ILU0(), IC0(), ILUK(level=1),
         ILUT(), ICT(), MILU0(), ...). "auto" is ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and
@@ -72,7 +73,9 @@ class Schwarz(Recipe):
         double precision with a positive diagonal, L and D^-1 U of the parts are stored in single precision, and the
         solves compute with them in double: M changes by about 1e-7 of itself, and stays Hermitian.
     Facts: M is Hermitian, or definite, if the factors of `local` are.
-    Cost: that of `local`; for the coarse space of K = m times parts vectors a factorization of the sparse E on the CPU,
+    Cost: that of `local`; on the CPU a copy of the factors for the solves, of 6 bytes a real entry in single precision
+    and 10 in double, and at most twice that, zeros included, where parts of different patterns are solved together; for
+    the coarse space of K = m times parts vectors a factorization of the sparse E on the CPU,
     or K^3 operations and 8 K^2 bytes on a GPU.
     """
 
@@ -146,7 +149,8 @@ class SchwarzReport(Report):
     cut : the part of A's entries that couple rows of different parts.
     levels : the most level sets of a triangle of a part.
     coarse_rank, coarse_dropped : the number of coarse vectors, and of those left out since they, or A Z, are dependent.
-    stored : the dtype in which a solve reads the factors of the parts.
+    stored, stored_since : the dtype in which a solve reads the factors of the parts; why it is double precision where
+        single precision was possible, in words.
     partition_seconds, analysis_seconds : of finding the parts, and of analysing their blocks.
     """
 
@@ -160,6 +164,7 @@ class SchwarzReport(Report):
     coarse_rank: int | None = None
     coarse_dropped: int | None = None
     stored: str | None = None
+    stored_since: str | None = None
     partition_seconds: float = 0.0
     analysis_seconds: float = 0.0
 
@@ -233,7 +238,7 @@ class SchwarzFactors(Factors):
         if self.recipe.local == AUTO and self._definite:
             self._local.require_positive_pivots()
         report.levels, report.warning = None, self._warning or None
-        report.stored = str(self._local.stored)
+        report.stored, report.stored_since = str(self._local.stored), self._local.not_narrow or None
         if of_parts := self._local.factors.report.get("warning"):
             report.warn(f"of the factors of the parts, rows counted part by part: {of_parts}")
         if self.coarse is not None:

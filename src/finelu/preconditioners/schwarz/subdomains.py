@@ -65,7 +65,8 @@ class LocalFactors:
     1 / (number of parts that share the row). The transposes exchange W_1 and W_2. Complex factors without "T" are asked
     only for "H".
     narrow : whether solves may read the factors in single precision: the factors of an ILU(0) of Hermitian definite
-        blocks, whose L and D^-1 U round alike, so that the solves stay Hermitian.
+        blocks. The CPU stores L as (D^-1 U)^H, so that the solves stay Hermitian; on a GPU L and D^-1 U are rounded one
+        by one, and an entry close to the middle of two numbers of single precision may become both.
     """
 
     def __init__(self, recipe: Any, local: Any, A: CSR, domains: Subdomains, symmetric: bool, narrow: bool):
@@ -173,6 +174,13 @@ class LocalFactors:
     def stored(self) -> Any:
         """The dtype of the entries that a solve reads."""
         return self._solve("N").stored
+
+    @property
+    def not_narrow(self) -> str:
+        """Why the entries are not in single precision although they might be; else ""."""
+        if not self._narrow or self.stored != self.factors.triangles.dtype:
+            return ""
+        return "L or D^-1 U of a part has an entry or a pivot beyond the range of single precision"
 
     def apply(self, r: Any, trans: str, x: Any, correction: Any = None, sums: Sums | None = None) -> None:
         """x = the sum over the parts, for r (n,), or with the blocks' transposes.
