@@ -17,6 +17,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,12 +32,14 @@ class Suite:
     places : the modules whose attributes are set, in this order.
     functions : the name of an attribute, to the dotted name of finelu's function; None: `finelu.install(*places)`.
     left_out : words in brackets, and names, of tests that call none of these functions.
+    version : how the version of the package begins whose tests are known.
     """
 
     modules: tuple[str, ...]
     places: tuple[str, ...]
     functions: dict[str, str] | None
     left_out: tuple[str, ...] = ()
+    version: str = "1.17."
 
     def missing(self) -> str:
         """Why the suite cannot be run here; "" if it can."""
@@ -50,6 +53,8 @@ class Suite:
                 found = None
             if found is None:
                 return f"{package} is installed without its tests ({module})"
+            if not (present := version(package)).startswith(self.version):
+                return f"the tests of {package} {self.version}* are known, and {present} is installed"
         return ""
 
 
@@ -86,6 +91,7 @@ SUITES = {
             **{name: f"finelu.interop.pyamg.{name}" for name in ("cg", "bicgstab", "gmres", "fgmres")},
             "gmres_mgs": "finelu.interop.pyamg.gmres",
         },
+        version="5.4.",
     ),
 }
 

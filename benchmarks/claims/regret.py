@@ -64,7 +64,7 @@ from finelu.matrix import as_csr
 from finelu.matrix.traits import Diagonal, MatrixTraits, traits
 from finelu.ordering import ORDERS, Fill, with_little_fill
 from finelu.preconditioners import IC0, ICT, Jacobi, ParICT, ParILUT, Schwarz, SparseLU
-from finelu.preconditioners.direct.analysis import COLAMD, KLU_WORK, is_quick, may_be_by_blocks
+from finelu.preconditioners.direct.analysis import COLAMD, is_light, is_quick, may_be_by_blocks
 
 LEAST_ROWS = 500  # of a system that is measured
 QUICK = ("trilinos_smooVec", "trilinos_nsjac_1", "mipt_two_wells_saddle_darcy", "ibmpg1_spd", "memplus")
@@ -170,7 +170,7 @@ def first_rung(facts: Mapping[str, Any]) -> str:
     `facts`: `solve` takes another one where KLU finds blocks, and none where rows are to be matched.
     """
     diagonal = {name.removeprefix("diagonal_"): v for name, v in facts.items() if name.startswith("diagonal_")}
-    own = {field.name for field in fields(MatrixTraits)} - {"diagonal"}
+    own, facts = {field.name for field in fields(MatrixTraits)} - {"diagonal"}, {"uneven": False, **facts}
     known = MatrixTraits(diagonal=Diagonal(**diagonal), **{name: facts[name] for name in own})
     rungs = choose.rungs(known)
     if rungs["direct"].reason == choose.IS_SMALL or "cheap" not in rungs:
@@ -182,7 +182,7 @@ def first_rung(facts: Mapping[str, Any]) -> str:
     if choose.asks_first(known):
         symmetric = known.kind == "hermitian"
         by_blocks = may_be_by_blocks(known, symmetric=symmetric, real=symmetric and not known.complex, fill=fill)
-        library = "pardiso" if by_blocks else "klu" if fill.flops <= KLU_WORK * fill.nnz else "superlu"
+        library = "pardiso" if by_blocks else "klu" if is_light(fill) else "superlu"
         seconds = costs.of_library(fill, library, half=by_blocks and symmetric)
         if seconds <= choose.FEW_ITERATIONS * costs.of_iteration(method):
             return named(rungs["direct"].recipes[0], "")

@@ -13,7 +13,7 @@ import numpy as np
 
 from finelu import compiling
 from finelu.compiling import calls
-from finelu.errors import DecompositionError, UnknownParameter
+from finelu.errors import DecompositionError, FineluError, UnknownParameter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,7 +40,7 @@ def ignore_fp_errors(function: Callable[P, R]) -> Callable[P, R]:
             with np.errstate(all="ignore"):
                 return function(*args, **kwargs)
         except np.linalg.LinAlgError as error:
-            if _is_of_finelu(error):
+            if _is_of_finelu(error) and not isinstance(error, FineluError):
                 raise DecompositionError(f"a small dense matrix has no such decomposition: {error}.") from error
             raise
         except TypeError:

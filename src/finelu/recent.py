@@ -1,7 +1,8 @@
 """Results that follow from a pattern alone, such as orders and analyses, kept for the last patterns.
 
 So a loop over `solve` or `SparseLU().factor` with new values of one pattern orders and analyses once. The results have
-the same bits as computed anew. Of KLU factors that are used no more are kept, too, whose pivots the next ones may have.
+the same bits as computed anew, those of PARDISO on one thread only: on several, the bits of any of its factors differ
+from run to run. Of KLU factors that are used no more are kept, too, whose pivots the next ones may have.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class Recent:
 
     A pattern is compared by its content, of which a copy is kept: arrays that change in place are other patterns. For
     one kind of result, number of rows and number of entries only the last pattern is kept. Threads may share it.
+    A result that is too large, or comes while another thread is here, is not kept. A result that owns memory frees it
+    when it is dropped.
     """
 
     def __init__(self, most: int = MOST):
@@ -41,9 +44,14 @@ class Recent:
 
     def keep(self, kind: Hashable, indptr: Any, indices: Any, result: T, size: int) -> T:
         """Keep a result of `size` bytes, and return it. Cost: a copy of the pattern."""
+        self.keeps(kind, indptr, indices, result, size)
+        return result
+
+    def keeps(self, kind: Hashable, indptr: Any, indices: Any, result: Any, size: int) -> bool:
+        """Keep a result as `keep` does. False if it is too large, or if another thread keeps one at the moment."""
         size += indptr.nbytes + indices.nbytes
         if size > self._most:
-            return result
+            return False
         key, entry = (kind, indptr.size, indices.size), (indptr.copy(), indices.copy(), result, size)
         with self._alone() as mine:
             if mine:
@@ -51,7 +59,7 @@ class Recent:
                 self._kept.move_to_end(key)
                 while sum(size for *_, size in self._kept.values()) > self._most:  # of few entries
                     self._kept.popitem(last=False)
-        return result
+        return mine
 
     def _alone(self) -> _Turn:
         if self._process != os.getpid():  # a fork may have come while another thread had the lock

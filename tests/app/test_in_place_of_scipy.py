@@ -1,7 +1,9 @@
 """spsolve, splu, factorized, spsolve_triangular and install: SciPy's conventions, its own tests, the accuracy of a
 direct solve by each way, the kept results, and bad input."""
 
+import copy
 import inspect
+import pickle
 import threading
 import types
 import warnings
@@ -19,6 +21,7 @@ import finelu as fl
 from finelu import foreign
 from finelu.errors import NotConverged, ParameterError, SingularMatrix, WrongType
 from finelu.interop.scipy import route
+from finelu.interop.scipy.system import Equation, System
 from finelu.interop.scipy.triangular import SingularTriangle
 from finelu.preconditioners.direct import factors, klu
 from finelu.recent import Recent
@@ -79,7 +82,7 @@ def test_x_has_the_kind_shape_and_dtype_of_scipys(container, dtype):
     for given in (sp.csc_array(b), sp.csr_matrix(b), sp.coo_array(b[:, :1])):
         ours, theirs = quietly(fl.spsolve, A, given), quietly(sla.spsolve, A, given)
         assert type(ours) is type(theirs) and ours.shape == theirs.shape and ours.dtype == theirs.dtype
-        assert np.allclose(ours.toarray() if sp.issparse(ours) else ours, b if ours.ndim == 2 else b[:, 0], rtol=2)
+        assert np.allclose(*(x.toarray() if sp.issparse(x) else x for x in (ours, theirs)))
         assert not sp.issparse(ours) or ours.nnz == theirs.nnz  # zeros of b stay places without an entry
 
 
@@ -196,10 +199,82 @@ def test_iterations_stand_in_for_factors_that_do_not_fit_and_say_so(monkeypatch)
     ):
         x = fl.spsolve(A, b)
     assert roundings(A, x, b) <= 100 * 6
+    tested = []
+    own = Equation.tested
+    monkeypatch.setattr(Equation, "tested", lambda self, x: tested.append(own(self, x)) or tested[-1])
+    for given in (b, sp.csc_array(np.stack([b, 2 * b], axis=1))):
+        with pytest.warns(SparseEfficiencyWarning, match="do not fit") as found:
+            fl.spsolve(A, given)
+        assert found[0].filename == __file__ and 0 < tested[-1].max() <= 100
     solve = fl.solve
     monkeypatch.setattr("finelu.auto.solve.solve", lambda *args, **given: solve(*args, **given | {"maxiter": 0}))
     with pytest.raises(NotConverged, match=r"spsolve, by iterations since .* did not converge"):
         fl.spsolve(A, b)
+
+
+def badly_scaled(dtype="float64"):
+    """A matrix whose x needs steps of refinement."""
+    scales = 10.0 ** np.random.default_rng(0).uniform(-9, 0, 150)
+    return (sp.random(150, 150, 4 / 150, random_state=0) + sp.diags(scales)).tocsr().astype(dtype)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e-300, 1e300])
+def test_a_column_is_refined_whatever_its_neighbours_hold(bad):
+    A, b = badly_scaled(), np.ones((150, 3))
+    b[:, 1] = values(150, "float64")
+    b[7, 2] = bad
+    alone = fl.spsolve(A, b[:, 0])
+    assert roundings(A, alone, b[:, 0]) <= 30
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for given in (b, sp.csc_array(b)):
+            x = fl.spsolve(A, given)
+            x = x.toarray() if sp.issparse(x) else x
+            assert all(roundings(A, x[:, j], b[:, j]) <= 30 for j in (0, 1))
+            assert np.isnan(x[:, 2]).any() or np.isfinite(bad)
+            if klu.nbklu() is not None:  # whose solves take column by column
+                assert (x[:, 0] == alone).all()
+
+
+def test_a_column_that_stays_bad_leaves_the_others_as_they_are(monkeypatch):
+    A, b = system_of(100), values((100, 3), "float64")
+    expected = fl.spsolve(A, b)
+    way = "_by_superlu" if klu.nbklu() is None else "_by_klu"
+    good, recipe = getattr(route, way), route._by_recipe
+
+    def wrong(function, error, *args):
+        x, errors = function(*args)
+        errors = np.array([1.0, error, 1.0])
+        return x, errors
+
+    monkeypatch.setattr(route, way, lambda *args: wrong(good, 1e4, *args))
+    monkeypatch.setattr(route, "_by_recipe", lambda *args: wrong(recipe, 1e3, *args))
+    for given in (b, sp.csc_array(b)):
+        with pytest.warns(sla.MatrixRankWarning, match="1000 roundings in a row"):
+            x = fl.spsolve(A, given)
+        x = x.toarray() if sp.issparse(x) else x
+        assert (x[:, [0, 2]] == expected[:, [0, 2]]).all() and roundings(A, x[:, 1], b[:, 1]) <= 30
+
+
+@pytest.mark.parametrize("n", [1, 100, 700])
+def test_an_overflow_is_called_so(n):
+    A, b = sp.identity(n, format="csr") * 1e-300, np.ones((n, 2))
+    b[0, 1] = 1e300
+    with pytest.warns(RuntimeWarning, match="overflow: x is not finite") as found:
+        x = fl.spsolve(A, b)
+    assert found[0].filename == __file__ and np.isinf(x[0, 1]) and np.allclose(x[:, 0], 1e300)
+
+
+def test_more_entries_than_32_bit_indices_count_are_solved_by_iterations(monkeypatch):
+    A, b = fl.gallery.poisson5(30), values((900, 2), "float64")
+    b[7, 1] = np.nan
+    monkeypatch.setattr(route, "INT32_LIMIT", A.nnz - 1)
+    monkeypatch.setattr(System, "in_double", lambda self: pytest.fail("32-bit indices were made of it"))
+    for form in ("csr", "csc"):
+        with pytest.warns(SparseEfficiencyWarning, match="more entries than the 32-bit indices") as found:
+            x = fl.spsolve(A.asformat(form), b)
+        assert [w.filename for w in found] == [__file__] and np.isnan(x[:, 1]).all()
+        assert roundings(A, x[:, 0], b[:, 0]) <= 100 * 901
 
 
 # the kept results
@@ -218,12 +293,25 @@ def test_kept_results_change_no_bit(n, form, everywhere):
     assert (fl.spsolve(other, b) == second).all()
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_the_same_arrays_by_rows_and_by_columns_are_two_matrices(n):
-    A, b = system_of(n), values(n, "float64")
+@pytest.mark.parametrize("name", ["alike", "dense row"])
+def test_the_same_arrays_by_rows_and_by_columns_are_two_matrices(name, everywhere, monkeypatch):
+    n = 2744
+    A = (fl.gallery.poisson7(14) + sp.random(n, n, 2 / n, random_state=0)).tolil()
+    if name == "dense row":
+        A[5] = values(n, "float64")
+    A, b, made = A.tocsr(), values(n, "float64"), []
     transposed = sp.csc_matrix((A.data, A.indices, A.indptr), shape=A.shape)
-    assert roundings(A, fl.spsolve(A, b), b) <= 30
-    assert roundings(transposed.tocsr(), fl.spsolve(transposed, b), b) <= 30
+    own = route.SparseLUFactors
+    monkeypatch.setattr(route, "SparseLUFactors", lambda *args, **kwargs: made.append(own(*args, **kwargs)) or made[-1])
+    for first, second in ((A, transposed), (transposed, A)):
+        everywhere("RECENT", Recent())
+        expected = fl.spsolve(second, b)
+        everywhere("RECENT", Recent())
+        made.clear()
+        fl.spsolve(first, b)
+        x = fl.spsolve(second, b)
+        assert len(made) == 2 and roundings(second.tocsr(), x, b) <= 30
+        assert (x == expected).all() or made[-1].report.backend == "pardiso"  # whose bits differ from call to call
 
 
 def test_a_sparse_b_is_dense_for_some_columns_at_a_time(monkeypatch):
@@ -234,6 +322,7 @@ def test_a_sparse_b_is_dense_for_some_columns_at_a_time(monkeypatch):
     monkeypatch.setattr(system, "BLOCK", 700)
     parts = fl.spsolve(A, sp.identity(100, format="csc"))
     assert type(parts) is type(A) and abs(parts - whole).max() <= 1e-12 * abs(whole).max()
+    assert klu.nbklu() is None or (parts != whole).nnz == 0  # KLU solves column by column
     assert abs(A @ parts - sp.identity(100)).max() < 1e-10
     assert fl.spsolve(A, 1j * sp.identity(100, format="csc")).dtype == np.complex128
 
@@ -261,6 +350,31 @@ def test_a_pattern_is_analysed_once_and_a_matrix_is_factored_once(monkeypatch):
     for scale in (1.0, 2.0, 2.0, 2.0):
         fl.spsolve(A * scale, b)
     assert done == ["_analysed", "factor", "factor"]
+
+
+@pytest.mark.parametrize("direct_solvers", ["installed"], indirect=True)
+def test_kept_factors_are_in_the_account_and_apart_from_the_callers_arrays(everywhere):
+    A, recent = fl.gallery.poisson7(14), Recent()
+    b = np.ones(A.shape[0])
+
+    def kept():
+        ((*pattern, plan, size),) = (entry for entry in recent._kept.values() if isinstance(entry[2], route.Plan))
+        return plan, size, sum(array.nbytes for array in pattern)
+
+    everywhere("RECENT", recent)
+    x = fl.spsolve(A, b)
+    plan, size, pattern = kept()
+    if plan.factors is None:
+        pytest.skip("needs a library whose factors are kept")
+    held = plan.factors.pattern
+    assert size >= pattern + plan.values.nbytes + held.data.nbytes + held.indices.nbytes + 8 * plan.factors.nnz
+    for own in (held.data, held.indices, plan.factors._factored.data, plan.values):
+        assert not any(np.shares_memory(own, array) for array in (A.data, A.indices))
+    recent = Recent(size - 1)
+    everywhere("RECENT", recent)
+    assert np.allclose(fl.spsolve(A, b), x)
+    plan, size, pattern = kept()
+    assert plan.factors is plan.values is None and size == pattern
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -306,12 +420,29 @@ def test_a_singular_a_gives_nan_and_a_warning(n, kind):
 
 
 def test_what_is_not_finite_in_b_is_so_in_x():
-    A = system_of(100)
-    b = np.ones((100, 2))
-    b[7, 1] = np.nan
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert np.isnan(fl.spsolve(A, b)[:, 1]).any()
+    for n in SIZES:
+        A, b = system_of(n), np.ones((n, 2))
+        b[7, 1] = np.nan
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            x = fl.spsolve(A, b)
+        assert np.isnan(x[:, 1]).any() and roundings(A, x[:, 0], b[:, 0]) <= 30
+
+
+def test_superlu_gets_no_matrix_without_a_full_diagonal(monkeypatch):
+    monkeypatch.setattr(foreign, "splu", lambda *args, **kwargs: pytest.fail("SuperLU may write beyond its arrays"))
+    A = system_of(100).tolil()
+    A[:, 4] = 0
+    for form in ("csr", "csc"):
+        S = A.asformat(form)
+        for given in ({}, {"permc_spec": "NATURAL"}, {"relax": 2}):
+            with pytest.raises(SingularMatrix, match="Factor is exactly singular: its pattern"):
+                fl.splu(S, **given)
+        with pytest.warns(sla.MatrixRankWarning, match="exactly singular"):
+            assert np.isnan(fl.spsolve(S, np.ones(100), permc_spec="NATURAL")).all()
+    monkeypatch.undo()
+    with pytest.raises(SingularMatrix, match="a pivot is 0"):
+        fl.splu(sp.csc_array(np.ones((2, 2))), permc_spec="NATURAL")
 
 
 # bad input
@@ -336,6 +467,17 @@ BAD = {
     "triangle b": (lambda: fl.spsolve_triangular(A, np.ones(4)), ValueError, "must be equal to the size"),
     "triangle depth": (lambda: fl.spsolve_triangular(A, np.ones((20, 1, 1))), ValueError, "1 or 2 dims"),
     "module": (lambda: fl.install("scipy"), TypeError, "install takes modules, not a str"),
+    "rows of b": (lambda: fl.spsolve(A, [[1], [1, 2]]), ValueError, "b is a list, which is not read as an array"),
+    "rows of rhs": (lambda: fl.splu(A).solve([[1], [1, 2]]), ValueError, "b is a list, which is not read"),
+    "triangle rows": (lambda: fl.spsolve_triangular(A, [[1], [1, 2]]), ValueError, "b is a list, which is not"),
+    "orders": (lambda: fl.spsolve(A, np.ones(20), permc_spec=np.array(["a", "b"])), ParameterError, "None or one of"),
+    "factor order": (lambda: fl.splu(A, permc_spec="AMD"), ParameterError, "splu: permc_spec='AMD': invalid value"),
+    "options": (lambda: fl.splu(A, options="x"), ParameterError, "splu: options='x': dictionary"),
+    "an option": (lambda: fl.splu(A, options={"x": 1}), TypeError, "splu: options={'x': 1}: 'x' is an invalid"),
+    "relax": (lambda: fl.splu(A, relax="a"), WrongType, "splu: relax='a': 'str' object"),
+    "triangle NaN": (lambda: fl.spsolve_triangular(A * np.nan, np.ones(20)), ValueError, "A holds NaN or Inf in row"),
+    "triangle keyword": (lambda: fl.spsolve_triangular(A, np.ones(20), lowr=True), TypeError, "Did you mean 'lower'"),
+    "spilu keyword": (lambda: fl.spilu(A, fillfactor=2), TypeError, "Did you mean 'fill_factor'"),
     "keyword": (lambda: fl.spsolve(A, np.ones(20), permc="COLAMD"), TypeError, "Did you mean 'permc_spec'"),
 }
 
@@ -345,7 +487,7 @@ def test_bad_input_is_named_in_one_line(case):
     call, kind, text = BAD[case]
     with pytest.raises(kind, match=text) as error:
         call()
-    assert isinstance(error.value, fl.FineluError) and len(one_line(error)) < 200
+    assert isinstance(error.value, fl.FineluError) and len(one_line(error)) < 250
 
 
 # splu
@@ -368,6 +510,24 @@ def test_splu_solves_in_all_directions_with_the_attributes_of_superlu(dtype, n):
     Pr, Pc = sp.csc_array((one, (lu.perm_r, rows))), sp.csc_array((one, (rows, lu.perm_c)))
     moved = Pr @ S @ Pc
     assert abs(moved - lu.L @ lu.U).max() <= 100 * np.finfo(dtype).eps * abs(moved).max()
+
+
+@pytest.mark.parametrize("n", [60, 500])
+def test_splu_can_be_copied_and_pickled(n):
+    lu, b = fl.splu(system_of(n)), values(n, "float64")
+    x, L = lu.solve(b), lu.L
+    for other in (copy.deepcopy(lu), pickle.loads(pickle.dumps(lu))):
+        assert other.shape == lu.shape and (other.solve(b) == x).all() and abs(other.L - L).nnz == 0
+
+
+def test_finelus_own_csr_is_taken():
+    S, b = system_of(60), values(60, "float64")
+    A = fl.as_csr(S, diagonal=False)
+    x = fl.spsolve(S, b)
+    assert (fl.spsolve(A, b) == x).all() and (fl.splu(A).solve(b) == fl.splu(S).solve(b)).all()
+    assert isinstance(fl.spsolve(A, sp.identity(60, format="csc")), sp.csr_matrix)
+    T = sp.tril(S + 9 * sp.identity(60))
+    assert np.allclose(fl.spsolve_triangular(fl.as_csr(T), b), quietly(sla.spsolve_triangular, T.tocsr(), b))
 
 
 def test_superlus_own_parameters_give_superlus_object(splu_calls):
@@ -398,6 +558,20 @@ def test_triangles_are_solved_as_by_scipy(form, lower, unit):
             assert np.allclose(ours, theirs, rtol=1e-4)
 
 
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize("lower", [True, False])
+def test_what_is_not_read_may_be_nan(form, lower):
+    T = np.full((4, 4), np.nan)
+    T[np.tril_indices(4, -1) if lower else np.triu_indices(4, 1)] = 2.0
+    for unit in (True, False):
+        if not unit:
+            np.fill_diagonal(T, 3.0)
+        x = fl.spsolve_triangular(sp.csr_array(T).asformat(form), np.ones(4), lower=lower, unit_diagonal=unit)
+        expected = (np.tril if lower else np.triu)(T)
+        np.fill_diagonal(expected, 1.0 if unit else 3.0)
+        assert np.allclose(expected @ x, 1)
+
+
 def test_a_zero_on_the_diagonal_is_a_linalgerror():
     for T in (sp.csr_array((5, 5)), sp.csr_array(np.diag([1.0, 0.0, 1.0, 1.0, 1.0])), sp.csc_array(np.eye(5, k=-1))):
         with pytest.raises(np.linalg.LinAlgError, match="A is singular: zero entry on diagonal") as error:
@@ -419,13 +593,26 @@ def test_install_replaces_and_puts_back():
         result = sla.cg(A, b, rtol=1e-8)
         assert type(result) is tuple and result[1] == 0 and sla.cg.__name__ == "cg"
         with fl.install() as inner:
-            assert not inner.replaced
-        assert sla.spsolve is fl.spsolve
+            assert inner.replaced == tuple(name for name in installed.replaced if "client" not in name)
+        assert sla.spsolve is client.solve is fl.spsolve
         assert np.allclose(A @ sla.spsolve(A, b, permc_spec="COLAMD"), b)  # finelu calls SciPy's own, not itself
         assert np.allclose(A @ fl.SparseLU(backend="superlu").factor(A).solve(b), b) and fl.solve(A, b).converged
     assert all(getattr(sla, name) is function for name, function in before.items()) and client.solve is sla.spsolve
     installed.undo()
     assert sla.spsolve is before["spsolve"] and "undone" in repr(installed)
+
+
+def test_the_last_of_several_installs_puts_back():
+    own, installs = sla.spsolve, [fl.install() for _ in range(3)]
+    installs[0].undo()
+    installs[0].undo()  # counts once
+    installs[2].undo()
+    assert sla.spsolve is fl.spsolve
+    installs[1].undo()
+    assert sla.spsolve is own
+    with fl.install(sla):  # named twice
+        assert sla.spsolve is fl.spsolve
+    assert sla.spsolve is own
 
 
 # SciPy's own tests

@@ -16,10 +16,12 @@ from finelu import (
     IC0,
     ICT,
     ILU0,
+    ILUK,
     ILUT,
     MILU0,
     Jacobi,
     MultilevelILU,
+    ParILUT,
     SparseLU,
     device,
     gallery,
@@ -447,6 +449,32 @@ def test_the_memory_limit(hopeful):
     solution = solve(POISSON, b, memory_limit=20 * POISSON.nnz, rtol=0)  # enough for factors of A's own pattern
     assert [a.recipe for a in solution.attempts] == ["MILU0()"] and "may not fit in memory" in solution.explain()
     assert solve(gallery.poisson5(5), np.ones(25), memory_limit=16).status is Status.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("recipe", "entries"),
+    [
+        (ILUT(drop_tol=0.0, fill=np.inf), 100**2),
+        (ILUT(drop_tol=0.0, fill=20.0), 20 * 460),
+        (ILUT(nnz=1000), 1000),
+        (ParILUT(nnz=1000), 1000),
+        (ILUT(), 4600),
+        (ILUK(level=2), 460),
+    ],
+    ids=repr,
+)
+def test_factors_of_a_recipe_are_expected_to_have_as_many_entries_as_it_allows(recipe, entries):
+    A, b = gallery.poisson5(10), np.ones(100)
+    assert A.nnz == 460
+    assert solve(A, b, recipe=recipe, memory_limit=16 * entries).converged
+    with pytest.raises(MemoryError, match="the factors may take"):
+        solve(A, b, recipe=recipe, memory_limit=16 * entries - 1)
+
+
+@pytest.mark.parametrize("name", ["nnz", "fill"])
+def test_a_memory_limit_does_not_hide_a_wrong_parameter(name):
+    with pytest.raises(ParameterError, match=name):
+        solve(gallery.poisson5(10), np.ones(100), recipe=ILUT(**{name: "many"}), memory_limit=1e9)
 
 
 @pytest.mark.parametrize("A", [POISSON, gallery.poisson5(5)], ids=["large", "small"])

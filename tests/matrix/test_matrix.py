@@ -522,6 +522,9 @@ def test_what_is_no_number_is_refused_in_a_line(name, value):
         return  # the default
     if name in ("maxiter", "restart") and isinstance(value, int) and value == 10**400:
         return  # as good as any large number
+    if name in ("rtol", "atol") and isinstance(value, float | Decimal) and str(value) in ("inf", "1E+999"):
+        assert finelu.gmres(A, b, **{name: value}).iterations == 0  # any x is good enough, as with SciPy's methods
+        calls = calls[:1] if name == "rtol" else []
     for call in calls:
         with pytest.raises(ParameterError, match=name) as error:
             call()

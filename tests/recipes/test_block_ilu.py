@@ -192,6 +192,7 @@ def test_the_correction_iteration_says_what_it_did(backend):
     b = values((A.shape[0], 1), "float64")
     solution = richardson(A, backend.move(b), M=F, rtol=1e-8, maxiter=20)
     x = backend.fetch(solution.x)
+    b = b.ravel()
     assert solution.converged and x.shape == b.shape and solution.iterations == len(solution.history) - 1
     assert np.linalg.norm(b - D @ x) == pytest.approx(solution.residual_norm, rel=1e-5)
     assert solution.residual_norm <= 1e-8 * np.linalg.norm(b) < solution.history[-2]

@@ -36,6 +36,7 @@ from finelu.preconditioners.multilevel.factors import AT_ONCE
 from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.variants import LOOSE
 from finelu.scaling import require_matching
+from finelu.validation import count, number
 
 CACHED, UNCACHED = 3e5, 3.0  # entries of a matrix that stay in the cache; times that the others take as long
 LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
@@ -237,13 +238,20 @@ class Costs:
         """The time of complete factors by a library, in seconds.  half : whether it computes L D L^T."""
         return RATES.of_library(library, self.traits.n, self.traits.nnz, fill, half=half)
 
+    def _entries(self, recipe: Any) -> float:
+        """The entries that incomplete factors may have: as the recipe's `nnz` or `fill` tells, else those of A."""
+        if getattr(recipe, "nnz", None) is not None:
+            return float(count("nnz", recipe.nnz, of=recipe))
+        fill = getattr(recipe, "fill", 1.0)
+        fill = LOOSE.fill if fill is None else number("fill", fill, infinite=True, of=recipe)
+        return min(fill * self.traits.nnz, float(self.traits.n) ** 2)
+
     def bytes_of(self, rung: str) -> float:
         """The memory that the factors of a rung may take, in bytes: as counted for the direct solve if possible, else
-        as the `fill` of the recipe allows."""
+        as `_entries` expects."""
         n, nnz = self.traits.n, self.traits.nnz
         if rung != "direct":
-            fills = [getattr(recipe, "fill", 1.0) for recipe in self.rungs[rung].recipes]
-            return self.entry * nnz * max(1.0, *(LOOSE.fill if fill is None else float(fill) for fill in fills))
+            return self.entry * max(nnz, *(self._entries(recipe) for recipe in self.rungs[rung].recipes))
         if self.quick:
             return self.entry * n**2
         if self.by_columns:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import reverse_cuthill_mckee, structural_rank
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from finelu import deadline
 from finelu.auto import background
@@ -36,7 +36,7 @@ from finelu.ordering import Fill
 from finelu.preconditioners import Jacobi, SparseLU
 from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT
 from finelu.preconditioners.direct.library import PIVOT
-from finelu.preconditioners.direct.superlu import SuperLU
+from finelu.preconditioners.direct.superlu import SuperLU, structurally_singular
 from finelu.result import Attempt, Solution, Status
 from finelu.threads import one_blas_thread
 
@@ -187,7 +187,7 @@ class FirstAnswer:
     def _factors(self) -> SuperLU:
         columns, singular = sp.csc_matrix(self._A), "A is singular"
         columns.eliminate_zeros()
-        if not columns.diagonal().all() and structural_rank(columns) < columns.shape[0]:  # SuperLU fails for it
+        if structurally_singular(columns):
             raise FineluError(singular)
         if self.recipe.ordering == COLAMD:
             return SuperLU(columns, lambda: singular, permc_spec="COLAMD")

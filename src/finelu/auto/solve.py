@@ -68,7 +68,9 @@ def solve(
     time_limit : seconds for everything but compiling kernels at their first use. At the limit set-up and iterations
         end early, and x is the best so far.
     memory_limit : bytes for the factors, estimated before they are made; None: 80% of the free memory of the machine,
-        or of the GPU. A recipe of your own whose factors may not fit is a MemoryError.
+        or of the GPU. A recipe of your own whose factors may not fit is a MemoryError. Complete factors are counted;
+        others are estimated by the recipe's `nnz` or `fill`, at most as a dense matrix; any other recipe, such as ILUK
+        with its levels or Schwarz with its subdomains, by the entries of A alone, so that its factors may take more.
     callback : called as SciPy's: after each iteration, or wherever the method has a new x (gmres: after each cycle);
         True or StopIteration ends the solve.
     callback_type : "x": callback(x), with a copy of x; "pr_norm": callback(||b - A x|| / ||b||).

@@ -106,13 +106,15 @@ class Early:
         self.loop, self.iteration = loop, 0
         self.z: Any = None  # that of the first iteration of a cycle, and its product with A / scale
         self.p: Any = None
+        self.size = 0.0  # of this product
 
     def begin(self) -> None:
         """A cycle begins: vectors of the last one are not of its recurrence."""
         self.iteration = 0 if self.iteration < 2 else self.iteration
 
     def __call__(self, r: Any, z: Any, p: Any, alpha: Any, lanczos: Any, scale: float) -> float:
-        """The power of two by which products with A are divided; p = A z.  alpha : that of the last iteration.
+        """The power of two by which products with A are divided; p = A z.  alpha : z^H A z of the last iteration, with
+        its imaginary part.
 
         The second iteration ends the solve with NOT_SYMMETRIC unless z_1^H A w = (A z_1)^H w to a third of the digits
         of |A z_1| |w|, where w = M^-1 A z_1 = alpha_1 z_1 + beta_2 z_2. Where M = I, this is the test of `symmetric`.
@@ -120,17 +122,18 @@ class Early:
         """
         loop, self.iteration = self.loop, self.iteration + 1
         if self.iteration == 1:
-            scale = loop.power(loop.size(p) / (loop.size(r) * float(lanczos[INVERSE])))
+            size = loop.size(p)
+            scale = loop.power(size / (loop.size(r) * float(lanczos[INVERSE])))
             lanczos[SCALE] = scale
-            self.z, self.p = z.copy(), p / scale
+            self.z, self.p, self.size = z.copy(), p / scale, size / scale
             return scale
-        of_first, of_second = complex(alpha[0]).real, float(lanczos[BETA])
-        w, product = (first * of_first + second * of_second for first, second in ((self.z, z), (self.p, p / scale)))
+        of_first, beta = complex(alpha[0]), float(lanczos[BETA])
         left, right = loop.scalars(2)
-        loop.kernels.vectors.dot(self.z, product, left)
-        loop.kernels.vectors.dot(self.p, w, right)
-        limit = float(np.finfo(loop.real).eps) ** (1 / 3) * loop.size(self.p) * loop.size(w)
-        if abs(complex(left[0]) - complex(right[0])) > limit:
+        loop.kernels.vectors.dot(self.z, p if scale == 1 else p / scale, left)
+        loop.kernels.vectors.dot(self.p, z, right)
+        differs = beta * (complex(left[0]) - complex(right[0])) + 2j * of_first.real * of_first.imag
+        w = of_first.real * self.z + beta * z
+        if abs(differs) > float(np.finfo(loop.real).eps) ** (1 / 3) * self.size * loop.size(w):
             loop.fail(Status.NOT_SYMMETRIC)
         self.z = self.p = None
         return scale

@@ -17,9 +17,10 @@ from finelu.errors import MatrixError, ParameterError, SingularMatrix, WrongType
 from finelu.factors import Factors
 from finelu.foreign import MatrixRankWarning
 from finelu.interop.scipy.route import RECIPE, SINGULAR, SINGULARITIES, solved
-from finelu.interop.scipy.system import FLOATING, System, of_scipy
+from finelu.interop.scipy.system import FLOATING, System, numbers, of_scipy
 from finelu.matrix import as_csr
 from finelu.preconditioners.direct.analysis import TINY
+from finelu.preconditioners.direct.superlu import structurally_singular
 
 PERMC_SPECS = ("NATURAL", "MMD_ATA", "MMD_AT_PLUS_A", "COLAMD")
 
@@ -39,10 +40,11 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
     For a singular A it is filled with NaN, and a MatrixRankWarning is given; with a sparse b (n, k) a singular A is a
     SingularMatrix, which is a RuntimeError.
 
-    The way depends on A alone. Factors are complete, and x is refined until its backward error in each row is a few
-    roundings; a MatrixRankWarning is given if it stays far above. Factors that do not fit 80% of the free memory are
-    not begun: then iterations of `finelu.solve` reach a direct method's accuracy, with a SparseEfficiencyWarning that
-    says so, or raise NotConverged.
+    The way depends on A alone as long as the factors fit in memory. They are complete, and each column of x is refined
+    until its backward error in each row is a few roundings; a MatrixRankWarning is given if it stays far above, and a
+    RuntimeWarning if x is not finite though A and b are. Factors that do not fit 80% of the free memory are not begun:
+    then iterations of `finelu.solve` reach a direct method's accuracy, with a SparseEfficiencyWarning that says so, or
+    raise NotConverged.
     The analyses of the last patterns, and the factors of the last matrix of a pattern, are kept, in up to 64 MiB: with
     new values of a known pattern only the numbers are computed, with the same bits as for a new pattern, and with the
     same values only x is. Threads may call it at the same time.
@@ -52,14 +54,14 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
     given, b = b, of_scipy(b)
     is_sparse = sp.issparse(b)
     if not is_sparse:
-        b = np.asarray(b)
+        b = numbers(b)
     if b.ndim not in (1, 2):
         raise MatrixError(f"b has shape {b.shape}; (n,) or (n, k) is needed.")
     if system.n != b.shape[0]:
         raise MatrixError(f"matrix - rhs dimension mismatch ({system.S.shape} - {b.shape[0]})")
     if b.dtype.kind not in "biufc" or (dtype := np.promote_types(system.dtype, b.dtype)).char not in FLOATING:
         raise WrongType(f"b has dtype {b.dtype}, and A {system.dtype}; no x is computed in a dtype that holds both.")
-    if permc_spec is not None and permc_spec not in PERMC_SPECS:
+    if permc_spec is not None and not (isinstance(permc_spec, str) and permc_spec in PERMC_SPECS):
         raise ParameterError(f"permc_spec={permc_spec!r}; None or one of {', '.join(PERMC_SPECS)} is needed.")
     is_vector = b.ndim == 1 or b.shape[1] == 1
     if is_sparse and not is_vector and b.format != "csc":
@@ -139,14 +141,28 @@ def _factored(A: Any, given: Mapping[str, Any]) -> Any:
             as_csr(S, diagonal=False)  # raises, naming the row
         if not given and system.n > TINY:  # for fewer rows another library saves no time
             return LU(RECIPE.factor(S), S.copy())
-        factors = foreign.splu(S.tocsc(), **given)
     except SINGULARITIES as error:
         raise SingularMatrix(f"{SINGULAR}: {error}") from error
-    except RuntimeError as error:
-        if str(error) != SINGULAR:  # a RecursionError, for one
-            raise
-        raise SingularMatrix(f"{SINGULAR}: a pivot is 0.") from error
+    factors = _by_superlu(S, given)
     return factors if given else LU(factors, S.copy())
+
+
+def _by_superlu(S: Any, given: Mapping[str, Any]) -> Any:
+    """SciPy's SuperLU object, made with these of its parameters."""
+    if structurally_singular(S):
+        raise SingularMatrix(f"{SINGULAR}: its pattern has no full diagonal in any order of the rows.")
+    named = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    try:
+        return foreign.splu(S.tocsc(), **given)
+    except RecursionError:
+        raise
+    except RuntimeError as error:
+        why = "a pivot is 0" if str(error) == SINGULAR else f"SuperLU gave up: {error}"
+        raise SingularMatrix(f"{SINGULAR}: {why}.") from error
+    except (ValueError, OverflowError) as error:
+        raise ParameterError(f"splu: {named}: {error}.") from error
+    except TypeError as error:
+        raise WrongType(f"splu: {named}: {error}.") from error
 
 
 class LU:
@@ -171,7 +187,7 @@ class LU:
         rhs : (n,) or (n, k), of a dtype that goes into that of the factors without loss.
         Raises WrongType, a TypeError, for another dtype; MatrixError, a ValueError, for another shape.
         """
-        rhs, dtype = np.asarray(rhs), self._A.dtype
+        rhs, dtype = numbers(rhs), self._A.dtype
         if not np.can_cast(rhs.dtype, dtype, "safe"):
             raise WrongType(f"Cannot cast array data from {rhs.dtype!r} to {dtype!r} according to the rule 'safe'")
         if rhs.ndim not in (1, 2):
@@ -201,6 +217,16 @@ class LU:
     @property
     def perm_c(self) -> Any:
         return self._superlu.perm_c
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without SciPy's objects, which cannot leave the process: a copy makes them anew, with the same bits."""
+        factors = self.factors if isinstance(self.factors, Factors) else None
+        return {"factors": factors, "shape": self.shape, "_A": self._A}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self.factors is None:
+            self.factors = foreign.splu(self._A.tocsc())
 
     def __repr__(self) -> str:
         return f"LU({self.factors!r})"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from finelu.arithmetic import ignore_fp_errors
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, UnstableFactors, ZeroPivot, meant
 from finelu.factors import Arrangement, Factors, LUFactors
@@ -29,6 +30,7 @@ CLOSE_TOLS, FEW = 1.1, 7  # or two thresholds this ratio, or after this number o
 ADVICE = "Try a smaller drop_tol, a larger fill_factor, another permc_spec, or MultilevelILU."
 
 
+@ignore_fp_errors
 def spilu(
     A: Any,
     drop_tol: float | None = None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import threading
+from collections import Counter
 from types import ModuleType
 from typing import Any
 
@@ -18,30 +20,46 @@ METHODS = ("bicg", "bicgstab", "cg", "gmres", "minres")
 OF_SCIPY = {name: getattr(scipy.sparse.linalg, name) for name in (*METHODS, *(f.__name__ for f in DIRECT))}
 
 
-class Installed:
-    """finelu's functions as those of SciPy, until `undo` or the end of a `with` puts SciPy's back.
+Place = tuple[ModuleType, str]  # a name of a module
+_turn = threading.Lock()
+_before: dict[Place, Any] = {}  # SciPy's functions that are replaced
+_users: Counter[Place] = Counter()  # how many `Installed` replace them
 
-    replaced : the names that were replaced, such as "scipy.sparse.linalg.spsolve".
+
+class Installed:
+    """finelu's functions as those of SciPy, until `undo` or the end of a `with`.
+
+    There may be several at a time, also in several threads; the end of the last one puts SciPy's functions back.
+    replaced : the names that are finelu's meanwhile, such as "scipy.sparse.linalg.spsolve".
     """
 
     def __init__(self, modules: tuple[ModuleType, ...]):
         from finelu.interop.scipy import iterative  # only here: the import of the Krylov methods takes 0.1 s
 
-        self._before: list[tuple[ModuleType, str, Any]] = []
+        self._places: list[Place] = []
         of_finelu = {function.__name__: function for function in DIRECT}
         of_finelu |= {name: getattr(iterative, name) for name in METHODS}
-        for module in (scipy.sparse.linalg, *modules):
-            for name, value in list(vars(module).items()):
-                known = next((key for key, function in OF_SCIPY.items() if value is function), None)
-                if known is not None:
-                    self._before.append((module, name, value))
-                    setattr(module, name, of_finelu[known])
-        self.replaced = tuple(f"{module.__name__}.{name}" for module, name, _ in self._before)
+        with _turn:
+            for module in dict.fromkeys((scipy.sparse.linalg, *modules)):
+                for name, value in list(vars(module).items()):
+                    place = module, name
+                    known = next((key for key, function in OF_SCIPY.items() if value is function), None)
+                    if known is not None:
+                        _before[place] = value
+                        setattr(module, name, of_finelu[known])
+                    if place in _before:
+                        _users[place] += 1
+                        self._places.append(place)
+        self.replaced = tuple(f"{module.__name__}.{name}" for module, name in self._places)
 
     def undo(self) -> None:
-        """Put SciPy's functions back. A second call does nothing."""
-        while self._before:
-            setattr(*self._before.pop())
+        """Put SciPy's functions back, unless another `Installed` still replaces them. A second call does nothing."""
+        with _turn:
+            while self._places:
+                place = self._places.pop()
+                _users[place] -= 1
+                if not _users[place]:
+                    setattr(*place, _before.pop(place))
 
     def __enter__(self) -> Installed:
         return self
@@ -50,7 +68,7 @@ class Installed:
         self.undo()
 
     def __repr__(self) -> str:
-        return f"Installed({', '.join(self.replaced)})" if self._before else "Installed(undone)"
+        return f"Installed({', '.join(self.replaced)})" if self._places else "Installed(undone)"
 
 
 def install(*modules: ModuleType) -> Installed:
@@ -62,8 +80,9 @@ def install(*modules: ModuleType) -> Installed:
     modules : modules that were imported before, and took SciPy's functions by `from scipy.sparse.linalg import ...`:
         they keep these, unless they are given here. Functions that a program keeps elsewhere, such as in a dict or as a
         default argument, are not reached.
-    Returns an object that undoes it, at the end of a `with` or by `undo()`. Modules that are imported meanwhile by
-    `from scipy.sparse.linalg import ...` keep finelu's. The change holds for all threads of the process.
+    Returns an object that undoes it, at the end of a `with` or by `undo()`; if there are several, the last one does.
+    Modules that are imported meanwhile by `from scipy.sparse.linalg import ...` keep finelu's. The change holds for all
+    threads of the process.
     """
     for module in modules:
         if not inspect.ismodule(module):

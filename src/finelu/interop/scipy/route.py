@@ -24,19 +24,22 @@ from finelu.matrix import as_csr
 from finelu.matrix.traits import dense_row
 from finelu.preconditioners.direct import SparseLU, klu, superlu
 from finelu.preconditioners.direct.analysis import (
-    KLU_WORK,
     QUICK,
     QUICK_ENTRIES,
     SHORT,
     SYMMETRIC_WORK,
     TINY,
+    is_light,
 )
 from finelu.preconditioners.direct.factors import ENOUGH, SparseLUFactors
 from finelu.preconditioners.direct.library import INDEX
-from finelu.recent import MOST, RECENT
+from finelu.recent import RECENT
 
 SINGULAR = "Factor is exactly singular"
-DENSE = 64  # rows up to which a dense L U takes less time than the analysis of a pattern
+# Rows up to which a dense L U takes less processor time than KLU: a call for new values takes 0.64 of KLU's time, for a
+# new pattern 0.34, with nothing new 0.98; and 0.28 of SuperLU's time (means: four patterns each of 9, 20, 40, 64 rows).
+DENSE = 64
+
 SINGULARITIES = (SingularMatrix, MatrixError, UnstableFactors)  # a MatrixError names NaN, Inf, or an empty row
 RECIPE = SparseLU()
 LARGEST_RTOL = 1e-10  # of iterations instead of factors, for rows of any length
@@ -82,29 +85,42 @@ def solved(system: System, b: Any, permc_spec: str | None) -> Any:
 
     Warns of an x whose backward error stays far above rounding. Raises one of SINGULARITIES, NotConverged.
     """
+    if system.S.nnz > INT32_LIMIT:
+        why = "A has more entries than the 32-bit indices of the libraries count"
+        return _by_iterations(system, b, system.n, why, depth=5)
     A = system.in_double()
-    if A.nnz > INT32_LIMIT:
-        return _by_iterations(system, b, system.n, "A has more entries than the 32-bit indices of the libraries count")
     if permc_spec is not None or system.n <= DENSE:
         equation = Equation(A, system.by_rows, b, longest_row(A, system.by_rows))
-        x, error = _by_lapack(equation) if permc_spec is None else _by_superlu(system, equation, permc_spec)
+        x, errors = _by_lapack(equation) if permc_spec is None else _by_superlu(system, equation, permc_spec)
     else:
         plan = RECENT.get(_kind(A, system.by_rows), A.indptr, A.indices) or _planned(A, system.by_rows)
         equation = Equation(A, system.by_rows, b, plan.longest)
         if plan.library is not None:
-            x, error = _by_klu(plan, plan.library, equation)
+            x, errors = _by_klu(plan, plan.library, equation)
         elif system.n <= TINY:
-            x, error = _by_superlu(system, equation, None)
+            x, errors = _by_superlu(system, equation, None)
         else:
-            x, error = _by_recipe(system, equation, plan)
-    if error <= ENOUGH or not np.isfinite(equation.values_of_b).all():
+            x, errors = _by_recipe(system, equation, plan)
+    if (errors.max() if np.ndim(errors) else errors) <= ENOUGH:
         return x
-    other, smaller = _by_recipe(system, equation)
-    if smaller <= ENOUGH:
-        return other
-    text = f"x has a backward error of {min(error, smaller):.0f} roundings in a row; A may be singular"
-    warnings.warn(text, MatrixRankWarning, stacklevel=4)
-    return x if error <= smaller else other
+    bad = equation.finite & ~(errors <= ENOUGH)
+    if not bad.any():
+        return x
+    other, others = _by_recipe(system, equation)
+    errors, others = (np.nan_to_num(e, nan=np.inf) for e in (errors, others))
+    replaced = bad & (others < errors)
+    left = float(np.minimum(errors, others)[bad].max())
+    if left == np.inf:
+        text = "overflow: x is not finite, though no pivot is 0; scale A or b"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+    elif left > ENOUGH:
+        text = f"x has a backward error of {left:.0f} roundings in a row; A may be singular"
+        warnings.warn(text, MatrixRankWarning, stacklevel=4)
+    if not sp.issparse(x):
+        return np.where(replaced, other, x)
+    columns = np.arange(replaced.size)
+    both: list[Any] = [x, other]
+    return sp.hstack(both, format="csc")[:, np.where(replaced, columns.size + columns, columns)]
 
 
 def _kind(A: Columns, by_rows: bool) -> tuple[str, str, bool]:
@@ -112,7 +128,7 @@ def _kind(A: Columns, by_rows: bool) -> tuple[str, str, bool]:
     return "spsolve", A.dtype.kind, by_rows
 
 
-def _by_lapack(equation: Equation) -> tuple[Any, float]:
+def _by_lapack(equation: Equation) -> tuple[Any, Any]:
     """By a dense L U with partial pivoting."""
     dense = equation.dense()
     factor, again = (lapack.dgetrf, lapack.dgetrs) if dense.dtype.kind == "f" else (lapack.zgetrf, lapack.zgetrs)
@@ -133,12 +149,12 @@ def _planned(A: Columns, by_rows: bool) -> Plan:
         fill = library.expected
         assert fill is not None  # KLU counts the fill of its own AMD
         few = quick or fill.flops < SYMMETRIC_WORK * n  # else a library that works by blocks may take less
-        light = few and fill.flops <= KLU_WORK * fill.nnz
+        light = few and is_light(fill)
         library, size = (library, klu.ENTRY * fill.nnz + A.data.nbytes) if light else (None, 0)
     return RECENT.keep(_kind(A, by_rows), A.indptr, A.indices, Plan(library, longest), size)
 
 
-def _by_klu(plan: Plan, library: klu.KLU, equation: Equation) -> tuple[Any, float]:
+def _by_klu(plan: Plan, library: klu.KLU, equation: Equation) -> tuple[Any, Any]:
     A = equation.columns
     with plan.alone() as mine:
         if not mine:
@@ -154,14 +170,16 @@ def _zero_pivot() -> str:
     return "a pivot of its complete L U is 0."
 
 
-def _by_superlu(system: System, equation: Equation, permc_spec: str | None) -> tuple[Any, float]:
+def _by_superlu(system: System, equation: Equation, permc_spec: str | None) -> tuple[Any, Any]:
     S: Any = system.S.T if system.by_rows else system.S
     S = S.astype(equation.columns.dtype, copy=False)
+    if superlu.structurally_singular(S):
+        raise SingularMatrix("A is singular, as its pattern shows.")
     lu = superlu.SuperLU(S, _zero_pivot, permc_spec=permc_spec)
     return equation.refined(partial(lu.solve, trans="T" if system.by_rows else "N"))
 
 
-def _by_recipe(system: System, equation: Equation, plan: Plan | None = None) -> tuple[Any, float]:
+def _by_recipe(system: System, equation: Equation, plan: Plan | None = None) -> tuple[Any, Any]:
     """By `SparseLU`, or by iterations if its factors do not fit.
 
     plan : keeps the factors for the same values. Without it the factors are tested when they are made, so that others
@@ -177,40 +195,52 @@ def _by_recipe(system: System, equation: Equation, plan: Plan | None = None) -> 
             plan.values = plan.factors = None  # the next factors take what their libraries keep of an analysis
         found, factors = _by_new_factors(system, equation, trial=False)
         if mine and factors is not None and factors.report.backend != "superlu":  # freed on the same thread only
-            size, A = (values.itemsize + INDEX) * factors.nnz + values.nbytes, equation.columns
-            if size <= MOST:
+            A = equation.columns
+            if RECENT.keeps(_kind(A, system.by_rows), A.indptr, A.indices, plan, _bytes(factors, A)):
                 plan.values, plan.factors = values.copy(), factors
-                RECENT.keep(_kind(A, system.by_rows), A.indptr, A.indices, plan, size)
         return found
+
+
+def _bytes(factors: SparseLUFactors, A: Columns) -> int:
+    """The bytes that kept factors of A hold: L and U; A as it was given and as its library takes it; its values."""
+    own = factors.pattern
+    matrix = own.data.nbytes + own.indices.nbytes + own.indptr.nbytes + own.diag.nbytes
+    return (A.data.itemsize + INDEX) * int(factors.nnz) + 2 * int(matrix) + A.data.nbytes
 
 
 def _by_new_factors(
     system: System, equation: Equation, *, trial: bool = True
-) -> tuple[tuple[Any, float], SparseLUFactors | None]:
-    """x with its error, and the factors; None if iterations took their place."""
+) -> tuple[tuple[Any, Any], SparseLUFactors | None]:
+    """x with its errors, and the factors; None if iterations took their place. They share no array with the caller."""
     A = as_csr(system.S.astype(equation.columns.dtype, copy=False), diagonal=False)
     try:
-        factors = SparseLUFactors(RECIPE, A, trial=trial)
+        factors = SparseLUFactors(RECIPE, A.copy() if system.by_rows else A, trial=trial)
     except MemoryError as error:
-        x = _by_iterations(system, equation.b, equation.longest, str(error))
-        return (x, 0.0), None
+        x = _by_iterations(system, equation.b, equation.longest, str(error), depth=7)
+        return (x, equation.tested(x)), None
     return equation.refined(factors.solve), factors
 
 
-def _by_iterations(system: System, b: Any, longest: int, why: str) -> Any:
-    """By iterations to the accuracy that is asked of factors. Raises NotConverged."""
+def _by_iterations(system: System, b: Any, longest: int, why: str, depth: int) -> Any:
+    """By iterations to the accuracy that is asked of factors; NaN for a column of b that is not finite.
+
+    depth : the number of calls from the caller of the public function to here, that one counted.
+    Raises NotConverged.
+    """
     from finelu.auto.solve import solve  # only here: its import takes 0.1 s
 
     A = as_csr(system.S, diagonal=False, dtype=b.dtype)
-    rtol = min(ENOUGH * (longest + 1) * EPS, LARGEST_RTOL)
+    rtol = min(ENOUGH * longest * EPS, LARGEST_RTOL)  # `Equation.errors` allows a rounding more
     given: Any = b
     dense = given.toarray() if sp.issparse(b) else given
-    solution = solve(A, dense, rtol=rtol, criterion="backward", verbose=False)
+    finite = np.isfinite(dense).all(axis=0)
+    solution = solve(A, np.where(finite, dense, 0), rtol=rtol, criterion="backward", verbose=False)
     if not solution.converged:
         raise NotConverged(f"spsolve, by iterations since {why.rstrip('.')},", solution, rtol)
     text = (
         f"spsolve took {counted(solution.iterations, 'iteration')} of {solution.method}, to a backward error of "
         f"{rtol:.1e} in each row, since complete factors do not fit: {why}"
     )
-    warnings.warn(text, SparseEfficiencyWarning, stacklevel=7)
-    return sp.csc_array(solution.x) if sp.issparse(b) else solution.x
+    warnings.warn(text, SparseEfficiencyWarning, stacklevel=depth)
+    x = np.where(finite, solution.x, np.nan)
+    return sp.csc_array(x) if sp.issparse(b) else x

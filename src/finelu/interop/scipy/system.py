@@ -12,6 +12,7 @@ from scipy.sparse import SparseEfficiencyWarning, _sparsetools
 
 from finelu.errors import MatrixError, WrongType
 from finelu.factors import Columns
+from finelu.kernels.operands import CSR
 
 BLOCK = 2**21  # numbers of a sparse right-hand side that are dense at a time, 16 MiB
 STEPS = 5  # of refinement, at most: one or two are usual
@@ -88,12 +89,22 @@ def compressed(A: Any, converted: str, depth: int) -> Any:
 
 
 def of_scipy(A: Any) -> Any:
-    """A, or the object of SciPy for a sparse array of PyData."""
+    """A, or the object of SciPy for a sparse array of PyData and for a CSR of finelu."""
+    if isinstance(A, CSR):
+        return A.tosparse()
     return A.to_scipy_sparse().tocsc() if hasattr(A, "to_scipy_sparse") else A
 
 
+def numbers(b: Any) -> Any:
+    """b as an array. Raises MatrixError for lists of several lengths."""
+    try:
+        return np.asarray(b)
+    except ValueError as error:
+        raise MatrixError(f"b is a {type(b).__name__}, which is not read as an array: {error}") from error
+
+
 class Equation:
-    """A x = b in double precision, and the error of x in each row.
+    """A x = b in double precision, and the error of x in each column: the largest of its rows.
 
     columns, by_rows : A as in `System.in_double`.  b : (n,) or (n, k), or CSC (n, k).
     longest : the largest number of entries in a row of A.
@@ -105,44 +116,66 @@ class Equation:
         self._sizes = abs(columns.data)
 
     @property
-    def values_of_b(self) -> Any:
-        b: Any = self.b
-        return b.data if sp.issparse(self.b) else b
+    def finite(self) -> Any:
+        """Whether all numbers of b are finite: (), or (k,) for each column."""
+        nothing: Any = self.b * 0  # NaN for what is not finite
+        return np.asarray(nothing.sum(axis=0)).reshape(self.b.shape[1:]) == 0
 
-    def error(self, x: Any, b: Any) -> tuple[float, Any]:
-        """The largest |b - A x|_i in roundings of its sum, (longest + 1) eps (|A| |x| + |b|)_i; and b - A x.
+    def errors(self, x: Any, b: Any) -> tuple[Any, Any]:
+        """(errors, b - A x), where the error of an element is |b - A x|_i in roundings of its sum,
+        (longest + 1) eps (|A| |x| + |b|)_i.
 
-        NaN if x is not finite. Cost: two products.
+        x, b : (n,) or (n, k), as the errors, which are NaN where x is not finite. Cost: two products.
         """
         r = b - self._times(self.columns.data, x)
         unit = (self._times(self._sizes, abs(x)) + abs(b)) * self._unit
-        return float((abs(r) / np.maximum(unit, TINIEST)).max()), r
+        return abs(r) / np.maximum(unit, TINIEST), r
 
-    def refined(self, solve: Callable[[Any], Any]) -> tuple[Any, float]:
-        """x and its error, after steps of refinement for as long as each helps and the error is above 1.
+    def refined(self, solve: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """(x, errors) after steps of refinement: each column for as long as a step helps it and its error is above 1.
 
         solve : b -> x, approximately. A sparse b is solved by blocks of columns, and x is CSC.
+        errors : the largest of each column, () or (k,); or the largest of all, (), if that is at most 1.
         """
         B: Any = self.b
         if not sp.issparse(self.b):
             return self._refined(solve, B)
-        n, k = B.shape
-        width = max(1, BLOCK // n)
-        blocks = [self._refined(solve, B[:, i : i + width].toarray()) for i in range(0, k, width)]
-        return sp.hstack([sp.csc_array(x) for x, _ in blocks], format="csc"), max(error for _, error in blocks)
+        found = [self._refined(solve, B[:, i:end].toarray()) for i, end in self._blocks()]
+        errors = np.concatenate([np.broadcast_to(e, x.shape[1:]) for x, e in found])
+        return sp.hstack([sp.csc_array(x) for x, _ in found], format="csc"), errors
 
-    def _refined(self, solve: Callable[[Any], Any], b: Any) -> tuple[Any, float]:
+    def tested(self, x: Any) -> Any:
+        """The largest error of each column of an x of b's shape; CSC if b is."""
+        B: Any = self.b
+        if not sp.issparse(self.b):
+            return self.errors(x, B)[0].max(axis=0)
+        dense = ((x[:, i:end].toarray(), B[:, i:end].toarray()) for i, end in self._blocks())
+        return np.concatenate([self.errors(*block)[0].max(axis=0) for block in dense])
+
+    def _blocks(self) -> list[tuple[int, int]]:
+        """The columns of a sparse b that are dense at a time: from, to."""
+        n, k = self.b.shape
+        width = max(1, BLOCK // n)
+        return [(i, i + width) for i in range(0, k, width)]
+
+    def _refined(self, solve: Callable[[Any], Any], b: Any) -> tuple[Any, Any]:
         x = solve(b)
-        error, r = self.error(x, b)
+        found, r = self.errors(x, b)
+        largest = found.max()
+        if largest <= 1:  # as nearly always
+            return x, largest
+        errors = found.max(axis=0)
+        wanted = (errors > 1) & (errors < np.inf)  # no step helps a column that is not finite
         for _ in range(STEPS):
-            if error <= 1 or not np.isfinite(error):
+            if not wanted.any():
                 break
             other = x + solve(r)
-            smaller, rest = self.error(other, b)
-            if not smaller < error:
-                break
-            x, error, r = other, smaller, rest
-        return x, error
+            found, rest = self.errors(other, b)
+            smaller = found.max(axis=0)
+            wanted &= smaller < errors
+            x, errors, r = (np.where(wanted, *both) for both in ((other, x), (smaller, errors), (rest, r)))
+            wanted &= errors > 1
+        return x, errors
 
     def dense(self) -> Any:
         """The matrix of `columns` (n, n), stored by columns as LAPACK takes it."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
+from finelu.arithmetic import ignore_fp_errors
 from finelu.errors import MatrixError, SingularMatrix, WrongType, ZeroPivot
-from finelu.interop.scipy.system import FLOATING, compressed
+from finelu.interop.scipy.system import FLOATING, compressed, numbers
 from finelu.matrix import as_csr
 from finelu.triangular import TriangularSolver
 
@@ -16,6 +18,7 @@ class SingularTriangle(SingularMatrix, np.linalg.LinAlgError):
     """A triangle with a zero on its diagonal. Also a LinAlgError, as SciPy raises it."""
 
 
+@ignore_fp_errors
 def spsolve_triangular(
     A: Any,
     b: Any,
@@ -33,13 +36,13 @@ def spsolve_triangular(
     overwrite_A, overwrite_b : permissions that are accepted and not used: neither A nor b is written.
     unit_diagonal : whether the diagonal counts as ones, whatever is stored there.
     Returns x, of b's shape, in the dtype to which A, b and float32 are promoted.
-    Raises SingularTriangle, a LinAlgError, for a zero on the diagonal; MatrixError, a ValueError, for other shapes, NaN
-    and Inf. For several solves with one A, `finelu.TriangularSolver` analyses it once.
+    Raises SingularTriangle, a LinAlgError, for a zero on the diagonal; MatrixError, a ValueError, for other shapes,
+    and for NaN or Inf in the triangle. For several solves with one A, `finelu.TriangularSolver` analyses it once.
     """
-    A = compressed(A, "CSC or CSR matrix format is required. Converting to CSC matrix.", depth=3)
+    A = compressed(A, "CSC or CSR matrix format is required. Converting to CSC matrix.", depth=4)
     if A.ndim != 2 or A.shape[0] != A.shape[1]:
         raise MatrixError(f"A must be a square matrix but its shape is {A.shape}.")
-    b = np.asanyarray(b)
+    b = numbers(b)
     if b.ndim not in (1, 2):
         raise MatrixError(f"b must have 1 or 2 dims but its shape is {b.shape}.")
     if A.shape[0] != b.shape[0]:
@@ -52,6 +55,8 @@ def spsolve_triangular(
         raise WrongType(f"A has dtype {A.dtype} and b {b.dtype}; no x is computed in a dtype that holds both.")
     if not b.size:
         return np.zeros(b.shape, dtype)
+    if not np.isfinite(A.data).all():  # the other triangle, and a diagonal that counts as ones, may have NaN
+        A = sp.tril(A, -unit_diagonal) if lower else sp.triu(A, unit_diagonal)
     T = as_csr(A.astype(dtype, copy=False), diagonal=False)
     if not unit_diagonal and not _full_diagonal(T):
         raise SingularTriangle("A is singular: zero entry on diagonal.")

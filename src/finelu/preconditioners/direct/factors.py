@@ -7,7 +7,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from scipy.sparse.csgraph import structural_rank
 
 from finelu import deadline
 from finelu.device import ALWAYS_FREE, USABLE, free_memory, namespace, to_host
@@ -29,7 +28,7 @@ from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT, Analysis,
 from finelu.preconditioners.direct.klu import KLU
 from finelu.preconditioners.direct.library import INDEX, PIVOT, Library, RefinedFactors, is_mirrored
 from finelu.preconditioners.direct.prepared import largest_of_columns, prepared, sizes_of
-from finelu.preconditioners.direct.superlu import SuperLU
+from finelu.preconditioners.direct.superlu import SuperLU, structurally_singular
 from finelu.scaling import require_matching
 
 RELAX = 2  # columns of a subtree that are taken together though they differ: up to 25% less time, hardly more entries
@@ -75,8 +74,8 @@ class SparseLUFactors(RefinedFactors):
     """M = A up to rounding.
 
     The factors of the libraries cannot leave the process: a copy factors the same matrix anew, with the same bits.
-    PARDISO is an exception: its bits differ from time to time, and after an update it keeps kind, scaling and matching
-    from before.
+    PARDISO is an exception: on several threads its bits differ from run to run, and after an update it keeps kind,
+    scaling and matching from before.
     """
 
     well_formed = True
@@ -315,7 +314,7 @@ class SparseLUFactors(RefinedFactors):
         if self._how is None:
             columns = columns.tosparse()
             columns.eliminate_zeros()
-            if not columns.diagonal().all() and structural_rank(columns.T) < A.n:  # SuperLU fails for such a matrix
+            if structurally_singular(columns):
                 if self._by_itself == COLAMD and self.recipe.ordering == "auto":  # instead of a matching
                     require_matching(A)  # says which rows
                 raise SingularMatrix(self._singular())

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -50,6 +50,7 @@ ERRORS = {
 DIRECTIONS = {"N": 0, "H": 1, "T": 2}
 OPENMP = ("libiomp5.so", "libiomp5.dylib", "libiomp5md.dll")  # MKL's own
 ALONE_WORK = 5e8  # flops up to which MKL takes one thread: more save up to 25 ms, and lose more on busy cores
+RequireRoom: TypeAlias = Callable[[int], None] | None  # see `Library`
 REFINED = 2  # steps of refinement in a solve, unless A is definite: small pivots and scalings of before lose digits
 
 
@@ -92,7 +93,8 @@ class Pardiso(Library):
     entries next to the diagonal. With a given order this is done only if pivots are too small without it. A pivot that
     is too small is replaced by a larger one: `replaced` counts them.
     An analysis without scaling and matching depends on the pattern alone. It is kept in `RECENT` once its factors are
-    gone, and the next matrix with this pattern takes it: its factors have the same bits as after a new analysis.
+    gone, and the next matrix with this pattern takes it: on one thread, its factors have the same bits as after a new
+    analysis. On several threads the bits of all factors differ from run to run.
     """
 
     name = "pardiso"
@@ -127,9 +129,7 @@ class Pardiso(Library):
         self._long = called.values.size > LONG_ENTRIES
         self._turns = threading.Lock()  # a call keeps its state in memory of the factors, so calls take turns
 
-    def factor(
-        self, columns: Columns, singular: Callable[[], str], require_room: Callable[[int], None] | None = None
-    ) -> Pardiso:
+    def factor(self, columns: Columns, singular: Callable[[], str], require_room: RequireRoom = None) -> Pardiso:
         """Factor a matrix of the analysed pattern.  singular : gives the text of the error."""
         values = columns.data[self._called.places]
         values[self._called.gaps] = 0
@@ -137,11 +137,10 @@ class Pardiso(Library):
             self._called.values[:] = values.conj() if self.symmetric else values  # columns below are rows above
             kinds = [OF_COMPLEX[kind] if self._complex else kind for kind in self._kinds(columns)]
             self._begun = True
-            self._called.require_room = require_room
-            made = leavable(self._called.factored_as, kinds, freed=self._freed) if self._long else None
-            if not (self._called.factored_as(kinds) if made is None else made):
+            given = kinds, require_room
+            made = leavable(self._called.factored_as, *given, freed=self._freed) if self._long else None
+            if not (self._called.factored_as(*given) if made is None else made):
                 raise SingularMatrix(singular())
-            self._called.require_room = None
             self.nnz, self.replaced = self._called.nnz, self._called.replaced
         return self
 
@@ -174,7 +173,7 @@ class _Called:
         """
         self._mkl, self._alone, self._count = mkl(), alone, 1
         self.values, self._ordering, self._order = np.empty(rows.nnz, dtype), ordering, order
-        self.require_room: Callable[[int], None] | None = None  # see `Library`
+        self._has_factors = False  # whether their memory is in use already
         self.gaps = np.flatnonzero(rows.data == 0)
         self.places = np.maximum(rows.data - 1, 0).astype(np.int32)  # where A holds the entries
         self._starts, self._indices = rows.indptr.astype(np.int32), rows.indices.astype(np.int32)
@@ -200,37 +199,41 @@ class _Called:
         if not self.kind or not of_pattern or self._call(FREE_FACTORS):
             self.free()
             return 0
+        self._has_factors = False
         own = self.values, self.gaps, self.places, self._starts, self._indices, self._handle, self._parameters
         return 1024 * int(self._parameters[15]) + sum(array.nbytes for array in own)
 
-    def factored_as(self, kinds: list[int]) -> bool:
+    def factored_as(self, kinds: list[int], require_room: RequireRoom) -> bool:
         """Factor as the first of these kinds that is possible, and return whether one was; see `factor`."""
-        return any(self.factor(kind) for kind in kinds)
+        return any(self.factor(kind, require_room) for kind in kinds)
 
-    def factor(self, kind: int) -> bool:
+    def factor(self, kind: int, require_room: RequireRoom) -> bool:
         """Factor the values as a matrix of this kind; False if a pivot is 0, or A is not of that kind.
 
+        require_room : called before factors are made that do not take the memory of earlier ones.
         Scaling and matching are kept from one call to the next, unless pivots are replaced.
         """
         made = False
         try:
             if kind == self.kind and kind in (DEFINITE, OF_COMPLEX[DEFINITE]):  # a new analysis would be the same
-                made = self._made(FACTOR)
+                made = self._factored(require_room)
             else:
-                made = (kind == self.kind and self._made(FACTOR) and not self.replaced) or self._anew(kind)
+                again = kind == self.kind and self._factored(require_room) and not self.replaced
+                made = again or self._anew(kind, require_room)
         finally:
             if not made:  # an incomplete state is useless
                 self.free()
         return made
 
-    def _anew(self, kind: int) -> bool:
+    def _anew(self, kind: int, require_room: RequireRoom) -> bool:
         definite, indefinite = (kind in (real, OF_COMPLEX[real]) for real in (DEFINITE, INDEFINITE))
         in_vain = indefinite and kind == self.kind and self._parameters[4]  # it was just factored by that order
-        if self._order is not None and not in_vain and self._begun(kind, given=True) and not self.replaced:
+        by_order = self._order is not None and not in_vain
+        if by_order and self._begun(kind, require_room, given=True) and not self.replaced:
             return True
-        return (self._order is None or not definite) and self._begun(kind, given=False)
+        return (self._order is None or not definite) and self._begun(kind, require_room, given=False)
 
-    def _begun(self, kind: int, *, given: bool) -> bool:
+    def _begun(self, kind: int, require_room: RequireRoom, *, given: bool) -> bool:
         """Analyse and factor anew.  given : whether to use the given order, without a matching."""
         self.free()
         self.kind, self._count = kind, 1 if self._alone else get_num_threads()
@@ -252,11 +255,16 @@ class _Called:
             from_zero,
         )
         self._parameters[[0, 1, 4, 7, 9, 10, 12, 17, 20, 34]] = chosen
-        return self._made(ANALYSE) and self._made(FACTOR)
+        return self._made(ANALYSE) and self._factored(require_room)
+
+    def _factored(self, require_room: RequireRoom) -> bool:
+        """Factor by the present analysis."""
+        if require_room is not None and not self._has_factors:
+            require_room(self.nnz)
+        self._has_factors = self._made(FACTOR)
+        return self._has_factors
 
     def _made(self, phase: int) -> bool:
-        if phase == FACTOR and self.require_room is not None:
-            self.require_room(self.nnz)
         error = self._call(phase)
         if error in NO_MEMORY and not self._is_small:
             raise MemoryError(f"SparseLU: PARDISO is out of memory: its error {error}, {ERRORS[error]}")
@@ -282,7 +290,7 @@ class _Called:
         """Free the memory that PARDISO keeps."""
         if self.kind:
             self._call(FREE)
-            self._handle[:], self._parameters[:], self.kind = 0, 0, 0
+            self._handle[:], self._parameters[:], self.kind, self._has_factors = 0, 0, 0, False
 
     def _call(self, phase: int, b: Any = None, x: Any = None) -> int:
         one, n, silent, error = (ctypes.c_int32(value) for value in (1, self._starts.size - 1, 0, 0))

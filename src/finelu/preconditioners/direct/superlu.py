@@ -7,7 +7,10 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import scipy.sparse as sp
+from scipy.sparse import _sparsetools
+from scipy.sparse.csgraph import structural_rank
 
 from finelu import foreign
 from finelu.errors import FineluError, SingularMatrix
@@ -16,6 +19,19 @@ from finelu.preconditioners.direct.library import LONG_ENTRIES, LONG_WORK
 from finelu.threads import one_blas_thread
 
 BLAS_SHARES = 2**14  # entries up to which BLAS has no block large enough to share out
+
+
+def structurally_singular(S: Any) -> bool:
+    """Whether no order of the rows brings an entry other than 0 to every place of the diagonal of S, a CSR or CSC
+    object of SciPy. SuperLU then may write beyond its arrays. Cost: a matching if the diagonal has a 0."""
+    n, diagonal = S.shape[0], np.zeros(S.shape[0], S.dtype)
+    _sparsetools.csr_diagonal(0, n, n, S.indptr, S.indices, S.data, diagonal)
+    if np.count_nonzero(diagonal) == n:
+        return False
+    if S.count_nonzero() < S.nnz:
+        S = S.copy()
+        S.eliminate_zeros()
+    return bool(structural_rank(S.T if S.format == "csc" else S) < n)
 
 
 class SuperLU:
