@@ -474,7 +474,7 @@ BAD = {
     "factor order": (lambda: fl.splu(A, permc_spec="AMD"), ParameterError, "splu: permc_spec='AMD': invalid value"),
     "options": (lambda: fl.splu(A, options="x"), ParameterError, "splu: options='x': dictionary"),
     "an option": (lambda: fl.splu(A, options={"x": 1}), TypeError, "splu: options={'x': 1}: 'x' is an invalid"),
-    "relax": (lambda: fl.splu(A, relax="a"), WrongType, "splu: relax='a': 'str' object"),
+    "relax": (lambda: fl.splu(A, relax="a"), ParameterError, "relax='a'; an integer is needed"),
     "triangle NaN": (lambda: fl.spsolve_triangular(A * np.nan, np.ones(20)), ValueError, "A holds NaN or Inf in row"),
     "triangle keyword": (lambda: fl.spsolve_triangular(A, np.ones(20), lowr=True), TypeError, "Did you mean 'lower'"),
     "spilu keyword": (lambda: fl.spilu(A, fillfactor=2), TypeError, "Did you mean 'fill_factor'"),
@@ -613,6 +613,25 @@ def test_the_last_of_several_installs_puts_back():
     with fl.install(sla):  # named twice
         assert sla.spsolve is fl.spsolve
     assert sla.spsolve is own
+
+
+@pytest.mark.parametrize("unit", [np.True_, 1, "yes"])
+def test_a_unit_diagonal_may_be_any_truth_value(unit):
+    T = sp.csr_matrix(np.array([[5.0, np.nan], [2.0, 7.0]]))
+    assert (fl.spsolve_triangular(T, np.ones(2), unit_diagonal=unit) == [1, -1]).all()
+
+
+@pytest.mark.parametrize("given", [{"panel_size": -1}, {"relax": 0}, {"diag_pivot_thresh": np.nan}])
+def test_parameters_that_end_the_process_in_superlu_are_refused(given):
+    with pytest.raises(ParameterError, match=next(iter(given))):
+        fl.splu(sp.csc_matrix(fl.gallery.poisson5(7)), **given)
+
+
+@pytest.mark.parametrize("n", [5, 100])
+def test_overflow_in_single_precision_is_told(n):
+    A, b = (1e-30 * sp.eye(n, format="csc")).astype(np.float32), np.full(n, 1e10, np.float32)
+    with pytest.warns(RuntimeWarning, match="range of float32"):
+        assert np.isinf(fl.spsolve(A, b)).all()
 
 
 # SciPy's own tests

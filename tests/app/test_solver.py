@@ -806,7 +806,7 @@ def test_complete_factors_come_first_where_their_count_says_that_they_take_less_
     hub = sp.csr_matrix((np.ones(60), (np.zeros(60, int), np.arange(1, 61))), shape=(rows, rows))
     cube = sp.csr_matrix(gallery.poisson7(20) - hub - hub.T + 60 * sp.diags(np.eye(1, rows)[0]))
     recipe, costs = first_of(cube)
-    assert costs.counted and not recipe.startswith("SparseLU")  # it was counted, and is too much
+    assert costs.ordered and not recipe.startswith("SparseLU")  # its order shows that the factors are too large
     dominant = sp.csr_matrix(network + 10 * abs(network).max() * sp.identity(n))
     recipe, costs = first_of(dominant)
     assert not costs.counted and not recipe.startswith("SparseLU")  # a few iterations will do

@@ -293,3 +293,10 @@ def test_hermitian_decides_between_the_two_products_of_vectors():
     assert all(s.converged and (s.x == real[0].x).all() for s in real)
     with pytest.raises(ParameterError, match="hermitian='yes'; True, False or None is needed"):
         sqmr(A, dense, hermitian="yes")
+
+
+def test_minres_does_not_call_a_symmetric_matrix_asymmetric_for_a_null_vector():
+    k = np.random.default_rng(0).uniform(0.1, 10, 399)
+    A = sp.csr_matrix(sp.diags([-k, np.r_[k, 0] + np.r_[0, k], -k], [-1, 0, 1]))  # row sums of 0 up to rounding
+    for given in (A, spla.aslinearoperator(A)):
+        assert minres(given, np.ones(400)).status is Status.STAGNATED

@@ -142,3 +142,17 @@ def test_gmres_counts_and_calls_as_scipys_does():
     for f in (ours, theirs):
         with pytest.raises(ValueError, match="callback_type"), warnings.catch_warnings(action="error"):
             f(A, b, callback=print, callback_type="norm")
+
+
+def test_an_error_of_the_callers_operator_passes_through():
+    A, calls = fl.gallery.poisson5(10), []
+
+    def product(x):
+        calls.append(1)
+        if len(calls) == 5:
+            raise fl.errors.MatrixError("of the caller")
+        return A @ x
+
+    with fl.install(), pytest.raises(fl.errors.MatrixError, match="of the caller"):
+        spla.cg(spla.LinearOperator((100, 100), matvec=product, dtype=float), np.ones(100))
+    assert len(calls) < 10

@@ -39,9 +39,10 @@ FEW_ITERATIONS = 100.0  # of the cheap rung on a network, up to whose time compl
 SLOW, UNEVEN = 0.3, 2.0
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 SUBDOMAINS = 10_000  # rows from which an elliptic system may be solved by subdomains; no smaller one was measured
-# Expected iterations of cg on the CPU, for an M-matrix with even couplings and for others: with subdomains; and with
-# factors of the whole, as a multiple of the fourth root of the rows (MILU0 took 1.9 times that for 7-point grids, 4.9
-# times for 5-point grids).
+TREE = 3.0  # entries a row, up to which A may be a tree, whose complete factors have no fill
+# Expected iterations of cg on the CPU, for an M-matrix with even couplings and with uneven ones: with subdomains; and
+# with factors of the whole, as a multiple of the fourth root of the rows (MILU0 took 1.9 times that for 7-point grids,
+# 4.9 times for 5-point grids).
 BY_SUBDOMAINS, BY_WHOLE = (50.0, 200.0), (2.4, 4.8)
 # The part of the rows that is to be coupled, see MatrixTraits, for a definite A and for others: rows at boundaries are
 # not (a quarter of a 27-point grid of 22^3), and of the M-matrices that are not symmetric those that subdomains do not
@@ -121,14 +122,15 @@ GAPS = "the diagonal has gaps or zeros"
 
 
 def _elliptic(A: MatrixTraits) -> bool:
-    """Whether A is large enough, and enough of its rows are coupled, for the recipe of subdomains; on the CPU also
-    whether it is expected to take less time than factors of the whole."""
+    """Whether A is large enough, and enough of its rows are coupled, for the recipe of subdomains. On the CPU also
+    whether it is expected to take less time than factors of the whole, which is known of definite M-matrices: with
+    several unknowns a node, one vector a part is no coarse space, and iterations grow with the rows."""
     fits = A.n >= SUBDOMAINS and A.coupled >= (COUPLED if A.definite else NEARLY_COUPLED)
-    return fits and (A.gpu or (A.definite and _sooner_by_parts(A)))
+    return fits and (A.gpu or (A.definite and A.m_matrix and A.mean_row > TREE and _sooner_by_parts(A)))
 
 
 def _sooner_by_parts(A: MatrixTraits) -> bool:
-    kind = 0 if A.m_matrix and not A.uneven else 1
+    kind = 1 if A.uneven else 0
     by_parts = RATES.parts_setup + BY_SUBDOMAINS[kind] * RATES.parts
     return bool(by_parts < BY_WHOLE[kind] * A.n**0.25 * RATES.cg)
 
@@ -140,7 +142,7 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
         lambda A: _elliptic(A) and A.definite and A.m_matrix,
         Rung((Schwarz(), MILU0(), IC0()), BY_PARTS),
     ),
-    ("cheap", lambda A: _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
+    ("cheap", lambda A: A.gpu and _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
     ("cheap", lambda A: A.gpu and _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
     ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),

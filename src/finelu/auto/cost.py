@@ -20,6 +20,7 @@ from finelu.krylov.method import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import COSTLY, Fill, OrderingJob, products
+from finelu.preconditioners import Schwarz
 from finelu.preconditioners.direct import SparseLU, klu
 from finelu.preconditioners.direct.analysis import (
     COLAMD,
@@ -41,6 +42,7 @@ from finelu.validation import count, number
 CACHED, UNCACHED = 3e5, 3.0  # entries of a matrix that stay in the cache; times that the others take as long
 LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
+COPIES = 4  # entries that subdomains on the CPU hold for each of A (3.0 of 16 bytes for a 7-point grid of 216,000 rows)
 USUAL_FILL = 7  # entries that complete factors are expected to have before a count, as a multiple of those of A
 UNPAIRED = 10.0  # times that incomplete factors with fill take as long where few entries have a partner
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
@@ -239,7 +241,10 @@ class Costs:
         return RATES.of_library(library, self.traits.n, self.traits.nnz, fill, half=half)
 
     def _entries(self, recipe: Any) -> float:
-        """The entries that incomplete factors may have: as the recipe's `nnz` or `fill` tells, else those of A."""
+        """The entries that incomplete factors may have: as the recipe's `nnz` or `fill` tells, else those of A, of
+        which subdomains on the CPU hold copies."""
+        if isinstance(recipe, Schwarz) and not self.traits.gpu:
+            return COPIES * self.traits.nnz
         if getattr(recipe, "nnz", None) is not None:
             return float(count("nnz", recipe.nnz, of=recipe))
         fill = getattr(recipe, "fill", 1.0)
@@ -251,7 +256,7 @@ class Costs:
         as `_entries` expects."""
         n, nnz = self.traits.n, self.traits.nnz
         if rung != "direct":
-            return self.entry * max(nnz, *(self._entries(recipe) for recipe in self.rungs[rung].recipes))
+            return self.entry * max(nnz, min(self._entries(recipe) for recipe in self.rungs[rung].recipes))
         if self.quick:
             return self.entry * n**2
         if self.by_columns:
@@ -263,11 +268,11 @@ class Costs:
         solve."""
         return (self.limit is None and size <= ALWAYS_FREE) or size <= self.memory
 
-    def require_room(self, rung: str) -> None:
-        """Raise MemoryError if the factors of a rung may not fit."""
-        if not self.fits(size := self.bytes_of(rung)):
-            recipe = self.rungs[rung].recipes[0]
-            raise MemoryError(f"{recipe!r}: the factors may take {size:.3g} bytes; memory_limit is {self.limit:.3g}.")
+    def require_room(self, recipe: Any) -> None:
+        """Raise MemoryError if the factors of a recipe that are not complete may not fit."""
+        if not self.fits(size := self.entry * max(self.traits.nnz, self._entries(recipe))):
+            most = f"{self.memory:.3g} are free" if self.limit is None else f"memory_limit is {self.limit:.3g}"
+            raise MemoryError(f"{recipe!r}: the factors may take {size:.3g} bytes; {most}.")
 
     @property
     def most(self) -> float:

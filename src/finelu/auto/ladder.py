@@ -33,7 +33,7 @@ from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
-from finelu.preconditioners import MILU0, BlockJacobi, Jacobi, SparseLU
+from finelu.preconditioners import MILU0, BlockJacobi, Jacobi, Schwarz, SparseLU
 from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
@@ -494,12 +494,14 @@ class Ladder:
                     self.factors[rung] = SparseLUFactors(recipe, self.A, known=costs.known(recipe), most=costs.most)
                 elif recipe is None:
                     self.factors[rung] = None
-                elif costs.limit is None or isinstance(recipe, Jacobi | BlockJacobi):
+                elif isinstance(recipe, Jacobi | BlockJacobi) or (
+                    costs.limit is None and not isinstance(recipe, Schwarz)
+                ):
                     self.factors[rung] = recipe.factor(self.A)
                 elif isinstance(recipe, SparseLU):
                     self.factors[rung] = recipe.within(self.A, costs.most_entries)
                 else:
-                    costs.require_room(rung)
+                    costs.require_room(recipe)
                     self.factors[rung] = recipe.factor(self.A)
             except OutOfTime:
                 raise

@@ -11,7 +11,7 @@ from finelu.device import namespace
 from finelu.kernels.monitor import BETA, BETA_1, COS, COS_OLD, INVERSE, PHI_BAR, SCALE
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
-from finelu.krylov.symmetry import symmetric
+from finelu.krylov.symmetry import rounding, symmetric
 from finelu.result import Solution, Status
 
 
@@ -118,7 +118,8 @@ class Early:
 
         The second iteration ends the solve with NOT_SYMMETRIC unless z_1^H A w = (A z_1)^H w to a third of the digits
         of |A z_1| |w|, where w = M^-1 A z_1 = alpha_1 z_1 + beta_2 z_2. Where M = I, this is the test of `symmetric`.
-        For a Hermitian A it holds for any z_1 and w, also where beta_2 is rounding, and z_2 has lost its digits.
+        For a Hermitian A it holds for any z_1 and w, also where beta_2 is rounding, and z_2 has lost its digits; up to
+        rounding, which is more than that where z_1 is nearly a null vector.
         """
         loop, self.iteration = self.loop, self.iteration + 1
         if self.iteration == 1:
@@ -134,7 +135,9 @@ class Early:
         differs = beta * (complex(left[0]) - complex(right[0])) + 2j * of_first.real * of_first.imag
         w = of_first.real * self.z + beta * z
         if abs(differs) > float(np.finfo(loop.real).eps) ** (1 / 3) * self.size * loop.size(w):
-            loop.fail(Status.NOT_SYMMETRIC)
+            product = of_first.real * self.p + beta * (p if scale == 1 else p / scale)
+            if abs(differs) > rounding(loop, (self.z, product), (self.p, w)):
+                loop.fail(Status.NOT_SYMMETRIC)
         self.z = self.p = None
         return scale
 

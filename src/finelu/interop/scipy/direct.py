@@ -21,6 +21,7 @@ from finelu.interop.scipy.system import FLOATING, System, numbers, of_scipy
 from finelu.matrix import as_csr
 from finelu.preconditioners.direct.analysis import TINY
 from finelu.preconditioners.direct.superlu import structurally_singular
+from finelu.validation import count, number
 
 PERMC_SPECS = ("NATURAL", "MMD_ATA", "MMD_AT_PLUS_A", "COLAMD")
 
@@ -86,11 +87,23 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
             raise SingularMatrix(f"{SINGULAR}: {error}") from error
         warnings.warn(f"Matrix is exactly singular: {error}", MatrixRankWarning, stacklevel=3)
         return np.full(b.shape, np.nan, dtype)
-    x = x.astype(dtype, copy=False)
+    x = _narrowed(x, dtype)
     if not is_sparse:
         return x
     x = type(system.S)(x)
     return type(given).from_scipy_sparse(x) if hasattr(given, "to_scipy_sparse") else x
+
+
+def _narrowed(x: Any, dtype: np.dtype[Any]) -> Any:
+    """x in `dtype`, with a RuntimeWarning if elements of it overflow there."""
+    found = x.astype(dtype, copy=False)
+    if found.dtype != x.dtype:
+        given: Any = x
+        before = given.data if sp.issparse(x) else given
+        if (np.isfinite(before) & ~np.isfinite(before.astype(dtype))).any():
+            text = f"overflow: x leaves the range of {dtype}; give A or b in double precision"
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+    return found
 
 
 @ignore_fp_errors
@@ -151,6 +164,10 @@ def _by_superlu(S: Any, given: Mapping[str, Any]) -> Any:
     """SciPy's SuperLU object, made with these of its parameters."""
     if structurally_singular(S):
         raise SingularMatrix(f"{SINGULAR}: its pattern has no full diagonal in any order of the rows.")
+    for name in given.keys() & {"relax", "panel_size"}:
+        count(name, given[name], 1)  # SuperLU does not look at them
+    if "diag_pivot_thresh" in given:
+        number("diag_pivot_thresh", given["diag_pivot_thresh"], 0.0, 1.0)
     named = ", ".join(f"{name}={value!r}" for name, value in given.items())
     try:
         return foreign.splu(S.tocsc(), **given)

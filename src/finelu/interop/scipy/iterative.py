@@ -18,6 +18,7 @@ import numpy as np
 from finelu import foreign, krylov
 from finelu.errors import MatrixError
 from finelu.krylov.conventions import CALLBACK_TYPES
+from finelu.krylov.system import System
 from finelu.result import Solution, Status
 from finelu.validation import choice
 
@@ -75,7 +76,8 @@ def in_place_of(theirs: Callable[..., Pair], ours: Callable[..., Solution]) -> C
         except Raised as raised:
             error = raised.args[0]
         except MatrixError:
-            pass
+            if not (given.get("check") or _is_refused(given)):  # the caller's operator raised it
+                raise
         if error is not None:  # raised here, where it gets no other exception as its context
             raise error
         if found is not None and found.status not in REFUSED:
@@ -84,6 +86,15 @@ def in_place_of(theirs: Callable[..., Pair], ours: Callable[..., Solution]) -> C
 
     function.__module__, function.__qualname__ = __name__, function.__name__  # where pickle finds it
     return function
+
+
+def _is_refused(given: dict[str, Any]) -> bool:
+    """Whether finelu's methods refuse A, b, x0 or M."""
+    try:
+        System.checked(given["A"], given["b"], given.get("x0"), given.get("M"))
+    except MatrixError:
+        return True
+    return False
 
 
 def _complete(given: dict[str, Any]) -> None:

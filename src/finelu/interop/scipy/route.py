@@ -211,10 +211,13 @@ def _bytes(factors: SparseLUFactors, A: Columns) -> int:
 def _by_new_factors(
     system: System, equation: Equation, *, trial: bool = True
 ) -> tuple[tuple[Any, Any], SparseLUFactors | None]:
-    """x with its errors, and the factors; None if iterations took their place. They share no array with the caller."""
+    """x with its errors, and the factors; None if iterations took their place.
+
+    trial : as in `SparseLUFactors`; without it the factors share no array with the caller, so that they can be kept.
+    """
     A = as_csr(system.S.astype(equation.columns.dtype, copy=False), diagonal=False)
     try:
-        factors = SparseLUFactors(RECIPE, A.copy() if system.by_rows else A, trial=trial)
+        factors = SparseLUFactors(RECIPE, A.copy() if system.by_rows and not trial else A, trial=trial)
     except MemoryError as error:
         x = _by_iterations(system, equation.b, equation.longest, str(error), depth=7)
         return (x, equation.tested(x)), None
@@ -237,10 +240,11 @@ def _by_iterations(system: System, b: Any, longest: int, why: str, depth: int) -
     solution = solve(A, np.where(finite, dense, 0), rtol=rtol, criterion="backward", verbose=False)
     if not solution.converged:
         raise NotConverged(f"spsolve, by iterations since {why.rstrip('.')},", solution, rtol)
-    text = (
-        f"spsolve took {counted(solution.iterations, 'iteration')} of {solution.method}, to a backward error of "
-        f"{rtol:.1e} in each row, since complete factors do not fit: {why}"
-    )
-    warnings.warn(text, SparseEfficiencyWarning, stacklevel=depth)
+    if solution.iterations:
+        text = (
+            f"spsolve took {counted(solution.iterations, 'iteration')} of {solution.method}, to a backward error of "
+            f"{rtol:.1e} in each row, since complete factors do not fit: {why}"
+        )
+        warnings.warn(text, SparseEfficiencyWarning, stacklevel=depth)
     x = np.where(finite, solution.x, np.nan)
     return sp.csc_array(x) if sp.issparse(b) else x

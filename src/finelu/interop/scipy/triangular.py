@@ -42,7 +42,7 @@ def spsolve_triangular(
     A = compressed(A, "CSC or CSR matrix format is required. Converting to CSC matrix.", depth=4)
     if A.ndim != 2 or A.shape[0] != A.shape[1]:
         raise MatrixError(f"A must be a square matrix but its shape is {A.shape}.")
-    b = numbers(b)
+    b, unit = numbers(b), int(bool(unit_diagonal))
     if b.ndim not in (1, 2):
         raise MatrixError(f"b must have 1 or 2 dims but its shape is {b.shape}.")
     if A.shape[0] != b.shape[0]:
@@ -56,12 +56,12 @@ def spsolve_triangular(
     if not b.size:
         return np.zeros(b.shape, dtype)
     if not np.isfinite(A.data).all():  # the other triangle, and a diagonal that counts as ones, may have NaN
-        A = sp.tril(A, -unit_diagonal) if lower else sp.triu(A, unit_diagonal)
+        A = sp.tril(A, -unit) if lower else sp.triu(A, unit)
     T = as_csr(A.astype(dtype, copy=False), diagonal=False)
-    if not unit_diagonal and not _full_diagonal(T):
+    if not unit and not _full_diagonal(T):
         raise SingularTriangle("A is singular: zero entry on diagonal.")
     try:
-        return TriangularSolver(T, lower=bool(lower), unit=bool(unit_diagonal)).solve(b.astype(dtype, copy=False))
+        return TriangularSolver(T, lower=bool(lower), unit=bool(unit)).solve(b.astype(dtype, copy=False))
     except ZeroPivot as error:
         raise SingularTriangle(f"A is singular: {error}") from error
 
