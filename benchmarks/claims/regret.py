@@ -65,6 +65,7 @@ from finelu.matrix.traits import Diagonal, MatrixTraits, traits
 from finelu.ordering import ORDERS, Fill, with_little_fill
 from finelu.preconditioners import IC0, ICT, Jacobi, ParICT, ParILUT, Schwarz, SparseLU
 from finelu.preconditioners.direct.analysis import COLAMD, is_light, is_quick, may_be_by_blocks
+from finelu.recent import RECENT
 
 LEAST_ROWS = 500  # of a system that is measured
 QUICK = ("trilinos_smooVec", "trilinos_nsjac_1", "mipt_two_wells_saddle_darcy", "ibmpg1_spd", "memplus")
@@ -193,8 +194,13 @@ def first_rung(facts: Mapping[str, Any]) -> str:
 
 
 def once(name: str, S: sp.csr_matrix, limit: float, extra: Any = None) -> dict[str, Any]:
-    """One run of a solver: as `solve.once`, and not solved either if x does not pass finelu's test by rows."""
+    """One run of a solver: as `solve.once`, and not solved either if x does not pass finelu's test by rows.
+
+    Each run meets its pattern for the first time. What earlier runs left would help complete factors alone, while the
+    route of `solve` does not depend on it.
+    """
     b, found = solve.right_hand_side(S.shape[0]), {}
+    RECENT._kept.clear()
 
     def kept(*arguments: Any) -> dict[str, Any]:
         begin = time.process_time()
