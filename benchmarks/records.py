@@ -168,9 +168,6 @@ OLDER = {
     "the first answer of a process without compiled kernels is held to its time and memory since": (
         "solve-2-core-amd-epyc-shared-2026-11-27",
     ),
-    "a level's report counts its small entries since, and a drop_tol above 0.3 leaves matched entries alone": (
-        "multilevel-setup-amd-epyc-2-cores-2026-11-27",
-    ),
     LOST: ("calls-16-core-intel-xeon-2026-11-23",),
     SHARED: (
         "body-flow-2-core-amd-epyc-2026-11-26",
