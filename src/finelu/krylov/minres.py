@@ -11,7 +11,7 @@ from finelu.device import namespace
 from finelu.kernels.monitor import BETA, BETA_1, COS, COS_OLD, INVERSE, PHI_BAR, SCALE
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
-from finelu.krylov.symmetry import rounding, symmetric
+from finelu.krylov.symmetry import rounding, symmetric, third_of_digits
 from finelu.result import Solution, Status
 
 
@@ -134,7 +134,7 @@ class Early:
         loop.kernels.vectors.dot(self.p, z, right)
         differs = beta * (complex(left[0]) - complex(right[0])) + 2j * of_first.real * of_first.imag
         w = of_first.real * self.z + beta * z
-        if abs(differs) > float(np.finfo(loop.real).eps) ** (1 / 3) * self.size * loop.size(w):
+        if abs(differs) > third_of_digits(loop) * self.size * loop.size(w):
             product = of_first.real * self.p + beta * (p if scale == 1 else p / scale)
             if abs(differs) > rounding(loop, (self.z, product), (self.p, w)):
                 loop.fail(Status.NOT_SYMMETRIC)
