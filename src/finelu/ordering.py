@@ -39,7 +39,6 @@ SEPARATING, SEPARATING_FILLED, FILLED = 0.12, 0.3, 5.0
 # Dense rows go last if the products of an elimination exceed this per entry of A, and this in all; the part of the
 # products that the new order may leave.
 COSTLY, LEAST_COSTLY, CHEAPER = 32, 2**20, 0.5
-LONG_GRAPH = 50_000  # entries from which on an ordering by another library can be abandoned, which costs 0.1 ms
 
 
 @dataclass(frozen=True, eq=False)

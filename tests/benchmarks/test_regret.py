@@ -229,7 +229,7 @@ MISSED = {  # systems of the record whose first rung fails or takes more than BO
     "trilinos_nsjac": GIVEN_UP,
     "bcsstk14": NO_FACTORS,
     "ccx_rotor": NO_FACTORS,
-    "ibmpg1_spd": NO_FACTORS,
+    "ibmpg1_spd": GIVEN_UP,
     "ng_helmholtz_k40": NO_FACTORS,
 }
 
