@@ -27,6 +27,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -36,7 +37,7 @@ import scipy.sparse as sp
 import finelu
 from benchmarks.harness.case import release_gpu
 from benchmarks.harness.clock import Budget, cpu_time, gpu_time
-from benchmarks.harness.options import add_device, add_options, add_source, command, wants_gpu
+from benchmarks.harness.options import add_device, add_options, add_sources, command, wants_gpu
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
 from benchmarks.harness.suite import WORST_CASE, Problem, names_of, suite
 from benchmarks.harness.worker import ROUNDING
@@ -237,16 +238,21 @@ def measured(options: argparse.Namespace) -> Run:
     return run
 
 
+def merged(paths: Sequence[Path]) -> Run:
+    """The first file's run, completed by the others."""
+    return Run.merged(paths, lambda r: (r.matrix, r.work, r.device, r.variant))[0]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="finelu bench ilupack", description=__doc__)
     add_device(parser, "all variants", "variant (a) only")
-    add_source(parser)
+    add_sources(parser)
     parser.add_argument("--drop-tol", type=float, default=1e-3, help="of MultilevelILU (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="on the CPU (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=0, help="leave out matrices with more rows")
     add_options(parser)
     options = parser.parse_args(argv)
-    run = Run.load(options.source) if options.source else measured(options)
+    run = merged(options.sources) if options.sources else measured(options)
     target = run.publish(options.out, page(run))
     print(f"\nTable 3, ms\n{stage_table(run)}\nTables 4 and 5, ms\n{gain_table(run) or 'absent'}")
     print(f"Claims\n{claim_table(run)}\n{len(run.matrices)} matrices, {len(run.failures)} failures; {target}")

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,24 @@ def test_only_installed_libraries_have_rungs():
     _, _, names = rungs_of(UNSYMMETRIC, ["splu"])
     backends = {name.partition("backend=")[2].strip("')") for name in names if name.startswith("SparseLU")}
     assert backends == {"", "superlu"}
+
+
+def test_the_rungs_of_a_gpu_are_those_that_stay_there_and_complete_factors_once():
+    on_gpu = replace(traits(as_csr(SPD, diagonal=False)), gpu=True)
+    first, rest = regret.rungs_for(on_gpu, [])
+    assert {"SparseLU()", "IC0() cg", "ParICT() cg", "MultilevelILU() gmres"} <= set(first)
+    assert {"Schwarz() cg", "Jacobi() cg"} <= set(rest)
+    assert not [name for name in first + rest if name.startswith(("ICT", "ILUT")) or "backend" in name]
+    assert set(first + rest) <= set(regret.SOLVERS)
+
+
+def test_a_record_of_a_gpu_is_compared_with_the_cpu_of_its_machine(run):
+    run.machine["gpu"] = "box"
+    results = [{"status": "", "seconds": 3.0}, {"status": "", "seconds": 3.0}]
+    run.records.append(regret.record_of("A", regret.ON_CPU, results, 2))
+    assert run.records[-1].who == "CPU"
+    _, (what, bar, found, holds, *_) = claims(run)
+    assert "CPU" in what and bar == ">= 2, >= 0.9" and found == "0.667 on 1, 0.667 (A)" and holds == "no"
 
 
 def test_features_count_the_fill_and_can_be_recorded():
@@ -250,7 +269,7 @@ def test_packages_that_are_left_out_count_as_not_installed_in_the_process_of_the
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from benchmarks.claims import regret; from finelu.preconditioners.direct import feral, klu, pardiso\n"
-        "regret.serve_with = lambda *_: print(klu.nbklu(), feral.feral(), pardiso.mkl())\n"
+        "regret.serve_with = lambda *_, **__: print(klu.nbklu(), feral.feral(), pardiso.mkl())\n"
         "regret.serve(None, 1, ['nbklu', 'feral', 'pypardiso'])"
     )
     assert ended(code) == (0, "None None None\n", "")
