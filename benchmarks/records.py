@@ -156,6 +156,12 @@ OLDER = {
         "calls-gpu-nvidia-h200-2026-11-27",
         "spine-gpu-nvidia-h200-2026-11-27",
     ),
+    "parameters are checked when a recipe is made since; what is computed is the same": (
+        "multilevel-setup-amd-epyc-2-cores-2026-11-27",
+        "parilut-gpu-nvidia-h200-2026-11-27",
+        "parilut-papers-nvidia-h100-2026-11-27",
+        "parilut-papers-nvidia-h200-2026-11-27",
+    ),
     "the first exchange of a grid decides how layers go since, and computes the same": (
         "fgbilu-flow-nvidia-h100-x2-64-2026-11-27",
         "fgbilu-flow-nvidia-h200-x2-2026-11-27",
