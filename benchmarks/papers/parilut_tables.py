@@ -142,7 +142,7 @@ def summary(run: Run) -> str:
             cells.append(f"{percent[0]:+.0f}% to {percent[-1]:+.0f}%{few}")
             cells.append(f"{int(shown(exact[-1])) / theirs[-1]:.2f}")
         if any(cells):
-            lines.append((own(name), facts["order"], *cells))
+            lines.append((name.partition(" ")[0], facts["order"].removesuffix(" here"), *cells))
     header = [f"{method}, {what}" for method in ("`cg`", "`gmres`") for what in ("0 to 5 steps", "five exact steps")]
     return table(("matrix", "order", *header), lines)
 
