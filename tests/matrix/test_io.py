@@ -340,6 +340,16 @@ def test_a_sparse_matrix_is_no_vector(tmp_path):
         read_vector(tmp_path / "A.mtx")
 
 
+@pytest.mark.parametrize("kind", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_npz_is_read_however_well_its_members_are_compressed(tmp_path, kind):
+    A = sp.diags_array(np.ones(300_000)).tocsr()
+    sp.save_npz(tmp_path / "plain.npz", A, compressed=False)
+    with zipfile.ZipFile(tmp_path / "plain.npz") as plain, zipfile.ZipFile(tmp_path / "A.npz", "w", kind) as packed:
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    assert (read_matrix(tmp_path / "A.npz") != A).nnz == 0
+
+
 def test_npz_with_several_arrays_is_ambiguous(tmp_path):
     np.savez(tmp_path / "b.npz", b=np.ones(3), c=np.ones(4))
     with pytest.raises(FileError, match=r"2 variables could be the vector \(it holds b \(3,\) float64, c \(4,\)"):
