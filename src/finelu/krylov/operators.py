@@ -16,7 +16,7 @@ from finelu.errors import DeviceError, MatrixError, ParameterError, meant
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.matrix import DTYPES, as_csr
+from finelu.matrix import DTYPES, checked_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.stencil import StencilMatrix
@@ -349,7 +349,7 @@ def _dense(A: Any, name: str, like: Any, dtype: Any) -> Any:
 
 def _sparse(A: Any, name: str, dtype: Any) -> CSR:
     try:
-        return as_csr(A, diagonal=False, dtype=dtype)
+        return checked_csr(A, diagonal=False, dtype=dtype)
     except MatrixError as error:
         if name == "A":
             raise
