@@ -18,7 +18,7 @@ from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.compiling import KernelMissing, compile_seconds, here, now, quietly, waiting
 from finelu.device import namespace, on_gpu, require_gpu, to_host
-from finelu.errors import MatrixError, ParameterError, meant
+from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
@@ -51,6 +51,7 @@ def solve(
     watch: Callable[[int, float], object] | None = None,
     certify: bool = False,
     verbose: bool = True,
+    raise_on_failure: bool = False,
 ) -> Solution:
     """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), and choose preconditioner and method for it.
 
@@ -78,6 +79,7 @@ def solve(
     certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound on the error of
         x. Cost: about ten more solves with A and A^H.
     verbose : False prints nothing; True prints a line to stderr before kernels are compiled, and one after it.
+    raise_on_failure : True raises NotConverged, whose `solution` is the Solution, unless it converged.
     Returns a Solution with `explain()`. For several columns it has residual_norm, history and status of the worst
     column, and the iterations of all. `converged` is True only if the returned x passes the test. The residual is
     computed anew for this, and in twice the precision if rounding could have made it small. Otherwise x is the best
@@ -103,6 +105,7 @@ def solve(
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     flag("certify", certify)
+    flag("raise_on_failure", raise_on_failure)
     chosen, method = recipe_asked(recipe), method_name(method, "auto")
     options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
     options["criterion"] = criterion_asked(criterion)
@@ -157,7 +160,7 @@ def solve(
         if answer is not None:
             found, b, compiled = answer.solve(), answer.b, compile_seconds()
             if not found:
-                return _after(answer, device, verbose, start)
+                return _after(answer, device, verbose, start, raise_on_failure)
             columns, home, moved, size = b.reshape(b.shape[0], -1), False, "", euclidean
         worst, x = (found[0], found[0].x) if len(found) == 1 else _together(found, columns, size)
         if x.shape != b.shape:
@@ -181,10 +184,12 @@ def solve(
     if x is not worst.x or seen is not worst.seen:
         worst = replace(worst, x=x, seen=seen)
     worst.timings.update(solve=perf_counter() - start, compile=compile_seconds() - compiled)
+    if raise_on_failure and not worst.converged:
+        raise NotConverged("A x = b", worst, rtol)
     return worst
 
 
-def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float) -> Solution:
+def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float, raise_on_failure: bool) -> Solution:
     """The Solution of a call, begun at `start`, that compiles its kernels since the other answer does not pass."""
     A, b = answer.given
     limit = max(answer.end - now(), 0.0)
@@ -199,6 +204,7 @@ def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float)
             time_limit=None if limit == math.inf else limit,
             memory_limit=answer.memory,
             verbose=verbose,
+            raise_on_failure=raise_on_failure,
         )
     timings = found.timings | {"solve": perf_counter() - start}
     return replace(found, seen=(*found.seen, answer.refused), timings=timings)

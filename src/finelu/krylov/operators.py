@@ -231,13 +231,15 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
         factors.deflated = A.deflated
         return factors
     if hasattr(A, "matvec"):
-        own, product = isinstance(A, BlockProducts), _checked(A.matvec, name, like)
+        own, product = isinstance(A, BlockProducts), checked_product(A.matvec, name, like)
         lengthening = Lengthening(product) if name == "A" and not (own or gpu) else None
         operator = Operator(
             product if lengthening is None else lengthening,
             A,
             name,
-            (lambda: _checked(A.rmatvec, f"{name}^H", like, no_adjoint(name))) if hasattr(A, "rmatvec") else None,
+            (lambda: checked_product(A.rmatvec, f"{name}^H", like, no_adjoint(name)))
+            if hasattr(A, "rmatvec")
+            else None,
             A if own else None,
             A.residual if own else None,
             capturable=type(A) in (StencilMatrix, BlockMatrix) and gpu,
@@ -247,7 +249,7 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     place = location(A)
     if place is None:
         if callable(A):
-            return Operator(_checked(A, name, like), A, name)
+            return Operator(checked_product(A, name, like), A, name)
         raise MatrixError(f"{name} is a {type(A).__name__}; a matrix, a LinearOperator or factors are needed.")
     if on_gpu(place) != gpu:
         raise DeviceError(f"{name} is on {_where(place)} but b is on {_where(like)}; move one of them first.")
@@ -272,11 +274,12 @@ def matrix_operator(A: CSR, name: str = "A", given: Any = None) -> Operator:
     )
 
 
-def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
+def checked_product(function: Apply, name: str, like: Any, missing: str = "", length: int | None = None) -> Apply:
     """A caller's function as a product: each result is checked, and converted to the dtype of its argument.
 
     missing : the text of the error if the function raises NotImplementedError, as the rmatvec of a LinearOperator made
         without one does.
+    length : of the results, None for that of the argument.
     """
     gpu = on_gpu(like)
 
@@ -290,7 +293,7 @@ def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
         if on_gpu(y) != gpu:
             raise DeviceError(f"{name} gave a vector on another device than it was given; move {name} first.")
         y = y if gpu else np.asarray(y)
-        if y.size != x.size or y.ndim > 2:
+        if y.size != (x.size if length is None else length) or y.ndim > 2:
             raise MatrixError(f"{name} gave an array of shape {y.shape} for a vector of length {x.size}.")
         if y.dtype.kind == "c" and x.dtype.kind != "c":
             raise MatrixError(
