@@ -153,6 +153,7 @@ class Costs:
                     known = None if self.by_columns else self.__dict__.get("light")
                     known = known or analysed(recipe, self.A, counted=True, job=self.job)
                     if self.by_columns:
+                        assert known.prepared is not None  # analysed just above
                         columns = columns_of(recipe, known.arranged, known.prepared.matrix)
                         if structurally_singular(columns.tosparse()):
                             continue
