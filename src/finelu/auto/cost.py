@@ -150,10 +150,9 @@ class Costs:
             self.by_columns = recipe.ordering == COLAMD
             try:
                 with limited(self.deadline):
-                    known = None if self.by_columns else self.__dict__.get("light")
+                    known: Any = None if self.by_columns else self.__dict__.get("light")
                     known = known or analysed(recipe, self.A, counted=True, job=self.job)
                     if self.by_columns:
-                        assert known.prepared is not None  # analysed just above
                         columns = columns_of(recipe, known.arranged, known.prepared.matrix)
                         if structurally_singular(columns.tosparse()):
                             continue
