@@ -15,10 +15,11 @@ triangle alone, taken for the matrix, than to those of the whole matrix: "tril(.
 (c) finelu   everything on the GPU.
 (s) same     as (c), with the preconditioner of (b): Crout's form, and equation (11); solves in the rows' own order.
 (l) levels   as (s), with solves level by level.
-(o) order    as (c), with solves level by level; "auto" of (c) takes the rows' own order for large levels.
+(o) order    as (c), with solves level by level; "auto" of (c) takes the rows' own order for large levels of short rows.
+(i) own      as (c), with solves in the rows' own order.
 
 A stage is the time between events around it, in a loop of this file that takes the very steps of `finelu.gmres`; the
-total of (a), (c), (s), (l) and (o) is that of `finelu.gmres` itself, of (b) that of the loop without events.
+total of (a), (c), (s), (l), (o) and (i) is that of `finelu.gmres` itself, of (b) that of the loop without events.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def measure_one(run: Run, name: str, S: sp.csr_matrix, recipe: Any, gpu: bool, v
                 same = replace(recipe, form="crout", low_memory=True, triangular=method)
                 run.records.append(measure_variant(run, name, S, b, variant, same.factor(csp.csr_matrix(S))))
                 release_gpu()
-    for variant, method in (("o", "level_packed"), ("c", "auto")):
+    for variant, method in (("o", "level_packed"), ("i", "sync_free"), ("c", "auto")):
         if variant in variants:
             with run.attempt(name, VARIANTS[variant]):
                 F = replace(recipe, triangular=method).factor(csp.csr_matrix(S))
