@@ -74,11 +74,12 @@ from finelu.recent import RECENT
 
 LEAST_ROWS = 500  # of a system that is measured
 QUICK = ("trilinos_smooVec", "trilinos_nsjac_1", "mipt_two_wells_saddle_darcy", "ibmpg1_spd", "memplus")
-ROUNDS = 5  # after the first one
+ROUNDS = 9  # after the first one
 LATE, LEAST_LIMIT = 4.0, 0.5  # times the least time so far, and seconds, after which a solver is stopped
-NEAR, CHEAP = 3.0, 0.2  # times the least time so far, and seconds, up to which a solver runs again
+NEAR, CHEAP = 3.0, 0.1  # times the least time so far, and seconds, up to which a solver runs again after its first run
+CLOSE = 1.5  # times the least time so far, up to which it does after its second
 FIRST_ROUND = 0.6  # part of the seconds for a system that the first round may take
-PAUSE = 0.25  # s after a call of pypardiso: idle threads of MKL spin for some 0.2 s
+STILL, GLANCE, PATIENCE = 0.1, 0.01, 0.5  # of a core; s of a look at it; s at most, until threads of the last run rest
 GRACE, GRACE_ON_GPU = 1.0, 10.0  # s over its limit in which a solver may notice that itself, or compile kernels
 WARM_UP_ON_GPU = ("poisson5:120,120", "convection_diffusion:160,160", "helmholtz:160,k=9,absorbing=False")
 
@@ -201,6 +202,17 @@ def first_rung(facts: Mapping[str, Any]) -> str:
 # One run --------------------------------------------------------------------------------------------------------------
 
 
+def rest() -> None:
+    """Wait until idle threads of libraries sleep: those of MKL spin for 0.2 s, and others for less, on the cores of the
+    run that comes next."""
+    end = time.perf_counter() + PATIENCE
+    while time.perf_counter() < end:
+        spent = time.process_time()
+        time.sleep(GLANCE)
+        if time.process_time() - spent < STILL * GLANCE:
+            break
+
+
 def once(name: str, S: sp.csr_matrix, limit: float, extra: Any = None, *, gpu: bool = False) -> dict[str, Any]:
     """One run of a solver: as `solve.once`, and not solved either if x does not pass finelu's test by rows.
 
@@ -219,6 +231,7 @@ def once(name: str, S: sp.csr_matrix, limit: float, extra: Any = None, *, gpu: b
 
     for _ in range(2 if gpu else 1):
         RECENT._kept.clear()
+        rest()
         result = solve.once(kept, S, b, limit)
         if not result.get("compiling"):
             break
@@ -264,7 +277,8 @@ def serve(pipe: Any, threads: int, without: Sequence[str] = (), gpu: bool = Fals
 def rounds(worker: Worker, path: Path, names: Sequence[str], limit: float, seconds: float) -> dict[str, list[Any]]:
     """The results of all runs of each solver, the first round included. A solver that fails does not run again.
 
-    names : the first of them is never stopped before `limit`.
+    names : the first of them is never stopped before `limit`, and runs in each round. Of the others those that are far
+        from the best run once or twice, so that the seconds are spent on a comparison of the best.
     seconds : for all rounds; solvers that are not called within FIRST_ROUND of them have no result.
     """
     budget, best, order = Budget(seconds), math.inf, list(names)
@@ -281,10 +295,8 @@ def rounds(worker: Worker, path: Path, names: Sequence[str], limit: float, secon
                 best = min(best, result["seconds"])
             elif name.startswith(COMPLETE) and "time" in result["status"]:
                 worker.stop()  # the call of a library, which was abandoned, goes on
-            if name.startswith("pypardiso"):
-                time.sleep(PAUSE)
-        near = max(NEAR * best, CHEAP if turn == 0 else 0.0)
-        order = [name for name in order if name in results and solved_within(results[name], near)]
+        near = max(NEAR * best, CHEAP) if turn == 0 else CLOSE * best
+        order = [n for n in order if n in results and solved_within(results[n], math.inf if n == names[0] else near)]
         shuffled.shuffle(order)
     return results
 

@@ -2,6 +2,8 @@
 
 import math
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,13 +135,13 @@ class Scripted:
         self.stops += 1
 
 
-def test_only_solvers_near_the_best_run_again():
-    worker = Scripted({"ours": 2.0, "best": 1.0, "far": 4.0, "fails": "singular"})
+def test_only_the_first_solver_and_those_near_the_best_run_again():
+    worker = Scripted({"ours": 2.0, "best": 1.0, "near": 2.5, "far": 4.0, "fails": "singular"})
     results = regret.rounds(worker, "path", list(worker.outcomes), 10.0, math.inf)
     runs = {name: len(found) for name, found in results.items()}
-    assert runs == {"ours": 1 + regret.ROUNDS, "best": 1 + regret.ROUNDS, "far": 1, "fails": 1}
+    assert runs == {"ours": 1 + regret.ROUNDS, "best": 1 + regret.ROUNDS, "near": 2, "far": 1, "fails": 1}
     assert worker.stops == 0
-    rounds = [tuple(name for name, _ in worker.asked[4 + 2 * k : 6 + 2 * k]) for k in range(regret.ROUNDS)]
+    rounds = [tuple(name for name, _ in worker.asked[8 + 2 * k : 10 + 2 * k]) for k in range(regret.ROUNDS - 1)]
     assert {frozenset(r) for r in rounds} == {frozenset({"ours", "best"})} and len(set(rounds)) == 2
 
 
@@ -166,6 +168,15 @@ def test_processor_time_is_the_least_of_the_warm_runs():
     record = regret.record_of("A", "SparseLU()", runs, 2)
     assert cpu_ms(record) == 1000.0 and record.detail["cpu"] == [3.0, 1.0]
     assert cpu_ms(regret.record_of("A", "splu", [{"status": "time", "seconds": 2.0}], 2)) == 2000.0
+
+
+def test_a_run_begins_once_the_threads_of_the_last_one_rest():
+    ends = time.perf_counter() + 0.1
+    spinning = threading.Thread(target=lambda: [None for _ in iter(lambda: time.perf_counter() < ends, False)])
+    spinning.start()
+    regret.rest()
+    assert time.perf_counter() >= ends
+    spinning.join()
 
 
 def test_busy_processes_run_during_the_block_only():

@@ -15,7 +15,7 @@ from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
 from finelu.factors import Factors
 from finelu.kernels.operands import CSR
-from finelu.matrix import as_csr
+from finelu.matrix import checked_csr
 from finelu.validation import PRECISIONS, choice, number, shown
 
 LONGEST = 300  # characters of a parameter
@@ -183,8 +183,10 @@ def checked(recipe: Any, A: Any, *, diagonal: bool | None = None) -> CSR:
     diagonal : whether all its entries must be stored; None: by the recipe's facts.
     """
     deadline.check()
-    A = as_csr(A, diagonal=recipe.full_diagonal if diagonal is None else diagonal)
-    return A if recipe.precision is None else as_csr(A, diagonal=False, dtype=in_precision(recipe.precision, A.dtype))
+    A = checked_csr(A, diagonal=recipe.full_diagonal if diagonal is None else diagonal)
+    return (
+        A if recipe.precision is None else checked_csr(A, diagonal=False, dtype=in_precision(recipe.precision, A.dtype))
+    )
 
 
 def in_precision(precision: str, dtype: Any) -> np.dtype[Any]:
