@@ -132,8 +132,8 @@ OLDER = {
         "schwarz-cpu-16-core-intel-xeon-2026-11-25",
         "solve-gpu-nvidia-h100-2026-11-25",
     ),
+    "one thread compares A with its transpose in one call since": ("memory-2-core-amd-epyc-2026-11-27",),
     "threads share more of ParILUT since, and rows of a single elimination may wait for each other": (
-        "memory-2-core-amd-epyc-2026-11-27",
         "solve-all-cpu-2026-11-27",
     ),
     "a single elimination by fewer than eight threads is in order since, and MultilevelILU updates in another way": (
@@ -190,9 +190,6 @@ OLDER = {
         "multilevel-setup-16-core-intel-xeon-2026-11-25",
         "multilevel-setup-2-core-amd-epyc-2026-11-26",
         "multilevel-setup-nvidia-h100-2026-11-26",
-    ),
-    "asks another module for the number of a GPU since: what is computed is the same": (
-        "sphere-flow-2-core-amd-epyc-2026-11-27",
     ),
     "more kernels are compiled ahead since, by fewer threads": ("first_call_gpu-nvidia-h100-2026-11-26",),
     "an update waits less since, and its factors are tested in another way": ("cudss-nvidia-h100-2026-11-25",),
