@@ -163,8 +163,6 @@ OLDER = {
     "the first exchange of a grid decides how layers go since, and computes the same": (
         "fgbilu-flow-nvidia-h100-x2-64-2026-11-27",
         "fgbilu-flow-nvidia-h200-x2-2026-11-27",
-        "multiblock-scaling-nvidia-h200-x2-96-2026-11-27",
-        "multiblock-scaling-nvidia-h200-x2-128-2026-11-27",
     ),
     "the first answer of a process without compiled kernels is held to its time and memory since": (
         "solve-2-core-amd-epyc-shared-2026-11-27",
@@ -178,7 +176,6 @@ OLDER = {
         "multiblock-scaling-nvidia-h200-x2-64-2026-11-26",
         "multiblock-scaling-nvidia-h200-x2-64-no-nccl-2026-11-26",
         "multiblock-scaling-nvidia-h200-x2-96-no-nccl-2026-11-26",
-        "multiblock-scaling-nvidia-h200-x2-128-2026-11-26",
         "parilut-cpu-2-core-intel-xeon-2026-11-23",
         "parilut-quality-2-core-intel-xeon-2026-11-23",
         "parilut-steps-cpu-2-core-intel-xeon-2026-11-23",

@@ -484,6 +484,22 @@ def test_the_tables_of_scaling_are_those_of_their_records():
             assert row.groups()[k] == ", ".join(map(str, counts))
 
 
+@pytest.mark.parametrize("record", ["64-2026-11-26", "96-2026-11-27", "128-2026-11-27"])
+def test_the_times_of_grids_of_several_blocks_are_those_of_their_records(record):
+    text, edge = " ".join((DOCS / "scaling.md").read_text().split()), record.partition("-")[0]
+    assert f"`multiblock-scaling-nvidia-h200-x2-{record}`" in text
+    found = read(RESULTS / f"multiblock-scaling-nvidia-h200-x2-{record}{ENDING}")["results"]
+    (one, two), (whole, halves) = found["weak"], found["strong"]
+    cells = []
+    for what, digits in (("correction_ms", 3), ("factor_ms", 2)):
+        times = (f"{line[what]:.{digits if line[what] < 1 else 2}f}" for line in (one, two))
+        cells += [*times, f"{one[what] / two[what]:.2f}"]
+    assert f"| {edge}³ | {' | '.join(cells)} |" in text
+    times = [line["correction_ms"] for line in (whole, halves)]
+    gain = times[0] / times[1] / 2
+    assert re.search(rf"{times[0]:.2f} and {times[1]:.2f} ms for {edge}³[^(]* \((efficiency )?{gain:.2f}\)", text)
+
+
 def rows_of(record, begin=""):
     """The cells of each line of the tables on the page of a record, from the text `begin` on."""
     page = (RESULTS / f"{record}.md").read_text()
