@@ -42,8 +42,11 @@ from finelu.krylov import Method as Method
 from finelu.krylov import bicg as bicg
 from finelu.krylov import bicgstab as bicgstab
 from finelu.krylov import cg as cg
+from finelu.krylov import cgls as cgls
 from finelu.krylov import fgmres as fgmres
 from finelu.krylov import gmres as gmres
+from finelu.krylov import lsmr as lsmr
+from finelu.krylov import lsqr as lsqr
 from finelu.krylov import minres as minres
 from finelu.krylov import richardson as richardson
 from finelu.krylov import sqmr as sqmr
@@ -73,6 +76,7 @@ from finelu.preconditioners import SingularBlock as SingularBlock
 from finelu.preconditioners import SparseLU as SparseLU
 from finelu.preconditioners import Sweeps as Sweeps
 from finelu.preconditioners import rigid_body_modes as rigid_body_modes
+from finelu.result import LeastSquaresSolution as LeastSquaresSolution
 from finelu.result import Solution as Solution
 from finelu.result import Status as Status
 from finelu.threads import get_num_threads as get_num_threads

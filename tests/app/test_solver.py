@@ -879,3 +879,13 @@ def test_the_rest_is_expected_from_the_later_half_where_the_residual_falls_late(
     left, begun = monitor.iterations_left(late[:5], 1e-8)
     assert left > 100 and not begun
     assert monitor.iterations_left([(0, 1.0), (3, 0.0)], 1e-8)[0] <= 0
+
+
+def test_a_failure_is_raised_if_that_is_asked_for():
+    A, b = finelu.gallery.problem("poisson7:8"), np.ones(512)
+    assert finelu.solve(A, b, raise_on_failure=True).converged
+    with pytest.raises(finelu.errors.NotConverged, match="A x = b did not converge to rtol=1e-08") as error:
+        finelu.solve(A, b, maxiter=1, recipe="jacobi", raise_on_failure=True)
+    assert error.value.solution.iterations == 1 and not finelu.solve(A, b, maxiter=1, recipe="jacobi").converged
+    with pytest.raises(finelu.ParameterError, match="raise_on_failure=1; True or False is needed"):
+        finelu.solve(A, b, raise_on_failure=1)

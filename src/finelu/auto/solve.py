@@ -18,11 +18,11 @@ from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.compiling import KernelMissing, compile_seconds, here, now, quietly, waiting
 from finelu.device import namespace, on_gpu, require_gpu, to_host
-from finelu.errors import MatrixError, ParameterError, meant
+from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
-from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
+from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
 from finelu.result import Certificate, Solution, Status
@@ -51,6 +51,7 @@ def solve(
     watch: Callable[[int, float], object] | None = None,
     certify: bool = False,
     verbose: bool = True,
+    raise_on_failure: bool = False,
 ) -> Solution:
     """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), and choose preconditioner and method for it.
 
@@ -78,6 +79,7 @@ def solve(
     certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound on the error of
         x. Cost: about ten more solves with A and A^H.
     verbose : False prints nothing; True prints a line to stderr before kernels are compiled, and one after it.
+    raise_on_failure : True raises NotConverged, whose `solution` is the Solution, unless it converged.
     Returns a Solution with `explain()`. For several columns it has residual_norm, history and status of the worst
     column, and the iterations of all. `converged` is True only if the returned x passes the test. The residual is
     computed anew for this, and in twice the precision if rounding could have made it small. Otherwise x is the best
@@ -103,12 +105,14 @@ def solve(
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     flag("certify", certify)
+    flag("raise_on_failure", raise_on_failure)
     chosen, method = recipe_asked(recipe), method_name(method, "auto")
     options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
     options["criterion"] = criterion_asked(criterion)
     options["callback" if callback_type == "x" else "norm_callback"] = callback
     compiled, size, answer = compile_seconds(), norm, None
-    given, asked = (A, b), list[FirstAnswer]()
+    given = A, b
+    asked: list[FirstAnswer] = []
 
     def first() -> FirstAnswer:
         if not asked:
@@ -120,7 +124,7 @@ def solve(
     before, here.otherwise = here.otherwise, first if default else None
     with nullcontext() if verbose else quietly():
         try:
-            A, home = as_csr(A, diagonal=False), on_gpu(b)
+            A, home = checked_csr(A, diagonal=False), on_gpu(b)
             if device is not None:
                 A, b, x0 = _moved(A, b, x0, device)
             b = check_vector(b, A.n, A.data)
@@ -156,9 +160,11 @@ def solve(
         if answer is not None:
             found, b, compiled = answer.solve(), answer.b, compile_seconds()
             if not found:
-                return _after(answer, device, verbose, start)
+                return _after(answer, device, verbose, start, raise_on_failure)
             columns, home, moved, size = b.reshape(b.shape[0], -1), False, "", euclidean
-        worst, x = (found[0], found[0].x.reshape(b.shape)) if len(found) == 1 else _together(found, columns, size)
+        worst, x = (found[0], found[0].x) if len(found) == 1 else _together(found, columns, size)
+        if x.shape != b.shape:
+            x = x.reshape(b.shape)
         if on_gpu(x) != home:
             x = require_gpu().asarray(x) if home else to_host(x)
     seen = worst.seen
@@ -167,19 +173,23 @@ def solve(
         seen += (f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU",)
     if asked and asked[0].refused:
         seen += (asked[0].refused,)
-    certificates = [s.certificate for s in found if s.certificate is not None]
-    return replace(
-        worst,
-        x=x,
-        certificate=largest_of(certificates) if certificates else None,
-        seen=seen,
-        iterations=sum(s.iterations for s in found),
-        attempts=tuple(a for s in found for a in s.attempts),
-        timings={"solve": perf_counter() - start, "compile": compile_seconds() - compiled},
-    )
+    if len(found) > 1:
+        certificates = [s.certificate for s in found if s.certificate is not None]
+        worst = replace(
+            worst,
+            certificate=largest_of(certificates) if certificates else None,
+            iterations=sum(s.iterations for s in found),
+            attempts=tuple(a for s in found for a in s.attempts),
+        )
+    if x is not worst.x or seen is not worst.seen:
+        worst = replace(worst, x=x, seen=seen)
+    worst.timings.update(solve=perf_counter() - start, compile=compile_seconds() - compiled)
+    if raise_on_failure and not worst.converged:
+        raise NotConverged("A x = b", worst, rtol)
+    return worst
 
 
-def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float) -> Solution:
+def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float, raise_on_failure: bool) -> Solution:
     """The Solution of a call, begun at `start`, that compiles its kernels since the other answer does not pass."""
     A, b = answer.given
     limit = max(answer.end - now(), 0.0)
@@ -194,6 +204,7 @@ def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float)
             time_limit=None if limit == math.inf else limit,
             memory_limit=answer.memory,
             verbose=verbose,
+            raise_on_failure=raise_on_failure,
         )
     timings = found.timings | {"solve": perf_counter() - start}
     return replace(found, seen=(*found.seen, answer.refused), timings=timings)
@@ -206,7 +217,7 @@ def first_try(A: Any) -> dict[str, str]:
     A : anything that `finelu.as_csr` takes; its diagonal may have gaps. Cost: that of
     `finelu.matrix.traits.traits`, sometimes also an ordering.
     """
-    A = as_csr(A, diagonal=False)
+    A = checked_csr(A, diagonal=False)
     known = traits(A)
     if sooner_here_on_host(known):
         A, known = A.on(np), replace(known, gpu=False)

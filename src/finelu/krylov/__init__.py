@@ -1,9 +1,10 @@
 """Krylov methods cg, minres, sqmr, gmres, fgmres, bicg and bicgstab, and the stationary method richardson.
 
-All methods share one set of arguments, whose names are SciPy's, and return the same kind of solution. `METHODS` maps
-the names that `solve` and the command line accept to the classes, which state the facts of each method; `register` adds
-others. Each method is a function of this package, defined in the file of the same name. `finelu.krylov.cg` is the
-function, which hides the module on purpose; `from finelu.krylov.cg import CG` still finds the class.
+The methods lsmr, lsqr and cgls, for least squares, have arguments of their own. All others share one set of arguments,
+whose names are SciPy's, and return the same kind of solution. `METHODS` maps the names that `solve` and the command
+line accept to the classes, which state the facts of each method; `register` adds others. Each method is a function of
+this package, defined in the file of the same name. `finelu.krylov.cg` is the function, which hides the module on
+purpose; `from finelu.krylov.cg import CG` still finds the class.
 
 The arguments are (A, b, x0=None, *, rtol=1e-5, atol=0.0, criterion="auto",
 maxiter=None, M=None, callback=None, watch=None,
@@ -54,8 +55,11 @@ memory that one operation frees serves the next.
 from finelu.krylov.bicg import BiCG, bicg
 from finelu.krylov.bicgstab import BiCGStab, bicgstab
 from finelu.krylov.cg import CG, cg
+from finelu.krylov.cgls import cgls
 from finelu.krylov.fgmres import FGMRES, fgmres
 from finelu.krylov.gmres import GMRES, RESTART, gmres
+from finelu.krylov.lsmr import lsmr
+from finelu.krylov.lsqr import lsqr
 from finelu.krylov.method import METHODS, Method, iterate, method_name, register
 from finelu.krylov.minres import MINRES, minres
 from finelu.krylov.richardson import richardson
@@ -78,9 +82,12 @@ __all__ = [
     "bicg",
     "bicgstab",
     "cg",
+    "cgls",
     "fgmres",
     "gmres",
     "iterate",
+    "lsmr",
+    "lsqr",
     "method_name",
     "minres",
     "register",

@@ -27,7 +27,7 @@ from finelu.matrix.traits import is_hermitian
 from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT, Analysis, analyse, columns_of, require_indices
 from finelu.preconditioners.direct.klu import KLU
 from finelu.preconditioners.direct.library import INDEX, PIVOT, Library, RefinedFactors, is_mirrored
-from finelu.preconditioners.direct.prepared import largest_of_columns, prepared, sizes_of
+from finelu.preconditioners.direct.prepared import largest_of_columns, prepared
 from finelu.preconditioners.direct.superlu import SuperLU, structurally_singular
 from finelu.scaling import require_matching
 
@@ -278,9 +278,9 @@ class SparseLUFactors(RefinedFactors):
         """
         S = self._prepared.matrix
         product, y = kernels_for(S.data).products.subtract_product, trial_vector(S)
-        others, sizes = [], sizes_of(S)
-        if sizes.max(initial=0.0) > UNEVEN * sizes.min(initial=np.inf):
-            largest = largest_of_columns(S, sizes)
+        others, (_, least, most) = [], kernels_for(S.data).inspection.extremes(S.data)
+        if most > UNEVEN * least:
+            largest = largest_of_columns(S)
             largest[largest == 0] = 1
             if largest.max() > UNEVEN * largest.min():
                 others = [y / largest]
