@@ -2,8 +2,6 @@
 
 import math
 import sys
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,13 +168,12 @@ def test_processor_time_is_the_least_of_the_warm_runs():
     assert cpu_ms(regret.record_of("A", "splu", [{"status": "time", "seconds": 2.0}], 2)) == 2000.0
 
 
-def test_a_run_begins_once_the_threads_of_the_last_one_rest():
-    ends = time.perf_counter() + 0.1
-    spinning = threading.Thread(target=lambda: [None for _ in iter(lambda: time.perf_counter() < ends, False)])
-    spinning.start()
+def test_a_run_begins_once_the_threads_of_the_last_one_rest(monkeypatch):
+    looks, spent = [], iter([0.0, 0.01, 0.01, 0.02, 0.02, 0.0201])  # of the processor, before and after each look
+    monkeypatch.setattr(regret.time, "sleep", looks.append)
+    monkeypatch.setattr(regret.time, "process_time", lambda: next(spent))
     regret.rest()
-    assert time.perf_counter() >= ends
-    spinning.join()
+    assert looks == 3 * [regret.GLANCE]
 
 
 def test_busy_processes_run_during_the_block_only():
