@@ -138,32 +138,30 @@ OLDER = {
     ),
     "a single elimination by fewer than eight threads is in order since, and MultilevelILU updates in another way": (
         "parilut-cpu-intel-r-xeon-r-processor-16-cores-2026-11-27",
-        "parilut-papers-amd-epyc-2-cores-2026-11-27",
     ),
     "MultilevelILU updates, orders and tries its factors in other ways since: see multilevel-setup-amd-epyc-2-cores": (
         "robustness-2-core-amd-epyc-2026-11-27",
         "multilevel-setup-2-core-amd-epyc-2026-11-27",
     ),
-    "the elimination of a symmetric matrix with long rows on one thread copies columns since, with the same bits": (
-        "parilut-papers-amd-epyc-2-cores-orders-2026-11-27",
-    ),
     "IC(0) on one thread copies columns where that saves products since, with the same bits": (
         "parilut-columns-amd-epyc-2026-11-27",
-        "parilut-papers-amd-epyc-2-cores-large-2026-11-27",
         "parilut-variants-ani7-2026-11-27",
     ),
     "a triangular solver of a real matrix takes a complex right-hand side since; its kernels are the same": (
         "calls-gpu-nvidia-h200-2026-11-27",
         "spine-gpu-nvidia-h200-2026-11-27",
     ),
+    "parameters are checked when a recipe is made since; what is computed is the same": (
+        "multilevel-setup-amd-epyc-2-cores-2026-11-27",
+        "parilut-gpu-nvidia-h200-2026-11-27",
+        "parilut-papers-nvidia-h100-2026-11-27",
+        "parilut-papers-nvidia-h200-2026-11-27",
+    ),
     "the first exchange of a grid decides how layers go since, and computes the same": (
         "fgbilu-flow-nvidia-h100-x2-64-2026-11-27",
         "fgbilu-flow-nvidia-h200-x2-2026-11-27",
         "multiblock-scaling-nvidia-h200-x2-96-2026-11-27",
         "multiblock-scaling-nvidia-h200-x2-128-2026-11-27",
-    ),
-    "the variants of ILU(0) on a GPU have other names and rules since": (
-        "parilut-papers-nvidia-h100-gmres-2026-11-27",
     ),
     "the first answer of a process without compiled kernels is held to its time and memory since": (
         "solve-2-core-amd-epyc-shared-2026-11-27",

@@ -248,12 +248,13 @@ def same_table(run: Run, variants: str) -> str | None:
             for (v, w), quotient in zip(pairs, quotients, strict=True):
                 gains.setdefault(f"{what} ({v})/({w})", []).append(quotient)
             cells += [*times, *quotients]
-        lines.append((*cells, *(record.detail.get("set-up") for record in found)))
+        lines.append((*cells, *(record.detail.get("set-up") for record in found), found[0].detail.get("entries a row")))
     if not lines:
         return None
     shown = [f"({v})" for v in variants]
     columns = [f"{s} {v}" for s in (PREC, MGSO, "total") for v in (*shown, *(f"({v})/({w})" for v, w in pairs))]
-    header = ("matrix", "first level", f"#It. {'/'.join(shown)}", *columns, *(f"set-up s {v}" for v in shown))
+    header = ("matrix", "first level", f"#It. {'/'.join(shown)}", *columns, *(f"set-up s {v}" for v in shown),
+              "entries a row")  # fmt: skip
     means = "; ".join(f"{what} {mean(found):.2f} (worst {min(found):.2f})" for what, found in gains.items())
     return f"{table(header, lines)}\nGeometric means on {len(lines)} matrices: {means}.\n"
 

@@ -2,6 +2,9 @@
 
 import math
 import sys
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +74,24 @@ def test_only_installed_libraries_have_rungs():
     assert backends == {"", "superlu"}
 
 
+def test_the_rungs_of_a_gpu_are_those_that_stay_there_and_complete_factors_once():
+    on_gpu = replace(traits(as_csr(SPD, diagonal=False)), gpu=True)
+    first, rest = regret.rungs_for(on_gpu, [])
+    assert {"SparseLU()", "IC0() cg", "ParICT() cg", "MultilevelILU() gmres"} <= set(first)
+    assert {"Schwarz() cg", "Jacobi() cg"} <= set(rest)
+    assert not [name for name in first + rest if name.startswith(("ICT", "ILUT")) or "backend" in name]
+    assert set(first + rest) <= set(regret.SOLVERS)
+
+
+def test_a_record_of_a_gpu_is_compared_with_the_cpu_of_its_machine(run):
+    run.machine["gpu"] = "box"
+    results = [{"status": "", "seconds": 3.0}, {"status": "", "seconds": 3.0}]
+    run.records.append(regret.record_of("A", regret.ON_CPU, results, 2))
+    assert run.records[-1].who == "CPU"
+    _, (what, bar, found, holds, *_) = claims(run)
+    assert "CPU" in what and bar == ">= 2, >= 0.9" and found == "0.667 on 1, 0.667 (A)" and holds == "no"
+
+
 def test_features_count_the_fill_and_can_be_recorded():
     facts = regret.features(sp.csr_matrix(SPD))
     assert facts["n"] == 144 and facts["definite"] and facts["diagonal_usable"] and facts["longest_row"] == 5
@@ -114,13 +135,13 @@ class Scripted:
         self.stops += 1
 
 
-def test_only_solvers_near_the_best_run_again():
-    worker = Scripted({"ours": 2.0, "best": 1.0, "far": 4.0, "fails": "singular"})
+def test_only_the_first_solver_and_those_near_the_best_run_again():
+    worker = Scripted({"ours": 2.0, "best": 1.0, "near": 2.5, "far": 4.0, "fails": "singular"})
     results = regret.rounds(worker, "path", list(worker.outcomes), 10.0, math.inf)
     runs = {name: len(found) for name, found in results.items()}
-    assert runs == {"ours": 1 + regret.ROUNDS, "best": 1 + regret.ROUNDS, "far": 1, "fails": 1}
+    assert runs == {"ours": 1 + regret.ROUNDS, "best": 1 + regret.ROUNDS, "near": 2, "far": 1, "fails": 1}
     assert worker.stops == 0
-    rounds = [tuple(name for name, _ in worker.asked[4 + 2 * k : 6 + 2 * k]) for k in range(regret.ROUNDS)]
+    rounds = [tuple(name for name, _ in worker.asked[8 + 2 * k : 10 + 2 * k]) for k in range(regret.ROUNDS - 1)]
     assert {frozenset(r) for r in rounds} == {frozenset({"ours", "best"})} and len(set(rounds)) == 2
 
 
@@ -147,6 +168,15 @@ def test_processor_time_is_the_least_of_the_warm_runs():
     record = regret.record_of("A", "SparseLU()", runs, 2)
     assert cpu_ms(record) == 1000.0 and record.detail["cpu"] == [3.0, 1.0]
     assert cpu_ms(regret.record_of("A", "splu", [{"status": "time", "seconds": 2.0}], 2)) == 2000.0
+
+
+def test_a_run_begins_once_the_threads_of_the_last_one_rest():
+    ends = time.perf_counter() + 0.1
+    spinning = threading.Thread(target=lambda: [None for _ in iter(lambda: time.perf_counter() < ends, False)])
+    spinning.start()
+    regret.rest()
+    assert time.perf_counter() >= ends
+    spinning.join()
 
 
 def test_busy_processes_run_during_the_block_only():
@@ -250,7 +280,7 @@ def test_packages_that_are_left_out_count_as_not_installed_in_the_process_of_the
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from benchmarks.claims import regret; from finelu.preconditioners.direct import feral, klu, pardiso\n"
-        "regret.serve_with = lambda *_: print(klu.nbklu(), feral.feral(), pardiso.mkl())\n"
+        "regret.serve_with = lambda *_, **__: print(klu.nbklu(), feral.feral(), pardiso.mkl())\n"
         "regret.serve(None, 1, ['nbklu', 'feral', 'pypardiso'])"
     )
     assert ended(code) == (0, "None None None\n", "")

@@ -23,7 +23,7 @@ from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.krylov import method_name
 from finelu.krylov.criterion import criterion_asked, diminished, power_for, times_power
 from finelu.krylov.operators import as_operator
-from finelu.matrix import CSR, as_csr, check_vector, norm
+from finelu.matrix import CSR, check_vector, checked_csr, norm
 from finelu.matrix.traits import traits
 from finelu.matrix.vectors import as_dtype
 from finelu.ordering import OrderingJob
@@ -122,7 +122,7 @@ class Sequence:
         A = self._A if same else A
         if A is None or b is None:
             raise ParameterError("Sequence.step(A, b): a matrix, here or when the Sequence was made, and b are needed.")
-        A = as_csr(A, diagonal=False)
+        A = checked_csr(A, diagonal=False)
         b = check_vector(b, A.n, A.data)
         if b.ndim == 2 and b.shape[1] != 1:
             raise MatrixError(f"b has {b.shape[1]} columns; a step solves for one: call it for each.")

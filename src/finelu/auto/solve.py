@@ -22,7 +22,7 @@ from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
-from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
+from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
 from finelu.result import Certificate, Solution, Status
@@ -111,7 +111,8 @@ def solve(
     options["criterion"] = criterion_asked(criterion)
     options["callback" if callback_type == "x" else "norm_callback"] = callback
     compiled, size, answer = compile_seconds(), norm, None
-    given, asked = (A, b), list[FirstAnswer]()
+    given = A, b
+    asked: list[FirstAnswer] = []
 
     def first() -> FirstAnswer:
         if not asked:
@@ -123,7 +124,7 @@ def solve(
     before, here.otherwise = here.otherwise, first if default else None
     with nullcontext() if verbose else quietly():
         try:
-            A, home = as_csr(A, diagonal=False), on_gpu(b)
+            A, home = checked_csr(A, diagonal=False), on_gpu(b)
             if device is not None:
                 A, b, x0 = _moved(A, b, x0, device)
             b = check_vector(b, A.n, A.data)
@@ -161,7 +162,9 @@ def solve(
             if not found:
                 return _after(answer, device, verbose, start, raise_on_failure)
             columns, home, moved, size = b.reshape(b.shape[0], -1), False, "", euclidean
-        worst, x = (found[0], found[0].x.reshape(b.shape)) if len(found) == 1 else _together(found, columns, size)
+        worst, x = (found[0], found[0].x) if len(found) == 1 else _together(found, columns, size)
+        if x.shape != b.shape:
+            x = x.reshape(b.shape)
         if on_gpu(x) != home:
             x = require_gpu().asarray(x) if home else to_host(x)
     seen = worst.seen
@@ -170,19 +173,20 @@ def solve(
         seen += (f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU",)
     if asked and asked[0].refused:
         seen += (asked[0].refused,)
-    certificates = [s.certificate for s in found if s.certificate is not None]
-    solution = replace(
-        worst,
-        x=x,
-        certificate=largest_of(certificates) if certificates else None,
-        seen=seen,
-        iterations=sum(s.iterations for s in found),
-        attempts=tuple(a for s in found for a in s.attempts),
-        timings={"solve": perf_counter() - start, "compile": compile_seconds() - compiled},
-    )
-    if raise_on_failure and not solution.converged:
-        raise NotConverged("A x = b", solution, rtol)
-    return solution
+    if len(found) > 1:
+        certificates = [s.certificate for s in found if s.certificate is not None]
+        worst = replace(
+            worst,
+            certificate=largest_of(certificates) if certificates else None,
+            iterations=sum(s.iterations for s in found),
+            attempts=tuple(a for s in found for a in s.attempts),
+        )
+    if x is not worst.x or seen is not worst.seen:
+        worst = replace(worst, x=x, seen=seen)
+    worst.timings.update(solve=perf_counter() - start, compile=compile_seconds() - compiled)
+    if raise_on_failure and not worst.converged:
+        raise NotConverged("A x = b", worst, rtol)
+    return worst
 
 
 def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float, raise_on_failure: bool) -> Solution:
@@ -213,7 +217,7 @@ def first_try(A: Any) -> dict[str, str]:
     A : anything that `finelu.as_csr` takes; its diagonal may have gaps. Cost: that of
     `finelu.matrix.traits.traits`, sometimes also an ordering.
     """
-    A = as_csr(A, diagonal=False)
+    A = checked_csr(A, diagonal=False)
     known = traits(A)
     if sooner_here_on_host(known):
         A, known = A.on(np), replace(known, gpu=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,7 +16,7 @@ from finelu.errors import DeviceError, MatrixError, ParameterError, meant
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.matrix import DTYPES, as_csr
+from finelu.matrix import DTYPES, checked_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.stencil import StencilMatrix
@@ -207,7 +208,7 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
 
     A : (n, n): finelu's CSR, scipy.sparse or cupyx.scipy.sparse in any format, a dense array, anything with `matvec`
         (StencilMatrix, BlockMatrix, Factors, SciPy's and CuPy's LinearOperator), or a function of one vector; None is
-        the identity.
+        the identity. M may also be SciPy's SuperLU, or another object with `solve`, or a hierarchy of PyAMG.
     Sparse and dense matrices are checked for NaN and Inf, sorted and converted once, in a copy if needed.
     `H` of the result is the conjugate transpose of a matrix, or applies `rmatvec`; a function of a vector has no `H`.
     Raises MatrixError for a wrong shape or values, DeviceError if A and `like` are on different devices.
@@ -217,9 +218,9 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     n = like.size
     if isinstance(A, str | type | Recipe):
         _refuse_recipe(A, name)
+    if name == "M" and not hasattr(A, "matvec"):
+        A = _solver_of(A)
     shape = getattr(A, "shape", (n, n) if callable(A) else np.shape(A))
-    if name == "M" and not callable(A) and not hasattr(A, "matvec") and (instead := _instead(A)):
-        raise MatrixError(f"M is a {type(A).__name__}, which is neither a matrix nor a LinearOperator; {instead}.")
     if tuple(shape) != (n, n):
         raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")
     gpu = on_gpu(like)
@@ -305,13 +306,16 @@ def checked_product(function: Apply, name: str, like: Any, missing: str = "", le
     return product
 
 
-def _instead(M: Any) -> str:
-    """The argument to pass instead of an object that has a preconditioner but is not one itself; "" if unknown."""
+def _solver_of(M: Any) -> Any:
+    """What applies the preconditioner that M has: SciPy's SuperLU and other factors solve, a hierarchy of PyAMG does a
+    cycle; else M itself."""
     if callable(getattr(M, "aspreconditioner", None)):
-        return "for a solver ml of PyAMG pass M=ml.aspreconditioner()"
-    if callable(getattr(M, "solve", None)):
-        return "for factors lu of another library pass M=lu.solve"
-    return ""
+        return M.aspreconditioner()
+    if callable(M) or not callable(getattr(M, "solve", None)):
+        return M
+    if not hasattr(M, "perm_c"):  # SuperLU has it, and solves with the adjoint, too
+        return M.solve
+    return SimpleNamespace(shape=M.shape, matvec=M.solve, rmatvec=lambda r: M.solve(r, "H"))
 
 
 def _refuse_recipe(A: Any, name: str) -> NoReturn:
@@ -348,7 +352,7 @@ def _dense(A: Any, name: str, like: Any, dtype: Any) -> Any:
 
 def _sparse(A: Any, name: str, dtype: Any) -> CSR:
     try:
-        return as_csr(A, diagonal=False, dtype=dtype)
+        return checked_csr(A, diagonal=False, dtype=dtype)
     except MatrixError as error:
         if name == "A":
             raise
