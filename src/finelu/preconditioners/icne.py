@@ -27,7 +27,16 @@ from finelu.matrix.rectangular import as_rows
 from finelu.matrix.traits import dense_row
 from finelu.ordering import amd
 from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.threshold import FIRST, LARGEST, Attempt, Threshold, ThresholdReport, Trial, row_norms
+from finelu.preconditioners.threshold import (
+    FIRST,
+    LARGEST,
+    Attempt,
+    Threshold,
+    ThresholdReport,
+    Trial,
+    check_threshold,
+    row_norms,
+)
 from finelu.validation import choice, number
 
 ORDERINGS = ("degree", "amd", None)
@@ -76,22 +85,24 @@ class ICNE(Recipe):
         """No wanted number of entries, which `Threshold` asks for."""
         return None
 
+    def check(self) -> None:
+        check_threshold(self)
+        number("damp", self.damp, of=self)
+        number("shift", self.shift or 0.0, of=self)
+        choice("ordering", self.ordering, ORDERINGS, of=self)
+
     def factor(self, A: Any) -> NormalFactors:
         """Factor A (m, n), m and n of any size, anything that `finelu.lsmr` takes but an operator. A is not written.
 
-        Raises MatrixError for an A that `lsmr` refuses; ParameterError for meaningless parameters.
+        Raises MatrixError for an A that `lsmr` refuses.
         """
-        for name in ("drop_tol", "damp") if self.shift is None else ("drop_tol", "damp", "shift"):
-            number(name, getattr(self, name), of=self)
-        number("fill", self.fill, open_low=True, infinite=True, of=self)
-        choice("ordering", self.ordering, ORDERINGS, of=self)
         given = as_rows(A)
         S = to_host(given)
         most = math.inf if math.isinf(self.fill) else self.fill * S.nnz + S.shape[1]
         normal = normal_equations(S, self.damp, most)
         order = _order(normal.matrix, self.ordering)
         C = as_csr(normal.matrix.tosparse()[order][:, order])
-        scale = normal.scale[order]
+        order, scale = order.astype(C.indices.dtype), normal.scale[order]
         if on_gpu(given.data):
             xp = namespace(given.data)
             C, order, scale = C.on(xp), xp.asarray(order), xp.asarray(scale)
