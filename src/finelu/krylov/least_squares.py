@@ -128,9 +128,8 @@ class LeastSquares:
             rows = rows_of(S)
             product = self.kernels.products.Product(rows)
             made.append(Product(partial(_into_new, product, S.shape[0], self.dtype), rows))
-        squares = self.xp.zeros(self.n + 1, np.float64)
-        self.xp.cumsum(self.xp.bincount(A.indices, abs(A.data).astype(np.float64) ** 2, self.n), out=squares[1:])
-        self.longest = math.hypot(math.sqrt(float((squares[1:] - squares[:-1]).max())), self.damp)
+        squares = self.xp.bincount(A.indices, abs(A.data).astype(np.float64) ** 2, self.n)
+        self.longest = math.hypot(math.sqrt(float(squares.max())), self.damp)
         return made[0], made[1]
 
     def _by_products(self, A: Any, like: Any) -> tuple[Product, Product]:
