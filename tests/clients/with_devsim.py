@@ -1,5 +1,6 @@
 """DEVSIM: diodes in one and two dimensions, by its UMFPACK and by finelu, through the same callback."""
 
+# ruff: noqa: E402  (DEVSIM reads where its BLAS is when it is imported)
 from __future__ import annotations
 
 import sys
