@@ -70,8 +70,9 @@ def _is_worth(solver: Any) -> bool:
 def _given_back(solver: Any, analysis: _Analysis, kind: tuple[Any, ...]) -> None:
     """Keep factors that are used no more for the next matrix with their pattern, if these can be of use; the analysis
     was held until now. They belong to the entry of RECENT alone, which counts them, and so are freed if it is not made.
+    The garbage collector calls the finalizer of an analysis that lies in the same cycle of references before this.
     """
-    if not _is_worth(solver):
+    if analysis.solver.symbolic is None or not _is_worth(solver):
         _free(solver)
         return
     size = SYMBOLIC * solver.n + ENTRY * _entries(solver)
