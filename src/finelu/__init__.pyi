@@ -19,6 +19,7 @@ from finelu import scaling as scaling
 from finelu import selection as selection
 from finelu import threads as threads
 from finelu import triangular as triangular
+from finelu.auto.lstsq import lstsq as lstsq
 from finelu.auto.sequence import Sequence as Sequence
 from finelu.auto.solve import solve as solve
 from finelu.errors import DeviceError as DeviceError
@@ -57,6 +58,7 @@ from finelu.matrix.interfaces import MultiblockGrid as MultiblockGrid
 from finelu.matrix.multiblock import MultiblockMatrix as MultiblockMatrix
 from finelu.matrix.stencil import StencilMatrix as StencilMatrix
 from finelu.preconditioners import IC0 as IC0
+from finelu.preconditioners import ICNE as ICNE
 from finelu.preconditioners import ICT as ICT
 from finelu.preconditioners import ILU0 as ILU0
 from finelu.preconditioners import ILUK as ILUK

@@ -164,6 +164,8 @@ class Solution(NoArray):
     row_residual : the second measure of `criterion`: ||D (b - A x)|| / ||D b||, where D has the reciprocals of the row
         sums of |A|, if rows of A differ much in size; with "backward" the componentwise backward error; else None.
     certificate : of `finelu.solve(..., certify=True)`.
+    outside : with `nullspace`, the norm of the part of b that no x reaches, and of which residual_norm and history are
+        without; None if it is not known.
     cycle : the iterations that `info` counts as one: those of a cycle if maxiter counted cycles.
     bool(solution) is `converged`. As a pair, (x, info), it has the length 2, solution[0] and solution[1]. It is not an
     array, and an error says so if it is used as one; x is.
@@ -183,6 +185,7 @@ class Solution(NoArray):
     row_residual: float | None = None
     certificate: Certificate | None = None
     cycle: int = 1
+    outside: float | None = None
 
     @property
     def converged(self) -> bool:

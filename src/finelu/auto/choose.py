@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from finelu.auto.rates import RATES
+from finelu.errors import ParameterError
 from finelu.krylov.method import METHODS, NEEDS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits, asymmetry_of
@@ -269,7 +270,9 @@ def unfit(method: str, A: CSR, kind: str) -> str:
 
 def recipe_asked(recipe: Any) -> Any:
     """The recipe, None for no preconditioner, or "auto", from a recipe, its class, or a name of either."""
-    if recipe is None or isinstance(recipe, Recipe) or (isinstance(recipe, str) and recipe == "auto"):
+    if recipe is None or (isinstance(recipe, str) and recipe == "auto"):
         return recipe
     found = recipe_of(recipe, "auto", "none")
+    if isinstance(found, Recipe) and found.normal:
+        raise ParameterError(f"recipe is {found!r}, for least squares: finelu.lsmr(A, b, M={found!r}.factor(A)).")
     return None if found == "none" else found

@@ -22,6 +22,8 @@ from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
+from finelu.krylov.nullspace import NullSpace
+from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
@@ -52,6 +54,7 @@ def solve(
     certify: bool = False,
     verbose: bool = True,
     raise_on_failure: bool = False,
+    nullspace: Any = None,
 ) -> Solution:
     """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), and choose preconditioner and method for it.
 
@@ -79,6 +82,10 @@ def solve(
     certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound on the error of
         x. Cost: about ten more solves with A and A^H.
     verbose : False prints nothing; True prints a line to stderr before kernels are compiled, and one after it.
+    nullspace : for a singular A: vectors v with A v = 0, (n,) or (n, k), such as F.null_space of MultilevelILU, or
+        "constant" for the vector of ones. x is the solution without a part along them. If also A^H v = 0, as for
+        A = A^H, the part of b along them is taken off, and x is the least-squares solution. `outside` of the Solution
+        is the norm of that part, and `residual_norm` is of the rest.
     raise_on_failure : True raises NotConverged, whose `solution` is the Solution, unless it converged.
     Returns a Solution with `explain()`. For several columns it has residual_norm, history and status of the worst
     column, and the iterations of all. `converged` is True only if the returned x passes the test. The residual is
@@ -121,6 +128,7 @@ def solve(
 
     default = (chosen, method, most) == ("auto", "auto", math.inf) and device != "cuda" and not certify
     default = default and x0 is None and callback is None and watch is None and not here.waits
+    default = default and nullspace is None
     before, here.otherwise = here.otherwise, first if default else None
     with nullcontext() if verbose else quietly():
         try:
@@ -139,18 +147,23 @@ def solve(
                 (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
             columns = b.reshape(A.n, -1) if b.size else b
+            space = None if nullspace is None else _null_space(nullspace, A, b, known)
             found = []
             for c in range(columns.shape[-1]):
                 guess = None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
-                solution = ladder.solve(columns[:, c], guess, atol)
+                rhs = columns[:, c] if space is None else space.in_range(columns[:, c])
+                solution = ladder.solve(rhs, guess, atol)
                 if may_need_double(solution, b):
                     A, b = precise(A, b, 0.0)
-                    columns = b.reshape(A.n, -1)
+                    columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)
                     ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
-                    solution = after(solution, ladder.solve(columns[:, c], as_dtype(solution.x, b.dtype), atol))
+                    solution = after(solution, ladder.solve(rhs, as_dtype(solution.x, b.dtype), atol))
                     ladder.most = most
+                if space is not None:
+                    product = as_operator(A, "A", rhs, rhs.dtype)
+                    solution = space.completed(solution, product, rhs, columns[:, c], rtol, atol)
                 if certify:
-                    solution = replace(solution, certificate=ladder.certificate(columns[:, c], solution.x))
+                    solution = replace(solution, certificate=ladder.certificate(rhs, solution.x))
                 found.append(solution)
             found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
         except KernelMissing as missing:
@@ -208,6 +221,14 @@ def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float,
         )
     timings = found.timings | {"solve": perf_counter() - start}
     return replace(found, seen=(*found.seen, answer.refused), timings=timings)
+
+
+def _null_space(given: Any, A: CSR, b: Any, known: MatrixTraits) -> NullSpace | None:
+    """The null vectors on the device where the system is solved."""
+    like = b.reshape(A.n, -1)[:, 0] if b.size else namespace(A.data).empty(A.n, b.dtype)
+    if not isinstance(given, str):
+        given = namespace(like).asarray(to_host(given) if not known.gpu else given)
+    return NullSpace.of(given, as_operator(A, "A", like, like.dtype), like)
 
 
 @ignore_fp_errors

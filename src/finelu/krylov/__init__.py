@@ -8,7 +8,7 @@ purpose; `from finelu.krylov.cg import CG` still finds the class.
 
 The arguments are (A, b, x0=None, *, rtol=1e-5, atol=0.0, criterion="auto",
 maxiter=None, M=None, callback=None, watch=None,
-relative_to="b", raise_on_failure=False):
+relative_to="b", raise_on_failure=False, nullspace=None):
 
 A : (n, n), scipy.sparse or cupyx.scipy.sparse in any format, a dense array, finelu's CSR, or a LinearOperator.
 b : (n,) or (n, 1), on the device of A; x is (n,) in both cases, as SciPy's and CuPy's is. b is never written.
@@ -17,6 +17,11 @@ rtol, atol : converged means ||b - A x||_2 <= max(rtol ||b||_2, atol), for the t
     Inf.
 relative_to : "b": the above; "initial": ||b - A x||_2 <= max(rtol ||b - A x0||_2, atol).
 raise_on_failure : True raises NotConverged, whose `solution` is the Solution, unless it converged.
+nullspace : for a singular A: vectors v with A v = 0, (n,) or (n, k), or "constant" for the vector of ones. x is the
+    solution without a part along them. The products with M are kept orthogonal to them, too. If also A^H v = 0, as for
+    A = A^H, the part of b along them, which no x reaches, is taken off before anything else: x is the least-squares
+    solution, and residual_norm, history and rtol are of the rest of b. `outside` of the Solution is the norm of that
+    part. For other A, b has to be in its range. ParameterError if ||A v|| is more than sqrt(eps) of || |A| |v| ||.
 criterion : the convergence test, one of three:
     "residual": the test of rtol and atol alone.
     "auto": also ||D (b - A x)|| <= rtol ||D b||, if the sums of |A| over its rows differ by more than 1e4, as by

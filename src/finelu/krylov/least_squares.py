@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -109,8 +110,7 @@ class LeastSquares:
         self.x0 = None if self.x0 is None else as_dtype(self.x0, self.dtype)
         self.xp, self.kernels = namespace(self.b), kernels_for(self.b)
         like = self.xp.empty(self.n, self.dtype)
-        self.M = as_operator(M, "M", like, self.dtype)
-        self.preconditioned = M is not None
+        self.precondition(M)
         self.longest = self.damp  # a lower bound of the 2-norm of [A; damp I]
         if operator:
             self.A, self.H = self._by_products(A, like)
@@ -128,9 +128,8 @@ class LeastSquares:
             rows = rows_of(S)
             product = self.kernels.products.Product(rows)
             made.append(Product(partial(_into_new, product, S.shape[0], self.dtype), rows))
-        squares = self.xp.zeros(self.n + 1, np.float64)
-        self.xp.cumsum(self.xp.bincount(A.indices, abs(A.data).astype(np.float64) ** 2, self.n), out=squares[1:])
-        self.longest = math.hypot(math.sqrt(float((squares[1:] - squares[:-1]).max())), self.damp)
+        squares = self.xp.bincount(A.indices, abs(A.data).astype(np.float64) ** 2, self.n)
+        self.longest = math.hypot(math.sqrt(float(squares.max())), self.damp)
         return made[0], made[1]
 
     def _by_products(self, A: Any, like: Any) -> tuple[Product, Product]:
@@ -147,6 +146,17 @@ class LeastSquares:
         if size > 0 and math.isfinite(length := norm(y) / size):
             self.longest = max(self.longest, math.hypot(length, self.damp))
         return y
+
+    def precondition(self, M: Any) -> None:
+        """Take another M."""
+        self.M = as_operator(M, "M", self.xp.empty(self.n, self.dtype), self.dtype)
+        self.preconditioned = M is not None
+
+    def with_right_hand_side(self, b: Any) -> LeastSquares:
+        """The same problem with another b (m,) of the working dtype, and x0 = 0."""
+        other = copy(self)
+        other.b, other.x0 = b, None
+        return other
 
     # products with [A; damp I]
 

@@ -68,6 +68,11 @@ def _by_rows(A: Any) -> Any:
         dense = native(np.asarray(A))
     except Exception as error:
         raise MatrixError(f"A is a {type(A).__name__}, which cannot be read as a matrix ({error}).") from error
+    if hasattr(A, "matvec"):
+        raise MatrixError(
+            f"A is a {type(A).__name__}, whose entries are not known; give A as a sparse matrix. finelu.lsmr(A, b), "
+            "lsqr and cgls need only products."
+        )
     if dense.ndim != 2 or dense.dtype.kind not in "biufc":
         raise MatrixError(
             f"A is a {type(A).__name__} of shape {dense.shape} and dtype {dense.dtype}; a sparse matrix or a "

@@ -85,6 +85,7 @@ class Recipe(Parameters):
     keeps_hermitian : M = M^H if A = A^H; the value of keeps_symmetry, if not given.
     keeps_definite : M is Hermitian positive definite if A is, so that cg and minres can take it.
     full_diagonal : needs a stored entry for every row of A's diagonal.
+    normal : M is about A^H A, for least squares, and A has any shape; such a recipe is not for A x = b.
     matrices : the kinds of matrix with an algorithm of their own; "CSR" stands for all that `finelu.as_csr` takes.
     factored_on, applied_on : "device of A" or "CPU".
     """
@@ -95,6 +96,7 @@ class Recipe(Parameters):
     keeps_hermitian: ClassVar[bool] = False
     keeps_definite: ClassVar[bool] = False
     full_diagonal: ClassVar[bool] = True
+    normal: ClassVar[bool] = False
     matrices: ClassVar[tuple[str, ...]] = ("CSR",)
     factored_on: ClassVar[str] = ON_DEVICE
     applied_on: ClassVar[str] = ON_DEVICE
