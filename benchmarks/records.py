@@ -133,9 +133,6 @@ OLDER = {
         "solve-gpu-nvidia-h100-2026-11-25",
     ),
     "one thread compares A with its transpose in one call since": ("memory-2-core-amd-epyc-2026-11-27",),
-    "threads share more of ParILUT since, and rows of a single elimination may wait for each other": (
-        "solve-all-cpu-2026-11-27",
-    ),
     "a single elimination by fewer than eight threads is in order since, and MultilevelILU updates in another way": (
         "parilut-cpu-intel-r-xeon-r-processor-16-cores-2026-11-27",
     ),
@@ -177,7 +174,6 @@ OLDER = {
         "multiblock-scaling-nvidia-h200-x2-64-no-nccl-2026-11-26",
         "multiblock-scaling-nvidia-h200-x2-96-no-nccl-2026-11-26",
         "parilut-cpu-2-core-intel-xeon-2026-11-23",
-        "parilut-quality-2-core-intel-xeon-2026-11-23",
         "parilut-steps-cpu-2-core-intel-xeon-2026-11-23",
         "parilut-steps-gpu-nvidia-h200-2026-11-23",
         "schwarz-gpu-nvidia-h200-2026-11-23",
