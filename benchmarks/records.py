@@ -179,7 +179,6 @@ OLDER = {
         "schwarz-gpu-nvidia-h200-2026-11-23",
     ),
     "kernels share loops and steps since; the matching and the factors of the last level are others": (
-        "ilupack-2-core-amd-epyc-2026-11-25",
         "multilevel-setup-16-core-intel-xeon-2026-11-25",
         "multilevel-setup-2-core-amd-epyc-2026-11-26",
         "multilevel-setup-nvidia-h100-2026-11-26",
