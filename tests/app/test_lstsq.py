@@ -59,6 +59,14 @@ def test_large_problems_have_incomplete_factors():
         assert found.converged and found.recipe == "ICNE()"
 
 
+def test_of_long_rows_the_columns_are_only_scaled():
+    A = sp.csr_matrix(sp.random(3000, 1100, density=0.06, random_state=0) @ sp.diags(np.logspace(0, 3, 1100)))
+    for S in (A, A.T.tocsr()):
+        found = fl.lstsq(S, values(S.shape[0], float))
+        assert found.converged and "columns are only scaled" in found.explain() and "ICNE" not in found.recipe
+    assert found.iterations < fl.lsmr(S, values(S.shape[0], float), atol=1e-8, btol=1e-8, conlim=0).iterations
+
+
 @pytest.mark.parametrize("shape", [(60, 20), (20, 60)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128], ids=lambda d: d.__name__)
 def test_damp_and_other_precisions(shape, dtype):

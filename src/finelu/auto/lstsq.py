@@ -11,17 +11,20 @@ import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.null_space import RANGE
+from finelu.device import namespace, sparse_module, to_host
 from finelu.errors import FineluError, NotConverged, counted
 from finelu.krylov.cg import cg
 from finelu.krylov.least_squares import LeastSquares, Limits, solved
 from finelu.krylov.lsmr import steps
 from finelu.matrix import norm
 from finelu.matrix.rectangular import as_rows
+from finelu.matrix.traits import dense_row
 from finelu.preconditioners import ICNE
 from finelu.result import LeastSquaresSolution
 from finelu.validation import count, flag, number
 
 SMALL = 1000  # unknowns up to which the factors are complete, if they are not ten times as large as A
+LONG_ROWS = 40.0  # entries of a row, in the mean over the entries, beyond which A^H A is not factored
 MOST = 8  # null vectors that are looked for
 SUSPECT = 1e-4  # ||A v|| / (||A|| ||v||), up to which v is refined, as it may lead to a null vector
 GAIN = 0.1  # of its ||A v||, that the next v has at most if there is a null vector
@@ -49,7 +52,8 @@ def lstsq(
         what was found. False spares that: x is one of the solutions.
     raise_on_failure : True raises NotConverged unless it converged.
     How it is solved:
-        m >= n, or damp: `lsmr` with factors of the normal equations, `finelu.ICNE`; complete ones up to 1000 unknowns.
+        m >= n, or damp: `lsmr` with factors of the normal equations, `finelu.ICNE`; complete ones up to 1000 unknowns;
+            columns are only scaled if rows have more than 40 entries, as A^H A then has too many.
         m < n: conjugate gradients for A A^H y = b with such factors of A^H; x = A^H y has the least norm. If b is out
             of A's range, or A A^H too badly conditioned, `lsmr` without factors goes on from there.
     No dense matrix of A's size is made. Returns a LeastSquaresSolution.
@@ -74,26 +78,38 @@ def lstsq(
     return found
 
 
-def _recipe(unknowns: int, damp: float = 0.0) -> ICNE:
-    return ICNE(drop_tol=0.0, ordering="amd", damp=damp) if unknowns <= SMALL else ICNE(damp=damp)
+def _preconditioner(S: Any, damp: float = 0.0) -> tuple[Any, str]:
+    """M for the normal equations of S (m, n), and why it is no factor, in words."""
+    n, lengths = S.shape[1], np.diff(to_host(S.indptr)).astype(np.float64)
+    lengths = lengths[lengths <= dense_row(n)]
+    mean = float((lengths**2).sum() / max(lengths.sum(), 1.0))
+    if n > SMALL and mean > LONG_ROWS:
+        why = f"rows of A have {mean:.0f} entries, so that A^H A has too many to be factored: columns are only scaled"
+        return _scaling(S, damp), why
+    try:
+        complete: dict[str, Any] = {"drop_tol": 0.0, "fill": 10.0, "ordering": "amd"} if n <= SMALL else {}
+        return ICNE(damp=damp, **complete).factor(S), ""
+    except (FineluError, MemoryError) as error:
+        return _scaling(S, damp), f"there are no factors of A^H A, and columns are only scaled: {error}"
+
+
+def _scaling(S: Any, damp: float) -> Any:
+    """The inverse of the diagonal of S^H S + damp^2 I, as a matrix."""
+    xp, n = namespace(S.data), S.shape[1]
+    squares = xp.bincount(S.indices, abs(S.data).astype(np.float64) ** 2, n) + damp**2
+    diagonal = (1 / xp.where(squares > 0, squares, 1)).astype(S.data.real.dtype)
+    return sparse_module(S.data).diags(diagonal, format="csr")
 
 
 def _of_tall(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolution:
-    seen = ""
-    try:
-        problem.precondition(_recipe(problem.n, problem.damp).factor(S))
-    except (FineluError, MemoryError) as error:
-        seen = f"there are no factors of the normal equations: {error}"
-    return _with(seen, solved("lsmr", steps, problem, limits))
+    M, why = _preconditioner(S, problem.damp)
+    problem.precondition(M)
+    return _with(why, solved("lsmr", steps, problem, limits))
 
 
 def _of_wide(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolution:
     """x = A^H y with A A^H y = b, then lsmr, which begins there, and keeps x in the range of A^H."""
-    try:
-        F = _recipe(problem.m).factor(S.conj().T.tocsr())
-    except (FineluError, MemoryError) as error:
-        found = solved("lsmr", steps, problem, limits)
-        return _with(f"there are no factors of A A^H: {error}", found)
+    F, why = _preconditioner(as_rows(S.conj().T))
     xp, normal = problem.xp, Normal(problem)
     columns = problem.b.reshape(problem.m, -1)
     first = [cg(normal, columns[:, c], M=F, rtol=limits.btol, maxiter=limits.maxiter) for c in range(columns.shape[1])]
@@ -101,12 +117,13 @@ def _of_wide(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolut
     problem.x0 = guesses.reshape(problem.n, *problem.b.shape[1:])
     found = solved("lsmr", steps, problem, limits)
     done = sum(y.iterations for y in first)
-    text = f"x = A^H y is of least norm, from {counted(done, 'iteration')} of cg for A A^H y = b with {F.recipe!r}"
+    recipe = first[0].recipe
+    text = f"x = A^H y is of least norm, from {counted(done, 'iteration')} of cg for A A^H y = b with {recipe}"
     if found.iterations:
         text += (
             f"; {counted(found.iterations, 'iteration')} of lsmr without factors followed, as A x = b was not solved"
         )
-    return _with(text, replace(found, iterations=done + found.iterations, recipe=repr(F.recipe)))
+    return _with(text, _with(why, replace(found, iterations=done + found.iterations, recipe=recipe)))
 
 
 class Normal:

@@ -34,12 +34,12 @@ from finelu.preconditioners.threshold import (
     Threshold,
     ThresholdReport,
     Trial,
-    check_threshold,
     row_norms,
 )
 from finelu.validation import choice, number
 
 ORDERINGS = ("degree", "amd", None)
+FILL = 10.0  # times the root of the columns over the entries of A: the default of `fill`
 AT_ONCE = 2**22  # products of entries that are formed together
 COARSER = 4.0  # times by which drop_tol grows until the factor fits
 COARSEST = 1.0  # a drop_tol beyond which L is diagonal
@@ -56,7 +56,8 @@ class ICNE(Recipe):
     drop_tol : an entry of column j of L is dropped if |l_ij| l_jj is at most drop_tol times the 2-norm of column j of
         the scaled A^H A. 0 drops none.
     fill : the most entries of the lower triangle of A^H A, and of L, for each entry of A. If A^H A has more, its
-        smallest entries are left out; if L has more, drop_tol is raised by factors of 4. float("inf"): no limit.
+        smallest entries are left out; if L has more, drop_tol is raised by factors of 4. None: 10 (n / nnz)^(1/2), with
+        which L takes some hundred products for each entry of A. float("inf"): no limit.
     damp : as that of the method.
     shift : is added to the unit diagonal of the scaled matrix; None: eps^(2/3), so that dependent columns of A have
         pivots. After a bad pivot, 1e-3, 4e-3, ... are tried; the report has the shift that was needed.
@@ -73,7 +74,7 @@ class ICNE(Recipe):
     normal = hermitian = keeps_symmetry = keeps_definite = True
 
     drop_tol: float = 1e-3
-    fill: float = 10.0
+    fill: float | None = None
     damp: float = 0.0
     shift: float | None = None
     ordering: str | None = "degree"
@@ -86,7 +87,8 @@ class ICNE(Recipe):
         return None
 
     def check(self) -> None:
-        check_threshold(self)
+        number("drop_tol", self.drop_tol, of=self)
+        number("fill", 1.0 if self.fill is None else self.fill, open_low=True, infinite=True, of=self)
         number("damp", self.damp, of=self)
         number("shift", self.shift or 0.0, of=self)
         choice("ordering", self.ordering, ORDERINGS, of=self)
@@ -98,7 +100,8 @@ class ICNE(Recipe):
         """
         given = as_rows(A)
         S = to_host(given)
-        most = math.inf if math.isinf(self.fill) else self.fill * S.nnz + S.shape[1]
+        fill = FILL * math.sqrt(S.shape[1] / max(S.nnz, 1)) if self.fill is None else self.fill
+        most = math.inf if math.isinf(fill) else fill * S.nnz + S.shape[1]
         normal = normal_equations(S, self.damp, most)
         order = _order(normal.matrix, self.ordering)
         C = as_csr(normal.matrix.tosparse()[order][:, order])
