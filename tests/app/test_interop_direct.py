@@ -152,6 +152,20 @@ def test_solve_counts_what_columns_alone_would_hide():
 
 
 @klu
+@pytest.mark.parametrize("light", [True, False])
+def test_solve_takes_klu_for_networks_with_gaps_if_its_count_is_light(monkeypatch, light):
+    A = network(1500)
+    A = A + 1e-3 * sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr)).T - 1e-3 * sp.identity(1500)  # with partners
+    A = sp.csr_matrix(A - sp.diags(np.where(np.arange(1500) < 50, A.diagonal(), 0)))
+    A.eliminate_zeros()
+    first = rungs(traits(as_csr(A, diagonal=False)))["direct"].recipes
+    assert [recipe.backend for recipe in first[:2]] == ["klu", "auto"] and first[1].ordering == "auto"
+    monkeypatch.setattr("finelu.auto.cost.is_light", lambda fill: light)
+    solution = fl.solve(A, np.ones(1500))
+    assert solution.converged and solution.recipe == repr(first[0 if light else 1])
+
+
+@klu
 def test_memory_of_factors_that_are_gone_is_freed(monkeypatch):
     """nbklu frees nothing by itself."""
     made, closed = [], []

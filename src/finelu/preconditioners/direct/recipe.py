@@ -54,6 +54,8 @@ class SparseLU(Recipe):
         Exception: if shift = 0, such an A with up to 2000 rows and 30000 entries, and at most 20 entries per row in the
         mean, is not matched. It is scaled by its largest entries and factored with SuperLU's COLAMD and row exchanges,
         which takes less time.
+        Another exception: if A has a symmetric pattern, and elimination in the order "auto" fills the gaps and zeros
+        before they are pivots, as those of saddle points whose multipliers have many unknowns each, nothing is matched.
         If no matching is complete, and shift > 0, the matching is as large as possible, and nothing is scaled.
     ordering : the order of the rows and columns, one of:
         a name of `finelu.ordering`: that order of rows and columns together.
