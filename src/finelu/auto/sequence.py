@@ -22,6 +22,7 @@ from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.krylov import method_name
 from finelu.krylov.criterion import criterion_asked, diminished, power_for, times_power
+from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, check_vector, checked_csr, norm
 from finelu.matrix.traits import traits
@@ -48,7 +49,8 @@ INDEPENDENT = 1e-12  # times the largest eigenvalue of the Gram matrix: smaller 
 class Sequence:
     """Solves A_k x_k = b_k one after the other, as in time steps and Newton's method, and keeps factors while they pay.
 
-    A : the first matrix, or None to take that of the first step.  rtol, recipe, method, criterion : as in `solve`.
+    A : the first matrix, or None to take that of the first step.  rtol, recipe, method, criterion, nullspace : as in
+        `solve`; the null vectors are those of every A_k.
     The first step solves as `solve` does, and keeps the factors that worked. Each later step first decides:
     - reuse: A has the pattern of the factors, and the next step with old factors is expected to cost less than a step
       has cost in the mean since the last update, which counts too. The cost of old factors is the iterations that they
@@ -83,9 +85,11 @@ class Sequence:
         recipe: Any = "auto",
         method: Any = "auto",
         criterion: str = "auto",
+        nullspace: Any = None,
     ):
         self.criterion = criterion_asked(criterion)
         self.rtol, self.recipe, self.method = number("rtol", rtol), recipe_asked(recipe), method_name(method, "auto")
+        self.nullspace = nullspace
         self.decisions: list[str] = []
         self._A: Any = A
         self._past: list[Any] = []  # solutions, the last first; none of before a step that failed
@@ -133,6 +137,10 @@ class Sequence:
         self._A, self._current = A, same and self._current
         A, v = precise(A, b.reshape(-1), self._precise)
         compiled = compile_seconds()
+        space = None
+        if self.nullspace is not None:
+            given, space = v, NullSpace.of(self.nullspace, as_operator(A, "A", v, v.dtype), v)
+            v = v if space is None else space.in_range(v)
         power = power_for(v, A)  # of the smallest numbers: see `finelu.krylov.criterion`
         larger = times_power(v, power) if power else v
         solution, decision, why, on_host = self._solved(A, larger)
@@ -140,6 +148,11 @@ class Sequence:
             A, v = precise(A, v, self._precise)  # which the step may have changed
             found, product = replace(solution, x=namespace(v).asarray(solution.x)), as_operator(A, "A", v, v.dtype)
             solution = diminished(found, product, v, self.criterion, power, self.rtol * norm(larger))
+        if space is not None:
+            A, v = precise(A, v, self._precise)
+            product = as_operator(A, "A", v, v.dtype)
+            found = replace(solution, x=namespace(v).asarray(solution.x))
+            solution = space.completed(found, product, v, given, self.rtol, 0.0)
         self._taken = perf_counter() - start - (compile_seconds() - compiled)
         self._spent += self._taken
         self._past = [solution.x, *self._past[: PAST - 1]] if solution.converged else []

@@ -189,7 +189,7 @@ class Residual(Measures):
         if size > tolerance or self._is_short(b, x, tolerance / part):
             return r, size
         random = np.random.default_rng(0)
-        probes = [self.xp.asarray(random.standard_normal(b.size).astype(b.real.dtype)) for _ in range(PROBES)]
+        probes = [self.xp.asarray(random.standard_normal(x.size).astype(b.real.dtype)) for _ in range(PROBES)]
         terms = sum(self.size(self.product(x * probe)) for probe in probes)  # NaN stays NaN
         noise = part * (terms + self.size(b))
         self.noise = noise if math.isfinite(noise) else math.inf

@@ -55,6 +55,7 @@ class Analysis:
     by_itself : the order that SuperLU finds as it factors: COLAMD (of the columns) or MMD (of A + A^T); "" if none.
     prepared : the matrix that was analysed, None if the caller has it.
     columns : the matrix to factor, see `columns_of`, if the analysis has made it; else None.
+    full_rank : whether a matching of rows and columns is known to exist, which SuperLU needs.
     """
 
     arranged: Arrangement
@@ -65,6 +66,7 @@ class Analysis:
     by_itself: str = ""
     prepared: Prepared | None = None
     columns: Columns | None = None
+    full_rank: bool = False
 
 
 def analysed(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:

@@ -125,7 +125,7 @@ class SparseLUFactors(RefinedFactors):
             require_indices(self.recipe, "the factors", fill.nnz)
             self._require_room(fill.nnz)
         self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
-        self._columns = known.columns
+        self._columns, self._full_rank = known.columns, known.full_rank
         self._how = None if known.library is None else (type(known.library), known.library.how)
         self._symmetric = known.library is not None and known.library.symmetric
         self.report.backend = "superlu" if known.library is None else known.library.name
@@ -148,6 +148,7 @@ class SparseLUFactors(RefinedFactors):
             self._renew(A)
         except BaseException as error:
             self._library = self._columns = None  # an analysis keeps facts of these values, useless for others
+            self._full_rank = False
             if isinstance(error, UnstableFactors):
                 require_matching(A)  # says which rows
             raise
@@ -309,12 +310,13 @@ class SparseLUFactors(RefinedFactors):
 
     def _compute(self, A: CSR) -> None:
         """The factors, with the known order and library."""
-        made, self._columns = self._columns, None  # the next values are others
+        made, full_rank = self._columns, self._full_rank
+        self._columns, self._full_rank = None, False  # the next values are others
         columns: Any = columns_of(self.recipe, self._arranged, A) if made is None else made
         if self._how is None:
             columns = columns.tosparse()
             columns.eliminate_zeros()
-            if structurally_singular(columns):
+            if not full_rank and structurally_singular(columns):
                 if self._by_itself == COLAMD and self.recipe.ordering == "auto":  # instead of a matching
                     require_matching(A)  # says which rows
                 raise SingularMatrix(self._singular())
