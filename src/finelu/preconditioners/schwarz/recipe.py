@@ -105,14 +105,14 @@ class Schwarz(Recipe):
     precision: str | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if isinstance(self.local, str) and self.local.lower() == AUTO:
             object.__setattr__(self, "local", AUTO)
-            return
-        local = recipe_of(self.local)
-        object.__setattr__(self, "local", local)
-        for fact in ("keeps_symmetry", "keeps_hermitian", "keeps_definite", "hermitian", "factored_on"):
-            object.__setattr__(self, fact, getattr(local, fact))
+        else:
+            local = recipe_of(self.local)
+            object.__setattr__(self, "local", local)
+            for fact in ("keeps_symmetry", "keeps_hermitian", "keeps_definite", "hermitian", "factored_on"):
+                object.__setattr__(self, fact, getattr(local, fact))
+        super().__post_init__()
 
     def factor(self, A: Any) -> SchwarzFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
@@ -121,11 +121,11 @@ class Schwarz(Recipe):
         ParameterError if `parts` or `near_nullspace` do not fit; ZeroPivot, naming part and row, if a part has no
         factors.
         """
-        self._check()
         A = checked(self, A).with_own_pattern()
         return SchwarzFactors(self, A)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        super().check()
         if self.size is not None:
             count("size", self.size, 1, of=self)
             if self.parts is not None:
