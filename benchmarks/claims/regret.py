@@ -173,8 +173,9 @@ def features(S: sp.csr_matrix) -> dict[str, Any]:
     return facts | {"fill": fill.nnz, "flops": fill.flops, "count_s": time.perf_counter() - begin}
 
 
-def first_rung(facts: Mapping[str, Any]) -> str:
-    """The name of the rung that `solve` takes first with all libraries, for a matrix with these `features`.
+def first_rungs(facts: Mapping[str, Any]) -> list[str]:
+    """The names of the rungs that `solve` takes first with all libraries, for a matrix with these `features`: the next
+    one where one finds no factors, or that A is indefinite, and complete factors last.
 
     It follows the tables of `finelu.auto.choose` and the expected times of `finelu.auto.cost`, with the count in
     `facts`: `solve` takes another one where KLU finds blocks, and none where rows are to be matched.
@@ -183,10 +184,11 @@ def first_rung(facts: Mapping[str, Any]) -> str:
     own, facts = {field.name for field in fields(MatrixTraits)} - {"diagonal"}, {"uneven": False, **facts}
     known = MatrixTraits(diagonal=Diagonal(**diagonal), **{name: facts[name] for name in own})
     rungs = choose.rungs(known)
+    complete = named(rungs["direct"].recipes[0], "")
     if rungs["direct"].reason == choose.IS_SMALL or "cheap" not in rungs:
-        return named(rungs["direct"].recipes[0], "")
-    cheap = rungs["cheap"].recipes[0]
-    method, *_ = choose.methods(known, cheap, alone=False)
+        return [complete]
+    cheap = rungs["cheap"].recipes
+    method, *_ = choose.methods(known, cheap[0], alone=False)
     any_matrix = as_csr(sp.identity(1, format="csr"))  # only its dtype counts
     costs, fill = Costs(any_matrix, known, rungs, math.inf, math.inf), Fill(facts["fill"], facts["flops"])
     if choose.asks_first(known):
@@ -195,8 +197,8 @@ def first_rung(facts: Mapping[str, Any]) -> str:
         library = "pardiso" if by_blocks else "klu" if is_light(fill) else "superlu"
         seconds = costs.of_library(fill, library, half=by_blocks and symmetric)
         if seconds <= choose.FEW_ITERATIONS * costs.of_iteration(method):
-            return named(rungs["direct"].recipes[0], "")
-    return named(cheap, method)
+            return [complete]
+    return [*(named(recipe, method) for recipe in cheap), complete]
 
 
 # One run --------------------------------------------------------------------------------------------------------------

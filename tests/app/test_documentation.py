@@ -21,7 +21,7 @@ from benchmarks import figures  # noqa: E402
 from benchmarks.claims import calls, schwarz, solve_tables  # noqa: E402
 from benchmarks.harness import RESULTS  # noqa: E402
 from benchmarks.harness.record import ENDING, Record, Run, read  # noqa: E402
-from benchmarks.papers import fgbilu_tables, parilut_tables  # noqa: E402
+from benchmarks.papers import fgbilu_tables, ilupack_tables, parilut_tables  # noqa: E402
 
 DOCS = ROOT / "docs"
 SOURCE = Path(finelu.__file__).resolve().parents[1]
@@ -484,6 +484,22 @@ def test_the_tables_of_scaling_are_those_of_their_records():
             assert row.groups()[k] == ", ".join(map(str, counts))
 
 
+@pytest.mark.parametrize("record", ["64-2026-11-26", "96-2026-11-27", "128-2026-11-27"])
+def test_the_times_of_grids_of_several_blocks_are_those_of_their_records(record):
+    text, edge = " ".join((DOCS / "scaling.md").read_text().split()), record.partition("-")[0]
+    assert f"`multiblock-scaling-nvidia-h200-x2-{record}`" in text
+    found = read(RESULTS / f"multiblock-scaling-nvidia-h200-x2-{record}{ENDING}")["results"]
+    (one, two), (whole, halves) = found["weak"], found["strong"]
+    cells = []
+    for what, digits in (("correction_ms", 3), ("factor_ms", 2)):
+        times = (f"{line[what]:.{digits if line[what] < 1 else 2}f}" for line in (one, two))
+        cells += [*times, f"{one[what] / two[what]:.2f}"]
+    assert f"| {edge}³ | {' | '.join(cells)} |" in text
+    times = [line["correction_ms"] for line in (whole, halves)]
+    gain = times[0] / times[1] / 2
+    assert re.search(rf"{times[0]:.2f} and {times[1]:.2f} ms for {edge}³[^(]* \((efficiency )?{gain:.2f}\)", text)
+
+
 def rows_of(record, begin=""):
     """The cells of each line of the tables on the page of a record, from the text `begin` on."""
     page = (RESULTS / f"{record}.md").read_text()
@@ -597,6 +613,48 @@ def test_the_building_blocks_of_parilut_are_those_of_their_records():
     assert f"approximate selection {said[2]}" in text
     for found, host in zip(gains, ("times as long on a core of the H100's host (", "times on one of the H200's (")):
         assert f"{min(found):.2f} to {max(found):.0f} {host}{len(found)} matrices)" in text
+
+
+def test_the_times_of_parict_on_a_gpu_are_those_of_the_page():
+    run = figures.load("parilut-gpu-nvidia-h200-large-2026-11-27")
+    text = " ".join((DOCS / "parilut.md").read_text().split())
+    assert len(run.matrices) == 8 and min(facts["n"] for facts in run.matrices.values()) > 200_000
+
+    def mean(values):
+        return math.exp(sum(map(math.log, values)) / len(values))
+
+    for by, wording in (
+        ("", "it takes {:.2f} of the time of ParILUT (geometric mean; {:.2f} to {:.2f})"),
+        (" by sweeps", "by sweeps {:.2f} ({:.2f} to {:.2f};"),
+    ):
+        pairs = [[run.one(matrix=name, work=kind + by) for kind in ("ParICT", "ParILUT")] for name in run.matrices]
+        found = [half.numeric_ms / whole.numeric_ms for half, whole in pairs]
+        assert wording.format(mean(found), min(found), max(found)) in text
+    blocks = [[run.one(matrix=name, work=kind).detail["blocks"] for kind in ("ParICT", "ParILUT")]
+              for name in run.matrices]  # fmt: skip
+    ratio = {what: mean([half[what] / whole[what] for half, whole in blocks]) for what in ("candidates", "elimination")}
+    assert f"takes {ratio['elimination']:.2f} times as long" in text and "two thirds of the time" in text
+    assert round(3 * ratio["candidates"]) == 2
+    share = [100 * (whole["elimination"] + whole["analysis"]) / sum(whole.values()) for _, whole in blocks]
+    assert f"are {min(share):.0f} to {max(share):.0f}% of ParILUT" in text
+
+
+def test_the_claims_of_the_paper_on_gmres_are_those_of_their_record():
+    run, text = figures.load(figures.ILUPACK), " ".join((DOCS / "multilevel.md").read_text().split())
+    stages = {name: {m: g for m in run.matrices if (g := ilupack_tables.gain(run, m, name))}
+              for name in (ilupack_tables.MGSO, ilupack_tables.PREC, "total")}  # fmt: skip
+    means = {name: math.exp(sum(map(math.log, found.values())) / len(found)) for name, found in stages.items()}
+    gram = stages[ilupack_tables.MGSO]
+    large = [gain for name, gain in gram.items() if run.matrices[name]["n"] > 400_000]
+    small = [gram[name] for name in ("cage10", "cage11", "topopt3d_060")]
+    assert f"Here it is {means[ilupack_tables.MGSO]:.0f} times as fast, copies" in text and len(gram) == len(
+        large + small
+    )
+    assert f"{min(large):.0f} to {max(large):.0f} times above 400,000 rows" in text
+    assert f"{min(small):.1f} to {max(small):.1f} times on cage10, cage11 and topopt3d_060" in text
+    least = {name: math.floor(10 * min(found.values())) / 10 for name, found in stages.items()}
+    assert f"M is {means[ilupack_tables.PREC]:.1f} times as fast (at least {least[ilupack_tables.PREC]} times)" in text
+    assert f"all of GMRES {means['total']:.1f} times (at least {least['total']:.1f} times)" in text
 
 
 def test_the_counts_of_solve_on_a_gpu_are_those_of_its_page():

@@ -2,8 +2,6 @@
 
 import math
 import sys
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,13 +168,12 @@ def test_processor_time_is_the_least_of_the_warm_runs():
     assert cpu_ms(regret.record_of("A", "splu", [{"status": "time", "seconds": 2.0}], 2)) == 2000.0
 
 
-def test_a_run_begins_once_the_threads_of_the_last_one_rest():
-    ends = time.perf_counter() + 0.1
-    spinning = threading.Thread(target=lambda: [None for _ in iter(lambda: time.perf_counter() < ends, False)])
-    spinning.start()
+def test_a_run_begins_once_the_threads_of_the_last_one_rest(monkeypatch):
+    looks, spent = [], iter([0.0, 0.01, 0.01, 0.02, 0.02, 0.0201])  # of the processor, before and after each look
+    monkeypatch.setattr(regret.time, "sleep", looks.append)
+    monkeypatch.setattr(regret.time, "process_time", lambda: next(spent))
     regret.rest()
-    assert time.perf_counter() >= ends
-    spinning.join()
+    assert looks == 3 * [regret.GLANCE]
 
 
 def test_busy_processes_run_during_the_block_only():
@@ -222,6 +219,13 @@ def test_a_rule_pays_for_what_fails_first(run):
     assert math.isnan(regret_of(lambda A: "ILU9()", run)["A"])
 
 
+def test_a_rung_that_fails_costs_its_attempts_and_not_the_look_at_why(run):
+    attempts = [{"setup_s": 0.1, "iterating_s": 0.2, "outcome": "no factors"}]
+    run.find("A", variant="ILU0() bicgstab")[0].detail["tried"] = attempts
+    found = regret_of(lambda A: ["ILU0() bicgstab", "SparseLU()"], run)
+    assert found["A"] == pytest.approx((0.3 + 1.8) / 1.8)
+
+
 def test_a_system_that_no_rung_solves_has_no_regret(run):
     for record in run.find("A", who="finelu"):
         record.detail["status"] = "time"
@@ -245,32 +249,24 @@ def test_claims_compare_with_the_rungs_and_with_the_others(run):
 
 # The rule of `solve` --------------------------------------------------------------------------------------------------
 
-RECORD = ROOT / "benchmarks" / "results" / "regret-amd-epyc-2-cores-quiet-2026-11-27.json.gz"
+RECORD = ROOT / "benchmarks" / "results" / "regret-amd-epyc-2-cores-rates-2026-11-27.json.gz"
 BOUND = 1.5
-GIVEN_UP = "an incomplete factorization is tried for about a quarter of the time of complete factors, and given up"
-NO_FACTORS = "the first rung finds no factors, or that A is indefinite, in a few iterations; nothing tells it before"
-MISSED = {  # systems of the record whose first rung fails or takes more than BOUND times the best, and why it is first
-    "ani4": "IC0 takes 77 iterations, 3 ms more than the best of all",
-    "ani5": GIVEN_UP,
-    "hypre_beam_tet_dof2475": GIVEN_UP,
-    "ng_elast3d_plate_b3": GIVEN_UP,
-    "ng_heatsink2d": GIVEN_UP,
-    "qccfd_cavity_pc_128": "MILU0 takes 68 iterations, 12 ms more than complete factors",
-    "trilinos_nsjac": GIVEN_UP,
-    "bcsstk14": NO_FACTORS,
-    "ccx_rotor": NO_FACTORS,
-    "ibmpg1_spd": GIVEN_UP,
-    "ng_helmholtz_k40": NO_FACTORS,
+MISSED = {  # systems of the record whose first rungs take more than BOUND times the best, and why they are first
+    "ani5": "IC0 takes 190 iterations: `solve` gives it up after a quarter of the time of complete factors",
+    "bcsstk10": "IC0 finds no factors, in 0.5 ms; KLU takes 2.5 ms in its own order, 3.5 in that of `solve`",
+    "hypre_tucker21935": "IC0 takes 8 iterations; ILU0, which does the same, was measured with 3 ms less",
+    "ibmpg1_spd": "MILU0 has a pivot of 0, and IC0 takes 182 iterations: `solve` gives it up as that of ani5",
+    "trilinos_nsjac_1": "ILU0 takes 32 iterations, 3 ms more than complete factors",
 }
 
 
-def test_the_rung_that_solve_names_first_is_near_the_best(monkeypatch):
+def test_the_rungs_that_solve_takes_first_are_near_the_best(monkeypatch):
     """By minima, since nothing else ran during the record. The libraries count as installed, as they were."""
     monkeypatch.setattr("finelu.preconditioners.direct.pardiso.mkl", object)
     monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", object)
     recorded = Run.load(RECORD)
-    found = {n: r for n, r in regret_of(regret.first_rung, recorded, least_ms).items() if not math.isnan(r)}
-    assert len(found) >= 35
+    found = {n: r for n, r in regret_of(regret.first_rungs, recorded, least_ms).items() if not math.isnan(r)}
+    assert len(found) >= 40
     assert {name for name, times in found.items() if times > BOUND} == set(MISSED)
     kept = [math.log(times) for times in found.values() if times < math.inf]
     assert math.exp(sum(kept) / len(kept)) < 1.2

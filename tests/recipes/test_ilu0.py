@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 import finelu as fl
 from finelu import ILU0, MatrixError, ZeroPivot, gallery
-from finelu.kernels.cpu.elimination import Waiting, _cut_apart, ic0, ic0_analysis, ilu0, ilu0_analysis
+from finelu.kernels.cpu._waiting import Waiting, waiting
+from finelu.kernels.cpu.elimination import _cut_apart, ic0, ic0_analysis, ilu0, ilu0_analysis
 from finelu.kernels.cpu.runtime.row_blocks import COPY
 from finelu.matrix import as_csr, lower_triangle
 
@@ -99,13 +100,16 @@ def test_blocks_of_rows_are_shared_out_as_they_are(threads, dtype, largest):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, everywhere, dtype):
+@pytest.mark.parametrize("overlap", [4, 16])
+def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, everywhere, dtype, overlap):
+    """One by one, and in blocks, whatever these begin with."""
     A = as_csr(in_dtype(gallery.poisson27(17), dtype))
     L, places = lower_triangle(A)
     L = L.with_values(A.data[places])
     everywhere("_forgone", np.inf)
-    everywhere("OVERLAP", 4)
+    everywhere("OVERLAP", overlap)
     everywhere("MANY_THREADS", 2)
+    everywhere("GAIN", 10.0)
     row = A.n // 2
     bad, worse = A.data.copy(), L.data.copy()
     bad[A.indptr[row] : A.indptr[row + 1]] = 0
@@ -118,11 +122,33 @@ def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, ever
         plan, other = ilu0_analysis(A, once=True), ic0_analysis(L, once=True)
         for found in (plan.schedule, other.schedule):
             assert isinstance(found, Waiting) and found.threads == count
+            assert (found.order.size == A.n) == (overlap == 4)
         lu, l = np.empty_like(A.data), np.empty_like(L.data)
         assert ilu0(plan, A.data, lu) == ic0(other, L.data, l) == -1
         np.testing.assert_array_equal(lu, want[0])
         np.testing.assert_array_equal(l, want[1])
         assert ilu0(plan, bad, lu) == ic0(other, worse, l) == row
+
+
+def test_blocks_of_rows_begin_with_lines_of_a_grid_and_come_after_all_that_they_need(threads):
+    threads(8)
+    A = as_csr(gallery.poisson7(40))
+    below = A.facts[3]
+    found = waiting(A, A.diag, below, 1e6)
+    first, order = found.first, found.order
+    assert (first[:-1] % 40 == 0).all() and first[-1] == A.n and (np.diff(first) > 0).all()
+    place = np.argsort(order)
+    np.testing.assert_array_equal(np.sort(order), np.arange(first.size - 1))
+    block = np.searchsorted(first, np.arange(A.n), side="right") - 1
+    rows = np.repeat(np.arange(A.n), np.diff(A.indptr))
+    earlier = A.indices < rows
+    mine, needed = block[rows[earlier]], block[A.indices[earlier]]
+    assert (place[needed] <= place[mine]).all()
+    assert (order != np.arange(order.size)).any()  # a plane begins before the one before it ends
+    chain = as_csr(gallery.tridiagonal(64_000))
+    assert waiting(chain, chain.diag, chain.n - 1, 1e6) is None
+    threads(7)
+    assert waiting(A, A.diag, below, 1e6) is None
 
 
 # The effect of each parameter

@@ -14,7 +14,7 @@ from finelu.kernels import kernels_for, reference
 from finelu.kernels.cpu import candidates, pattern, sweeps
 from finelu.kernels.cpu.runtime import row_blocks
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
-from finelu.matrix import CSR, as_csr
+from finelu.matrix import CSR, as_csr, lower_triangle
 
 KINDS = pytest.mark.parametrize("cholesky", [False, True], ids=["lu", "cholesky"])
 NONE_YET = 2**62
@@ -620,6 +620,27 @@ def test_the_bits_do_not_depend_on_threads_or_blocks(monkeypatch, cholesky, dtyp
             threads.set_num_threads(count)
             for got, expected in zip(everything(A, F, cholesky), want, strict=True):
                 np.testing.assert_array_equal(got, expected)
+
+
+@KINDS
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize("side", [(7, 300), (30, 30), (300, 7)])
+def test_the_bits_are_the_same_with_places_for_the_columns_of_a_block_only(cholesky, dtype, side):
+    A = as_csr(in_dtype(gallery.poisson5(*side), dtype))
+    A = lower_triangle(A)[0] if cholesky else A
+    rng = np.random.default_rng(0)
+    A = A.with_values((A.data * rng.uniform(0.5, 1.0, A.nnz)).astype(dtype))
+    columns = pattern.columns_of(A) if cholesky else None
+    F = pattern.add(A, A, *candidates.candidates(A, A, columns)[:3])[1]
+    items = row_blocks.row_blocks(F, pattern.columns_of(F) if cholesky else None)
+    reach, size = row_blocks.window(items, F, A)
+    assert reach > 0 and size < A.n
+    threads.set_num_threads(1)
+    assert row_blocks.window(items, F, A) == (A.n, A.n)
+    want = everything(A, F, cholesky)
+    threads.set_num_threads(4)
+    for got, expected in zip(everything(A, F, cholesky), want, strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize(

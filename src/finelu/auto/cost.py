@@ -40,7 +40,7 @@ from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.variants import LOOSE
 from finelu.validation import count, number
 
-CACHED, UNCACHED = 3e5, 3.0  # entries of a matrix that stay in the cache; times that the others take as long
+CACHED, UNCACHED = 3e5, 1.8  # entries of a matrix that stay in the cache; times that the others take as long
 LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
 COPIES = 4  # entries that subdomains on the CPU hold for each of A (3.0 of 16 bytes for a 7-point grid of 216,000 rows)

@@ -129,7 +129,7 @@ USES: dict[str, dict[str, str]] = {
         "_crout_rows": "fill",
         "crout": "_crout_rows _schur",
         "crout_symmetric": "_crout_rows _schur",
-        "elimination": "_ic0_columns levels",
+        "elimination": "_ic0_columns _waiting levels",
         "products": "vectors",
         "recurrences": "vectors",
         "subdomains": "_interleaved levels vectors",

@@ -6,12 +6,13 @@ import numpy as np
 
 from finelu import deadline
 from finelu.device import require_room
+from finelu.kernels.cpu.runtime.arrays import renumbered
 from finelu.kernels.cpu.runtime.atomics import fetch_add, load_acquire, relax, store_release
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.row_blocks import pattern_arrays, row_blocks, squared_size, workspace
+from finelu.kernels.cpu.runtime.row_blocks import pattern_arrays, row_blocks, squared_size, window, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
 from finelu.kernels.cpu.vectors import gather
@@ -38,25 +39,26 @@ def candidates(A, F, columns=None, least=0.0, most=None):
     if columns is not None:
         indptr, rows, places = columns
         by_columns = unsigned(indptr), unsigned(rows), gather(F.data, places)
-    arguments = row_blocks(F, columns), matrix, factors, by_columns
+    items = row_blocks(F, columns)
+    arguments, places = (items, matrix, factors, by_columns), window(items, F, A)
     real = F.data.dtype.type(0).real.dtype.type
     cut = real(least) if least > 0 else None
     room = min(ROOM * (A.nnz + F.nnz), INT32_LIMIT)
     if most is not None:
         room = min(room, int(most))
-    found = _found(arguments, F, cut, room)
+    found = _found(arguments, F, places, cut, room)
     if most is not None and found[-2] > most:
         cut = _raised(arguments, F, real, least, int(most))
-        found = _found(arguments, F, cut, int(most))
+        found = _found(arguments, F, places, cut, int(most))
     if found[-2] > found[1].size:
         entry = F.indices.itemsize + F.data.itemsize
         require_room(f"{found[-2]} candidates", entry * found[-2], F.data, "give memory_limit, in bytes")
-        found = _found(arguments, F, cut, found[-2])
+        found = _found(arguments, F, places, cut, found[-2])
     indptr, indices, values, squares, total, left_out = found
     return indptr, indices[:total], values[:total], squares, left_out
 
 
-def _found(arguments, F, least, room):
+def _found(arguments, F, places, least, room):
     """(indptr, indices, values, squares, total, left_out); of more than `room` candidates only the number is right."""
     index = np.dtype(F.indptr.dtype if room <= INT32_LIMIT else np.int64)
     indptr, indices, values = np.empty(F.n + 1, index), np.empty(room, F.indices.dtype), np.empty(room, F.data.dtype)
@@ -68,17 +70,17 @@ def _found(arguments, F, least, room):
     numbers = workspace(blocks, F.n + waiting, F.data.dtype)
     columns = workspace(blocks, 2 * F.n + waiting + 1, unsigned(F.indices).dtype)
     # zeros by the system, only for the pages that a thread reads
-    threads = len(numbers)
-    w, marks = np.zeros((threads, F.n), F.data.dtype), np.zeros((threads, 2, F.n), columns.dtype)
+    threads, (reach, size) = len(numbers), places
+    w, marks = np.zeros((threads, size), F.data.dtype), np.zeros((threads, 2, size), columns.dtype)
     out = indptr, indices, values, squares
-    arguments = (w, marks, numbers, columns), *arguments, least, sizes, out, deadline.halt()
+    arguments = (w, marks, numbers, columns), *arguments, reach, least, sizes, out, deadline.halt()
     left_out = run_items(_candidates, blocks, *arguments, threads=threads)
     deadline.check()
     return indptr, indices, values, squares, int(sizes.sum()), left_out
 
 
 @compiled
-def _candidates(state, done, own, items, A, F, by_columns, least, sizes, results, halt):
+def _candidates(state, done, own, items, A, F, by_columns, reach, least, sizes, results, halt):
     """Row by row into the thread's own memory; a finished block is copied to its place once the ones before it are.
 
     w is zero between rows. mark[j] == i + 1 if row i has met column j, in F first; so `met` collects the others
@@ -89,101 +91,45 @@ def _candidates(state, done, own, items, A, F, by_columns, least, sizes, results
     waits for its oldest one. The first block that is not finished belongs to a thread that waits for no other: so all
     end.
 
-    own : w (threads, n) and marks (threads, 2, n), zeros; numbers and columns for `mine` and `met`, a row a thread.
+    own : w (threads, size) and marks (threads, 2, size), zeros, for the columns of a block, see `window`; numbers and
+        columns for `mine` and `met`, a row a thread.
     """
-    (a_indptr, a_indices, a), (indptr, indices, diag, f) = A, F
-    if by_columns is not None:
-        c_indptr, rows, by_column = by_columns
-    out_indptr, out_indices, out, squares = results
-    n = diag.size
+    n, (out_indptr, out_indices, out, _) = F[2].size, results
     t = fetch_add(state, 0, 1)
     slot = fetch_add(state, 1, 1) if t < done.size else 0
-    w, mark, wanted, mine_values = own[0][slot], own[1][slot, 0], own[1][slot, 1], own[2][slot]
-    met, mine = own[3][slot, : n + 1], own[3][slot, n + 1 :]
-    words, pages = np.zeros((n >> 6) + 1, np.uint64), np.zeros((n >> 12) + 1, np.uint64)
+    mine_values, met, mine = own[2][slot], own[3][slot, : n + 1], own[3][slot, n + 1 :]
+    seen = np.zeros((n >> 6) + 1, np.uint64), np.zeros((n >> 12) + 1, np.uint64)
     queue = np.empty((1024, 4), np.int64)
     before = np.zeros(2, np.int64)
     head = tail = 0
     size = np.uint64(0)
     while t < done.size:
-        placed, begin, left_out = 0, size, 0
-        for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
-            if halted(halt):
-                break
-            lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
-            count, stamp = np.uint64(0), i + ONE
-            for p in range(lo, hi):
-                mark[indices[p]] = stamp
-            for p in range(np.uint64(a_indptr[i]), np.uint64(a_indptr[i + ONE])):
-                j = np.uint64(a_indices[p])
-                w[j] = a[p]
-                met[count] = j
-                count += np.uint64(mark[j] != stamp)
-                mark[j] = stamp
-                if least is not None:
-                    wanted[j] = stamp
-            held = new = 0.0
-            for p in range(lo, pivot):
-                k = np.uint64(indices[p])
-                l, d = f[p], np.uint64(diag[k])
-                held += squared_size(w[k] - l * f[d])
-                w[k] = 0
-                if by_columns is None:
-                    for q in range(d + ONE, np.uint64(indptr[k + ONE])):
-                        j = np.uint64(indices[q])
-                        product = l * f[q]
-                        w[j] -= product
-                        met[count] = j
-                        count += np.uint64(mark[j] != stamp)
-                        mark[j] = stamp
-                        if least is not None and abs(product) >= least:
-                            wanted[j] = stamp
-                else:
-                    q = np.uint64(c_indptr[k])
-                    j = k
-                    while j != i:  # row i is one of column k
-                        q += ONE
-                        j = np.uint64(rows[q])
-                        product = l * np.conj(by_column[q])
-                        w[j] -= product
-                        met[count] = j
-                        count += np.uint64(mark[j] != stamp)
-                        mark[j] = stamp
-                        if least is not None and abs(product) >= least:
-                            wanted[j] = stamp
-            if by_columns is not None:
-                held *= 2  # for the other triangle
-            for p in range(pivot, hi):
-                s = w[indices[p]]
-                w[indices[p]] = 0
-                if by_columns is None:
-                    held += squared_size(s - f[p])
-                else:
-                    r = np.float64(s.real - (f[p] * np.conj(f[p])).real)
-                    held += r * r
-            sort_by_bitmap(met, count, words, pages)
-            for e in range(count):
-                j = np.uint64(met[e])
-                r = w[j]
-                w[j] = 0
-                new += squared_size(r)
-                if least is not None and wanted[j] != stamp:
-                    left_out += 1
-                    continue
-                mine[size] = j
-                mine_values[size] = r
-                size += ONE
-            squares[0, i] = held
-            squares[1, i] = new if by_columns is None else 2 * new
-            out_indptr[i + ONE] = placed + np.int64(size - begin)
-            if size > mine_values.size - n:
-                while head < tail:
-                    _begins(before, sizes, queue[head, 0], True)
-                    _place(queue[head], before, done, items, mine, mine_values, out_indptr, out_indices, out)
-                    head += 1
-                _begins(before, sizes, t, True)
-                _copy(mine, mine_values, begin, size, np.uint64(before[1] + placed), out_indices, out)
-                placed, begin, size = placed + np.int64(size - begin), np.uint64(0), np.uint64(0)
+        first = max(items[t] - reach, 0)
+        w = renumbered(own[0][slot], first)
+        marks = renumbered(own[1][slot, 0], first), renumbered(own[1][slot, 1], first)
+        placed, begin, size, left_out, head = _rows(
+            t,
+            items,
+            A,
+            F,
+            by_columns,
+            least,
+            w,
+            marks,
+            met,
+            seen,
+            mine,
+            mine_values,
+            size,
+            queue,
+            head,
+            tail,
+            before,
+            done,
+            sizes,
+            results,
+            halt,
+        )
         fetch_add(state, 2, left_out)
         store_release(sizes, t, placed + np.int64(size - begin))
         queue[tail, 0] = t
@@ -200,6 +146,123 @@ def _candidates(state, done, own, items, A, F, by_columns, least, sizes, results
             head = tail = 0
             size = np.uint64(0)
     wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _rows(
+    t,
+    items,
+    A,
+    F,
+    by_columns,
+    least,
+    w,
+    marks,
+    met,
+    seen,
+    mine,
+    mine_values,
+    size,
+    queue,
+    head,
+    tail,
+    before,
+    done,
+    sizes,
+    results,
+    halt,
+):
+    """The candidates of block t go to `mine`, from `size` on; see `_candidates`, for which w and marks vary, and a loop
+    in which they do takes a fifth longer.
+
+    Returns how many of them have their place already, begin and end of the others, how many were left out, and the
+    first block of the queue that waits.
+    """
+    (a_indptr, a_indices, a), (indptr, indices, diag, f) = A, F
+    if by_columns is not None:
+        c_indptr, rows, by_column = by_columns
+    out_indptr, out_indices, out, squares = results
+    (mark, wanted), (words, pages) = marks, seen
+    n = diag.size
+    placed, begin, left_out = 0, size, 0
+    for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+        if halted(halt):
+            break
+        lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
+        count, stamp = np.uint64(0), i + ONE
+        for p in range(lo, hi):
+            mark[indices[p]] = stamp
+        for p in range(np.uint64(a_indptr[i]), np.uint64(a_indptr[i + ONE])):
+            j = np.uint64(a_indices[p])
+            w[j] = a[p]
+            met[count] = j
+            count += np.uint64(mark[j] != stamp)
+            mark[j] = stamp
+            if least is not None:
+                wanted[j] = stamp
+        held = new = 0.0
+        for p in range(lo, pivot):
+            k = np.uint64(indices[p])
+            l, d = f[p], np.uint64(diag[k])
+            held += squared_size(w[k] - l * f[d])
+            w[k] = 0
+            if by_columns is None:
+                for q in range(d + ONE, np.uint64(indptr[k + ONE])):
+                    j = np.uint64(indices[q])
+                    product = l * f[q]
+                    w[j] -= product
+                    met[count] = j
+                    count += np.uint64(mark[j] != stamp)
+                    mark[j] = stamp
+                    if least is not None and abs(product) >= least:
+                        wanted[j] = stamp
+            else:
+                q = np.uint64(c_indptr[k])
+                j = k
+                while j != i:  # row i is one of column k
+                    q += ONE
+                    j = np.uint64(rows[q])
+                    product = l * np.conj(by_column[q])
+                    w[j] -= product
+                    met[count] = j
+                    count += np.uint64(mark[j] != stamp)
+                    mark[j] = stamp
+                    if least is not None and abs(product) >= least:
+                        wanted[j] = stamp
+        if by_columns is not None:
+            held *= 2  # for the other triangle
+        for p in range(pivot, hi):
+            s = w[indices[p]]
+            w[indices[p]] = 0
+            if by_columns is None:
+                held += squared_size(s - f[p])
+            else:
+                r = np.float64(s.real - (f[p] * np.conj(f[p])).real)
+                held += r * r
+        sort_by_bitmap(met, count, words, pages)
+        for e in range(count):
+            j = np.uint64(met[e])
+            r = w[j]
+            w[j] = 0
+            new += squared_size(r)
+            if least is not None and wanted[j] != stamp:
+                left_out += 1
+                continue
+            mine[size] = j
+            mine_values[size] = r
+            size += ONE
+        squares[0, i] = held
+        squares[1, i] = new if by_columns is None else 2 * new
+        out_indptr[i + ONE] = placed + np.int64(size - begin)
+        if size > mine_values.size - n:
+            while head < tail:
+                _begins(before, sizes, queue[head, 0], True)
+                _place(queue[head], before, done, items, mine, mine_values, out_indptr, out_indices, out)
+                head += 1
+            _begins(before, sizes, t, True)
+            _copy(mine, mine_values, begin, size, np.uint64(before[1] + placed), out_indices, out)
+            placed, begin, size = placed + np.int64(size - begin), np.uint64(0), np.uint64(0)
+    return placed, begin, size, left_out, head
 
 
 @compiled

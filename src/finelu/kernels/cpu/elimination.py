@@ -17,9 +17,11 @@ import numpy as np
 from finelu import deadline
 from finelu.errors import ParameterError, meant
 from finelu.kernels.cpu._ic0_columns import columns_pay, ic0_by_columns
+from finelu.kernels.cpu._waiting import OVERLAP, Waiting, publish, wait_for_all, wait_for_row, waiting
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, load_acquire, relax
+from finelu.kernels.cpu.runtime.arrays import renumbered
+from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min
 from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_ordered_items, complete, next_item, wait_until_done
@@ -29,7 +31,6 @@ from finelu.kernels.cpu.runtime.schedule import Schedule, could_pay, forgo, sche
 from finelu.kernels.cpu.runtime.search import LONG, LONGER, place_of
 from finelu.kernels.cpu.runtime.workers import run
 from finelu.kernels.operands import Triangle
-from finelu.threads import get_num_threads
 
 ILU0_VARIANTS = IC0_VARIANTS = MILU0_VARIANTS = ("sequential", "levels")
 
@@ -39,30 +40,9 @@ SCATTERED = 3.0  # how much longer a row takes in level order than in natural or
 SEARCH = 20.0  # ns an entry below the diagonal that the search for a schedule takes
 REPEATED = 12  # factorizations without list and schedule, which take about as long as the search for both
 FAR_SHORTER = 4.0  # times, by which a search in the shorter of two rows beats a look at all of the other
-OVERLAP = 16  # mean entries of a row below the diagonal from which on rows overlap enough that wait for each other
-MANY_THREADS = (
-    8  # threads from which on rows wait for each other: on two of a busy machine a band took up to 18 times as long
-)
 UNEVEN_ROWS = 8  # times the mean length of a row, beyond which rows are so different that their work is counted
 LOOK = np.uint64(7)  # a look at the time costs up to 3% of a short row
 MEETINGS_PER_ENTRY = 32  # beyond, rows are scattered: the list would take more than ten times the memory of A
-
-
-@dataclass(frozen=True, eq=False)
-class Waiting:
-    """Rows 0, ..., n - 1, taken one at a time by `threads`. A row waits for one that it needs only when it subtracts
-    it."""
-
-    n: int
-    threads: int
-
-    def state(self):
-        """As `Schedule.state`; the mask is that of the finished rows."""
-        return np.array([0, self.n, 0], np.int64), np.zeros(self.n, np.int8)
-
-    def workspaces(self, dtype):
-        """(threads, n) zeros, by the system for the pages that a thread reads; state[2] numbers the threads."""
-        return np.zeros((self.threads, self.n), dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,18 +84,19 @@ def ilu0_analysis(A, variant: str = "auto", once: bool = False) -> Elimination:
     Cost: O(nnz + intersections), and a binary search per entry of the shorter row where one is much longer.
     """
     longest, _, _, below = A.facts
-    return _analysis(A.indptr, A.indices, A.diag, A.diag + 1, A.indptr[1:], (longest, below), variant, once)
+    return _analysis(A, A.diag, A.diag + 1, A.indptr[1:], (longest, below), variant, once)
 
 
 def ic0_analysis(L, variant: str = "auto", once: bool = False) -> Elimination:
     """The same for the lower triangle L by rows, the diagonal last in each."""
     longest, _, _, below = L.facts
     diag = L.indptr[1:] - 1
-    return _analysis(L.indptr, L.indices, diag, L.indptr[:-1], diag, (longest, below), variant, once)
+    return _analysis(L, diag, L.indptr[:-1], diag, (longest, below), variant, once)
 
 
-def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
+def _analysis(A, diag, start, stop, lengths, variant, once):
     """lengths : the most entries of a row, and all below the diagonal."""
+    indptr, indices = A.indptr, A.indices
     _require_variant(variant, "on the CPU")
     shared: Schedule | Waiting | None
     n, pattern = indptr.size - 1, (indptr, indices, diag)
@@ -129,7 +110,7 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
         nothing = np.empty(0, np.uint16)
         shared = None if even else _apart(indptr, indices)
         if shared is None and not waits:
-            shared = _waiting(n, entries, most)
+            shared = _waiting(A, diag, entries, most)
         if shared or not even:
             name, order = "levels" if shared else "sequential", shared or sequential(triangle)
             return Elimination(name, max(REPEATED, waits), order, *pattern, nothing, None, nothing, nothing)
@@ -161,7 +142,7 @@ def _analysis(indptr, indices, diag, start, stop, lengths, variant, once):
     hasty = free and SEARCH * int(below[n]) > work / 2  # nor, if rows are short, for the search for a schedule
     waits = forgo(work) if free and could_pay(work) else 0
     if scatter and not waits:
-        shared = _waiting(n, entries, work)
+        shared = _waiting(A, diag, entries, work)
     if shared is None and variant != "sequential" and not hasty and not waits:
         level = None if scatter else levels(triangle)[0]
         deadline.check()
@@ -197,11 +178,10 @@ def _apart(indptr, indices) -> Schedule | None:
     return Schedule(order, items[count::-1].copy(), after, None, min(threads, count))
 
 
-def _waiting(n: int, below: int, work: float) -> Waiting | None:
-    """How all threads share a single elimination of `work` ns without the search for a schedule; None if these are few,
-    or its rows, with `below` entries below the diagonal, are too short to overlap."""
-    overlap = get_num_threads() >= MANY_THREADS and could_pay(work) and below >= OVERLAP * n
-    return Waiting(n, get_num_threads()) if overlap else None
+def _waiting(A, diag, below: int, work: float) -> Waiting | None:
+    """How all threads share a single elimination of `work` ns without the search for a schedule; None if they are few,
+    or would gain little."""
+    return waiting(A, diag, below, work) if could_pay(work) else None
 
 
 @compiled
@@ -299,14 +279,15 @@ def ic0(plan: Elimination, a, l) -> int:
     return _factor(_ic0, _ic0_scattered, _ic0_waiting, plan, a, l)
 
 
-def _factor(listed, scattered, waiting, plan, a, out):
+def _factor(listed, scattered, waits, plan, a, out):
     s = plan.schedule
     state, done = s.state()
     if isinstance(s, Waiting):
         pattern = [unsigned(x) for x in (plan.indptr, plan.indices, plan.diag)]
-        run(waiting, s.threads, state, done, s.workspaces(a.dtype), *pattern, a, out, deadline.halt())
+        blocks = s.workspaces(a.dtype), s.first, s.order, s.part, s.reach
+        run(waits, s.threads, state, done, *blocks, *pattern, a, out, deadline.halt())
         deadline.check()
-        return int(state[1]) if state[1] < s.n else -1
+        return int(state[1]) if state[1] < plan.diag.size else -1
     pattern = [unsigned(x) for x in (s.items, s.order, plan.indptr, plan.indices, plan.diag)]
     if plan.first is None:
         run(scattered, s.threads, s.after, state, done, *pattern, a, out, deadline.halt())
@@ -383,45 +364,47 @@ def _ilu0_scattered(after, state, done, items, order, indptr, indices, diag, a, 
 
 
 @compiled
-def _ilu0_waiting(state, done, workspaces, indptr, indices, diag, a, lu, halt):
-    """As `_ilu0_scattered`, row by row: done[i] is set once row i is complete, and read before row i is subtracted.
+def _ilu0_waiting(state, done, workspaces, first, order, part, reach, indptr, indices, diag, a, lu, halt):
+    """As `_ilu0_scattered`, block by block: done[i] is set once row i is complete, and read before row i is subtracted
+    in another block.
 
-    Progress: look at the first row that is not done. The thread that has taken it waits for no other row; if none has,
-    no thread waits. No other thread writes a row that is not done.
+    Progress: look at the first block of the order that is not complete. All blocks that it needs are before it; so the
+    thread that has taken it waits for no other, and if none has, no thread waits. No other thread writes a row that is
+    not done.
     """
-    n = diag.size
-    w = workspaces[fetch_add(state, 2, 1)]
-    i = next_item(state)
-    while i < n:
-        lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + ONE])
-        if halted(halt):
-            hi = pivot = lo
-        for p in range(lo, hi):
-            w[indices[p]] = a[p]
-        good = True
-        for p in range(lo, pivot):
-            k = indices[p]
-            _wait_for_row(done, k)
-            factor = divide(w[k], lu[diag[k]])
-            lu[p] = factor
-            good &= np.isfinite(factor)
-            for q in range(np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])):
-                w[indices[q]] -= factor * lu[q]
-        for p in range(pivot, hi):
-            lu[p] = w[indices[p]]
-            good &= np.isfinite(lu[p])
-        if hi > lo and (not good or lu[pivot] == 0):
-            fetch_min(state, 1, i)
-        i = complete(state, done, i)
-    wait_until_done(done, 0, n)
-
-
-@compiled
-def _wait_for_row(done, k):
-    rounds = 0
-    while load_acquire(done, np.int64(k)) == 0:
-        relax(rounds)
-        rounds += 1
+    own = workspaces[fetch_add(state, 2, 1)]
+    t = next_item(state)
+    while t < order.size:
+        begin, end = first[order[t]], first[order[t] + 1]
+        known, w = begin, renumbered(own, max(begin - reach, 0))
+        for i in range(begin, end):
+            lo, pivot, hi = np.uint64(indptr[i]), np.uint64(diag[i]), np.uint64(indptr[i + 1])
+            stopped = halted(halt)
+            if stopped:
+                hi = pivot = lo
+            for p in range(lo, hi):
+                w[indices[p]] = a[p]
+            good = True
+            for p in range(lo, pivot):
+                k = indices[p]
+                if k < begin:
+                    wait_for_row(done, k, part)
+                factor = divide(w[k], lu[diag[k]])
+                lu[p] = factor
+                good &= np.isfinite(factor)
+                for q in range(np.uint64(diag[k]) + ONE, np.uint64(indptr[k + ONE])):
+                    w[indices[q]] -= factor * lu[q]
+            for p in range(pivot, hi):
+                lu[p] = w[indices[p]]
+                good &= np.isfinite(lu[p])
+            if not stopped and (not good or lu[pivot] == 0):
+                fetch_min(state, 1, i)
+            if i + 1 - known == part:
+                publish(done, known, i + 1, part)
+                known = i + 1
+        publish(done, known, end, part)
+        t = next_item(state)
+    wait_for_all(done, first, part)
 
 
 @by_ordered_items
@@ -479,33 +462,40 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
 
 
 @compiled
-def _ic0_waiting(state, done, workspaces, indptr, indices, diag, a, l, halt):
-    """As `_ic0_scattered`, row by row; see `_ilu0_waiting`."""
-    n = diag.size
-    w = workspaces[fetch_add(state, 2, 1)]
-    i = next_item(state)
-    while i < n:
-        lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
-        stopped = halted(halt)
-        if stopped:
-            lo = pivot
-        square = a[pivot].real
-        for p in range(lo, pivot):
-            j = indices[p]
-            _wait_for_row(done, j)
-            s = a[p]
-            for q in range(np.uint64(indptr[j]), np.uint64(diag[j])):
-                s -= w[indices[q]] * np.conj(l[q])
-            l[p] = divide(s, l[diag[j]])
-            w[j] = l[p]
-            square -= (l[p] * np.conj(l[p])).real
-        for p in range(lo, pivot):
-            w[indices[p]] = 0
-        if not stopped and (not np.isfinite(square) or square <= 0):
-            fetch_min(state, 1, i)
-        l[pivot] = np.sqrt(square)
-        i = complete(state, done, i)
-    wait_until_done(done, 0, n)
+def _ic0_waiting(state, done, workspaces, first, order, part, reach, indptr, indices, diag, a, l, halt):
+    """As `_ic0_scattered`, block by block; see `_ilu0_waiting`."""
+    own = workspaces[fetch_add(state, 2, 1)]
+    t = next_item(state)
+    while t < order.size:
+        begin, end = first[order[t]], first[order[t] + 1]
+        known, w = begin, renumbered(own, max(begin - reach, 0))
+        for i in range(begin, end):
+            lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
+            stopped = halted(halt)
+            if stopped:
+                lo = pivot
+            square = a[pivot].real
+            for p in range(lo, pivot):
+                j = indices[p]
+                if j < begin:
+                    wait_for_row(done, j, part)
+                s = a[p]
+                for q in range(np.uint64(indptr[j]), np.uint64(diag[j])):
+                    s -= w[indices[q]] * np.conj(l[q])
+                l[p] = divide(s, l[diag[j]])
+                w[j] = l[p]
+                square -= (l[p] * np.conj(l[p])).real
+            for p in range(lo, pivot):
+                w[indices[p]] = 0
+            if not stopped and (not np.isfinite(square) or square <= 0):
+                fetch_min(state, 1, i)
+            l[pivot] = np.sqrt(square)
+            if i + 1 - known == part:
+                publish(done, known, i + 1, part)
+                known = i + 1
+        publish(done, known, end, part)
+        t = next_item(state)
+    wait_for_all(done, first, part)
 
 
 @dataclass(frozen=True, eq=False)

@@ -148,6 +148,7 @@ class SparseLUFactors(RefinedFactors):
             self._renew(A)
         except BaseException as error:
             self._library = self._columns = None  # an analysis keeps facts of these values, useless for others
+            self._full_rank = False
             if isinstance(error, UnstableFactors):
                 require_matching(A)  # says which rows
             raise

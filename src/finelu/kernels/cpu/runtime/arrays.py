@@ -1,4 +1,5 @@
-"""Arrays that a kernel returns to Python, for kernels that know the sizes of their results only at the end.
+"""Arrays that a kernel returns to Python, for kernels that know the sizes of their results only at the end; and arrays
+whose elements have other numbers.
 
 Numba converts a returned array, or named tuple, by calling Python code inside of the kernel, and does not check whether
 that code has raised. After a Ctrl-C it has, as the signal is handled by the first Python code. So a kernel that Python
@@ -11,6 +12,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
 from numba.core.runtime.nrt import MemInfo
 from numba.extending import intrinsic
 
@@ -33,6 +35,19 @@ def hand_over(typing, array, slots, index):
         return context.get_dummy_value()
 
     return types.void(array, slots, types.intp), generate
+
+
+@intrinsic
+def renumbered(typing, array, first):
+    """The elements of `array` (m,), contiguous, under the numbers first, ..., first + m - 1. Others must not be asked
+    for."""
+
+    def generate(context, builder, signature, args):
+        made = context.make_array(signature.args[0])(context, builder, args[0])
+        made.data = builder.gep(made.data, [builder.neg(args[1])])
+        return impl_ret_borrowed(context, builder, signature.return_type, made._getvalue())
+
+    return array(array, types.int64), generate
 
 
 class Handed:

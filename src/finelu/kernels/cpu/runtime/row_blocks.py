@@ -84,6 +84,43 @@ def _estimate(t, count, granule, indptr, indices, diag, c_indptr, most, work):
         work[g] = ROW * granule + ENTRY * entries + np.int64(products * below // max(longest, ONE))
 
 
+def window(items, *patterns):
+    """(reach, size) : the rows of a block that begins with row i, and all rows of the patterns that meet in them, have
+    no columns but those of the `size` ones from max(i - reach, 0) on.
+
+    A thread needs no more places for them, the same ones again and again. The rows that meet in row i are those of its
+    columns. One thread would take each of n places once: they are as good.
+    """
+    n = patterns[0].n
+    if min(items.size - 1, get_num_threads()) == 1:
+        return n, n
+    reach = max(map(_reach, patterns))
+    size = int(np.diff(items).max()) + 3 * reach
+    return (2 * reach, size) if size < n else (n, n)
+
+
+def _reach(A):
+    """How far from the diagonal entries are at most; A keeps that of its pattern."""
+    known = A.__dict__
+    if "reach" not in known:
+        items = even_blocks(A.indptr)
+        found = np.zeros(items.size - 1, np.int64)
+        run_items(_reaches, items.size - 1, items, A.indptr, A.indices, found)
+        known["reach"] = int(found.max())
+    return known["reach"]
+
+
+@by_items
+def _reaches(t, items, indptr, indices, found):
+    """found[t] : how far from the diagonal entries of the rows of item t are. Columns ascend."""
+    reach = 0
+    for i in range(items[t], items[t + 1]):
+        if indptr[i] < indptr[i + 1]:
+            first, last = np.int64(indices[indptr[i]]), np.int64(indices[indptr[i + 1] - 1])
+            reach = max(reach, i - first, last - i)
+    found[t] = reach
+
+
 def has_long_rows(F, columns):
     """Whether a row of U, or a column of L, has more than LONG entries, see `search`; F keeps that of its pattern."""
     if columns is None:
