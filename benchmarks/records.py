@@ -94,6 +94,7 @@ SPEAKS_OF = {
         "matrix/ghosts.py",
     ),
     "ilupack": (*MULTILEVEL, *TRIANGULAR, *METHODS),
+    "least-squares": ("krylov/least_squares.py", "krylov/lsmr.py", "preconditioners/icne.py", *THRESHOLD),
     "memory": ALL,
     "multiblock-scaling": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "multilevel-setup": MULTILEVEL,
