@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.arrays import renumbered
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, threads_for
+from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, reach_of, threads_for
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.operands import CSR, INT32_LIMIT
 
@@ -16,58 +17,65 @@ from finelu.kernels.operands import CSR, INT32_LIMIT
 def columns_of(F):
     """The lower triangle F by columns: indptr (n + 1,), rows (nnz,) ascending, places (nnz,) in F.data.
 
-    Cost: a counting sort; besides the result n integers for each of up to 2 nnz / n threads.
+    Cost: a counting sort; besides the result an integer for each column that a part of the rows may have, for each of
+    up to 2 nnz / n threads.
     """
     n, index = F.n, F.indices.dtype
     parts = max(1, min(threads_for(F.nnz), 2 * F.nnz // n))
     items = np.unique(np.concatenate([[0], np.searchsorted(F.indptr, np.arange(1, parts) * (F.nnz / parts)), [n]]))
     parts = items.size - 1
-    starts = np.zeros((parts, n), F.indptr.dtype)
+    first = np.maximum(items[:-1] - (reach_of(F) if parts > 1 else n), 0)  # column of the rows of each part
+    starts = np.zeros((parts, int((items[1:] - first).max())), F.indptr.dtype)
     indptr, rows, places = np.empty(n + 1, F.indptr.dtype), np.empty(F.nnz, index), np.empty(F.nnz, index)
-    run_items(_count_columns, parts, items, unsigned(F.indptr), unsigned(F.indices), starts)
+    run_items(_count_columns, parts, items, first, unsigned(F.indptr), unsigned(F.indices), starts)
     groups = np.linspace(0, n, parts + 1).astype(np.int64)  # of columns
     totals = np.zeros(parts, np.int64)
-    run_items(_total_columns, parts, groups, starts, totals)
-    run_items(_start_columns, parts, groups, starts, np.cumsum(totals) - totals, indptr)
+    run_items(_total_columns, parts, groups, items, first, starts, totals)
+    run_items(_start_columns, parts, groups, items, first, starts, np.cumsum(totals) - totals, indptr)
     indptr[n] = F.nnz
     pattern = unsigned(F.indptr), unsigned(F.indices)
-    run_items(_fill_columns, parts, items, *pattern, unsigned(starts), rows, places)
+    run_items(_fill_columns, parts, items, first, *pattern, unsigned(starts), rows, places)
     return indptr, rows, places
 
 
 @by_items
-def _count_columns(t, items, indptr, indices, counts):
-    """counts[t, j] : entries of column j in part t of the rows."""
-    mine = counts[t]
+def _count_columns(t, items, first, indptr, indices, counts):
+    """counts[t, j - first[t]] : entries of column j in part t of the rows."""
+    mine = renumbered(counts[t], first[t])
     for p in range(np.uint64(indptr[items[t]]), np.uint64(indptr[items[t + 1]])):
         mine[indices[p]] += 1
 
 
 @by_items
-def _total_columns(t, groups, counts, totals):
+def _total_columns(t, groups, items, first, counts, totals):
     """totals[t] : the entries of the columns of group t."""
     total = np.int64(0)
     for part in range(counts.shape[0]):
-        for j in range(groups[t], groups[t + 1]):
-            total += counts[part, j]
+        for j in range(max(groups[t], first[part]), min(groups[t + 1], items[part + 1])):
+            total += counts[part, j - first[part]]
     totals[t] = total
 
 
 @by_items
-def _start_columns(t, groups, starts, before, indptr):
+def _start_columns(t, groups, items, first, starts, before, indptr):
     """Counts become the places where each part's entries of a column begin; before[t] : entries of earlier groups."""
     total = before[t]
+    begin = end = 0  # the parts that may have column j
     for j in range(groups[t], groups[t + 1]):
         indptr[j] = total
-        for part in range(starts.shape[0]):
-            count = starts[part, j]
-            starts[part, j] = total
+        while items[begin + 1] <= j:
+            begin += 1
+        while end < first.size and first[end] <= j:
+            end += 1
+        for part in range(begin, end):
+            count = starts[part, j - first[part]]
+            starts[part, j - first[part]] = total
             total += count
 
 
 @by_items
-def _fill_columns(t, items, indptr, indices, starts, rows, places):
-    next = starts[t]
+def _fill_columns(t, items, first, indptr, indices, starts, rows, places):
+    next = renumbered(starts[t], first[t])
     for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
         for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
             q = next[indices[p]]

@@ -94,12 +94,12 @@ def window(items, *patterns):
     n = patterns[0].n
     if min(items.size - 1, get_num_threads()) == 1:
         return n, n
-    reach = max(map(_reach, patterns))
+    reach = max(map(reach_of, patterns))
     size = int(np.diff(items).max()) + 3 * reach
     return (2 * reach, size) if size < n else (n, n)
 
 
-def _reach(A):
+def reach_of(A):
     """How far from the diagonal entries are at most; A keeps that of its pattern."""
     known = A.__dict__
     if "reach" not in known:
