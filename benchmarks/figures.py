@@ -1,4 +1,4 @@
-"""Claim: every figure in the tables of README.md and docs/measured.md is what its record says.
+"""Claim: every figure in the tables of README.md and docs/ between its marks is what its record says.
 
     python -m benchmarks.figures            # write the tables anew from the records named here and in records.py
     python -m benchmarks.figures --check    # status 1, and which file, if they differ
@@ -20,13 +20,14 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import records
-from benchmarks.claims import calls, memory, parilut, spine
+from benchmarks.claims import calls, memory, parilut, parilut_quality, spine
 from benchmarks.claims import solve_tables as solve
 from benchmarks.harness import RESULTS, ROOT
 from benchmarks.harness.options import command
 from benchmarks.harness.record import ENDING, Run
 from benchmarks.harness.table import mean, table
 from benchmarks.papers import fgbilu_tables as fgbilu
+from benchmarks.papers import ilupack_tables, parilut_tables
 from finelu.errors import FileError
 
 # The records: names in benchmarks/results, without ending.
@@ -42,7 +43,11 @@ PARILUT_GPU = "parilut-gpu-nvidia-h200-2026-11-27"
 PARILUT_CPU = "parilut-cpu-2-core-intel-xeon-2026-11-23"
 BLOCKS = "fgbilu-nvidia-h100-2026-11-26"
 MEMORY = "memory-2-core-amd-epyc-2026-11-27"
-README, MEASURED = ROOT / "README.md", ROOT / "docs" / "measured.md"
+PAPER_TABLES = "parilut-papers-nvidia-h200-tables-2026-11-27"  # Tables 2 and 3 of the ParILUT paper
+QUALITY = "parilut-quality-2-core-intel-xeon-2026-11-23"  # iterations compared with Ginkgo's and others
+ILUPACK = "ilupack-nvidia-h200-2026-11-27"  # the variants of the paper on GMRES on GPUs
+README, MEASURED, PARILUT = ROOT / "README.md", ROOT / "docs" / "measured.md", ROOT / "docs" / "parilut.md"
+MULTILEVEL = ROOT / "docs" / "multilevel.md"
 BEGIN, END = "<!-- figures {}: python -m benchmarks.figures writes them -->", "<!-- end of figures -->"
 GRID = "65x65x65"  # of block ILU: 6 unknowns a cell
 
@@ -245,6 +250,9 @@ def tables() -> dict[tuple[Path, str], str]:
         (MEASURED, "as called"): written([row for row in rows if not row.kernel], name, "called"),
         (MEASURED, "of kernels"): written([row for row in rows if row.kernel], name, "kernel"),
         (MEASURED, "of memory"): of_memory(),
+        (PARILUT, "of iterations"): parilut_quality.summary(load(QUALITY)),
+        (PARILUT, "of the paper"): parilut_tables.summary(load(PAPER_TABLES)),
+        (MULTILEVEL, "of one preconditioner"): ilupack_tables.summary(load(ILUPACK)),
         (MEASURED, "older"): table(
             ("record", "why it is older"), ((f"`{record}`", why) for record, why in records.reasons().items())
         ),

@@ -132,38 +132,37 @@ OLDER = {
         "schwarz-cpu-16-core-intel-xeon-2026-11-25",
         "solve-gpu-nvidia-h100-2026-11-25",
     ),
+    "one thread compares A with its transpose in one call since": ("memory-2-core-amd-epyc-2026-11-27",),
     "threads share more of ParILUT since, and rows of a single elimination may wait for each other": (
-        "memory-2-core-amd-epyc-2026-11-27",
         "solve-all-cpu-2026-11-27",
     ),
     "a single elimination by fewer than eight threads is in order since, and MultilevelILU updates in another way": (
         "parilut-cpu-intel-r-xeon-r-processor-16-cores-2026-11-27",
-        "parilut-papers-amd-epyc-2-cores-2026-11-27",
     ),
     "MultilevelILU updates, orders and tries its factors in other ways since: see multilevel-setup-amd-epyc-2-cores": (
         "robustness-2-core-amd-epyc-2026-11-27",
         "multilevel-setup-2-core-amd-epyc-2026-11-27",
     ),
-    "the elimination of a symmetric matrix with long rows on one thread copies columns since, with the same bits": (
-        "parilut-papers-amd-epyc-2-cores-orders-2026-11-27",
-    ),
     "IC(0) on one thread copies columns where that saves products since, with the same bits": (
         "parilut-columns-amd-epyc-2026-11-27",
-        "parilut-papers-amd-epyc-2-cores-large-2026-11-27",
         "parilut-variants-ani7-2026-11-27",
     ),
     "a triangular solver of a real matrix takes a complex right-hand side since; its kernels are the same": (
         "calls-gpu-nvidia-h200-2026-11-27",
         "spine-gpu-nvidia-h200-2026-11-27",
     ),
+    "triangular solves of large levels with long rows are in level order since, see the table": (
+        "ilupack-nvidia-h200-2026-11-27",
+    ),
+    "parameters are checked when a recipe is made since; what is computed is the same": (
+        "multilevel-setup-amd-epyc-2-cores-2026-11-27",
+        "parilut-gpu-nvidia-h200-2026-11-27",
+        "parilut-papers-nvidia-h100-2026-11-27",
+        "parilut-papers-nvidia-h200-2026-11-27",
+    ),
     "the first exchange of a grid decides how layers go since, and computes the same": (
         "fgbilu-flow-nvidia-h100-x2-64-2026-11-27",
         "fgbilu-flow-nvidia-h200-x2-2026-11-27",
-        "multiblock-scaling-nvidia-h200-x2-96-2026-11-27",
-        "multiblock-scaling-nvidia-h200-x2-128-2026-11-27",
-    ),
-    "the variants of ILU(0) on a GPU have other names and rules since": (
-        "parilut-papers-nvidia-h100-gmres-2026-11-27",
     ),
     "the first answer of a process without compiled kernels is held to its time and memory since": (
         "solve-2-core-amd-epyc-shared-2026-11-27",
@@ -177,7 +176,6 @@ OLDER = {
         "multiblock-scaling-nvidia-h200-x2-64-2026-11-26",
         "multiblock-scaling-nvidia-h200-x2-64-no-nccl-2026-11-26",
         "multiblock-scaling-nvidia-h200-x2-96-no-nccl-2026-11-26",
-        "multiblock-scaling-nvidia-h200-x2-128-2026-11-26",
         "parilut-cpu-2-core-intel-xeon-2026-11-23",
         "parilut-quality-2-core-intel-xeon-2026-11-23",
         "parilut-steps-cpu-2-core-intel-xeon-2026-11-23",
@@ -189,9 +187,6 @@ OLDER = {
         "multilevel-setup-16-core-intel-xeon-2026-11-25",
         "multilevel-setup-2-core-amd-epyc-2026-11-26",
         "multilevel-setup-nvidia-h100-2026-11-26",
-    ),
-    "asks another module for the number of a GPU since: what is computed is the same": (
-        "sphere-flow-2-core-amd-epyc-2026-11-27",
     ),
     "more kernels are compiled ahead since, by fewer threads": ("first_call_gpu-nvidia-h100-2026-11-26",),
     "an update waits less since, and its factors are tested in another way": ("cudss-nvidia-h100-2026-11-25",),

@@ -25,7 +25,7 @@ import finelu
 from benchmarks.harness.building_blocks import BLOCKS, PROFILES, all_steps, factor_time, profile
 from benchmarks.harness.case import loaded, release_gpu, to_gpu
 from benchmarks.harness.clock import Budget, copy_bandwidth, gpu_time
-from benchmarks.harness.options import add_device, add_options, command, wants_gpu
+from benchmarks.harness.options import add_device, add_options, chosen_parts, command, wants_gpu
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
 from benchmarks.harness.suite import GALLERY, Problem, files, matrix_folder, names_of, suite
 from benchmarks.harness.table import cell, mean, ratio, table
@@ -300,8 +300,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--cpu-threads", type=int, default=0, metavar="N", help="with --gpu: ParILUT on N CPU threads too"
     )
     parser.add_argument("--threads", default="2", help="numbers of threads on the CPU: 1,2,4 (default: %(default)s)")
+    parser.add_argument("--recipes", default=",".join(RECIPES), help="which of %(default)s")
     add_options(parser)
     options = parser.parse_args(argv)
+    kinds = chosen_parts(parser, options.recipes, tuple(RECIPES), "--recipes")
 
     gpu = wants_gpu(options)
     run = new_run("parilut-gpu" if gpu else "parilut-cpu", gpu=gpu, machine_name=options.machine)
@@ -319,7 +321,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for count in [0] if gpu else [int(t) for t in options.threads.split(",")]:
                 if not gpu:
                     finelu.set_num_threads(count)
-                measure_one(run, name, S, "gpu" if gpu else "cpu", count)
+                measure_one(run, name, S, "gpu" if gpu else "cpu", count, kinds)
             if gpu and options.cpu_threads:
                 finelu.set_num_threads(options.cpu_threads)
                 measure_one(run, name, S, "cpu", options.cpu_threads, ("ParILUT",))

@@ -17,6 +17,10 @@ so far: the record then holds a lower bound of its time.
     python -m benchmarks.claims.regret --budget 1500           # 25 minutes on two cores
     python -m benchmarks.claims.regret --budget 1500 --busy 1  # while a busy process runs on each core
     python -m benchmarks.claims.regret --budget 1500 --without nbklu,feral,pypardiso  # SciPy's SuperLU alone
+    python -m benchmarks.claims.regret --gpu --threads 16 --seconds 3 --budget 100    # two minutes on an H100
+
+With --gpu A and b are on the GPU before the clock starts, x is on the host when it ends, the rungs are those that stay
+on the GPU, with one recipe for all complete factors, and `solve` on the CPU of the same machine is the only other one.
 
 The record holds the time of each run, on the clock and of the processor, and the features of each matrix, so that
 `regret_tables.regret(rule, run)` gives the regret of any other rule without a measurement.
@@ -44,7 +48,7 @@ import scipy.sparse as sp
 
 import finelu
 from benchmarks.claims import solve
-from benchmarks.claims.regret_tables import CLAIMS, claims, in_words, page
+from benchmarks.claims.regret_tables import CLAIMS, ON_CPU, claims, in_words, page
 from benchmarks.claims.solve_tables import OURS
 from benchmarks.harness.clock import Budget
 from benchmarks.harness.options import add_options, add_source, command
@@ -56,6 +60,7 @@ from benchmarks.harness.worker import READING, ROUNDING, SEED, Worker, busy_proc
 from benchmarks.peers.solvers import RTOL, WARM_UP, Solver
 from finelu.auto import choose, ladder
 from finelu.auto.cost import Costs
+from finelu.device import on_gpu, require_gpu, to_host
 from finelu.errors import FineluError
 from finelu.krylov.criterion import Criterion
 from finelu.krylov.operators import matrix_operator
@@ -63,23 +68,25 @@ from finelu.krylov.residual import Residual
 from finelu.matrix import as_csr
 from finelu.matrix.traits import Diagonal, MatrixTraits, traits
 from finelu.ordering import ORDERS, Fill, with_little_fill
-from finelu.preconditioners import IC0, ICT, Jacobi, ParICT, ParILUT, Schwarz, SparseLU
+from finelu.preconditioners import IC0, ICT, ILUT, Jacobi, ParICT, ParILUT, Schwarz, SparseLU
 from finelu.preconditioners.direct.analysis import COLAMD, is_light, is_quick, may_be_by_blocks
 from finelu.recent import RECENT
 
 LEAST_ROWS = 500  # of a system that is measured
 QUICK = ("trilinos_smooVec", "trilinos_nsjac_1", "mipt_two_wells_saddle_darcy", "ibmpg1_spd", "memplus")
-ROUNDS = 5  # after the first one
+ROUNDS = 9  # after the first one
 LATE, LEAST_LIMIT = 4.0, 0.5  # times the least time so far, and seconds, after which a solver is stopped
-NEAR, CHEAP = 3.0, 0.2  # times the least time so far, and seconds, up to which a solver runs again
+NEAR, CHEAP = 3.0, 0.1  # times the least time so far, and seconds, up to which a solver runs again after its first run
+CLOSE = 1.5  # times the least time so far, up to which it does after its second
 FIRST_ROUND = 0.6  # part of the seconds for a system that the first round may take
-PAUSE = 0.25  # s after a call of pypardiso: idle threads of MKL spin for some 0.2 s
-GRACE = 1.0  # s over its limit in which a solver may notice that itself
+STILL, GLANCE, PATIENCE = 0.1, 0.01, 0.5  # of a core; s of a look at it; s at most, until threads of the last run rest
+GRACE, GRACE_ON_GPU = 1.0, 10.0  # s over its limit in which a solver may notice that itself, or compile kernels
+WARM_UP_ON_GPU = ("poisson5:120,120", "convection_diffusion:160,160", "helmholtz:160,k=9,absorbing=False")
 
 # The rungs ------------------------------------------------------------------------------------------------------------
 
 COMPLETE = "SparseLU("  # the names of rungs of complete factors begin with it
-ON_GPU = (Schwarz, ParICT, ParILUT)  # rungs of a GPU
+ON_GPU, ON_HOST = (Schwarz, ParICT, ParILUT), (ICT, ILUT)  # rungs of one device
 ORDERINGS = {
     "superlu": (*ORDERS, COLAMD),
     "klu": (*ORDERS, COLAMD),
@@ -99,13 +106,13 @@ def alone(recipe: Any, method: str, S: sp.csr_matrix, b: Any, end: float, extra:
         return {"direct": choose.Rung((recipe,), choose.ASKED, is_quick(known) and by_itself)}
 
     with mock.patch.object(ladder, "rungs", only):
-        return solve.finelu_solve(S, b, end, method=method)
+        return solve.finelu_solve(S, b, end, method=method, device="cuda" if on_gpu(S.data) else "cpu")
 
 
-def iterative() -> list[Any]:
-    """The recipes of the table that are factored on the CPU, except complete factors; and the cheapest of all."""
+def iterative(gpu: bool = False) -> list[Any]:
+    """The recipes of the table for the CPU or a GPU, except complete factors; and the cheapest of all."""
     of_table = (recipe for _, _, rung in choose.RUNGS for recipe in rung.recipes)
-    kept = [recipe for recipe in of_table if not isinstance(recipe, (*ON_GPU, SparseLU))]
+    kept = [recipe for recipe in of_table if not isinstance(recipe, (*(ON_HOST if gpu else ON_GPU), SparseLU))]
     return list(dict.fromkeys([*kept, Jacobi()]))
 
 
@@ -123,10 +130,12 @@ def named(recipe: Any, method: str) -> str:
 
 METHODS = ("cg", "minres", "bicgstab", "gmres")
 ALONE: dict[str, Solver] = {named(recipe, ""): partial(alone, recipe, "auto") for recipe in direct()} | {
-    named(recipe, method): partial(alone, recipe, method) for recipe in iterative() for method in METHODS
+    named(recipe, method): partial(alone, recipe, method)
+    for recipe in dict.fromkeys([*iterative(), *iterative(gpu=True)])
+    for method in METHODS
 }
 OTHERS: dict[str, Solver] = {name: solver for name, solver in solve.SOLVERS.items() if name != OURS}
-SOLVERS: dict[str, Solver] = {OURS: solve.finelu_solve, **ALONE, **OTHERS}
+SOLVERS: dict[str, Solver] = {OURS: solve.finelu_solve, ON_CPU: solve.finelu_solve, **ALONE, **OTHERS}
 
 
 def rungs_for(known: MatrixTraits, others: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -137,13 +146,13 @@ def rungs_for(known: MatrixTraits, others: Sequence[str]) -> tuple[list[str], li
     """
     first, rest = [], []
     symmetric = known.kind == "hermitian" and not known.complex
-    for recipe in direct():
+    for recipe in direct()[:1] if known.gpu else direct():
         package = PACKAGES.get(recipe.backend)
         if (package is None or package in others) and (symmetric or recipe.backend != "feral"):
             (first if recipe.ordering == "auto" else rest).append(named(recipe, ""))
     of_table = [recipe for rung in choose.rungs(known).values() for recipe in rung.recipes]
-    for recipe in iterative():
-        if known.definite or not isinstance(recipe, IC0 | ICT):
+    for recipe in iterative(known.gpu):
+        if known.definite or not isinstance(recipe, IC0 | ICT | ParICT):
             method, *_ = choose.methods(known, recipe, alone=False)
             names = [named(recipe, m) for m in ((method, "gmres") if method == "bicgstab" else (method,))]
             (first if recipe in of_table else rest).extend(names)
@@ -164,8 +173,9 @@ def features(S: sp.csr_matrix) -> dict[str, Any]:
     return facts | {"fill": fill.nnz, "flops": fill.flops, "count_s": time.perf_counter() - begin}
 
 
-def first_rung(facts: Mapping[str, Any]) -> str:
-    """The name of the rung that `solve` takes first with all libraries, for a matrix with these `features`.
+def first_rungs(facts: Mapping[str, Any]) -> list[str]:
+    """The names of the rungs that `solve` takes first with all libraries, for a matrix with these `features`: the next
+    one where one finds no factors, or that A is indefinite, and complete factors last.
 
     It follows the tables of `finelu.auto.choose` and the expected times of `finelu.auto.cost`, with the count in
     `facts`: `solve` takes another one where KLU finds blocks, and none where rows are to be matched.
@@ -174,10 +184,11 @@ def first_rung(facts: Mapping[str, Any]) -> str:
     own, facts = {field.name for field in fields(MatrixTraits)} - {"diagonal"}, {"uneven": False, **facts}
     known = MatrixTraits(diagonal=Diagonal(**diagonal), **{name: facts[name] for name in own})
     rungs = choose.rungs(known)
+    complete = named(rungs["direct"].recipes[0], "")
     if rungs["direct"].reason == choose.IS_SMALL or "cheap" not in rungs:
-        return named(rungs["direct"].recipes[0], "")
-    cheap = rungs["cheap"].recipes[0]
-    method, *_ = choose.methods(known, cheap, alone=False)
+        return [complete]
+    cheap = rungs["cheap"].recipes
+    method, *_ = choose.methods(known, cheap[0], alone=False)
     any_matrix = as_csr(sp.identity(1, format="csr"))  # only its dtype counts
     costs, fill = Costs(any_matrix, known, rungs, math.inf, math.inf), Fill(facts["fill"], facts["flops"])
     if choose.asks_first(known):
@@ -186,28 +197,46 @@ def first_rung(facts: Mapping[str, Any]) -> str:
         library = "pardiso" if by_blocks else "klu" if is_light(fill) else "superlu"
         seconds = costs.of_library(fill, library, half=by_blocks and symmetric)
         if seconds <= choose.FEW_ITERATIONS * costs.of_iteration(method):
-            return named(rungs["direct"].recipes[0], "")
-    return named(cheap, method)
+            return [complete]
+    return [*(named(recipe, method) for recipe in cheap), complete]
 
 
 # One run --------------------------------------------------------------------------------------------------------------
 
 
-def once(name: str, S: sp.csr_matrix, limit: float, extra: Any = None) -> dict[str, Any]:
+def rest() -> None:
+    """Wait until idle threads of libraries sleep: those of MKL spin for 0.2 s, and others for less, on the cores of the
+    run that comes next."""
+    end = time.perf_counter() + PATIENCE
+    while time.perf_counter() < end:
+        spent = time.process_time()
+        time.sleep(GLANCE)
+        if time.process_time() - spent < STILL * GLANCE:
+            break
+
+
+def once(name: str, S: sp.csr_matrix, limit: float, extra: Any = None, *, gpu: bool = False) -> dict[str, Any]:
     """One run of a solver: as `solve.once`, and not solved either if x does not pass finelu's test by rows.
 
     Each run meets its pattern for the first time. What earlier runs left would help complete factors alone, while the
     route of `solve` does not depend on it.
+    gpu : whether A and b are on the GPU; a run that compiles kernels is then repeated.
     """
     b, found = solve.right_hand_side(S.shape[0]), {}
-    RECENT._kept.clear()
+    given = (as_csr(S, diagonal=False).on(require_gpu()).tosparse(), require_gpu().asarray(b)) if gpu else ()
 
-    def kept(*arguments: Any) -> dict[str, Any]:
+    def kept(S: Any, b: Any, *rest: Any) -> dict[str, Any]:
         begin = time.process_time()
-        found.update(SOLVERS[name](*arguments))
+        found.update(SOLVERS[name](*(given or (S, b)), *rest))
+        found["x"] = to_host(found["x"])
         return found | {"cpu": time.process_time() - begin}
 
-    result = solve.once(kept, S, b, limit)
+    for _ in range(2 if gpu else 1):
+        RECENT._kept.clear()
+        rest()
+        result = solve.once(kept, S, b, limit)
+        if not result.get("compiling"):
+            break
     if result["status"] == "":
         check = Criterion("auto", Residual(matrix_operator(as_csr(S, diagonal=False)), b), b)
         target = ROUNDING * RTOL * length(b)
@@ -228,10 +257,20 @@ def warm_up(name: str) -> None:
         once(name, sp.csr_matrix(finelu.gallery.problem(problem)), READING)
 
 
-def serve(pipe: Any, threads: int, without: Sequence[str] = ()) -> None:
-    """without : packages that count as not installed."""
+def warm_up_on_gpu(name: str) -> None:
+    """The same for A and b on a GPU, by systems that are large enough to stay there."""
+    for problem in WARM_UP_ON_GPU:
+        once(name, sp.csr_matrix(finelu.gallery.problem(problem)), READING, gpu=name != ON_CPU)
+
+
+def serve(pipe: Any, threads: int, without: Sequence[str] = (), gpu: bool = False) -> None:
+    """without : packages that count as not installed.  gpu : whether A and b are on the GPU, except for ON_CPU."""
     sys.modules.update(dict.fromkeys(without))
-    serve_with(pipe, threads, once, warm_up)
+
+    def outcome(name: str, *arguments: Any) -> dict[str, Any]:
+        return once(name, *arguments, gpu=gpu and name != ON_CPU)
+
+    serve_with(pipe, threads, outcome, warm_up_on_gpu if gpu else warm_up, limited=not gpu)
 
 
 # The measurement ------------------------------------------------------------------------------------------------------
@@ -240,7 +279,8 @@ def serve(pipe: Any, threads: int, without: Sequence[str] = ()) -> None:
 def rounds(worker: Worker, path: Path, names: Sequence[str], limit: float, seconds: float) -> dict[str, list[Any]]:
     """The results of all runs of each solver, the first round included. A solver that fails does not run again.
 
-    names : the first of them is never stopped before `limit`.
+    names : the first of them is never stopped before `limit`, and runs in each round. Of the others those that are far
+        from the best run once or twice, so that the seconds are spent on a comparison of the best.
     seconds : for all rounds; solvers that are not called within FIRST_ROUND of them have no result.
     """
     budget, best, order = Budget(seconds), math.inf, list(names)
@@ -257,10 +297,8 @@ def rounds(worker: Worker, path: Path, names: Sequence[str], limit: float, secon
                 best = min(best, result["seconds"])
             elif name.startswith(COMPLETE) and "time" in result["status"]:
                 worker.stop()  # the call of a library, which was abandoned, goes on
-            if name.startswith("pypardiso"):
-                time.sleep(PAUSE)
-        near = max(NEAR * best, CHEAP if turn == 0 else 0.0)
-        order = [name for name in order if name in results and solved_within(results[name], near)]
+        near = max(NEAR * best, CHEAP) if turn == 0 else CLOSE * best
+        order = [n for n in order if n in results and solved_within(results[n], math.inf if n == names[0] else near)]
         shuffled.shuffle(order)
     return results
 
@@ -277,7 +315,7 @@ def record_of(matrix: str, name: str, results: Sequence[dict[str, Any]], threads
     runs = [result["seconds"] for result in warm if "seconds" in result]
     last = failed or warm[-1]
     seconds = last.get("seconds") if failed else median(runs)
-    who = "finelu" if name == OURS or name in ALONE else name.split()[0]
+    who = "finelu" if name == OURS or name in ALONE else "CPU" if name == ON_CPU else name.split()[0]
     record = Record(matrix, "solve", "cpu", who, name, None if seconds is None else 1e3 * seconds)
     record.error, record.threads = last.get("residual"), threads
     record.detail = {key: value for key, value in last.items() if key not in ("seconds", "residual", "cpu")}
@@ -291,8 +329,9 @@ def measure_one(
 ) -> None:
     S = finelu.read_matrix(path)
     run.matrices[name] = features(S)
-    first, rest = rungs_for(traits(as_csr(S, diagonal=False)), others)
-    names = [OURS, *first, *others, *rest]
+    A = as_csr(S, diagonal=False)
+    first, rest = rungs_for(traits(A.on(require_gpu()) if options.gpu else A), others)
+    names = [OURS, *others, *first, *rest] if options.gpu else [OURS, *first, *others, *rest]
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / f"{name}.npz"  # a process that begins anew reads it sooner
         sp.save_npz(copy, S, compressed=False)
@@ -314,16 +353,18 @@ def chosen(options: argparse.Namespace) -> dict[str, Path]:
 
 def measured(options: argparse.Namespace) -> Run:
     paths, cores = chosen(options), len(os.sched_getaffinity(0))
-    run = new_run("regret", gpu=False, machine_name=options.machine)
+    run = new_run("regret-gpu" if options.gpu else "regret", gpu=options.gpu, machine_name=options.machine)
     run.options = {"limit, seconds": options.limit, "seconds for a system": options.seconds, "threads": options.threads}
     run.options |= {"busy processes a core": options.busy, "load average before": round(os.getloadavg()[0], 1)}
     without = [name for name in options.without.split(",") if name]
     run.options |= {"without": ", ".join(without) or "-"}
-    budget, worker = Budget(options.budget), Worker(options.threads, partial(serve, without=without), GRACE)
+    serving = partial(serve, without=without, gpu=options.gpu)
+    budget, worker = Budget(options.budget), Worker(options.threads, serving, GRACE_ON_GPU if options.gpu else GRACE)
     # read by the processes to come: threads of SciPy's BLAS, and that no answer comes before kernels are compiled
     os.environ |= {name: str(options.threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     os.environ["FINELU_BACKGROUND"] = "0"
     others = [solver for solver in installed(run, OTHERS) if solver.split()[0] not in without]
+    others = [ON_CPU] if options.gpu else others
     hidden = mock.patch.dict(sys.modules, dict.fromkeys(without))  # an import of None fails
     with hidden, busy_processes(options.busy * cores), with_worker(run, budget, worker):
         for name, path in affordable(run, budget, paths):
@@ -340,6 +381,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2, help="of every library (default: %(default)s)")
     parser.add_argument("--busy", type=int, default=0, help="busy processes for each core (default: %(default)s)")
     parser.add_argument("--without", default="", help="packages that count as not installed, separated by commas")
+    parser.add_argument("--gpu", action="store_true", help="the rungs of a GPU, and `solve` on its CPU")
     add_source(parser)
     add_options(parser)
     options = parser.parse_args(argv)

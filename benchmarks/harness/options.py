@@ -53,11 +53,13 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def chosen_parts(parser: argparse.ArgumentParser, text: str, known: tuple[str, ...]) -> list[str]:
-    """The parts in --parts; an error of the command line for one that is not known."""
+def chosen_parts(
+    parser: argparse.ArgumentParser, text: str, known: tuple[str, ...], option: str = "--parts"
+) -> list[str]:
+    """The parts that an option names; an error of the command line for one that is not known."""
     parts = text.split(",")
     if unknown := sorted(set(parts) - set(known)):
-        parser.error(f"--parts: there is no {', '.join(unknown)}; choose from {','.join(known)}")
+        parser.error(f"{option}: there is no {', '.join(unknown)}; choose from {','.join(known)}")
     return parts
 
 

@@ -60,13 +60,22 @@ def length(v: Any) -> float:
 
 
 def serve_with(
-    pipe: Any, threads: int, outcome: Callable[..., dict[str, Any]], warm_up: Callable[[str], object]
+    pipe: Any,
+    threads: int,
+    outcome: Callable[..., dict[str, Any]],
+    warm_up: Callable[[str], object],
+    *,
+    limited: bool = True,
 ) -> None:
     """The loop of the process: receives (path, solver, limit, extra); sends the seconds of warm_up(solver), which is
-    called at the first turn of a solver, and then outcome(solver, S, limit, extra)."""
+    called at the first turn of a solver, and then outcome(solver, S, limit, extra).
+
+    limited : whether the address space is; CUDA reserves far more of it than it uses.
+    """
     for stream in (1, 2):  # ILU++ reports each of its inner errors there, without end
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_GIB * 2**30,) * 2)
+    if limited:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_GIB * 2**30,) * 2)
     finelu.set_num_threads(threads)
     warm, path, S = set(), None, None
     while True:

@@ -16,6 +16,7 @@ VARIANTS = {
     "s": "(s) the M of (b)",
     "l": "(l) the M of (b), level order",
     "o": "(o) finelu, level order",
+    "i": "(i) finelu, own order",
 }
 TABLE_2 = {  # n and nnz, which counts one triangle of a symmetric matrix
     "apache2": (715176, 2766523),
@@ -248,14 +249,29 @@ def same_table(run: Run, variants: str) -> str | None:
             for (v, w), quotient in zip(pairs, quotients, strict=True):
                 gains.setdefault(f"{what} ({v})/({w})", []).append(quotient)
             cells += [*times, *quotients]
-        lines.append((*cells, *(record.detail.get("set-up") for record in found)))
+        lines.append((*cells, *(record.detail.get("set-up") for record in found), found[0].detail.get("entries a row")))
     if not lines:
         return None
     shown = [f"({v})" for v in variants]
     columns = [f"{s} {v}" for s in (PREC, MGSO, "total") for v in (*shown, *(f"({v})/({w})" for v, w in pairs))]
-    header = ("matrix", "first level", f"#It. {'/'.join(shown)}", *columns, *(f"set-up s {v}" for v in shown))
+    header = ("matrix", "first level", f"#It. {'/'.join(shown)}", *columns, *(f"set-up s {v}" for v in shown),
+              "entries a row")  # fmt: skip
     means = "; ".join(f"{what} {mean(found):.2f} (worst {min(found):.2f})" for what, found in gains.items())
     return f"{table(header, lines)}\nGeometric means on {len(lines)} matrices: {means}.\n"
+
+
+def summary(run: Run) -> str:
+    """A row a matrix: iterations and ms of all of GMRES, with the M of (b) in three ways and with finelu's in two."""
+    lines = []
+    for name, facts in run.matrices.items():
+        found = [run.one(matrix=name, variant=v) for v in "bslco"]
+        if all(record and record.detail["converged"] for record in found):
+            (same, *_), (ours, _) = ([r.detail["iterations"] for r in part] for part in (found[:3], found[3:]))
+            lines.append((name, facts["n"], same, *(r.numeric_ms for r in found[:3]), ours,
+                          *(r.numeric_ms for r in found[3:])))  # fmt: skip
+    header = ("matrix", "rows", "iterations", *("cuSPARSE (b)", "own order (s)", "level order (l)"), "iterations",
+              *('"auto" (c)', "level order (o)"))  # fmt: skip
+    return table(header, lines)
 
 
 def application_table(run: Run) -> str | None:
@@ -292,7 +308,10 @@ def page(run: Run) -> str:
     text += f"\n## Table 3: the stages of GMRES, ms and % of the total\n\n{stage_table(run)}"
     text += f"\n## Tables 4 and 5: (b), (c) and their ratio, ms\n\n{gain_table(run) or absent}"
     text += f"\n## One preconditioner, that of (b), ms\n\n{same_table(run, 'bsl') or absent}"
-    text += f"\n## One preconditioner, that of (c), ms\n\n{same_table(run, 'co') or absent}"
+    order = (
+        "ico" if any(run.find(matrix=name, variant="i") for name in run.matrices) else "co"
+    )  # older records lack (i)
+    text += f"\n## One preconditioner, that of (c), ms\n\n{same_table(run, order) or absent}"
     text += f"\n## One application of M^-1, ms\n\n{application_table(run) or absent}"
     text += (
         "\n(b) applies equation (11), with two solves each with L_B and U_B a level; (c) keeps L_G and U_F on the GPU, "

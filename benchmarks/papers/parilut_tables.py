@@ -120,6 +120,33 @@ def deviation(record: Record | None, theirs: int | None) -> str:
     return f"{100 * (int(found) / theirs - 1):+.0f}%" if theirs and found.isdigit() else ""
 
 
+def summary(run: Run) -> str:
+    """A row a matrix and order: how far the papers' own method is from their iterations with 0 to 5 steps, from the
+    least to the most; and the iterations after five exact steps over the papers' after five."""
+    lines = []
+    for name, facts in run.matrices.items():
+        cells: list[str] = []
+        for method, paper in (("cg", TABLE_2), ("gmres", TABLE_3)):
+            theirs = paper.get(own(name))
+            swept, exact = (
+                [run.one(matrix=name, work=method, variant=v) for v in variants[-len(STEPS) :]]
+                for variants in columns(method)
+            )
+            if not theirs or not any(swept):
+                cells += ["", ""]
+                continue
+            pairs = list(zip([int(shown(r)) for r in swept], theirs[-len(STEPS) :], strict=True))
+            percent = sorted(100 * (ours / other - 1) for ours, other in pairs)
+            most = max(abs(ours - other) for ours, other in pairs)
+            few = ", one iteration" if most == 1 else ""
+            cells.append(f"{percent[0]:+.0f}% to {percent[-1]:+.0f}%{few}")
+            cells.append(f"{int(shown(exact[-1])) / theirs[-1]:.2f}")
+        if any(cells):
+            lines.append((name.partition(" ")[0], facts["order"].removesuffix(" here"), *cells))
+    header = [f"{method}, {what}" for method in ("`cg`", "`gmres`") for what in ("0 to 5 steps", "five exact steps")]
+    return table(("matrix", "order", *header), lines)
+
+
 def entry_table(run: Run) -> str | None:
     """Entries of the adapted and classical factors over those of ILU(0) or IC(0)."""
     lines = []

@@ -19,6 +19,7 @@ from finelu import scaling as scaling
 from finelu import selection as selection
 from finelu import threads as threads
 from finelu import triangular as triangular
+from finelu.auto.lstsq import lstsq as lstsq
 from finelu.auto.sequence import Sequence as Sequence
 from finelu.auto.solve import solve as solve
 from finelu.errors import DeviceError as DeviceError
@@ -42,8 +43,11 @@ from finelu.krylov import Method as Method
 from finelu.krylov import bicg as bicg
 from finelu.krylov import bicgstab as bicgstab
 from finelu.krylov import cg as cg
+from finelu.krylov import cgls as cgls
 from finelu.krylov import fgmres as fgmres
 from finelu.krylov import gmres as gmres
+from finelu.krylov import lsmr as lsmr
+from finelu.krylov import lsqr as lsqr
 from finelu.krylov import minres as minres
 from finelu.krylov import richardson as richardson
 from finelu.krylov import sqmr as sqmr
@@ -54,6 +58,7 @@ from finelu.matrix.interfaces import MultiblockGrid as MultiblockGrid
 from finelu.matrix.multiblock import MultiblockMatrix as MultiblockMatrix
 from finelu.matrix.stencil import StencilMatrix as StencilMatrix
 from finelu.preconditioners import IC0 as IC0
+from finelu.preconditioners import ICNE as ICNE
 from finelu.preconditioners import ICT as ICT
 from finelu.preconditioners import ILU0 as ILU0
 from finelu.preconditioners import ILUK as ILUK
@@ -73,6 +78,7 @@ from finelu.preconditioners import SingularBlock as SingularBlock
 from finelu.preconditioners import SparseLU as SparseLU
 from finelu.preconditioners import Sweeps as Sweeps
 from finelu.preconditioners import rigid_body_modes as rigid_body_modes
+from finelu.result import LeastSquaresSolution as LeastSquaresSolution
 from finelu.result import Solution as Solution
 from finelu.result import Status as Status
 from finelu.threads import get_num_threads as get_num_threads

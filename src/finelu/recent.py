@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any, TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
 MOST = 2**26  # bytes of all that is kept
 
@@ -35,11 +37,12 @@ class Recent:
         """The result of this kind for a pattern, None if there is none. Cost: one pass over the pattern."""
         key = kind, indptr.size, indices.size
         found = self._kept.get(key)
-        if found is None or not ((found[0] == indptr).all() and (found[1] == indices).all()):
+        if found is None or not (_equal(found[0], indptr) and _equal(found[1], indices)):
             return None
-        with self._alone() as mine:
-            if mine and key in self._kept:
-                self._kept.move_to_end(key)
+        if next(reversed(self._kept), None) != key:
+            with self._alone() as mine:
+                if mine and key in self._kept:
+                    self._kept.move_to_end(key)
         return found[2]
 
     def keep(self, kind: Hashable, indptr: Any, indices: Any, result: T, size: int) -> T:
@@ -65,6 +68,11 @@ class Recent:
         if self._process != os.getpid():  # a fork may have come while another thread had the lock
             self._turn, self._process = threading.Lock(), os.getpid()
         return _Turn(self._turn)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two integer arrays (n,) are equal."""
+    return bool(np.count_nonzero(a == b) == a.size)
 
 
 class _Turn:

@@ -46,6 +46,10 @@ class Status(Enum):
         "and x differ too much in size for this precision: scale the system, or use float64"
     )
     INTERRUPTED = "stopped by the caller; x is the best iterate known"
+    CONDITION_LIMIT = (
+        "the condition number of A, or of the preconditioned A, seems to exceed conlim, so that x may be far from "
+        "unique; use a preconditioner, damp, or a larger conlim"
+    )
     OUT_OF_TIME = "time_limit was reached; x is the best iterate known"
     OUT_OF_MEMORY = "no factors fit memory_limit; raise it, or take recipe=None; x is 0"
     PRECISION_LIMIT = (
@@ -160,6 +164,8 @@ class Solution(NoArray):
     row_residual : the second measure of `criterion`: ||D (b - A x)|| / ||D b||, where D has the reciprocals of the row
         sums of |A|, if rows of A differ much in size; with "backward" the componentwise backward error; else None.
     certificate : of `finelu.solve(..., certify=True)`.
+    outside : with `nullspace`, the norm of the part of b that no x reaches, and of which residual_norm and history are
+        without; None if it is not known.
     cycle : the iterations that `info` counts as one: those of a cycle if maxiter counted cycles.
     bool(solution) is `converged`. As a pair, (x, info), it has the length 2, solution[0] and solution[1]. It is not an
     array, and an error says so if it is used as one; x is.
@@ -179,6 +185,7 @@ class Solution(NoArray):
     row_residual: float | None = None
     certificate: Certificate | None = None
     cycle: int = 1
+    outside: float | None = None
 
     @property
     def converged(self) -> bool:
@@ -191,6 +198,7 @@ class Solution(NoArray):
             return 0
         limits = (
             Status.MAX_ITERATIONS,
+            Status.CONDITION_LIMIT,
             Status.STAGNATED,
             Status.DIVERGED,
             Status.INTERRUPTED,
@@ -253,6 +261,62 @@ class Solution(NoArray):
             f"Solution({self._name}: {self.status.name.lower()}, {counted(self.iterations, 'iteration')}, "
             f"residual norm {self.residual_norm:.3e}; {self.status.value})"
         )
+
+
+ISTOP = {Status.CONDITION_LIMIT: 3, Status.PRECISION_LIMIT: 5, Status.STAGNATED: 5, Status.MAX_ITERATIONS: 7}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LeastSquaresSolution(Solution):
+    """The outcome of lsmr, lsqr, cgls or lstsq, for s = A^H (b - A x) - damp^2 (x - x0); all norms are 2-norms.
+
+    As a tuple it is that of SciPy's function: (x, istop, itn, normr, normar, norma, conda, normx), or for lsqr
+    (x, istop, itn, r1norm, r2norm, anorm, acond, arnorm, xnorm, var).
+
+    x : (n,) or (n, k), on the device of b.
+    residual_norm : ||b - A x||.  normal_residual_norm : ||s||.  Both are those of exactly this x, computed anew. What
+        rounding leaves unknown counts as residual.
+    damped_residual_norm : (||b - A x||^2 + damp^2 ||x - x0||^2)^(1/2).
+    history : (iterations + 1,) ||s|| by the recurrence, up to a factor with a preconditioner; true at both ends.
+    passed : the test that x passes: 1, A x = b to the tolerances; 2, the least-squares solution to atol; 0 if neither,
+        or if x0 was the solution at once.
+    matrix_norm : a lower bound of ||A||: of a matrix its longest column, with damp added as a row.
+    condition : an estimate of the condition number of A, from below, or of the preconditioned A; NaN from cgls.
+    x_norm : ||x||.
+    variance : (n,) of lsqr with calc_var: estimates of the diagonal of (A^H A + damp^2 I)^-1, from below; else None.
+    With several columns the figures are those of the worst, the iterations of all.
+    """
+
+    normal_residual_norm: float = np.nan
+    damped_residual_norm: float = np.nan
+    passed: int = 0
+    matrix_norm: float = np.nan
+    condition: float = np.nan
+    x_norm: float = np.nan
+    variance: Any = None
+
+    @property
+    def istop(self) -> int:
+        """Why it ended, by SciPy's number; 5 also without progress, and -1 if the recurrence broke down."""
+        return self.passed if self.converged else ISTOP.get(self.status, -1)
+
+    def _tuple(self) -> tuple[Any, ...]:
+        first = (self.x, self.istop, self.iterations, self.residual_norm)
+        last = (self.normal_residual_norm, self.matrix_norm, self.condition, self.x_norm)
+        if self.method != "lsqr":
+            return (*first, *last)
+        variance = self.x.real * 0 if self.variance is None else self.variance
+        normal, matrix_norm, condition, x_norm = last
+        return (*first, self.damped_residual_norm, matrix_norm, condition, normal, x_norm, variance)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._tuple())
+
+    def __len__(self) -> int:
+        return len(self._tuple())
+
+    def __getitem__(self, k: int) -> Any:
+        return self._tuple()[k]
 
 
 def _in_words(number: int, alike: list[Attempt]) -> str:

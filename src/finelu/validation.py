@@ -36,7 +36,7 @@ def number(
     dimensions (recipes keep the object itself, and compute with it).  infinite : whether Inf is allowed, too.
     """
     given = value
-    if type(value) is float and low < value < high:
+    if type(value) is float and (low < value < high or (value == low and not open_low)):
         return value
     if of is None and isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]

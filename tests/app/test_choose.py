@@ -21,7 +21,7 @@ from finelu.compare.choose import candidates
 from finelu.interop.adjoint import Options, System
 from finelu.matrix.traits import traits
 from finelu.preconditioners import RECIPES
-from finelu.preconditioners.direct import cudss
+from finelu.preconditioners.direct import cudss, klu
 from finelu.properties import properties
 
 POISSON = gallery.poisson5(34, 33)
@@ -160,6 +160,13 @@ def test_on_a_gpu_cudss_is_a_rung_before_the_direct_solvers_of_the_host(meanwhil
 
 def test_gaps_on_the_diagonal_leave_the_direct_and_the_multilevel_rung():
     assert repr(chosen(SADDLE).recipe).startswith("SparseLU(")
+
+
+def test_klu_orders_short_rows_with_gaps_by_itself_only_without_a_symmetry_that_other_libraries_use(meanwhile):
+    meanwhile(klu, nbklu=lambda: "here")
+    symmetric = traits(fl.as_csr(SADDLE, diagonal=False))
+    assert repr(rungs(symmetric)["direct"].recipes[0]) == "SparseLU()"
+    assert repr(rungs(replace(symmetric, kind="general"))["direct"].recipes[0]) == "SparseLU(backend='klu')"
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -21,7 +21,7 @@ from benchmarks import figures  # noqa: E402
 from benchmarks.claims import calls, schwarz, solve_tables  # noqa: E402
 from benchmarks.harness import RESULTS  # noqa: E402
 from benchmarks.harness.record import ENDING, Record, Run, read  # noqa: E402
-from benchmarks.papers import fgbilu_tables  # noqa: E402
+from benchmarks.papers import fgbilu_tables, ilupack_tables, parilut_tables  # noqa: E402
 
 DOCS = ROOT / "docs"
 SOURCE = Path(finelu.__file__).resolve().parents[1]
@@ -484,6 +484,22 @@ def test_the_tables_of_scaling_are_those_of_their_records():
             assert row.groups()[k] == ", ".join(map(str, counts))
 
 
+@pytest.mark.parametrize("record", ["64-2026-11-26", "96-2026-11-27", "128-2026-11-27"])
+def test_the_times_of_grids_of_several_blocks_are_those_of_their_records(record):
+    text, edge = " ".join((DOCS / "scaling.md").read_text().split()), record.partition("-")[0]
+    assert f"`multiblock-scaling-nvidia-h200-x2-{record}`" in text
+    found = read(RESULTS / f"multiblock-scaling-nvidia-h200-x2-{record}{ENDING}")["results"]
+    (one, two), (whole, halves) = found["weak"], found["strong"]
+    cells = []
+    for what, digits in (("correction_ms", 3), ("factor_ms", 2)):
+        times = (f"{line[what]:.{digits if line[what] < 1 else 2}f}" for line in (one, two))
+        cells += [*times, f"{one[what] / two[what]:.2f}"]
+    assert f"| {edge}³ | {' | '.join(cells)} |" in text
+    times = [line["correction_ms"] for line in (whole, halves)]
+    gain = times[0] / times[1] / 2
+    assert re.search(rf"{times[0]:.2f} and {times[1]:.2f} ms for {edge}³[^(]* \((efficiency )?{gain:.2f}\)", text)
+
+
 def rows_of(record, begin=""):
     """The cells of each line of the tables on the page of a record, from the text `begin` on."""
     page = (RESULTS / f"{record}.md").read_text()
@@ -493,7 +509,7 @@ def rows_of(record, begin=""):
 
 def test_the_iterations_of_parict_are_those_of_the_guide():
     text = " ".join(GUIDE.split())
-    table = rows_of("parilut-papers-amd-epyc-2-cores-2026-11-27", "## 2018, Table 2")
+    table = rows_of(figures.PAPER_TABLES, "## 2018, Table 2")
     place = next(k for k, cells in enumerate(table) if cells[0].startswith("ani5 "))
     sweeps, exact = table[place], table[place + 1]
     assert exact[0] == "by eliminations" and table[0][3:5] == ["IC(0)", "ICT"] and table[0][-1] == "5"
@@ -507,6 +523,138 @@ def test_the_iterations_of_parict_are_those_of_the_guide():
     ):
         default, ilu0 = found[name][3], found[name][8]
         assert wording.format(default, ilu0) in text
+
+
+def iterations(run, matrix, method, variant):
+    record = run.one(matrix=matrix, work=method, variant=variant)
+    assert record.detail["status"] == "CONVERGED", (matrix, method, variant)
+    return record.detail["iterations"]
+
+
+def test_the_matrices_beside_the_papers_numbers_are_the_papers():
+    run = figures.load(figures.PAPER_TABLES)
+    entries = {"ani3": 4951, "ani5": 86227, "ani6": 349603, "ani7": 1407811, "cage10": 150645, "cage11": 559722,
+               "cage12": 2032536, "cage13": 7479343}  # fmt: skip
+    assert {name.partition(" ")[0]: facts["nnz"] for name, facts in run.matrices.items()} == entries
+    for name in entries:
+        for order in ("as stored", "RCM here"):
+            for method in ("cg", "gmres") if name in ("ani5", "ani6", "ani7") else ("gmres",) if "cage" in name else ():
+                for variant in parilut_tables.columns(method)[0]:
+                    if variant != "ICT":  # which has no factors of some
+                        assert iterations(run, f"{name} {order}", method, variant)
+
+
+def test_the_iterations_compared_with_the_paper_are_those_of_the_page():
+    run, text = figures.load(figures.PAPER_TABLES), " ".join((DOCS / "parilut.md").read_text().split())
+    stored, rcm = "ani7 as stored", "ani7 RCM here"
+    shown = [[iterations(run, name, "cg", f"exact {k}") for k in (2, 3, 5)] for name in (stored, rcm)]
+    assert "ParICT takes {}, {} and {} iterations after 2, 3 and 5 steps".format(*shown[0]) in text
+    assert "in finelu's own order {}, {} and {} (".format(*shown[1]) in text
+    tables = {"cg": parilut_tables.TABLE_2, "gmres": parilut_tables.TABLE_3}
+    paper = {(name, method): found[name.upper()][-6:] for method, found in tables.items()
+             for name in ("ani5", "ani6", "ani7", "cage10", "cage11") if name.upper() in found}  # fmt: skip
+    more = [
+        f"{100 * (iterations(run, stored, method, variant) / paper['ani7', method][5] - 1):.0f}%"
+        for variant in ("5", "exact 5")
+        for method in ("cg", "gmres")
+    ]
+    assert "{} more with `cg` and {} more with `gmres` by the paper's method, and {} and {} more".format(*more) in text
+    above = {
+        (f"{name} {order}", method, k)
+        for (name, method), counts in paper.items()
+        for order in ("as stored", "RCM here")
+        for k in range(6)
+        if iterations(run, f"{name} {order}", method, f"exact {k}") > counts[k]
+    }
+    assert above == {*((stored, "cg", k) for k in range(6)), (stored, "gmres", 4), (stored, "gmres", 5), (rcm, "cg", 0)}
+    first = iterations(run, rcm, "cg", "exact 0")
+    assert f"IC(0) takes {first} iterations, and the paper's initial values {paper['ani7', 'cg'][0]}" in text
+    cages = {
+        iterations(run, f"{name} {order}", "gmres", f"{kind}{k}")
+        for name in ("cage12", "cage13")
+        for order in ("as stored", "RCM here")
+        for kind in ("", "exact ")
+        for k in range(6)
+    }
+    assert cages == {7, 8} and "Both take 7 or 8 iterations" in text
+
+
+def test_the_times_of_the_papers_table_4_are_those_of_the_page():
+    run = figures.load("parilut-papers-nvidia-h200-times-2026-11-27")
+    text = " ".join((DOCS / "parilut.md").read_text().split())
+    ms = {(r.matrix, r.variant): r.numeric_ms for r in run.find(work="factor")}
+    anis, cages = ("ani5", "ani6", "ani7"), ("cage10", "cage11")
+    assert "ParICT takes {:.1f}, {:.1f} and {:.1f} ms on ani5".format(*(ms[name, "ParICT"] for name in anis)) in text
+    swept = [ms[name, "ParILUT"] for name in (*anis, *cages)]
+    assert "ParILUT {:.1f}, {:.1f} and {:.1f} ms, and {:.1f} and {:.1f} ms on cage10".format(*swept) in text
+    gains = [ms[name, "spilu"] / ms[name, "ParILUT"] for name in (*anis, *cages)]
+    theirs = [parilut_tables.TABLE_4[name.upper()] for name in (*anis, *cages)]
+    theirs = [superlu / parilut for _, parilut, superlu in theirs]
+    assert f"takes {min(gains):.1f} to {max(gains):.0f} times as long as ParILUT on a core of its host" in text
+    assert f"threads of a Xeon Phi, {min(theirs):.1f} to {max(theirs):.0f} times" in text
+    steps = {r.matrix: r.numeric_ms for r in run.find(work="step 3")}
+    assert f"{steps['ani3']:.2f} ms with 741 rows, {steps['ani7']:.2f} ms with 203,841" in text
+
+
+def test_the_building_blocks_of_parilut_are_those_of_their_records():
+    text = " ".join((DOCS / "parilut.md").read_text().split())
+    runs = [figures.load(f"parilut-papers-nvidia-{gpu}-2026-11-27") for gpu in ("h100", "h200")]
+    shares = {label: [] for label in ("candidates", "sweep after add", "select")}
+    gains = []
+    for run in runs:
+        found = {r.matrix: r for r in run.find(work="factor", device="gpu", variant="ParILUT")}
+        for record in found.values():
+            for label, percent in shares.items():
+                percent.append(100 * record.detail["blocks"][label] / sum(record.detail["blocks"].values()))
+        peers = {r.matrix: r.numeric_ms for r in run.find(who="superlu")}
+        gains.append([peers[name] / r.numeric_ms for name, r in found.items() if peers[name]])
+    said = [f"{min(percent):.0f} to {max(percent):.0f}%" for percent in shares.values()]
+    assert "The search for candidates takes {} of the time, the sweep after it {}, most where".format(*said) in text
+    assert f"approximate selection {said[2]}" in text
+    for found, host in zip(gains, ("times as long on a core of the H100's host (", "times on one of the H200's (")):
+        assert f"{min(found):.2f} to {max(found):.0f} {host}{len(found)} matrices)" in text
+
+
+def test_the_times_of_parict_on_a_gpu_are_those_of_the_page():
+    run = figures.load("parilut-gpu-nvidia-h200-large-2026-11-27")
+    text = " ".join((DOCS / "parilut.md").read_text().split())
+    assert len(run.matrices) == 8 and min(facts["n"] for facts in run.matrices.values()) > 200_000
+
+    def mean(values):
+        return math.exp(sum(map(math.log, values)) / len(values))
+
+    for by, wording in (
+        ("", "it takes {:.2f} of the time of ParILUT (geometric mean; {:.2f} to {:.2f})"),
+        (" by sweeps", "by sweeps {:.2f} ({:.2f} to {:.2f};"),
+    ):
+        pairs = [[run.one(matrix=name, work=kind + by) for kind in ("ParICT", "ParILUT")] for name in run.matrices]
+        found = [half.numeric_ms / whole.numeric_ms for half, whole in pairs]
+        assert wording.format(mean(found), min(found), max(found)) in text
+    blocks = [[run.one(matrix=name, work=kind).detail["blocks"] for kind in ("ParICT", "ParILUT")]
+              for name in run.matrices]  # fmt: skip
+    ratio = {what: mean([half[what] / whole[what] for half, whole in blocks]) for what in ("candidates", "elimination")}
+    assert f"takes {ratio['elimination']:.2f} times as long" in text and "two thirds of the time" in text
+    assert round(3 * ratio["candidates"]) == 2
+    share = [100 * (whole["elimination"] + whole["analysis"]) / sum(whole.values()) for _, whole in blocks]
+    assert f"are {min(share):.0f} to {max(share):.0f}% of ParILUT" in text
+
+
+def test_the_claims_of_the_paper_on_gmres_are_those_of_their_record():
+    run, text = figures.load(figures.ILUPACK), " ".join((DOCS / "multilevel.md").read_text().split())
+    stages = {name: {m: g for m in run.matrices if (g := ilupack_tables.gain(run, m, name))}
+              for name in (ilupack_tables.MGSO, ilupack_tables.PREC, "total")}  # fmt: skip
+    means = {name: math.exp(sum(map(math.log, found.values())) / len(found)) for name, found in stages.items()}
+    gram = stages[ilupack_tables.MGSO]
+    large = [gain for name, gain in gram.items() if run.matrices[name]["n"] > 400_000]
+    small = [gram[name] for name in ("cage10", "cage11", "topopt3d_060")]
+    assert f"Here it is {means[ilupack_tables.MGSO]:.0f} times as fast, copies" in text and len(gram) == len(
+        large + small
+    )
+    assert f"{min(large):.0f} to {max(large):.0f} times above 400,000 rows" in text
+    assert f"{min(small):.1f} to {max(small):.1f} times on cage10, cage11 and topopt3d_060" in text
+    least = {name: math.floor(10 * min(found.values())) / 10 for name, found in stages.items()}
+    assert f"M is {means[ilupack_tables.PREC]:.1f} times as fast (at least {least[ilupack_tables.PREC]} times)" in text
+    assert f"all of GMRES {means['total']:.1f} times (at least {least['total']:.1f} times)" in text
 
 
 def test_the_counts_of_solve_on_a_gpu_are_those_of_its_page():

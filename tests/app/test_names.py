@@ -132,7 +132,7 @@ def test_the_command_line_knows_recipes_and_methods_by_their_names(capsys):
         (lambda: recipe_name("ILU"), "Did you mean 'ilu0', 'iluk' or 'ilut'"),
         (lambda: recipe_name("block"), "Did you mean 'block_jacobi' or 'block_ilu0'"),
         (lambda: fl.Market, "no attribute 'Market'.$"),
-        (lambda: fl.lsqr, "no attribute 'lsqr'.$"),
+        (lambda: fl.xyzzy, "no attribute 'xyzzy'.$"),
         (lambda: fl.gmrse, "Did you mean 'gmres'"),
     ],
 )

@@ -443,6 +443,20 @@ def test_b_zero_columns_and_the_last_x():
     assert np.linalg.norm(b - A @ (huge.x * 1e-100)) <= 1.001e-8 * np.linalg.norm(b)
 
 
+def test_without_a_preconditioner_the_method_and_the_solutions_are_kept():
+    A, b = gallery.poisson5(20).astype("float64"), values(400, "float64")
+    sequence, iterations = Sequence(recipe=None), []
+    for k in range(5):
+        matrix = other_pattern(A) + other_pattern(A).T if k == 4 else sp.csr_matrix(A + 1e-3 * k * sp.eye(400))
+        solution = sequence.step(matrix, b * (1 + 0.01 * k))
+        assert_solves(matrix, b * (1 + 0.01 * k), solution)
+        iterations.append(solution.iterations)
+    assert sequence.decisions == ["solve"] + 4 * ["reuse"]
+    assert max(iterations[1:4]) < iterations[0] and "no preconditioner was asked for" in solution.explain()
+    assert_solves(A[:100, :100], b[:100], sequence.step(A[:100, :100], b[:100]))
+    assert sequence.decisions[-1] == "solve"
+
+
 def test_recipes_and_methods():
     A, b = convection(), values(N, "float64")
     for recipe in (None, "none", Jacobi(), "sparse_lu"):

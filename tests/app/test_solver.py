@@ -26,6 +26,7 @@ from finelu import (
     device,
     gallery,
     krylov,
+    scaling,
     solve,
 )
 from finelu.auto import choose, cost, ladder, monitor
@@ -34,6 +35,7 @@ from finelu.errors import DeviceError, MatrixError, ParameterError, ZeroPivot
 from finelu.factors import LUFactors
 from finelu.matrix.traits import traits
 from finelu.ordering import with_little_fill
+from finelu.preconditioners.direct import superlu
 from finelu.result import Status
 
 POISSON = gallery.poisson5(34, 33)  # 5476 entries: the direct solve does not come first
@@ -590,6 +592,19 @@ def test_long_rows_that_columns_alone_order_reach_the_direct_solve():
     assert solve(A, b, memory_limit=600**2).status is Status.OUT_OF_MEMORY
 
 
+def test_columns_alone_are_ordered_after_one_test_of_the_rank_and_without_a_weighted_matching(without, calls_of):
+    without("klu", "feral", "pardiso")
+    A = sp.csr_matrix(sp.random(3000, 3000, 1e-3, random_state=1) + sp.identity(3000))[::-1]  # gaps on the diagonal
+    matchings, ranks = calls_of(scaling, "_matched"), calls_of(superlu, "structural_rank")
+    b = values(3000, "float64")
+    solution = solve(A, b)
+    assert_solved(A, b, solution)
+    assert solution.attempts[0].recipe == "SparseLU(ordering='colamd')"
+    assert len(matchings) == 0 and len(ranks) == 1
+    without_a_row = sp.csr_matrix(sp.diags(np.arange(3000) != 17, dtype=float) @ A)
+    assert solve(without_a_row, b).status is Status.SINGULAR
+
+
 def test_no_memory_while_iterating_is_a_failed_attempt(meanwhile):
     def without_memory(method, *arguments, **options):
         if method in ("cg", "gmres"):
@@ -864,3 +879,13 @@ def test_the_rest_is_expected_from_the_later_half_where_the_residual_falls_late(
     left, begun = monitor.iterations_left(late[:5], 1e-8)
     assert left > 100 and not begun
     assert monitor.iterations_left([(0, 1.0), (3, 0.0)], 1e-8)[0] <= 0
+
+
+def test_a_failure_is_raised_if_that_is_asked_for():
+    A, b = finelu.gallery.problem("poisson7:8"), np.ones(512)
+    assert finelu.solve(A, b, raise_on_failure=True).converged
+    with pytest.raises(finelu.errors.NotConverged, match="A x = b did not converge to rtol=1e-08") as error:
+        finelu.solve(A, b, maxiter=1, recipe="jacobi", raise_on_failure=True)
+    assert error.value.solution.iterations == 1 and not finelu.solve(A, b, maxiter=1, recipe="jacobi").converged
+    with pytest.raises(finelu.ParameterError, match="raise_on_failure=1; True or False is needed"):
+        finelu.solve(A, b, raise_on_failure=1)

@@ -245,10 +245,16 @@ def test_parameters_without_a_meaning_are_refused(arguments, match):
     one_line(error)
 
 
-@pytest.mark.parametrize("wrong", [{"ordering": "colamd"}, {"matching": 1}])
-def test_the_recipe_refuses_wrong_parameters_too(wrong):
-    with pytest.raises(ParameterError, match=r"ordering must be one of None, 'rcm'.*, and matching True or False"):
-        MatchedILUT(**wrong).factor(permuted_problem())
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"ordering": "colamd"}, r"ordering must be one of None, .*rcm"),
+        ({"matching": 1}, "matching must be True or False"),
+    ],
+)
+def test_the_recipe_refuses_wrong_parameters_too(wrong, match):
+    with pytest.raises(ParameterError, match=match):
+        MatchedILUT(**wrong)
 
 
 def test_parameters_that_do_no_harm_are_accepted():

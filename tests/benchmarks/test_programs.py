@@ -3,6 +3,7 @@
 import ast
 import os
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.claims import (  # noqa: E402
     calls,
     calls_gpu,
+    least_squares,
     memory,
     multiblock_scaling,
     multilevel_setup,
@@ -42,7 +44,7 @@ from benchmarks.claims import (  # noqa: E402
 )
 from benchmarks.harness.measure import APPROXIMATE_SOLVES  # noqa: E402
 from benchmarks.harness.record import Run, page_of, read  # noqa: E402
-from benchmarks.papers import fgbilu, fgbilu_cpu, fgbilu_flow, ilupack, syncfree  # noqa: E402
+from benchmarks.papers import fgbilu, fgbilu_cpu, fgbilu_flow, ilupack, parilut_tables, syncfree  # noqa: E402
 from benchmarks.papers import parilut as parilut_papers  # noqa: E402
 
 ONE, TWO = "poisson5:15,15", "poisson5:15,15,convection_diffusion:9,9"
@@ -52,6 +54,7 @@ GPU = [pytest.mark.gpu, pytest.mark.skipif(bool(without_gpu()), reason=without_g
 PROGRAMS = {
     "calls": (calls, ["--matrices", ONE, *ONE_THREAD], {*calls.WORKS, *calls.TOTALS}),
     "calls_gpu": (calls_gpu, ["--matrices", ONE], {"factor", "update", "solve"}),
+    "least_squares": (least_squares, ["--rows", "500"], {*least_squares.SOLVERS}),
     "multilevel_setup": (multilevel_setup, ["--cpu", "--matrices", ONE], {multilevel_setup.CROUT}),
     "parilut": (parilut, ["--cpu", "--matrices", TWO, *ONE_THREAD], {*parilut.RECIPES}),
     "parilut_quality": (parilut_quality, ["--cpu", "--matrices", "poisson5:20,20"], {"cg", "gmres"}),
@@ -157,6 +160,15 @@ def test_a_spent_budget_names_what_was_left_out(tmp_path, capsys):
     assert spine.main(["--cpu", "--matrices", TWO, "--budget", "0", "--out", str(tmp_path)]) == 0
     left_out = Run.load(next(tmp_path.glob("*.json.gz"))).left_out
     assert left_out == dict.fromkeys(["poisson5:15,15", "convection_diffusion:9,9"], "the budget was spent")
+
+
+def test_a_stand_in_is_compared_with_no_number_of_the_papers(tmp_path):
+    asked = Namespace(matrices="ani6,cage10,anisotropic_triangles:6", quick=False, matrix_folder=tmp_path)
+    made = [problem.name for problem in parilut_papers.in_order(asked)]
+    assert made == ["anisotropic_triangles:6", "cage10"]  # the gallery's cage10 is the papers'
+    assert [parilut_tables.own(name) for name in made] == ["", "CAGE10"]
+    sp.save_npz(tmp_path / "ani6.npz", finelu.gallery.poisson5(3))
+    assert [problem.name for problem in parilut_papers.in_order(asked)] == ["ani6", "cage10", made[0]]
 
 
 def test_every_benchmark_is_found_by_name():

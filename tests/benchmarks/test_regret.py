@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,24 @@ def test_only_installed_libraries_have_rungs():
     assert backends == {"", "superlu"}
 
 
+def test_the_rungs_of_a_gpu_are_those_that_stay_there_and_complete_factors_once():
+    on_gpu = replace(traits(as_csr(SPD, diagonal=False)), gpu=True)
+    first, rest = regret.rungs_for(on_gpu, [])
+    assert {"SparseLU()", "IC0() cg", "ParICT() cg", "MultilevelILU() gmres"} <= set(first)
+    assert {"Schwarz() cg", "Jacobi() cg"} <= set(rest)
+    assert not [name for name in first + rest if name.startswith(("ICT", "ILUT")) or "backend" in name]
+    assert set(first + rest) <= set(regret.SOLVERS)
+
+
+def test_a_record_of_a_gpu_is_compared_with_the_cpu_of_its_machine(run):
+    run.machine["gpu"] = "box"
+    results = [{"status": "", "seconds": 3.0}, {"status": "", "seconds": 3.0}]
+    run.records.append(regret.record_of("A", regret.ON_CPU, results, 2))
+    assert run.records[-1].who == "CPU"
+    _, (what, bar, found, holds, *_) = claims(run)
+    assert "CPU" in what and bar == ">= 2, >= 0.9" and found == "0.667 on 1, 0.667 (A)" and holds == "no"
+
+
 def test_features_count_the_fill_and_can_be_recorded():
     facts = regret.features(sp.csr_matrix(SPD))
     assert facts["n"] == 144 and facts["definite"] and facts["diagonal_usable"] and facts["longest_row"] == 5
@@ -114,13 +133,13 @@ class Scripted:
         self.stops += 1
 
 
-def test_only_solvers_near_the_best_run_again():
-    worker = Scripted({"ours": 2.0, "best": 1.0, "far": 4.0, "fails": "singular"})
+def test_only_the_first_solver_and_those_near_the_best_run_again():
+    worker = Scripted({"ours": 2.0, "best": 1.0, "near": 2.5, "far": 4.0, "fails": "singular"})
     results = regret.rounds(worker, "path", list(worker.outcomes), 10.0, math.inf)
     runs = {name: len(found) for name, found in results.items()}
-    assert runs == {"ours": 1 + regret.ROUNDS, "best": 1 + regret.ROUNDS, "far": 1, "fails": 1}
+    assert runs == {"ours": 1 + regret.ROUNDS, "best": 1 + regret.ROUNDS, "near": 2, "far": 1, "fails": 1}
     assert worker.stops == 0
-    rounds = [tuple(name for name, _ in worker.asked[4 + 2 * k : 6 + 2 * k]) for k in range(regret.ROUNDS)]
+    rounds = [tuple(name for name, _ in worker.asked[8 + 2 * k : 10 + 2 * k]) for k in range(regret.ROUNDS - 1)]
     assert {frozenset(r) for r in rounds} == {frozenset({"ours", "best"})} and len(set(rounds)) == 2
 
 
@@ -147,6 +166,14 @@ def test_processor_time_is_the_least_of_the_warm_runs():
     record = regret.record_of("A", "SparseLU()", runs, 2)
     assert cpu_ms(record) == 1000.0 and record.detail["cpu"] == [3.0, 1.0]
     assert cpu_ms(regret.record_of("A", "splu", [{"status": "time", "seconds": 2.0}], 2)) == 2000.0
+
+
+def test_a_run_begins_once_the_threads_of_the_last_one_rest(monkeypatch):
+    looks, spent = [], iter([0.0, 0.01, 0.01, 0.02, 0.02, 0.0201])  # of the processor, before and after each look
+    monkeypatch.setattr(regret.time, "sleep", looks.append)
+    monkeypatch.setattr(regret.time, "process_time", lambda: next(spent))
+    regret.rest()
+    assert looks == 3 * [regret.GLANCE]
 
 
 def test_busy_processes_run_during_the_block_only():
@@ -192,6 +219,13 @@ def test_a_rule_pays_for_what_fails_first(run):
     assert math.isnan(regret_of(lambda A: "ILU9()", run)["A"])
 
 
+def test_a_rung_that_fails_costs_its_attempts_and_not_the_look_at_why(run):
+    attempts = [{"setup_s": 0.1, "iterating_s": 0.2, "outcome": "no factors"}]
+    run.find("A", variant="ILU0() bicgstab")[0].detail["tried"] = attempts
+    found = regret_of(lambda A: ["ILU0() bicgstab", "SparseLU()"], run)
+    assert found["A"] == pytest.approx((0.3 + 1.8) / 1.8)
+
+
 def test_a_system_that_no_rung_solves_has_no_regret(run):
     for record in run.find("A", who="finelu"):
         record.detail["status"] = "time"
@@ -215,32 +249,24 @@ def test_claims_compare_with_the_rungs_and_with_the_others(run):
 
 # The rule of `solve` --------------------------------------------------------------------------------------------------
 
-RECORD = ROOT / "benchmarks" / "results" / "regret-amd-epyc-2-cores-quiet-2026-11-27.json.gz"
+RECORD = ROOT / "benchmarks" / "results" / "regret-amd-epyc-2-cores-rates-2026-11-27.json.gz"
 BOUND = 1.5
-GIVEN_UP = "an incomplete factorization is tried for about a quarter of the time of complete factors, and given up"
-NO_FACTORS = "the first rung finds no factors, or that A is indefinite, in a few iterations; nothing tells it before"
-MISSED = {  # systems of the record whose first rung fails or takes more than BOUND times the best, and why it is first
-    "ani4": "IC0 takes 77 iterations, 3 ms more than the best of all",
-    "ani5": GIVEN_UP,
-    "hypre_beam_tet_dof2475": GIVEN_UP,
-    "ng_elast3d_plate_b3": GIVEN_UP,
-    "ng_heatsink2d": GIVEN_UP,
-    "qccfd_cavity_pc_128": "MILU0 takes 68 iterations, 12 ms more than complete factors",
-    "trilinos_nsjac": GIVEN_UP,
-    "bcsstk14": NO_FACTORS,
-    "ccx_rotor": NO_FACTORS,
-    "ibmpg1_spd": GIVEN_UP,
-    "ng_helmholtz_k40": NO_FACTORS,
+MISSED = {  # systems of the record whose first rungs take more than BOUND times the best, and why they are first
+    "ani5": "IC0 takes 190 iterations: `solve` gives it up after a quarter of the time of complete factors",
+    "bcsstk10": "IC0 finds no factors, in 0.5 ms; KLU takes 2.5 ms in its own order, 3.5 in that of `solve`",
+    "hypre_tucker21935": "IC0 takes 8 iterations; ILU0, which does the same, was measured with 3 ms less",
+    "ibmpg1_spd": "MILU0 has a pivot of 0, and IC0 takes 182 iterations: `solve` gives it up as that of ani5",
+    "trilinos_nsjac_1": "ILU0 takes 32 iterations, 3 ms more than complete factors",
 }
 
 
-def test_the_rung_that_solve_names_first_is_near_the_best(monkeypatch):
+def test_the_rungs_that_solve_takes_first_are_near_the_best(monkeypatch):
     """By minima, since nothing else ran during the record. The libraries count as installed, as they were."""
     monkeypatch.setattr("finelu.preconditioners.direct.pardiso.mkl", object)
     monkeypatch.setattr("finelu.preconditioners.direct.klu.nbklu", object)
     recorded = Run.load(RECORD)
-    found = {n: r for n, r in regret_of(regret.first_rung, recorded, least_ms).items() if not math.isnan(r)}
-    assert len(found) >= 35
+    found = {n: r for n, r in regret_of(regret.first_rungs, recorded, least_ms).items() if not math.isnan(r)}
+    assert len(found) >= 40
     assert {name for name, times in found.items() if times > BOUND} == set(MISSED)
     kept = [math.log(times) for times in found.values() if times < math.inf]
     assert math.exp(sum(kept) / len(kept)) < 1.2
@@ -250,7 +276,7 @@ def test_packages_that_are_left_out_count_as_not_installed_in_the_process_of_the
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from benchmarks.claims import regret; from finelu.preconditioners.direct import feral, klu, pardiso\n"
-        "regret.serve_with = lambda *_: print(klu.nbklu(), feral.feral(), pardiso.mkl())\n"
+        "regret.serve_with = lambda *_, **__: print(klu.nbklu(), feral.feral(), pardiso.mkl())\n"
         "regret.serve(None, 1, ['nbklu', 'feral', 'pypardiso'])"
     )
     assert ended(code) == (0, "None None None\n", "")

@@ -99,6 +99,7 @@ OPTIONS = {
     "parilut, swept": ("parilut", {"sweep": "synchronous", "ordering": "rcm"}),
     "parict, swept": ("parict", {"sweep": "synchronous", "ordering": "rcm"}),
     "schwarz, ilut": ("schwarz", {"local": "ilut"}),
+    "schwarz, levels": ("schwarz", {"levels": 3}),
 }
 
 

@@ -16,10 +16,6 @@ CALLED = {"triangular": "method", "triangular_sweeps": "sweeps", "local": "recip
 INF = float("inf")
 
 
-def swept(**options):
-    return {"sweep": "synchronous", "sweeps": Sweeps(**options)}
-
-
 BEYOND = [  # recipes, parameters that each by itself might have, and the text of the error
     (
         ("ilu0", "ic0", "ilut", "parilu", "multilevel", "block_jacobi", "sparse_lu"),
@@ -47,13 +43,6 @@ BEYOND = [  # recipes, parameters that each by itself might have, and the text o
     (("parilut", "parict"), {"fill": 0.0}, "fill must be a number > 0 and <= 1e"),
     (("parilut", "parict"), {"fill": 2.0, "nnz": 40}, "fill and nnz say the same"),
     (("parilut", "parict"), {"nnz": 29}, "nnz must be an integer >= 30"),
-    (("parilut", "parict"), swept(progressive=1), "progressive must be True or False"),
-    (("parilut", "parict"), swept(add_fraction=0.0), "add_fraction must be a number > 0 and <= 1"),
-    (("parilut", "parict"), swept(add_fraction=1.1), "add_fraction must be a number > 0 and <= 1"),
-    (("parilut", "parict"), swept(initial="zero"), "initial must be one of residual, scaled"),
-    (("parilut", "parict"), swept(select="some"), "select must be one of approximate, exact"),
-    (("parilut", "parict"), swept(update=-1), "update must be an integer >= 0"),
-    (("parilut", "parict"), swept(stagnation=2), "stagnation must be a number from 0 to 1"),
     (("parilut", "parict"), {"sweeps": Sweeps()}, "sweeps has no effect on exact values"),
     (("parilut", "parict"), {"sweep": "synchronous", "sweeps": 3}, "sweeps must be finelu.Sweeps"),
     (("parilut", "parict"), {"memory_limit": 0}, "memory_limit must be an integer >= 1"),
@@ -64,6 +53,24 @@ BEYOND = [  # recipes, parameters that each by itself might have, and the text o
     (("multilevel",), {"symmetric": 0}, "symmetric .*must be True, False or None"),
     (("block_jacobi",), {"block_size": 0}, "block_size"),
     (("sparse_lu",), {"matching": 2}, "matching"),
+]
+SWEPT = [  # the same of `Sweeps`
+    ({"progressive": 1}, "progressive must be True or False"),
+    ({"add_fraction": 0.0}, "add_fraction must be a number > 0 and <= 1"),
+    ({"add_fraction": 1.1}, "add_fraction must be a number > 0 and <= 1"),
+    ({"initial": "zero"}, "initial must be one of residual, scaled"),
+    ({"select": "some"}, "select must be one of approximate, exact"),
+    ({"update": -1}, "update must be an integer >= 0"),
+    ({"stagnation": 2}, "stagnation must be a number from 0 to 1"),
+]
+# What is compared with A, or checked by the triangular solver of its device, is refused by `factor` only.
+OF_A = ("nnz", "triangular", "triangular_sweeps")
+MADE = [
+    (name, options, text)
+    for names, options, text in BEYOND
+    for name in names
+    if not any(one in options for one in OF_A)
+    and ("sweeps" not in options or hasattr(RECIPES[name], "triangular_sweeps"))
 ]
 NUMBERS = [(name, f.name) for name, kind in RECIPES.items() for f in fields(kind) if f.type in ("int", "float")]
 
@@ -97,6 +104,19 @@ def test_numbers_and_pairs_of_parameters_that_have_no_meaning(name, options, tex
     with pytest.raises(ParameterError, match=text) as error:
         RECIPES[name](**options).factor(gallery.poisson5(6, 5))
     assert "sweeps=" in one_line(error) or str(error.value).startswith(f"{RECIPES[name].__name__}(")
+
+
+@pytest.mark.parametrize(("options", "text"), SWEPT, ids=str)
+def test_options_of_sweeps_that_have_no_meaning(options, text):
+    with pytest.raises(ParameterError, match=text) as error:
+        Sweeps(**options)
+    assert one_line(error).startswith("Sweeps(")
+
+
+@pytest.mark.parametrize(("name", "options", "text"), MADE, ids=str)
+def test_what_does_not_depend_on_a_is_refused_when_a_recipe_is_made(name, options, text):
+    with pytest.raises(ParameterError, match=text):
+        RECIPES[name](**options)
 
 
 @pytest.mark.parametrize("name", [name for name, kind in RECIPES.items() if "shift" in kind.__dataclass_fields__])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finelu import gallery
-from finelu.kernels import kernels_for, reference
+from finelu.kernels import cpu, kernels_for, reference
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
 
@@ -159,6 +159,16 @@ def test_the_diagonal_and_the_signs(backend, dtype, index):
     assert (
         kernels(backend).inspection.signs(*map(backend.move, arguments), 0.5, 0.8)[4] == 20
     )  # of each line but the first
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_extremes_of_values(dtype):
+    rng = np.random.default_rng(3)
+    for given_values in (rng.standard_normal(999), [0.0, -3.0, 0.0, 1e-30], [0.0], []):
+        v = np.asarray(given_values, dtype)
+        if v.dtype.kind == "c":
+            v += 1j * np.where(v == 0, 0, 2 - v.real).astype(dtype)
+        assert cpu.inspection.extremes(v) == reference.inspection.extremes(v)
 
 
 @pytest.mark.parametrize("index", INDICES)

@@ -308,6 +308,15 @@ def test_coarse_products(backend, name, dtype, columns):
     assert_close(backend.fetch(here[0].values), there[0].values, 1024, 30)
     for conjugate in (True, False):
         E = (full.conj() if conjugate else full).T @ A.tosparse().toarray() @ full
+        blocks = kernels.coarse_blocks(got, backend.move(rows), given_Z, conjugate, *here)
+        specified = reference.coarse_blocks(want, rows, Z, conjugate, *there)
+        c = there[0]
+        of_parts = np.repeat(np.arange(count), np.diff(c.starts))
+        of_vectors = np.empty(of_parts.size, int)
+        of_vectors[c.members] = np.repeat(np.arange(count), np.diff(c.vector_starts))
+        expected = E.reshape(count, m, count, m)[of_parts, :, of_vectors, :]
+        assert_close(backend.fetch(blocks), expected, 1024, 200)
+        assert_close(specified, expected, 1024, 200)
         mine = kernels.coarse_matrix(got, backend.move(rows), moved[3], count, given_Z, conjugate, *here)
         mine = mine.toarray() if sp.issparse(mine) else backend.fetch(mine)
         assert mine.dtype == np.result_type(dtype, np.float64)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from checks import one_line
 
 import finelu.io.limits
 import finelu.io.market
@@ -83,6 +84,8 @@ def write_by_its_own_tool(path, A):
         sp.save_npz(path, A)
     elif path.suffix == ".npy":
         np.save(path, A.toarray())
+    elif path.suffix in (".rb", ".hb", ".rua", ".rsa"):
+        path.write_text(harwell_of(A))
     elif path.suffix == ".mat":
         scipy.io.savemat(path, {"A": A, "b": np.ones(3), "name": "a test"}, do_compression=A.dtype == complex)
     else:
@@ -338,6 +341,16 @@ def test_a_sparse_matrix_is_no_vector(tmp_path):
     write_array(tmp_path / "A.mtx", real)
     with pytest.raises(FileError, match=r"holds a sparse matrix of shape \(30, 30\); a vector is needed"):
         read_vector(tmp_path / "A.mtx")
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_npz_is_read_however_well_its_members_are_compressed(tmp_path, kind):
+    A = sp.diags_array(np.ones(300_000)).tocsr()
+    sp.save_npz(tmp_path / "plain.npz", A, compressed=False)
+    with zipfile.ZipFile(tmp_path / "plain.npz") as plain, zipfile.ZipFile(tmp_path / "A.npz", "w", kind) as packed:
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    assert (read_matrix(tmp_path / "A.npz") != A).nnz == 0
 
 
 def test_npz_with_several_arrays_is_ambiguous(tmp_path):
@@ -953,3 +966,103 @@ def test_real_matrices_are_what_scipy_reads(name):
         pytest.skip(f"{path} is not there; FINELU_MATRICES names the folder of real matrices")
     A = scipy.io.mmread(path)
     assert same_bits(read_matrix(path), sp.csr_matrix(A, dtype=complex if A.dtype.kind == "c" else float))
+
+
+def harwell_of(A, forms=("(8I10)", "(8I10)", "(3D25.17)"), kind="", rhs=False):
+    """The Rutherford-Boeing file of A, column by column; kind: the type, if A is one triangle or a pattern."""
+    C = sp.csc_matrix(A)
+    values = [] if kind[:1] == "P" else C.data.view(float).ravel()
+    numbers = [[f"{k:10}" for k in C.indptr + 1], [f"{k:10}" for k in C.indices + 1], [f"{v:25.17E}" for v in values]]
+    blocks = [["".join(of[k : k + n]) for k in range(0, len(of), n)] for of, n in zip(numbers, (8, 8, 3), strict=True)]
+    counts = sum(map(len, blocks)), *map(len, blocks), *((1,) if rhs else ())
+    header = [
+        f"{'A title':72}{'KEY':8}",
+        "".join(f"{k:14}" for k in counts),
+        f"{kind or ('CUA' if C.dtype.kind == 'c' else 'RUA'):14}" + "".join(f"{k:14}" for k in (*C.shape, C.nnz, 0)),
+        f"{forms[0]:16}{forms[1]:16}{forms[2]:20}",
+        *([f"{'F':14}{1:14}{0:14}"] if rhs else []),
+    ]
+    lines = [*header, *(line.replace("E", "D") for block in blocks for line in block), *(["1.0 2.0"] if rhs else [])]
+    return "\n".join(lines) + "\n"
+
+
+LOWER = sp.csc_matrix(np.array([[1.0, 0, 0], [0, 3, 0], [-2, 0, 4]]))
+
+
+@pytest.mark.parametrize("rhs", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "stored", "dense"),
+    [
+        ("RUA", LOWER, LOWER),
+        ("rsa", LOWER, LOWER + sp.tril(LOWER, -1).T),
+        ("PSA", LOWER, (LOWER + sp.tril(LOWER, -1).T) != 0),
+        ("CHA", LOWER * (1 + 0j) + 1j * sp.tril(LOWER, -1), None),
+        ("CSA", LOWER * (1 + 2j), (LOWER + sp.tril(LOWER, -1).T) * (1 + 2j)),
+        ("RZA", sp.tril(LOWER, -1), sp.tril(LOWER, -1) - sp.tril(LOWER, -1).T),
+    ],
+)
+def test_rutherford_boeing(tmp_path, kind, stored, dense, rhs):
+    path = tmp_path / "a.rb"
+    path.write_text(harwell_of(stored, kind=kind, rhs=rhs))
+    wanted = stored + sp.tril(stored, -1).conj().T if dense is None else dense
+    np.testing.assert_array_equal(read_matrix(path).toarray(), wanted.toarray())
+
+
+def test_rutherford_boeing_as_scipy_writes_it(tmp_path):
+    A = gallery.convection_diffusion(5, 4, 1)
+    scipy.io.hb_write(tmp_path / "a.hb", sp.csc_matrix(A))
+    np.testing.assert_allclose(read_matrix(tmp_path / "a.hb").toarray(), A.toarray(), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("one line\n", "ends within the header"),
+        (harwell_of(LOWER, kind="RUE"), "line 3: holds a matrix of type 'RUE'; assembled ones"),
+        (harwell_of(LOWER, kind="XUA"), "line 3: holds a matrix of type 'XUA'"),
+        (harwell_of(LOWER, ("(8F10)", "(8I10)", "(3D25.17)")), "line 4: '.8F10.' is no format of integers"),
+        (harwell_of(LOWER).replace(" 1.0", " 1,0"), "line 7: '1,0.*', number 1 of the line, does not have the format"),
+        (harwell_of(LOWER).replace(" 1.0", " 100"), "line 7: '100.*', number 1 of the line, does not have the format"),
+        (harwell_of(LOWER).replace("D+00", "    ", 1).replace("1.0", "   "), "does not have the format .3D25.17."),
+        (harwell_of(LOWER).rsplit("\n", 2)[0], "4 numbers in the format .* take 2 lines; .* and 1 are left"),
+        (harwell_of(LOWER).replace("         3         4", "         9         4"), "cannot be read as a Rutherford"),
+        (
+            harwell_of(LOWER).replace("             3             3", "             3             x"),
+            "hold 'x', no integer",
+        ),
+    ],
+)
+def test_rutherford_boeing_files_that_are_damaged(tmp_path, text, match):
+    path = tmp_path / "a.rb"
+    path.write_text(text)
+    with pytest.raises(FileError, match=match) as error:
+        read_matrix(path)
+    one_line(error)
+
+
+@pytest.mark.parametrize("kind", [".mat", ".npz"])
+def test_a_variable_of_several(tmp_path, kind):
+    path, b, c = tmp_path / f"x{kind}", np.arange(3.0), np.arange(4.0)
+    if kind == ".mat":
+        scipy.io.savemat(
+            path, {"b": b, "c": c, "K": sp.csc_matrix(np.eye(4)), "P": {"A": sp.csc_matrix(2 * np.eye(3))}}
+        )
+        assert (read_matrix(f"{path}:K") != sp.eye(4)).nnz == 0
+        assert (read_matrix(f"{path}:P.A") != 2 * sp.eye(3)).nnz == 0
+    else:
+        np.savez(path, b=b, c=c)
+    np.testing.assert_array_equal(read_vector(f"{path}:c"), c)
+    with pytest.raises(FileError, match=r"name one, as in .*x\.\w+:b\."):
+        read_vector(path)
+    with pytest.raises(FileError, match=r"no variable of numbers is named d \(it holds b"):
+        read_vector(f"{path}:d")
+    with pytest.raises(FileError, match="there is no such file"):
+        read_vector(tmp_path / f"y{kind}:b")
+
+
+def test_numbers_between_commas(tmp_path):
+    (tmp_path / "b.csv").write_text("# x, y\n1.5,2\n3,-4e-3\n")
+    np.testing.assert_array_equal(read_vector(tmp_path / "b.csv"), [[1.5, 2], [3, -4e-3]])
+    (tmp_path / "c.csv").write_text("x,y\n1,2\n")
+    with pytest.raises(FileError, match=r"cannot be read as a text file of numbers .*'x'"):
+        read_vector(tmp_path / "c.csv")

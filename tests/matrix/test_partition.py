@@ -250,7 +250,8 @@ def test_a_gpu_finds_the_same_parts(backend, name):
     assert grid_of(backend.move(A)) == grid_of(A)
     for method in ("aggregate", "auto"):
         for size in SIZES:
-            np.testing.assert_array_equal(found(backend, A, size, method)[0], partition(A, size, method).parts)
+            parts, result = found(backend, A, size, method)
+            np.testing.assert_array_equal(parts, partition(A, size, result.method).parts)
 
 
 @ON_GPU

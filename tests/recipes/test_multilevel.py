@@ -17,7 +17,7 @@ from finelu.errors import FineluError, NoFactors, StructurallySingular
 from finelu.factors.base import trial_vector
 from finelu.matrix import as_csr
 from finelu.preconditioners.multilevel.dense import magnitude_of_inverse
-from finelu.preconditioners.multilevel.level import inverse_of, magnitude_of
+from finelu.preconditioners.multilevel.level import LONG_ROWS, ORDERED_ROWS, in_own_order, inverse_of, magnitude_of
 from finelu.preconditioners.multilevel.variants import complete_of
 
 NEVER = float("inf")
@@ -988,3 +988,31 @@ def test_an_order_of_large_entries_is_for_the_same_drop_tol():
     loose = F._variant
     assert F._order_for(loose._replace(limits=loose.limits._replace(drop_tol=1e-5))) is None
     assert F._order_for(loose) is F._first
+
+
+@pytest.mark.parametrize(
+    ("rows", "entries", "own"),
+    [
+        (ORDERED_ROWS + 1, (LONG_ROWS - 1) * (ORDERED_ROWS + 1), True),
+        (ORDERED_ROWS + 1, LONG_ROWS * (ORDERED_ROWS + 1), False),
+        (ORDERED_ROWS, 0, False),
+    ],
+)
+def test_large_triangles_of_short_rows_are_solved_in_their_own_order_on_a_gpu(rows, entries, own):
+    assert in_own_order(rows, entries) == own
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("long", [1, 1000])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_the_order_of_a_solve_on_a_gpu_is_that_of_the_rule(cupy, meanwhile, long, symmetric):
+    import cupyx.scipy.sparse as csp
+
+    from finelu.preconditioners.multilevel import level
+
+    meanwhile(level, ORDERED_ROWS=0, LONG_ROWS=long)
+    A = gallery.poisson5(200) if symmetric else gallery.convection_diffusion(200, 200)
+    F = MultilevelILU(drop_tol=1e-2).factor(csp.csr_matrix(A))
+    first = F._levels[0]
+    methods = {first._solver(solve).method for solve in first._solves["N"]}
+    assert (methods == {"sync_free"}) == (long == 1000)

@@ -57,7 +57,8 @@ class RightHandSide:
         self.iterations = 0
         self.status, self.verdict = Status.BREAKDOWN, ""
         self.evidence: Evidence | None = None
-        self.x, self.size, self.history, self.recurrence = namespace(b).zeros_like(b), scale, [scale], [scale]
+        zero = namespace(b).zeros(b.shape, b.dtype)
+        self.x, self.size, self.history, self.recurrence = zero, scale, [scale], [scale]
 
 
 def joined(first: RightHandSide | Solution, second: Solution) -> Solution:
@@ -71,7 +72,7 @@ def joined(first: RightHandSide | Solution, second: Solution) -> Solution:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Iterations:
     """The iterations of one attempt with the factors of a rung.
 
@@ -151,11 +152,11 @@ class Iterations:
         """(x, b - A x, its norm, history) after x <- x + M^-1 (b - A x), as long as that halves the residual."""
         x, size = rhs.x, rhs.size
         history, most = [size], min(REFINEMENTS, self.most)
+        solve = self.factors.apply if self.factors.dtype == x.dtype else self.factors.solve
         stops = monitor(0, size)
         while size > rhs.target and len(history) <= most and not stops:
-            with np.errstate(over="ignore", invalid="ignore"):
-                better = kernels_for(x).vectors.added(x, self.factors.solve(r))
-                rest, reached = rhs.residual(rhs.b, better, rhs.target)
+            better = kernels_for(x).vectors.added(x, solve(r))
+            rest, reached = rhs.residual(rhs.b, better, rhs.target)
             if not reached <= size / 2 or kernels_for(better).vectors.first_not_finite(better) >= 0:
                 break
             x, r, size = better, rest, reached

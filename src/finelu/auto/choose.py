@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from finelu.auto.rates import RATES
+from finelu.errors import ParameterError
 from finelu.krylov.method import METHODS, NEEDS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits, asymmetry_of
@@ -222,7 +223,7 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     recipes: Any = found["direct"].recipes
     by_columns, reason = recipes[0].ordering == COLAMD, found["direct"].reason
     sparse = traits.mean_row <= SHORT and (not traits.dense or is_quick(traits))  # few rows fill in little
-    permuted = not traits.diagonal.usable and sparse
+    permuted = not traits.diagonal.usable and sparse and traits.kind == "general"  # KLU does not use a symmetry
     if (by_columns or permuted) and klu.nbklu() is not None:
         recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
     quick = is_quick(traits) and traits.nnz <= LIGHT and not (by_columns or permuted)
@@ -268,7 +269,9 @@ def unfit(method: str, A: CSR, kind: str) -> str:
 
 def recipe_asked(recipe: Any) -> Any:
     """The recipe, None for no preconditioner, or "auto", from a recipe, its class, or a name of either."""
-    if recipe is None or isinstance(recipe, Recipe) or (isinstance(recipe, str) and recipe == "auto"):
+    if recipe is None or (isinstance(recipe, str) and recipe == "auto"):
         return recipe
     found = recipe_of(recipe, "auto", "none")
+    if isinstance(found, Recipe) and found.normal:
+        raise ParameterError(f"recipe is {found!r}, for least squares: finelu.lsmr(A, b, M={found!r}.factor(A)).")
     return None if found == "none" else found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,18 +28,19 @@ from finelu.preconditioners.direct.analysis import (
     SHORT,
     Analysis,
     analysed,
+    columns_of,
     light_by_klu,
     may_be_by_blocks,
     needs_matching,
 )
 from finelu.preconditioners.direct.library import INDEX, is_mirrored
+from finelu.preconditioners.direct.superlu import structurally_singular
 from finelu.preconditioners.multilevel.factors import AT_ONCE
 from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.variants import LOOSE
-from finelu.scaling import require_matching
 from finelu.validation import count, number
 
-CACHED, UNCACHED = 3e5, 3.0  # entries of a matrix that stay in the cache; times that the others take as long
+CACHED, UNCACHED = 3e5, 1.8  # entries of a matrix that stay in the cache; times that the others take as long
 LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
 COPIES = 4  # entries that subdomains on the CPU hold for each of A (3.0 of 16 bytes for a 7-point grid of 216,000 rows)
@@ -149,12 +150,14 @@ class Costs:
             self.by_columns = recipe.ordering == COLAMD
             try:
                 with limited(self.deadline):
+                    known: Any = None if self.by_columns else self.__dict__.get("light")
+                    known = known or analysed(recipe, self.A, counted=True, job=self.job)
                     if self.by_columns:
-                        require_matching(self.A)
-                        return
-                    known = self.__dict__.get("light")
-                    self.analysis = known or analysed(recipe, self.A, counted=True, job=self.job)
-                self._analysed_for = recipe
+                        columns = columns_of(recipe, known.arranged, known.prepared.matrix)
+                        if structurally_singular(columns.tosparse()):
+                            continue
+                        known = replace(known, columns=columns, full_rank=True)
+                self.analysis, self._analysed_for = known, recipe
                 self.fill = self.analysis.fill
                 return
             except (StructurallySingular, SingularMatrix):

@@ -353,8 +353,8 @@ class Ladder:
         rhs.attempts.append(attempt)
         rhs.tried, rhs.status = True, found.status
         rhs.iterations += found.iterations
-        rhs.history.extend(found.history[1:])
-        rhs.recurrence.extend(found.recurrence[1:])
+        rhs.history.extend(found.history[1:].tolist())
+        rhs.recurrence.extend(found.recurrence[1:].tolist())
         if found.residual_norm < rhs.size:
             rhs.x, rhs.size, rhs.best = found.x, found.residual_norm, attempt
         if found.residual_norm <= rhs.target:

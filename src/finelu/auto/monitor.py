@@ -60,7 +60,7 @@ class SwitchMonitor:
         norm_callback: Listener = None,
     ):
         self.costs, self.left = costs, left
-        self.step = costs.of_iteration(method, entries, by_parts=by_parts)
+        self.step = costs.of_iteration(method, entries, by_parts=by_parts) if left else 0.0
         self.scale, self.target = scale, target
         self.watch, self.norm_callback = watch, norm_callback
         self.smallest = math.inf

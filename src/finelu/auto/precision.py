@@ -13,11 +13,14 @@ from finelu.matrix.vectors import as_dtype, underflows
 from finelu.result import Solution, Status
 
 SINGLE = 1e-5  # the least rtol that single precision is trusted with
+DOUBLE = frozenset(map(np.dtype, (np.float64, np.complex128)))
 BEYOND_PRECISION = (Status.PRECISION_LIMIT, Status.NUMERICALLY_SINGULAR, Status.NOT_FINITE)
 
 
 def precise(A: CSR, b: Any, rtol: float) -> tuple[CSR, Any]:
     """A and b in a precision that can reach rtol; b in the dtype of x."""
+    if A.dtype == b.dtype and A.dtype in DOUBLE:
+        return A, b
     double = rtol < SINGLE or underflows(A.data)
     dtype = np.result_type(A.dtype, b.dtype, *([np.float64] if double else []))
     of_A = np.result_type(A.dtype, np.empty(0, dtype).real.dtype)

@@ -109,12 +109,13 @@ class Solvability:
         factors : the factors that led to x.
         """
         if self.constants is not None and (right := self.constants.right) is not None:
-            if right.exact:
-                return f"A is singular (A v = 0 for {right}): x is not unique, as x + c v solves A x = b, too"
-            return (
-                f"A is singular to working precision (A v = 0 up to rounding, for {right}): x is not unique in this "
-                "precision, as x + c v solves A x = b about as well"
+            words = (
+                f"A is singular (A v = 0 for {right}): x is not unique, as x + c v solves A x = b, too"
+                if right.exact
+                else f"A is singular to working precision (A v = 0 up to rounding, for {right}): x is not unique in "
+                "this precision, as x + c v solves A x = b about as well"
             )
+            return f"{words}; nullspace= takes the x without a part along v"
         if self.structure:
             return "x is not unique, as A is singular"
         if self.missing and (empty := int((self.A.indptr[1:] == self.A.indptr[:-1]).sum())):

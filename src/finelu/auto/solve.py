@@ -18,11 +18,13 @@ from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.compiling import KernelMissing, compile_seconds, here, now, quietly, waiting
 from finelu.device import namespace, on_gpu, require_gpu, to_host
-from finelu.errors import MatrixError, ParameterError, meant
+from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
-from finelu.matrix import CSR, as_csr, check_vector, dense_numbers, norm
+from finelu.krylov.nullspace import NullSpace
+from finelu.krylov.operators import as_operator
+from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
 from finelu.result import Certificate, Solution, Status
@@ -51,6 +53,8 @@ def solve(
     watch: Callable[[int, float], object] | None = None,
     certify: bool = False,
     verbose: bool = True,
+    raise_on_failure: bool = False,
+    nullspace: Any = None,
 ) -> Solution:
     """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), and choose preconditioner and method for it.
 
@@ -78,6 +82,11 @@ def solve(
     certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound on the error of
         x. Cost: about ten more solves with A and A^H.
     verbose : False prints nothing; True prints a line to stderr before kernels are compiled, and one after it.
+    nullspace : for a singular A: vectors v with A v = 0, (n,) or (n, k), such as F.null_space of MultilevelILU, or
+        "constant" for the vector of ones. x is the solution without a part along them. If also A^H v = 0, as for
+        A = A^H, the part of b along them is taken off, and x is the least-squares solution. `outside` of the Solution
+        is the norm of that part, and `residual_norm` is of the rest.
+    raise_on_failure : True raises NotConverged, whose `solution` is the Solution, unless it converged.
     Returns a Solution with `explain()`. For several columns it has residual_norm, history and status of the worst
     column, and the iterations of all. `converged` is True only if the returned x passes the test. The residual is
     computed anew for this, and in twice the precision if rounding could have made it small. Otherwise x is the best
@@ -103,12 +112,14 @@ def solve(
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     flag("certify", certify)
+    flag("raise_on_failure", raise_on_failure)
     chosen, method = recipe_asked(recipe), method_name(method, "auto")
     options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
     options["criterion"] = criterion_asked(criterion)
     options["callback" if callback_type == "x" else "norm_callback"] = callback
     compiled, size, answer = compile_seconds(), norm, None
-    given, asked = (A, b), list[FirstAnswer]()
+    given = A, b
+    asked: list[FirstAnswer] = []
 
     def first() -> FirstAnswer:
         if not asked:
@@ -117,10 +128,11 @@ def solve(
 
     default = (chosen, method, most) == ("auto", "auto", math.inf) and device != "cuda" and not certify
     default = default and x0 is None and callback is None and watch is None and not here.waits
+    default = default and nullspace is None
     before, here.otherwise = here.otherwise, first if default else None
     with nullcontext() if verbose else quietly():
         try:
-            A, home = as_csr(A, diagonal=False), on_gpu(b)
+            A, home = checked_csr(A, diagonal=False), on_gpu(b)
             if device is not None:
                 A, b, x0 = _moved(A, b, x0, device)
             b = check_vector(b, A.n, A.data)
@@ -135,18 +147,23 @@ def solve(
                 (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
             columns = b.reshape(A.n, -1) if b.size else b
+            space = None if nullspace is None else _null_space(nullspace, A, b, known)
             found = []
             for c in range(columns.shape[-1]):
                 guess = None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
-                solution = ladder.solve(columns[:, c], guess, atol)
+                rhs = columns[:, c] if space is None else space.in_range(columns[:, c])
+                solution = ladder.solve(rhs, guess, atol)
                 if may_need_double(solution, b):
                     A, b = precise(A, b, 0.0)
-                    columns = b.reshape(A.n, -1)
+                    columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)
                     ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
-                    solution = after(solution, ladder.solve(columns[:, c], as_dtype(solution.x, b.dtype), atol))
+                    solution = after(solution, ladder.solve(rhs, as_dtype(solution.x, b.dtype), atol))
                     ladder.most = most
+                if space is not None:
+                    product = as_operator(A, "A", rhs, rhs.dtype)
+                    solution = space.completed(solution, product, rhs, columns[:, c], rtol, atol)
                 if certify:
-                    solution = replace(solution, certificate=ladder.certificate(columns[:, c], solution.x))
+                    solution = replace(solution, certificate=ladder.certificate(rhs, solution.x))
                 found.append(solution)
             found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
         except KernelMissing as missing:
@@ -156,9 +173,11 @@ def solve(
         if answer is not None:
             found, b, compiled = answer.solve(), answer.b, compile_seconds()
             if not found:
-                return _after(answer, device, verbose, start)
+                return _after(answer, device, verbose, start, raise_on_failure)
             columns, home, moved, size = b.reshape(b.shape[0], -1), False, "", euclidean
-        worst, x = (found[0], found[0].x.reshape(b.shape)) if len(found) == 1 else _together(found, columns, size)
+        worst, x = (found[0], found[0].x) if len(found) == 1 else _together(found, columns, size)
+        if x.shape != b.shape:
+            x = x.reshape(b.shape)
         if on_gpu(x) != home:
             x = require_gpu().asarray(x) if home else to_host(x)
     seen = worst.seen
@@ -167,19 +186,23 @@ def solve(
         seen += (f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU",)
     if asked and asked[0].refused:
         seen += (asked[0].refused,)
-    certificates = [s.certificate for s in found if s.certificate is not None]
-    return replace(
-        worst,
-        x=x,
-        certificate=largest_of(certificates) if certificates else None,
-        seen=seen,
-        iterations=sum(s.iterations for s in found),
-        attempts=tuple(a for s in found for a in s.attempts),
-        timings={"solve": perf_counter() - start, "compile": compile_seconds() - compiled},
-    )
+    if len(found) > 1:
+        certificates = [s.certificate for s in found if s.certificate is not None]
+        worst = replace(
+            worst,
+            certificate=largest_of(certificates) if certificates else None,
+            iterations=sum(s.iterations for s in found),
+            attempts=tuple(a for s in found for a in s.attempts),
+        )
+    if x is not worst.x or seen is not worst.seen:
+        worst = replace(worst, x=x, seen=seen)
+    worst.timings.update(solve=perf_counter() - start, compile=compile_seconds() - compiled)
+    if raise_on_failure and not worst.converged:
+        raise NotConverged("A x = b", worst, rtol)
+    return worst
 
 
-def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float) -> Solution:
+def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float, raise_on_failure: bool) -> Solution:
     """The Solution of a call, begun at `start`, that compiles its kernels since the other answer does not pass."""
     A, b = answer.given
     limit = max(answer.end - now(), 0.0)
@@ -194,9 +217,18 @@ def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float)
             time_limit=None if limit == math.inf else limit,
             memory_limit=answer.memory,
             verbose=verbose,
+            raise_on_failure=raise_on_failure,
         )
     timings = found.timings | {"solve": perf_counter() - start}
     return replace(found, seen=(*found.seen, answer.refused), timings=timings)
+
+
+def _null_space(given: Any, A: CSR, b: Any, known: MatrixTraits) -> NullSpace | None:
+    """The null vectors on the device where the system is solved."""
+    like = b.reshape(A.n, -1)[:, 0] if b.size else namespace(A.data).empty(A.n, b.dtype)
+    if not isinstance(given, str):
+        given = namespace(like).asarray(to_host(given) if not known.gpu else given)
+    return NullSpace.of(given, as_operator(A, "A", like, like.dtype), like)
 
 
 @ignore_fp_errors
@@ -206,7 +238,7 @@ def first_try(A: Any) -> dict[str, str]:
     A : anything that `finelu.as_csr` takes; its diagonal may have gaps. Cost: that of
     `finelu.matrix.traits.traits`, sometimes also an ordering.
     """
-    A = as_csr(A, diagonal=False)
+    A = checked_csr(A, diagonal=False)
     known = traits(A)
     if sooner_here_on_host(known):
         A, known = A.on(np), replace(known, gpu=False)

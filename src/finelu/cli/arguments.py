@@ -50,10 +50,12 @@ def load(matrix: str) -> CSR:
     return as_csr(finelu.read_matrix(matrix), diagonal=False)
 
 
-def right_hand_side(path: str | None, A: CSR) -> tuple[NDArray[Any], str, float]:
-    """b (n,), where it comes from, and its 2-norm."""
+def right_hand_side(path: str | None, A: CSR, instead: str) -> tuple[NDArray[Any], str, float]:
+    """b (n,) or columns (n, k), where it comes from, and its 2-norm, the largest of several.
+
+    instead : what to do with several columns, for the error; "": they are taken.
+    """
     import numpy as np
-    import scipy.linalg
 
     from finelu.io import read_vector
     from finelu.matrix import check_vector
@@ -63,9 +65,9 @@ def right_hand_side(path: str | None, A: CSR) -> tuple[NDArray[Any], str, float]
         name = f"uniform in [-0.5, 0.5], seed {SEED}"
     else:
         b, name = check_vector(read_vector(path), A.n, A.data), path
-        if b.ndim == 2:
-            raise MatrixError(f"{path}: holds {b.shape[1]} columns; one right-hand side is solved for at a time.")
-    return b, name, float(scipy.linalg.norm(b))
+        if b.ndim == 2 and instead:
+            raise MatrixError(f"{path}: holds {b.shape[1]} columns, and one right-hand side is taken here; {instead}.")
+    return b, name, float(np.linalg.norm(b, axis=0).max())
 
 
 def check_outputs(

@@ -60,7 +60,7 @@ def compare(
     with progress(as_json) as shown:
         shown.stage(f"reading {matrix}")
         A = load(matrix)
-        rhs, rhs_name, _ = right_hand_side(b, A)
+        rhs, rhs_name, _ = right_hand_side(b, A, "finelu solve takes several")
         result = comparing.compare(
             A,
             rhs,

@@ -9,6 +9,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+import numpy as np
 import typer
 
 import finelu
@@ -120,7 +121,7 @@ def solve(
         gpu = _gpu(device)
         shown.stage(f"reading {matrix}")
         A = load(matrix)
-        rhs, rhs_name, norm_b = right_hand_side(b, A)
+        rhs, rhs_name, norm_b = right_hand_side(b, A, "" if automatic else "--recipe auto takes several")
         options: dict[str, Any] = {"rtol": rtol, "criterion": criterion}
         if automatic:
             options |= {"method": method, "time_limit": limit, "certify": certify}
@@ -143,7 +144,8 @@ def solve(
             options |= limits[method]
             name, reason = "none" if made is None else repr(made), "as asked"
 
-    scale = norm_b if norm_b > 0 else 1.0
+    scale = norm_b if rhs.ndim == 1 else _norm_of_worst(A, rhs, solution)
+    scale = scale if scale > 0 else 1.0
     if output is not None:
         from finelu.device import to_host
         from finelu.io import write_array
@@ -162,7 +164,7 @@ def solve(
         "n": A.n,
         "nnz": A.nnz,
         "dtype": str(A.dtype),
-        "rhs": rhs_name,
+        "rhs": rhs_name if rhs.ndim == 1 else f"{rhs_name}, {rhs.shape[1]} columns",
         "device": "cpu" if gpu is None else "cuda",
         "recipe": name,
         "reason": reason,
@@ -198,6 +200,15 @@ def solve(
         with console() as out:
             out.print(table(matrix, solution_in_words(result)))
     return CONVERGED if solution.converged else NOT_CONVERGED
+
+
+def _norm_of_worst(A: CSR, B: Any, solution: Solution) -> float:
+    """||b|| of the column whose relative residual is the largest: the one that the solution speaks of."""
+    from finelu.device import to_host
+
+    R = to_host(B - A.tosparse() @ solution.x)
+    norms, residuals = np.linalg.norm(to_host(B), axis=0), np.linalg.norm(R, axis=0)
+    return float(norms[np.argmax(residuals / np.where(norms > 0, norms, 1))])
 
 
 def _refuse_without_recipe(parameters: dict[str, str], maxiter: int | None, restart: int | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse import _sparsetools
 
 from finelu.device import namespace
 from finelu.kernels import kernels_for
@@ -42,27 +43,34 @@ class Columns(NamedTuple):
 class Arrangement:
     """P_r D_r A D_c P_c, whose row i and column j are rows[i] and columns[j] of A, scaled.
 
-    rows, columns (n,) : integers. row_scale, column_scale (n,) : reals in the order of the arranged matrix; both None
-    without scaling. All are on one device. To solve with A: `gather_scaled`, a solve with the arranged matrix,
-    `scatter_scaled`.
+    rows, columns (n,) : integers; both None for the order of A without scaling.
+    row_scale, column_scale (n,) : reals in the order of the arranged matrix; both None without scaling. All are on one
+        device.
+    To solve with A: `gather_scaled`, a solve with the arranged matrix, `scatter_scaled`.
     """
 
-    rows: Any
-    columns: Any
+    rows: Any = None
+    columns: Any = None
     row_scale: Any = None
     column_scale: Any = None
 
     def gather_scaled(self, R: Any, trans: str = "N") -> Any:
-        """P_r D_r R, or P_c^T D_c R for a transpose: a right-hand side (n,) or (n, k) of the arranged matrix."""
+        """P_r D_r R, or P_c^T D_c R for a transpose: a right-hand side (n,) or (n, k) of the arranged matrix; R
+        itself in the order of A."""
         rows, scale = (self.rows, self.row_scale) if trans == "N" else (self.columns, self.column_scale)
+        if rows is None:
+            return R
         return R[rows] if scale is None else kernels_for(R).vectors.gather_scaled(rows, scale, R)
 
     def scatter_scaled(self, s: Any, trans: str = "N", minus: Any = None, rest: Any = None) -> Any:
         """D_c P_c x, or D_r P_r^T x for a transpose, in the order of A; x is s, or with a scaling (s - minus, rest).
 
         minus : None for 0.  rest : the rows of x below s; None if there are no such rows.
+        In the order of A the result is s itself, and the others are None.
         """
         places, scale = (self.columns, self.column_scale) if trans == "N" else (self.rows, self.row_scale)
+        if places is None:
+            return s
         if scale is not None:
             return kernels_for(s).vectors.scatter_scaled(places, scale, s, minus, rest)
         x = namespace(s).empty_like(s)
@@ -72,6 +80,8 @@ class Arrangement:
     def matrix(self, A: CSR) -> Any:
         """The arranged matrix, scipy.sparse CSR, of an A on the host; rows are scaled before columns."""
         S = sp.csr_matrix(A.tosparse())
+        if self.rows is None:
+            return S
         if self.row_scale is not None:
             row_scale, column_scale = np.empty_like(self.row_scale), np.empty_like(self.column_scale)
             row_scale[self.rows], column_scale[self.columns] = self.row_scale, self.column_scale
@@ -79,9 +89,13 @@ class Arrangement:
         return S[self.rows][:, self.columns]
 
     def by_columns(self, A: CSR) -> Columns:
-        """As `matrix`, but by columns; scalings are needed."""
+        """As `matrix`, but by columns; another order needs scalings, too."""
         starts, places = np.empty(A.n + 1, np.int32), np.empty(A.nnz, np.int32)
         values = np.empty(A.nnz, A.dtype)
+        if self.rows is None:
+            A = A.with_index(np.int32)
+            _sparsetools.csr_tocsc(A.n, A.n, A.indptr, A.indices, A.data, starts, places, values)
+            return Columns(starts, places, values, A.shape)
         order = self.rows, self.columns, self.row_scale, self.column_scale
         kernels_for(values).graph.arranged_columns(A.indptr, A.indices, A.data, *order, starts, places, values)
         return Columns(starts, places, values, A.shape)
@@ -89,6 +103,14 @@ class Arrangement:
     def row(self, i: int) -> int:
         """The row of A that is row i of the arranged matrix."""
         return int(self.rows[i])
+
+    def ordered(self, order: Any, real: Any) -> Arrangement:
+        """The arrangement whose row and column k are row and column order[k] of this one, with scalings of dtype
+        `real`."""
+        if self.rows is None:
+            ones = np.ones(order.size, real)
+            return Arrangement(order, order, ones, ones)
+        return Arrangement(*(part[order] for part in (self.rows, self.columns, self.row_scale, self.column_scale)))
 
     def on(self, xp: ModuleType) -> Arrangement:
         """This arrangement in the memory of xp, numpy or cupy; from the host to a GPU."""

@@ -18,6 +18,8 @@ from finelu.io.limits import DEFLATED
 from finelu.io.paths import FilePath
 
 INDEX_ARRAYS = [f"{name}.npy" for name in ("indptr", "indices", "row", "col", "coords", "offsets", "shape")]
+# Bytes that a byte of a member of an archive can stand for; the other kinds of compression have no such bound.
+MOST = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATED}
 
 
 def read_npy(path: FilePath, what: str) -> np.ndarray:
@@ -30,44 +32,60 @@ def read_npy(path: FilePath, what: str) -> np.ndarray:
     return x
 
 
-def read_npz(path: FilePath, what: str) -> Any:
-    """The sparse matrix of scipy.sparse.save_npz, or the only array of numbers in the file."""
+def read_npz(path: FilePath, what: str, name: str = "") -> Any:
+    """The array `name`; without a name the sparse matrix of scipy.sparse.save_npz, or the only array of numbers."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if (needed := sum(member.file_size for member in members)) > free_memory(np):
             raise FileError(f"{path}: announces {needed / 1e9:.3g} GB of arrays, which do not fit into memory.")
         for member in members:
-            if member.file_size > DEFLATED * (member.compress_size + 1):
+            if member.file_size > MOST.get(member.compress_type, math.inf) * (member.compress_size + 1):
                 raise FileError(f"{path}: {member.filename} cannot be as large as announced; the file is corrupt.")
             with archive.open(member) as part:
                 dtype = _check_array(path, part, member.file_size, f"{member.filename} ")
             if member.filename in INDEX_ARRAYS and dtype.kind not in "iu":
                 raise FileError(f"{path}: {member.filename} holds values of dtype {dtype}; integers are needed.")
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
-        if "format" in content.files:
+        if "format" in content.files and not name:
             return sp.load_npz(file)
-        arrays = {name: content[name] for name in content.files}
+        arrays = {key: content[key] for key in content.files}
+    if name:
+        return named(path, name, arrays)
     return only(path, what, {name: x for name, x in arrays.items() if x.dtype.kind in "biufc"}, arrays)
 
 
 def read_txt(path: FilePath, what: str) -> np.ndarray:
-    """The array that numpy.savetxt wrote, one row per line; complex if a number has an imaginary part."""
+    """The array that numpy.savetxt wrote, one row per line, its numbers between commas if there are any, else between
+    blanks; complex if a number has an imaginary part."""
     with open(path, encoding="utf-8") as file:
         text = file.read().splitlines()
     numbers = [line.partition("#")[0] for line in text]
     if not any(line.strip() for line in numbers):
         raise FileError(f"{path}: holds no numbers.")
     has_imaginary = any("j" in line for line in numbers)
-    return np.loadtxt(text, dtype=complex if has_imaginary else float, ndmin=1)
+    between = "," if any("," in line for line in numbers) else None
+    return np.loadtxt(text, dtype=complex if has_imaginary else float, delimiter=between, ndmin=1)
 
 
 def only(path: FilePath, what: str, fitting: Mapping[str, Any], all_of_them: Mapping[str, Any]) -> Any:
     """The single value of `fitting`; otherwise a FileError that lists the variables of the file."""
     if len(fitting) == 1:
         return next(iter(fitting.values()))
-    held = ", ".join(f"{name} {x.shape} {'sparse' if sp.issparse(x) else x.dtype}" for name, x in all_of_them.items())
     many = f"{len(fitting)} variables could be the {what}" if fitting else f"no variable is a {what}"
-    raise FileError(f"{path}: {many} (it holds {held or 'nothing'}); save a file with just that one.")
+    name = f"name one, as in {path}:{next(iter(fitting))}" if fitting else "save a file with just that one"
+    raise FileError(f"{path}: {many} (it holds {_held(all_of_them)}); {name}.")
+
+
+def named(path: FilePath, name: str, variables: Mapping[str, Any]) -> Any:
+    """The variable of this name; otherwise a FileError that lists those of the file."""
+    if name in variables:
+        return variables[name]
+    raise FileError(f"{path}: no variable of numbers is named {name} (it holds {_held(variables)}).")
+
+
+def _held(variables: Mapping[str, Any]) -> str:
+    kinds = (f"{name} {x.shape} {'sparse' if sp.issparse(x) else x.dtype}" for name, x in variables.items())
+    return ", ".join(kinds) or "nothing"
 
 
 def _check_array(path: FilePath, file: IO[bytes], size: int, name: str = "") -> np.dtype[Any]:

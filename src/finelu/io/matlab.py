@@ -18,7 +18,7 @@ import scipy.sparse as sp
 
 from finelu.device import free_memory
 from finelu.errors import FileError
-from finelu.io.arrays import only
+from finelu.io.arrays import named, only
 from finelu.io.limits import DEFLATED, check_memory
 from finelu.io.paths import FilePath
 
@@ -29,9 +29,14 @@ _COMPLEX = 0x0800  # flag of a complex array
 _VERSION_4, _TEXT_4, _SPARSE_4 = ("f8", "f4", "i4", "i2", "u2", "u1"), 1, 2
 
 
-def read_variable(path: FilePath, what: str) -> Any:
-    """The field A (what "matrix") or b ("vector") of SuiteSparse's `Problem`, or the only variable of that kind."""
+def read_variable(path: FilePath, what: str, name: str = "") -> Any:
+    """The variable `name`, such as "K" or "Problem.K"; without a name the field A (what "matrix") or b ("vector") of
+    SuiteSparse's `Problem`, or the only variable of that kind."""
     variables = read_mat(path)
+    if name:
+        fields = {f"{key}.{field}": x for key, s in variables.items() if isinstance(s, dict) for field, x in s.items()}
+        held = {key: x for key, x in (variables | fields).items() if sp.issparse(x) or _is_numeric(x)}
+        return named(path, name, held)
     problem, field = variables.get("Problem"), "A" if what == "matrix" else "b"
     if isinstance(problem, dict) and problem.get(field) is not None:
         return problem[field]

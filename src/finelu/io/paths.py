@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,12 @@ def extension(path: FilePath) -> str:
     """The extension in small letters; ".mtx.gz" is one."""
     name = os.fspath(path).lower()
     return ".mtx.gz" if name.endswith(".mtx.gz") else os.path.splitext(name)[1]
+
+
+def variable(path: FilePath) -> tuple[str, str]:
+    """The file and the variable that "name.mat:K" or "name.npz:K" names; the variable is "" without one."""
+    match = re.fullmatch(r"(.+\.(?:mat|npz)):(\w+(?:\.\w+)?)", os.fspath(path), re.IGNORECASE)
+    return (match[1], match[2]) if match else (os.fspath(path), "")
 
 
 def status(path: FilePath) -> os.stat_result | None:

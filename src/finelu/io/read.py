@@ -11,14 +11,16 @@ import scipy.sparse as sp
 
 from finelu.errors import FileError
 from finelu.io.arrays import read_npy, read_npz, read_txt
+from finelu.io.harwell import read_harwell
 from finelu.io.limits import check_memory
 from finelu.io.market import read_market
 from finelu.io.matlab import read_variable
-from finelu.io.paths import FilePath, extension
+from finelu.io.paths import FilePath, extension, variable
 from finelu.io.petsc import read_petsc
 
-MATRIX_FORMATS = (".mtx", ".mtx.gz", ".npz", ".npy", ".mat", ".petsc", ".dat", ".bin")
-VECTOR_FORMATS = (*MATRIX_FORMATS, ".txt")
+_BOTH = (".mtx", ".mtx.gz", ".npz", ".npy", ".mat", ".petsc", ".dat", ".bin")
+MATRIX_FORMATS = (*_BOTH, ".rb", ".hb", ".rua", ".rsa")
+VECTOR_FORMATS = (*_BOTH, ".txt", ".csv")
 
 
 def read_matrix(path: FilePath) -> sp.csr_matrix:
@@ -29,6 +31,8 @@ def read_matrix(path: FilePath) -> sp.csr_matrix:
         Every line must follow the format. Duplicate entries are summed.
     .npz : as scipy.sparse.save_npz writes it, any format.  .npy : a dense array.
     .mat : MATLAB up to version 7: the only sparse matrix in it, or SuiteSparse's `Problem.A`.
+    file.mat:K file.npz:K : the variable K of several; "file.mat:Problem.K" is a field of a structure.
+    .rb .hb .rua .rsa : Rutherford-Boeing and Harwell-Boeing, assembled matrices; symmetric storage is expanded.
     .petsc .dat .bin : PETSc binary, the first Mat in it; double precision; 32 and 64-bit indices are distinguished by
         the first bytes, real and complex values by the length of the file.
     Explicit zeros stay entries. Raises FileError with the path, the fault and its place; for sizes beyond the memory or
@@ -50,7 +54,8 @@ def read_matrix(path: FilePath) -> sp.csr_matrix:
 def read_vector(path: FilePath) -> np.ndarray:
     """The vector in a file, (n,), or several as the columns of an (n, k) array; float32/64 or complex64/128.
 
-    The formats are those of `read_matrix` and .txt (numpy.savetxt: one row per line). A sparse n x 1 matrix becomes
+    The formats are those of `read_matrix` up to .bin, .txt and .csv (numpy.savetxt: one row per line, numbers between
+    blanks or commas). A sparse n x 1 matrix becomes
     dense, a single row or column an (n,).
     .npz .mat : the only dense array in the file, or SuiteSparse's `Problem.b`.
     .petsc .dat .bin : the first Vec.
@@ -71,20 +76,23 @@ def read_vector(path: FilePath) -> np.ndarray:
 
 def _read(path: FilePath, what: str, formats: Sequence[str]) -> Any:
     """The array or sparse matrix in a file, by the reader of its extension; every failure is a FileError."""
-    kind = extension(path)
-    file = Path(path)
+    file, name = Path(path), ""
+    if not file.exists():
+        inner, name = variable(path)
+        file = Path(inner)
+    kind = extension(file)
     if file.is_dir():
         raise FileError(f"{path}: is a directory; name a file in it.")
     if not file.exists():
-        raise FileError(f"{path}: there is no such file.")
+        raise FileError(f"{file}: there is no such file.")
     if kind not in formats:
         raise FileError(f"{path}: unknown extension {kind!r} for a {what}; known are {', '.join(formats)}.")
-    reader, name = READERS[kind]
+    reader, form = READERS[kind]
     try:
         if file.stat().st_size == 0:
             raise FileError(f"{path}: the file is empty.")
         with np.errstate(all="ignore", invalid="raise"):  # "invalid": a NaN instead of an index
-            x = reader(path, what)
+            x = READERS_OF_ONE[kind](file, what, name) if name else reader(file, what)
         if hasattr(x, "check_format"):  # compressed rows or columns, whose readers trust the indices in the file
             x.check_format(full_check=True)
         return x
@@ -97,7 +105,7 @@ def _read(path: FilePath, what: str, formats: Sequence[str]) -> Any:
         if kind.endswith(".gz") and isinstance(error, EOFError):
             reason = "the compressed data end too early: the file is truncated, fetch it again"
         reason = reason.splitlines()[0].rstrip(".")
-        raise FileError(f"{path}: cannot be read as {name} ({reason}).") from error
+        raise FileError(f"{path}: cannot be read as {form} ({reason}).") from error
 
 
 def _floating(path: FilePath, dtype: np.dtype[Any]) -> Any:
@@ -123,4 +131,7 @@ READERS: dict[str, tuple[Callable[[FilePath, str], Any], str]] = {
     ".dat": _PETSC,
     ".bin": _PETSC,
     ".txt": (read_txt, "a text file of numbers"),
+    ".csv": (read_txt, "a text file of numbers"),
+    **dict.fromkeys((".rb", ".hb", ".rua", ".rsa"), (read_harwell, "a Rutherford-Boeing file")),
 }
+READERS_OF_ONE = {".npz": read_npz, ".mat": read_variable}  # take the name of a variable, too

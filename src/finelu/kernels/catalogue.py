@@ -42,7 +42,10 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
         SET_UP,
     ),
     ("cpu", "independent"): ("choose split pivot_rows signs transposed remainder", MADE_ANEW),
-    ("cuda", "inspection"): ("finite", "`inspect` looks at all of a matrix there"),
+    ("cuda", "inspection"): (
+        "finite extremes",
+        "`inspect` looks at all of a matrix there, and values are prepared for complete factors on the host",
+    ),
     ("cuda", "matching"): ("lightest_matching cut_cycles connected_parts", PATHS),
     ("cuda", "minimum_degree"): ("minimum_degree", SET_UP),
     ("cuda", "partition"): ("settle", "few vertices are left; a copy of them is taken on the host"),

@@ -1,13 +1,14 @@
 """Krylov methods cg, minres, sqmr, gmres, fgmres, bicg and bicgstab, and the stationary method richardson.
 
-All methods share one set of arguments, whose names are SciPy's, and return the same kind of solution. `METHODS` maps
-the names that `solve` and the command line accept to the classes, which state the facts of each method; `register` adds
-others. Each method is a function of this package, defined in the file of the same name. `finelu.krylov.cg` is the
-function, which hides the module on purpose; `from finelu.krylov.cg import CG` still finds the class.
+The methods lsmr, lsqr and cgls, for least squares, have arguments of their own. All others share one set of arguments,
+whose names are SciPy's, and return the same kind of solution. `METHODS` maps the names that `solve` and the command
+line accept to the classes, which state the facts of each method; `register` adds others. Each method is a function of
+this package, defined in the file of the same name. `finelu.krylov.cg` is the function, which hides the module on
+purpose; `from finelu.krylov.cg import CG` still finds the class.
 
 The arguments are (A, b, x0=None, *, rtol=1e-5, atol=0.0, criterion="auto",
 maxiter=None, M=None, callback=None, watch=None,
-relative_to="b", raise_on_failure=False):
+relative_to="b", raise_on_failure=False, nullspace=None):
 
 A : (n, n), scipy.sparse or cupyx.scipy.sparse in any format, a dense array, finelu's CSR, or a LinearOperator.
 b : (n,) or (n, 1), on the device of A; x is (n,) in both cases, as SciPy's and CuPy's is. b is never written.
@@ -16,6 +17,11 @@ rtol, atol : converged means ||b - A x||_2 <= max(rtol ||b||_2, atol), for the t
     Inf.
 relative_to : "b": the above; "initial": ||b - A x||_2 <= max(rtol ||b - A x0||_2, atol).
 raise_on_failure : True raises NotConverged, whose `solution` is the Solution, unless it converged.
+nullspace : for a singular A: vectors v with A v = 0, (n,) or (n, k), or "constant" for the vector of ones. x is the
+    solution without a part along them. The products with M are kept orthogonal to them, too. If also A^H v = 0, as for
+    A = A^H, the part of b along them, which no x reaches, is taken off before anything else: x is the least-squares
+    solution, and residual_norm, history and rtol are of the rest of b. `outside` of the Solution is the norm of that
+    part. For other A, b has to be in its range. ParameterError if ||A v|| is more than sqrt(eps) of || |A| |v| ||.
 criterion : the convergence test, one of three:
     "residual": the test of rtol and atol alone.
     "auto": also ||D (b - A x)|| <= rtol ||D b||, if the sums of |A| over its rows differ by more than 1e4, as by
@@ -54,8 +60,11 @@ memory that one operation frees serves the next.
 from finelu.krylov.bicg import BiCG, bicg
 from finelu.krylov.bicgstab import BiCGStab, bicgstab
 from finelu.krylov.cg import CG, cg
+from finelu.krylov.cgls import cgls
 from finelu.krylov.fgmres import FGMRES, fgmres
 from finelu.krylov.gmres import GMRES, RESTART, gmres
+from finelu.krylov.lsmr import lsmr
+from finelu.krylov.lsqr import lsqr
 from finelu.krylov.method import METHODS, Method, iterate, method_name, register
 from finelu.krylov.minres import MINRES, minres
 from finelu.krylov.richardson import richardson
@@ -78,9 +87,12 @@ __all__ = [
     "bicg",
     "bicgstab",
     "cg",
+    "cgls",
     "fgmres",
     "gmres",
     "iterate",
+    "lsmr",
+    "lsqr",
     "method_name",
     "minres",
     "register",

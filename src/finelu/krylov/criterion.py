@@ -88,7 +88,7 @@ class Criterion:
             return r, self.norm
         if self.kind == "backward":
             return self._backward(b, x, r, tolerance)
-        if self._sizes is None and not terms_are_even(self.residual.bound):
+        if self._sizes is None and not terms_are_even(self.residual.bound, self.residual.noise):
             self._sizes = self._looked_at()
             self.looks_at_rows = self._sizes is not False
         if not self.looks_at_rows:

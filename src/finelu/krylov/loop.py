@@ -323,7 +323,7 @@ class Loop(Measures):
     def is_even(self) -> bool:
         """After the end: whether x converged, and the terms of its rows are known to differ so little that one norm
         suffices. False if the system was scaled, since the terms of small rows may then have underflowed."""
-        return self.is_believed and self.scale == 1 and terms_are_even(self.residual.bound)
+        return self.is_believed and self.scale == 1 and terms_are_even(self.residual.bound, self.residual.noise)
 
     def end(self) -> Solution:
         """The solution: x if it converged, else the best iterate known, with the true residual norm of just that x."""

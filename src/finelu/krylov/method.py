@@ -11,6 +11,7 @@ from finelu.errors import NotConverged, ParameterError, meant
 from finelu.krylov.conventions import ARGUMENTS, Call, warn_of_callback
 from finelu.krylov.criterion import solved
 from finelu.krylov.loop import Callback, Loop, Watch
+from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.spread import alike, checked
 from finelu.krylov.system import System
 from finelu.registry import Registry
@@ -50,6 +51,7 @@ class Door(Protocol):
         watch: Watch = None,
         relative_to: str = "b",
         raise_on_failure: bool = False,
+        nullspace: Any = None,
         **own: Any,
     ) -> Solution: ...
 
@@ -143,6 +145,12 @@ def method_name(given: Any, *others: str) -> str:
     )
 
 
+def _null_space(given: Any, system: System, method: type[Method]) -> NullSpace | None:
+    if system.comm is not None:
+        raise ParameterError("nullspace is not for an A that is spread over processes.")
+    return NullSpace.of(given, system.A, system.b, hermitian=method.self_adjoint())
+
+
 def _own(method: type[Method]) -> dict[str, Parameter]:
     """The parameters of a method in addition to the common ones."""
     return dict(list(signature(method.iterate).parameters.items())[1:])
@@ -183,6 +191,7 @@ def _door(method: type[Method]) -> Door:
         watch: Watch = None,
         relative_to: str = "b",
         raise_on_failure: bool = False,
+        nullspace: Any = None,
         **options: Any,
     ) -> Solution:
         if not options.keys() <= own.keys():
@@ -206,6 +215,10 @@ def _door(method: type[Method]) -> Door:
                 "criterion": criterion,
             }
             callback, watch = alike(system, callback, watch, **limits)
+        given = system
+        space = None if nullspace is None else _null_space(nullspace, system, method)
+        if space is not None:
+            system = space.restricted(system)
         solution = solved(
             method,
             system,
@@ -218,6 +231,8 @@ def _door(method: type[Method]) -> Door:
             watch=watch,
             **options,
         )
+        if space is not None:
+            solution = space.completed(solution, system.A, system.b, given.b, rtol, atol)
         if call is not None:
             solution = call.result(solution)
         if raise_on_failure and not solution.converged:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,7 +16,7 @@ from finelu.errors import DeviceError, MatrixError, ParameterError, meant
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.matrix import DTYPES, as_csr
+from finelu.matrix import DTYPES, checked_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.stencil import StencilMatrix
@@ -207,7 +208,7 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
 
     A : (n, n): finelu's CSR, scipy.sparse or cupyx.scipy.sparse in any format, a dense array, anything with `matvec`
         (StencilMatrix, BlockMatrix, Factors, SciPy's and CuPy's LinearOperator), or a function of one vector; None is
-        the identity.
+        the identity. M may also be SciPy's SuperLU, or another object with `solve`, or a hierarchy of PyAMG.
     Sparse and dense matrices are checked for NaN and Inf, sorted and converted once, in a copy if needed.
     `H` of the result is the conjugate transpose of a matrix, or applies `rmatvec`; a function of a vector has no `H`.
     Raises MatrixError for a wrong shape or values, DeviceError if A and `like` are on different devices.
@@ -217,9 +218,9 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     n = like.size
     if isinstance(A, str | type | Recipe):
         _refuse_recipe(A, name)
+    if name == "M" and not hasattr(A, "matvec"):
+        A = _solver_of(A)
     shape = getattr(A, "shape", (n, n) if callable(A) else np.shape(A))
-    if name == "M" and not callable(A) and not hasattr(A, "matvec") and (instead := _instead(A)):
-        raise MatrixError(f"M is a {type(A).__name__}, which is neither a matrix nor a LinearOperator; {instead}.")
     if tuple(shape) != (n, n):
         raise MatrixError(f"{name} has shape {tuple(shape)}, but the system needs ({n}, {n}).")
     gpu = on_gpu(like)
@@ -230,13 +231,15 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
         factors.deflated = A.deflated
         return factors
     if hasattr(A, "matvec"):
-        own, product = isinstance(A, BlockProducts), _checked(A.matvec, name, like)
+        own, product = isinstance(A, BlockProducts), checked_product(A.matvec, name, like)
         lengthening = Lengthening(product) if name == "A" and not (own or gpu) else None
         operator = Operator(
             product if lengthening is None else lengthening,
             A,
             name,
-            (lambda: _checked(A.rmatvec, f"{name}^H", like, no_adjoint(name))) if hasattr(A, "rmatvec") else None,
+            (lambda: checked_product(A.rmatvec, f"{name}^H", like, no_adjoint(name)))
+            if hasattr(A, "rmatvec")
+            else None,
             A if own else None,
             A.residual if own else None,
             capturable=type(A) in (StencilMatrix, BlockMatrix) and gpu,
@@ -246,7 +249,7 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
     place = location(A)
     if place is None:
         if callable(A):
-            return Operator(_checked(A, name, like), A, name)
+            return Operator(checked_product(A, name, like), A, name)
         raise MatrixError(f"{name} is a {type(A).__name__}; a matrix, a LinearOperator or factors are needed.")
     if on_gpu(place) != gpu:
         raise DeviceError(f"{name} is on {_where(place)} but b is on {_where(like)}; move one of them first.")
@@ -271,11 +274,12 @@ def matrix_operator(A: CSR, name: str = "A", given: Any = None) -> Operator:
     )
 
 
-def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
+def checked_product(function: Apply, name: str, like: Any, missing: str = "", length: int | None = None) -> Apply:
     """A caller's function as a product: each result is checked, and converted to the dtype of its argument.
 
     missing : the text of the error if the function raises NotImplementedError, as the rmatvec of a LinearOperator made
         without one does.
+    length : of the results, None for that of the argument.
     """
     gpu = on_gpu(like)
 
@@ -289,7 +293,7 @@ def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
         if on_gpu(y) != gpu:
             raise DeviceError(f"{name} gave a vector on another device than it was given; move {name} first.")
         y = y if gpu else np.asarray(y)
-        if y.size != x.size or y.ndim > 2:
+        if y.size != (x.size if length is None else length) or y.ndim > 2:
             raise MatrixError(f"{name} gave an array of shape {y.shape} for a vector of length {x.size}.")
         if y.dtype.kind == "c" and x.dtype.kind != "c":
             raise MatrixError(
@@ -302,13 +306,16 @@ def _checked(function: Apply, name: str, like: Any, missing: str = "") -> Apply:
     return product
 
 
-def _instead(M: Any) -> str:
-    """The argument to pass instead of an object that has a preconditioner but is not one itself; "" if unknown."""
+def _solver_of(M: Any) -> Any:
+    """What applies the preconditioner that M has: SciPy's SuperLU and other factors solve, a hierarchy of PyAMG does a
+    cycle; else M itself."""
     if callable(getattr(M, "aspreconditioner", None)):
-        return "for a solver ml of PyAMG pass M=ml.aspreconditioner()"
-    if callable(getattr(M, "solve", None)):
-        return "for factors lu of another library pass M=lu.solve"
-    return ""
+        return M.aspreconditioner()
+    if callable(M) or not callable(getattr(M, "solve", None)):
+        return M
+    if not hasattr(M, "perm_c"):  # SuperLU has it, and solves with the adjoint, too
+        return M.solve
+    return SimpleNamespace(shape=M.shape, matvec=M.solve, rmatvec=lambda r: M.solve(r, "H"))
 
 
 def _refuse_recipe(A: Any, name: str) -> NoReturn:
@@ -345,7 +352,7 @@ def _dense(A: Any, name: str, like: Any, dtype: Any) -> Any:
 
 def _sparse(A: Any, name: str, dtype: Any) -> CSR:
     try:
-        return as_csr(A, diagonal=False, dtype=dtype)
+        return checked_csr(A, diagonal=False, dtype=dtype)
     except MatrixError as error:
         if name == "A":
             raise

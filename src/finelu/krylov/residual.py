@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu, to_host
+from finelu.device import namespace, on_gpu
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.matrix import as_csr
+from finelu.matrix import checked_csr
 
 PROBES = 2  # products that show how large the terms of a row of A x are
 BELOW = 1000  # times eps^2 of double precision and ||b||: what is smaller is 0, as a tolerance of 0 asks for
@@ -137,14 +137,13 @@ class Residual(Measures):
         b, x = self.xp.ascontiguousarray(b), self.xp.ascontiguousarray(x)
         r, bound = self.xp.empty_like(b), self.xp.empty(b.size, b.real.dtype)
         x = x if self.comm is None else self.matrix.with_ghosts(x)
-        with np.errstate(over="ignore", invalid="ignore"):
-            self.kernels.products.residual(A.indptr, A.indices, A.data, x, b, self.factor, r, bound, eps)
+        self.kernels.products.residual(A.indptr, A.indices, A.data, x, b, self.factor, r, bound, eps)
         return bound, r
 
     def _by_rows(self) -> CSR:
         """The entries of a matrix that is no CSR: found once, when they are first needed."""
         if self.comm is None:
-            self._entries = as_csr(self.matrix, diagonal=False, dtype=self.dtype)
+            self._entries = checked_csr(self.matrix, diagonal=False, dtype=self.dtype)
         else:
             A = self.matrix.astype(self.dtype).extended()
             self._entries = CSR(A.indptr, A.indices, A.data, None)
@@ -190,7 +189,7 @@ class Residual(Measures):
         if size > tolerance or self._is_short(b, x, tolerance / part):
             return r, size
         random = np.random.default_rng(0)
-        probes = [self.xp.asarray(random.standard_normal(b.size).astype(b.real.dtype)) for _ in range(PROBES)]
+        probes = [self.xp.asarray(random.standard_normal(x.size).astype(b.real.dtype)) for _ in range(PROBES)]
         terms = sum(self.size(self.product(x * probe)) for probe in probes)  # NaN stays NaN
         noise = part * (terms + self.size(b))
         self.noise = noise if math.isfinite(noise) else math.inf
@@ -211,10 +210,13 @@ def largest(v: Any) -> float:
     return kernels_for(v).vectors.largest(v) if on_gpu(v) else float(abs(v).max())
 
 
-def terms_are_even(bound: Any) -> bool:
+def terms_are_even(bound: Any, norm: float) -> bool:
     """Whether the terms of the rows differ little, judged by the bounds of their rounding; False if these are unknown,
-    or so small that they have underflowed."""
+    or so small that they have underflowed.
+
+    norm : the norm of the bounds, which is no less than the largest.
+    """
     if bound is None:
         return False
-    least, most = to_host(bound.min()), float(bound.max())
-    return bool(least * UNEVEN >= max(most, np.finfo(bound.dtype).tiny))
+    least = UNEVEN * float(bound.min())
+    return least >= np.finfo(bound.dtype).tiny and (least >= norm or least >= float(bound.max()))

@@ -3,7 +3,7 @@ modules trust the result. The caller's arrays are not changed."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,6 +31,11 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     holds NaN or Inf, or misses diagonal entries. Duplicate entries are summed and unsorted rows sorted in a copy.
     Cost: one pass over the entries; a conversion only if the format, order or dtype needs it.
     """
+    return checked_csr(A, diagonal=diagonal, dtype=dtype)
+
+
+def checked_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
+    """`as_csr` for callers with `ignore_fp_errors`."""
     if isinstance(A, CSR):
         if diagonal and A.missing:
             raise _gaps(A)
@@ -57,22 +62,22 @@ def as_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
     if data.size < indices.size:
         raise MatrixError(f"A has {data.size} values for {indices.size} column indices; the arrays are corrupt.")
     diag, found = _inspect(indptr, indices, data)
-    if found["corrupt"] >= 0:
+    if found.corrupt >= 0:
         raise MatrixError(
-            f"A has row pointers or column indices that do not fit its arrays in row {found['corrupt']}; "
+            f"A has row pointers or column indices that do not fit its arrays in row {found.corrupt}; "
             "the arrays are corrupt."
         )
-    if found["unsorted"]:
+    if found.unsorted:
         indptr, indices, data = _sorted_copy(indptr, indices, data, n)
         diag, found = _inspect(indptr, indices, data)
-    if found["not_finite"]:
+    if found.not_finite:
         raise MatrixError(
-            f"A holds NaN or Inf in row {found['first_not_finite']} "
-            f"({counted(found['not_finite'], 'such entry', 'such entries')}); find where they come from before solving."
+            f"A holds NaN or Inf in row {found.first_not_finite} "
+            f"({counted(found.not_finite, 'such entry', 'such entries')}); find where they come from before solving."
         )
     result = CSR(indptr, indices, data, diag)
-    result.__dict__["missing"] = found["missing"]  # the cached property
-    if diagonal and found["missing"]:
+    result.__dict__["missing"] = found.missing  # the cached property
+    if diagonal and found.missing:
         raise _gaps(result)
     return result
 
@@ -149,11 +154,21 @@ def lower_triangle(A: CSR) -> tuple[CSR, Any]:
     return L, places
 
 
-def _inspect(indptr: Any, indices: Any, data: Any) -> tuple[Any, dict[str, int]]:
+class _Found(NamedTuple):
+    """The result of the kernel `inspect`."""
+
+    corrupt: int
+    unsorted: int
+    not_finite: int
+    first_not_finite: int
+    missing: int
+    first_missing: int
+
+
+def _inspect(indptr: Any, indices: Any, data: Any) -> tuple[Any, _Found]:
+    """The places of the diagonal (n,), and the faults."""
     diag = namespace(data).empty(indptr.size - 1, indices.dtype)
-    counts = kernels_for(data).inspection.inspect(indptr, indices, data, diag)
-    names = ("corrupt", "unsorted", "not_finite", "first_not_finite", "missing", "first_missing")
-    return diag, dict(zip(names, (int(c) for c in counts), strict=True))
+    return diag, _Found(*kernels_for(data).inspection.inspect(indptr, indices, data, diag))
 
 
 def _gaps(A: CSR) -> MatrixError:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.arithmetic import ignore_fp_errors
 from finelu.device import on_gpu, to_host
 from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for
@@ -27,7 +26,7 @@ MANY = 5000  # rows from which it pays to know
 DENSE, DENSE_ROOTS = 16, 10  # a row is dense if it has more entries than both 16 and 10 sqrt(n)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Diagonal:
     """The stored diagonal: rows that miss it or hold an exact zero (first of each, -1 if none), and its sign."""
 
@@ -39,7 +38,7 @@ class Diagonal:
     usable: bool  # an incomplete factorization can divide by it: no entry is missing or zero
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class MatrixTraits:
     """The properties that decide which recipe and method fit a matrix; see `traits`.
 
@@ -91,7 +90,6 @@ class MatrixTraits:
         return (f"{self.n} {rows}, {self.nnz} {entries}, {kind}; {on_diagonal}{signs}",)
 
 
-@ignore_fp_errors
 def traits(A: CSR) -> MatrixTraits:
     """The traits of A. Cost: a few passes over the entries, where A is."""
     mirrored, found = A.mirrored(), diagonal(A)
@@ -136,7 +134,8 @@ def uneven(A: CSR) -> bool:
     places = np.arange(int(counts.sum())) + np.repeat(begins - first, counts)
     opposite = np.repeat(begins + ends - 1, counts) - places
     paired = A.indices[places].astype(np.int64) + A.indices[opposite] == np.repeat(2 * rows, counts)
-    differ = paired & (abs(A.data[places]) > LARGER * abs(A.data[opposite]))
+    with np.errstate(over="ignore"):
+        differ = paired & (abs(A.data[places]) > LARGER * abs(A.data[opposite]))
     return int(np.unique(np.repeat(rows, counts)[differ]).size) > OFTEN * rows.size
 
 

@@ -21,7 +21,7 @@ def require_square(shape: Any) -> None:
         raise MatrixError(f"A has shape {tuple(shape)}; a square matrix is needed.")
     if shape[0] != shape[1]:
         raise MatrixError(
-            f"A has shape {tuple(shape)}; a square matrix is needed. scipy.sparse.linalg.lsqr(A, b) and lsmr(A, b) "
+            f"A has shape {tuple(shape)}; a square matrix is needed. finelu.lstsq(A, b), lsmr(A, b) and lsqr(A, b) "
             "solve the least squares problem of another."
         )
     if shape[0] == 0:

@@ -4,6 +4,7 @@ from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock
 from finelu.preconditioners.block_jacobi import BlockJacobi
 from finelu.preconditioners.direct import SparseLU
 from finelu.preconditioners.ic0 import IC0
+from finelu.preconditioners.icne import ICNE
 from finelu.preconditioners.ict import ICT
 from finelu.preconditioners.ilu0 import ILU0
 from finelu.preconditioners.iluk import ILUK
@@ -30,6 +31,7 @@ for _kind in OWN:
 
 __all__ = [
     "IC0",
+    "ICNE",
     "ICT",
     "ILU0",
     "ILUK",

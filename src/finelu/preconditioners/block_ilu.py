@@ -25,7 +25,7 @@ from finelu.matrix.stencil import OFFSETS, StencilMatrix
 from finelu.matrix.traits import LARGEST_BLOCK, block_size
 from finelu.preconditioners.recipe import Recipe, in_precision
 from finelu.processes import agreed
-from finelu.validation import PRECISIONS, choice, count, flag, number
+from finelu.validation import count, flag
 
 
 class SingularBlock(ZeroPivot):
@@ -92,6 +92,11 @@ class BlockILU0(Recipe):
     precision: str | None = None
     shift: float = 0.0
 
+    def check(self) -> None:
+        super().check()
+        check_block_size(self)
+        flag("pivoting", self.pivoting, of=self)
+
     def factor(self, A: Any) -> StencilBlockILUFactors | BlockILUFactors | MultiblockFactors:
         """Factor A where it lives: a StencilMatrix, a MultiblockMatrix (each block by itself), a BlockMatrix, a
         scipy.sparse BSR matrix, or with block_size any matrix that `finelu.as_csr` takes. A is not written; blocks of a
@@ -100,7 +105,6 @@ class BlockILU0(Recipe):
         Raises MatrixError for a matrix that cannot be factored, naming the first block row without a diagonal block;
         SingularBlock, naming the cell or block row and the condition of its block, if there are no factors.
         """
-        flag("pivoting", self.pivoting, of=self)
         if isinstance(A, MultiblockMatrix):
             return MultiblockFactors(self, A)
         A = as_blocks(self, A)
@@ -108,8 +112,7 @@ class BlockILU0(Recipe):
 
 
 def as_blocks(recipe: Any, A: Any) -> StencilMatrix | MultiblockMatrix | BlockMatrix:
-    """A in the blocks and the precision of the recipe, whose parameters are checked first."""
-    check_parameters(recipe)
+    """A in the blocks and the precision of the recipe."""
     size, known = recipe.block_size, isinstance(A, StencilMatrix | MultiblockMatrix | BlockMatrix)
     if not known and getattr(A, "format", None) == "bsr":
         A, known = BlockMatrix.from_bsr(A), True
@@ -144,12 +147,10 @@ def as_blocks(recipe: Any, A: Any) -> StencilMatrix | MultiblockMatrix | BlockMa
     return other
 
 
-def check_parameters(recipe: Any) -> None:
-    """A ParameterError for a block_size, precision or shift that has no meaning."""
+def check_block_size(recipe: Any) -> None:
+    """A ParameterError for a block_size that has no meaning."""
     if recipe.block_size is not None:
         count("block_size", recipe.block_size, 1, of=recipe)
-    number("shift", recipe.shift, of=recipe)
-    choice("precision", recipe.precision, PRECISIONS, of=recipe)
 
 
 class BlockFactors(Factors):

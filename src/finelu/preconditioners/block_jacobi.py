@@ -21,7 +21,7 @@ from finelu.preconditioners.block_ilu import (
     MultiblockFactors,
     SingularBlock,
     as_blocks,
-    check_parameters,
+    check_block_size,
     condition,
     moved,
 )
@@ -52,6 +52,10 @@ class BlockJacobi(Recipe):
     precision: str | None = None
     shift: float = 0.0
 
+    def check(self) -> None:
+        super().check()
+        check_block_size(self)
+
     def factor(self, A: Any) -> BlockJacobiFactors | CutBlockJacobiFactors | MultiblockFactors:
         """A : a StencilMatrix, a MultiblockMatrix, a BlockMatrix, a BSR matrix, or any matrix that `finelu.as_csr`
             takes, where it lives.
@@ -61,7 +65,6 @@ class BlockJacobi(Recipe):
         """
         if isinstance(A, MultiblockMatrix):
             return MultiblockFactors(self, A)
-        check_parameters(self)
         if isinstance(A, StencilMatrix | BlockMatrix) or getattr(A, "format", None) == "bsr":
             return BlockJacobiFactors(self, as_blocks(self, A))  # type: ignore[arg-type]
         return CutBlockJacobiFactors(self, checked(self, A))

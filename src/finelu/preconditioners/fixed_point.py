@@ -30,10 +30,14 @@ UPPER_FIRST = ("upper", "lower")
 NO_ROW = 2**62  # the row that `refused` names while nothing was refused
 
 
-def checked_fixed_point(recipe: Any, A: Any) -> CSR:
-    """As `checked`, with the parameters that these recipes share."""
+def check_fixed_point(recipe: Any) -> None:
+    """A ParameterError for an ordering or scale that has no meaning."""
     choice("ordering", recipe.ordering, ORDERINGS, of=recipe)
     flag("scale", recipe.scale, of=recipe)
+
+
+def checked_fixed_point(recipe: Any, A: Any) -> CSR:
+    """As `checked`; the factors of a recipe that is not for Hermitian matrices get a pattern of their own."""
     matrix = checked(recipe, A)
     return matrix if recipe.hermitian else matrix.with_own_pattern()  # the factors may have it, too
 

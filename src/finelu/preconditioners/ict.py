@@ -17,7 +17,7 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import lower_triangle
 from finelu.preconditioners.dense_rows import DenseLast
 from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.threshold import Threshold, checked_threshold, keeps_all, row_norms
+from finelu.preconditioners.threshold import Threshold, check_threshold, checked_threshold, keeps_all, row_norms
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -50,6 +50,10 @@ class ICT(Recipe):
     @property
     def complete(self) -> bool:
         return keeps_all(self)
+
+    def check(self) -> None:
+        super().check()
+        check_threshold(self)
 
     def factor(self, A: Any) -> CholeskyFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes. A is not written.

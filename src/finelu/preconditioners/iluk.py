@@ -47,13 +47,16 @@ class ILUK(Recipe):
     sweeps: int | None = None
     precision: str | None = None
 
+    def check(self) -> None:
+        super().check()
+        count("level", self.level, 0, of=self)
+
     def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
         Raises MatrixError if A has no full diagonal; ZeroPivot, naming the row, if there are no factors; MemoryError if
         they do not fit into memory.
         """
-        count("level", self.level, 0, of=self)
         A = checked(self, A)
         numeric = _ILUKElimination(self, A)
         return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps, arranged=numeric.order.arranged)

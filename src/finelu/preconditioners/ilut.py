@@ -15,7 +15,14 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.dense_rows import DenseLast
 from finelu.preconditioners.recipe import ON_CPU, Recipe
-from finelu.preconditioners.threshold import Threshold, checked_threshold, column_norms, keeps_all, row_norms
+from finelu.preconditioners.threshold import (
+    Threshold,
+    check_threshold,
+    checked_threshold,
+    column_norms,
+    keeps_all,
+    row_norms,
+)
 from finelu.validation import choice
 
 FORMS = ("row", "crout")
@@ -56,6 +63,11 @@ class ILUT(Recipe):
     sweeps: int | None = None
     precision: str | None = None
 
+    def check(self) -> None:
+        super().check()
+        check_threshold(self)
+        choice("form", self.form, FORMS, of=self)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.form, str) and self.form == "crout":
@@ -70,7 +82,6 @@ class ILUT(Recipe):
 
         Raises MatrixError if A has no full diagonal; ZeroPivot, naming the row, if there are no factors.
         """
-        choice("form", self.form, FORMS, of=self)
         A = checked_threshold(self, A)
         order = DenseLast(A)
         numeric = Threshold(self, runs, order=order, on_host=self.form == "crout")

@@ -40,12 +40,15 @@ class MILU0(Recipe):
     sweeps: int | None = None
     precision: str | None = None
 
+    def check(self) -> None:
+        super().check()
+        number("relax", self.relax, 0, 1, of=self)
+
     def factor(self, A: Any) -> LUFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
 
         Raises MatrixError if A has no full diagonal; ZeroPivot, naming the row, if there are no factors.
         """
-        number("relax", self.relax, 0, 1, of=self)
         A = checked(self, A).with_own_pattern()  # the factors have it, too
         numeric = _MILU0Elimination(self, A.with_values(namespace(A.data).empty(A.nnz, A.dtype)))
         return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps)

@@ -17,7 +17,14 @@ from finelu.errors import ParameterError
 from finelu.factors import CholeskyFactors, LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.preconditioners.fixed_point import UPPER_FIRST, FixedPoint, SweepReport, checked_fixed_point, norm_squared
+from finelu.preconditioners.fixed_point import (
+    UPPER_FIRST,
+    FixedPoint,
+    SweepReport,
+    check_fixed_point,
+    checked_fixed_point,
+    norm_squared,
+)
 from finelu.preconditioners.recipe import Recipe
 from finelu.validation import choice, count, flag, number
 
@@ -41,6 +48,20 @@ class _OnPattern(Recipe):
     triangular: str = "auto"
     triangular_sweeps: int | None = None
     precision: str | None = None
+
+    def check(self) -> None:
+        super().check()
+        check_fixed_point(self)
+        count("sweeps", self.sweeps, 0, of=self)
+        count("level", self.level, 0, of=self)
+        number("damping", self.damping, 0, 1, open_low=True, of=self)
+        flag("track", self.track, of=self)
+        flag("asynchronous", self.asynchronous, of=self)
+        choice("pivots", self.pivots, PIVOTS, of=self)
+        if self.asynchronous and (self.track or self.damping != 1 or self.pivots != "old"):
+            raise ParameterError(
+                f"{self!r}: track, damping and pivots are for synchronous sweeps; leave them or asynchronous out."
+            )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -75,7 +96,7 @@ class ParILU(_OnPattern):
         Raises MatrixError if A has no full diagonal; ZeroPivot, naming the row, if a diagonal entry is zero. Updates
         that would not be finite are refused and counted in the report.
         """
-        A = _checked(self, A)
+        A = checked_fixed_point(self, A)
         numeric = _Sweeps(self, A)
         return LUFactors(
             self, A, numeric, numeric.factorize(A), sweeps=self.triangular_sweeps, arranged=numeric.arranged
@@ -98,25 +119,11 @@ class ParIC(_OnPattern):
         is not positive. Updates that would not be finite, and pivots that would not be positive, are refused and
         counted in the report.
         """
-        A = _checked(self, A)
+        A = checked_fixed_point(self, A)
         numeric = _Sweeps(self, A)
         return CholeskyFactors(
             self, A, numeric, numeric.factorize(A), sweeps=self.triangular_sweeps, arranged=numeric.arranged
         )
-
-
-def _checked(recipe: _OnPattern, A: Any) -> CSR:
-    count("sweeps", recipe.sweeps, 0, of=recipe)
-    count("level", recipe.level, 0, of=recipe)
-    number("damping", recipe.damping, 0, 1, open_low=True, of=recipe)
-    flag("track", recipe.track, of=recipe)
-    flag("asynchronous", recipe.asynchronous, of=recipe)
-    choice("pivots", recipe.pivots, PIVOTS, of=recipe)
-    if recipe.asynchronous and (recipe.track or recipe.damping != 1 or recipe.pivots != "old"):
-        raise ParameterError(
-            f"{recipe!r}: track, damping and pivots are for synchronous sweeps; leave them or asynchronous out."
-        )
-    return checked_fixed_point(recipe, A)
 
 
 @dataclass(eq=False, repr=False)

@@ -21,7 +21,13 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix.traits import is_hermitian
 from finelu.preconditioners.dropping import Dropping, sizes_of
-from finelu.preconditioners.fixed_point import FixedPoint, SweepReport, checked_fixed_point, norm_squared
+from finelu.preconditioners.fixed_point import (
+    FixedPoint,
+    SweepReport,
+    check_fixed_point,
+    checked_fixed_point,
+    norm_squared,
+)
 from finelu.preconditioners.pattern_elimination import SHIFTS, Eliminated, NoPivots, PatternElimination
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.sweeps import Sweeps, leaders
@@ -61,6 +67,27 @@ class _Adapting(Recipe):
     @property
     def asynchronous(self) -> bool:
         return self.sweep == "asynchronous"
+
+    def check(self) -> None:
+        super().check()
+        check_fixed_point(self)
+        for name in ("steps", "update_steps"):
+            count(name, getattr(self, name), 0, of=self)
+        choice("sweep", self.sweep, SWEEPS, of=self)
+        if self.sweeps is not None:
+            if not isinstance(self.sweeps, Sweeps):
+                raise ParameterError(f"{self!r}: sweeps must be finelu.Sweeps(...) or None.")
+            if self.sweep == "exact":
+                raise ParameterError(f"{self!r}: sweeps has no effect on exact values; give sweep='synchronous', too.")
+        number("fill", self.fill, 0, 1e6, open_low=True, of=self)
+        if self.nnz is not None and self.fill != 1.0:
+            raise ParameterError(f"{self!r}: fill and nnz say the same; leave one of them out.")
+        if self.memory_limit is not None:
+            count("memory_limit", self.memory_limit, 1, of=self)
+        if not isinstance(self.start, TriangularFactors):
+            if isinstance(self.start, Factors):
+                raise ParameterError(f"start={self.start!r} has no two triangles to begin with; a level or others do.")
+            count("start", self.start, 0, of=self)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -143,24 +170,6 @@ class ParICT(_Adapting):
 
 
 def _checked(recipe: _Adapting, A: Any) -> CSR:
-    for name in ("steps", "update_steps"):
-        count(name, getattr(recipe, name), 0, of=recipe)
-    choice("sweep", recipe.sweep, SWEEPS, of=recipe)
-    if recipe.sweeps is not None:
-        if not isinstance(recipe.sweeps, Sweeps):
-            raise ParameterError(f"{recipe!r}: sweeps must be finelu.Sweeps(...) or None.")
-        if recipe.sweep == "exact":
-            raise ParameterError(f"{recipe!r}: sweeps has no effect on exact values; give sweep='synchronous', too.")
-        recipe.sweeps.check(recipe)
-    number("fill", recipe.fill, 0, 1e6, open_low=True, of=recipe)
-    if recipe.nnz is not None and recipe.fill != 1.0:
-        raise ParameterError(f"{recipe!r}: fill and nnz say the same; leave one of them out.")
-    if recipe.memory_limit is not None:
-        count("memory_limit", recipe.memory_limit, 1, of=recipe)
-    if not isinstance(recipe.start, TriangularFactors):
-        if isinstance(recipe.start, Factors):
-            raise ParameterError(f"start={recipe.start!r} has no two triangles to begin with; a level or others do.")
-        count("start", recipe.start, 0, of=recipe)
     matrix = checked_fixed_point(recipe, A)
     if recipe.nnz is not None:
         count("nnz", recipe.nnz, matrix.n, of=recipe)  # what the diagonal takes

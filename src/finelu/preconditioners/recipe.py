@@ -15,7 +15,7 @@ from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import ParameterError
 from finelu.factors import Factors
 from finelu.kernels.operands import CSR
-from finelu.matrix import as_csr
+from finelu.matrix import checked_csr
 from finelu.validation import PRECISIONS, choice, number, shown
 
 LONGEST = 300  # characters of a parameter
@@ -28,7 +28,7 @@ class Parameters:
     """Named values that print as the shortest call that makes them again: only those that differ from the default.
 
     arrays : parameters that may be arrays, which are kept as `ArrayParameter`.
-    Raises ParameterError for other arrays, lists and the like, and for integers beyond 64 bits.
+    Raises ParameterError for other arrays, lists and the like, for integers beyond 64 bits, and as `check` does.
     """
 
     arrays: ClassVar[tuple[str, ...]] = ()
@@ -54,6 +54,11 @@ class Parameters:
             if many or (isinstance(value, int) and abs(value) > LARGEST):
                 what = f"one value is needed, no {type(value).__name__}" if many else "the integer is beyond 64 bits"
                 raise ParameterError(f"{type(self).__name__}({f.name}=...): {what}.")
+        self.check()
+
+    def check(self) -> None:
+        """Raise ParameterError, naming the parameter, for a value without a meaning. It is called once, when the object
+        is made."""
 
     def __repr__(self) -> str:
         return self._text
@@ -69,7 +74,8 @@ class Recipe(Parameters):
     """Parameters of a preconditioner; `factor(A)` of a subclass makes factors.
 
     `factor` of every subclass runs under `ignore_fp_errors`: it tests its results for overflow itself, and NumPy raises
-    nothing. It raises ParameterError for all meaningless values that can be stored.
+    nothing. A parameter without a meaning is refused when the recipe is made, by `check`; `factor` raises
+    ParameterError for what does not fit A.
 
     The facts of a recipe are attributes of its class. Code that depends on them, such as the choice of the method in
     `finelu solve`, or of the recipes in `finelu compare`, reads them here:
@@ -79,6 +85,7 @@ class Recipe(Parameters):
     keeps_hermitian : M = M^H if A = A^H; the value of keeps_symmetry, if not given.
     keeps_definite : M is Hermitian positive definite if A is, so that cg and minres can take it.
     full_diagonal : needs a stored entry for every row of A's diagonal.
+    normal : M is about A^H A, for least squares, and A has any shape; such a recipe is not for A x = b.
     matrices : the kinds of matrix with an algorithm of their own; "CSR" stands for all that `finelu.as_csr` takes.
     factored_on, applied_on : "device of A" or "CPU".
     """
@@ -89,6 +96,7 @@ class Recipe(Parameters):
     keeps_hermitian: ClassVar[bool] = False
     keeps_definite: ClassVar[bool] = False
     full_diagonal: ClassVar[bool] = True
+    normal: ClassVar[bool] = False
     matrices: ClassVar[tuple[str, ...]] = ("CSR",)
     factored_on: ClassVar[str] = ON_DEVICE
     applied_on: ClassVar[str] = ON_DEVICE
@@ -106,6 +114,10 @@ class Recipe(Parameters):
     def complete(self) -> bool:
         """Whether these parameters leave nothing out of the factors, see `Factors.complete`."""
         return False
+
+    def check(self) -> None:
+        number("shift", getattr(self, "shift", 0.0), of=self)
+        choice("precision", getattr(self, "precision", None), PRECISIONS, of=self)
 
     def factor(self, A: Any) -> Factors:
         """Factors of A (n, n), which is not written."""
@@ -168,16 +180,15 @@ def value_of(text: str, hint: Any, true: Collection[str] = ("true",), false: Col
 
 
 def checked(recipe: Any, A: Any, *, diagonal: bool | None = None) -> CSR:
-    """A as checked by `as_csr`, in the precision of the recipe, whose `precision` and `shift`, if any, are checked
-    first.
+    """A as checked by `as_csr`, in the precision of the recipe.
 
     diagonal : whether all its entries must be stored; None: by the recipe's facts.
     """
     deadline.check()
-    number("shift", getattr(recipe, "shift", 0.0), of=recipe)
-    choice("precision", recipe.precision, PRECISIONS, of=recipe)
-    A = as_csr(A, diagonal=recipe.full_diagonal if diagonal is None else diagonal)
-    return A if recipe.precision is None else as_csr(A, diagonal=False, dtype=in_precision(recipe.precision, A.dtype))
+    A = checked_csr(A, diagonal=recipe.full_diagonal if diagonal is None else diagonal)
+    return (
+        A if recipe.precision is None else checked_csr(A, diagonal=False, dtype=in_precision(recipe.precision, A.dtype))
+    )
 
 
 def in_precision(precision: str, dtype: Any) -> np.dtype[Any]:

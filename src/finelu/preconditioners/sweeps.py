@@ -44,15 +44,14 @@ class Sweeps(Parameters):
     stagnation: float = 0.0
     update: int = 3
 
-    def check(self, recipe: Parameters) -> None:
-        """Raise ParameterError, naming the option and the recipe that has it, for a meaningless value."""
+    def check(self) -> None:
         if self.add_fraction is not None:
-            number("add_fraction", self.add_fraction, 0, 1, open_low=True, of=recipe)
-        choice("initial", self.initial, INITIAL, of=recipe)
-        flag("progressive", self.progressive, of=recipe)
-        choice("select", self.select, SELECTIONS, of=recipe)
-        number("stagnation", self.stagnation, 0, 1, of=recipe)
-        count("update", self.update, 0, of=recipe)
+            number("add_fraction", self.add_fraction, 0, 1, open_low=True, of=self)
+        choice("initial", self.initial, INITIAL, of=self)
+        flag("progressive", self.progressive, of=self)
+        choice("select", self.select, SELECTIONS, of=self)
+        number("stagnation", self.stagnation, 0, 1, of=self)
+        count("update", self.update, 0, of=self)
 
 
 def leaders(F: CSR, found: list[Any], part: float) -> list[Any]:

@@ -63,10 +63,14 @@ class ThresholdReport(TriangularReport):
     factorizations: int | None = None
 
 
-def checked_threshold(recipe: Any, A: Any) -> CSR:
-    """As `checked`, and drop_tol, fill and nnz."""
+def check_threshold(recipe: Any) -> None:
+    """A ParameterError for a drop_tol or fill that has no meaning."""
     number("drop_tol", recipe.drop_tol, of=recipe)
     number("fill", recipe.fill, open_low=True, infinite=True, of=recipe)
+
+
+def checked_threshold(recipe: Any, A: Any) -> CSR:
+    """As `checked`; a ParameterError if nnz has no room for the diagonal."""
     matrix = checked(recipe, A)
     if recipe.nnz is not None:
         count("nnz", recipe.nnz, matrix.n, of=recipe)  # what the diagonal takes

@@ -20,7 +20,7 @@ from finelu.preconditioners.ilut import ILUT, runs
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.threshold import ATTEMPTS, LARGEST, Attempt, Threshold, Trial, checked_threshold
 from finelu.scaling import equilibrate, matching, times_power
-from finelu.validation import count, number
+from finelu.validation import choice, count, flag, number
 
 PERMC_SPECS = {None: "auto", "NATURAL": None, "MMD_AT_PLUS_A": "mmd"}
 DROP_RULES = ({"basic", "area"}, {"basic"})
@@ -126,13 +126,15 @@ class MatchedILUT(Recipe):
     ordering: str | None = "auto"
     matching: bool = True
 
-    def factor(self, A: Any) -> MatchedILUTFactors:
-        """Raises as `spilu` does; A must have a full diagonal if `matching` is False."""
+    def check(self) -> None:
+        super().check()
         number("drop_tol", self.drop_tol, infinite=True, of=self)
         number("fill_factor", self.fill_factor, 1, infinite=True, of=self)
-        if self.ordering not in ORDERINGS or not isinstance(self.matching, bool):
-            orderings = ", ".join(map(repr, ORDERINGS))
-            raise ParameterError(f"{self!r}: ordering must be one of {orderings}, and matching True or False.")
+        choice("ordering", self.ordering, ORDERINGS, of=self)
+        flag("matching", self.matching, of=self)
+
+    def factor(self, A: Any) -> MatchedILUTFactors:
+        """Raises as `spilu` does; A must have a full diagonal if `matching` is False."""
         return MatchedILUTFactors(self, as_csr(A, diagonal=not self.matching))
 
 

@@ -148,13 +148,15 @@ def mirrored(indptr, indices, data, diag):
     pattern, n = (unsigned(indptr), unsigned(indices)), indptr.size - 1
     items = shared_out(indptr, SEARCH * data.size)
     count = items.size - 1
+    if count == 1:
+        return _mirrored_by_one(items, *pattern, data, diag)
     root, sizes, counts = np.empty(n), np.zeros((count, 5)), np.zeros((count, 3), np.int64)
     run_items(_roots, count, items, pattern[0], data, diag, root)
     run_items(_below, count, items, *pattern, data, diag, root, sizes, counts)
-    on_diagonal, paired, above = (counts[0] if count == 1 else counts.sum(axis=0)).tolist()
+    on_diagonal, paired, above = counts.sum(axis=0).tolist()
     if paired < above:  # as many entries above the diagonal as below have a partner
         run_items(_alone_above, count, items, *pattern, data, root, sizes)
-    return *(sizes[0] if count == 1 else sizes.max(axis=0, initial=0.0)).tolist(), on_diagonal + 2 * paired
+    return *sizes.max(axis=0, initial=0.0).tolist(), on_diagonal + 2 * paired
 
 
 @by_items
@@ -219,6 +221,20 @@ def _alone_above(t, items, indptr, indices, data, root, sizes):
 
 
 @compiled
+def _mirrored_by_one(items, indptr, indices, data, diag):
+    """`mirrored` by one thread.  items : [0, n]."""
+    root, sizes, counts = np.empty(diag.size), np.zeros((1, 5)), np.zeros((1, 3), np.int64)
+    _roots(np.zeros(3, np.int64), np.zeros(1, np.int8), items, indptr, data, diag, root)
+    state, done = np.zeros(3, np.int64), np.zeros(1, np.int8)
+    _below(state, done, items, indptr, indices, data, diag, root, sizes, counts)
+    on_diagonal, paired, above = counts[0, 0], counts[0, 1], counts[0, 2]
+    if paired < above:
+        _alone_above(np.zeros(3, np.int64), np.zeros(1, np.int8), items, indptr, indices, data, root, sizes)
+    most = sizes[0]
+    return most[0], most[1], most[2], most[3], most[4], on_diagonal + 2 * paired
+
+
+@compiled
 def _place(low, end, indices, j):
     """The place of column j in the ascending indices[low:end], or end."""
     near = low + STEPS
@@ -238,6 +254,18 @@ def _place(low, end, indices, j):
 def _relative(difference, a, b, size):
     """The difference of a and b in units of `size`, or of the larger of the two where that is more."""
     return difference / max(size, abs(a), abs(b)) if difference < np.inf else np.inf
+
+
+@compiled
+def extremes(values):
+    """The number of values that are not 0, the least of their sizes and the largest; see the specification."""
+    count, least, largest = 0, np.inf, 0.0
+    for value in values:
+        size = np.float64(max(abs(value.real), abs(value.imag)))
+        if size > 0:
+            count += 1
+            least, largest = min(least, size), max(largest, size)
+    return count, least, largest
 
 
 @compiled

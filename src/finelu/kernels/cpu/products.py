@@ -21,13 +21,14 @@ class Product:
     """
 
     def __init__(self, S):
-        self.data = S.data
-        self.pattern = (unsigned(S.indptr), unsigned(S.indices))
-        self.items = shared_out(S.indptr, S.nnz)
+        self.S, self.plan = S, None
 
     def __call__(self, x, out=None):
-        x, y = np.ascontiguousarray(x), np.empty(x.size, self.data.dtype) if out is None else out
-        run_items(_times, self.items.size - 1, self.items, *self.pattern, self.data, x, y)
+        S, plan = self.S, self.plan
+        if plan is None:  # the rows at which items of work begin, and the arrays of S
+            plan = self.plan = shared_out(S.indptr, S.nnz), unsigned(S.indptr), unsigned(S.indices), S.data
+        x, y = np.ascontiguousarray(x), np.empty(x.size, S.data.dtype) if out is None else out
+        run_items(_times, plan[0].size - 1, *plan, x, y)
         return y
 
     def with_dot(self, x, y, total):

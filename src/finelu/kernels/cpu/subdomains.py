@@ -450,12 +450,19 @@ def _couple(state, done, items, starts, members, products, workspaces, fill, of_
     wait_until_done(done, 0, done.size)
 
 
-def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
-    """Z^H A Z, as a sparse matrix; see kernels/reference/subdomains.py."""
+def coarse_blocks(products, rows, Z, conjugate, couplings, order):
+    """The blocks of Z^H A Z; see kernels/reference/subdomains.py."""
     c, m = couplings, products[2].shape[1]
     blocks = np.zeros((c.members.size, m, m), np.result_type(c.values.dtype, np.float64))
     items = _items(c.members.size, c.values.size * m)
     run_items(_sum_blocks, items.size - 1, items, c.ends, c.of_rows, c.values, Z, conjugate, blocks)
+    return blocks
+
+
+def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
+    """Z^H A Z, as a sparse matrix; see kernels/reference/subdomains.py."""
+    c, m = couplings, products[2].shape[1]
+    blocks = coarse_blocks(products, rows, Z, conjugate, couplings, order)
     of_vectors = np.empty(c.members.size, np.int32)
     of_vectors[c.members] = np.repeat(np.arange(count, dtype=np.int32), np.diff(c.vector_starts))
     return sp.bsr_matrix((blocks, of_vectors, c.starts), shape=(count * m, count * m)).tocsr()

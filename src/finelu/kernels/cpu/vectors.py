@@ -209,7 +209,7 @@ def _first_of_other_sign(t, x, places, y, first):
 def first_not_finite(x):
     """The first place of x (n,) that holds NaN or Inf, -1 for none."""
     finite = np.isfinite(x)
-    return -1 if finite.all() else int(finite.argmin())
+    return -1 if np.count_nonzero(finite) == finite.size else int(finite.argmin())
 
 
 def _scaled(scale, x):

@@ -9,7 +9,7 @@ import numpy as np
 from cupy_backends.cuda.libs import cublas, cusolver
 
 from finelu.errors import ParameterError
-from finelu.kernels.cuda.indices import inverse, longest, shifted
+from finelu.kernels.cuda.indices import inverse, longest, rows_of_entries, shifted
 from finelu.kernels.cuda.indices import pointers as pointers_of
 from finelu.kernels.cuda.indices import starts as starts_among
 from finelu.kernels.cuda.runtime.launch import (
@@ -299,13 +299,36 @@ def couple(products, rows, parts, starts, members):
     return found, order
 
 
+def coarse_blocks(products, rows, Z, conjugate, couplings, order):
+    """The blocks of Z^H A Z; see kernels/reference/subdomains.py.
+
+    By the kernel of `coarse_matrix`, for which all rows are those of one part, and each coupling is a part of vectors
+    of its own.
+    """
+    pointers, part, values = products
+    count, m = couplings.members.size, values.shape[1]
+    of_couplings = cupy.empty_like(part)
+    of_couplings[order] = rows_of_entries(couplings.ends, part.size)
+    one_part = cupy.zeros(pointers.size - 1, np.int32)
+    E = _coarse_matrix((m, count * m), of_couplings, one_part, products, rows, Z, conjugate, couplings, order)
+    return cupy.ascontiguousarray(E.reshape(m, count, m).transpose(1, 0, 2))
+
+
 def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
     """Z^H A Z, dense; see kernels/reference/subdomains.py."""
-    _, part, values = products
+    shape = (count * products[2].shape[1],) * 2
+    return _coarse_matrix(shape, products[1], parts, products, rows, Z, conjugate, couplings, order)
+
+
+def _coarse_matrix(shape, part, parts, products, rows, Z, conjugate, couplings, order):
+    """The dense matrix whose block (p, q) is the sum over the coupling of part p of rows and part q of vectors.
+
+    part (entries,) : the part of vectors of each entry of A Z.  parts (n,) : the part of rows of each row.
+    """
+    values = products[2]
     m, wide = values.shape[1], np.result_type(values.dtype, np.float64)
-    size = count * m
-    E = cupy.zeros((size, size), wide)
-    given = np.int64(size), np.int32(m), couplings.ends, order, rows, part, values, parts, optional(Z)
+    E = cupy.zeros(shape, wide)
+    given = np.int64(shape[1]), np.int32(m), couplings.ends, order, rows, part, values, parts, optional(Z)
     segments = np.int32(couplings.members.size)
     for_each("coarse_space", "coarse_matrix", (values.dtype, wide), segments, *given, np.int32(conjugate), E, lanes=32)
     return E

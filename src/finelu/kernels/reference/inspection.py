@@ -81,6 +81,15 @@ def mirrored(indptr, indices, data, diag):
     return size, adjoint[0], transposed[0], adjoint[1], transposed[1], partners
 
 
+def extremes(values):
+    """(the number of values (nnz,) that are not 0, the least of their sizes and the largest)
+
+    The size of a complex number is the larger part of it, as the magnitude may overflow. Inf and 0 if all are 0.
+    """
+    sizes = [max(abs(float(v.real)), abs(float(v.imag))) for v in values if v != 0]
+    return len(sizes), min(sizes, default=np.inf), max(sizes, default=0.0)
+
+
 def diagonal(data, diag):
     """(rows that store no diagonal entry, the first of them, rows where it is 0, the first of them, rows where it is
     not a positive real number, or not stored); a first row of -1 for none."""

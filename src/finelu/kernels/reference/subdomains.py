@@ -187,6 +187,21 @@ def couple(products, rows, parts, starts, members):
     return couplings, order
 
 
+def coarse_blocks(products, rows, Z, conjugate, couplings, order):
+    """(couplings, m, m) : the block of Z^H A Z, or of Z^T A Z without conjugation, of each coupling, in double
+    precision. The arguments are those of `coarse_matrix`."""
+    _, _, values = products
+    entries = couplings.values if order is None else values[order]
+    m = values.shape[1]
+    Z = np.ones((int(couplings.of_rows.max(initial=0)) + 1, 1), values.dtype) if Z is None else Z
+    Z = Z.conj() if conjugate else Z
+    blocks = np.zeros((couplings.members.size, m, m), np.result_type(values.dtype, np.float64))
+    for c, (begin, end) in enumerate(pairwise(couplings.ends)):
+        for i, v in zip(couplings.of_rows[begin:end], entries[begin:end]):
+            blocks[c] += np.outer(Z[i], v)
+    return blocks
+
+
 def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
     """Z^H A Z, or Z^T A Z without conjugation, (K, K) in double precision, dense.
 

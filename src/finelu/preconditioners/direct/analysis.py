@@ -43,7 +43,7 @@ MODERATE = 20  # mean entries of few rows, up to which exchanges of rows take le
 FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as pivots off the diagonal fill in more
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Analysis:
     """The result of the steps before a factorization.
 
@@ -55,6 +55,7 @@ class Analysis:
     by_itself : the order that SuperLU finds as it factors: COLAMD (of the columns) or MMD (of A + A^T); "" if none.
     prepared : the matrix that was analysed, None if the caller has it.
     columns : the matrix to factor, see `columns_of`, if the analysis has made it; else None.
+    full_rank : whether a matching of rows and columns is known to exist, which SuperLU needs.
     """
 
     arranged: Arrangement
@@ -65,6 +66,7 @@ class Analysis:
     by_itself: str = ""
     prepared: Prepared | None = None
     columns: Columns | None = None
+    full_rank: bool = False
 
 
 def analysed(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | None = None) -> Analysis:
@@ -88,7 +90,7 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
         found, job = _by_library_if_better(A, job, symmetric)
         if found is not None:
             return found
-    plain = _arranged(A)
+    plain = Arrangement()
     if recipe.backend == "feral":
         columns = columns_of(recipe, plain, A)
         ldl = feral.LDL(columns, _of_feral(recipe))
@@ -106,8 +108,7 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
     fill: Fill | None = None
     if not by_itself and not (recipe.backend == "klu" and recipe.ordering in ("auto", None)):
         order, fill = _ordered(recipe, arranged.matrix(A), None) if matched else _ordered(recipe, A, job)
-        parts = arranged.rows, arranged.columns, arranged.row_scale, arranged.column_scale
-        arranged = Arrangement(*(part[order] for part in parts))
+        arranged = arranged.ordered(order, A.data.real.dtype)
     if recipe.backend != "klu":
         return Analysis(arranged, matched, fill, perf_counter() - start, by_itself=by_itself)
     columns = columns_of(recipe, arranged, A)
@@ -121,8 +122,7 @@ def _matched(recipe: Any, A: CSR, *, few: bool) -> tuple[Arrangement, bool, str]
 
     few : whether A is so small that rows are exchanged instead.
     """
-    rows = columns = np.arange(A.n)
-    row_scale = column_scale = np.ones(A.n, A.data.real.dtype)
+    rows = row_scale = column_scale = None
     by_klu = recipe.backend == "klu"
     by_itself, matched = COLAMD if recipe.ordering == COLAMD else "", recipe.matching
     if matched is None and not by_klu:
@@ -142,6 +142,11 @@ def _matched(recipe: Any, A: CSR, *, few: bool) -> tuple[Arrangement, bool, str]
             row_scale, column_scale = found.row_scale, found.column_scale
     elif not by_itself and not by_klu and (scale := _dense_rows_scaled(A)) is not None:
         row_scale = scale  # without it dense rows become pivots before the others, and fill these in
+    if rows is None and row_scale is None:
+        return Arrangement(), bool(matched), by_itself
+    columns, ones = np.arange(A.n), np.ones(A.n, A.data.real.dtype)
+    rows, row_scale = columns if rows is None else rows, ones if row_scale is None else row_scale
+    column_scale = ones if column_scale is None else column_scale
     return Arrangement(rows, columns, row_scale[rows], column_scale), bool(matched), by_itself
 
 
@@ -179,7 +184,7 @@ def _by_library_if_better(
     if klu.nbklu() is not None and _fits_klu(A, fill, symmetric=symmetric, wanted=job is not None and by_blocks(fill)):
         try:
             order = job.found()[1] if symmetric and job else None  # a given order takes the place of blocks
-            arranged = _arranged(A, order)
+            arranged = Arrangement() if order is None else Arrangement().ordered(order, A.data.real.dtype)
             columns = arranged.by_columns(A)
             found = klu.KLU(columns, klu.AMD if order is None else klu.GIVEN, fill)
         except (FineluError, MemoryError):  # SuperLU reports the error, or needs less
@@ -193,7 +198,7 @@ def _by_library_if_better(
     _, order, fill = job.found()
     if not may_be_by_blocks(A, symmetric=symmetric, real=real, fill=fill):
         return None, job
-    arranged = _arranged(A)
+    arranged = Arrangement()
     columns = arranged.by_columns(A)
     if pardiso.mkl() is None:
         return analysis(feral.LDL(columns, "auto")), job
@@ -214,12 +219,6 @@ def light_by_klu(A: CSR) -> Analysis | None:
     known = prepared(A)
     found = None if is_mirrored(known.matrix) else _by_library_if_better(known.matrix, None, False, light=True)[0]
     return found and replace(found, prepared=known)
-
-
-def _arranged(A: CSR, order: np.ndarray | None = None) -> Arrangement:
-    """Rows and columns by `order`, or in A's own order, without scaling."""
-    rows, ones = np.arange(A.n) if order is None else order, np.ones(A.n, A.data.real.dtype)
-    return Arrangement(rows, rows, ones, ones)
 
 
 def _fits_klu(A: CSR, fill: Fill | None, *, symmetric: bool, wanted: bool) -> bool:

@@ -27,7 +27,7 @@ from finelu.matrix.traits import is_hermitian
 from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT, Analysis, analyse, columns_of, require_indices
 from finelu.preconditioners.direct.klu import KLU
 from finelu.preconditioners.direct.library import INDEX, PIVOT, Library, RefinedFactors, is_mirrored
-from finelu.preconditioners.direct.prepared import largest_of_columns, prepared, sizes_of
+from finelu.preconditioners.direct.prepared import largest_of_columns, prepared
 from finelu.preconditioners.direct.superlu import SuperLU, structurally_singular
 from finelu.scaling import require_matching
 
@@ -125,7 +125,7 @@ class SparseLUFactors(RefinedFactors):
             require_indices(self.recipe, "the factors", fill.nnz)
             self._require_room(fill.nnz)
         self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
-        self._columns = known.columns
+        self._columns, self._full_rank = known.columns, known.full_rank
         self._how = None if known.library is None else (type(known.library), known.library.how)
         self._symmetric = known.library is not None and known.library.symmetric
         self.report.backend = "superlu" if known.library is None else known.library.name
@@ -148,6 +148,7 @@ class SparseLUFactors(RefinedFactors):
             self._renew(A)
         except BaseException as error:
             self._library = self._columns = None  # an analysis keeps facts of these values, useless for others
+            self._full_rank = False
             if isinstance(error, UnstableFactors):
                 require_matching(A)  # says which rows
             raise
@@ -278,9 +279,9 @@ class SparseLUFactors(RefinedFactors):
         """
         S = self._prepared.matrix
         product, y = kernels_for(S.data).products.subtract_product, trial_vector(S)
-        others, sizes = [], sizes_of(S)
-        if sizes.max(initial=0.0) > UNEVEN * sizes.min(initial=np.inf):
-            largest = largest_of_columns(S, sizes)
+        others, (_, least, most) = [], kernels_for(S.data).inspection.extremes(S.data)
+        if most > UNEVEN * least:
+            largest = largest_of_columns(S)
             largest[largest == 0] = 1
             if largest.max() > UNEVEN * largest.min():
                 others = [y / largest]
@@ -309,12 +310,13 @@ class SparseLUFactors(RefinedFactors):
 
     def _compute(self, A: CSR) -> None:
         """The factors, with the known order and library."""
-        made, self._columns = self._columns, None  # the next values are others
+        made, full_rank = self._columns, self._full_rank
+        self._columns, self._full_rank = None, False  # the next values are others
         columns: Any = columns_of(self.recipe, self._arranged, A) if made is None else made
         if self._how is None:
             columns = columns.tosparse()
             columns.eliminate_zeros()
-            if structurally_singular(columns):
+            if not full_rank and structurally_singular(columns):
                 if self._by_itself == COLAMD and self.recipe.ordering == "auto":  # instead of a matching
                     require_matching(A)  # says which rows
                 raise SingularMatrix(self._singular())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import nonzero_entries
 from finelu.preconditioners.direct.library import is_mirrored
@@ -16,7 +17,7 @@ FITTING = 8  # powers of two that the largest entries of rows and columns may be
 WIDE = 0.5  # of the exponents of a dtype: a product of two numbers beyond may be none
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Prepared:
     """A in the form for the libraries.
 
@@ -74,32 +75,32 @@ def _in_range(S: CSR, kept: np.ndarray | None, before: Prepared | None, scaled: 
 def _is_in_range(S: CSR) -> bool:
     """Whether S has no numbers near the ends of the range. Small normal numbers do no harm if their row and their
     column have larger ones."""
-    sizes, limits = sizes_of(S), np.finfo(S.dtype)
+    _, least, largest = kernels_for(S.data).inspection.extremes(S.data)
+    limits = np.finfo(S.dtype)
     low, high = 2.0 ** (WIDE * limits.minexp), 2.0 ** (WIDE * limits.maxexp)
-    least = sizes.min(initial=np.inf)
-    if least == 0:
-        least = sizes[sizes > 0].min(initial=np.inf)
-    if sizes.max(initial=0.0) > high or least < limits.tiny:
+    if largest > high or least < limits.tiny:
         return False
-    return bool(least >= low or not any(((largest > 0) & (largest < low)).any() for largest in _largest(S)))
+    return bool(least >= low or not any(((sizes > 0) & (sizes < low)).any() for sizes in _largest(S)))
 
 
-def sizes_of(S: CSR) -> Any:
+def _sizes(S: CSR) -> Any:
     """(nnz,) : the larger of the real and imaginary part of each entry, since the magnitude may overflow."""
     sizes = abs(S.data.view(S.data.real.dtype))
     return np.maximum(sizes[::2], sizes[1::2]) if S.dtype.kind == "c" else sizes
 
 
 def _largest(S: CSR) -> tuple[Any, Any]:
-    """The largest of `sizes_of` in each row (n,), and in each column (n,); 0 for a row or column without an entry."""
-    sizes = sizes_of(S)
+    """The largest of the sizes in each row (n,), and in each column (n,); 0 for a row or column without an entry."""
+    sizes = _sizes(S)
     by_row = np.where(
         np.diff(S.indptr) > 0, np.maximum.reduceat(np.append(sizes, sizes.dtype.type(0)), S.indptr[:-1]), 0
     )
-    return by_row, largest_of_columns(S, sizes)
+    return by_row, largest_of_columns(S)
 
 
-def largest_of_columns(S: CSR, sizes: Any) -> Any:
+def largest_of_columns(S: CSR) -> Any:
+    """(n,) : the largest of the sizes in each column; 0 for one without an entry."""
+    sizes = _sizes(S)
     largest = np.zeros(S.n, sizes.dtype)
     np.maximum.at(largest, S.indices, sizes)
     return largest

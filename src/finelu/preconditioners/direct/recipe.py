@@ -96,6 +96,15 @@ class SparseLU(Recipe):
     def complete(self) -> bool:
         return self.shift == 0
 
+    def check(self) -> None:
+        super().check()
+        flag("matching", self.matching, optional=True, of=self)
+        choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
+        choice("backend", self.backend, BACKENDS, of=self)
+        flag("deterministic", self.deterministic, of=self)
+        if self.deterministic and self.backend != "cudss":
+            raise ParameterError(f"{self!r}: deterministic=True is for backend='cudss'.")
+
     def factor(self, A: Any) -> SparseLUFactors | cudss.CudssFactors:
         """Factor A (n, n), any matrix that `finelu.as_csr` accepts; its diagonal may have gaps. A is not written.
 
@@ -119,12 +128,6 @@ class SparseLU(Recipe):
 
     def within(self, A: Any, most: float | None) -> SparseLUFactors | cudss.CudssFactors:
         """`factor` with at most that many entries of the factors; None: what 80% of the free memory holds."""
-        flag("matching", self.matching, optional=True, of=self)
-        choice("ordering", self.ordering, (*ORDERINGS, COLAMD), of=self)
-        choice("backend", self.backend, BACKENDS, of=self)
-        flag("deterministic", self.deterministic, of=self)
-        if self.deterministic and self.backend != "cudss":
-            raise ParameterError(f"{self!r}: deterministic=True is for backend='cudss'.")
         A = checked(self, A)
         if self.backend == "cudss":
             return cudss.CudssFactors(self, A, np.inf if most is None else most)

@@ -46,26 +46,31 @@ class Settings(Recipe):
         if self.form == "crout":
             object.__setattr__(self, "factored_on", ON_CPU)
 
+    def check(self) -> None:
+        super().check()
+        if self.drop_tol is not None:
+            number("drop_tol", self.drop_tol, of=self)
+        number("condest", self.condest, 1, infinite=True, of=self)
+        if self.fill is not None:
+            number("fill", self.fill, infinite=True, of=self)
+        for name, least in (("parts", 1), ("dense_size", 0), ("levels", 1)):
+            count(name, getattr(self, name), least, of=self)
+        choice("ordering", self.ordering, ORDERINGS, of=self)
+        flag("matching", self.matching, of=self)
+        flag("symmetric", self.symmetric, optional=True, of=self)
+        flag("low_memory", self.low_memory, optional=True, of=self)
+        flag("definite", self.definite, of=self)
+        choice("form", self.form, FORMS, of=self)
+        if self.form == "independent" and (self.ordering != "auto" or self.parts != 1):
+            raise ParameterError(
+                f"{self!r}: independent sets have an order of their own; leave ordering and parts out."
+            )
+        if self.definite and self.symmetric is False:
+            raise ParameterError(f"{self!r}: M is not symmetric with symmetric=False; leave it out for definite=True.")
+
 
 def matrix_of(recipe: Settings, A: Any) -> CSR:
-    if recipe.drop_tol is not None:
-        number("drop_tol", recipe.drop_tol, of=recipe)
-    number("condest", recipe.condest, 1, infinite=True, of=recipe)
-    if recipe.fill is not None:
-        number("fill", recipe.fill, infinite=True, of=recipe)
-    number("shift", recipe.shift, of=recipe)
-    for name, least in (("parts", 1), ("dense_size", 0), ("levels", 1)):
-        count(name, getattr(recipe, name), least, of=recipe)
-    choice("ordering", recipe.ordering, ORDERINGS, of=recipe)
-    flag("matching", recipe.matching, of=recipe)
-    flag("symmetric", recipe.symmetric, optional=True, of=recipe)
-    flag("low_memory", recipe.low_memory, optional=True, of=recipe)
-    flag("definite", recipe.definite, of=recipe)
-    choice("form", recipe.form, FORMS, of=recipe)
-    if recipe.form == "independent" and (recipe.ordering != "auto" or recipe.parts != 1):
-        raise ParameterError(f"{recipe!r}: independent sets have an order of their own; leave ordering and parts out.")
-    if recipe.definite and recipe.symmetric is False:
-        raise ParameterError(f"{recipe!r}: M is not symmetric with symmetric=False; leave it out for definite=True.")
+    """A as checked by `as_csr`; a ParameterError for what does not fit its device."""
     matrix = checked(recipe, A, diagonal=recipe.shift > 0)
     if recipe.form == "independent" and not on_gpu(matrix.data):
         raise ParameterError(f"{recipe!r}: independent sets are for an A on a GPU; leave form out.")

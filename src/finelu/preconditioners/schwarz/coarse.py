@@ -8,10 +8,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.device import copied, namespace, on_gpu, require_room, synchronize, to_host
-from finelu.errors import MatrixError, SingularMatrix
+from finelu.errors import MatrixError, SingularMatrix, ZeroPivot
 from finelu.kernels import kernels_for
-from finelu.kernels.operands import CSR, Sums
+from finelu.kernels.operands import CSR, Couplings, Sums
 from finelu.preconditioners.direct.superlu import SuperLU
+from finelu.preconditioners.schwarz.levels import CoarseLevels, coefficients, on_levels
 
 # The least pivot of E relative to its diagonal: ten roundings of double precision for each of the K terms of its sum,
 # and thirty of A's own dtype, in which A Z is formed.
@@ -28,6 +29,9 @@ class CoarseSpace:
     near_nullspace : (n, m), whose columns are restricted to each part; None for the constant.
     adjoint : "H" for a Hermitian A; "T" for a symmetric one, where Z^T and E = Z^T A Z keep the symmetry; None for any
         other. For the first two E^-1 is its own adjoint.
+    coarser : the Schwarz recipe by which E is solved again, see `CoarseLevels`; None for an inverse or a factorization.
+    required : whether an error is raised if `coarser` does not suit E; else E is inverted or factored, and `warning`
+        says so.
     products : A Z, see kernels/reference/subdomains.py; also in the form of `Couplings`. Both only if `balanced`.
     dropped (K,) : vectors that depend on others, or whose pivot is only rounding; they are not used. On the host.
     """
@@ -43,9 +47,12 @@ class CoarseSpace:
         definite: bool,
         *,
         balanced: bool,
+        coarser: Any = None,
+        required: bool = True,
     ):
         self.parts, self.starts, self.rows, self.adjoint = parts, starts, rows, adjoint or "H"
         self._own_adjoint, self._balanced = adjoint is not None, balanced
+        self._coarser, self._required, self.warning = coarser, required, ""
         self._kernels, xp = kernels_for(A.data), namespace(A.data)
         self._count = starts.size - 1
         self.Z: Any = None
@@ -56,6 +63,9 @@ class CoarseSpace:
         self.size = self._count * self.columns
         self._Z_by_parts = None if self.Z is None else self.Z[rows]
         self._dependent = dependent
+        self._inverse: Any = None
+        if coarser is not None:
+            self._coefficients = None if near_nullspace is None else coefficients(self, near_nullspace)
         self.update(A, definite)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -98,11 +108,6 @@ class CoarseSpace:
         definite : A is Hermitian with a positive diagonal, so that E needs no pivoting.
         """
         kernels = self._kernels.subdomains
-        wide = np.result_type(A.dtype, np.float64)
-        if on_gpu(A.data):
-            advice = "take larger parts, or coarse=None"
-            needed = 4 * self.size**2 * wide.itemsize
-            require_room(f"the coarse matrix of {self.size} vectors and its inverse", needed, A.data, advice)
         products = kernels.coarse_products(A.indptr, A.indices, A.data, self.parts, self._count, self.Z)
         pointers, part, _ = products
         rows = self._kernels.indices.rows_of_entries(pointers, part.size) if on_gpu(A.data) else None
@@ -110,13 +115,39 @@ class CoarseSpace:
         if self._balanced:
             self.products, self._couplings = products, couplings
         conjugate = self.adjoint == "H"
+        if self._coarser is not None:
+            blocks = kernels.coarse_blocks(products, rows, self.Z, conjugate, couplings, order)
+            if self._on_levels(blocks, couplings, A.dtype, definite):
+                return
+        if on_gpu(A.data):
+            advice = "take larger parts, or coarse=None"
+            needed = 4 * self.size**2 * np.result_type(A.dtype, np.float64).itemsize
+            require_room(f"the coarse matrix of {self.size} vectors and its inverse", needed, A.data, advice)
         E = kernels.coarse_matrix(products, rows, self.parts, self._count, self.Z, conjugate, couplings, order)
         self._inverse, self.dropped = inverse(E, self._dependent, A.dtype, definite)
+
+    def _on_levels(self, blocks: Any, couplings: Couplings, dtype: Any, definite: bool) -> bool:
+        """Whether E, given by its blocks, is solved by Schwarz again."""
+        E, nodes, self.dropped = on_levels(blocks, couplings, self.adjoint if self._own_adjoint else None, dtype)
+        known = self._inverse if isinstance(self._inverse, CoarseLevels) else None
+        self._inverse, self.warning = None, ""
+        try:
+            self._inverse = CoarseLevels(self._coarser, E, nodes, self._coefficients, definite, known)
+        except (MatrixError, ZeroPivot) as error:
+            if self._required:
+                raise
+            self.warning = f"the coarse matrix of {self.size} vectors has no further levels: {error}"
+        return self._inverse is not None
 
     @property
     def rank(self) -> int:
         left: int = self.size - int(self.dropped.sum())
         return left
+
+    @property
+    def levels(self) -> CoarseLevels | None:
+        """The solver of E, if that is Schwarz again."""
+        return self._inverse if isinstance(self._inverse, CoarseLevels) else None
 
     def restrict(self, r: Any) -> Any:
         """Z^H r, (K,)."""
@@ -125,6 +156,10 @@ class CoarseSpace:
     def solve(self, g: Any, adjoint: bool = False) -> Any:
         """E^-1 g, or E^-H g (E^-T if Z^T replaces Z^H)."""
         return self._inverse(g, self.adjoint if adjoint and not self._own_adjoint else "N")
+
+    def closely(self, g: Any) -> tuple[Any, float]:
+        """E^-1 g for a Hermitian E; and the part of g that may be left of it, where the solver of E is not exact."""
+        return (self.solve(g), 0.0) if self.levels is None else self.levels.closely(g)
 
     def prolong(self, q: Any, x: Any, less: Any = None) -> None:
         """x += Z (q - less)."""

@@ -7,7 +7,7 @@ R. Nabben, C. Vuik, Y. A. Erlangga, 2009 (BNN, A-DEF1 and, in cg, A-DEF2).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +21,7 @@ from finelu.factors.report import Report
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Sums
 from finelu.matrix import dense_numbers
-from finelu.matrix.traits import require_hermitian, symmetry
+from finelu.matrix.traits import require_hermitian, symmetry, uneven
 from finelu.partition import METHODS, partition
 from finelu.preconditioners.ilu0 import ILU0
 from finelu.preconditioners.milu0 import MILU0
@@ -37,6 +37,9 @@ from finelu.validation import choice, count
 # vectors, since their matrix has a dense inverse on a GPU, and several vectors a part fill its sparse factors. With one
 # vector a part they are sparse enough for MOST_SPARSE: on a 7-point grid a solve with them takes 6 ms.
 SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE, MOST_SPARSE = 128, 448, 56_000, 26, 10, 4096, 16_384
+# Coarse vectors above which levels="auto" solves a definite coarse matrix on levels. With 8000 parts of a 7-point grid
+# a solve with the factors of the coarse matrix takes 2.0 ms on the CPU, on levels 1.0; with 4096 both take the same.
+MOST_DIRECT = 4096
 PAYS = 8  # applications on a GPU after which one is recorded; a Krylov method has recorded its step earlier
 COARSE = ("constant", None)
 COMBINE = ("balanced", "additive")
@@ -55,8 +58,10 @@ class Schwarz(Recipe):
     local : the recipe of the parts, or its name; its factors must be two triangles (ILU0(), IC0(), ILUK(level=1),
         ILUT(), ICT(), MILU0(), ...). "auto" is ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and
         need no transpose. If A is Hermitian with a positive diagonal, D must be positive, so that cg can take M.
-    size : rows of a part; None: 128 to 448, fewer if rows are long, and more if the coarse space would otherwise have
-        more than 4096 vectors, or with one vector a part on the CPU more than 16,384.
+    size : rows of a part. None: 128 to 448, fewer if rows are long; on the CPU 128 if levels may be more than 2, and
+        couplings do not jump from cell to cell. With levels=2, which "auto" means for an A that is not Hermitian with a
+        positive diagonal, they are more if the coarse space would otherwise have more than 4096 vectors, or with one
+        vector a part on the CPU more than 16,384.
     parts : the approximate number of parts, or the part of each row (n,), integers from 0 on without gaps; None: by
         `size`.
     partition : the method that finds the parts, see `finelu.partition`: "aggregate" (strong couplings stay inside),
@@ -67,6 +72,10 @@ class Schwarz(Recipe):
     coarse : "constant", or None for no coarse space.
     near_nullspace : (n, m) instead of the constant, vectors that A nearly annihilates, such as the rigid body modes of
         elasticity. Each is restricted to each part and made orthonormal; linearly dependent ones are left out.
+    levels : 2: the coarse matrix E is inverted, or factored on the CPU. More: E is solved by Schwarz again, with parts
+        of 64 rows, and so on, up to this number of levels: for a Hermitian A with a positive diagonal by a fixed number
+        of steps of Chebyshev, which leave 5% of an error, else by one application. "auto": more than 2 while a coarse
+        matrix has more than 4096 rows, if A is Hermitian with a positive diagonal; else 2.
     combine : "balanced": P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);
         "additive": M^-1 + Q.
     precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and a Hermitian A of
@@ -89,18 +98,19 @@ class Schwarz(Recipe):
     overlap: int = 0
     coarse: str | None = "constant"
     near_nullspace: Any | None = None
+    levels: int | str = AUTO
     combine: str = "balanced"
     precision: str | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if isinstance(self.local, str) and self.local.lower() == AUTO:
             object.__setattr__(self, "local", AUTO)
-            return
-        local = recipe_of(self.local)
-        object.__setattr__(self, "local", local)
-        for fact in ("keeps_symmetry", "keeps_hermitian", "keeps_definite", "hermitian", "factored_on"):
-            object.__setattr__(self, fact, getattr(local, fact))
+        else:
+            local = recipe_of(self.local)
+            object.__setattr__(self, "local", local)
+            for fact in ("keeps_symmetry", "keeps_hermitian", "keeps_definite", "hermitian", "factored_on"):
+                object.__setattr__(self, fact, getattr(local, fact))
+        super().__post_init__()
 
     def factor(self, A: Any) -> SchwarzFactors:
         """Factor A (n, n), anything that `finelu.as_csr` takes, where it lives. A is not written.
@@ -109,11 +119,11 @@ class Schwarz(Recipe):
         ParameterError if `parts` or `near_nullspace` do not fit; ZeroPivot, naming part and row, if a part has no
         factors.
         """
-        self._check()
         A = checked(self, A).with_own_pattern()
         return SchwarzFactors(self, A)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        super().check()
         if self.size is not None:
             count("size", self.size, 1, of=self)
             if self.parts is not None:
@@ -122,6 +132,10 @@ class Schwarz(Recipe):
         choice("partition", self.partition, METHODS, of=self)
         choice("coarse", self.coarse, COARSE, of=self)
         choice("combine", self.combine, COMBINE, of=self)
+        if self.levels != AUTO:
+            count("levels", self.levels, 2, of=self)
+        if self.coarse is None and self.levels not in (AUTO, 2):
+            raise ParameterError(f"{self!r}: levels are those of a coarse space; leave coarse as it is.")
         local: Any = self.local
         if local != AUTO and not hasattr(local, "triangular"):
             raise ParameterError(no_triangles(self, local))
@@ -148,6 +162,8 @@ class SchwarzReport(Report):
     parts, smallest, largest : number and sizes of the parts, with overlap.
     cut : the part of A's entries that couple rows of different parts.
     levels : the most level sets of a triangle of a part.
+    rows_of_levels : the number of rows of A, of its coarse matrix, of that one's coarse matrix, ...
+    coarse_steps : steps of Chebyshev of a solve with the coarse matrix; None if that is inverted or factored.
     coarse_rank, coarse_dropped : the number of coarse vectors, and of those left out since they, or A Z, are dependent.
     stored, stored_since : the dtype in which a solve reads the factors of the parts; why it is double precision where
         single precision was possible, in words.
@@ -161,6 +177,8 @@ class SchwarzReport(Report):
     largest: int = 0
     cut: float = 0.0
     levels: int | None = None
+    rows_of_levels: tuple[int, ...] = ()
+    coarse_steps: int | None = None
     coarse_rank: int | None = None
     coarse_dropped: int | None = None
     stored: str | None = None
@@ -183,7 +201,8 @@ class SchwarzFactors(Factors):
         super().__init__(recipe, A, report=SchwarzReport())
         report, start = self._report, perf_counter()
         near = _near(recipe, A)
-        parts, number, report.partition = _parts(recipe, A, near)
+        self._look_at(A)
+        parts, number, report.partition = _parts(recipe, A, near, self._definite)
         report.parts, report.partition_seconds = number, perf_counter() - start
         self.parts, self._near, self._number = parts, near, number
         self._make(A)
@@ -196,7 +215,6 @@ class SchwarzFactors(Factors):
         """The factors of the parts and the coarse space."""
         recipe, report, start = self.recipe, self._report, perf_counter()
         local: Any = ILU0() if recipe.local == AUTO else recipe.local
-        self._look_at(A)
         domains = Subdomains(A, self.parts, self._number, recipe.overlap)
         sizes = domains.sizes()
         if recipe.overlap and self._number > 1 and int(sizes.max()) == A.n:
@@ -216,11 +234,30 @@ class SchwarzFactors(Factors):
         if recipe.coarse is not None:
             adjoint = {"hermitian": "H", "symmetric": "T"}.get(self._kind)
             order = domains.own_starts, domains.own_rows
-            balanced = recipe.combine == "balanced"
-            self.coarse = CoarseSpace(A, self.parts, *order, self._near, adjoint, self._definite, balanced=balanced)
+            self.coarse = CoarseSpace(
+                *(A, self.parts, *order, self._near, adjoint, self._definite),
+                balanced=recipe.combine == "balanced",
+                coarser=self._coarser(),
+                required=recipe.levels != AUTO,
+            )
         self._tell()
         self._form = self._kind, self._definite
         report.numeric_seconds = perf_counter() - start
+
+    def _coarser(self) -> Schwarz | None:
+        """The recipe of the coarse matrix, None if that is inverted or factored."""
+        recipe, size = self.recipe, self._number * (1 if self._near is None else self._near.shape[1])
+        if recipe.levels == AUTO:
+            wanted = self._definite and size > MOST_DIRECT
+        else:
+            wanted = recipe.levels > 2
+        if not wanted:
+            return None
+        levels = AUTO if recipe.levels == AUTO else recipe.levels - 1
+        local = ILU0() if recipe.local == AUTO and not self._definite else recipe.local  # "auto" needs positive pivots
+        own: dict[str, Any] = {"size": None, "partition": AUTO, "overlap": 0, "combine": "balanced"}
+        coarser: Schwarz = replace(recipe, local=local, levels=levels, **own)
+        return coarser
 
     def _look_at(self, A: CSR) -> None:
         """Set the properties of A on which the form of M depends."""
@@ -241,8 +278,14 @@ class SchwarzFactors(Factors):
         report.stored, report.stored_since = str(self._local.stored), self._local.not_narrow or None
         if of_parts := self._local.factors.report.get("warning"):
             report.warn(f"of the factors of the parts, rows counted part by part: {of_parts}")
+        report.rows_of_levels, report.coarse_steps = (self.pattern.n,), None
         if self.coarse is not None:
+            levels = self.coarse.levels
             report.coarse_rank, report.coarse_dropped = self.coarse.rank, self.coarse.size - self.coarse.rank
+            report.rows_of_levels += levels.factors.report.rows_of_levels if levels else (self.coarse.size,)
+            report.coarse_steps = levels.steps if levels else None
+            if self.coarse.warning:
+                report.warn(self.coarse.warning)
 
     def _refresh(self, A: CSR) -> None:
         self._recorded.forget()
@@ -278,8 +321,9 @@ class SchwarzFactors(Factors):
 
     @property
     def nnz(self) -> int:
-        """Stored entries of the parts' factors."""
-        return self.local.nnz
+        """Stored entries of the parts' factors, on all levels."""
+        levels = None if self.coarse is None else self.coarse.levels
+        return self.local.nnz + (levels.factors.nnz if levels else 0)
 
     @property
     def capturable(self) -> bool:
@@ -366,20 +410,26 @@ def _cut(A: CSR, parts: Any) -> int:
     return int((parts[rows] != parts[A.indices]).sum())
 
 
-def _usual_size(A: CSR, vectors: int) -> int:
-    """The default number of rows of a part, for this many coarse vectors a part."""
+def _usual_size(A: CSR, vectors: int, levels: bool) -> int:
+    """The default number of rows of a part, for this many coarse vectors a part.  levels : whether these may be any
+    number, since they are solved on levels."""
+    if levels and not on_gpu(A.data) and not uneven(A):
+        return SMALLEST
     fits = int(ROOM / (ROW + ENTRY * A.nnz / A.n))
+    if levels:
+        return max(min(fits, LARGEST), SMALLEST)
     most = MOST_COARSE if on_gpu(A.data) or vectors > 1 else MOST_SPARSE
     return max(min(max(fits, SMALLEST), LARGEST), -(-A.n * vectors // most))
 
 
-def _parts(recipe: Schwarz, A: CSR, near: Any) -> tuple[Any, int, str]:
+def _parts(recipe: Schwarz, A: CSR, near: Any, definite: bool) -> tuple[Any, int, str]:
     """The part of each row (n,) int32, the number of parts, and the method that found them."""
     xp = namespace(A.data)
     if isinstance(recipe.parts, ArrayParameter):
         return *_checked_parts(recipe.parts.array, A), "given"
     if recipe.parts is None:
-        size = recipe.size or _usual_size(A, 1 if near is None else near.shape[1])
+        levels = recipe.coarse is not None and (definite if recipe.levels == AUTO else recipe.levels != 2)
+        size = recipe.size or _usual_size(A, 1 if near is None else near.shape[1], levels)
     else:
         number = count("parts", recipe.parts, 1, A.n, of=recipe)
         size = -(-A.n // number)

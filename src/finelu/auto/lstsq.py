@@ -1,0 +1,188 @@
+"""lstsq(A, b): the least-squares solution of an A of any shape and rank, by a preconditioner chosen for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu.arithmetic import ignore_fp_errors
+from finelu.auto.null_space import RANGE
+from finelu.device import namespace, sparse_module, to_host
+from finelu.errors import FineluError, NotConverged, counted
+from finelu.krylov.cg import cg
+from finelu.krylov.least_squares import LeastSquares, Limits, solved
+from finelu.krylov.lsmr import steps
+from finelu.matrix import norm
+from finelu.matrix.rectangular import as_rows
+from finelu.matrix.traits import dense_row
+from finelu.preconditioners import ICNE
+from finelu.result import LeastSquaresSolution
+from finelu.validation import count, flag, number
+
+SMALL = 1000  # unknowns up to which the factors are complete, if they are not ten times as large as A
+LONG_ROWS = 40.0  # entries of a row, in the mean over the entries, beyond which A^H A is not factored
+MOST = 8  # null vectors that are looked for
+SUSPECT = 1e-4  # ||A v|| / (||A|| ||v||), up to which v is refined, as it may lead to a null vector
+GAIN = 0.1  # of its ||A v||, that the next v has at most if there is a null vector
+
+
+@ignore_fp_errors
+def lstsq(
+    A: Any,
+    b: Any,
+    damp: float = 0.0,
+    *,
+    rtol: float = 1e-8,
+    maxiter: int | None = None,
+    minimum_norm: bool = True,
+    raise_on_failure: bool = False,
+) -> LeastSquaresSolution:
+    """Minimize ||b - A x||^2 + damp^2 ||x||^2, and of all such x take the one of least norm.
+
+    A : (m, n), m and n of any size, of any rank: scipy.sparse or cupyx.scipy.sparse in any format, or a dense array.
+    b : (m,) or (m, k), on the device of A.
+    rtol : atol and btol of `finelu.lsmr`, whose tests the returned x passes.
+    maxiter : the largest number of iterations for a column; None: as `lsmr`.
+    minimum_norm : True makes x the solution of least norm, if A leaves x open, up to 8 dependent columns. For m >= n
+        another solve finds whether columns are dependent; each null vector takes two to three more. `explain()` tells
+        what was found. False spares that: x is one of the solutions.
+    raise_on_failure : True raises NotConverged unless it converged.
+    How it is solved:
+        m >= n, or damp: `lsmr` with factors of the normal equations, `finelu.ICNE`; complete ones up to 1000 unknowns;
+            columns are only scaled if rows have more than 40 entries, as A^H A then has too many.
+        m < n: conjugate gradients for A A^H y = b with such factors of A^H; x = A^H y has the least norm. If b is out
+            of A's range, or A A^H too badly conditioned, `lsmr` without factors goes on from there.
+    No dense matrix of A's size is made. Returns a LeastSquaresSolution.
+    Raises MatrixError for wrong shapes, NaN or Inf, ParameterError for meaningless numbers.
+    """
+    start, rtol = perf_counter(), number("rtol", rtol)
+    flag("minimum_norm", minimum_norm)
+    flag("raise_on_failure", raise_on_failure)
+    S = as_rows(A)
+    problem = LeastSquares(S, b, None, None, damp)
+    m, n = problem.shape
+    limits = Limits.checked(rtol, rtol, 0.0, min(m, n) if maxiter is None else count("maxiter", maxiter))
+    if m < n and problem.damp == 0:
+        found = _of_wide(problem, S, limits)
+    else:
+        found = _of_tall(problem, S, limits)
+        if minimum_norm and problem.damp == 0:
+            found = _of_least_norm(problem, found, limits)
+    found = replace(found, timings={"solve": perf_counter() - start})
+    if raise_on_failure and not found.converged:
+        raise NotConverged("the least-squares problem", found, rtol)
+    return found
+
+
+def _preconditioner(S: Any, damp: float = 0.0) -> tuple[Any, str]:
+    """M for the normal equations of S (m, n), and why it is no factor, in words."""
+    n, lengths = S.shape[1], np.diff(to_host(S.indptr)).astype(np.float64)
+    lengths = lengths[lengths <= dense_row(n)]
+    mean = float((lengths**2).sum() / max(lengths.sum(), 1.0))
+    if n > SMALL and mean > LONG_ROWS:
+        why = f"rows of A have {mean:.0f} entries, so that A^H A has too many to be factored: columns are only scaled"
+        return _scaling(S, damp), why
+    try:
+        complete: dict[str, Any] = {"drop_tol": 0.0, "fill": 10.0, "ordering": "amd"} if n <= SMALL else {}
+        return ICNE(damp=damp, **complete).factor(S), ""
+    except (FineluError, MemoryError) as error:
+        return _scaling(S, damp), f"there are no factors of A^H A, and columns are only scaled: {error}"
+
+
+def _scaling(S: Any, damp: float) -> Any:
+    """The inverse of the diagonal of S^H S + damp^2 I, as a matrix."""
+    xp, n = namespace(S.data), S.shape[1]
+    squares = xp.bincount(S.indices, abs(S.data).astype(np.float64) ** 2, n) + damp**2
+    diagonal = (1 / xp.where(squares > 0, squares, 1)).astype(S.data.real.dtype)
+    return sparse_module(S.data).diags(diagonal, format="csr")
+
+
+def _of_tall(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolution:
+    M, why = _preconditioner(S, problem.damp)
+    problem.precondition(M)
+    return _with(why, solved("lsmr", steps, problem, limits))
+
+
+def _of_wide(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolution:
+    """x = A^H y with A A^H y = b, then lsmr, which begins there, and keeps x in the range of A^H."""
+    F, why = _preconditioner(as_rows(S.conj().T))
+    xp, normal = problem.xp, Normal(problem)
+    columns = problem.b.reshape(problem.m, -1)
+    first = [cg(normal, columns[:, c], M=F, rtol=limits.btol, maxiter=limits.maxiter) for c in range(columns.shape[1])]
+    guesses = xp.stack([problem.H @ xp.ascontiguousarray(y.x) for y in first], axis=1)
+    problem.x0 = guesses.reshape(problem.n, *problem.b.shape[1:])
+    found = solved("lsmr", steps, problem, limits)
+    done = sum(y.iterations for y in first)
+    recipe = first[0].recipe
+    text = f"x = A^H y is of least norm, from {counted(done, 'iteration')} of cg for A A^H y = b with {recipe}"
+    if found.iterations:
+        text += (
+            f"; {counted(found.iterations, 'iteration')} of lsmr without factors followed, as A x = b was not solved"
+        )
+    return _with(text, _with(why, replace(found, iterations=done + found.iterations, recipe=recipe)))
+
+
+class Normal:
+    """A A^H as a LinearOperator."""
+
+    def __init__(self, problem: LeastSquares):
+        self.problem, self.shape, self.dtype = problem, (problem.m, problem.m), problem.dtype
+
+    def matvec(self, y: Any) -> Any:
+        return self.problem.A @ (self.problem.H @ y)
+
+
+def _of_least_norm(problem: LeastSquares, found: LeastSquaresSolution, limits: Limits) -> LeastSquaresSolution:
+    """The solution without a part along null vectors of A."""
+    V, taken = null_vectors(problem, limits)
+    k = V.shape[1]
+    if k == 0:
+        text = "no null vector of A was found, by the solve of A y = A z for a random z"
+        return replace(_with(text, found), iterations=found.iterations + taken)
+    problem.x0 = found.x - V @ (V.conj().T @ found.x)
+    last = solved("lsmr", steps, problem, limits)
+    more = f"; there may be more, as no more than {MOST} are looked for" if k == MOST else ""
+    text = (
+        f"the columns of A are dependent: {counted(k, 'null vector')} of A {'was' if k == 1 else 'were'} found, and x "
+        f"is the solution without a part along {'it' if k == 1 else 'them'}{more}"
+    )
+    return replace(_with(text, last), iterations=found.iterations + taken + last.iterations)
+
+
+def null_vectors(problem: LeastSquares, limits: Limits) -> tuple[Any, int]:
+    """(V, iterations): V (n, k) orthonormal with A V = 0 up to rounding, k at most MOST.
+
+    z - y for the solution y of A y = A z, z random, is a null vector of A up to the accuracy of y; another such step,
+    from there, gives it to rounding. If A has full rank, it is the error of y, which A does not take to 0.
+    """
+    xp, random, taken = problem.xp, np.random.default_rng(0), 0
+    V = xp.zeros((problem.n, 0), problem.dtype)
+    while V.shape[1] < MOST:
+        v = xp.asarray(random.standard_normal(problem.n)).astype(problem.dtype)
+        most = math.inf  # of ||A v||, beyond which v does not lead to a null vector
+        while True:
+            v -= V @ (V.conj().T @ v)
+            size = norm(v)
+            if not size > 0:
+                return V, taken
+            v /= size
+            image = problem.A @ v
+            size = norm(image)
+            if size <= RANGE * problem.residual.rounding(xp.zeros_like(image), v):
+                break
+            if not size <= most:
+                return V, taken
+            solution = solved("lsmr", steps, problem.with_right_hand_side(image), limits)
+            taken += solution.iterations
+            v = v - solution.x
+            most = min(SUSPECT * problem.longest, GAIN * size)
+        V = xp.concatenate([V, v[:, None]], axis=1)
+    return V, taken
+
+
+def _with(text: str, found: LeastSquaresSolution) -> LeastSquaresSolution:
+    return replace(found, method="lstsq", seen=(*found.seen, *filter(None, [text])))

@@ -1,0 +1,426 @@
+"""min ||A x - b||_2 for A of any shape: the problem, checked once, and the course that lsmr, lsqr and cgls share.
+
+A method is a generator of iterations, which changes x in place and yields norms by its recurrence. `solved` stops it by
+the tests of Paige and Saunders. A claim of convergence is tested by the true residuals of x, formed anew; without
+success the iteration goes on, or begins again where the recurrence has drifted.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from finelu.device import namespace
+from finelu.errors import MatrixError, NotConverged
+from finelu.kernels import kernels_for
+from finelu.krylov.loop import DRIFTED
+from finelu.krylov.operators import as_operator, checked_product, location, no_adjoint, value_dtype
+from finelu.krylov.residual import Residual
+from finelu.krylov.system import real
+from finelu.matrix import check_vector, norm
+from finelu.matrix.rectangular import as_rows, rows_of
+from finelu.matrix.vectors import as_dtype
+from finelu.result import LeastSquaresSolution, Status
+from finelu.validation import flag, number
+
+LIMIT = 4.0  # roundings of |A^H| (|A| |x| + |b|), up to which A^H (b - A x) is at the limit of the precision
+STRICTER = 2.0  # by which the recurrence must be smaller after a claim that the true residuals did not confirm
+
+
+class Step(NamedTuple):
+    """The norms after an iteration, by the recurrence.
+
+    residual : ||b - A x||, with damp (||b - A x||^2 + damp^2 ||x - x0||^2)^(1/2).
+    normal : (s^H M s)^(1/2) for s = A^H (b - A x) - damp^2 (x - x0); ||s|| without M.
+    condition : a lower bound of the condition number of A R^-1, where M = R^-1 R^-H; of A without M.
+    """
+
+    residual: float
+    normal: float
+    condition: float
+
+
+class Limits(NamedTuple):
+    """See `lsmr`."""
+
+    atol: float
+    btol: float
+    conlim: float
+    maxiter: int
+
+    @classmethod
+    def checked(cls, atol: Any, btol: Any, conlim: Any, maxiter: int) -> Limits:
+        """The limits of a caller; conlim = 0 stands for Inf."""
+        conlim = number("conlim", conlim, infinite=True) or math.inf
+        return cls(number("atol", atol, infinite=True), number("btol", btol, infinite=True), conlim, maxiter)
+
+
+@dataclass(eq=False)
+class Product:
+    """`product @ x` for A or A^H: the attributes of an `Operator` that `Residual` reads.
+
+    matrix : a CSR of the rows, or None if A is known by its products only.
+    """
+
+    apply: Callable[[Any], Any]
+    matrix: Any = None
+    factor: float = 1.0
+    lengthening: None = None
+
+    def __matmul__(self, x: Any) -> Any:
+        return self.apply(x)
+
+
+class LeastSquares:
+    """min ||b - A x||^2 + damp^2 ||x - x0||^2, the same A for each b.
+
+    A : (m, n), anything that `as_rows` takes, or a LinearOperator with matvec and rmatvec.  b : (m,) or (m, k).
+    M : approximates (A^H A + damp^2 I)^-1, Hermitian positive definite, as `as_operator` takes it; None: the identity.
+
+    A residual is stacked: r = b - A x, and with damp also -damp (x - x0) below it. So the iterations see a problem
+    without damp, whose matrix is [A; damp I].
+    """
+
+    def __init__(self, A: Any, b: Any, x0: Any, M: Any, damp: float):
+        operator = hasattr(A, "matvec")
+        A = A if operator else as_rows(A)
+        self.m, self.n = self.shape = _shape(A)
+        self.damp = number("damp", damp)
+        place = location(A)
+        self.b = check_vector(b, self.m, b if place is None else place)
+        if self.b.ndim == 2 and self.b.shape[1] == 0:
+            raise MatrixError(f"b has shape {self.b.shape}; at least one column is needed.")
+        self.x0 = None if x0 is None else check_vector(x0, self.n, self.b, "x0")
+        if self.x0 is not None and self.x0.shape[1:] not in ((), self.b.shape[1:]):
+            raise MatrixError(f"x0 has shape {self.x0.shape}; ({self.n},) or the columns of b are needed.")
+        given = [value_dtype(A), self.b.dtype, self.b.dtype if self.x0 is None else self.x0.dtype]
+        if M is not None and value_dtype(M).kind == "c":
+            given.append(np.dtype(np.complex64))
+        self.dtype = np.result_type(*given)
+        self.real = real(self.dtype)
+        self.b = as_dtype(self.b, self.dtype)
+        self.x0 = None if self.x0 is None else as_dtype(self.x0, self.dtype)
+        self.xp, self.kernels = namespace(self.b), kernels_for(self.b)
+        like = self.xp.empty(self.n, self.dtype)
+        self.precondition(M)
+        self.longest = self.damp  # a lower bound of the 2-norm of [A; damp I]
+        if operator:
+            self.A, self.H = self._by_products(A, like)
+        else:
+            self.A, self.H = self._by_entries(A)
+        self.residual = Residual(self.A, self.b.reshape(self.m, -1)[:, 0])
+        self.normal_residual = Residual(self.H, like)
+
+    def _by_entries(self, A: Any) -> tuple[Product, Product]:
+        A = as_rows(A, self.dtype)
+        adjoint = A.conj().T.tocsr()
+        adjoint.sort_indices()
+        made = []
+        for S in (A, adjoint):
+            rows = rows_of(S)
+            product = self.kernels.products.Product(rows)
+            made.append(Product(partial(_into_new, product, S.shape[0], self.dtype), rows))
+        squares = self.xp.bincount(A.indices, abs(A.data).astype(np.float64) ** 2, self.n)
+        self.longest = math.hypot(math.sqrt(float(squares.max())), self.damp)
+        return made[0], made[1]
+
+    def _by_products(self, A: Any, like: Any) -> tuple[Product, Product]:
+        if not hasattr(A, "rmatvec"):
+            raise MatrixError(no_adjoint("A"))
+        forward = checked_product(A.matvec, "A", like, "", self.m)
+        adjoint = checked_product(A.rmatvec, "A^H", like, no_adjoint("A"), self.n)
+        return Product(partial(self._seen, forward)), Product(partial(self._seen, adjoint))
+
+    def _seen(self, product: Callable[[Any], Any], x: Any) -> Any:
+        """A product of which only the result is known: it shows how long A makes vectors."""
+        y = product(x)
+        size = norm(x)
+        if size > 0 and math.isfinite(length := norm(y) / size):
+            self.longest = max(self.longest, math.hypot(length, self.damp))
+        return y
+
+    def precondition(self, M: Any) -> None:
+        """Take another M."""
+        self.M = as_operator(M, "M", self.xp.empty(self.n, self.dtype), self.dtype)
+        self.preconditioned = M is not None
+
+    def with_right_hand_side(self, b: Any) -> LeastSquares:
+        """The same problem with another b (m,) of the working dtype, and x0 = 0."""
+        other = copy(self)
+        other.b, other.x0 = b, None
+        return other
+
+    # products with [A; damp I]
+
+    def forward(self, v: Any) -> Any:
+        """[A; damp I] v in a new array."""
+        if self.damp == 0:
+            return self.A @ v
+        u = self.xp.empty(self.m + self.n, self.dtype)
+        u[: self.m] = self.A @ v
+        self.xp.multiply(v, self.real.type(self.damp), out=u[self.m :])
+        return u
+
+    def adjoint(self, u: Any) -> Any:
+        """[A; damp I]^H u in a new array."""
+        s = self.H @ u[: self.m]
+        return s if self.damp == 0 else s + self.real.type(self.damp) * u[self.m :]
+
+    def weighted(self, s: Any) -> tuple[Any, float]:
+        """M s, and (s^H M s)^(1/2): NaN if M is not positive definite, as far as s shows."""
+        if not self.preconditioned:
+            return s, norm(s)
+        z = self.M @ s
+        out = self.xp.zeros(1, self.dtype)
+        self.kernels.vectors.dot(s, z, out)
+        square = float(out[0].real)
+        return z, math.sqrt(square) if square >= 0 else math.nan
+
+
+def _into_new(product: Any, rows: int, dtype: Any, x: Any) -> Any:
+    return product(x, namespace(x).empty(rows, dtype))
+
+
+def _shape(A: Any) -> tuple[int, int]:
+    shape = getattr(A, "shape", None)
+    if shape is None or len(shape) != 2 or 0 in shape:
+        raise MatrixError(f"A has shape {shape}; a matrix or LinearOperator with rows and columns is needed.")
+    return int(shape[0]), int(shape[1])
+
+
+Steps = Callable[[LeastSquares, Any, Any], Iterator[Step]]
+
+
+@dataclass
+class Measured:
+    """The true residuals of an x.
+
+    r : b - A x, with damp stacked on -damp (x - x0).  residual : ||b - A x||.  size : ||r||.
+    normal : ||s||, s = A^H (b - A x) - damp^2 (x - x0); never less than what rounding leaves unknown.
+    weighted : (s^H M s)^(1/2).
+    passed : 1 if the test of btol holds, else 2 if that of atol does, else 0: SciPy's istop.
+    """
+
+    r: Any
+    residual: float
+    size: float
+    normal: float
+    weighted: float
+    passed: int
+    x_norm: float
+
+
+def measured(problem: LeastSquares, b: Any, x: Any, start: Any, limits: Limits) -> Measured:
+    """The true residuals of x, formed anew.  start : x0."""
+    x_norm = norm(x)
+    tolerance = limits.btol * norm(b) + limits.atol * problem.longest * x_norm
+    r, residual = problem.residual(b, x, tolerance)
+    moved = x - start if problem.damp else problem.xp.zeros_like(x)
+    size = math.hypot(residual, problem.damp * norm(moved))
+    of_normal = limits.atol * problem.longest * size
+    s, normal = problem.normal_residual(problem.real.type(problem.damp**2) * moved, r, of_normal)
+    weighted = problem.weighted(s)[1]
+    passed = 1 if size <= tolerance else 2 if normal <= of_normal else 0
+    if problem.damp:
+        r = problem.xp.concatenate([r, problem.real.type(-problem.damp) * moved])
+    return Measured(r, residual, size, normal, weighted, passed, x_norm)
+
+
+def solved(
+    name: str,
+    steps: Steps,
+    problem: LeastSquares,
+    limits: Limits,
+    *,
+    show: bool = False,
+    raise_on_failure: bool = False,
+) -> LeastSquaresSolution:
+    """The solution for all columns of b, one after the other.  steps : the iterations of the method."""
+    started = perf_counter()
+    flag("show", show)
+    flag("raise_on_failure", raise_on_failure)
+    columns = problem.b.reshape(problem.m, -1)
+    starts = None if problem.x0 is None else problem.x0.reshape(problem.n, -1)
+    found = []
+    for c in range(columns.shape[1]):
+        start = problem.xp.zeros(problem.n, problem.dtype)
+        if starts is not None:
+            start[:] = starts[:, min(c, starts.shape[1] - 1)]
+        course = Course(problem, problem.xp.ascontiguousarray(columns[:, c]), start, limits, show)
+        found.append(course.run(name, steps))
+    worst = max(found, key=lambda s: (not s.converged, s.normal_residual_norm / (s.residual_norm or 1.0)))
+    solution = replace(
+        worst,
+        x=worst.x if problem.b.ndim == 1 else problem.xp.stack([s.x for s in found], axis=1),
+        iterations=sum(s.iterations for s in found),
+        timings={"solve": perf_counter() - started},
+    )
+    if raise_on_failure and not solution.converged:
+        raise NotConverged("the least-squares problem", solution, limits.atol)
+    return solution
+
+
+class Course:
+    """The iterations for one b (m,), from start (n,).
+
+    x : the iterate, at the beginning of a cycle.  now : its true residuals.  history : ||s|| after each iteration, see
+    `Measured`; true at both ends.
+    """
+
+    def __init__(self, problem: LeastSquares, b: Any, start: Any, limits: Limits, show: bool):
+        self.problem, self.b, self.start, self.limits, self.show = problem, b, start, limits, show
+        self.norm_b = norm(b)
+        self.x = start.copy()
+        self.now = self._measured(self.x)
+        self.history = [self.now.normal]
+        self.iterations, self.condition = 0, 1.0
+        self.seen: tuple[str, ...] = ()
+
+    def run(self, name: str, steps: Steps) -> LeastSquaresSolution:
+        """Cycles of iterations until the true residuals pass, or there is a reason to stop."""
+        at_once = self.now.normal == 0
+        status = Status.CONVERGED if at_once or self.now.passed else None
+        if status is None and self.limits.maxiter == 0:
+            status = Status.MAX_ITERATIONS
+        while status is None:
+            status = self._cycle(steps)
+        now, problem = self.now, self.problem
+        self.history[-1] = now.normal
+        return LeastSquaresSolution(
+            x=self.x,
+            status=status,
+            iterations=self.iterations,
+            residual_norm=now.residual,
+            history=np.array(self.history),
+            method=name,
+            recipe=problem.M.recipe,
+            seen=self.seen,
+            normal_residual_norm=now.normal,
+            damped_residual_norm=now.size,
+            passed=0 if at_once else now.passed,
+            matrix_norm=problem.longest,
+            condition=self.condition,
+            x_norm=now.x_norm,
+        )
+
+    def _cycle(self, steps: Steps) -> Status | None:
+        """Iterate from the true residual of x on: why the solve is over, or None if another cycle follows."""
+        before, problem = self.now, self.problem
+        change = problem.xp.zeros_like(self.x)
+        unit, margin = self._unit(), 1.0
+        for step in steps(problem, before.r, change):
+            if math.isnan(step.normal):  # x has not been changed by this iteration
+                return self._broken(change)
+            self.iterations += 1
+            self.condition = step.condition
+            normal = step.normal * unit
+            self.history.append(normal)
+            if self.show:
+                print(f"{self.iterations:8d}  {step.residual:.6e}  {normal:.6e}", file=sys.stdout)
+            if self._claims(step.residual / margin, normal / margin, change) or self._is_over():
+                self.now = self._measured(self.x + change)
+                if status := self._verdict():
+                    return self._ended(change, status)
+                if self.now.weighted > DRIFTED * step.normal or self.now.size > DRIFTED * step.residual:
+                    break
+                unit, margin = self._unit(), margin / STRICTER
+        else:
+            self.now = self._measured(self.x + change)
+            if status := self._verdict():
+                return self._ended(change, status)
+        self.x = self.x + change
+        return None if self.now.weighted <= before.weighted / 2 else self._stagnated()
+
+    def _measured(self, x: Any) -> Measured:
+        return measured(self.problem, self.b, x, self.start, self.limits)
+
+    def _unit(self) -> float:
+        """||s|| / (s^H M s)^(1/2) of the last x whose true residuals are known."""
+        return self.now.normal / self.now.weighted if self.now.weighted > 0 else 1.0
+
+    def _claims(self, residual: float, normal: float, change: Any) -> bool:
+        """Whether x + change passes one of the tests by these norms."""
+        limits, longest = self.limits, self.problem.longest
+        if normal <= limits.atol * longest * residual:
+            return True
+        size = self.now.x_norm + norm(change)  # no less than ||x + change||
+        return residual <= limits.btol * self.norm_b + limits.atol * longest * size
+
+    def _is_over(self) -> bool:
+        return self.iterations >= self.limits.maxiter or self.condition >= self.limits.conlim
+
+    def _verdict(self) -> Status | None:
+        """Why the solve is over for the x whose true residuals are known; None if it is not."""
+        if self.now.passed:
+            return Status.CONVERGED
+        if not math.isfinite(self.now.size):
+            return Status.NOT_FINITE
+        if not self._is_over():
+            return None
+        return Status.MAX_ITERATIONS if self.iterations >= self.limits.maxiter else Status.CONDITION_LIMIT
+
+    def _ended(self, change: Any, status: Status) -> Status:
+        if status is Status.NOT_FINITE:
+            return self._broken(change * 0)
+        self.x = self.x + change
+        return status
+
+    def _broken(self, change: Any) -> Status:
+        """The status after NaN in the recurrence; x is the last iterate without it."""
+        x = self.x + change
+        self.x = x if bool(self.problem.xp.isfinite(x).all()) else self.start.copy()
+        self.now = self._measured(self.x)
+        if self.now.passed:
+            return Status.CONVERGED
+        if not self.problem.preconditioned:
+            return Status.NOT_FINITE
+        self.seen = ("M is not positive definite; M approximates the inverse of A^H A",)
+        return Status.INDEFINITE_PRECONDITIONER
+
+    def _stagnated(self) -> Status:
+        """PRECISION_LIMIT if A^H (b - A x) is rounding of its terms, and of those of b - A x; else STAGNATED."""
+        problem = self.problem
+        terms = problem.residual.magnitudes(self.b, self.x)
+        if terms is None:
+            return Status.STAGNATED
+        terms = terms.astype(problem.dtype)
+        rounding = problem.normal_residual.rounding(problem.xp.zeros_like(self.x), terms)
+        return Status.PRECISION_LIMIT if self.now.normal <= LIMIT * rounding else Status.STAGNATED
+
+
+def bidiagonalization(problem: LeastSquares, r: Any) -> Iterator[tuple[float, float, Any]]:
+    """beta_1, alpha_1, v_1, then those with index 2, 3, ... of the Golub-Kahan process for A R^-1; v is R^-1 times its
+    vector, where M = R^-1 R^-H.
+
+    It needs products with M only, and so no R. It ends after a beta or alpha of 0, or an alpha of NaN where M is not
+    positive definite.  r : begins it, and is overwritten.
+    Source: S. R. Arridge, M. M. Betcke, L. Harhanen: Iterated preconditioned LSQR method for inverse problems on
+    unstructured grids, 2014.
+    """
+    beta = norm(r)
+    s = problem.adjoint(r)
+    s = s / beta
+    while True:
+        z, alpha = problem.weighted(s)
+        v = z / alpha if alpha > 0 else z
+        yield beta, alpha, v
+        if not alpha > 0 or beta == 0:
+            return
+        u = problem.forward(v)
+        r *= alpha / beta  # r is beta u: its norm is not made 1
+        u -= r
+        p = s / alpha
+        r, beta = u, norm(u)
+        if beta == 0:
+            yield 0.0, 0.0, v
+            return
+        s = problem.adjoint(r)
+        s = s / beta - beta * p

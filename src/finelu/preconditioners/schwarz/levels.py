@@ -1,0 +1,210 @@
+"""The coarse matrix of a Schwarz method, solved by Schwarz again: levels, each with a coarse matrix of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import acosh, ceil, sqrt
+from typing import Any
+
+import numpy as np
+
+from finelu.device import namespace, sparse_module, to_host
+from finelu.errors import MatrixError
+from finelu.factors.base import trial_vector
+from finelu.kernels import kernels_for
+from finelu.kernels.operands import CSR, Couplings
+from finelu.matrix import full_csr
+from finelu.partition import partition
+
+SIZE, NODES = 64, 16  # rows of a part of a coarse matrix; parts of the level above that it holds at least
+ERROR = 0.05  # part of an error that a solve with a definite coarse matrix leaves
+CLOSE, LEFT = 3, 0.1  # times as many steps where cg begins; part of the coarse residual that these may leave
+# Steps that look for the spectrum, and part of the square of the error at which they end, the same in each precision;
+# the largest value is raised by the margin.
+LANCZOS, REST, MARGIN = 12, 1e-10, 1.1
+MOST_STEPS = 40  # of a solve with a coarse matrix: more show that its parts do not suit it
+
+
+class CoarseLevels:
+    """E^-1 g, nearly, by factors of E that are those of a Schwarz method; a linear operation, the same in each call.
+
+    recipe : a Schwarz recipe for E.  known : an earlier solver, whose parts are kept if E has the same pattern.
+    E : a CSR of the dtype of g.  nodes : the matrix whose partition is that of E's rows, see `on_levels`.
+    near_nullspace : (K, m) for E, or None for the constant.
+    definite : whether E is Hermitian positive definite. E^-1 is then replaced by steps of Chebyshev with the factors M
+        of E, as many as leave `ERROR` of an error; this operation is Hermitian and definite as M^-1 is. Else it is
+        replaced by M^-1 alone.
+    Raises ZeroPivot if a part of E has no factors, MatrixError if the spectrum of M^-1 E is not positive or too wide.
+    Source: Y. Saad, Iterative methods for sparse linear systems, 2003, algorithm 12.1.
+    """
+
+    def __init__(
+        self, recipe: Any, E: CSR, nodes: CSR, near_nullspace: Any, definite: bool, known: CoarseLevels | None = None
+    ):
+        self.definite = definite
+        if known is not None and known.factors.pattern.same_pattern(E):
+            self.factors: Any = known.factors.update(E)
+        else:
+            m = E.n // nodes.n
+            size = max(SIZE // m, NODES)
+            parts = namespace(E.data).repeat(partition(nodes, size, "auto").parts, m)
+            self.factors = replace(recipe, parts=parts, near_nullspace=near_nullspace).factor(E)
+        self._E, self._product = E, kernels_for(E.data).products.Product(E)
+        self._deflated = self.factors.deflated if self.factors.coarse.levels is None else None
+        self.steps = 1
+        if definite:
+            self._middle, self._half = self._spectrum()
+            self.steps = ceil(acosh(1 / ERROR) / acosh(self._middle / self._half))
+            if self.steps > MOST_STEPS:
+                raise MatrixError(f"its parts do not suit it, since a solve would take {self.steps} steps; levels=2.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_product": None, "_deflated": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._product = kernels_for(self._E.data).products.Product(self._E)
+        self._deflated = self.factors.deflated if self.factors.coarse.levels is None else None
+
+    def __call__(self, g: Any, trans: str) -> Any:
+        """E^-1 g, or with a transpose."""
+        if self.definite:
+            return self._chebyshev(g, self.steps)
+        x = namespace(g).empty_like(g)
+        self.factors._apply_one(g, trans, x)
+        return x
+
+    def closely(self, g: Any) -> tuple[Any, float]:
+        """E^-1 g, and the part of the norm of g that its residual may have."""
+        return (self._chebyshev(g, CLOSE * self.steps), LEFT) if self.definite else (self(g, "N"), 0.0)
+
+    def with_dot(self, g: Any, v: Any, dots: Any, total: Any) -> Any:
+        """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots."""
+        q, xp, dot = self(g, "N"), namespace(g), kernels_for(g).vectors.dot
+        rest = xp.empty_like(total)
+        dot(v, q, total)
+        dot(xp.ones_like(dots), dots, rest)
+        total += rest
+        return q
+
+    def _start(self, g: Any) -> tuple[Any, Any]:
+        """x and g - E x, without a component in the next coarse space if that is solved exactly."""
+        x = namespace(g).zeros_like(g)
+        if self._deflated is None:
+            return x, g.copy()
+        coarse = self.factors.coarse
+        coarse.prolong(coarse.solve(coarse.restrict(g)), x)
+        return x, g - self._product(x)
+
+    def _times_M(self, r: Any) -> Any:
+        return self.factors._one(r, "N") if self._deflated is None else self._deflated @ r
+
+    def _chebyshev(self, g: Any, steps: int) -> Any:
+        x, r = self._start(g)
+        sigma = self._middle / self._half
+        rho = 1 / sigma
+        d = self._times_M(r) / self._middle
+        for _ in range(steps - 1):
+            x += d
+            r -= self._product(d)
+            before, rho = rho, 1 / (2 * sigma - rho)
+            d *= rho * before
+            d += self._times_M(r) * (2 * rho / self._half)
+        x += d
+        return x
+
+    def _spectrum(self) -> tuple[float, float]:
+        """The middle and half the width of an interval that holds the spectrum of M^-1 E, outside of the next coarse
+        space if that is solved exactly: by Lanczos, whose numbers are those of cg (Saad 2003, section 6.7.3)."""
+        E, xp = self._E, namespace(self._E.data)
+        dot, room = kernels_for(E.data).vectors.dot, xp.empty(1, E.dtype)
+
+        def product(v: Any, w: Any) -> float:
+            dot(v, w, room)
+            return float(to_host(room)[0].real)
+
+        _, r = self._start(self._product(trial_vector(E)))
+        z = self._times_M(r)
+        p, rho = z.copy(), product(r, z)
+        first, alphas, betas = rho, list[float](), list[float]()
+        while len(alphas) < LANCZOS and rho > REST * first:
+            q = self._product(p)
+            curvature = product(p, q)
+            if not 0 < curvature < np.inf:
+                raise MatrixError("it is not definite; levels=2.")
+            alphas.append(rho / curvature)
+            r -= q * alphas[-1]
+            z = self._times_M(r)
+            before, rho = rho, product(r, z)
+            betas.append(max(rho / before, 0.0))
+            p = z + p * betas[-1]
+        if not alphas:
+            return 1.0, 0.5
+        pivots = [1 / a + b / before for a, b, before in zip(alphas, [0.0, *betas], [1.0, *alphas], strict=False)]
+        off = [sqrt(b) / a for a, b in zip(alphas[:-1], betas[:-1], strict=True)]
+        values = np.linalg.eigvalsh(np.diag(pivots) + np.diag(off, 1) + np.diag(off, -1))
+        most, least = MARGIN * float(values[-1]), float(values[0])
+        if not 0 < least < np.inf:
+            raise MatrixError("it is not definite; levels=2.")
+        return (most + least) / 2, (most - least) / 2
+
+
+def coefficients(coarse: Any, near_nullspace: Any) -> Any:
+    """(K, m) : Z^H B for the near null space B (n, m), which Z spans: the same vectors in the basis Z."""
+    B = near_nullspace.astype(coarse.Z.dtype, copy=False)
+    xp, restrict = namespace(B), kernels_for(B).subdomains.restrict
+    columns = (xp.ascontiguousarray(column) for column in B.T)
+    return xp.stack([restrict(coarse.starts, coarse.rows, coarse.Z[coarse.rows], c, True) for c in columns], axis=1)
+
+
+def on_levels(blocks: Any, couplings: Couplings, adjoint: str | None, dtype: Any) -> tuple[CSR, CSR, Any]:
+    """E, the matrix of its nodes, and its dropped vectors.
+
+    blocks (couplings, m, m) : of E.  adjoint : as `CoarseSpace` has it; E is made exactly equal to its own adjoint.
+    Returns E (K, K), of this dtype; nodes (K / m, K / m), E itself if m is 1, else real, with the magnitudes of the
+    blocks; and a mask (K,), on the host, of the dropped vectors: those without a positive energy (of a general A: with
+    an energy of 0). Their rows and columns are those of the identity.
+    """
+    xp, indices = namespace(blocks), kernels_for(blocks).indices
+    count, m = couplings.starts.size - 1, blocks.shape[1]
+    p = indices.rows_of_entries(couplings.starts, couplings.members.size)
+    q = xp.empty_like(p)
+    q[couplings.members] = indices.rows_of_entries(couplings.vector_starts, p.size)
+    if adjoint is not None and bool((p[couplings.members] == q).all()) and bool((q[couplings.members] == p).all()):
+        opposite = blocks[couplings.members].transpose(0, 2, 1)
+        blocks = (blocks + (opposite.conj() if adjoint == "H" else opposite)) / 2
+    E = _csr(couplings.starts, q, blocks.astype(dtype), count)
+    sizes = E.diagonal()
+    dropped = ~((sizes.real > 0) if adjoint == "H" else (sizes != 0))
+    if bool(dropped.any()):
+        sparse = sparse_module(blocks)
+        kept, ones = (sparse.diags(chosen.astype(dtype)).tocsr() for chosen in (~dropped, dropped))
+        E = (kept @ E @ kept + ones).tocsr()
+        E.sort_indices()
+    E = full_csr(E.indptr, E.indices, E.data)
+    if m == 1:
+        return E, E, to_host(dropped)
+    magnitudes = abs(blocks).sum(axis=(1, 2))
+    nodes = _csr(couplings.starts, q, magnitudes.reshape(-1, 1, 1), count)
+    if int((p == q).sum()) < count:
+        nodes = (nodes + sparse_module(blocks).identity(count, format="csr")).tocsr()
+        nodes.sort_indices()
+    return E, full_csr(nodes.indptr, nodes.indices, nodes.data), to_host(dropped)
+
+
+def _csr(starts: Any, columns: Any, blocks: Any, count: int) -> Any:
+    """The sparse matrix of blocks (len(columns), m, m) in `count` rows: row p has those from starts[p] on, in the
+    ascending columns `columns`."""
+    xp, m = namespace(blocks), blocks.shape[1]
+    lengths = starts[1:] - starts[:-1]
+    indptr = xp.zeros(count * m + 1, starts.dtype)
+    xp.cumsum(xp.repeat(lengths * m, m), out=indptr[1:])
+    rows = kernels_for(blocks).indices.rows_of_entries(starts, columns.size)
+    inside = xp.arange(columns.size, dtype=starts.dtype) - starts[rows]
+    within = xp.arange(m, dtype=starts.dtype)
+    first = indptr[(rows * m)[:, None] + within] + (inside * m)[:, None]  # of each row of a block
+    places = first[:, :, None] + within
+    indices, data = xp.empty(blocks.size, starts.dtype), xp.empty(blocks.size, blocks.dtype)
+    indices[places] = (columns * m)[:, None, None] + within
+    data[places] = blocks
+    return sparse_module(blocks).csr_matrix((data, indices, indptr), shape=(count * m, count * m))

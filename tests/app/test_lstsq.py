@@ -1,0 +1,121 @@
+"""lstsq: the solution of least norm for any shape and rank, and what `explain` says of it."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+from checks import PATTERNS, refused, values
+from hypothesis import given
+from hypothesis import strategies as st
+
+import finelu as fl
+from finelu.errors import NotConverged
+
+
+def of_rank(m, n, dependent, dtype=np.float64):
+    """A (m, n) with this number of dependent rows, or columns, whichever are fewer."""
+    A = (sp.random(m, n, density=0.1, random_state=2) + sp.eye(m, n)).tolil()
+    for k in range(dependent):
+        if m >= n:
+            A[:, k] = A[:, k + 10] * 2
+        else:
+            A[k] = A[k + 10] * 2
+    return sp.csr_matrix(A).astype(dtype)
+
+
+def off(x, A, b):
+    expected = np.linalg.lstsq(A.toarray(), b, rcond=None)[0]
+    return np.linalg.norm(x - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("shape", [(300, 100), (100, 300), (100, 100)], ids=str)
+@pytest.mark.parametrize("dependent", [0, 1, 3])
+@pytest.mark.parametrize("inside", [True, False], ids=["consistent", "inconsistent"])
+def test_x_is_of_least_norm_for_any_rank(backend, shape, dependent, inside):
+    A = of_rank(*shape, dependent)
+    B = A @ values((shape[1], 2), float) if inside else values((shape[0], 2), float)
+    for b in (B, B[:, 0]):
+        found = fl.lstsq(backend.move(A), backend.move(b), rtol=1e-10)
+        assert found.converged and found.method == "lstsq" and off(backend.fetch(found.x), A, b) <= 1e-6
+    text = found.explain()
+    if shape[0] >= shape[1]:
+        said = {0: "no null vector", 1: "1 null vector of A was found", 3: "3 null vectors of A were found"}[dependent]
+        assert said in text
+    else:
+        assert "x = A^H y is of least norm" in text and ("lsmr without factors" in text) == (bool(dependent) > inside)
+
+
+def test_without_the_least_norm_x_is_one_of_the_solutions_in_fewer_iterations():
+    A, b = of_rank(300, 100, 3), values(300, float)
+    least, some = fl.lstsq(A, b), fl.lstsq(A, b, minimum_norm=False)
+    assert some.iterations < least.iterations and least.x_norm < some.x_norm
+    assert np.linalg.norm(A @ (least.x - some.x)) <= 1e-6 * np.linalg.norm(b)
+
+
+def test_large_problems_have_incomplete_factors():
+    A = sp.csr_matrix(sp.random(6000, 2000, density=1e-3, random_state=0) + sp.eye(6000, 2000))
+    for S in (A, A.T.tocsr()):
+        found = fl.lstsq(S, values(S.shape[0], float))
+        assert found.converged and found.recipe == "ICNE()"
+
+
+def test_of_long_rows_the_columns_are_only_scaled():
+    A = sp.csr_matrix(sp.random(3000, 1100, density=0.06, random_state=0) @ sp.diags(np.logspace(0, 3, 1100)))
+    for S in (A, A.T.tocsr()):
+        found = fl.lstsq(S, values(S.shape[0], float))
+        assert found.converged and "columns are only scaled" in found.explain() and "ICNE" not in found.recipe
+    assert found.iterations < fl.lsmr(S, values(S.shape[0], float), atol=1e-8, btol=1e-8, conlim=0).iterations
+
+
+@pytest.mark.parametrize("shape", [(60, 20), (20, 60)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128], ids=lambda d: d.__name__)
+def test_damp_and_other_precisions(shape, dtype):
+    A, b = of_rank(*shape, 0, dtype), values(shape[0], dtype)
+    n, tol = shape[1], 1e3 * float(np.finfo(dtype).eps)
+    for damp in (0.0, 0.5):
+        found = fl.lstsq(A, b, damp, rtol=tol)
+        assert found.converged and found.x.dtype == dtype
+        stacked = sp.csr_matrix(np.vstack([A.toarray(), damp * np.eye(n)])).astype(np.complex128)
+        assert off(found.x, stacked, np.r_[b, np.zeros(n)]) <= 1e3 * tol
+
+
+def test_limits_and_failures():
+    A = sp.csr_matrix(sp.random(6000, 2000, density=2e-3, random_state=0) + sp.eye(6000, 2000))
+    b = values(6000, float)
+    assert not fl.lstsq(A, b, maxiter=1, rtol=1e-12).converged
+    with pytest.raises(NotConverged, match="the least-squares problem did not converge to rtol=1e-12"):
+        fl.lstsq(A, b, maxiter=1, rtol=1e-12, raise_on_failure=True)
+    loose, strict = fl.lstsq(A, b, rtol=1e-3), fl.lstsq(A, b, rtol=1e-10)
+    assert loose.converged and strict.converged and loose.iterations < strict.iterations
+
+
+@PATTERNS
+@given(st.integers(1, 10), st.integers(1, 10), st.floats(0, 1), st.integers(0, 2**31))
+def test_random_patterns_of_any_rank(m, n, density, seed):
+    rng = np.random.default_rng(seed)
+    A = sp.csr_matrix(rng.integers(-3, 4, (m, n)) * (rng.random((m, n)) < density), dtype=float)
+    b = rng.integers(-5, 6, m).astype(float)
+    found = fl.lstsq(A, b, rtol=1e-11)
+    expected = np.linalg.lstsq(A.toarray(), b, rcond=None)[0]
+    if not found.converged:
+        return
+    assert np.linalg.norm(A @ (found.x - expected)) <= 1e-7 * max(np.linalg.norm(b), 1)
+    if n - np.linalg.matrix_rank(A.toarray()) < 8 or m < n:
+        assert np.linalg.norm(found.x - expected) <= 1e-5 * max(np.linalg.norm(expected), 1)
+
+
+A = of_rank(12, 5, 0)
+WRONG = {
+    "b of another length": (lambda: fl.lstsq(A, np.ones(5)), r"b has shape \(5,\), but A has 12 rows"),
+    "an operator": (lambda: fl.lstsq(spla.aslinearoperator(A), np.ones(12)), "finelu.lsmr"),
+    "a negative rtol": (lambda: fl.lstsq(A, np.ones(12), rtol=-1), "rtol=-1"),
+    "minimum_norm": (lambda: fl.lstsq(A, np.ones(12), minimum_norm=2), "minimum_norm=2; True or False is needed"),
+    "a misspelt keyword": (lambda: fl.lstsq(A, np.ones(12), tol=1), "Did you mean 'rtol'"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_named_in_one_line(what):
+    call, match = WRONG[what]
+    with refused(fl.FineluError, match=match):
+        call()

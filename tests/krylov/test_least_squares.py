@@ -1,0 +1,282 @@
+"""lsmr, lsqr and cgls: the least-squares solution by definition, its limits, and claims that rounding cannot make."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+from checks import PATTERNS, assert_close, refused, values
+from hypothesis import given
+from hypothesis import strategies as st
+
+import finelu as fl
+from finelu.errors import NotConverged
+from finelu.result import Status
+
+METHODS = [fl.lsmr, fl.lsqr, fl.cgls]
+SHAPES = [(60, 20), (20, 60), (30, 30)]
+every_method = pytest.mark.parametrize("method", METHODS, ids=lambda f: f.__name__)
+
+
+def problem(m, n, dtype=np.float64, seed=1):
+    """A (m, n) of full rank, sparse, and b outside of its range unless m <= n."""
+    A = sp.random(m, n, density=0.2, random_state=seed, format="csr") + sp.eye(m, n)
+    A = A.astype(dtype)
+    if A.dtype.kind == "c":
+        A = A @ sp.diags(np.exp(1j * np.arange(n))).astype(dtype)
+    return sp.csr_matrix(A), values(m, dtype, seed)
+
+
+def exact(A, b, damp=0.0):
+    """NumPy's solution of least norm, in double precision."""
+    n = A.shape[1]
+    dense = np.vstack([A.toarray(), damp * np.eye(n)]) if damp else A.toarray()
+    right = np.concatenate([b, np.zeros((n, *b.shape[1:]))]) if damp else b
+    wide = np.result_type(dense.dtype, np.float64)
+    return np.linalg.lstsq(dense.astype(wide), right.astype(wide), rcond=None)[0]
+
+
+def tight(method, dtype=np.float64):
+    """Arguments for a solution as good as the precision allows."""
+    tol = 200 * float(np.finfo(dtype).eps)
+    steps = {"iter_lim" if method is fl.lsqr else "maxiter": 2000}
+    return {"atol": tol, "btol": tol, **steps, **({} if method is fl.cgls else {"conlim": 0})}
+
+
+@every_method
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("damp", [0.0, 0.5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128], ids=lambda d: d.__name__)
+def test_x_is_the_least_squares_solution_of_least_norm(backend, method, shape, damp, dtype):
+    A, b = problem(*shape, dtype)
+    found = method(backend.move(A), backend.move(b), damp=damp, **tight(method, dtype))
+    assert found.converged and found.x.dtype == dtype
+    x = exact(A, b, damp)
+    assert np.linalg.norm(backend.fetch(found.x) - x) <= 1e5 * np.finfo(dtype).eps * np.linalg.norm(x)
+
+
+@every_method
+def test_norms_are_those_of_the_returned_x(method):
+    A, b = problem(60, 20)
+    x0 = values(20, float, 3)
+    found = method(A, b, damp=0.3, x0=x0)
+    r = b - A @ found.x
+    s = A.T @ r - 0.3**2 * (found.x - x0)
+    assert_close(found.residual_norm, np.linalg.norm(r), 100)
+    assert_close(found.normal_residual_norm, np.linalg.norm(s), 1e4, np.linalg.norm(r))
+    assert_close(found.damped_residual_norm, np.hypot(np.linalg.norm(r), 0.3 * np.linalg.norm(found.x - x0)), 100)
+    assert_close(found.x_norm, np.linalg.norm(found.x), 100)
+    assert found.history.size == found.iterations + 1 and found.history[-1] == found.normal_residual_norm
+    largest = np.sqrt((A.power(2).sum(axis=0) + 0.3**2).max())
+    assert_close(found.matrix_norm, largest, 100)
+
+
+@pytest.mark.parametrize(("method", "theirs"), [(fl.lsmr, spla.lsmr), (fl.lsqr, spla.lsqr)], ids=["lsmr", "lsqr"])
+@pytest.mark.parametrize("damp", [0.0, 0.4])
+def test_iterates_and_tuple_are_scipys(method, theirs, damp):
+    A, b = problem(60, 20)
+    limit = {"iter_lim" if method is fl.lsqr else "maxiter": 6}
+    ours, known = method(A, b, damp, 1e-14, 1e-14, **limit), theirs(A, b, damp, 1e-14, 1e-14, **limit)
+    assert len(ours) == len(known) == len(tuple(ours)) and ours[2] == known[2] == 6 and ours[1] == known[1] == 7
+    assert_close(ours[0], known[0], 1e4)
+    if method is fl.lsqr:
+        x, _, _, r1norm, r2norm, anorm, _, arnorm, xnorm, var = ours
+        assert_close(np.array([r2norm, arnorm, xnorm]), np.array([known[k] for k in (4, 7, 8)]), 1e5)
+        assert_close(r1norm, np.linalg.norm(b - A @ x), 100)  # theirs is an estimate, with damp
+        assert anorm <= known[5] and not var.any()
+    else:
+        _, _, _, _, normar, _, conda, normx = ours
+        assert_close(np.array([normar, conda, normx]), np.array([known[k] for k in (4, 6, 7)]), 1e5)
+
+
+def test_the_variances_are_the_diagonal_of_the_inverse_of_the_normal_equations():
+    A, b = problem(60, 6)
+    for damp in (0.0, 0.7):
+        normal = A.toarray().T @ A.toarray() + damp**2 * np.eye(6)
+        found = fl.lsqr(A, b, damp=damp, calc_var=True, atol=0, btol=0, conlim=0, iter_lim=6)
+        assert abs(found.variance - np.diag(np.linalg.inv(normal))).max() <= 1e-6
+        assert found[9] is found.variance
+
+
+@every_method
+def test_a_complete_factorization_as_M_takes_few_iterations(backend, method):
+    A, b = problem(200, 80)
+    for damp in (0.0, 2.0):
+        normal = sp.csr_matrix(A.T @ A + damp**2 * sp.eye(80))
+        F = fl.ICT(drop_tol=0, fill=float("inf")).factor(backend.move(normal))
+        found = method(backend.move(A), backend.move(b), damp=damp, M=F, **tight(method))
+        assert found.converged and found.iterations <= 3 and found.recipe.startswith("ICT")
+        assert_close(backend.fetch(found.x), exact(A, b, damp), 1e4)
+
+
+@every_method
+def test_M_may_be_a_function_or_an_operator_and_is_of_the_normal_equations(method):
+    A, b = problem(300, 100)
+    scale = np.exp(np.random.default_rng(5).uniform(-5, 5, 100))
+    A = sp.csr_matrix(A @ sp.diags(scale))
+    d = 1 / np.asarray(A.power(2).sum(axis=0)).ravel()
+    plain, limits = method(A, b), tight(method)
+    for M in (lambda s: d * s, spla.aslinearoperator(sp.diags(d)), sp.diags(d).tocsr()):
+        found = method(A, b, M=M, **limits)
+        assert found.converged and found.iterations < max(plain.iterations, 60)
+        assert np.linalg.norm(A @ (found.x - exact(A, b))) <= 1e-9 * np.linalg.norm(b)
+
+
+@every_method
+def test_an_operator_gives_the_iterates_of_the_matrix(method):
+    A, b = problem(60, 20, np.complex128)
+    found = method(spla.aslinearoperator(A), b, **tight(method, np.complex128))
+    assert found.converged
+    assert_close(found.x, exact(A, b), 1e4)
+    assert found.matrix_norm <= np.linalg.norm(A.toarray(), 2) * 1.001
+
+
+@every_method
+def test_several_right_hand_sides(backend, method):
+    A, _ = problem(60, 20)
+    B, X0 = values((60, 3), float, 2), values((20, 3), float, 4)
+    found = method(backend.move(A), backend.move(B), x0=backend.move(X0), **tight(method))
+    assert found.converged and found.x.shape == (20, 3)
+    assert_close(backend.fetch(found.x), exact(A, B), 1e4)
+    alone = [method(A, B[:, c], x0=X0[:, c], **tight(method)) for c in range(3)]
+    assert found.iterations == sum(s.iterations for s in alone)
+    assert found.residual_norm in [s.residual_norm for s in alone] or backend.name != "cpu"
+    column = method(A, B[:, :1])
+    assert column.x.shape == (20, 1)
+
+
+@every_method
+def test_the_formats_of_A_make_no_difference(method):
+    A, b = problem(60, 20)
+    expected = method(A, b).x
+    doubled = sp.coo_matrix((np.r_[A.data / 2, A.data / 2], (np.r_[A.tocoo().row, A.tocoo().row],
+                             np.r_[A.indices, A.indices])), shape=A.shape)  # fmt: skip
+    for given_A in (A.tocsc(), A.tocoo(), doubled, A.toarray(), sp.csr_array(A)):
+        assert_close(method(given_A, b).x, expected, 0 if given_A is not doubled else 100)
+
+
+@every_method
+def test_b_and_x0_are_not_written_and_a_zero_right_hand_side_is_solved_at_once(method):
+    A, b = problem(60, 20)
+    x0 = values(20, float, 3)
+    kept = b.copy(), x0.copy(), A.copy()
+    method(A, b, x0=x0, damp=0.1)
+    np.testing.assert_array_equal(b, kept[0])
+    np.testing.assert_array_equal(x0, kept[1])
+    assert (kept[2] != A).nnz == 0
+    nothing = method(A, 0 * b)
+    assert nothing.converged and nothing.istop == 0 and nothing.iterations == 0 and not nothing.x.any()
+    solved = method(A, A @ x0, x0=x0)
+    assert solved.converged and solved.iterations == 0 and solved.x is not x0
+
+
+@every_method
+def test_damp_pulls_x_towards_x0(method):
+    A, b = problem(60, 20)
+    x0 = values(20, float, 3)
+    found = method(A, b, damp=1e6, x0=x0, **tight(method))
+    assert np.linalg.norm(found.x - x0) <= 1e-9 * np.linalg.norm(b)
+
+
+@every_method
+def test_rounding_is_not_called_converged(method):
+    A, b = problem(60, 20)
+    A = sp.csr_matrix(A @ sp.diags(np.logspace(0, -7, 20)))
+    found = method(A, b, atol=1e-18, btol=1e-18, **({"iter_lim": 999} if method is fl.lsqr else {"maxiter": 999}),
+                   **({} if method is fl.cgls else {"conlim": 0}))  # fmt: skip
+    assert not found.converged and found.status in (Status.PRECISION_LIMIT, Status.STAGNATED, Status.MAX_ITERATIONS)
+    assert found.istop in (5, 7) and np.isfinite(found.x).all()
+
+
+@every_method
+def test_limits_end_the_iterations(method):
+    A, b = problem(300, 100)
+    limit = "iter_lim" if method is fl.lsqr else "maxiter"
+    found = method(A, b, atol=1e-14, btol=0, **{limit: 3})
+    assert found.status is Status.MAX_ITERATIONS and found.iterations == 3 and found.istop == 7 and found.info == 3
+    assert method(A, b, **{limit: 0}).status is Status.MAX_ITERATIONS
+    with pytest.raises(NotConverged, match="did not converge") as error:
+        method(A, b, atol=1e-14, btol=0, **{limit: 3}, raise_on_failure=True)
+    assert error.value.solution.iterations == 3
+    loose, strict = method(A, b, atol=1e-2, btol=0), method(A, b, atol=1e-9, btol=0)
+    assert loose.converged and loose.istop == 2 and loose.iterations < strict.iterations
+    inside = A @ np.ones(100)
+    loose, strict = (method(A, inside, atol=0, btol=t) for t in (1e-2, 1e-9))
+    assert loose.converged and loose.istop == 1 and loose.iterations < strict.iterations
+
+
+@pytest.mark.parametrize("method", [fl.lsmr, fl.lsqr], ids=["lsmr", "lsqr"])
+def test_conlim_ends_the_iterations(method):
+    A, b = problem(300, 100)
+    A = sp.csr_matrix(A @ sp.diags(np.logspace(0, -6, 100)))
+    found = method(A, b, atol=1e-14, btol=1e-14, conlim=50)
+    assert found.status is Status.CONDITION_LIMIT and found.istop == 3 and found.condition >= 50
+
+
+@every_method
+def test_an_M_that_is_not_positive_definite_is_told(method):
+    A, b = problem(60, 20)
+    found = method(A, b, M=lambda s: -s)
+    assert found.status is Status.INDEFINITE_PRECONDITIONER and "not positive definite" in found.explain()
+    assert found.istop == -1 and not found.x.any()
+
+
+@every_method
+def test_show_prints_the_norms_of_each_iteration(method, capsys):
+    A, b = problem(60, 20)
+    found = method(A, b, show=True)
+    assert len(capsys.readouterr().out.splitlines()) == found.iterations
+    method(A, b)
+    assert not capsys.readouterr().out
+
+
+@every_method
+@PATTERNS
+@given(st.integers(1, 12), st.integers(1, 12), st.floats(0, 1), st.integers(0, 2**31))
+def test_random_patterns_of_any_rank(method, m, n, density, seed):
+    rng = np.random.default_rng(seed)
+    A = sp.csr_matrix(rng.integers(-3, 4, (m, n)) * (rng.random((m, n)) < density), dtype=float)
+    b = rng.integers(-5, 6, m).astype(float)
+    found = method(A, b, **tight(method))
+    x, r = exact(A, b), b - A @ found.x
+    assert found.converged
+    assert abs(A.T @ r).max(initial=0) <= 1e-9 * max(np.linalg.norm(b), 1)
+    assert np.linalg.norm(found.x - x) <= 1e-6 * max(np.linalg.norm(x), 1)
+
+
+A, b = problem(12, 5)
+WRONG = {
+    "b of another length": (lambda f: f(A, np.ones(5)), r"b has shape \(5,\), but A has 12 rows"),
+    "NaN in b": (lambda f: f(A, np.r_[np.nan, np.ones(11)]), "b holds NaN or Inf in row 0"),
+    "NaN in A": (lambda f: f(A * np.nan, b), "A holds NaN or Inf in row 0"),
+    "no columns": (lambda f: f(sp.csr_matrix((12, 0)), b), r"A has shape \(12, 0\)"),
+    "a vector as A": (lambda f: f(np.ones(12), b), r"A is a ndarray of shape \(12,\)"),
+    "text as A": (lambda f: f("abc", b), "A is a str"),
+    "x0 of another length": (lambda f: f(A, b, x0=np.ones(12)), r"x0 has shape \(12,\), but A has 5 rows"),
+    "M of A's rows": (lambda f: f(A, b, M=sp.identity(12)), r"M has shape \(12, 12\), but the system needs \(5, 5\)"),
+    "a negative damp": (lambda f: f(A, b, damp=-1), "damp=-1.*; a finite number, zero or larger, is needed"),
+    "a negative atol": (lambda f: f(A, b, atol=-1), "atol=-1"),
+    "show": (lambda f: f(A, b, show=2), "show=2; True or False is needed"),
+    "a misspelt keyword": (lambda f: f(A, b, dmap=1), "Did you mean 'damp'"),
+    "no rmatvec": (lambda f: f(spla.LinearOperator((12, 5), matvec=lambda x: A @ x), b), "A has no rmatvec"),
+    "wrong indices": (lambda f: f(_with_index_9(), b), "do not fit its shape"),
+}
+
+
+def _with_index_9():
+    broken = A.copy()
+    broken.indices = broken.indices.copy()
+    broken.indices[0] = 9
+    return broken
+
+
+@every_method
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_named_in_one_line(method, what):
+    call, match = WRONG[what]
+    with refused(fl.FineluError, match=match):
+        call(method)
+
+
+def test_variances_take_one_column():
+    with refused(fl.MatrixError, match="calc_var=True takes one column, but b has 2"):
+        fl.lsqr(A, np.ones((12, 2)), calc_var=True)
