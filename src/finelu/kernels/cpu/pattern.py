@@ -8,8 +8,7 @@ from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.arrays import renumbered
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items
-from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, reach_of, threads_for
+from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, reach_of, row_parts, threads_for
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.operands import CSR, INT32_LIMIT
 
@@ -22,7 +21,7 @@ def columns_of(F):
     """
     n, index = F.n, F.indices.dtype
     parts = max(1, min(threads_for(F.nnz), 2 * F.nnz // n))
-    items = np.unique(np.concatenate([[0], np.searchsorted(F.indptr, np.arange(1, parts) * (F.nnz / parts)), [n]]))
+    items = row_parts(F.indptr, F.nnz, parts)
     parts = items.size - 1
     first = np.maximum(items[:-1] - (reach_of(F) if parts > 1 else n), 0)  # column of the rows of each part
     starts = np.zeros((parts, int((items[1:] - first).max())), F.indptr.dtype)
@@ -300,15 +299,23 @@ def _keep(t, items, F, values, least, rests, want, ties, begin, results):
 
 def facts(A) -> tuple[int, int, int, int]:
     """The numbers that CSR.facts describes. Cost: a pass over indptr and diag."""
-    return _facts(A.indptr, A.diag)
+    items = even_blocks(A.indptr)
+    found = np.zeros((items.size - 1, 4), np.int64)
+    run_items(_facts, items.size - 1, items, A.indptr, A.diag, found)
+    longest, most_below, most_above = (int(v) for v in found[:, :3].max(axis=0))
+    return longest, most_below, most_above, int(found[:, 3].sum())
 
 
-@compiled
-def _facts(indptr, diag):
+@by_items
+def _facts(t, items, indptr, diag, found):
+    """found[t] : the numbers for block t. Threads take blocks of rows."""
     longest = most_below = most_above = total = 0
-    for i in range(diag.size):
+    for i in range(items[t], items[t + 1]):
         below, above = np.int64(diag[i]) - np.int64(indptr[i]), np.int64(indptr[i + 1]) - np.int64(diag[i]) - 1
         longest = max(longest, below + above + 1)
         most_below, most_above = max(most_below, below), max(most_above, above)
         total += below
-    return longest, most_below, most_above, total
+    found[t, 0] = longest
+    found[t, 1] = most_below
+    found[t, 2] = most_above
+    found[t, 3] = total
