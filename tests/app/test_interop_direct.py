@@ -951,3 +951,19 @@ def test_pardiso_keeps_no_matrix_after_a_factorization_that_fails(pardiso_fails)
     del F
     gc.collect()
     assert state is not None and known() is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "ordering"),
+    [("superlu", "colamd"), pytest.param("klu", "colamd", marks=klu), pytest.param("klu", None, marks=klu)],
+)
+def test_factors_that_were_not_counted_keep_to_the_limit(backend, ordering):
+    A, recipe = gallery.poisson5(25), fl.SparseLU(backend=backend, ordering=ordering)
+    entries = recipe.factor(A).nnz
+    assert recipe.within(A, entries).nnz == entries
+    with pytest.raises(MemoryError, match=f"have {entries} entries; the memory holds"):
+        recipe.within(A, entries - 1)
+    b, entry = np.ones(625), 16
+    assert fl.solve(A, b, recipe=recipe, memory_limit=entry * entries).converged
+    with pytest.raises(MemoryError):
+        fl.solve(A, b, recipe=recipe, memory_limit=entry * (entries - 1))

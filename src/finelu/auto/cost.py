@@ -288,8 +288,9 @@ class Costs:
 
     @property
     def most(self) -> float:
-        """The number of entries that the factors of the direct solve may have; Inf if the expected number fits."""
-        return math.inf if self.fits(self.bytes_of("direct")) else self.most_entries
+        """The number of entries that the factors of the direct solve may have; Inf if the caller sets no limit, and the
+        expected number fits."""
+        return math.inf if self.limit is None and self.fits(self.bytes_of("direct")) else self.most_entries
 
     @property
     def most_entries(self) -> float:

@@ -115,7 +115,7 @@ class SparseLU(Recipe):
 
         backend     time                                          entries are counted before they are made
         "superlu"   its call is abandoned, and ends by itself     yes, unless the order is that of columns alone
-        "klu"       it blocks all other threads, so it does not   yes, likewise
+        "klu"       it blocks all other threads, so it does not   yes, likewise, or that of A
                     begin if, at a rate that it hardly exceeds,
                     it is expected to take longer; with
                     "colamd" as counted for its "auto"
@@ -123,8 +123,9 @@ class SparseLU(Recipe):
         "pardiso"   its call is abandoned, and ends by itself     yes, by itself once it has ordered
         "cudss"     it is waited for                              yes, likewise
 
-        A count is that of pivots on the diagonal: others may fill in more. A Ctrl-C takes effect as the end of the time
-        does; in KLU after its call.
+        A count is that of pivots on the diagonal: others may fill in more. If `within`, or the memory_limit of `solve`,
+        sets a limit, factors with more entries are dropped once they are made, and a MemoryError says so. A Ctrl-C
+        takes effect as the end of the time does; in KLU after its call.
         """
         return self.within(A, None)
 
