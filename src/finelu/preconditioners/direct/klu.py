@@ -45,7 +45,15 @@ class _Analysis:
 
     def __init__(self, solver: Any):
         self.solver = solver
+        self.idle: list[Any] = []  # a solver without factors, for the next matrix
         weakref.finalize(self, solver.close).atexit = False
+
+    def taken(self) -> Any:
+        """A solver without factors that no one else has; None if there is none."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return None
 
 
 def _free(solver: Any) -> None:
@@ -73,6 +81,7 @@ def _given_back(solver: Any, analysis: _Analysis, kind: tuple[Any, ...]) -> None
     """
     if not _is_worth(solver):
         _free(solver)
+        analysis.idle[:] = [solver]
         return
     size = SYMBOLIC * solver.n + ENTRY * _entries(solver)
     RECENT.keep(kind, solver.Ap, solver.Ai, (analysis, Spare(solver, partial(_free, solver))), size)
@@ -114,7 +123,7 @@ class KLU(Library):
         analysis, spare = kept
         solver = None if spare is None else spare.take()
         if solver is None:
-            solver = self._new(ordering)
+            solver = analysis.taken() or self._new(ordering)
             solver.n, solver.symbolic = n, analysis.solver.symbolic
             solver.Ap, solver.Ai = (np.ascontiguousarray(v, np.int32) for v in self._pattern)
         self._solver, self._analysis, self._kind = solver, analysis, kind
