@@ -39,6 +39,7 @@ ELIMINATION = (
     "preconditioners/ic0.py",
     "kernels/{}/elimination.*",
     "kernels/{}/_ic0_columns.*",
+    "kernels/{}/_waiting.*",
     "kernels/{}/levels.*",
 )
 TRIANGULAR = ("triangular.py", "kernels/{}/triangular.*", "kernels/{}/levels.*")
@@ -60,6 +61,7 @@ PARILUT = (
     "kernels/{}/sweeps.*",
     "kernels/{}/elimination.*",
     "kernels/{}/_ic0_columns.*",
+    "kernels/{}/_waiting.*",
     "kernels/{}/selection.*",
 )
 MULTILEVEL = (
