@@ -26,6 +26,10 @@ LIMIT = 1800  # s that a client may take, kernels compiled at first use included
 CLIENTS = {
     "pandapower": ("pandapower",),
     "skfem": ("scikit-fem",),
+    "simpeg": ("simpeg",),
+    "fipy": ("fipy",),
+    "felupe": ("felupe",),
+    "lineax": ("lineax", "jax"),
 }
 
 
