@@ -135,10 +135,8 @@ OLDER = {
         "schwarz-cpu-16-core-intel-xeon-2026-11-25",
         "solve-gpu-nvidia-h100-2026-11-25",
     ),
-    "threads share more of ParILUT and of eliminations since": (
-        "parilut-quality-2-core-amd-epyc-2026-11-27",
-        "solve-all-cpu-2026-11-27",
-    ),
+    "threads share more of ParILUT and of eliminations since": ("parilut-quality-2-core-amd-epyc-2026-11-27",),
+    "rows of an elimination wait for each other in another way since": ("solve-all-cpu-2026-11-27",),
     "one thread compares A with its transpose in one call since": ("memory-2-core-amd-epyc-2026-11-27",),
     "a single elimination by fewer than eight threads is in order since, and MultilevelILU updates in another way": (
         "parilut-cpu-intel-r-xeon-r-processor-16-cores-2026-11-27",
