@@ -30,6 +30,9 @@ CLIENTS = {
     "fipy": ("fipy",),
     "felupe": ("felupe",),
     "lineax": ("lineax", "jax"),
+    "pymoto": ("pymoto",),
+    "bw2calc": ("bw2calc",),
+    "devsim": ("devsim", "devsim-openblas"),
 }
 
 
