@@ -223,7 +223,8 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     recipes: Any = found["direct"].recipes
     by_columns, reason = recipes[0].ordering == COLAMD, found["direct"].reason
     sparse = traits.mean_row <= SHORT and (not traits.dense or is_quick(traits))  # few rows fill in little
-    permuted = not traits.diagonal.usable and sparse and traits.kind == "general"  # KLU does not use a symmetry
+    unsymmetric_network = traits.kind == "general" and is_network(traits)  # KLU does not use a symmetry
+    permuted = not traits.diagonal.usable and sparse and unsymmetric_network
     if (by_columns or permuted) and klu.nbklu() is not None:
         recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
     quick = is_quick(traits) and traits.nnz <= LIGHT and not (by_columns or permuted)
