@@ -2,7 +2,8 @@
 
 A method is a generator of iterations, which changes x in place and yields norms by its recurrence. `solved` stops it by
 the tests of Paige and Saunders. A claim of convergence is tested by the true residuals of x, formed anew; without
-success the iteration goes on, or begins again where the recurrence has drifted.
+success the iteration goes on, or begins again where the recurrence has drifted. Of all x that were measured, the best
+is returned unless one has converged.
 """
 
 from __future__ import annotations
@@ -49,18 +50,23 @@ class Step(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """See `lsmr`."""
+    """See `lsmr`.  of_x : the factor of ||A|| ||x|| in the test of A x = b, if it is not atol."""
 
     atol: float
     btol: float
     conlim: float
     maxiter: int
+    of_x: float | None = None
 
     @classmethod
     def checked(cls, atol: Any, btol: Any, conlim: Any, maxiter: int) -> Limits:
         """The limits of a caller; conlim = 0 stands for Inf."""
         conlim = number("conlim", conlim, infinite=True) or math.inf
         return cls(number("atol", atol, infinite=True), number("btol", btol, infinite=True), conlim, maxiter)
+
+    def of_residual(self, problem: LeastSquares, norm_b: float, x_norm: float) -> float:
+        """||b - A x|| up to which x solves A x = b."""
+        return self.btol * norm_b + (self.atol if self.of_x is None else self.of_x) * problem.longest * x_norm
 
 
 @dataclass(eq=False)
@@ -218,19 +224,23 @@ class Measured:
     x_norm: float
 
 
-def measured(problem: LeastSquares, b: Any, x: Any, start: Any, limits: Limits) -> Measured:
-    """The true residuals of x, formed anew.  start : x0."""
+def measured(problem: LeastSquares, b: Any, x: Any, start: Any, limits: Limits, least: float) -> Measured:
+    """The true residuals of x, formed anew.  start : x0.
+
+    least : the smallest ||r|| of an x before. An x with a larger one does not solve A x = b, however long it is.
+    """
     x_norm = norm(x)
-    tolerance = limits.btol * norm(b) + limits.atol * problem.longest * x_norm
+    tolerance = limits.of_residual(problem, norm(b), x_norm)
     r, residual = problem.residual(b, x, tolerance)
     moved = x - start if problem.damp else problem.xp.zeros_like(x)
     size = math.hypot(residual, problem.damp * norm(moved))
     of_normal = limits.atol * problem.longest * size
-    s, normal = problem.normal_residual(problem.real.type(problem.damp**2) * moved, r, of_normal)
+    damp = problem.real.type(problem.damp)
+    s, normal = problem.normal_residual(damp * (damp * moved), r, of_normal)
     weighted = problem.weighted(s)[1]
-    passed = 1 if size <= tolerance else 2 if normal <= of_normal else 0
+    passed = 1 if size <= min(tolerance, least) else 2 if normal <= of_normal else 0
     if problem.damp:
-        r = problem.xp.concatenate([r, problem.real.type(-problem.damp) * moved])
+        r = problem.xp.concatenate([r, -damp * moved])
     return Measured(r, residual, size, normal, weighted, passed, x_norm)
 
 
@@ -271,15 +281,17 @@ def solved(
 class Course:
     """The iterations for one b (m,), from start (n,).
 
-    x : the iterate, at the beginning of a cycle.  now : its true residuals.  history : ||s|| after each iteration, see
-    `Measured`; true at both ends.
+    x : the iterate, at the beginning of a cycle.  now : its true residuals.  best : the x that is returned unless one
+    has converged, and its residuals.  history : ||s|| after each iteration, see `Measured`; true at both ends.
     """
 
     def __init__(self, problem: LeastSquares, b: Any, start: Any, limits: Limits, show: bool):
         self.problem, self.b, self.start, self.limits, self.show = problem, b, start, limits, show
         self.norm_b = norm(b)
         self.x = start.copy()
+        self.least = math.inf
         self.now = self._measured(self.x)
+        self.best = self.x, replace(self.now, r=None)
         self.history = [self.now.normal]
         self.iterations, self.condition = 0, 1.0
         self.seen: tuple[str, ...] = ()
@@ -292,6 +304,8 @@ class Course:
             status = Status.MAX_ITERATIONS
         while status is None:
             status = self._cycle(steps)
+        if status is not Status.CONVERGED:
+            self.x, self.now = self.best
         now, problem = self.now, self.problem
         self.history[-1] = now.normal
         return LeastSquaresSolution(
@@ -312,10 +326,16 @@ class Course:
         )
 
     def _cycle(self, steps: Steps) -> Status | None:
-        """Iterate from the true residual of x on: why the solve is over, or None if another cycle follows."""
+        """Iterate from the true residual of x on: why the solve is over, or None if another cycle follows.
+
+        It ends where the recurrence falls below the rounding of s, in its own norm. From there on it would let x grow
+        along null vectors of A.
+        """
         before, problem = self.now, self.problem
         change = problem.xp.zeros_like(self.x)
-        unit, margin = self._unit(), 1.0
+        unit, margin, rounding = self._unit(), 1.0, math.nan
+        looked_at = math.sqrt(float(np.finfo(problem.dtype).eps)) * before.weighted if before.x_norm == 0 else math.inf
+        step = None
         for step in steps(problem, before.r, change):
             if math.isnan(step.normal):  # x has not been changed by this iteration
                 return self._broken(change)
@@ -325,22 +345,45 @@ class Course:
             self.history.append(normal)
             if self.show:
                 print(f"{self.iterations:8d}  {step.residual:.6e}  {normal:.6e}", file=sys.stdout)
-            if self._claims(step.residual / margin, normal / margin, change) or self._is_over():
-                self.now = self._measured(self.x + change)
+            if math.isnan(rounding) and step.normal <= looked_at:
+                rounding = problem.weighted(self._rounding(self.x + change))[1]
+            finished = step.normal <= rounding
+            if finished or self._claims(step.residual / margin, normal / margin, change) or self._is_over():
+                self._measure(self.x + change)
                 if status := self._verdict():
                     return self._ended(change, status)
-                if self.now.weighted > DRIFTED * step.normal or self.now.size > DRIFTED * step.residual:
+                if finished or self._has_drifted(step):
                     break
                 unit, margin = self._unit(), margin / STRICTER
         else:
-            self.now = self._measured(self.x + change)
+            self._measure(self.x + change)
             if status := self._verdict():
                 return self._ended(change, status)
         self.x = self.x + change
-        return None if self.now.weighted <= before.weighted / 2 else self._stagnated()
+        if step is None and self.now.weighted == 0:  # though s is not 0
+            return self._indefinite()
+        return None if step is not None and self.now.weighted <= before.weighted / 2 else self._stagnated()
+
+    def _has_drifted(self, step: Step) -> bool:
+        return self.now.weighted > DRIFTED * step.normal or self.now.size > DRIFTED * step.residual
 
     def _measured(self, x: Any) -> Measured:
-        return measured(self.problem, self.b, x, self.start, self.limits)
+        found = measured(self.problem, self.b, x, self.start, self.limits, self.least)
+        self.least = min(self.least, found.size)
+        return found
+
+    def _measure(self, x: Any) -> None:
+        """Make the residuals of x `now`, and x the best if it is."""
+        self.now = self._measured(x)
+        if not self._is_worse(self.now, self.best[1]):
+            self.best = x, replace(self.now, r=None)
+
+    def _is_worse(self, found: Measured, best: Measured) -> bool:
+        """Whether its s is larger, and its r not shorter, as methods make r shorter with s longer at times."""
+        if not (math.isfinite(found.size) and math.isfinite(found.normal)):
+            return True
+        shorter = (1 + math.sqrt(float(np.finfo(self.problem.dtype).eps))) * found.size < best.size
+        return found.weighted > best.weighted and not shorter
 
     def _unit(self) -> float:
         """||s|| / (s^H M s)^(1/2) of the last x whose true residuals are known."""
@@ -348,11 +391,11 @@ class Course:
 
     def _claims(self, residual: float, normal: float, change: Any) -> bool:
         """Whether x + change passes one of the tests by these norms."""
-        limits, longest = self.limits, self.problem.longest
-        if normal <= limits.atol * longest * residual:
+        limits, problem = self.limits, self.problem
+        if normal <= limits.atol * problem.longest * residual:
             return True
         size = self.now.x_norm + norm(change)  # no less than ||x + change||
-        return residual <= limits.btol * self.norm_b + limits.atol * longest * size
+        return residual <= limits.of_residual(problem, self.norm_b, size)
 
     def _is_over(self) -> bool:
         return self.iterations >= self.limits.maxiter or self.condition >= self.limits.conlim
@@ -377,23 +420,35 @@ class Course:
         """The status after NaN in the recurrence; x is the last iterate without it."""
         x = self.x + change
         self.x = x if bool(self.problem.xp.isfinite(x).all()) else self.start.copy()
-        self.now = self._measured(self.x)
+        self._measure(self.x)
         if self.now.passed:
             return Status.CONVERGED
-        if not self.problem.preconditioned:
-            return Status.NOT_FINITE
+        return self._indefinite() if self.problem.preconditioned else Status.NOT_FINITE
+
+    def _indefinite(self) -> Status:
         self.seen = ("M is not positive definite; M approximates the inverse of A^H A",)
         return Status.INDEFINITE_PRECONDITIONER
 
     def _stagnated(self) -> Status:
-        """PRECISION_LIMIT if A^H (b - A x) is rounding of its terms, and of those of b - A x; else STAGNATED."""
+        """PRECISION_LIMIT if A^H (b - A x) is rounding of its terms, and of those of b - A x; else STAGNATED.
+
+        Rounding is seen in the 2-norm or, as the recurrence sees it, in the norm of M.
+        """
+        self.x, self.now = self.best
+        rounding = self._rounding(self.x)
+        at_limit = self.now.normal <= LIMIT * norm(rounding)
+        at_limit = at_limit or self.now.weighted <= LIMIT * self.problem.weighted(rounding)[1]
+        return Status.PRECISION_LIMIT if at_limit else Status.STAGNATED
+
+    def _rounding(self, x: Any) -> Any:
+        """One rounding of |A^H| (|A| |x| + |b|) in each row, with signs at random; 0 if no entries of A are known."""
         problem = self.problem
-        terms = problem.residual.magnitudes(self.b, self.x)
+        terms = problem.residual.magnitudes(self.b, x)
         if terms is None:
-            return Status.STAGNATED
-        terms = terms.astype(problem.dtype)
-        rounding = problem.normal_residual.rounding(problem.xp.zeros_like(self.x), terms)
-        return Status.PRECISION_LIMIT if self.now.normal <= LIMIT * rounding else Status.STAGNATED
+            return problem.xp.zeros_like(x)
+        terms = problem.normal_residual.magnitudes(problem.xp.zeros_like(x), terms.astype(problem.dtype))
+        signs = problem.xp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], problem.n))
+        return (float(np.finfo(problem.dtype).eps) * signs * terms).astype(problem.dtype)
 
 
 def bidiagonalization(problem: LeastSquares, r: Any) -> Iterator[tuple[float, float, Any]]:
