@@ -130,6 +130,15 @@ def test_the_normal_equations_are_formed_by_parts_with_the_largest_entries(monke
     assert abs(lower.data).min() >= everything[lower.nnz - 1]
 
 
+@pytest.mark.parametrize("size", [2.0**-600, 2.0**600])
+def test_numbers_whose_squares_over_or_underflow(size):
+    A, v = random_problem(), values(40, float)
+    for damp in (0.0, 3.0):
+        usual, F = ICNE(damp=damp).factor(A), ICNE(damp=damp * size).factor(A * size)
+        assert F.nnz == usual.nnz and F.report.warning is None
+        assert_close(F @ (v * size) * size, usual @ v, 0)
+
+
 def test_factors_are_pickled_and_print_their_recipe():
     F = ICNE(drop_tol=0.01).factor(random_problem())
     again, v = pickle.loads(pickle.dumps(F)), values(40, float)

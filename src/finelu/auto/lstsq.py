@@ -15,10 +15,10 @@ from finelu.auto.precision import SINGLE
 from finelu.device import namespace, sparse_module, to_host
 from finelu.errors import FineluError, NotConverged, counted
 from finelu.krylov.cg import cg
-from finelu.krylov.least_squares import LeastSquares, Limits, solved
+from finelu.krylov.least_squares import LeastSquares, Limits, solved, unscaled
 from finelu.krylov.lsmr import steps
 from finelu.matrix import norm
-from finelu.matrix.rectangular import as_rows
+from finelu.matrix.rectangular import as_rows, scaled
 from finelu.matrix.traits import dense_row
 from finelu.preconditioners import ICNE
 from finelu.result import LeastSquaresSolution
@@ -67,6 +67,7 @@ def lstsq(
     S = as_rows(A)
     if rtol < SINGLE:
         S = as_rows(S, np.result_type(S.dtype, np.float64))
+    S, damp, power = scaled(S, number("damp", damp))
     problem = LeastSquares(S, b, None, None, damp)
     m, n = problem.shape
     limits = Limits.checked(rtol, rtol, 0.0, min(m, n) if maxiter is None else count("maxiter", maxiter))
@@ -76,7 +77,7 @@ def lstsq(
         found = _of_tall(problem, S, limits)
         if minimum_norm and problem.damp == 0:
             found = _of_least_norm(problem, found, limits)
-    found = replace(found, timings={"solve": perf_counter() - start})
+    found = replace(unscaled(found, power, 0), timings={"solve": perf_counter() - start})
     if raise_on_failure and not found.converged:
         raise NotConverged("the least-squares problem", found, rtol)
     return found

@@ -24,11 +24,11 @@ from finelu.errors import MatrixError, NotConverged
 from finelu.kernels import kernels_for
 from finelu.krylov.loop import DRIFTED
 from finelu.krylov.operators import as_operator, checked_product, location, no_adjoint, value_dtype
-from finelu.krylov.residual import Residual
+from finelu.krylov.residual import Residual, largest
 from finelu.krylov.system import real
 from finelu.matrix import check_vector, norm
-from finelu.matrix.rectangular import as_rows, rows_of
-from finelu.matrix.vectors import as_dtype
+from finelu.matrix.rectangular import as_rows, rows_of, scaled
+from finelu.matrix.vectors import as_dtype, power_of_two, times_power
 from finelu.result import LeastSquaresSolution, Status
 from finelu.validation import flag, number
 
@@ -93,6 +93,7 @@ class LeastSquares:
 
     A residual is stacked: r = b - A x, and with damp also -damp (x - x0) below it. So the iterations see a problem
     without damp, whose matrix is [A; damp I].
+    A and damp are those that were given times 2^-power, so that no square over- or underflows; b and x0 are as given.
     """
 
     def __init__(self, A: Any, b: Any, x0: Any, M: Any, damp: float):
@@ -117,6 +118,7 @@ class LeastSquares:
         self.xp, self.kernels = namespace(self.b), kernels_for(self.b)
         like = self.xp.empty(self.n, self.dtype)
         self.precondition(M)
+        self.power = 0
         self.longest = self.damp  # a lower bound of the 2-norm of [A; damp I]
         if operator:
             self.A, self.H = self._by_products(A, like)
@@ -126,7 +128,7 @@ class LeastSquares:
         self.normal_residual = Residual(self.H, like)
 
     def _by_entries(self, A: Any) -> tuple[Product, Product]:
-        A = as_rows(A, self.dtype)
+        A, self.damp, self.power = scaled(as_rows(A, self.dtype), self.damp)
         adjoint = A.conj().T.tocsr()
         adjoint.sort_indices()
         made = []
@@ -155,6 +157,7 @@ class LeastSquares:
 
     def precondition(self, M: Any) -> None:
         """Take another M."""
+        self.of_M: int | None = None
         self.M = as_operator(M, "M", self.xp.empty(self.n, self.dtype), self.dtype)
         self.preconditioned = M is not None
 
@@ -184,11 +187,19 @@ class LeastSquares:
         """M s, and (s^H M s)^(1/2): NaN if M is not positive definite, as far as s shows."""
         if not self.preconditioned:
             return s, norm(s)
-        z = self.M @ s
+        z = self.M @ s if self.power == 0 else self._with_scaled(s)
         out = self.xp.zeros(1, self.dtype)
         self.kernels.vectors.dot(s, z, out)
         square = float(out[0].real)
         return z, math.sqrt(square) if square >= 0 else math.nan
+
+    def _with_scaled(self, s: Any) -> Any:
+        """M s times a constant that keeps it in range, for an M of the A that was given: 1 or 4^power."""
+        if self.of_M is None:
+            size = norm(self.M @ s)
+            fits = 0 < size < math.inf and power_of_two(self.real, math.frexp(size)[1]) == 0
+            self.of_M = 0 if fits else self.power
+        return times_power(self.M @ times_power(s, self.of_M), self.of_M)
 
 
 def _into_new(product: Any, rows: int, dtype: Any, x: Any) -> Any:
@@ -278,17 +289,47 @@ def solved(
     return solution
 
 
+def unscaled(found: LeastSquaresSolution, of_A: int, of_b: int) -> LeastSquaresSolution:
+    """The solution for A and b, from that for 2^-of_A A and 2^-of_b b."""
+    power = of_b - of_A
+    if of_A == of_b == 0:
+        return found
+    x = times_power(found.x, power) if power else found.x
+    status, seen = found.status, found.seen
+    eps = float(np.finfo(x.dtype).eps)
+    if not norm(times_power(x, -power) - found.x) <= eps * norm(found.x):  # as NaN is not
+        status = Status.PRECISION_LIMIT if found.converged else status
+        seen = (*seen, f"x is so small or so large that {x.dtype} cannot hold it")
+        x = namespace(x).nan_to_num(x)
+    norms = {
+        "residual_norm": of_b,
+        "damped_residual_norm": of_b,
+        "normal_residual_norm": of_A + of_b,
+        "history": of_A + of_b,
+        "matrix_norm": of_A,
+        "x_norm": power,
+    }
+    changed = {name: np.ldexp(getattr(found, name), p) for name, p in norms.items()}
+    changed = {name: value if name == "history" else float(value) for name, value in changed.items()}
+    return replace(found, x=x, status=status, seen=seen, **changed)
+
+
 class Course:
-    """The iterations for one b (m,), from start (n,).
+    """The iterations for one b (m,), from start (n,): for 2^-power b, where squares of b may over- or underflow.
 
     x : the iterate, at the beginning of a cycle.  now : its true residuals.  best : the x that is returned unless one
     has converged, and its residuals.  history : ||s|| after each iteration, see `Measured`; true at both ends.
     """
 
     def __init__(self, problem: LeastSquares, b: Any, start: Any, limits: Limits, show: bool):
-        self.problem, self.b, self.start, self.limits, self.show = problem, b, start, limits, show
+        self.problem, self.limits, self.show = problem, limits, show
+        sizes = (largest(b), 0), (largest(start), problem.power)
+        self.power = power_of_two(problem.dtype, *(math.frexp(most)[1] + power for most, power in sizes if most > 0))
+        self.b = times_power(b, -self.power) if self.power else b
+        of_x = problem.power - self.power
+        self.start = times_power(start, of_x) if of_x else start
         self.norm_b = norm(b)
-        self.x = start.copy()
+        self.x = self.start.copy()
         self.least = math.inf
         self.now = self._measured(self.x)
         self.best = self.x, replace(self.now, r=None)
@@ -308,7 +349,7 @@ class Course:
             self.x, self.now = self.best
         now, problem = self.now, self.problem
         self.history[-1] = now.normal
-        return LeastSquaresSolution(
+        found = LeastSquaresSolution(
             x=self.x,
             status=status,
             iterations=self.iterations,
@@ -324,6 +365,7 @@ class Course:
             condition=self.condition,
             x_norm=now.x_norm,
         )
+        return unscaled(found, problem.power, self.power)
 
     def _cycle(self, steps: Steps) -> Status | None:
         """Iterate from the true residual of x on: why the solve is over, or None if another cycle follows.
@@ -344,7 +386,8 @@ class Course:
             normal = step.normal * unit
             self.history.append(normal)
             if self.show:
-                print(f"{self.iterations:8d}  {step.residual:.6e}  {normal:.6e}", file=sys.stdout)
+                shown = np.ldexp([step.residual, normal], [self.power, self.power + problem.power])
+                print(f"{self.iterations:8d}  {shown[0]:.6e}  {shown[1]:.6e}", file=sys.stdout)
             if math.isnan(rounding) and step.normal <= looked_at:
                 rounding = problem.weighted(self._rounding(self.x + change))[1]
             finished = step.normal <= rounding
