@@ -139,6 +139,17 @@ def test_numbers_whose_squares_over_or_underflow(size):
         assert_close(F @ (v * size) * size, usual @ v, 0)
 
 
+def test_of_equal_entries_as_many_are_kept_as_have_room():
+    n = 40  # edges of a torus: all entries of A^H A off the diagonal are equal
+    at = np.arange(n * n).reshape(n, n)
+    edges = np.concatenate([np.stack([at, np.roll(at, -1, axis)], axis=2).reshape(-1, 2) for axis in (0, 1)])
+    A = sp.csr_matrix((np.tile([1.0, -1.0], 2 * n * n), edges.ravel(), np.arange(0, 4 * n * n + 1, 2)))
+    from finelu.preconditioners.icne import normal_equations
+
+    some = normal_equations(A, 0.0, n * n + 2560)
+    assert sp.tril(some.matrix.tosparse(), -1).nnz == 1280 and some.left_out == 3200 - 1280
+
+
 def test_factors_are_pickled_and_print_their_recipe():
     F = ICNE(drop_tol=0.01).factor(random_problem())
     again, v = pickle.loads(pickle.dumps(F)), values(40, float)

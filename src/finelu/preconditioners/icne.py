@@ -189,7 +189,8 @@ def normal_equations(S: Any, damp: float, most: float) -> NormalEquations:
 def _lower_triangle(S: Any, most: float) -> tuple[Any, Any, Any, int]:
     """Rows, columns and values of S^H S below its diagonal, the largest `most`, and the number of those left out.
 
-    A few million products are formed together. If more than `most` entries are kept, the smaller half of these goes.
+    A few million products are formed together. If more than `most` entries are kept, the smaller half of these goes;
+    of equal ones the later.
     """
     adjoint = S.conj().T.tocsr()
     ones = sp.csr_matrix((np.ones(adjoint.nnz), adjoint.indices, adjoint.indptr), shape=adjoint.shape)
@@ -207,9 +208,13 @@ def _lower_triangle(S: Any, most: float) -> tuple[Any, Any, Any, int]:
         count, left_out, first = count + part[2].size, left_out + left, last
         if count > most:
             sizes = np.concatenate([abs(values) for _, _, values in kept])
-            least = float(np.partition(sizes, count - 1 - int(most) // 2)[count - 1 - int(most) // 2])
-            kept, left = zip(*(_larger(part, least) for part in kept), strict=True)
-            kept, count, left_out = list(kept), sum(part[2].size for part in kept), left_out + sum(left)
+            place = count - 1 - int(most) // 2
+            least = float(np.partition(sizes, place)[place])
+            equal = np.flatnonzero(sizes == least)[: int(most) // 2 - int((sizes > least).sum())]  # that have room
+            chosen = sizes > least
+            chosen[equal] = True
+            entries = (np.concatenate(arrays)[chosen] for arrays in zip(*kept, strict=True))
+            kept, count, left_out = [tuple(entries)], int(chosen.sum()), left_out + int((~chosen).sum())
     rows, columns, values = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     return rows, columns, values, left_out
 
