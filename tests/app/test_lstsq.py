@@ -98,6 +98,52 @@ def test_numbers_whose_squares_over_or_underflow(size, shape):
     assert fl.lstsq(A, b, damp=1e155).converged
 
 
+def test_nearly_dependent_rows_are_solved_with_their_factors():
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((40, 100))
+    A[39] = A[0] + 1e-8 * rng.standard_normal(100)
+    b = rng.standard_normal(40)
+    found = fl.lstsq(A, b)
+    assert found.converged and found.passed == 1 and np.linalg.norm(b - A @ found.x) <= 1.001e-8 * np.linalg.norm(b)
+    x = np.linalg.lstsq(A, b, rcond=None)[0]
+    assert np.linalg.norm(found.x - x) <= 1e-6 * np.linalg.norm(x)
+
+
+def test_b_out_of_the_range_does_not_count_as_solved_for_a_long_x():
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((60, 20))
+    A[:, 19] = A[:, 0] + 1e-10 * rng.standard_normal(60)
+    b = rng.standard_normal(60)
+    found = fl.lstsq(A, b)
+    assert found.passed != 1 and not (found.converged and found.passed != 2)
+    least = np.linalg.norm(b - A @ np.linalg.lstsq(A, b, rcond=None)[0])
+    assert found.residual_norm <= 1.0001 * least
+    wide = of_rank(100, 300, 2)
+    assert "of ||b||: b is out of A's range" in fl.lstsq(wide, values(100, float)).explain()
+
+
+def test_columns_of_0_take_no_solve_of_their_own():
+    A = of_rank(300, 100, 1).tolil()
+    A[:, 50:70] = 0
+    A, b = sp.csr_matrix(A), values(300, float)
+    found = fl.lstsq(A, b, rtol=1e-10)
+    assert found.converged and off(found.x, A, b) <= 1e-6 and not found.x[50:70].any()
+    assert "1 null vector of A was found" in found.explain()
+    regular = fl.lstsq(A[:, 50:], b)
+    assert regular.converged and "20 columns of A are 0, and so is x there" in regular.explain()
+
+
+def test_x_has_no_part_along_the_null_vectors_that_were_found():
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((60, 20))
+    A[:, 19] = A[:, 0]
+    v = np.zeros(20)
+    v[0], v[19] = 1, -1
+    for rtol in (1e-8, 1e-14):
+        found = fl.lstsq(A, rng.standard_normal(60), rtol=rtol)
+        assert found.converged and abs(v @ found.x) <= 1e-13 * np.linalg.norm(found.x)
+
+
 def test_limits_and_failures():
     A = sp.csr_matrix(sp.random(6000, 2000, density=2e-3, random_state=0) + sp.eye(6000, 2000))
     b = values(6000, float)

@@ -21,13 +21,14 @@ from finelu.matrix import norm
 from finelu.matrix.rectangular import as_rows, scaled
 from finelu.matrix.traits import dense_row
 from finelu.preconditioners import ICNE
-from finelu.result import LeastSquaresSolution
+from finelu.result import LeastSquaresSolution, Status
 from finelu.validation import count, flag, number
 
 SMALL = 1000  # unknowns up to which the factors are complete, if they are not ten times as large as A
 LONG_ROWS = 40.0  # entries of a row, in the mean over the entries, beyond which A^H A is not factored
 MOST = 8  # null vectors that are looked for
 SUSPECT = 1e-4  # ||A v|| / (||A|| ||v||), up to which v is refined, as it may lead to a null vector
+REFINED = 3  # corrections of A^H y, at most
 GAIN = 0.1  # of its ||A v||, that the next v has at most if there is a null vector
 
 
@@ -47,7 +48,7 @@ def lstsq(
     A : (m, n), m and n of any size, of any rank: scipy.sparse or cupyx.scipy.sparse in any format, or a dense array.
     b : (m,) or (m, k), on the device of A.
     rtol : atol and btol of `finelu.lsmr`, whose tests the returned x passes. Below 1e-5 the work, and x, are in double
-        precision, as in `finelu.solve`.
+        precision, as in `finelu.solve`. A x = b counts as solved if ||b - A x|| <= rtol ||b||, however long x is.
     maxiter : the largest number of iterations for a column; None: as `lsmr`.
     minimum_norm : True makes x the solution of least norm, if A leaves x open, up to 8 dependent columns. For m >= n
         another solve finds whether columns are dependent; each null vector takes two to three more. `explain()` tells
@@ -71,6 +72,7 @@ def lstsq(
     problem = LeastSquares(S, b, None, None, damp)
     m, n = problem.shape
     limits = Limits.checked(rtol, rtol, 0.0, min(m, n) if maxiter is None else count("maxiter", maxiter))
+    limits = limits._replace(of_x=0.0)
     if m < n and problem.damp == 0:
         found = _of_wide(problem, S, limits)
     else:
@@ -117,18 +119,47 @@ def _of_wide(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolut
     F, why = _preconditioner(as_rows(S.conj().T))
     xp, normal = problem.xp, Normal(problem)
     columns = problem.b.reshape(problem.m, -1)
-    first = [cg(normal, columns[:, c], M=F, rtol=limits.btol, maxiter=limits.maxiter) for c in range(columns.shape[1])]
-    guesses = xp.stack([problem.H @ xp.ascontiguousarray(y.x) for y in first], axis=1)
+    first = [_corrected(problem, normal, F, columns[:, c], limits) for c in range(columns.shape[1])]
+    guesses = xp.stack([x for x, _, _ in first], axis=1)
     problem.x0 = guesses.reshape(problem.n, *problem.b.shape[1:])
     found = solved("lsmr", steps, problem, limits)
-    done = sum(y.iterations for y in first)
-    recipe = first[0].recipe
+    done = sum(iterations for _, iterations, _ in first)
+    recipe = first[0][2]
     text = f"x = A^H y is of least norm, from {counted(done, 'iteration')} of cg for A A^H y = b with {recipe}"
     if found.iterations:
         text += (
             f"; {counted(found.iterations, 'iteration')} of lsmr without factors followed, as A x = b was not solved"
         )
+    if found.passed == 2:
+        of_b = found.residual_norm / norm(problem.b.reshape(-1))
+        text += (
+            f"; ||b - A x|| is {of_b:.1e} of ||b||: b is out of A's range, or rows of A are dependent to the digits "
+            "of rtol"
+        )
     return _with(text, _with(why, replace(found, iterations=done + found.iterations, recipe=recipe)))
+
+
+def _corrected(problem: LeastSquares, normal: Normal, F: Any, b: Any, limits: Limits) -> tuple[Any, int, str]:
+    """x = A^H y, the iterations of cg for A A^H y = b, and the name of F.
+
+    Where rounding of a long y leaves a residual of A x = b, up to 3 solves for it follow, while they at least halve it.
+    """
+    b = problem.xp.ascontiguousarray(b)
+    x, r, taken = problem.xp.zeros(problem.n, problem.dtype), b, 0
+    size = norm(b)
+    target = limits.btol * size
+    for k in range(1 + REFINED):
+        rtol = limits.btol if k == 0 else min(target / size / 2, 0.1)
+        y = cg(normal, r, M=F, rtol=rtol, maxiter=limits.maxiter)
+        taken += y.iterations
+        longer = x + problem.H @ problem.xp.ascontiguousarray(y.x)
+        rest, left = problem.residual(b, longer, target)
+        if k and not left <= size / 2:
+            break
+        x, r, size = longer, rest, left
+        if size <= target or taken >= limits.maxiter:
+            break
+    return x, taken, y.recipe
 
 
 class Normal:
@@ -142,32 +173,48 @@ class Normal:
 
 
 def _of_least_norm(problem: LeastSquares, found: LeastSquaresSolution, limits: Limits) -> LeastSquaresSolution:
-    """The solution without a part along null vectors of A."""
+    """The solution without a part along null vectors of A.  A column of 0 is one, along which x has no part anyway."""
     V, taken = null_vectors(problem, limits)
     k = V.shape[1]
     if k == 0:
         text = "no null vector of A was found, by the solve of A y = A z for a random z"
+        if empty := int((entries_of_columns(problem) == 0).sum()):
+            text += f"; {counted(empty, 'column')} of A {'is' if empty == 1 else 'are'} 0, and so is x there"
         return replace(_with(text, found), iterations=found.iterations + taken)
     problem.x0 = found.x - V @ (V.conj().T @ found.x)
     last = solved("lsmr", steps, problem, limits)
+    problem.x0 = last.x - V @ (V.conj().T @ last.x)
+    final = solved("lsmr", steps, problem, limits._replace(maxiter=0))
+    if not final.converged:  # as may be by rounding
+        final = replace(final, status=Status.STAGNATED if last.converged else last.status)
+    history = np.append(last.history[:-1], final.normal_residual_norm)
+    final = replace(final, history=history, condition=last.condition)
     more = f"; there may be more, as no more than {MOST} are looked for" if k == MOST else ""
     text = (
         f"the columns of A are dependent: {counted(k, 'null vector')} of A {'was' if k == 1 else 'were'} found, and x "
         f"is the solution without a part along {'it' if k == 1 else 'them'}{more}"
     )
-    return replace(_with(text, last), iterations=found.iterations + taken + last.iterations)
+    return replace(_with(text, final), iterations=found.iterations + taken + last.iterations)
+
+
+def entries_of_columns(problem: LeastSquares) -> Any:
+    """The number (n,) of entries other than 0."""
+    S = problem.A.matrix
+    return problem.xp.bincount(S.indices, (S.data != 0).astype(np.float64), problem.n)
 
 
 def null_vectors(problem: LeastSquares, limits: Limits) -> tuple[Any, int]:
-    """(V, iterations): V (n, k) orthonormal with A V = 0 up to rounding, k at most MOST.
+    """(V, iterations): V (n, k) orthonormal with A V = 0 up to rounding, k at most MOST, 0 where a column of A is.
 
     z - y for the solution y of A y = A z, z random, is a null vector of A up to the accuracy of y; another such step,
     from there, gives it to rounding. If A has full rank, it is the error of y, which A does not take to 0.
     """
     xp, random, taken = problem.xp, np.random.default_rng(0), 0
+    entries = entries_of_columns(problem)
     V = xp.zeros((problem.n, 0), problem.dtype)
     while V.shape[1] < MOST:
         v = xp.asarray(random.standard_normal(problem.n)).astype(problem.dtype)
+        v[entries == 0] = 0
         most = math.inf  # of ||A v||, beyond which v does not lead to a null vector
         while True:
             v -= V @ (V.conj().T @ v)
