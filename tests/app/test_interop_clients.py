@@ -78,6 +78,9 @@ def test_lu_of_fipy_solves_a_term_and_leaves_an_x_that_is_good_enough(monkeypatc
     np.testing.assert_allclose(solved(by_gmres), wanted, rtol=1e-8)
     assert len(factored) == 1
     assert (solved(LinearLUSolver(tolerance=1.0)) == 0).all()  # x = 0 fulfils it
+    beyond = LinearLUSolver(tolerance=1e-25)
+    with pytest.warns(fipy.solvers.convergence.DivergenceWarning):
+        np.testing.assert_allclose(solved(beyond), wanted, rtol=1e-9)
 
 
 # lineax

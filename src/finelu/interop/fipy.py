@@ -16,7 +16,8 @@ except ImportError as error:
 class LinearLUSolver(_OfFiPy):  # type: ignore[misc]
     """FiPy's solver of this name, with its arguments, by `finelu.spsolve`.
 
-    An x that fulfils the tolerance from the beginning stays, as in FiPy. Sweeps share the analysis of their pattern.
+    An x that fulfils the tolerance from the beginning stays, as in FiPy; one that does not at the end is a divergence,
+    of which FiPy warns. Sweeps share the analysis of their pattern.
     """
 
     def _solve_(self, L: Any, x: Any, b: Any) -> Any:
@@ -25,7 +26,8 @@ class LinearLUSolver(_OfFiPy):  # type: ignore[misc]
         if not residual <= self.tolerance * scale:
             x[:] = spsolve(L, b)
             residual = self._residualNorm(L, x, b)
-        self._setConvergence(suite="scipy", code=0, iterations=1, residual=residual)
+        code = 0 if residual <= self.tolerance * scale else 1  # as of SciPy's solvers; FiPy warns of 1
+        self._setConvergence(suite="scipy", code=code, iterations=1, residual=residual)
         self.convergence.warn()
         return x
 
