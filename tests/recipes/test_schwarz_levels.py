@@ -86,6 +86,35 @@ def test_a_coarse_solve_leaves_a_small_part_of_an_error(backend, meanwhile, near
         assert error @ E @ error <= left**2 * (exact @ g)
 
 
+@pytest.mark.parametrize("scale", [1e6, 1e14, 1e20])
+def test_rows_of_a_large_scale_do_not_hide_the_spectrum_of_others(backend, scale):
+    """Rows of a penalty on a face, or an uncoupled piece: an error in the other rows is left as small as elsewhere."""
+    face = np.repeat([1.0, 0.0], [400, 7600])
+    penalty = sp.csr_matrix(gallery.problem("poisson7:20") + sp.diags(scale * face))
+    piece = gallery.problem("poisson5:30")
+    pieces = sp.csr_matrix(sp.block_diag([scale * (piece + 2 * sp.eye(900)), piece @ piece]))
+    for A, size in ((penalty, 8), (pieces, 4)):
+        coarse = fl.Schwarz(size=size, levels=3).factor(backend.move(A)).coarse
+        E = backend.fetch(coarse.levels._E.tosparse()).toarray()
+        low = E.diagonal() < 1e-3 * scale
+        exact = np.where(low, values(low.size, "float64"), 0)
+        g = np.where(low, E @ exact, 0)
+        error = backend.fetch(coarse.solve(backend.move(g)))[low] - exact[low]
+        assert error @ E[np.ix_(low, low)] @ error <= (2 * levels.ERROR) ** 2 * (exact @ g)
+
+
+def test_a_coarse_solve_is_definite_where_the_spectrum_is_wider_than_the_interval(backend, meanwhile):
+    meanwhile(levels, SIZE=16, NODES=8)
+    A = backend.move(hermitian(side=32))
+    for middle, half in ((0.6, 0.3), (0.6, 0.4), (0.4, 0.2)):
+        meanwhile(levels.CoarseLevels, _spectrum=lambda self, ends=(middle, half): ends)
+        solver = fl.Schwarz(size=8, levels=3).factor(A).coarse.levels
+        columns = [backend.fetch(solver(backend.move(v.copy()), "N")) for v in np.eye(solver.factors.shape[0])]
+        found = np.stack(columns, axis=1)
+        assert_close(found, found.T, 1e4, abs(found).max())
+        assert np.linalg.eigvalsh((found + found.T) / 2).min() > 0
+
+
 def test_the_coarse_matrix_is_that_of_two_levels(backend):
     A, B = hermitian(), values((144, 2), "float64", 4)
     F = fl.Schwarz(size=6, levels=3, near_nullspace=B).factor(backend.move(A))

@@ -21,9 +21,10 @@ SIZE, NODES = 64, 16  # rows of a part of a coarse matrix; parts of the level ab
 # as with an exact solve; for ani7, with 333, as many with 0.01, but it did not converge with 0.05.
 ERROR = 1e-3
 CLOSE, LEFT = 2, 0.1  # times as many steps where cg begins; part of the coarse residual that these may leave
-# Steps that look for the spectrum, and part of the square of the error at which they end, the same in each precision;
-# the largest value is raised by the margin.
-LANCZOS, REST, MARGIN = 12, 1e-10, 1.1
+# Steps that look for the spectrum; part of the square of the error at which they end, the same in each precision, once
+# a step changes the least and the largest value by less than a part SETTLED; times the roundings of a step at which
+# nothing else is left. The largest value is raised by the margin.
+LANCZOS, REST, SETTLED, NOISE, MARGIN = 12, 1e-10, 0.02, 10, 1.1
 MOST_STEPS = 80  # of a solve with a coarse matrix: more show that its parts do not suit it
 
 
@@ -34,8 +35,12 @@ class CoarseLevels:
     E : a CSR of the dtype of g.  nodes : the matrix whose partition is that of E's rows, see `on_levels`.
     near_nullspace : (K, m) for E, or None for the constant.
     definite : whether E is Hermitian positive definite. E^-1 is then replaced by steps of Chebyshev with the factors M
-        of E, as many as leave `ERROR` of an error; this operation is Hermitian and definite as M^-1 is. Else it is
-        replaced by M^-1 alone.
+        of E, as many as leave `ERROR` of an error if the spectrum of M^-1 E lies in the interval of `_spectrum`, which
+        is an estimate. The number of steps is odd: the operation is (1 - p(M^-1 E)) E^-1, Hermitian as M^-1 is, with
+        a polynomial p of odd degree that is at most 1 in magnitude between 0 and the end of the interval, 1 only at 0,
+        and negative beyond it. So 1 - p is positive wherever the spectrum is, and the operation is definite as M^-1
+        is, whatever the estimate; a value beyond the interval costs cg iterations alone. Else it is replaced by M^-1
+        alone.
     Raises ZeroPivot if a part of E has no factors, MatrixError if the spectrum of M^-1 E is not positive or too wide.
     Source: Y. Saad, Iterative methods for sparse linear systems, 2003, algorithm 12.1.
     """
@@ -56,7 +61,7 @@ class CoarseLevels:
         self.steps = 1
         if definite:
             self._middle, self._half = self._spectrum()
-            self.steps = ceil(acosh(1 / ERROR) / acosh(self._middle / self._half))
+            self.steps = ceil(acosh(1 / ERROR) / acosh(self._middle / self._half)) | 1
             if self.steps > MOST_STEPS:
                 raise MatrixError(f"its parts do not suit it, since a solve would take {self.steps} steps; levels=2.")
 
@@ -116,8 +121,14 @@ class CoarseLevels:
         return x
 
     def _spectrum(self) -> tuple[float, float]:
-        """The middle and half the width of an interval that holds the spectrum of M^-1 E, outside of the next coarse
-        space if that is solved exactly: by Lanczos, whose numbers are those of cg (Saad 2003, section 6.7.3)."""
+        """The middle and half the width of an interval for the spectrum of M^-1 E, outside of the next coarse space if
+        that is solved exactly: by Lanczos, whose numbers are those of cg (Saad 2003, section 6.7.3).
+
+        It begins with E D^-1/2 v for a random v and the diagonal D of E, which is in the range of E. Rows of any scale
+        have the same weight in it: the numbers are those of D^-1/2 E D^-1/2, if M^-1 scales as E^-1 does. The interval
+        holds the values that `LANCZOS` steps find, which are inside of the spectrum, and a margin above them: it is an
+        estimate, not a bound.
+        """
         E, xp = self._E, namespace(self._E.data)
         dot, room = kernels_for(E.data).vectors.dot, xp.empty(1, E.dtype)
 
@@ -125,11 +136,14 @@ class CoarseLevels:
             dot(v, w, room)
             return float(to_host(room)[0].real)
 
-        _, r = self._start(self._product(trial_vector(E)))
+        weights = 1 / xp.sqrt(E.data[E.diag].real)
+        _, r = self._start(self._product(trial_vector(E) * weights))
         z = self._times_M(r)
         p, rho = z.copy(), product(r, z)
         first, alphas, betas = rho, list[float](), list[float]()
-        while len(alphas) < LANCZOS and rho > REST * first:
+        ends, settled = (0.0, 0.0), False
+        noise = (NOISE * float(np.finfo(E.dtype).eps)) ** 2
+        while len(alphas) < LANCZOS and rho > (REST if settled else noise) * first:
             q = self._product(p)
             curvature = product(p, q)
             if not 0 < curvature < np.inf:
@@ -140,15 +154,22 @@ class CoarseLevels:
             before, rho = rho, product(r, z)
             betas.append(max(rho / before, 0.0))
             p = z + p * betas[-1]
+            last, ends = ends, _ends(alphas, betas)
+            settled = all(abs(now - then) <= SETTLED * now for now, then in zip(ends, last, strict=True))
         if not alphas:
             return 1.0, 0.5
-        pivots = [1 / a + b / before for a, b, before in zip(alphas, [0.0, *betas], [1.0, *alphas], strict=False)]
-        off = [sqrt(b) / a for a, b in zip(alphas[:-1], betas[:-1], strict=True)]
-        values = np.linalg.eigvalsh(np.diag(pivots) + np.diag(off, 1) + np.diag(off, -1))
-        most, least = MARGIN * float(values[-1]), float(values[0])
+        least, most = ends[0], MARGIN * ends[1]
         if not 0 < least < np.inf:
             raise MatrixError("it is not definite; levels=2.")
         return (most + least) / 2, (most - least) / 2
+
+
+def _ends(alphas: list[float], betas: list[float]) -> tuple[float, float]:
+    """The least and the largest eigenvalue of the matrix of Lanczos, from the numbers of cg."""
+    pivots = [1 / a + b / before for a, b, before in zip(alphas, [0.0, *betas], [1.0, *alphas], strict=False)]
+    off = [sqrt(b) / a for a, b in zip(alphas[:-1], betas[:-1], strict=True)]
+    values = np.linalg.eigvalsh(np.diag(pivots) + np.diag(off, 1) + np.diag(off, -1))
+    return float(values[0]), float(values[-1])
 
 
 def coefficients(coarse: Any, near_nullspace: Any) -> Any:
