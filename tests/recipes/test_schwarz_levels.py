@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from checks import assert_close, in_dtype, values
 
 import finelu as fl
-from finelu import MatrixError, ParameterError, gallery
+from finelu import MatrixError, ParameterError, ZeroPivot, gallery
 from finelu.preconditioners.schwarz import levels
 from finelu.preconditioners.schwarz import recipe as recipes
 
@@ -210,6 +210,49 @@ def test_a_part_that_is_a_singular_piece_has_no_coarse_vector(backend):
     assert F.report.coarse_dropped == 1 and F.report.coarse_rank == 16
     b = A @ values(68, "float64")
     assert fl.cg(backend.move(A), backend.move(b), M=F, rtol=1e-8).converged
+    constant = backend.move((np.arange(68) < 4).astype(float))
+    for solve in (F.coarse.solve, lambda g: F.coarse.closely(g)[0]):
+        assert not backend.fetch(solve(F.coarse.restrict(constant))).any()
+        full = backend.fetch(solve(backend.move(values(17, "float64"))))
+        assert full[0] == 0 and full[1:].all()
+    want = backend.fetch(fl.Schwarz(parts=F.parts, levels=2).factor(backend.move(A)).solve(constant))
+    assert_close(backend.fetch(F.solve(constant)), want, 1e3)
+
+
+@pytest.mark.parametrize("near", NEAR)
+def test_a_part_without_energy_that_others_couple_to_is_an_error(backend, meanwhile, near):
+    """Its vector is not in the null space of A, and two levels use it; with "auto" these are taken."""
+    meanwhile(recipes, MOST_INVERTED=10, MOST_FACTORED=10)
+    A = sp.csr_matrix(gallery.problem("poisson7:8") - 3 * sp.eye(512))
+    grid = np.arange(8) // 2
+    parts = (16 * grid[:, None, None] + 4 * grid[:, None] + grid).ravel()  # no constant of a part has an energy
+    weak = sp.diags(np.where(parts < 32, 1.0, 0))
+    some = sp.csr_matrix(A + 0.5 * weak)
+    B = None if NEAR[near] is None else np.column_stack([np.ones(512), np.tile([1.0, -1.0], 256)])
+    for matrix in (A, some):
+        with pytest.raises(
+            (MatrixError, ZeroPivot), match="not positive"
+        ):  # the second if an energy is rounding above 0
+            fl.Schwarz(parts=parts, levels=3, near_nullspace=B).factor(backend.move(matrix))
+        F, two = (
+            fl.Schwarz(parts=parts, levels=count, near_nullspace=B).factor(backend.move(matrix))
+            for count in ("auto", 2)
+        )
+        assert F.coarse.rank == two.coarse.rank > 0 and "no further levels" in F.report.warning
+        r = backend.move(values(512, "float64"))
+        np.testing.assert_array_equal(backend.fetch(F.solve(r)), backend.fetch(two.solve(r)))
+
+
+@pytest.mark.parametrize("near", NEAR)
+@pytest.mark.parametrize("count", [2, 3, "auto"])
+def test_singular_pieces_alone_leave_no_coarse_vector(backend, meanwhile, count, near):
+    """Each part is one; the second vector depends on the first, so that energies and couplings are rounding or 0."""
+    meanwhile(recipes, MOST_INVERTED=10, MOST_FACTORED=10)
+    ring = gallery.poisson5(2, 2) - 2 * sp.eye(4)
+    A = sp.csr_matrix(sp.block_diag([ring] * 20))
+    B = None if NEAR[near] is None else np.column_stack([np.ones(80), np.full(80, 0.3)])
+    with pytest.raises(MatrixError, match="nothing but rounding is left of the coarse matrix"):
+        fl.Schwarz(parts=np.arange(80) // 4, levels=count, near_nullspace=B).factor(backend.move(A))
 
 
 def test_a_coarse_matrix_that_does_not_suit_levels_is_factored_by_auto_alone(backend, meanwhile):

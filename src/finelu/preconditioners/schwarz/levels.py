@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import acosh, ceil, sqrt
 from typing import Any
@@ -34,6 +35,7 @@ class CoarseLevels:
     recipe : a Schwarz recipe for E.  known : an earlier solver, whose parts are kept if E has the same pattern.
     E : a CSR of the dtype of g.  nodes : the matrix whose partition is that of E's rows, see `on_levels`.
     near_nullspace : (K, m) for E, or None for the constant.
+    dropped (K,) : vectors, on the host, whose rows of E are those of the identity: the result is 0 there, whatever g.
     definite : whether E is Hermitian positive definite. E^-1 is then replaced by steps of Chebyshev with the factors M
         of E, as many as leave `ERROR` of an error if the spectrum of M^-1 E lies in the interval of `_spectrum`, which
         is an estimate. The number of steps is odd: the operation is (1 - p(M^-1 E)) E^-1, Hermitian as M^-1 is, with
@@ -46,9 +48,18 @@ class CoarseLevels:
     """
 
     def __init__(
-        self, recipe: Any, E: CSR, nodes: CSR, near_nullspace: Any, definite: bool, known: CoarseLevels | None = None
+        self,
+        recipe: Any,
+        E: CSR,
+        nodes: CSR,
+        near_nullspace: Any,
+        dropped: Any,
+        definite: bool,
+        known: CoarseLevels | None = None,
     ):
         self.definite = definite
+        kept = (~dropped).astype(E.data.real.dtype)
+        self._kept = namespace(E.data).asarray(kept) if dropped.any() else None
         if known is not None and known.factors.pattern.same_pattern(E):
             self.factors: Any = known.factors.update(E)
         else:
@@ -75,15 +86,18 @@ class CoarseLevels:
 
     def __call__(self, g: Any, trans: str) -> Any:
         """E^-1 g, or with a transpose."""
+        g = self._of_kept(g)
         if self.definite:
-            return self._chebyshev(g, self.steps)
+            return self._of_kept(self._chebyshev(g, self.steps))
         x = namespace(g).empty_like(g)
         self.factors._apply_one(g, trans, x)
-        return x
+        return self._of_kept(x)
 
     def closely(self, g: Any) -> tuple[Any, float]:
         """E^-1 g, and the part of the norm of g that its residual may have."""
-        return (self._chebyshev(g, CLOSE * self.steps), LEFT) if self.definite else (self(g, "N"), 0.0)
+        if not self.definite:
+            return self(g, "N"), 0.0
+        return self._of_kept(self._chebyshev(self._of_kept(g), CLOSE * self.steps)), LEFT
 
     def with_dot(self, g: Any, v: Any, dots: Any, total: Any) -> Any:
         """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots."""
@@ -93,6 +107,10 @@ class CoarseLevels:
         dot(xp.ones_like(dots), dots, rest)
         total += rest
         return q
+
+    def _of_kept(self, g: Any) -> Any:
+        """g with zeros for the dropped vectors."""
+        return g if self._kept is None else g * self._kept
 
     def _start(self, g: Any) -> tuple[Any, Any]:
         """x and g - E x, without a component in the next coarse space if that is solved exactly."""
@@ -180,13 +198,26 @@ def coefficients(coarse: Any, near_nullspace: Any) -> Any:
     return xp.stack([restrict(coarse.starts, coarse.rows, coarse.Z[coarse.rows], c, True) for c in columns], axis=1)
 
 
-def on_levels(blocks: Any, couplings: Couplings, adjoint: str | None, dtype: Any) -> tuple[CSR, CSR, Any]:
+def no_vectors() -> MatrixError:
+    """The error if no coarse vector remains."""
+    return MatrixError(
+        "nothing but rounding is left of the coarse matrix Z^H A Z; take coarse=None, or a near null space that A does "
+        "not annihilate."
+    )
+
+
+def on_levels(
+    blocks: Any, couplings: Couplings, adjoint: str | None, dtype: Any, definite: bool, rounding: Callable[[], Any]
+) -> tuple[CSR, CSR, Any]:
     """E, the matrix of its nodes, and its dropped vectors.
 
     blocks (couplings, m, m) : of E.  adjoint : as `CoarseSpace` has it; E is made exactly equal to its own adjoint.
+    definite : whether A is Hermitian with a positive diagonal.
+    rounding : gives (K,), the energy of each vector that is only rounding.
     Returns E (K, K), of this dtype; nodes (K / m, K / m), E itself if m is 1, else real, with the magnitudes of the
-    blocks; and a mask (K,), on the host, of the dropped vectors: those without a positive energy (of a general A: with
-    an energy of 0). Their rows and columns are those of the identity.
+    blocks; and a mask (K,), on the host, of the dropped vectors: those without an energy (if `definite`, a positive
+    one), which A annihilates. Their rows and columns are those of the identity.
+    Raises MatrixError if no vector remains, or if one without an energy is coupled to others.
     """
     xp, indices = namespace(blocks), kernels_for(blocks).indices
     count, m = couplings.starts.size - 1, blocks.shape[1]
@@ -198,8 +229,11 @@ def on_levels(blocks: Any, couplings: Couplings, adjoint: str | None, dtype: Any
         blocks = (blocks + (opposite.conj() if adjoint == "H" else opposite)) / 2
     E = _csr(couplings.starts, q, blocks.astype(dtype), count)
     sizes = E.diagonal()
-    dropped = ~((sizes.real > 0) if adjoint == "H" else (sizes != 0))
+    dropped = ~((sizes.real > 0) if definite else (sizes != 0))
     if bool(dropped.any()):
+        _require_no_couplings(E, dropped, xp.sqrt(rounding()))
+        if bool(dropped.all()):
+            raise no_vectors()
         sparse = sparse_module(blocks)
         kept, ones = (sparse.diags(chosen.astype(dtype)).tocsr() for chosen in (~dropped, dropped))
         E = (kept @ E @ kept + ones).tocsr()
@@ -213,6 +247,16 @@ def on_levels(blocks: Any, couplings: Couplings, adjoint: str | None, dtype: Any
         nodes = (nodes + sparse_module(blocks).identity(count, format="csr")).tocsr()
         nodes.sort_indices()
     return E, full_csr(nodes.indptr, nodes.indices, nodes.data), to_host(dropped)
+
+
+def _require_no_couplings(E: Any, dropped: Any, rounding: Any) -> None:
+    """Raise MatrixError if E[i, j] of a dropped vector i is more than rounding[i] rounding[j]."""
+    rows = kernels_for(E.data).indices.rows_of_entries(E.indptr, E.nnz)
+    coupled = dropped[rows] & (rows != E.indices) & (abs(E.data) > rounding[rows] * rounding[E.indices])
+    if bool(coupled.any()):
+        raise MatrixError(
+            f"the energy of vector {int(rows[coupled][0])} is not positive, but others are coupled to it; levels=2."
+        )
 
 
 def _csr(starts: Any, columns: Any, blocks: Any, count: int) -> Any:
