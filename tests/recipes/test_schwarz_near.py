@@ -8,7 +8,7 @@ from checks import assert_close, values
 import finelu as fl
 from finelu import ParameterError, gallery
 from finelu.matrix import as_csr
-from finelu.preconditioners.schwarz.adaptive import ADDED, ROUNDS, SLOW, constants, nodes_of, smoothed
+from finelu.preconditioners.schwarz.adaptive import ADDED, SLOW, constants, nodes_of, smoothed
 
 
 def rotations(nx, ny, nz):
@@ -84,7 +84,7 @@ def test_vectors_are_added_to_a_long_bar_and_are_near_to_rotations(backend):
     shape = 60, 4, 4
     A = gallery.elasticity(*shape)
     F = fl.Schwarz(near_nullspace="auto").factor(backend.move(A))
-    assert F.report.near_null_vectors == 3 + ROUNDS * ADDED
+    assert F.report.near_null_vectors == 3 + 2 * ADDED
     near, parts = backend.fetch(F._near), backend.fetch(F.parts)
     random = np.column_stack([near[:, :3], values((A.shape[0], 6), "float64", 2)])
     for mode in rotations(*shape).T:
@@ -109,9 +109,8 @@ def test_few_iterations_are_expected_of_good_factors_and_many_of_bad_ones():
     A = as_csr(bar(60))
     translations = constants(nodes_of(A), A)
     exact = np.column_stack([translations, rotations(60, 4, 4)])
-    (none, few), (some, many) = (smoothed(fl.Schwarz(near_nullspace=B).factor(A), A, 0) for B in (exact, translations))
-    assert none is None and few < 0.6 * SLOW
-    assert some.shape == (A.n, ADDED) and many > SLOW
+    few, many = (smoothed(fl.Schwarz(near_nullspace=B).factor(A), A, 0)[1] for B in (exact, translations))
+    assert few < 0.6 * SLOW and many > SLOW
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])

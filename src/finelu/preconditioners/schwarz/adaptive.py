@@ -17,10 +17,10 @@ from finelu.matrix.traits import LARGEST_BLOCK
 SEED = 20050801  # of the random vectors
 MOST_ROWS = 0.5  # part of the rows that must be those of nodes with the same number of unknowns
 STEPS, MEASURED = 16, 6  # of cg with which a vector is smoothed, and the last ones, by which convergence is measured
-ADDED, ROUNDS = 3, 2  # vectors that are added at a time, and how often at most
-# Vectors are added while more iterations than SLOW are expected for the REDUCTION of the error in the norm of A. A cube
-# of elastic material shows 60 to 65, long bars and plates 110 to 135.
-SLOW, REDUCTION = 80.0, 1e-8
+ADDED = 3  # vectors that are added at a time, twice
+# Vectors are added if more iterations than SLOW are expected for the REDUCTION of the error in the norm of A. A cube of
+# elastic material shows 60 to 65, long bars and plates 110 to 135.
+SLOW, REDUCTION = 90.0, 1e-8
 
 
 @dataclass(frozen=True)
@@ -57,23 +57,21 @@ class Nodes:
 def nodes_of(A: CSR, size: int = 1) -> Nodes | None:
     """The nodes of A: rows of `size` unknowns each, or if that is 1, consecutive rows with entries in the same columns.
 
-    None if less than half of the rows are those of nodes with the same number of unknowns, 2 to 8. Cost: a pass over
-    the columns, on the host.
+    None if less than half of the rows are those of nodes with the same number of unknowns, 2 to 8. Columns count
+    as the same if their number, the first, the last, and their sum are. Cost: a pass over the columns, on the host.
     """
     if size > 1 and A.n % size == 0:
         return Nodes(np.arange(0, A.n + 1, size), size)
     indptr, indices = to_host(A.indptr).astype(np.int64), to_host(A.indices)
-    lengths = np.diff(indptr)
-    following = np.minimum(np.arange(A.nnz) + np.repeat(lengths, lengths), A.nnz - 1)
-    equal = np.add.reduceat(indices == indices[following], indptr[:-1], dtype=np.int64) == lengths
-    first = np.ones(A.n, bool)
-    first[1:] = ~(equal[:-1] & (lengths[1:] == lengths[:-1]))
+    sums = np.add.reduceat(indices, indptr[:-1], dtype=np.int64)
+    rows = np.stack([np.diff(indptr), indices[indptr[:-1]], indices[indptr[1:] - 1], sums])
+    first = np.append(True, (rows[:, 1:] != rows[:, :-1]).any(axis=0))
     starts = np.append(np.flatnonzero(first), A.n)
     runs = np.diff(starts)
-    rows = np.bincount(runs, minlength=LARGEST_BLOCK + 1)[: LARGEST_BLOCK + 1] * np.arange(LARGEST_BLOCK + 1)
-    rows[:2] = 0
-    size = int(np.argmax(rows))
-    if rows[size] < MOST_ROWS * A.n:
+    held = np.bincount(runs, minlength=LARGEST_BLOCK + 1)[: LARGEST_BLOCK + 1] * np.arange(LARGEST_BLOCK + 1)
+    held[:2] = 0
+    size = int(np.argmax(held))
+    if held[size] < MOST_ROWS * A.n:
         return None
     if A.n % size == 0 and not (starts[:-1][runs == size] % size).any():
         return Nodes(np.arange(0, A.n + 1, size), size)
@@ -90,29 +88,15 @@ def constants(nodes: Nodes | None, A: CSR) -> Any:
 
 
 def smoothed(factors: Any, A: CSR, number: int) -> tuple[Any, float]:
-    """Vectors (n, ADDED) that cg with these factors hardly reduces, None if a solve is expected to need few
-    iterations or if this is no round in which any are added; and these iterations.
+    """A vector (n,) that cg with these factors hardly reduces, and the expected iterations of a solve.
 
-    factors : Hermitian positive definite, with a coarse space.  number : of the round, from 0 on.
-    Each vector is what some steps of cg for A x = 0 leave of a random x. These minimize x^H A x, so that the components
-    remain that the next steps would not reduce (M. Brezina et al., Adaptive smoothed aggregation, 2005). Cost: `STEPS`
-    iterations of cg a vector, for the first one alone if convergence is good.
+    factors : Hermitian positive definite, with a coarse space.  number : of the random vector with which it begins.
+    It is what some steps of cg for A x = 0 leave of a random x. These minimize x^H A x, so that the components remain
+    that the next steps would not reduce (M. Brezina et al., Adaptive smoothed aggregation, 2005). The iterations are
+    counted by the last of the steps; inf if a curvature is not positive. Cost: `STEPS` iterations of cg.
     """
-    generator = np.random.default_rng((SEED, number))
-    vectors, expected = list[Any](), 0.0
-    for k in range(ADDED):
-        x = namespace(A.data).asarray(generator.uniform(-1, 1, A.n).astype(A.data.real.dtype)).astype(A.dtype)
-        iterations = _smooth(factors, A, x)
-        if k == 0:
-            expected = iterations
-            if number == ROUNDS or not SLOW < expected < inf:
-                return None, expected
-        vectors.append(x)
-    return namespace(A.data).stack(vectors, axis=1), expected
-
-
-def _smooth(factors: Any, A: CSR, x: Any) -> float:
-    """Take the steps of cg for A x = 0. Returns the iterations of a solve that the last of them let expect."""
+    x = np.random.default_rng((SEED, number)).uniform(-1, 1, A.n).astype(A.data.real.dtype)
+    x = namespace(A.data).asarray(x).astype(A.dtype)
     xp, kernels = namespace(x), kernels_for(A.data)
     times_A, room = kernels.products.Product(A), xp.empty(1, A.dtype)
 
@@ -133,7 +117,7 @@ def _smooth(factors: Any, A: CSR, x: Any) -> float:
         Ap = times_A(p)
         curvature = product(p, Ap)
         if not (0 < curvature < inf and 0 < rho < inf):
-            return inf
+            return x, inf
         x += p * (rho / curvature)
         r -= Ap * (rho / curvature)
         energies.append(energies[-1] - rho**2 / curvature)
@@ -143,5 +127,5 @@ def _smooth(factors: Any, A: CSR, x: Any) -> float:
         p += z
     first, last = energies[-1 - MEASURED], energies[-1]
     if not 0 < last < first:
-        return 0.0  # nothing but rounding is left
-    return 2 * MEASURED * log(REDUCTION) / log(last / first)
+        return x, 0.0  # nothing but rounding is left
+    return x, 2 * MEASURED * log(REDUCTION) / log(last / first)

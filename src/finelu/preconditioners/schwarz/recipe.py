@@ -8,6 +8,7 @@ R. Nabben, C. Vuik, Y. A. Erlangga, 2009 (BNN, A-DEF1 and, in cg, A-DEF2).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +29,7 @@ from finelu.preconditioners.ilu0 import ILU0
 from finelu.preconditioners.milu0 import MILU0
 from finelu.preconditioners.recipe import ArrayParameter, Recipe, checked
 from finelu.preconditioners.registry import recipe_of
-from finelu.preconditioners.schwarz.adaptive import ADDED, ROUNDS, Nodes, constants, nodes_of, smoothed
+from finelu.preconditioners.schwarz.adaptive import ADDED, SLOW, Nodes, constants, nodes_of, smoothed
 from finelu.preconditioners.schwarz.coarse import CoarseSpace
 from finelu.preconditioners.schwarz.deflation import Deflated
 from finelu.preconditioners.schwarz.subdomains import LocalFactors, Subdomains, no_triangles
@@ -77,7 +78,7 @@ class Schwarz(Recipe):
         "auto": they are found, the same in every run. Consecutive rows with entries in the same columns, or the block
         rows of a BSR or BlockMatrix, are the unknowns of a node; parts consist of nodes, and there is a constant for
         each unknown of a node. If A is Hermitian with a positive diagonal, 16 steps of cg for A x = 0 from a random x
-        show whether more is needed: then x and two more such vectors are added, and perhaps three more.
+        show whether more is needed: then x and five more such vectors are added.
     levels : 2: the coarse matrix E is inverted, or factored on the CPU. More: E is solved by Schwarz again, with parts
         of 64 rows, and so on, up to this number of levels: for a Hermitian A with a positive diagonal by a fixed number
         of steps of Chebyshev, which leave 5% of an error, else by one application. "auto": more than 2 while a coarse
@@ -170,7 +171,8 @@ class SchwarzReport(Report):
     levels : the most level sets of a triangle of a part.
     rows_of_levels : the number of rows of A, of its coarse matrix, of that one's coarse matrix, ...
     coarse_steps : steps of Chebyshev of a solve with the coarse matrix; None if that is inverted or factored.
-    expected_iterations : of cg with these factors, from a few steps of it; None unless near_nullspace="auto" took them.
+    expected_iterations : of cg before any vectors were added, from a few steps of it; None unless near_nullspace="auto"
+        took these.
     near_null_vectors : the number of vectors of the near null space.
     coarse_rank, coarse_dropped : the number of coarse vectors, and of those left out since they, or A Z, are dependent.
     stored, stored_since : the dtype in which a solve reads the factors of the parts; why it is double precision where
@@ -266,26 +268,30 @@ class SchwarzFactors(Factors):
         )
 
     def _enrich(self, A: CSR, nodes: Nodes | None) -> None:
-        """Add smoothed random vectors to the near null space while cg with these factors converges slowly."""
-        start, recipe = perf_counter(), self.recipe
-        for number in range(ROUNDS + 1):
-            vectors, self._report.expected_iterations = smoothed(self, A, number)
-            if vectors is None:
-                break
+        """Add smoothed random vectors to the near null space if cg with these factors converges slowly."""
+        start, recipe, xp = perf_counter(), self.recipe, namespace(A.data)
+        first, self._report.expected_iterations = smoothed(self, A, 0)
+        if SLOW < self._report.expected_iterations < inf:
             self._enriched = True
             known = constants(nodes, A) if self._near is None else self._near
-            self._near = namespace(A.data).column_stack([known, vectors])
-            most = known.shape[1] + ADDED * (ROUNDS - number)
-            if number == 0 and recipe.levels == AUTO and recipe.size is recipe.parts is None:
-                size = _usual_size(A, most, levels=False)
-                if self._number * most > MOST_COARSE:
-                    self._divide(A, nodes, size)
-                    self._make(A)
-                    continue
-            coarse: Any = self.coarse
-            self.coarse = self._coarse_space(A, coarse.starts, coarse.rows)
-            self._tell()
+            added = [first, *(smoothed(self, A, k)[0] for k in range(1, ADDED))]
+            self._near = xp.column_stack([known, *added])
+            vectors = known.shape[1] + 2 * ADDED
+            if self._number * vectors > MOST_COARSE and recipe.levels == AUTO and recipe.size is recipe.parts is None:
+                self._divide(A, nodes, _usual_size(A, vectors, levels=False))
+                self._make(A)
+            else:
+                self._couple_again(A)
+            added = [smoothed(self, A, k)[0] for k in range(ADDED, 2 * ADDED)]
+            self._near = xp.column_stack([self._near, *added])
+            self._couple_again(A)
         self._report.numeric_seconds = (self._report.numeric_seconds or 0.0) + perf_counter() - start
+
+    def _couple_again(self, A: CSR) -> None:
+        """The coarse space of another near null space."""
+        coarse: Any = self.coarse
+        self.coarse = self._coarse_space(A, coarse.starts, coarse.rows)
+        self._tell()
 
     def _coarser(self) -> Schwarz | None:
         """The recipe of the coarse matrix, None if that is inverted or factored."""
