@@ -1,5 +1,5 @@
-# make demo | test | test-all | test-minimum | coverage | fuzz | test-interop | test-petsc | lint | format | cuda |
-# cpu-kernels | kernels | wheel | dist | check-dist | bench | docs | clean: each makes what it needs first, in .venv or in an environment of its own.
+# make demo | test | test-all | test-minimum | coverage | fuzz | test-interop | test-petsc | test-clients | lint | format |
+# cuda | cpu-kernels | kernels | wheel | dist | check-dist | bench | docs | clean: each makes what it needs first, in .venv or in an environment of its own.
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
@@ -17,8 +17,8 @@ comma := ,
 NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help installed demo forget test test-all test-minimum coverage fuzz interop-venv test-interop test-petsc lint \
-    format cuda cpu-kernels kernels wheel dist check-dist bench docs clean
+.PHONY: help installed demo forget test test-all test-minimum coverage fuzz interop-venv test-interop test-petsc \
+    test-clients lint format cuda cpu-kernels kernels wheel dist check-dist bench docs clean
 
 help:
 	@echo "make demo   solve a generated Poisson problem, print the table, draw build/convergence.png"
@@ -28,6 +28,7 @@ help:
 	@echo "make fuzz   throw random systems, damaged files and unusual calls at finelu (MINUTES=10), on all cores"
 	@echo "make test-interop   run the tests with JAX, PyAMG, scikit-fem and PyTorch (TORCH_INDEX=url)"
 	@echo "make test-petsc   run the tests that need PETSc or MPI, on 1, 2 and 4 processes (PETSC_WHEELS=folder, PETSC=required)"
+	@echo "make test-clients   solve with finelu inside other programs, and compare (CLIENTS='pandapower skfem')"
 	@echo "make lint   check style (ruff), types (mypy), the floors of imports, the words and the constants"
 	@echo "make cuda   compile every CUDA kernel for every type it is used with"
 	@echo "make cpu-kernels  compile the CPU's kernels in all types to the machine code that a wheel carries"
@@ -109,6 +110,11 @@ test-petsc: pyproject.toml
 	    timeout -k 10 900 $(PETSC_VENV)/bin/python -m pytest -q -m "petsc or mpi" \
 	        tests/app/test_interop_petsc.py tests/app/test_multiblock_processes.py; \
 	    else echo "make: ***** the tests that need PETSc or MPI were NOT run *****" >&2; fi
+
+# Each client in a virtual environment of its own, in FINELU_CACHE. Says so, and goes on, where one cannot be had.
+CLIENTS ?=
+test-clients:
+	$(PYTHON) tests/clients/run.py $(CLIENTS)
 
 lint: $(VENV)/.stamp-lint
 	$(BIN)/ruff format --check .

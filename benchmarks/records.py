@@ -39,6 +39,7 @@ ELIMINATION = (
     "preconditioners/ic0.py",
     "kernels/{}/elimination.*",
     "kernels/{}/_ic0_columns.*",
+    "kernels/{}/_waiting.*",
     "kernels/{}/levels.*",
 )
 TRIANGULAR = ("triangular.py", "kernels/{}/triangular.*", "kernels/{}/levels.*")
@@ -60,6 +61,7 @@ PARILUT = (
     "kernels/{}/sweeps.*",
     "kernels/{}/elimination.*",
     "kernels/{}/_ic0_columns.*",
+    "kernels/{}/_waiting.*",
     "kernels/{}/selection.*",
 )
 MULTILEVEL = (
@@ -94,6 +96,7 @@ SPEAKS_OF = {
         "matrix/ghosts.py",
     ),
     "ilupack": (*MULTILEVEL, *TRIANGULAR, *METHODS),
+    "least-squares": ("krylov/least_squares.py", "krylov/lsmr.py", "preconditioners/icne.py", *THRESHOLD),
     "memory": ALL,
     "multiblock-scaling": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "multilevel-setup": MULTILEVEL,
@@ -132,10 +135,9 @@ OLDER = {
         "schwarz-cpu-16-core-intel-xeon-2026-11-25",
         "solve-gpu-nvidia-h100-2026-11-25",
     ),
+    "threads share more of ParILUT and of eliminations since": ("parilut-quality-2-core-amd-epyc-2026-11-27",),
+    "rows of an elimination wait for each other in another way since": ("solve-all-cpu-2026-11-27",),
     "one thread compares A with its transpose in one call since": ("memory-2-core-amd-epyc-2026-11-27",),
-    "threads share more of ParILUT since, and rows of a single elimination may wait for each other": (
-        "solve-all-cpu-2026-11-27",
-    ),
     "a single elimination by fewer than eight threads is in order since, and MultilevelILU updates in another way": (
         "parilut-cpu-intel-r-xeon-r-processor-16-cores-2026-11-27",
     ),
@@ -177,13 +179,11 @@ OLDER = {
         "multiblock-scaling-nvidia-h200-x2-64-no-nccl-2026-11-26",
         "multiblock-scaling-nvidia-h200-x2-96-no-nccl-2026-11-26",
         "parilut-cpu-2-core-intel-xeon-2026-11-23",
-        "parilut-quality-2-core-intel-xeon-2026-11-23",
         "parilut-steps-cpu-2-core-intel-xeon-2026-11-23",
         "parilut-steps-gpu-nvidia-h200-2026-11-23",
         "schwarz-gpu-nvidia-h200-2026-11-23",
     ),
     "kernels share loops and steps since; the matching and the factors of the last level are others": (
-        "ilupack-2-core-amd-epyc-2026-11-25",
         "multilevel-setup-16-core-intel-xeon-2026-11-25",
         "multilevel-setup-2-core-amd-epyc-2026-11-26",
         "multilevel-setup-nvidia-h100-2026-11-26",

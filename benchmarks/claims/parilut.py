@@ -69,6 +69,7 @@ NAMES = tuple(GINKGO_CUDA_MS["ParILUT"])
 WANTED = {"cpu": 3.0, "gpu": 4.0}  # Ginkgo's time over ours
 OVER_CPU = 10.0  # times the GPU's time that all threads of its host take
 SYMMETRIC = 0.6  # of ParILUT's time that ParICT may take
+MANY_THREADS, SHARED, SEARCH_SHARED = 16, 6.0, 8.0  # threads; times as fast as one: ParILUT and ParICT, their search
 FILL = 0.02  # of the entries asked for that may be missing or too many
 BY_SWEEPS = " by sweeps"
 RECIPES = {
@@ -179,6 +180,19 @@ def symmetric_ratios(run: Run, device: str, threads: int) -> list[tuple[str, flo
     return found
 
 
+def gains_by_threads(run: Run, work: str, block: str) -> list[tuple[float, str]]:
+    """(time on one thread over that on MANY_THREADS, matrix) of the whole, or of a building block."""
+
+    def ms(record: Record) -> float:
+        return float(record.detail["blocks"].get(block, 0.0)) if block else record.numeric_ms
+
+    pairs = [
+        (run.one(work=work, matrix=r.matrix, device="cpu", threads=1), r)
+        for r in run.find(work=work, device="cpu", threads=MANY_THREADS)
+    ]
+    return [(ms(one) / ms(many), many.matrix) for one, many in pairs if one]
+
+
 def gains_over_cpu(run: Run, threads: int) -> list[tuple[float, str]]:
     """(time of ParILUT on this number of CPU threads over that on the GPU, matrix), where one run has both."""
     pairs = [(r, run.one(work="ParILUT", matrix=r.matrix, device="gpu", threads=0)) for r in run.find(work="ParILUT")]
@@ -190,6 +204,13 @@ def gains_over_cpu(run: Run, threads: int) -> list[tuple[float, str]]:
 def claim_table(run: Run) -> str:
     """Each claim, the measured value, and whether it suffices."""
     lines = []
+    for work in ("ParILUT", "ParICT"):
+        for block, wanted in (("", SHARED), ("candidates", SEARCH_SHARED)):
+            if gains := gains_by_threads(run, work, block):
+                least, at = min(gains)
+                enough = "yes" if least >= wanted else "no"
+                what = f"{work}, {block or 'whole'}: one thread's time over that of {MANY_THREADS}"
+                lines.append((what, len(gains), wanted, mean(f for f, _ in gains), least, at, enough))
     for device, threads in dict.fromkeys((r.device, r.threads) for r in run.records):
         where = "GPU" if device == "gpu" else f"CPU, {threads} threads"
         for work in RECIPES:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu.drawing import draw_norms, matplotlib_class
 from finelu.errors import WrongType, counted
 
 
@@ -167,6 +168,8 @@ class Solution(NoArray):
     outside : with `nullspace`, the norm of the part of b that no x reaches, and of which residual_norm and history are
         without; None if it is not known.
     cycle : the iterations that `info` counts as one: those of a cycle if maxiter counted cycles.
+    tolerance : max(rtol ||b||, atol), the norm of b - A x that was asked for; None of least squares, and without any
+        attempt.
     bool(solution) is `converged`. As a pair, (x, info), it has the length 2, solution[0] and solution[1]. It is not an
     array, and an error says so if it is used as one; x is.
     """
@@ -186,6 +189,7 @@ class Solution(NoArray):
     certificate: Certificate | None = None
     cycle: int = 1
     outside: float | None = None
+    tolerance: float | None = None
 
     @property
     def converged(self) -> bool:
@@ -234,6 +238,21 @@ class Solution(NoArray):
                 f"Compiling kernels, at their first use: {compiling:.3g} s, not counted in the times of the attempts."
             )
         return "\n".join([*lines, f"Result: {self.status.name.lower().replace('_', ' ')}: {self.status.value}."])
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw `history` over the iterations, and the tolerance as a line, by matplotlib.
+
+        axes : matplotlib's, to draw on; None: those of a new figure, which `matplotlib.pyplot.show()` shows.
+        Returns the axes, as in `solution.plot().figure.savefig("norms.png")`. Raises FineluError without matplotlib.
+        """
+        if axes is None:
+            axes = matplotlib_class("pyplot", "subplots")(layout="constrained")[1]
+        named = "" if self.tolerance is None else f"tolerance {self.tolerance:.2g}"
+        draw_norms(axes, {self._name: self.history}, self.tolerance, named, self._label_of_history)
+        axes.legend()
+        return axes
+
+    _label_of_history = "norm of b - A x"
 
     def __bool__(self) -> bool:
         return self.converged
@@ -294,6 +313,8 @@ class LeastSquaresSolution(Solution):
     condition: float = np.nan
     x_norm: float = np.nan
     variance: Any = None
+
+    _label_of_history = "norm of the residual of the normal equations"
 
     @property
     def istop(self) -> int:

@@ -129,6 +129,17 @@ def use_tools(dtype):
     for S in (large, large.tocsc()):
         fl.spsolve(S, np.ones(large.shape[0], dtype))
         fl.splu(S).solve(np.ones((large.shape[0], 2), dtype))
+    wide = sp.csr_matrix(A.tosparse()[:, : A.n // 2])
+    for S in (wide, wide.T.tocsr(), A.tosparse()):
+        b = np.ones(S.shape[0], dtype)
+        fl.lstsq(S, b, rtol=1e-3), fl.lstsq(S, b, 0.1, rtol=1e-3)
+        for method in (fl.lsmr, fl.lsqr, fl.cgls):
+            method(S, b, M=fl.ICNE().factor(S))
+    fl.lstsq(sp.csr_matrix(sp.vstack([large, large])), np.ones(2 * large.shape[0], dtype), rtol=1e-3)
+    grid = gallery.poisson5(15)
+    ring = sp.csr_matrix(grid - sp.diags(np.asarray(grid.sum(axis=1)).ravel())).astype(dtype)  # which takes 1 to 0
+    for method in (fl.solve, fl.cg, fl.minres, fl.gmres):
+        method(ring, np.arange(ring.shape[0]).astype(dtype), rtol=1e-3, nullspace="constant")
     if dtype != np.dtype("float32"):
         fl.spilu(A.tosparse().tocsc()).solve(np.ones(A.n, dtype))
 

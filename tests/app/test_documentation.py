@@ -515,7 +515,7 @@ def test_the_iterations_of_parict_are_those_of_the_guide():
     assert exact[0] == "by eliminations" and table[0][3:5] == ["IC(0)", "ICT"] and table[0][-1] == "5"
     assert f"with as many entries each: {sweeps[3]} with IC(0), {sweeps[4]} with ICT" in text
     assert f"five steps of ParICT {sweeps[-1]} by the sweeps of the paper and {exact[-1]} by eliminations" in text
-    table = rows_of("parilut-quality-2-core-intel-xeon-2026-11-23")
+    table = rows_of("parilut-quality-2-core-amd-epyc-2026-11-27")
     found = {cells[0]: cells for cells in table if cells[2:3] == ["cg"]}
     for name, wording in (
         ("ibmpg1_spd", "ibmpg1_spd takes {} iterations instead of {} with IC(0)"),

@@ -540,6 +540,13 @@ def test_superlus_own_parameters_give_superlus_object(splu_calls):
     assert (fl.splu(S, permc_spec="NATURAL").perm_c == np.arange(60)).all()
 
 
+def test_superlus_threshold_may_be_above_1_as_in_programs_that_give_a_diagonal():
+    S, b = system_of(60).tocsc(), np.arange(60.0)
+    given = {"diag_pivot_thresh": 9.97, "permc_spec": 3, "relax": 1, "panel_size": 10}
+    assert (fl.splu(S, **given).solve(b) == sla.splu(S, **given).solve(b)).all()
+    assert np.allclose(S @ fl.splu(S, **given).solve(b), b)
+
+
 # spsolve_triangular
 
 

@@ -152,6 +152,20 @@ def test_solve_counts_what_columns_alone_would_hide():
 
 
 @klu
+@pytest.mark.parametrize("light", [True, False])
+def test_solve_takes_klu_for_networks_with_gaps_if_its_count_is_light(monkeypatch, light):
+    A = network(1500)
+    A = A + 1e-3 * sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr)).T - 1e-3 * sp.identity(1500)  # with partners
+    A = sp.csr_matrix(A - sp.diags(np.where(np.arange(1500) < 50, A.diagonal(), 0)))
+    A.eliminate_zeros()
+    first = rungs(traits(as_csr(A, diagonal=False)))["direct"].recipes
+    assert [recipe.backend for recipe in first[:2]] == ["klu", "auto"] and first[1].ordering == "auto"
+    monkeypatch.setattr("finelu.auto.cost.is_light", lambda fill: light)
+    solution = fl.solve(A, np.ones(1500))
+    assert solution.converged and solution.recipe == repr(first[0 if light else 1])
+
+
+@klu
 def test_memory_of_factors_that_are_gone_is_freed(monkeypatch):
     """nbklu frees nothing by itself."""
     made, closed = [], []
@@ -937,3 +951,19 @@ def test_pardiso_keeps_no_matrix_after_a_factorization_that_fails(pardiso_fails)
     del F
     gc.collect()
     assert state is not None and known() is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "ordering"),
+    [("superlu", "colamd"), pytest.param("klu", "colamd", marks=klu), pytest.param("klu", None, marks=klu)],
+)
+def test_factors_that_were_not_counted_keep_to_the_limit(backend, ordering):
+    A, recipe = gallery.poisson5(25), fl.SparseLU(backend=backend, ordering=ordering)
+    entries = recipe.factor(A).nnz
+    assert recipe.within(A, entries).nnz == entries
+    with pytest.raises(MemoryError, match=f"have {entries} entries; the memory holds"):
+        recipe.within(A, entries - 1)
+    b, entry = np.ones(625), 16
+    assert fl.solve(A, b, recipe=recipe, memory_limit=entry * entries).converged
+    with pytest.raises(MemoryError):
+        fl.solve(A, b, recipe=recipe, memory_limit=entry * (entries - 1))

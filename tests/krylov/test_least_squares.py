@@ -138,8 +138,9 @@ def test_several_right_hand_sides(backend, method):
     assert found.converged and found.x.shape == (20, 3)
     assert_close(backend.fetch(found.x), exact(A, B), 1e4)
     alone = [method(A, B[:, c], x0=X0[:, c], **tight(method)) for c in range(3)]
-    assert found.iterations == sum(s.iterations for s in alone)
-    assert found.residual_norm in [s.residual_norm for s in alone] or backend.name != "cpu"
+    on_host = backend.name == "cpu"  # a GPU rounds in another way, and may take an iteration more or less for a column
+    assert abs(found.iterations - sum(s.iterations for s in alone)) <= (0 if on_host else 3)
+    assert found.residual_norm in [s.residual_norm for s in alone] or not on_host
     column = method(A, B[:, :1])
     assert column.x.shape == (20, 1)
 

@@ -70,6 +70,27 @@ def test_every_ordering_with_and_without_matching(ordering, matching, trans):
     assert_close(F.solve(b, trans), np.linalg.solve(transposed(A, trans), b), ulps=1e5)
 
 
+def saddle_point(group):
+    """A Stokes system of which each pressure is that of `group` cells; the first block is not symmetric."""
+    S = gallery.stokes(40)
+    flows = S.diagonal() != 0
+    K, B = S[flows][:, flows], S[flows][:, ~flows]
+    cells = np.arange(B.shape[1])
+    B = B @ sp.csr_matrix((np.ones(cells.size), (cells, cells // group)))
+    return sp.csr_matrix(sp.bmat([[K + 0.25 * sp.triu(K, 1), B], [B.T, None]]))
+
+
+@pytest.mark.parametrize(("group", "matched"), [(1, True), (10, False)], ids=["few unknowns", "many unknowns"])
+def test_gaps_that_elimination_fills_before_they_are_pivots_need_no_matching(without, group, matched):
+    """A pressure with few unknowns is eliminated before them, one with many after them."""
+    without("klu", "feral", "pardiso")
+    A = saddle_point(group)
+    F, weak = (SparseLU().factor(matrix) for matrix in (A, A - 0.999 * sp.diags(A.diagonal())))
+    assert F.report.matched is matched and weak.report.matched
+    x = values(A.shape[0], "float64")
+    assert np.linalg.norm(F.solve(A @ x) - x) <= 1e-9 * np.linalg.norm(x)
+
+
 @pytest.mark.parametrize("trans", ["N", "T"])
 def test_a_missing_diagonal_is_matched_but_where_exchanges_take_less_time(monkeypatch, trans):
     A, b = zero_diagonal(), values(40, "float64")

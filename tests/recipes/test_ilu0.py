@@ -107,6 +107,7 @@ def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, ever
     L, places = lower_triangle(A)
     L = L.with_values(A.data[places])
     everywhere("_forgone", np.inf)
+    everywhere("_done_alone", np.inf)
     everywhere("OVERLAP", overlap)
     everywhere("MANY_THREADS", 2)
     everywhere("GAIN", 10.0)
@@ -130,8 +131,9 @@ def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, ever
         assert ilu0(plan, bad, lu) == ic0(other, worse, l) == row
 
 
-def test_blocks_of_rows_begin_with_lines_of_a_grid_and_come_after_all_that_they_need(threads):
+def test_blocks_of_rows_begin_with_lines_of_a_grid_and_come_after_all_that_they_need(threads, everywhere):
     threads(8)
+    everywhere("_done_alone", np.inf)
     A = as_csr(gallery.poisson7(40))
     below = A.facts[3]
     found = waiting(A, A.diag, below, 1e6)

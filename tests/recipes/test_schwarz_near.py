@@ -110,7 +110,7 @@ def test_few_iterations_are_expected_of_good_factors_and_many_of_bad_ones():
     translations = constants(nodes_of(A), A)
     exact = np.column_stack([translations, rotations(60, 4, 4)])
     few, many = (smoothed(fl.Schwarz(near_nullspace=B).factor(A), A, 0)[1] for B in (exact, translations))
-    assert few < 0.6 * SLOW and many > SLOW
+    assert few < SLOW < many
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])

@@ -103,10 +103,11 @@ class Iterations:
         b, x, size, target, callback = rhs.b, rhs.x, rhs.size, rhs.target, self.callback
         r = b if size == rhs.scale else rhs.residual(b, x, target)[0]
         monitor, method, status, iterations = self.begins("refinement", target), "refinement", Status.CONVERGED, 0
-        history = recurrence = np.array([size])
+        known = [size]
         if self.refine:
-            x, r, size, history = self._refine(rhs, r, monitor)
-            iterations, recurrence = len(history) - 1, history
+            x, r, size, known = self._refine(rhs, r, monitor)
+            iterations = len(known) - 1
+        history = recurrence = np.array(known)
         refined = x  # finite, as is its size
         for method in self.methods if size > target and monitor.status is None else ():
             M, goes_on, corrected = as_operator(self.factors, "M", b, b.dtype), True, False
@@ -148,7 +149,7 @@ class Iterations:
         found = Solution(x, status, iterations, size, history, method=method, recipe=self.recipe, recurrence=recurrence)
         return found, monitor
 
-    def _refine(self, rhs: RightHandSide, r: Any, monitor: SwitchMonitor) -> tuple[Any, Any, float, Any]:
+    def _refine(self, rhs: RightHandSide, r: Any, monitor: SwitchMonitor) -> tuple[Any, Any, float, list[float]]:
         """(x, b - A x, its norm, history) after x <- x + M^-1 (b - A x), as long as that halves the residual."""
         x, size = rhs.x, rhs.size
         history, most = [size], min(REFINEMENTS, self.most)
@@ -163,4 +164,4 @@ class Iterations:
             history.append(size)
             stops = self.callback is not None and monitor.stops(self.callback, x.copy())
             stops = stops or monitor(len(history) - 1, size)
-        return x, r, size, np.array(history)
+        return x, r, size, history

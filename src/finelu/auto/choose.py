@@ -46,8 +46,9 @@ TREE = 3.0  # entries a row, up to which A may be a tree, whose complete factors
 # 4.9 times for 5-point grids).
 BY_SUBDOMAINS, BY_WHOLE = (50.0, 200.0), (2.4, 4.8)
 # The same for several unknowns a node, with the set-up as a multiple of that for one: blocks of elastic cubes of 26,460
-# to 154,980 rows took 46 to 72 and 16 in the set-up, and IC0 5.6 to 9.3 times the fourth root of the rows. They have at
-# least so many entries a row, which keeps out those in two dimensions, whose complete factors are cheap.
+# to 154,980 rows took 46 to 72 and 16 in the set-up, and IC0 5.6 to 9.3 times the fourth root of the rows. IN_SPACE:
+# the least entries a row, which keep out bodies in the plane, whose complete factors are cheap. OF_NODES:
+# the least part of the rows whose columns are those of the next row.
 BY_NODES, BY_WHOLE_OF_NODES, SETUPS, IN_SPACE, OF_NODES = 76.0, 6.5, 3.0, 40.0, 0.45
 # The part of the rows that is to be coupled, see MatrixTraits, for a definite A and for others: rows at boundaries are
 # not (a quarter of a 27-point grid of 22^3), and of the M-matrices that are not symmetric those that subdomains do not
@@ -238,7 +239,8 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     recipes: Any = found["direct"].recipes
     by_columns, reason = recipes[0].ordering == COLAMD, found["direct"].reason
     sparse = traits.mean_row <= SHORT and (not traits.dense or is_quick(traits))  # few rows fill in little
-    permuted = not traits.diagonal.usable and sparse and traits.kind == "general"  # KLU does not use a symmetry
+    unsymmetric_network = traits.kind == "general" and is_network(traits)  # KLU does not use a symmetry
+    permuted = not traits.diagonal.usable and sparse and unsymmetric_network
     if (by_columns or permuted) and klu.nbklu() is not None:
         recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
     quick = is_quick(traits) and traits.nnz <= LIGHT and not (by_columns or permuted)

@@ -29,6 +29,7 @@ from finelu.preconditioners.direct.analysis import (
     Analysis,
     analysed,
     columns_of,
+    is_light,
     light_by_klu,
     may_be_by_blocks,
     needs_matching,
@@ -40,7 +41,7 @@ from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.variants import LOOSE
 from finelu.validation import count, number
 
-CACHED, UNCACHED = 3e5, 1.8  # entries of a matrix that stay in the cache; times that the others take as long
+CACHED, UNCACHED = 3e5, 3.0  # entries of a matrix that stay in the cache; times that the others take as long
 LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
 METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expected to leave
 COPIES = 4  # entries that subdomains on the CPU hold for each of A (3.0 of 16 bytes for a 7-point grid of 216,000 rows)
@@ -143,10 +144,13 @@ class Costs:
         return self.seconds("direct") <= FEW_ITERATIONS * self.of_iteration(method)
 
     def count_fill(self) -> None:
-        """Order A as the direct solve will, and count its fill and work; leave both unknown if time runs out."""
+        """Order A as the direct solve will, and count its fill and work; leave both unknown if time runs out.
+
+        KLU is left out of the rung if its factors are not light, and those of the next recipe can be counted.
+        """
         recipes: Any = () if self.counted else self.rungs["direct"].recipes
         self.counted = True
-        for recipe in recipes:  # the last one also takes a matching that is not complete
+        for tried, recipe in enumerate(recipes, 1):  # the last one also takes a matching that is not complete
             self.by_columns = recipe.ordering == COLAMD
             try:
                 with limited(self.deadline):
@@ -157,6 +161,11 @@ class Costs:
                         if structurally_singular(columns.tosparse()):
                             continue
                         known = replace(known, columns=columns, full_rank=True)
+                others = recipes[tried:]
+                countable = recipe.backend == "klu" and others and others[0].ordering != COLAMD
+                if countable and known.fill is not None and not is_light(known.fill):
+                    self.rungs["direct"] = replace(self.rungs["direct"], recipes=others)
+                    continue
                 self.analysis, self._analysed_for = known, recipe
                 self.fill = self.analysis.fill
                 return
@@ -279,8 +288,9 @@ class Costs:
 
     @property
     def most(self) -> float:
-        """The number of entries that the factors of the direct solve may have; Inf if the expected number fits."""
-        return math.inf if self.fits(self.bytes_of("direct")) else self.most_entries
+        """The number of entries that the factors of the direct solve may have; Inf if the caller sets no limit, and the
+        expected number fits."""
+        return math.inf if self.limit is None and self.fits(self.bytes_of("direct")) else self.most_entries
 
     @property
     def most_entries(self) -> float:

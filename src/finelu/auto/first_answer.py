@@ -239,6 +239,7 @@ class FirstAnswer:
             recipe=recipe,
             seen=tuple(text for text in seen if text),
             attempts=(attempt,),
+            tolerance=target,
         )
 
 

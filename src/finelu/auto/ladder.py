@@ -464,6 +464,7 @@ class Ladder:
             recipe=rhs.best.recipe if rhs.best else "",
             seen=seen + tuple(text for text in (of_rows, rhs.verdict, self.solvability.structure) if text),
             attempts=tuple(rhs.attempts),
+            tolerance=rhs.target,
         )
 
     def certificate(self, b: Any, x: Any) -> Certificate:

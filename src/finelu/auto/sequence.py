@@ -360,6 +360,7 @@ class Sequence:
             recipe=last.recipe if last else "",
             seen=(check.sentence(),) if check.rows is not None else (),
             attempts=tuple(rhs.attempts),
+            tolerance=rhs.target,
         )
 
     def _guess(self, rhs: RightHandSide) -> None:

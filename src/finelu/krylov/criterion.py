@@ -426,6 +426,8 @@ def diminished(found: Solution, A: Any, b: Any, kind: str, power: int, target: f
         found = rounded(found, again, A, times_power(b, power), kind, target, "b is so small")
     with np.errstate(under="ignore"):
         smaller = {name: np.ldexp(getattr(found, name), -power) for name in ("history", "recurrence")}
+        if found.tolerance is not None:
+            smaller["tolerance"] = float(np.ldexp(found.tolerance, -power))
     return replace(found, x=x, residual_norm=math.ldexp(found.residual_norm, -power), **smaller)
 
 

@@ -353,6 +353,7 @@ class Loop(Measures):
             method=self.method.name,
             recipe=self.M.recipe,
             timings={"solve": perf_counter() - self.system.started},
+            tolerance=self.tolerance * self.scale,
         )
 
     def _histories(self, last: float) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from finelu.compare.worker import BINS
-from finelu.errors import FineluError
+from finelu.drawing import draw_norms, matplotlib_class
 from finelu.io import check_writable, replacing
 from finelu.matrix import CSR
 from finelu.properties import density, dominance, level_sizes
@@ -26,11 +26,7 @@ def check_plot(path: str) -> None:
 
 def figure_class() -> Any:
     """matplotlib's Figure, which needs no display; a FineluError without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise FineluError("a plot needs matplotlib, which is not installed; pip install 'finelu[report]'") from error
-    return Figure
+    return matplotlib_class("figure", "Figure")
 
 
 def plot_convergence(path: str, histories: Mapping[str, ArrayLike], rtol: float, title: str = "") -> None:
@@ -41,13 +37,8 @@ def plot_convergence(path: str, histories: Mapping[str, ArrayLike], rtol: float,
     """
     figure = figure_class()(figsize=(7.0, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    for name, history in histories.items():
-        norms = np.asarray(history, dtype=np.float64)
-        positive = np.where(norms > 0, norms, np.nan)  # a residual of 0 has no place on a log axis
-        axes.semilogy(positive, label=name, marker="." if len(positive) < 60 else "")
-    axes.axhline(rtol, color="0.5", linestyle="--", linewidth=1.0, label=f"rtol = {rtol:g}")
-    axes.set(xlabel="iteration", ylabel="residual norm / norm of b", title=title)
-    axes.grid(True, which="major", alpha=0.3)
+    draw_norms(axes, histories, rtol, f"rtol = {rtol:g}", "residual norm / norm of b")
+    axes.set(title=title)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)  # where no curve is
     _save(figure, path, dpi=150)
 

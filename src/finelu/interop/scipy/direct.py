@@ -167,7 +167,7 @@ def _by_superlu(S: Any, given: Mapping[str, Any]) -> Any:
     for name in given.keys() & {"relax", "panel_size"}:
         count(name, given[name], 1)  # SuperLU does not look at them
     if "diag_pivot_thresh" in given:
-        number("diag_pivot_thresh", given["diag_pivot_thresh"], 0.0, 1.0)
+        number("diag_pivot_thresh", given["diag_pivot_thresh"])  # above 1 as 1
     named = ", ".join(f"{name}={value!r}" for name, value in given.items())
     try:
         return foreign.splu(S.tocsc(), **given)

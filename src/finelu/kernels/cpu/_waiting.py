@@ -14,8 +14,9 @@ import numpy as np
 from finelu.kernels.cpu.runtime.atomics import load_acquire, relax, store_release
 from finelu.kernels.cpu.runtime.indices import unsigned
 from finelu.kernels.cpu.runtime.items import by_items
-from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.jit import compiled, ready
 from finelu.kernels.cpu.runtime.row_blocks import window
+from finelu.kernels.cpu.runtime.schedule import COMPILES
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.threads import get_num_threads
 
@@ -26,6 +27,8 @@ PARTS = 16  # of a block; a part that is complete is announced to other threads
 TAKES = 500.0  # ns until a thread has a block, and the rows that it needs first
 LINE = 64  # flags of a cache line
 GAIN = 0.5  # of the time of one thread that the blocks may take by their estimate
+
+_done_alone = 0.0  # ns of work in this process that one thread did since the kernels of blocks were not compiled
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,8 @@ def waiting(A, diag, below: int, work: float) -> Waiting | None:
     if below >= OVERLAP * n:
         first = np.arange(n + 1)
         return Waiting(threads, first, first[:-1], 1, *window(first, A))
+    if not _affordable(work):
+        return None
     shift = max(int(BLOCK * n / work).bit_length() - 1, 1)
     rows = 1 << shift
     first = np.empty((n + rows // 2 >> shift) + 1, np.int64)
@@ -85,6 +90,15 @@ def waiting(A, diag, below: int, work: float) -> Waiting | None:
     order = np.argsort(rank, kind="stable")
     time = _makespan(order, first, *needs, each, part, np.zeros(threads), start)
     return Waiting(threads, first, order, part, *window(first, A)) if time <= GAIN * work else None
+
+
+def _affordable(work: float) -> bool:
+    """Whether the kernels of blocks are compiled, or such work of one thread has taken as long as that would."""
+    global _done_alone
+    if _done_alone < COMPILES and ready(_needs):
+        _done_alone = COMPILES  # the disk is not asked again
+    _done_alone += work  # threads that add at once may lose one addend
+    return _done_alone > COMPILES
 
 
 @by_items

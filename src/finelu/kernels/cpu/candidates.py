@@ -12,11 +12,12 @@ from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.row_blocks import pattern_arrays, row_blocks, squared_size, window, workspace
+from finelu.kernels.cpu.runtime.row_blocks import pattern_arrays, row_blocks, squared_size, window
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.runtime.sort import sort_by_bitmap
 from finelu.kernels.cpu.vectors import gather
 from finelu.kernels.operands import INT32_LIMIT
+from finelu.threads import get_num_threads
 
 WAITING = 2**19  # candidates that a thread holds back, or as many as F has entries, before it waits for the others
 ROOM = 16  # candidates that room is made for, per entry of A and F; only the part that is used takes memory
@@ -60,18 +61,20 @@ def candidates(A, F, columns=None, least=0.0, most=None):
 
 def _found(arguments, F, places, least, room):
     """(indptr, indices, values, squares, total, left_out); of more than `room` candidates only the number is right."""
-    index = np.dtype(F.indptr.dtype if room <= INT32_LIMIT else np.int64)
-    indptr, indices, values = np.empty(F.n + 1, index), np.empty(room, F.indices.dtype), np.empty(room, F.data.dtype)
+    pointer = np.dtype(F.indptr.dtype if room <= INT32_LIMIT else np.int64)
+    indptr, indices, values = np.empty(F.n + 1, pointer), np.empty(room, F.indices.dtype), np.empty(room, F.data.dtype)
     squares = np.empty(2 * F.n, np.float64).reshape(2, F.n)
     blocks = arguments[0].size - 1
     sizes = np.full(blocks, -1, np.int64)
     indptr[0] = 0
     waiting = min(WAITING, F.nnz)
-    numbers = workspace(blocks, F.n + waiting, F.data.dtype)
-    columns = workspace(blocks, 2 * F.n + waiting + 1, unsigned(F.indices).dtype)
-    # zeros by the system, only for the pages that a thread reads
-    threads, (reach, size) = len(numbers), places
-    w, marks = np.zeros((threads, size), F.data.dtype), np.zeros((threads, 2, size), columns.dtype)
+    threads, (reach, size), index = min(blocks, get_num_threads()), places, unsigned(F.indices).dtype
+    # zeros by the system, page by page as a thread reads them; for other memory NumPy asks for pages of 2 MiB
+    w, marks = np.zeros((threads, size), F.data.dtype), np.zeros((threads, 2, size), index)
+    numbers, columns = (
+        np.zeros((threads, F.n + waiting), F.data.dtype),
+        np.zeros((threads, 2 * F.n + waiting + 1), index),
+    )
     out = indptr, indices, values, squares
     arguments = (w, marks, numbers, columns), *arguments, reach, least, sizes, out, deadline.halt()
     left_out = run_items(_candidates, blocks, *arguments, threads=threads)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.arrays import renumbered
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items
-from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, threads_for
+from finelu.kernels.cpu.runtime.row_blocks import even_blocks, pattern_arrays, reach_of, row_parts, threads_for
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.operands import CSR, INT32_LIMIT
 
@@ -16,58 +16,65 @@ from finelu.kernels.operands import CSR, INT32_LIMIT
 def columns_of(F):
     """The lower triangle F by columns: indptr (n + 1,), rows (nnz,) ascending, places (nnz,) in F.data.
 
-    Cost: a counting sort; besides the result n integers for each of up to 2 nnz / n threads.
+    Cost: a counting sort; besides the result an integer for each column that a part of the rows may have, for each of
+    up to 2 nnz / n threads.
     """
     n, index = F.n, F.indices.dtype
     parts = max(1, min(threads_for(F.nnz), 2 * F.nnz // n))
-    items = np.unique(np.concatenate([[0], np.searchsorted(F.indptr, np.arange(1, parts) * (F.nnz / parts)), [n]]))
+    items = row_parts(F.indptr, F.nnz, parts)
     parts = items.size - 1
-    starts = np.zeros((parts, n), F.indptr.dtype)
+    first = np.maximum(items[:-1] - (reach_of(F) if parts > 1 else n), 0)  # column of the rows of each part
+    starts = np.zeros((parts, int((items[1:] - first).max())), F.indptr.dtype)
     indptr, rows, places = np.empty(n + 1, F.indptr.dtype), np.empty(F.nnz, index), np.empty(F.nnz, index)
-    run_items(_count_columns, parts, items, unsigned(F.indptr), unsigned(F.indices), starts)
+    run_items(_count_columns, parts, items, first, unsigned(F.indptr), unsigned(F.indices), starts)
     groups = np.linspace(0, n, parts + 1).astype(np.int64)  # of columns
     totals = np.zeros(parts, np.int64)
-    run_items(_total_columns, parts, groups, starts, totals)
-    run_items(_start_columns, parts, groups, starts, np.cumsum(totals) - totals, indptr)
+    run_items(_total_columns, parts, groups, items, first, starts, totals)
+    run_items(_start_columns, parts, groups, items, first, starts, np.cumsum(totals) - totals, indptr)
     indptr[n] = F.nnz
     pattern = unsigned(F.indptr), unsigned(F.indices)
-    run_items(_fill_columns, parts, items, *pattern, unsigned(starts), rows, places)
+    run_items(_fill_columns, parts, items, first, *pattern, unsigned(starts), rows, places)
     return indptr, rows, places
 
 
 @by_items
-def _count_columns(t, items, indptr, indices, counts):
-    """counts[t, j] : entries of column j in part t of the rows."""
-    mine = counts[t]
+def _count_columns(t, items, first, indptr, indices, counts):
+    """counts[t, j - first[t]] : entries of column j in part t of the rows."""
+    mine = renumbered(counts[t], first[t])
     for p in range(np.uint64(indptr[items[t]]), np.uint64(indptr[items[t + 1]])):
         mine[indices[p]] += 1
 
 
 @by_items
-def _total_columns(t, groups, counts, totals):
+def _total_columns(t, groups, items, first, counts, totals):
     """totals[t] : the entries of the columns of group t."""
     total = np.int64(0)
     for part in range(counts.shape[0]):
-        for j in range(groups[t], groups[t + 1]):
-            total += counts[part, j]
+        for j in range(max(groups[t], first[part]), min(groups[t + 1], items[part + 1])):
+            total += counts[part, j - first[part]]
     totals[t] = total
 
 
 @by_items
-def _start_columns(t, groups, starts, before, indptr):
+def _start_columns(t, groups, items, first, starts, before, indptr):
     """Counts become the places where each part's entries of a column begin; before[t] : entries of earlier groups."""
     total = before[t]
+    begin = end = 0  # the parts that may have column j
     for j in range(groups[t], groups[t + 1]):
         indptr[j] = total
-        for part in range(starts.shape[0]):
-            count = starts[part, j]
-            starts[part, j] = total
+        while items[begin + 1] <= j:
+            begin += 1
+        while end < first.size and first[end] <= j:
+            end += 1
+        for part in range(begin, end):
+            count = starts[part, j - first[part]]
+            starts[part, j - first[part]] = total
             total += count
 
 
 @by_items
-def _fill_columns(t, items, indptr, indices, starts, rows, places):
-    next = starts[t]
+def _fill_columns(t, items, first, indptr, indices, starts, rows, places):
+    next = renumbered(starts[t], first[t])
     for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
         for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
             q = next[indices[p]]
@@ -292,15 +299,23 @@ def _keep(t, items, F, values, least, rests, want, ties, begin, results):
 
 def facts(A) -> tuple[int, int, int, int]:
     """The numbers that CSR.facts describes. Cost: a pass over indptr and diag."""
-    return _facts(A.indptr, A.diag)
+    items = even_blocks(A.indptr)
+    found = np.zeros((items.size - 1, 4), np.int64)
+    run_items(_facts, items.size - 1, items, A.indptr, A.diag, found)
+    longest, most_below, most_above = (int(v) for v in found[:, :3].max(axis=0))
+    return longest, most_below, most_above, int(found[:, 3].sum())
 
 
-@compiled
-def _facts(indptr, diag):
+@by_items
+def _facts(t, items, indptr, diag, found):
+    """found[t] : the numbers for block t. Threads take blocks of rows."""
     longest = most_below = most_above = total = 0
-    for i in range(diag.size):
+    for i in range(items[t], items[t + 1]):
         below, above = np.int64(diag[i]) - np.int64(indptr[i]), np.int64(indptr[i + 1]) - np.int64(diag[i]) - 1
         longest = max(longest, below + above + 1)
         most_below, most_above = max(most_below, below), max(most_above, above)
         total += below
-    return longest, most_below, most_above, total
+    found[t, 0] = longest
+    found[t, 1] = most_below
+    found[t, 2] = most_above
+    found[t, 3] = total

@@ -9,6 +9,7 @@ import numpy as np
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min
 from finelu.kernels.cpu.runtime.items import by_items
+from finelu.kernels.cpu.runtime.row_blocks import even_blocks
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.runtime.workers import run
 from finelu.threads import get_num_threads
@@ -23,18 +24,16 @@ def scale(A, out, below, above):
     (lower_left, lower_right), (upper_left, upper_right) = (
         tuple(ones if v is None else v for v in pair) for pair in (below, above)
     )
-    items = -(-A.n // BLOCK)
-    state, done = np.zeros(1, np.int64), np.zeros(items, np.int8)
+    items = even_blocks(A.indptr)
     arguments = (A.indptr, A.indices, A.data, lower_left, lower_right, upper_left, upper_right, out)
-    run(_scale, min(get_num_threads(), items), state, done, *arguments)
+    run_items(_scale, items.size - 1, items, *arguments)
     return out
 
 
 @by_items
-def _scale(t, indptr, indices, a, lower_left, lower_right, upper_left, upper_right, out):
+def _scale(t, items, indptr, indices, a, lower_left, lower_right, upper_left, upper_right, out):
     """Threads take blocks of rows; entries are written by one of them each."""
-    n = indptr.size - 1
-    for i in range(t * BLOCK, min(n, (t + 1) * BLOCK)):
+    for i in range(items[t], items[t + 1]):
         for p in range(indptr[i], indptr[i + 1]):
             j = indices[p]
             if j < i:
@@ -93,14 +92,14 @@ def _pivots(t, diag, a, cholesky, d, found):
 
 def first_unusable(F) -> int:
     """The first row with a value that is not finite or a zero pivot, or -1."""
-    first = np.array([F.n], np.int64)
-    run_items(_first_unusable, -(-F.n // BLOCK), F.indptr, F.diag, F.data, first)
+    first, items = np.array([F.n], np.int64), even_blocks(F.indptr)
+    run_items(_first_unusable, items.size - 1, items, F.indptr, F.diag, F.data, first)
     return int(first[0]) if first[0] < F.n else -1
 
 
 @by_items
-def _first_unusable(t, indptr, diag, f, first):
-    for i in range(t * BLOCK, min(diag.size, (t + 1) * BLOCK)):
+def _first_unusable(t, items, indptr, diag, f, first):
+    for i in range(items[t], items[t + 1]):
         good = f[diag[i]] != 0
         for p in range(indptr[i], indptr[i + 1]):
             good &= np.isfinite(f[p])

@@ -26,7 +26,7 @@ ORDERS = ("values", "magnitudes")
 SMALL = 2**15  # fewer are searched by introselect at once: a sample would not pay
 SAMPLE = 2**12  # values of a sample at most: twice as many would take longer to sort than they save
 DIGIT = 11  # bits that a pass finds: its counts fit the first-level cache
-ITEM = 2**17  # values that a thread takes at a time
+ITEM = 2**15  # values that a thread takes at a time
 LANES = 32  # of them that are compared at once: a loop of a fixed length, which becomes vector instructions
 SUBSETS = 64  # p of the 2018 paper, there four times the number of threads; a fixed one, so that results are too
 SEQUENTIAL = 100_000  # the 2018 paper's limit: fewer get no approximate threshold, but the exact one
@@ -113,17 +113,22 @@ class Selection:
         first, last = max(int(center - reach), 0), min(int(center + reach) + 1, sample.size - 1)
         low = sample[first] if center - reach > 0 else -np.inf
         high = sample[last] if center + reach + 1 < sample.size else np.inf
-        less, sizes, ordered = self._count(values, magnitude, low, high)
+        less, from_low, from_high, sizes, ordered = self._count(values, magnitude, low, high)
         if ordered < n:
             return None
         if rank == n:
             return np.inf, n
-        if not less <= rank < less + sizes.sum():  # one in a thousand times: the sample led astray
+        inside = int(sizes.sum())
+        if not less <= rank < less + from_low + inside + from_high:  # one in a thousand times: the sample led astray
             low, high = -np.inf, np.inf
-            less, sizes, _ = self._count(values, magnitude, low, high)
-        if low == high:
+            less, from_low, from_high, sizes, _ = self._count(values, magnitude, low, high)
+            inside = int(sizes.sum())
+        if rank < less + from_low:  # many values may be equal, and so be one of the splitters
             return low, less
-        if sizes.sum() <= SMALL:
+        less += from_low
+        if rank >= less + inside:
+            return high, less
+        if inside <= SMALL:
             few = np.concatenate([self.work[t * ITEM : t * ITEM + size] for t, size in enumerate(sizes)])
             value, before = _introselect(few, rank - less)
         else:
@@ -131,13 +136,15 @@ class Selection:
         return value, less + before
 
     def _count(self, values, magnitude, low, high):
-        """How many values are less than low, how many of each item, which begins in `work` where it begins in
-        `values`, are from low to high, and how many values are no NaN."""
+        """How many values are less than low, how many equal to it, and to high if that is larger, how many of each item
+        are between, which begin in `work` where it begins in `values`, and how many values are no NaN."""
         items, real = _items_of(values.size), values.dtype.type
-        found = np.zeros((items, 3), np.int64)
+        found = np.zeros((items, 5), np.int64)
         run_items(_count_items, items, values, magnitude, real(low), real(high), found, self.work)
-        less, inside, more = found.sum(axis=0)
-        return int(less), found[:, 1].copy(), int(less + inside + more)
+        less, up_to_low, inside, from_high, more = (int(v) for v in found.sum(axis=0))
+        equal_to_high = from_high - more if low < high else 0
+        ordered = up_to_low + inside + equal_to_high + more
+        return less, up_to_low - less, equal_to_high, found[:, 2].copy(), ordered
 
     def _by_digits(self, sizes, rank, low, high):
         """(the value of this rank, the number of smaller ones) among the numbers of the items, from low to high.
@@ -155,8 +162,9 @@ class Selection:
             digit = min(DIGIT, shift)
             shift -= digit
             counts = np.zeros(2**digit, np.int64)
-            args = kind(prefix), kind(shift), kind(digit), bits, sizes, counts
-            run_items(_count_digits, sizes.size, *args)
+            groups = min(get_num_threads(), sizes.size)
+            args = groups, kind(prefix), kind(shift), kind(digit), bits, sizes, counts
+            run_items(_count_digits, groups, *args)
             until = np.cumsum(counts)
             place = int(np.searchsorted(until, rank - before, side="right"))
             before += int(until[place] - counts[place])
@@ -237,48 +245,52 @@ def _magnitudes(t, values, out):
 
 @by_items
 def _count_items(t, values, magnitude, low, high, found, work):
-    """found[t] : how many values of item t are less than low, from low to high, and more; those in between to work.
+    """found[t] : how many values of item t are less than low, up to low, between low and high, from high on, and more
+    than high; those in between to work.
 
     Threads write different items of work and found; see items.py.
     """
     begin, end = t * ITEM, min((t + 1) * ITEM, values.size)
     place = begin
-    less = more = 0
+    less = up_to_low = from_high = more = 0
     # LANES values are compared at once, and only where one of them stays, as seldom happens, they are copied: every
     # one, but the place moves on only behind one that stays. That leaves no branch to be mispredicted inside.
     for b in range(begin, end - LANES + 1, LANES):
-        before = after = np.int32(0)
-        if magnitude:
-            for i in range(LANES):
-                v = abs(values[b + i])
-                before += np.int32(v < low)
-                after += np.int32(v > high)
-        else:
-            for i in range(LANES):
-                v = values[b + i]
-                before += np.int32(v < low)
-                after += np.int32(v > high)
+        before = at_most = at_least = after = np.int32(0)
+        for i in range(LANES):
+            v = abs(values[b + i]) if magnitude else values[b + i]
+            before += np.int32(v < low)
+            at_most += np.int32(v <= low)
+            at_least += np.int32(v >= high)
+            after += np.int32(v > high)
         less += before
+        up_to_low += at_most
+        from_high += at_least
         more += after
-        if before + after < LANES:
+        if at_most + at_least < LANES:
             for i in range(LANES):
                 v = abs(values[b + i]) if magnitude else values[b + i]
                 work[place] = v
-                place += (v >= low) & (v <= high)
+                place += (v > low) & (v < high)
     for i in range(end - (end - begin) % LANES, end):
         v = abs(values[i]) if magnitude else values[i]
         work[place] = v
-        place += (v >= low) & (v <= high)
+        place += (v > low) & (v < high)
         less += v < low
+        up_to_low += v <= low
+        from_high += v >= high
         more += v > high
     found[t, 0] = less
-    found[t, 1] = place - begin
-    found[t, 2] = more
+    found[t, 1] = up_to_low
+    found[t, 2] = place - begin
+    found[t, 3] = from_high
+    found[t, 4] = more
 
 
 @by_items
-def _count_digits(t, prefix, shift, digit, bits, sizes, counts):
-    """Add to counts[d] the numbers of item t whose key has the bits `prefix` and then d above the last `shift`.
+def _count_digits(t, groups, prefix, shift, digit, bits, sizes, counts):
+    """Add to counts[d] the numbers of a group of items whose key has the bits `prefix` and then d above the last
+    `shift`.
 
     Threads add their own counts to the shared ones; see items.py.
     """
@@ -287,12 +299,13 @@ def _count_digits(t, prefix, shift, digit, bits, sizes, counts):
     mask = (one << digit) - one
     whole = shift + digit == bits.itemsize * 8
     mine = np.zeros(counts.size, np.int64)
-    for i in range(t * ITEM, t * ITEM + sizes[t]):
-        b = bits[i]
-        key = (b | sign) if b < sign or b == sign else ~b
-        head = key >> shift
-        if whole or head >> digit == prefix:
-            mine[head & mask] += 1
+    for item in range(t * sizes.size // groups, (t + 1) * sizes.size // groups):
+        for i in range(item * ITEM, item * ITEM + sizes[item]):
+            b = bits[i]
+            key = (b | sign) if b < sign or b == sign else ~b
+            head = key >> shift
+            if whole or head >> digit == prefix:
+                mine[head & mask] += 1
     for d in range(mine.size):
         if mine[d] > 0:
             fetch_add(counts, d, mine[d])

@@ -40,6 +40,7 @@ FERAL_ORDERINGS = {"auto": "auto", "amd": "amd", "nd": "metis"}
 PARDISO_ORDERINGS = {"auto": pardiso.DISSECTION, "mmd": pardiso.MINIMUM_DEGREE, "nd": pardiso.DISSECTION}
 WEAK = 0.1  # of the largest entry of its column: a smaller diagonal entry is weak
 MODERATE = 20  # mean entries of few rows, up to which exchanges of rows take less time than a matching
+MIRRORED = 0.95  # part of the entries with a partner, from which a pattern counts as symmetric
 FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as pivots off the diagonal fill in more
 
 
@@ -101,7 +102,12 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
         columns = columns_of(recipe, plain, A)
         blocks = pardiso.Pardiso(columns, _of_pardiso(recipe), is_mirrored(A))
         return Analysis(plain, False, None, perf_counter() - start, blocks, columns=columns)
-    few = recipe.ordering == "auto" and recipe.backend != "klu" and is_quick(A) and not counted
+    any_order = recipe.ordering == "auto" and recipe.backend != "klu"
+    few = any_order and is_quick(A) and not counted
+    late = _with_late_gaps(recipe, A, job) if any_order and recipe.matching is None and not few else None
+    if late is not None:
+        order, counts = late
+        return Analysis(plain.ordered(order, A.data.real.dtype), False, counts, perf_counter() - start)
     arranged, matched, by_itself = _matched(recipe, A, few=few)
     if few and (by_itself or A.n <= TINY):
         return Analysis(arranged, matched, None, perf_counter() - start, by_itself=by_itself or MMD)
@@ -148,6 +154,37 @@ def _matched(recipe: Any, A: CSR, *, few: bool) -> tuple[Arrangement, bool, str]
     rows, row_scale = columns if rows is None else rows, ones if row_scale is None else row_scale
     column_scale = ones if column_scale is None else column_scale
     return Arrangement(rows, columns, row_scale[rows], column_scale), bool(matched), by_itself
+
+
+def _with_late_gaps(recipe: Any, A: CSR, job: OrderingJob | None) -> tuple[np.ndarray, Fill] | None:
+    """An order of A whose diagonal has gaps or zeros, and its fill, if elimination fills these before they are pivots:
+    a saddle point whose multipliers have many unknowns each. No matching is needed then, which would make a symmetric
+    pattern unsymmetric. None if there is no such order, or other diagonal entries are weak.
+    """
+    stored = A.diag >= 0
+    stored[stored] = A.data[A.diag[stored]] != 0
+    gaps, lengths = np.flatnonzero(~stored), np.diff(A.indptr)
+    if not gaps.size or not lengths[gaps].all() or _dense_rows_scaled(A) is not None:
+        return None
+    if not _follow(A, gaps, lengths) or A.mirrored()[-1] < MIRRORED * A.nnz:  # the order takes short rows first
+        return None
+    sizes, largest = abs(A.data), np.zeros(A.n, A.data.real.dtype)
+    np.maximum.at(largest, A.indices, sizes)
+    if np.count_nonzero(sizes[A.diag[stored]] < WEAK * largest[stored]) > FEW * A.n:
+        return None
+    order, fill = _ordered(recipe, A, job)
+    place = np.empty(A.n, np.int64)
+    place[order] = np.arange(A.n)
+    return (order, fill) if _follow(A, gaps, place) else None
+
+
+def _follow(A: CSR, rows: np.ndarray, place: np.ndarray) -> bool:
+    """Whether nearly all of the rows, none of them empty, have a column whose place (n,) is before their own."""
+    lengths = np.diff(A.indptr)[rows]
+    begins = np.cumsum(lengths) - lengths
+    entries = np.arange(int(lengths.sum())) + np.repeat(A.indptr[rows] - begins, lengths)
+    first = np.minimum.reduceat(place[A.indices[entries]], begins)
+    return int(np.count_nonzero(first >= place[rows])) <= FEW * rows.size
 
 
 def _by_klu(recipe: Any, columns: Columns, A: CSR, fill: Fill | None) -> klu.KLU:

@@ -321,7 +321,10 @@ class SparseLUFactors(RefinedFactors):
                     require_matching(A)  # says which rows
                 raise SingularMatrix(self._singular())
         self._factored = columns
-        self._lu = self._made()
+        lu = self._made()
+        if self._most is not None and lu.nnz > self._most:  # an order of columns alone was not counted before
+            raise MemoryError(f"{self.recipe!r}: the factors have {lu.nnz} entries; the memory holds {self._most:.3g}.")
+        self._lu = lu
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -45,7 +45,15 @@ class _Analysis:
 
     def __init__(self, solver: Any):
         self.solver = solver
+        self.idle: list[Any] = []  # a solver without factors, for the next matrix
         weakref.finalize(self, solver.close).atexit = False
+
+    def taken(self) -> Any:
+        """A solver without factors that no one else has; None if there is none."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return None
 
 
 def _free(solver: Any) -> None:
@@ -67,12 +75,15 @@ def _is_worth(solver: Any) -> bool:
     return bool(solver.flops() <= WORTH_WORK * _entries(solver))
 
 
-def _given_back(solver: Any, analysis: _Analysis, kind: tuple[Any, ...]) -> None:
+def _given_back(solver: Any, analysis: _Analysis, kind: tuple[Any, ...], worth: bool) -> None:
     """Keep factors that are used no more for the next matrix with their pattern, if these can be of use; the analysis
     was held until now. They belong to the entry of RECENT alone, which counts them, and so are freed if it is not made.
+
+    worth : see `_is_worth`.
     """
-    if not _is_worth(solver):
+    if not worth:
         _free(solver)
+        analysis.idle[:] = [solver]
         return
     size = SYMBOLIC * solver.n + ENTRY * _entries(solver)
     RECENT.keep(kind, solver.Ap, solver.Ai, (analysis, Spare(solver, partial(_free, solver))), size)
@@ -113,8 +124,9 @@ class KLU(Library):
             kept = RECENT.keep(kind, *self._pattern, (self._analysed(n, ordering), None), SYMBOLIC * n)
         analysis, spare = kept
         solver = None if spare is None else spare.take()
+        self._worth = None if solver is None else True  # as `_is_worth`, which takes some time; None: to be asked
         if solver is None:
-            solver = self._new(ordering)
+            solver = analysis.taken() or self._new(ordering)
             solver.n, solver.symbolic = n, analysis.solver.symbolic
             solver.Ap, solver.Ai = (np.ascontiguousarray(v, np.int32) for v in self._pattern)
         self._solver, self._analysis, self._kind = solver, analysis, kind
@@ -131,7 +143,8 @@ class KLU(Library):
 
     def __del__(self) -> None:  # takes a few microseconds less than `weakref.finalize`
         if self._solver is not None and not sys.is_finalizing():
-            _given_back(self._solver, self._analysis, self._kind)
+            worth = _is_worth(self._solver) if self._worth is None else self._worth
+            _given_back(self._solver, self._analysis, self._kind, worth)
 
     def _new(self, ordering: int) -> Any:
         """An nbklu solver; only its `close` frees analysis and factors."""
@@ -159,6 +172,7 @@ class KLU(Library):
             raise OutOfTime
         with self._turns:
             if not self._has_same_pivots(values):
+                self._worth = None
                 self._called(self._solver, "numeric", singular, self._solver.factor, values)
         self.nnz = _entries(self._solver) - columns.shape[0]
         return self
@@ -167,7 +181,9 @@ class KLU(Library):
         """Whether there are factors of earlier values whose pivots KLU would choose again; then they are those of these
         values now."""
         solver = self._solver
-        if not _is_worth(solver):
+        if self._worth is None:
+            self._worth = _is_worth(solver)
+        if not self._worth:
             return False
         try:
             solver.refactor(values)

@@ -54,6 +54,8 @@ class SparseLU(Recipe):
         Exception: if shift = 0, such an A with up to 2000 rows and 30000 entries, and at most 20 entries per row in the
         mean, is not matched. It is scaled by its largest entries and factored with SuperLU's COLAMD and row exchanges,
         which takes less time.
+        Another exception: if A has a symmetric pattern, and elimination in the order "auto" fills the gaps and zeros
+        before they are pivots, as those of saddle points whose multipliers have many unknowns each, nothing is matched.
         If no matching is complete, and shift > 0, the matching is as large as possible, and nothing is scaled.
     ordering : the order of the rows and columns, one of:
         a name of `finelu.ordering`: that order of rows and columns together.
@@ -113,7 +115,7 @@ class SparseLU(Recipe):
 
         backend     time                                          entries are counted before they are made
         "superlu"   its call is abandoned, and ends by itself     yes, unless the order is that of columns alone
-        "klu"       it blocks all other threads, so it does not   yes, likewise
+        "klu"       it blocks all other threads, so it does not   yes, likewise, or that of A
                     begin if, at a rate that it hardly exceeds,
                     it is expected to take longer; with
                     "colamd" as counted for its "auto"
@@ -121,8 +123,9 @@ class SparseLU(Recipe):
         "pardiso"   its call is abandoned, and ends by itself     yes, by itself once it has ordered
         "cudss"     it is waited for                              yes, likewise
 
-        A count is that of pivots on the diagonal: others may fill in more. A Ctrl-C takes effect as the end of the time
-        does; in KLU after its call.
+        A count is that of pivots on the diagonal: others may fill in more. If `within`, or the memory_limit of `solve`,
+        sets a limit, factors with more entries are dropped once they are made, and a MemoryError says so. A Ctrl-C
+        takes effect as the end of the time does; in KLU after its call.
         """
         return self.within(A, None)
 

@@ -17,12 +17,14 @@ from finelu.matrix import full_csr
 from finelu.partition import partition
 
 SIZE, NODES = 64, 16  # rows of a part of a coarse matrix; parts of the level above that it holds at least
-ERROR = 0.05  # part of an error that a solve with a definite coarse matrix leaves
-CLOSE, LEFT = 3, 0.1  # times as many steps where cg begins; part of the coarse residual that these may leave
+# Part of an error that a solve with a definite coarse matrix leaves. In cg the deflated form takes as many iterations
+# as with an exact solve; for ani7, with 333, as many with 0.01, but it did not converge with 0.05.
+ERROR = 1e-3
+CLOSE, LEFT = 2, 0.1  # times as many steps where cg begins; part of the coarse residual that these may leave
 # Steps that look for the spectrum, and part of the square of the error at which they end, the same in each precision;
 # the largest value is raised by the margin.
 LANCZOS, REST, MARGIN = 12, 1e-10, 1.1
-MOST_STEPS = 40  # of a solve with a coarse matrix: more show that its parts do not suit it
+MOST_STEPS = 80  # of a solve with a coarse matrix: more show that its parts do not suit it
 
 
 class CoarseLevels:
@@ -198,7 +200,7 @@ def _csr(starts: Any, columns: Any, blocks: Any, count: int) -> Any:
     xp, m = namespace(blocks), blocks.shape[1]
     lengths = starts[1:] - starts[:-1]
     indptr = xp.zeros(count * m + 1, starts.dtype)
-    xp.cumsum(xp.repeat(lengths * m, m), out=indptr[1:])
+    indptr[1:] = xp.cumsum(xp.repeat(lengths * m, m))
     rows = kernels_for(blocks).indices.rows_of_entries(starts, columns.size)
     inside = xp.arange(columns.size, dtype=starts.dtype) - starts[rows]
     within = xp.arange(m, dtype=starts.dtype)

@@ -40,9 +40,10 @@ from finelu.validation import choice, count
 # vectors, since their matrix has a dense inverse on a GPU, and several vectors a part fill its sparse factors. With one
 # vector a part they are sparse enough for MOST_SPARSE: on a 7-point grid a solve with them takes 6 ms.
 SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE, MOST_SPARSE = 128, 448, 56_000, 26, 10, 4096, 16_384
-# Coarse vectors above which levels="auto" solves a definite coarse matrix on levels. With 8000 parts of a 7-point grid
-# a solve with the factors of the coarse matrix takes 2.0 ms on the CPU, on levels 1.0; with 4096 both take the same.
-MOST_DIRECT = 4096
+# Coarse vectors above which levels="auto" solves a definite coarse matrix on levels, on a GPU and on the CPU. With 8000
+# parts of a 7-point grid a solve with the factors of the coarse matrix takes 2.0 ms on the CPU, on levels 1.5.
+MOST_INVERTED, MOST_FACTORED = 4096, 8192
+ROWS = 64  # of a part, for each of its coarse vectors, on the CPU, where a larger coarse matrix has further levels
 PAYS = 8  # applications on a GPU after which one is recorded; a Krylov method has recorded its step earlier
 COARSE = ("constant", None)
 COMBINE = ("balanced", "additive")
@@ -61,10 +62,10 @@ class Schwarz(Recipe):
     local : the recipe of the parts, or its name; its factors must be two triangles (ILU0(), IC0(), ILUK(level=1),
         ILUT(), ICT(), MILU0(), ...). "auto" is ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and
         need no transpose. If A is Hermitian with a positive diagonal, D must be positive, so that cg can take M.
-    size : rows of a part. None: 128 to 448, fewer if rows are long; on the CPU 128 if levels may be more than 2, and
-        couplings do not jump from cell to cell. With levels=2, which "auto" means for an A that is not Hermitian with a
-        positive diagonal, they are more if the coarse space would otherwise have more than 4096 vectors, or with one
-        vector a part on the CPU more than 16,384.
+    size : rows of a part. None: 128 to 448, fewer if rows are long. On the CPU, where levels may be more than 2, 64 for
+        each vector of the coarse space, at most 448; not if couplings jump from cell to cell. With levels=2, which
+        "auto" means for an A that is not Hermitian with a positive diagonal, they are more if the coarse space would
+        otherwise have more than 4096 vectors, or with one vector a part on the CPU more than 16,384.
     parts : the approximate number of parts, or the part of each row (n,), integers from 0 on without gaps; None: by
         `size`.
     partition : the method that finds the parts, see `finelu.partition`: "aggregate" (strong couplings stay inside),
@@ -81,8 +82,9 @@ class Schwarz(Recipe):
         show whether more is needed: then x and five more such vectors are added.
     levels : 2: the coarse matrix E is inverted, or factored on the CPU. More: E is solved by Schwarz again, with parts
         of 64 rows, and so on, up to this number of levels: for a Hermitian A with a positive diagonal by a fixed number
-        of steps of Chebyshev, which leave 5% of an error, else by one application. "auto": more than 2 while a coarse
-        matrix has more than 4096 rows, if A is Hermitian with a positive diagonal; else 2.
+        of steps of Chebyshev, which leave 0.1% of an error, else by one application. "auto": more than 2 while a
+        coarse matrix has more than 4096 rows on a GPU, or 8192 on the CPU, if A is Hermitian with a positive diagonal;
+        else 2.
     combine : "balanced": P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);
         "additive": M^-1 + Q.
     precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and a Hermitian A of
@@ -297,7 +299,8 @@ class SchwarzFactors(Factors):
         """The recipe of the coarse matrix, None if that is inverted or factored."""
         recipe, size = self.recipe, self._number * (1 if self._near is None else self._near.shape[1])
         if recipe.levels == AUTO:
-            wanted = self._definite and size > MOST_DIRECT and not self._enriched
+            most = MOST_INVERTED if on_gpu(self.parts) else MOST_FACTORED
+            wanted = self._definite and size > most and not self._enriched
         else:
             wanted = recipe.levels > 2
         if not wanted:
@@ -463,8 +466,8 @@ def _cut(A: CSR, parts: Any) -> int:
 def _usual_size(A: CSR, vectors: int, levels: bool) -> int:
     """The default number of rows of a part, for this many coarse vectors a part.  levels : whether these may be any
     number, since they are solved on levels."""
-    if levels and not on_gpu(A.data) and not uneven(A):
-        return SMALLEST
+    if levels and not on_gpu(A.data) and (vectors > 1 or not uneven(A)):
+        return min(ROWS * vectors, LARGEST)
     fits = int(ROOM / (ROW + ENTRY * A.nnz / A.n))
     if levels:
         return max(min(fits, LARGEST), SMALLEST)

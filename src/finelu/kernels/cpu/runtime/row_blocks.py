@@ -94,12 +94,12 @@ def window(items, *patterns):
     n = patterns[0].n
     if min(items.size - 1, get_num_threads()) == 1:
         return n, n
-    reach = max(map(_reach, patterns))
+    reach = max(map(reach_of, patterns))
     size = int(np.diff(items).max()) + 3 * reach
     return (2 * reach, size) if size < n else (n, n)
 
 
-def _reach(A):
+def reach_of(A):
     """How far from the diagonal entries are at most; A keeps that of its pattern."""
     known = A.__dict__
     if "reach" not in known:
@@ -135,8 +135,15 @@ def even_blocks(indptr):
     """Blocks of rows of about equal numbers of entries: items (blocks + 1,)."""
     n, nnz = indptr.size - 1, int(indptr[-1])
     blocks = max(1, (nnz + n) // COPY) if threads_for(nnz + n) > 1 else 1
-    inner = np.searchsorted(indptr, np.arange(1, blocks) * (nnz / blocks))
-    return np.unique(np.concatenate([[0], inner, [n]]))
+    return row_parts(indptr, nnz, blocks)
+
+
+def row_parts(indptr, nnz: int, parts: int):
+    """As `even_blocks`, for up to that many parts."""
+    if parts == 1:
+        return np.array([0, indptr.size - 1])
+    shares = (np.arange(1, parts) * (nnz / parts)).astype(indptr.dtype)  # of another dtype, all of indptr is converted
+    return np.unique(np.concatenate([[0], np.searchsorted(indptr, shares), [indptr.size - 1]]))
 
 
 def pattern_arrays(F):

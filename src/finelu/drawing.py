@@ -1,0 +1,36 @@
+"""Residual norms over iterations, drawn by matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from finelu.errors import FineluError
+
+
+def matplotlib_class(module: str, name: str) -> Any:
+    """`name` of a module of matplotlib; a FineluError without matplotlib."""
+    from importlib import import_module
+
+    try:
+        return getattr(import_module(f"matplotlib.{module}"), name)
+    except ImportError as error:
+        raise FineluError("a plot needs matplotlib, which is not installed; pip install 'finelu[report]'") from error
+
+
+def draw_norms(axes: Any, histories: Mapping[str, ArrayLike], tolerance: float | None, named: str, label: str) -> None:
+    """Draw a curve for each name in `histories`, and the tolerance, on logarithmic axes.
+
+    histories : name -> norms (k,).  tolerance : None: no line for it.  named : its name.  label : of the norms.
+    """
+    for name, history in histories.items():
+        norms = np.asarray(history, dtype=np.float64)
+        positive = np.where(norms > 0, norms, np.nan)  # a residual of 0 has no place on a log axis
+        axes.semilogy(positive, label=name, marker="." if len(positive) < 60 else "")
+    if tolerance is not None:
+        axes.axhline(tolerance, color="0.5", linestyle="--", linewidth=1.0, label=named)
+    axes.set(xlabel="iteration", ylabel=label)
+    axes.grid(True, which="major", alpha=0.3)

@@ -1,0 +1,62 @@
+"""Solution.plot: the history and the tolerance, on matplotlib's axes."""
+
+import numpy as np
+import pytest
+
+import finelu as fl
+from finelu.errors import FineluError
+
+A, b = fl.gallery.problem("poisson5:30"), np.linspace(1, 2, 900)
+
+
+def lines(axes):
+    return {line.get_label(): np.asarray(line.get_ydata(), float) for line in axes.get_lines()}
+
+
+@pytest.fixture
+def axes():
+    figure = pytest.importorskip("matplotlib.figure")
+    return figure.Figure().add_subplot()
+
+
+@pytest.mark.parametrize(
+    ("solve", "wanted"),
+    [
+        (lambda: fl.cg(A, b, M=fl.IC0().factor(A), rtol=1e-6), 1e-6 * np.linalg.norm(b)),
+        (lambda: fl.gmres(A, b, rtol=1e-12, atol=0.5), 0.5),
+        (lambda: fl.solve(A, b, recipe=fl.ILU0(), rtol=1e-7), 1e-7 * np.linalg.norm(b)),
+        (lambda: fl.solve(A, b, rtol=1e-7), 1e-7 * np.linalg.norm(b)),
+        (lambda: fl.Sequence(rtol=1e-7).step(A, b), 1e-7 * np.linalg.norm(b)),
+        (lambda: fl.cg(A, b * 1e-150, rtol=1e-6), 1e-156 * np.linalg.norm(b)),
+        (lambda: fl.cg(A, b * 1e-300, rtol=1e-6), 1e-306 * np.linalg.norm(b)),
+    ],
+)
+def test_it_draws_the_history_and_the_tolerance(axes, solve, wanted):
+    solution = solve()
+    assert solution.converged
+    assert solution.residual_norm <= solution.tolerance == pytest.approx(wanted, rel=1e-10)
+    assert solution.plot(axes) is axes
+    curve, limit = lines(axes).values()
+    np.testing.assert_array_equal(curve, solution.history)
+    assert (limit == solution.tolerance).all()
+    assert axes.get_yscale() == "log" and axes.get_ylabel() == "norm of b - A x"
+    assert axes.get_legend().get_texts()[0].get_text() == next(iter(lines(axes)))
+
+
+def test_norms_of_least_squares_are_those_of_the_normal_equations(axes):
+    fl.lsmr(A, b).plot(axes)
+    assert len(lines(axes)) == 1 and "normal equations" in axes.get_ylabel()
+
+
+def test_without_axes_it_makes_a_figure():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    axes = fl.cg(A, b).plot()
+    assert pyplot.gcf() is axes.figure
+    pyplot.close(axes.figure)
+
+
+def test_without_matplotlib_it_says_what_is_missing(not_installed):
+    not_installed("matplotlib.pyplot")
+    with pytest.raises(FineluError, match=r"matplotlib.*finelu\[report\]"):
+        fl.cg(A, b).plot()
