@@ -84,6 +84,7 @@ ALL = ("preconditioners/*.py", "preconditioners/*/recipe.py", "preconditioners/m
 SPEAKS_OF = {
     "body-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "calls": (*ELIMINATION, *TRIANGULAR),
+    "clients": ("interop/scipy/route.py", "interop/fipy.py", "interop/pymatsolver.py", "interop/lineax.py"),
     "cudss": ("preconditioners/direct/cudss.py", "kernels/cuda/runtime/cudss.py"),
     "elimination-variants": ELIMINATION,
     "fgbilu": BLOCKS,

@@ -25,6 +25,7 @@ ON_GPU = pytest.mark.parametrize("backend", [pytest.param("cuda", marks=pytest.m
 # For a test of finelu without other direct solvers.
 EMBEDDED = pytest.mark.parametrize("direct_solvers", ["embedded"], indirect=True)
 DTYPES = ("float32", "float64", "complex64", "complex128")
+CLIENTS = ("pandapower", "skfem", "pymatsolver", "fipy", "lineax")  # whose examples in docs/programs.md run
 EXAMPLES = int(os.environ.get("FINELU_EXAMPLES", 20))  # of random patterns a test; `make test-all` takes many more
 MANY = 100  # examples from which random ones are of every dtype, which the CPU compiles for minutes
 

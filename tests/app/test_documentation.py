@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import documented
+from checks import CLIENTS, documented
 
 import finelu
 
@@ -71,7 +71,7 @@ def test_what_the_api_names_can_be_imported(name):
         module, _, found = module.rpartition(".")
     if module.startswith("finelu.interop."):
         package = module.rpartition(".")[2]
-        if package in ("torch", "jax", "pyamg"):
+        if package in ("torch", "jax", "pyamg", "fipy", "lineax", "pymatsolver"):
             pytest.importorskip(package)
     thing = import_module(module)
     if found:
@@ -166,9 +166,8 @@ def test_the_example_on_the_gpu_runs():
 def test_only_code_that_needs_a_package_or_a_gpu_is_set_apart():
     for page in PAGES:
         for words in re.findall(r"^```python *(.+)$", page.read_text(), re.MULTILINE):
-            assert words in ("{.torch}", "{.jax}", "{.pyamg}", "{.petsc}", "{.mpi}", "{.gpu}"), (
-                f"{page.name}: {words} is run by no test"
-            )
+            known = ("torch", "jax", "pyamg", "petsc", "mpi", "gpu", *CLIENTS)
+            assert words in [f"{{.{name}}}" for name in known], f"{page.name}: {words} is run by no test"
 
 
 def test_the_tables_of_what_was_measured_are_those_of_the_records():

@@ -790,6 +790,24 @@ def test_small_factorizations_start_no_thread(splu_is):
     assert made_by == {threading.main_thread()}
 
 
+def test_factors_by_klu_may_lie_in_a_cycle_of_references_with_their_analysis():
+    """The garbage collector frees the analysis first, where nothing else holds it."""
+    pytest.importorskip("nbklu")
+    text = """
+import gc, finelu as fl
+from finelu.recent import RECENT
+A = fl.gallery.problem("poisson5:60")
+for _ in range(3):
+    cycle = [fl.SparseLU(backend="klu").factor(A)]
+    cycle.append(cycle)
+    RECENT.__init__()
+    del cycle
+    gc.collect()
+print(fl.SparseLU(backend="klu").factor(A).complete)
+"""
+    assert run(text) == ["True"]
+
+
 @pytest.mark.skipif(not hasattr(ctypes, "pythonapi"), reason="no CPython")
 def test_factors_of_another_thread_are_given_back_there():
     """SciPy leaks the memory of factors that another thread drops than has made them."""

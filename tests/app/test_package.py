@@ -106,6 +106,7 @@ def test_every_module_that_is_not_hidden_is_offered_for_completion():
         "compiling",
         "deadline",
         "device",
+        "drawing",
         "foreign",
         "machine_code",
         "processes",
@@ -196,6 +197,7 @@ TO_OVERRIDE = {  # private names of base classes that their subclasses are to gi
     "Elimination": {"_analyse", "_broken", "_eliminate", "_queue", "_queues"},
     "ILU0Elimination": {"_analyse", "_broken", "_start", "_values"},
     "RefinedFactors": {"_solved"},
+    "Solution": {"_label_of_history"},
     "_Plan": {"_solve"},
     "_Queued": {"_queue"},
 }

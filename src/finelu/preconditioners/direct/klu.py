@@ -143,6 +143,9 @@ class KLU(Library):
 
     def __del__(self) -> None:  # takes a few microseconds less than `weakref.finalize`
         if self._solver is not None and not sys.is_finalizing():
+            if self._analysis.solver.symbolic is None:  # the garbage collector freed it before, in the same cycle
+                _free(self._solver)
+                return
             worth = _is_worth(self._solver) if self._worth is None else self._worth
             _given_back(self._solver, self._analysis, self._kind, worth)
 
