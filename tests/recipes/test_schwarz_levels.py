@@ -15,6 +15,12 @@ from finelu.preconditioners.schwarz import recipe as recipes
 NEAR = {"constant": None, "near": 2}
 
 
+@pytest.fixture(autouse=True)
+def small(meanwhile):
+    """The coarse matrices of these tests have levels though they are small."""
+    meanwhile(levels, FEWEST=0, PARTS=0)
+
+
 def dense(F, backend, trans="N"):
     eye = np.eye(F.shape[0], dtype=F.dtype)
     return np.stack([backend.fetch(F.solve(backend.move(column.copy()), trans)) for column in eye], axis=1)
@@ -158,6 +164,30 @@ def test_auto_takes_levels_where_the_coarse_matrix_is_large(backend, meanwhile):
     general = sp.csr_matrix(gallery.problem("poisson7:16") + 0.3 * sp.eye(4096, k=1))
     assert fl.Schwarz(size=64).factor(backend.move(general)).report.coarse_steps is None
     assert fl.Schwarz(size=64, levels=2).factor(A).report.coarse_steps is None
+
+
+@pytest.mark.parametrize("neumann", [False, True])
+def test_levels_end_where_a_coarse_matrix_is_small(backend, meanwhile, neumann):
+    """However many are asked for; also of a singular matrix, where only rounding would be left in the end."""
+    meanwhile(levels, FEWEST=512, PARTS=4)
+    for side, large in ((12, (1728,)), (20, (8000, 1000)), (28, (21952, 2744))):
+        A = gallery.problem(f"poisson7:{side}")
+        if neumann:
+            A = sp.csr_matrix(A - sp.diags(np.asarray(A.sum(axis=1)).ravel()))
+        F = fl.Schwarz(size=8, levels=20).factor(backend.move(A))
+        rows = F.report.rows_of_levels
+        assert rows[:-1] == large and rows[-1] <= 512
+        b = A @ values(A.shape[0], A.dtype)
+        assert fl.cg(backend.move(A), backend.move(b), M=F, rtol=1e-8).iterations < 40
+
+
+def test_a_coarse_matrix_of_few_parts_has_no_levels(backend, meanwhile):
+    meanwhile(levels, PARTS=4)
+    A = backend.move(gallery.problem("poisson5:48"))
+    for near, parts, want in ((2, 127, 2), (2, 128, 3), (8, 63, 2), (8, 64, 3)):
+        B = values((2304, near), "float64")
+        F = fl.Schwarz(parts=np.arange(2304) * parts // 2304, near_nullspace=B, levels=3).factor(A)
+        assert len(F.report.rows_of_levels) == want
 
 
 def test_two_levels_are_auto_where_the_parts_are_given(backend):

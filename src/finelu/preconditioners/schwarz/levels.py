@@ -18,6 +18,7 @@ from finelu.matrix import full_csr
 from finelu.partition import partition
 
 SIZE, NODES = 64, 16  # rows of a part of a coarse matrix; parts of the level above that it holds at least
+FEWEST, PARTS = 512, 4  # a coarse matrix with levels of its own has more rows, and at least these parts
 # Part of an error that a solve with a definite coarse matrix leaves. In cg the deflated form takes as many iterations
 # as with an exact solve; for ani7, with 333, as many with 0.01, but it did not converge with 0.05.
 ERROR = 1e-3
@@ -64,8 +65,7 @@ class CoarseLevels:
             self.factors: Any = known.factors.update(E)
         else:
             m = E.n // nodes.n
-            size = max(SIZE // m, NODES)
-            parts = namespace(E.data).repeat(partition(nodes, size, "auto").parts, m)
+            parts = namespace(E.data).repeat(partition(nodes, _nodes_of_part(m), "auto").parts, m)
             self.factors = replace(recipe, parts=parts, near_nullspace=near_nullspace).factor(E)
         self._E, self._product = E, kernels_for(E.data).products.Product(E)
         self._deflated = self.factors.deflated if self.factors.coarse.levels is None else None
@@ -188,6 +188,16 @@ def _ends(alphas: list[float], betas: list[float]) -> tuple[float, float]:
     off = [sqrt(b) / a for a, b in zip(alphas[:-1], betas[:-1], strict=True)]
     values = np.linalg.eigvalsh(np.diag(pivots) + np.diag(off, 1) + np.diag(off, -1))
     return float(values[0]), float(values[-1])
+
+
+def has_levels(nodes: int, m: int) -> bool:
+    """Whether the coarse matrix of m vectors in each of the parts `nodes` is large enough for levels of its own."""
+    return nodes * m > FEWEST and nodes >= PARTS * _nodes_of_part(m)
+
+
+def _nodes_of_part(m: int) -> int:
+    """The number of parts, with m vectors each, that a part of their coarse matrix holds."""
+    return max(SIZE // m, NODES)
 
 
 def coefficients(coarse: Any, near_nullspace: Any) -> Any:
