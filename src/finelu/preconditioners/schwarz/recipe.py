@@ -149,6 +149,11 @@ class Schwarz(Recipe):
         local: Any = self.local
         if local != AUTO and not hasattr(local, "triangular"):
             raise ParameterError(no_triangles(self, local))
+        if local != AUTO and local.normal:
+            raise ParameterError(
+                f"{self!r}: the factors of local={local!r} are those of A^H A, for least squares; take ILU0, IC0, "
+                "ILUK, ILUT, ICT or another such recipe."
+            )
         if local != AUTO and (local.triangular != "auto" or local.precision is not None):
             raise ParameterError(
                 f"{self!r}: the parts are solved with in a way of their own, in the precision of Schwarz; leave "
