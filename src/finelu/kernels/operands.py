@@ -16,7 +16,7 @@ from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 
 INT32_LIMIT = 2**31 - 2**13  # kernels may step a little beyond the last place, and that must fit, too
-KNOWN = ("missing", "facts", "longest_column", "reach")  # of the pattern, once they were asked for
+KNOWN = ("missing", "facts", "longest_column")  # of the pattern, once they were asked for
 
 Mirrored = tuple[float, float, float, float, float, int]
 
