@@ -109,6 +109,18 @@ def test_rows_of_a_large_scale_do_not_hide_the_spectrum_of_others(backend, scale
         assert error @ E[np.ix_(low, low)] @ error <= (2 * levels.ERROR) ** 2 * (exact @ g)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_the_search_for_a_spectrum_of_one_value_ends(backend, dtype):
+    """Without couplings of parts, of any scale: after a step of Lanczos only rounding is left."""
+    block = sp.diags([np.full(3, -1.0), np.full(4, 2.0), np.full(3, -1.0)], [-1, 0, 1])
+    A = sp.csr_matrix(sp.block_diag([scale * block for scale in np.logspace(-6, 6, 100)])).astype(dtype)
+    F = fl.Schwarz(parts=np.arange(400) // 4, levels=3).factor(backend.move(A))
+    solver = F.coarse.levels
+    least, most = solver._middle - solver._half, solver._middle + solver._half
+    np.testing.assert_allclose((least, most), (1, levels.MARGIN), rtol=1e-4)
+    assert solved(A, F, backend, 1e-5) <= 2
+
+
 def test_a_coarse_solve_is_definite_where_the_spectrum_is_wider_than_the_interval(backend, meanwhile):
     meanwhile(levels, SIZE=16, NODES=8)
     A = backend.move(hermitian(side=32))
