@@ -12,12 +12,11 @@ from finelu import krylov
 from finelu.auto.attempt import MAXITER
 from finelu.compiling import now
 from finelu.device import namespace, to_host
-from finelu.krylov.criterion import times_power
 from finelu.krylov.operators import Identity, as_operator, matrix_operator
 from finelu.krylov.residual import Residual, largest
 from finelu.krylov.system import System
 from finelu.matrix import CSR
-from finelu.matrix.vectors import as_dtype
+from finelu.matrix.vectors import as_dtype, times_power
 from finelu.result import Certificate
 
 DIGITS = 1e-3  # relative residual of the solves that an estimate takes

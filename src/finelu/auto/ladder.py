@@ -28,11 +28,11 @@ from finelu.deadline import limited
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, OutOfTime, StructurallySingular, counted
 from finelu.factors import CholeskyFactors
-from finelu.krylov.criterion import diminished, power_for, reduced, settled, times_power
+from finelu.krylov.criterion import diminished, power_for, reduced, settled
 from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
-from finelu.matrix.vectors import as_dtype
+from finelu.matrix.vectors import as_dtype, times_power
 from finelu.preconditioners import MILU0, BlockJacobi, Jacobi, Schwarz, SparseLU
 from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.direct.factors import SparseLUFactors

@@ -21,12 +21,12 @@ from finelu.compiling import compile_seconds
 from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.krylov import method_name
-from finelu.krylov.criterion import criterion_asked, diminished, power_for, times_power
+from finelu.krylov.criterion import criterion_asked, diminished, power_for
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, check_vector, checked_csr, norm
 from finelu.matrix.traits import traits
-from finelu.matrix.vectors import as_dtype
+from finelu.matrix.vectors import as_dtype, times_power
 from finelu.ordering import OrderingJob
 from finelu.preconditioners import SparseLU
 from finelu.preconditioners.direct import cudss
