@@ -558,3 +558,16 @@ def test_a_limit_of_the_precision_stays_one_after_other_factors_failed():
     assert solution.status is Status.PRECISION_LIMIT and len(solution.attempts) > 1
     assert (abs(b - A @ solution.x) <= 1e-15 * (abs(A) @ abs(solution.x) + abs(b))).all()
     assert "SparseLU" in solution.recipe and abs(solution.x).max() > 1e15
+
+
+@pytest.mark.parametrize("m", [20, 60], ids=["stagnated", "limit of an attempt"])
+def test_a_structurally_singular_pattern_says_nothing_of_the_range(m):
+    """30 constraints of 5 unknowns, of which b meets all; a random b has a part outside of the range."""
+    unknowns, constraints = m * m, 30
+    B = sp.csr_matrix(([1.0] * 150, (np.repeat(np.arange(30), 5), np.tile(np.arange(5), 30))), (constraints, unknowns))
+    A = sp.csr_matrix(sp.bmat([[gallery.poisson5(m), B.T], [B, None]]))
+    solution = solve(A, A @ np.ones(A.shape[0]))
+    assert not solution.converged and solution.residual_norm < 1e-5  # of about 40
+    assert solution.status not in SINGULARS and "25 rows find no column" in solution.seen[-1]
+    assert not any("limit of 0 iterations" in text for text in solution.seen)
+    assert solve(A, random(A.shape[0])).status in SINGULARS

@@ -439,11 +439,13 @@ class Ladder:
             for rung in left if status is not Status.MAX_ITERATIONS else ():
                 why = "the time left is too short for it" if rung in in_memory else "its factors may not fit in memory"
                 seen += (f"{self._name(rung)} was left out: {why}",)
-        if self.solvability.structure and (status not in LIMITS or of_attempt):
-            status = Status.SINGULAR
-            rhs.verdict = rhs.verdict or ("" if self.nested else self.solvability.empty_rows(rhs.b))
+        singular = self.solvability.structure and (status not in LIMITS or of_attempt)  # b may be in A's range
+        outside = self.solvability.empty_rows(rhs.b) if singular and not self.nested else ""
+        if outside:
+            status, rhs.verdict = Status.SINGULAR, rhs.verdict or outside
         elif of_attempt:
-            rhs.verdict = f"the limit of {counted(rhs.attempts[-1].iterations, 'iteration')} is that of an attempt"
+            last = next(attempt for attempt in reversed(rhs.attempts) if attempt.method)  # the others had no factors
+            rhs.verdict = f"the limit of {counted(last.iterations, 'iteration')} is that of an attempt"
         elif (
             status is Status.CONVERGED
             and not self.nested
