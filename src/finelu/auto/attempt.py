@@ -15,7 +15,7 @@ from finelu.auto.null_space import Evidence
 from finelu.device import namespace
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
-from finelu.krylov.criterion import Criterion
+from finelu.krylov.criterion import OUTGROWN, Criterion
 from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
@@ -26,7 +26,6 @@ from finelu.result import Attempt, Solution, Status
 INDEFINITE = (Status.INDEFINITE, Status.INDEFINITE_PRECONDITIONER)
 BROKEN = (Status.BREAKDOWN, Status.STAGNATED, Status.NOT_FINITE)
 REFINEMENTS = 6  # steps of refinement with complete factors; also the length of the cycles of gmres, and their number
-TELLING = 0.01  # of ||b||: a residual below is better than one that is large by rounding
 MAXITER = 2000  # of one attempt
 
 
@@ -88,7 +87,7 @@ class RightHandSide:
         of the other is only rounding."""
         if self.aside is None:
             return True
-        most = TELLING * self.scale if self.aside.status is Status.PRECISION_LIMIT else math.inf
+        most = OUTGROWN * self.scale if self.aside.status is Status.PRECISION_LIMIT else math.inf
         return self.size < min(most, self.aside.size)
 
 

@@ -28,7 +28,7 @@ from finelu.deadline import limited
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, OutOfTime, StructurallySingular, counted
 from finelu.factors import CholeskyFactors
-from finelu.krylov.criterion import diminished, power_for, reduced, settled
+from finelu.krylov.criterion import OUTGROWN, diminished, power_for, reduced, settled, times_power
 from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
@@ -50,7 +50,6 @@ NESTED = 2  # times that a part of b outside of A's range is taken away: what A'
 NEAR = 10.0  # times the tolerance, up to which b has no part outside of A's range that would need another answer
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
 LONGER = 30.0  # times by which these may take longer than the cheap rung is expected to
-GROWN = 0.01  # of ||b||: rounding of |A| |x| + |b| from which A may be singular, and a limit of the precision is none
 TINY = 1e-20  # a norm of b beyond which no b is near the smallest numbers of its precision
 
 
@@ -381,7 +380,7 @@ class Ladder:
             if rhs.evidence is None and rhs.b.real.dtype == np.float64:  # from float32, double precision comes next
                 regular = rung != "direct" or not getattr(self.rungs[rung].recipes[0], "shift", 0)  # no pivot was 0
                 limited = regular and rhs.status is Status.PRECISION_LIMIT
-                if rhs.has_grown(GROWN if limited else math.sqrt(float(np.finfo(rhs.b.dtype).eps))):
+                if rhs.has_grown(OUTGROWN if limited else math.sqrt(float(np.finfo(rhs.b.dtype).eps))):
                     rhs.put_aside()  # other factors may lead to an x that has not grown along null vectors
             if good and rhs.status not in HOPELESS and rhs.iterations < self.most:
                 self.condition = max(self.condition, condition(self.A, self.factors[rung], rhs.b))
@@ -440,11 +439,13 @@ class Ladder:
             for rung in left if status is not Status.MAX_ITERATIONS else ():
                 why = "the time left is too short for it" if rung in in_memory else "its factors may not fit in memory"
                 seen += (f"{self._name(rung)} was left out: {why}",)
-        if self.solvability.structure and (status not in LIMITS or of_attempt):
-            status = Status.SINGULAR
-            rhs.verdict = rhs.verdict or ("" if self.nested else self.solvability.empty_rows(rhs.b))
+        singular = self.solvability.structure and (status not in LIMITS or of_attempt)  # b may be in A's range
+        outside = self.solvability.empty_rows(rhs.b) if singular and not self.nested else ""
+        if outside:
+            status, rhs.verdict = Status.SINGULAR, rhs.verdict or outside
         elif of_attempt:
-            rhs.verdict = f"the limit of {counted(rhs.attempts[-1].iterations, 'iteration')} is that of an attempt"
+            last = next(attempt for attempt in reversed(rhs.attempts) if attempt.method)  # the others had no factors
+            rhs.verdict = f"the limit of {counted(last.iterations, 'iteration')} is that of an attempt"
         elif (
             status is Status.CONVERGED
             and not self.nested
