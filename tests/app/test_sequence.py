@@ -249,6 +249,19 @@ def test_the_first_guess_combines_the_last_solutions_where_that_saves_iterations
     assert other.converged and other.iterations > 2 and sequence._saved < 0.5
 
 
+def test_combinations_come_back_after_one_that_saved_nothing():
+    """b moves within three dimensions, except in one step."""
+    A, parts, found = gallery.poisson5(40), [values(1600, "float64", seed) for seed in range(3)], []
+    sequence = Sequence(A, recipe="ilu0", method="cg")
+    for k in range(22):
+        b = values(1600, "float64", 9) if k == 6 else sum(np.cos(0.1 * k * m) * v for m, v in enumerate(parts))
+        found.append(sequence.step(None, b).iterations)
+    smooth, after = max(found[4:6]), found[6:]
+    assert after[0] > 20 > smooth
+    back = next(k for k, iterations in enumerate(after) if iterations <= smooth)
+    assert sum(after[:back]) < module.AGAIN + max(found) and max(after[back:]) <= max(2 * smooth, 10)
+
+
 def test_iterations_after_an_attempt_that_was_given_up_are_those_of_fresh_factors(meanwhile):
     """The first step tries incomplete factors, then complete ones, whose one iteration is what old ones are held to."""
     meanwhile(attempt, MAXITER=3)
