@@ -470,6 +470,23 @@ def test_without_a_preconditioner_the_method_and_the_solutions_are_kept():
     assert sequence.decisions[-1] == "solve"
 
 
+@pytest.mark.parametrize("recipe", [None, "auto", "milu0"])
+def test_a_matrix_that_is_symmetric_no_longer_gets_another_method(recipe):
+    A = sp.csr_matrix(gallery.poisson5(40) + 0.1 * sp.eye(1600))
+    b, skew = values(1600, "float64"), sp.diags([-0.9, 0.9], [-1, 1], shape=A.shape)
+    for change in (skew, sp.kron(sp.diags([-0.9, 0.9], [-1, 1], shape=(40, 40)), sp.eye(40))):
+        sequence = Sequence(recipe=recipe)
+        first = sequence.step(A, b)
+        B = sp.csr_matrix(A + change)
+        solution = sequence.step(B, b)
+        assert_solves(B, b, solution)
+        assert first.method == solution.attempts[0].method == "cg" != solution.method
+        *_, last, found = solution.attempts
+        assert sequence.decisions == ["solve", "solve"]
+        assert last.outcome.startswith("cg needs A = A^H, but A[") or (change is not skew and recipe == "auto")
+        assert solution.iterations - found.iterations <= 5 * first.iterations + 10
+
+
 def test_recipes_and_methods():
     A, b = convection(), values(N, "float64")
     for recipe in (None, "none", Jacobi(), "sparse_lu"):

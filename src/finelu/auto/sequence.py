@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.attempt import Iterations, RightHandSide, joined
-from finelu.auto.choose import ASKED, recipe_asked
+from finelu.auto.choose import ASKED, recipe_asked, unfit
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
@@ -66,7 +67,8 @@ class Sequence:
     If single precision does not reach rtol, that step and all later ones are solved in double precision.
     A reuse or update is given up if it breaks down, or is expected to take more iterations than better factors would.
     Update and `solve`, which may choose another recipe, then follow in this order, from the best x so far; `attempts`
-    lists every try, and `iterations` counts all.
+    lists every try, and `iterations` counts all. With method="auto", `solve` follows at once if an iteration takes long
+    and its method needs a symmetry that A has no longer.
     The first guess is the last x, or the combination of the last four x with the least residual, if that is smaller
     than b: the last x if two iterations are expected, the combination if the last one has saved more of them than its
     products with A take; after 250 iterations without a combination it is tried again. Source: P. F. Fischer:
@@ -302,6 +304,8 @@ class Sequence:
             if solution.converged:
                 return solution, way, why
             why += f"; {way} did not converge ({rhs.attempts[-1].outcome})"
+            if solution.status is Status.NOT_SYMMETRIC:
+                break
         return None, decision, why
 
     def _aged(self, A: CSR) -> Ageing:
@@ -323,7 +327,9 @@ class Sequence:
             methods=(self._method,),
             complete=complete,
             refine=complete and self.method == "auto",
-            begins=lambda method, target: Patience(target if watched else 0.0, ageing, old=not fresh),
+            begins=lambda method, target: Patience(
+                target if watched else 0.0, ageing, old=not fresh, unfit=partial(self._unfit, A)
+            ),
         )
         found, patience = iterations.run(rhs)
         seconds = _seconds_since(start, compiled)
@@ -345,6 +351,10 @@ class Sequence:
         elif not fresh:
             ageing.gave_up(found.iterations, wanted)
         return self._found(rhs, status)
+
+    def _unfit(self, A: CSR) -> str:
+        """Why the method that `solve` chose for an earlier matrix does not fit A; "" if it does."""
+        return unfit(self._method, A, "general") if self.method == "auto" else ""
 
     def _found(self, rhs: RightHandSide, status: Status) -> Solution:
         """The solution of a step without a ladder."""
