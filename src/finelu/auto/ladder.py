@@ -51,6 +51,7 @@ NESTED = 2  # times that a part of b outside of A's range is taken away: what A'
 NEAR = 10.0  # times the tolerance, up to which b has no part outside of A's range that would need another answer
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
 LONGER = 30.0  # times by which these may take longer than the cheap rung is expected to
+GROWN = 0.01  # of ||b||: rounding of |A| |x| + |b| from which A may be singular, and a limit of the precision is none
 TINY = 1e-20  # a norm of b beyond which no b is near the smallest numbers of its precision
 
 
@@ -195,6 +196,7 @@ class Ladder:
                         return self._least_squares(rhs, evidence)
             except OutOfTime:
                 rhs.status = Status.OUT_OF_TIME if rhs.attempts else rhs.status
+            rhs.take_back()
             return self._solution(rhs, left)
 
     def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:
@@ -377,7 +379,12 @@ class Ladder:
             complete = not given_up and (rung in COMPLETE or self.asked)
             if rhs.evidence is None and complete and F is not None and self._is_settled(rhs, F):
                 rhs.status, rhs.best = Status.PRECISION_LIMIT, attempt
-            elif good and rhs.status not in HOPELESS and rhs.iterations < self.most:
+            if rhs.evidence is None and rhs.b.real.dtype == np.float64:  # from float32, double precision comes next
+                regular = rung != "direct" or not getattr(self.rungs[rung].recipes[0], "shift", 0)  # no pivot was 0
+                limited = regular and rhs.status is Status.PRECISION_LIMIT
+                if rhs.has_grown(GROWN if limited else math.sqrt(float(np.finfo(rhs.b.dtype).eps))):
+                    rhs.put_aside()  # other factors may lead to an x that has not grown along null vectors
+            if good and rhs.status not in HOPELESS and rhs.iterations < self.most:
                 self.condition = max(self.condition, condition(self.A, self.factors[rung], rhs.b))
 
     def _is_settled(self, rhs: RightHandSide, F: Any, x: Any = None) -> bool:
