@@ -40,10 +40,9 @@ class Recent:
         found = self._kept.get(key)
         if found is None or not (_equal(found[0], indptr) and _equal(found[1], indices)):
             return None
-        if next(reversed(self._kept), None) != key:
-            with self._alone() as mine:
-                if mine and key in self._kept:
-                    self._kept.move_to_end(key)
+        with self._alone() as mine:  # another thread would end the look at the last one with an error
+            if mine and key in self._kept and next(reversed(self._kept)) != key:
+                self._kept.move_to_end(key)
         return found[2]
 
     def keep(self, kind: Hashable, indptr: Any, indices: Any, result: T, size: int) -> T:

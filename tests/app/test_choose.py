@@ -77,6 +77,30 @@ def test_subdomains_come_first_on_the_cpu_where_they_are_expected_to_take_less_t
     assert first(many) == "MILU0()"
 
 
+def test_subdomains_of_nodes_come_first_on_an_elastic_body_where_they_are_expected_to_take_less_time(meanwhile):
+    """At the shipped rates from some 28,000 rows on."""
+    found = traits(fl.as_csr(gallery.elasticity(15, 12, 12)))
+    assert 0.6 < found.alike < 0.75 and found.mean_row > 40
+    many = replace(found, n=40_000)
+
+    def first(A):
+        return repr(rungs(A)["cheap"].recipes[0])
+
+    assert (first(found), first(many)) == ("IC0()", "Schwarz(near_nullspace='auto')")
+    for other in ({"alike": 0.4}, {"mean_row": 36.0}, {"coupled": 0.4}, {"m_matrix": True}):
+        assert "auto" not in first(replace(many, **other))
+    assert first(replace(many, definite=False)) == "ILU0()"
+    meanwhile(choose_module, RATES=replace(SHIPPED, parts=2 * SHIPPED.parts))
+    assert first(many) == "IC0()"
+
+
+def test_a_large_elastic_body_is_solved_by_subdomains_of_nodes():
+    A = gallery.elasticity(22, 20, 20)
+    solution = fl.solve(A, np.ones(A.shape[0]))
+    assert solution.converged and (solution.recipe, solution.method) == ("Schwarz(near_nullspace='auto')", "cg")
+    assert "elastic body" in solution.explain()
+
+
 def test_a_grid_of_many_rows_is_solved_by_subdomains():
     A = gallery.poisson5(360)
     solution = fl.solve(A, np.ones(A.shape[0]))

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
 import finelu as fl
-from finelu import Status, solve
+from finelu import Status, gallery, solve
 from finelu.auto import exact, null_space, singular, solvability
 from finelu.errors import DecompositionError
 from finelu.matrix import as_csr
@@ -528,3 +528,46 @@ def test_an_error_of_the_caller_s_function_stays_what_it_is():
     operator = spla.LinearOperator((9, 9), matvec=failing, dtype=float)
     with pytest.raises(np.linalg.LinAlgError, match="SVD did not converge"):
         fl.gmres(operator, np.ones(9))
+
+
+def dependent_constraints(m, p, copies, seed):
+    """A saddle point of the Laplacian of m x m cells and p constraints with about 30 unknowns each, of which the last
+    `copies` repeat the first ones."""
+    K = gallery.poisson5(m)
+    B = sp.random(p - copies, m * m, 30 / m**2, random_state=np.random.RandomState(seed), format="csr")
+    B = sp.vstack([B, B[:copies]])
+    return sp.csr_matrix(sp.bmat([[K, B.T], [B, None]]))
+
+
+@pytest.mark.parametrize(("copies", "seed"), [(1, 5), (1, 10), (30, 6), (30, 8)])
+def test_an_x_that_has_grown_along_null_vectors_is_no_limit_of_the_precision(copies, seed):
+    """Complete factors of A, singular up to rounding, lead to such an x; other factors to one that solves."""
+    A = dependent_constraints(30, 60, copies, seed)
+    b = A @ np.ones(A.shape[0])
+    solution = solve(A, b)
+    assert solution.converged and np.linalg.norm(b - A @ solution.x) <= 1.01e-8 * np.linalg.norm(b)
+    assert abs(solution.x).max() <= 1e7
+
+
+def test_a_limit_of_the_precision_stays_one_after_other_factors_failed():
+    """The answer is the x of the complete factors, whose componentwise backward error is small."""
+    n = 60
+    A = sp.csr_matrix(sp.identity(n) - 2 * sp.eye(n, k=1) + 1e-3 * sp.eye(n, k=-1))
+    b = random(n)
+    solution = solve(A, b)
+    assert solution.status is Status.PRECISION_LIMIT and len(solution.attempts) > 1
+    assert (abs(b - A @ solution.x) <= 1e-15 * (abs(A) @ abs(solution.x) + abs(b))).all()
+    assert "SparseLU" in solution.recipe and abs(solution.x).max() > 1e15
+
+
+@pytest.mark.parametrize("m", [20, 60], ids=["stagnated", "limit of an attempt"])
+def test_a_structurally_singular_pattern_says_nothing_of_the_range(m):
+    """30 constraints of 5 unknowns, of which b meets all; a random b has a part outside of the range."""
+    unknowns, constraints = m * m, 30
+    B = sp.csr_matrix(([1.0] * 150, (np.repeat(np.arange(30), 5), np.tile(np.arange(5), 30))), (constraints, unknowns))
+    A = sp.csr_matrix(sp.bmat([[gallery.poisson5(m), B.T], [B, None]]))
+    solution = solve(A, A @ np.ones(A.shape[0]))
+    assert not solution.converged and solution.residual_norm < 1e-5  # of about 40
+    assert solution.status not in SINGULARS and "25 rows find no column" in solution.seen[-1]
+    assert not any("limit of 0 iterations" in text for text in solution.seen)
+    assert solve(A, random(A.shape[0])).status in SINGULARS

@@ -161,6 +161,19 @@ def test_below_counts_what_is_less(backend, kind, order):
             assert int(plan.below[0]) == np.count_nonzero(ordered < float(found)), (exact, rank)
 
 
+@pytest.mark.parametrize("order", ["values", "magnitudes"])
+@pytest.mark.parametrize("decimals", [0, 1, 2])
+def test_below_counts_what_is_less_where_the_value_is_one_of_many_equal_ones(decimals, order):
+    values = np.round(np.random.default_rng(decimals).standard_normal(32_769), decimals)
+    sizes = values if order == "values" else abs(values)
+    plan = cpu_selection.Selection(values.size, values.dtype, order=order)
+    begins = np.searchsorted(np.sort(sizes), np.unique(sizes))  # the first rank of each value
+    for begin in begins[1 :: max(begins.size // 25, 1)]:
+        for rank in {int(begin), min(int(begin) + 1, values.size - 1), int(begin) - 1}:
+            found = plan.select(values, rank)[0]
+            assert found == np.sort(sizes)[rank] and plan.below[0] == np.count_nonzero(sizes < found)
+
+
 # The approximate one
 
 

@@ -137,6 +137,14 @@ def test_an_operator_and_several_columns():
     assert both.converged and np.linalg.norm(both.x - least_squares(A, B)) <= 1e-6 * np.linalg.norm(both.x)
 
 
+def test_of_several_columns_the_largest_part_outside_is_named():
+    A = neumann()
+    inside = A @ values(400, float)
+    for B in (np.stack([inside + 1.5, inside], 1), np.stack([inside, inside + 1.5], 1)):
+        found = fl.solve(A, B, nullspace="constant")
+        assert abs(found.outside - 30) <= 1e-9 and "no x reaches" in found.explain()
+
+
 def test_a_right_hand_side_that_no_x_reaches_at_all():
     A = neumann()
     for method in (fl.cg, fl.gmres, fl.solve):

@@ -1008,6 +1008,36 @@ def test_rutherford_boeing(tmp_path, kind, stored, dense, rhs):
     np.testing.assert_array_equal(read_matrix(path).toarray(), wanted.toarray())
 
 
+def test_rutherford_boeing_of_the_other_triangle(tmp_path):
+    path, symmetric = tmp_path / "a.rb", LOWER + sp.tril(LOWER, -1).T
+    path.write_text(harwell_of(LOWER.T, kind="RSA"))
+    np.testing.assert_array_equal(read_matrix(path).toarray(), symmetric.toarray())
+    path.write_text(harwell_of(symmetric, kind="RSA"))
+    with pytest.raises(FileError, match="holds both triangles of a matrix of type RSA"):
+        read_matrix(path)
+
+
+def test_rutherford_boeing_takes_no_memory_for_what_a_header_only_announces(tmp_path):
+    path, count = tmp_path / "a.rb", 10**8
+    lines = harwell_of(LOWER, (f"({count}I8)", "(8I10)", "(3D25.17)")).splitlines()
+    lines[1], lines[2] = f"{3:14}{1:14}{1:14}{1:14}", f"{'RUA':14}{3:14}{3:14}{count:14}{0:14}"
+    lines[3] = f"{'(8I10)':16}{f'({count}I8)':16}{'(3D25.17)':20}"
+    path.write_text("\n".join(lines))
+    tracemalloc.start()
+    with pytest.raises(FileError):
+        read_matrix(path)
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()
+
+
+def test_names_that_no_file_has(tmp_path):
+    with pytest.raises(FileError, match="cannot be read"):
+        read_matrix("z" * 5000 + ".mtx")
+    np.savez(tmp_path / "c.npz", K=np.ones(3), b=np.ones(4))
+    (tmp_path / "c.npz:K").write_text("another file")
+    np.testing.assert_array_equal(read_vector(tmp_path / "c.npz:K"), np.ones(3))
+
+
 def test_rutherford_boeing_as_scipy_writes_it(tmp_path):
     A = gallery.convection_diffusion(5, 4, 1)
     scipy.io.hb_write(tmp_path / "a.hb", sp.csc_matrix(A))

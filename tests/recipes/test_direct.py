@@ -91,6 +91,22 @@ def test_gaps_that_elimination_fills_before_they_are_pivots_need_no_matching(wit
     assert np.linalg.norm(F.solve(A @ x) - x) <= 1e-9 * np.linalg.norm(x)
 
 
+@pytest.mark.parametrize(("signs", "matched"), [((1.0, 1.0), False), ((1.0, -1.0), True)], ids=["filled", "cancelled"])
+def test_gaps_whose_sums_cancel_are_matched(without, signs, matched):
+    """Such gaps are filled in the pattern only, so that pivots off the diagonal fill in more than was counted."""
+    without("klu", "feral", "pardiso")
+    cells = 44
+    N = sp.diags([1.0, 1.0], [-1, 1], shape=(cells, cells))
+    C = sp.kron(N, sp.identity(cells)) + 0.3711 * sp.kron(sp.identity(cells), N)
+    each, n = 4, 4 * cells**2
+    B = sp.csr_matrix((np.ones(n), (np.arange(n) // each, np.arange(n))))
+    A = sp.csr_matrix(sp.bmat([[sp.diags(np.tile(signs, n // 2)), B.T], [B, C]]))
+    F = SparseLU().factor(A)
+    assert F.report.matched is matched and F.nnz <= 1.2 * F.report.expected_nnz
+    x = values(A.shape[0], "float64")
+    assert np.linalg.norm(F.solve(A @ x) - x) <= 1e-9 * np.linalg.norm(x)
+
+
 @pytest.mark.parametrize("trans", ["N", "T"])
 def test_a_missing_diagonal_is_matched_but_where_exchanges_take_less_time(monkeypatch, trans):
     A, b = zero_diagonal(), values(40, "float64")

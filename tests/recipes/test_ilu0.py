@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import finelu as fl
 from finelu import ILU0, MatrixError, ZeroPivot, gallery
+from finelu.kernels.cpu import _waiting
 from finelu.kernels.cpu._waiting import Waiting, waiting
 from finelu.kernels.cpu.elimination import _cut_apart, ic0, ic0_analysis, ilu0, ilu0_analysis
 from finelu.kernels.cpu.runtime.row_blocks import COPY
@@ -64,6 +65,13 @@ def test_items_of_rows_that_need_nothing_of_each_other(sizes, least):
         np.testing.assert_array_equal(found[:0:-1], apart)
 
 
+@pytest.fixture
+def many_cores(monkeypatch):
+    """Rows wait for each other as on a machine with many cores."""
+    monkeypatch.setattr(_waiting, "available_cores", lambda: 64)
+
+
+@pytest.mark.usefixtures("many_cores")
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 @pytest.mark.parametrize("largest", [30, 45])
 def test_blocks_of_rows_are_shared_out_as_they_are(threads, dtype, largest):
@@ -99,6 +107,7 @@ def test_blocks_of_rows_are_shared_out_as_they_are(threads, dtype, largest):
         assert isinstance(plan.schedule, Waiting) == (count == 8)
 
 
+@pytest.mark.usefixtures("many_cores")
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 @pytest.mark.parametrize("overlap", [4, 16])
 def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, everywhere, dtype, overlap):
@@ -131,6 +140,7 @@ def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, ever
         assert ilu0(plan, bad, lu) == ic0(other, worse, l) == row
 
 
+@pytest.mark.usefixtures("many_cores")
 def test_blocks_of_rows_begin_with_lines_of_a_grid_and_come_after_all_that_they_need(threads, everywhere):
     threads(8)
     everywhere("_done_alone", np.inf)

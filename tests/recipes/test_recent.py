@@ -1,5 +1,6 @@
 """Results for the last patterns: the same as computed anew, for the same content only, within a number of bytes."""
 
+import sys
 import threading
 
 import numpy as np
@@ -41,6 +42,31 @@ def test_nobody_waits_for_another_thread():
         thread.start()
         thread.join(10)
         assert mine and not thread.is_alive() and recent.get("order", *PATTERN) is None
+
+
+def test_many_threads_at_once_meet_no_error():
+    kept, patterns = Recent(), [(np.arange(n), np.arange(2 * n)) for n in range(3, 9)]
+    before, failures = sys.getswitchinterval(), []
+    sys.setswitchinterval(1e-6)
+
+    def work(first):
+        try:
+            for i in range(3000):
+                indptr, indices = patterns[(first + i) % len(patterns)]
+                assert kept.get("order", indptr, indices) in (None, indptr.size)
+                kept.keep("order", indptr, indices, indptr.size, 8)
+        except BaseException as error:  # whatever it is, the test names it
+            failures.append(error)
+
+    try:
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not failures
 
 
 @pytest.mark.parametrize("name", ["amd", "metis"])

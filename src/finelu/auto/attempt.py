@@ -15,7 +15,7 @@ from finelu.auto.null_space import Evidence
 from finelu.device import namespace
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
-from finelu.krylov.criterion import Criterion
+from finelu.krylov.criterion import OUTGROWN, Criterion
 from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
@@ -39,6 +39,7 @@ class RightHandSide:
     x : the best x so far.
     size : the size of the residual of x by the criterion, comparable with ||b||.
     best : the attempt that found x.
+    aside : the best x that has grown, an answer only if no better one is found; or None.
     tried : whether a rung had factors.
     indefinite : whether a curvature has shown that A is not positive definite.
     verdict : evidence for the status, in words.
@@ -59,6 +60,46 @@ class RightHandSide:
         self.evidence: Evidence | None = None
         zero = namespace(b).zeros(b.shape, b.dtype)
         self.x, self.size, self.history, self.recurrence = zero, scale, [scale], [scale]
+        self.aside: Grown | None = None
+
+    def has_grown(self, part: float) -> bool:
+        """Whether one rounding of |A| |x| + |b| is more than the tolerance and this part of ||b||."""
+        return self.residual.rounding(self.b, self.x) > max(self.target, part * self.scale)
+
+    def put_aside(self) -> None:
+        """Begin anew from x = 0. The present x is kept, with its status and verdict, if it is the best put aside."""
+        if self._is_better():
+            self.aside = Grown(self.x, self.size, self.best, self.status, self.verdict)
+        self.x, self.size, self.best = self.b * 0, self.scale, None
+        self.status, self.verdict = Status.STAGNATED, ""
+
+    def take_back(self) -> None:
+        """Take the x put aside as the answer, with its status and verdict, if no better one was found."""
+        if self.aside is not None and not self._is_better():
+            self.x, self.size, self.best = self.aside.x, self.aside.size, self.aside.best
+            self.history[-1] = self.size
+            if self.status not in (Status.OUT_OF_TIME, Status.INTERRUPTED):
+                self.status, self.verdict = self.aside.status, self.aside.verdict
+        self.aside = None
+
+    def _is_better(self) -> bool:
+        """Whether x is a better answer than the one put aside: its residual is smaller, and tells something where that
+        of the other is only rounding."""
+        if self.aside is None:
+            return True
+        most = OUTGROWN * self.scale if self.aside.status is Status.PRECISION_LIMIT else math.inf
+        return self.size < min(most, self.aside.size)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """An x that A takes to a vector far smaller than |A| |x|, the size of its residual, and what was found of it."""
+
+    x: Any
+    size: float
+    best: Attempt | None
+    status: Status
+    verdict: str
 
 
 def joined(first: RightHandSide | Solution, second: Solution) -> Solution:

@@ -45,6 +45,11 @@ TREE = 3.0  # entries a row, up to which A may be a tree, whose complete factors
 # with factors of the whole, as a multiple of the fourth root of the rows (MILU0 took 1.9 times that for 7-point grids,
 # 4.9 times for 5-point grids).
 BY_SUBDOMAINS, BY_WHOLE = (50.0, 200.0), (2.4, 4.8)
+# The same for several unknowns a node, with the set-up as a multiple of that for one: blocks of elastic cubes of 26,460
+# to 154,980 rows took 46 to 72 and 16 in the set-up, and IC0 5.6 to 9.3 times the fourth root of the rows. IN_SPACE:
+# the least entries a row, which keep out bodies in the plane, whose complete factors are cheap. OF_NODES:
+# the least part of the rows whose columns are those of the next row.
+BY_NODES, BY_WHOLE_OF_NODES, SETUPS, IN_SPACE, OF_NODES = 76.0, 6.5, 3.0, 40.0, 0.45
 # The part of the rows that is to be coupled, see MatrixTraits, for a definite A and for others: rows at boundaries are
 # not (a quarter of a 27-point grid of 22^3), and of the M-matrices that are not symmetric those that subdomains do not
 # fit have up to 0.72 (memplus).
@@ -113,6 +118,7 @@ def _by_columns(A: MatrixTraits) -> bool:
 
 ROW_SUMS = "row sums are kept, which fits a matrix of this sign pattern"
 BY_PARTS = "subdomains fit an elliptic equation"
+BY_BODIES = "subdomains of nodes fit an elastic body"
 LEAST = "it is expected to take the least"
 IS_SMALL = "the system is small enough"
 COUNTED = "its cost, counted before, is the least"
@@ -136,6 +142,15 @@ def _sooner_by_parts(A: MatrixTraits) -> bool:
     return bool(by_parts < BY_WHOLE[kind] * A.n**0.25 * RATES.cg)
 
 
+def _elastic(A: MatrixTraits) -> bool:
+    """Whether A is like the stiffness of a body in space, with several unknowns a node, and large enough that
+    subdomains of nodes are expected to take less time than factors of the whole. On the CPU."""
+    fits = A.n >= SUBDOMAINS and A.definite and not A.m_matrix and A.coupled >= COUPLED
+    by_parts = SETUPS * RATES.parts_setup + BY_NODES * RATES.parts
+    sooner = by_parts < BY_WHOLE_OF_NODES * A.n**0.25 * RATES.cg
+    return bool(fits and sooner and A.alike >= OF_NODES and A.mean_row >= IN_SPACE)
+
+
 # For each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs.
 RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     (
@@ -145,6 +160,7 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     ),
     ("cheap", lambda A: A.gpu and _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
     ("cheap", lambda A: A.gpu and _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
+    ("cheap", _elastic, Rung((Schwarz(near_nullspace="auto"), IC0()), BY_BODIES)),
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
     ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),
     ("cheap", lambda A: A.m_matrix, Rung((MILU0(), ILU0()), ROW_SUMS)),

@@ -28,7 +28,8 @@ from finelu.deadline import limited
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, OutOfTime, StructurallySingular, counted
 from finelu.factors import CholeskyFactors
-from finelu.krylov.criterion import diminished, power_for, reduced, settled
+from finelu.krylov.criterion import OUTGROWN, diminished, power_for, reduced, settled
+from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
@@ -194,6 +195,7 @@ class Ladder:
                         return self._least_squares(rhs, evidence)
             except OutOfTime:
                 rhs.status = Status.OUT_OF_TIME if rhs.attempts else rhs.status
+            rhs.take_back()
             return self._solution(rhs, left)
 
     def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:
@@ -376,7 +378,12 @@ class Ladder:
             complete = not given_up and (rung in COMPLETE or self.asked)
             if rhs.evidence is None and complete and F is not None and self._is_settled(rhs, F):
                 rhs.status, rhs.best = Status.PRECISION_LIMIT, attempt
-            elif good and rhs.status not in HOPELESS and rhs.iterations < self.most:
+            if rhs.evidence is None and rhs.b.real.dtype == np.float64:  # from float32, double precision comes next
+                regular = rung != "direct" or not getattr(self.rungs[rung].recipes[0], "shift", 0)  # no pivot was 0
+                limited = regular and rhs.status is Status.PRECISION_LIMIT
+                if rhs.has_grown(OUTGROWN if limited else math.sqrt(float(np.finfo(rhs.b.dtype).eps))):
+                    rhs.put_aside()  # other factors may lead to an x that has not grown along null vectors
+            if good and rhs.status not in HOPELESS and rhs.iterations < self.most:
                 self.condition = max(self.condition, condition(self.A, self.factors[rung], rhs.b))
 
     def _is_settled(self, rhs: RightHandSide, F: Any, x: Any = None) -> bool:
@@ -433,11 +440,13 @@ class Ladder:
             for rung in left if status is not Status.MAX_ITERATIONS else ():
                 why = "the time left is too short for it" if rung in in_memory else "its factors may not fit in memory"
                 seen += (f"{self._name(rung)} was left out: {why}",)
-        if self.solvability.structure and (status not in LIMITS or of_attempt):
-            status = Status.SINGULAR
-            rhs.verdict = rhs.verdict or ("" if self.nested else self.solvability.empty_rows(rhs.b))
+        singular = self.solvability.structure and (status not in LIMITS or of_attempt)  # b may be in A's range
+        outside = self.solvability.empty_rows(rhs.b) if singular and not self.nested else ""
+        if outside:
+            status, rhs.verdict = Status.SINGULAR, rhs.verdict or outside
         elif of_attempt:
-            rhs.verdict = f"the limit of {counted(rhs.attempts[-1].iterations, 'iteration')} is that of an attempt"
+            last = next(attempt for attempt in reversed(rhs.attempts) if attempt.method)  # the others had no factors
+            rhs.verdict = f"the limit of {counted(last.iterations, 'iteration')} is that of an attempt"
         elif (
             status is Status.CONVERGED
             and not self.nested
@@ -467,14 +476,14 @@ class Ladder:
             tolerance=rhs.target,
         )
 
-    def certificate(self, b: Any, x: Any) -> Certificate:
-        """The certificate of an x that this ladder found for b."""
+    def certificate(self, b: Any, x: Any, space: NullSpace | None = None) -> Certificate:
+        """The certificate of an x that this ladder found for b.  space : the null vectors of a singular A."""
         made = [
             rung for rung in (self.preferred, *COMPLETE, *self.factors) if rung is not None and rung in self.factors
         ]
         F = self.factors[made[0]] if made else None
         complete = isinstance(F, SparseLUFactors | cudss.CudssFactors) and not F.recipe.shift
-        return certificate(self.A, b, x, F, complete=complete, deadline=self.costs.deadline)
+        return certificate(self.A, b, x, F, complete=complete, deadline=self.costs.deadline, space=space)
 
     def nothing(self, b: Any, status: Status, size: float) -> Solution:
         """The solution x = 0 without any attempt."""

@@ -163,7 +163,7 @@ def solve(
                     product = as_operator(A, "A", rhs, rhs.dtype)
                     solution = space.completed(solution, product, rhs, columns[:, c], rtol, atol)
                 if certify:
-                    solution = replace(solution, certificate=ladder.certificate(rhs, solution.x))
+                    solution = replace(solution, certificate=ladder.certificate(rhs, solution.x, space))
                 found.append(solution)
             found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
         except KernelMissing as missing:
@@ -181,6 +181,10 @@ def solve(
         if on_gpu(x) != home:
             x = require_gpu().asarray(x) if home else to_host(x)
     seen = worst.seen
+    if len(found) > 1 and nullspace is not None:  # what is outside of the range: of the column with the most
+        most_outside = max(found, key=lambda s: s.outside or 0.0)
+        seen = (*seen[:-1], most_outside.seen[-1])
+        worst = replace(worst, outside=most_outside.outside)
     if moved:
         back = " and x brought back" if home else ""
         seen += (f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU",)

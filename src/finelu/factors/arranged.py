@@ -102,7 +102,7 @@ class Arrangement:
 
     def row(self, i: int) -> int:
         """The row of A that is row i of the arranged matrix."""
-        return int(self.rows[i])
+        return i if self.rows is None else int(self.rows[i])
 
     def ordered(self, order: Any, real: Any) -> Arrangement:
         """The arrangement whose row and column k are row and column order[k] of this one, with scalings of dtype

@@ -26,7 +26,7 @@ class LinearLUSolver(_OfFiPy):  # type: ignore[misc]
         if not residual <= self.tolerance * scale:
             x[:] = spsolve(L, b)
             residual = self._residualNorm(L, x, b)
-        code = 0 if residual <= self.tolerance * scale else 1  # as of SciPy's solvers; FiPy warns of 1
+        code = 0 if residual <= self.tolerance * scale else 1  # SciPy's numbers; FiPy warns of 1
         self._setConvergence(suite="scipy", code=code, iterations=1, residual=residual)
         self.convergence.warn()
         return x

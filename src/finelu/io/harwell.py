@@ -54,8 +54,11 @@ def read_harwell(path: FilePath, what: str) -> sp.csc_matrix:
     A.check_format(full_check=True)
     if kind[1] in "UR":
         return A
-    below = sp.tril(A, -1) if kind[1] != "Z" else A  # a skew matrix has no diagonal
-    whole: sp.csc_matrix = A + {"S": below.T, "Z": -below.T, "H": below.conj().T}[kind[1]].tocsc()
+    below, above = sp.tril(A, -1), sp.triu(A, 1)
+    if below.nnz and above.nnz:
+        raise FileError(f"{path}: holds both triangles of a matrix of type {kind}; one of them is needed.")
+    one = below if below.nnz else above
+    whole: sp.csc_matrix = A + {"S": one.T, "Z": -one.T, "H": one.conj().T}[kind[1]].tocsc()
     return whole
 
 
@@ -82,28 +85,23 @@ def _numbers(
             f"{path}: {wanted} numbers in the format {form.strip()} take {-(-wanted // each)} lines; the header says "
             f"{count}, and {max(len(lines) - begin, 0)} are left."
         )
-    fields = list[str]()
-    for line in lines[begin : begin + count]:
-        here = min(each, wanted - len(fields))
-        parts = line.split()  # the usual case; SciPy writes numbers narrower than its format says
-        fields += parts if len(parts) == here else [line[k * size : (k + 1) * size] for k in range(here)]
-    integer = match[2] == "I"
-    try:
-        # without a point Fortran would place one by the format
-        if not integer and not all("." in field for field in fields):
-            raise ValueError
-        return np.array([field.upper().replace("D", "E") for field in fields]).astype(np.int64 if integer else float)
-    except ValueError:
-        k = next(k for k, field in enumerate(fields) if not (_is_number(field) and (integer or "." in field)))
-        raise FileError(
-            f"{path}, line {begin + k // each + 1}: {fields[k].strip()!r}, number {k % each + 1} of the line, does not "
-            f"have the format {form.strip()}."
-        ) from None
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field.upper().replace("D", "E"))
-    except ValueError:
-        return False
-    return True
+    integer, numbers = match[2] == "I", list[float]()
+    for number, line in enumerate(lines[begin : begin + count], begin + 1):
+        here = min(each, wanted - len(numbers), len(line) + 1)
+        fields = line.split()  # the usual case; SciPy writes numbers narrower than its format says
+        if len(fields) != here:
+            fields = [line[k * size : (k + 1) * size] for k in range(here)]
+        for k, field in enumerate(fields):
+            try:
+                # without a point Fortran would place one by the format
+                if len(field) > size or not (integer or "." in field):
+                    raise ValueError
+                numbers.append(int(field) if integer else float(field.upper().replace("D", "E")))
+            except ValueError:
+                raise FileError(
+                    f"{path}, line {number}: {field.strip()!r}, number {k + 1} of the line, does not have the format "
+                    f"{form.strip()}."
+                ) from None
+    if len(numbers) < wanted:
+        raise FileError(f"{path}: {len(numbers)} numbers of the format {form.strip()}, and {wanted} are announced.")
+    return np.array(numbers, np.int64 if integer else np.float64)

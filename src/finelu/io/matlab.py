@@ -199,6 +199,9 @@ def _variable(part: _Bytes, whole: bool) -> tuple[str, Any]:
 
 
 def _array(part: _Bytes, shape: tuple[int, ...], what: int, is_complex: bool) -> np.ndarray:
+    needed = math.prod(shape) * (16 if is_complex else 8) * 2  # while it is converted
+    if needed > free_memory(np):
+        raise part.damaged(f"holds an array of shape {shape}, which needs {needed / 1e9:.3g} GB of memory")
     x = _values(part, is_complex, math.prod(shape))
     kinds = {_DOUBLE: (np.float64, np.complex128), _SINGLE: (np.float32, np.complex64)}
     if what in kinds:  # MATLAB stores whole numbers in fewer bytes

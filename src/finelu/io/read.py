@@ -76,15 +76,15 @@ def read_vector(path: FilePath) -> np.ndarray:
 
 def _read(path: FilePath, what: str, formats: Sequence[str]) -> Any:
     """The array or sparse matrix in a file, by the reader of its extension; every failure is a FileError."""
-    file, name = Path(path), ""
-    if not file.exists():
-        inner, name = variable(path)
-        file = Path(inner)
-    kind = extension(file)
-    if file.is_dir():
-        raise FileError(f"{path}: is a directory; name a file in it.")
-    if not file.exists():
-        raise FileError(f"{file}: there is no such file.")
+    inner, name = (path, "") if extension(path) in formats else variable(path)
+    file, kind = Path(inner), extension(inner)
+    try:
+        if file.is_dir():
+            raise FileError(f"{path}: is a directory; name a file in it.")
+        if not file.exists():
+            raise FileError(f"{file}: there is no such file.")
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise FileError(f"{path}: cannot be read ({error.strerror}).") from error
     if kind not in formats:
         raise FileError(f"{path}: unknown extension {kind!r} for a {what}; known are {', '.join(formats)}.")
     reader, form = READERS[kind]

@@ -63,7 +63,8 @@ class NullSpace:
             if not size <= _allowed(like) * worst:
                 raise ParameterError(
                     "nullspace: the vectors are nearly dependent, and A does not take to 0 what they differ by: "
-                    f"||A v|| is {size / worst if worst else np.inf:.1e} of || |A| |v| || for one of their basis."
+                    f"||A v|| is {size / worst if worst else np.inf:.1e} of || |A| |v| || for one of their "
+                    "orthonormal basis."
                 )
         return cls(basis, basis if hermitian else _left(A, basis, _allowed(like) * worst))
 

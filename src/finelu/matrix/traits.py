@@ -22,6 +22,7 @@ NEARLY_ALL = 0.99  # of the entries, or of the rows, of an M-matrix
 SHARE = 0.9  # of a diagonal entry, see `coupled`
 # Rows that are looked at; the ratio of opposite entries of a row; the part of the rows with a larger one, for `uneven`.
 LOOKED_AT, LARGER, OFTEN = 512, 10.0, 0.15
+TOGETHER = 8  # consecutive rows of those that `alike` looks at
 MANY = 5000  # rows from which it pays to know
 DENSE, DENSE_ROOTS = 16, 10  # a row is dense if it has more entries than both 16 and 10 sqrt(n)
 
@@ -51,6 +52,8 @@ class MatrixTraits:
         the diagonal one, as they do within the domain of an elliptic equation; the unknowns of other rows hardly depend
         on others. 0 if A is complex or has no full diagonal.
     uneven : couplings jump from cell to cell, see `uneven`. False for few rows, on a GPU, and where `coupled` is 0.
+    alike : the part of some consecutive rows with entries in the same columns as the row after them: (b - 1) / b for b
+        unknowns a node. 0 for few rows, on a GPU, for an M-matrix, and where `coupled` is 0.
     levels : a lower bound of the levels of A's lower triangle: n over the number of rows without an entry in the column
         before the diagonal. Each of these begins a chain of rows, and the longest chain is no shorter than the mean. 1
         if A is complex or has no full diagonal.
@@ -69,6 +72,7 @@ class MatrixTraits:
     m_matrix: bool
     coupled: float
     uneven: bool
+    alike: float
     levels: float
     paired: float
     mean_row: float
@@ -100,6 +104,7 @@ def traits(A: CSR) -> MatrixTraits:
         same, opposite, fine, close, linked = signs(A.indptr, A.indices, A.data, A.diag, 1e-8, SHARE)
         coupled, levels = close / A.n, A.n / (A.n - linked)
         m_matrix = opposite > 0 and same <= (1 - NEARLY_ALL) * opposite and fine >= NEARLY_ALL * A.n
+    looked_at = coupled > 0 and A.n >= MANY and not on_gpu(A.data)
     longest = int((A.indptr[1:] - A.indptr[:-1]).max()) if found.missing else A.facts[0]
     return MatrixTraits(
         n=A.n,
@@ -109,7 +114,8 @@ def traits(A: CSR) -> MatrixTraits:
         definite=kind == "hermitian" and found.positive,
         m_matrix=m_matrix,
         coupled=coupled,
-        uneven=coupled > 0 and A.n >= MANY and not on_gpu(A.data) and uneven(A),
+        uneven=looked_at and uneven(A),
+        alike=alike(A) if looked_at and not m_matrix else 0.0,
         levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
@@ -137,6 +143,19 @@ def uneven(A: CSR) -> bool:
     with np.errstate(over="ignore"):
         differ = paired & (abs(A.data[places]) > LARGER * abs(A.data[opposite]))
     return int(np.unique(np.repeat(rows, counts)[differ]).size) > OFTEN * rows.size
+
+
+def alike(A: CSR) -> float:
+    """The part of some consecutive rows whose entries are in the same columns as those of the row after them.
+
+    A : on the CPU. Cost: a look at 512 rows.
+    """
+    rows = np.linspace(0, A.n - 1 - TOGETHER, LOOKED_AT // TOGETHER).astype(np.int64)[:, None] + np.arange(TOGETHER)
+    same = 0
+    for i in rows.ravel():
+        a, b, c = A.indptr[i : i + 3]
+        same += b - a == c - b and bool((A.indices[a:b] == A.indices[b:c]).all())
+    return float(same / rows.size)
 
 
 def dense_row(n: int) -> int:

@@ -18,7 +18,7 @@ from finelu.kernels.cpu.runtime.jit import compiled, ready
 from finelu.kernels.cpu.runtime.row_blocks import window
 from finelu.kernels.cpu.runtime.schedule import COMPILES
 from finelu.kernels.cpu.runtime.sharing import run_items
-from finelu.threads import get_num_threads
+from finelu.threads import available_cores, get_num_threads
 
 MANY_THREADS = 8  # threads from which on rows wait for each other: on two of a busy machine up to 18 times as long
 OVERLAP = 16  # mean entries of a row below the diagonal from which on a row is a block: such rows overlap enough
@@ -63,7 +63,7 @@ def waiting(A, diag, below: int, work: float) -> Waiting | None:
 
     Cost: for short rows two passes over the rows and one over the entries below the diagonal, by all threads.
     """
-    n, threads = diag.size, get_num_threads()
+    n, threads = diag.size, min(get_num_threads(), available_cores())  # waiting for others costs more than it gains
     if threads < MANY_THREADS:
         return None
     if below >= OVERLAP * n:

@@ -127,7 +127,7 @@ class Selection:
             return low, less
         less += from_low
         if rank >= less + inside:
-            return high, less
+            return high, less + inside
         if inside <= SMALL:
             few = np.concatenate([self.work[t * ITEM : t * ITEM + size] for t, size in enumerate(sizes)])
             value, before = _introselect(few, rank - less)

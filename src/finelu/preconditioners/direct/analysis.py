@@ -41,6 +41,7 @@ PARDISO_ORDERINGS = {"auto": pardiso.DISSECTION, "mmd": pardiso.MINIMUM_DEGREE, 
 WEAK = 0.1  # of the largest entry of its column: a smaller diagonal entry is weak
 MODERATE = 20  # mean entries of few rows, up to which exchanges of rows take less time than a matching
 MIRRORED = 0.95  # part of the entries with a partner, from which a pattern counts as symmetric
+CANCELLED = 1e-3  # of the sum of the sizes of the terms: a sum up to that is weak, or rounding
 FEW = 0.01  # of all columns: from that many weak ones on rows are matched, as pivots off the diagonal fill in more
 
 
@@ -175,7 +176,22 @@ def _with_late_gaps(recipe: Any, A: CSR, job: OrderingJob | None) -> tuple[np.nd
     order, fill = _ordered(recipe, A, job)
     place = np.empty(A.n, np.int64)
     place[order] = np.arange(A.n)
-    return (order, fill) if _follow(A, gaps, place) else None
+    return (order, fill) if _follow(A, gaps, place) and _fill_in(A, gaps, place) else None
+
+
+def _fill_in(A: CSR, gaps: np.ndarray, place: np.ndarray) -> bool:
+    """Whether elimination fills nearly all of the gaps k in numbers: the sum of a_kj a_jk / a_jj, over the j whose
+    place (n,) is before that of k, does not cancel. What earlier elimination adds to these entries is left out."""
+    S = A.tosparse()
+    diagonal = S.diagonal()
+    earlier = sp.csr_matrix(S[gaps].multiply(S[:, gaps].T)).tocoo()
+    row, column = earlier.coords
+    used = (diagonal[column] != 0) & (place[column] < place[gaps[row]])
+    row, terms = row[used], earlier.data[used] / diagonal[column[used]]
+    sums, sizes = np.zeros(gaps.size, terms.dtype), np.zeros(gaps.size, terms.real.dtype)
+    np.add.at(sums, row, terms)
+    np.add.at(sizes, row, abs(terms))
+    return int(np.count_nonzero(abs(sums) <= CANCELLED * sizes)) <= FEW * gaps.size
 
 
 def _follow(A: CSR, rows: np.ndarray, place: np.ndarray) -> bool:

@@ -8,6 +8,7 @@ R. Nabben, C. Vuik, Y. A. Erlangga, 2009 (BNN, A-DEF1 and, in cg, A-DEF2).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -21,14 +22,17 @@ from finelu.factors.report import Report
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Sums
 from finelu.matrix import dense_numbers
+from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.traits import require_hermitian, symmetry, uneven
 from finelu.partition import METHODS, partition
 from finelu.preconditioners.ilu0 import ILU0
 from finelu.preconditioners.milu0 import MILU0
 from finelu.preconditioners.recipe import ArrayParameter, Recipe, checked
 from finelu.preconditioners.registry import recipe_of
+from finelu.preconditioners.schwarz.adaptive import ADDED, SLOW, Nodes, constants, nodes_of, smoothed
 from finelu.preconditioners.schwarz.coarse import CoarseSpace
 from finelu.preconditioners.schwarz.deflation import Deflated
+from finelu.preconditioners.schwarz.levels import has_levels
 from finelu.preconditioners.schwarz.subdomains import LocalFactors, Subdomains, no_triangles
 from finelu.validation import choice, count
 
@@ -73,11 +77,15 @@ class Schwarz(Recipe):
     coarse : "constant", or None for no coarse space.
     near_nullspace : (n, m) instead of the constant, vectors that A nearly annihilates, such as the rigid body modes of
         elasticity. Each is restricted to each part and made orthonormal; linearly dependent ones are left out.
+        "auto": they are found, the same in every run. Consecutive rows with entries in the same columns, or the block
+        rows of a BSR or BlockMatrix, are the unknowns of a node; parts consist of nodes, and there is a constant for
+        each unknown of a node. If A is Hermitian with a positive diagonal, 16 steps of cg for A x = 0 from a random x
+        show whether more is needed: then x and five more such vectors are added.
     levels : 2: the coarse matrix E is inverted, or factored on the CPU. More: E is solved by Schwarz again, with parts
-        of 64 rows, and so on, up to this number of levels: for a Hermitian A with a positive diagonal by a fixed number
-        of steps of Chebyshev, which leave 0.1% of an error, else by one application. "auto": more than 2 while a
-        coarse matrix has more than 4096 rows on a GPU, or 8192 on the CPU, if A is Hermitian with a positive diagonal;
-        else 2.
+        of 64 rows, and so on, up to this number of levels and while a coarse matrix has more than 512 rows, and vectors
+        of at least 64 parts: for a Hermitian A with a positive diagonal by a fixed number of steps of Chebyshev, which
+        leave about 0.1% of an error, else by one application. "auto": more than 2 while a coarse matrix has more than
+        4096 rows on a GPU, or 8192 on the CPU, if A is Hermitian with a positive diagonal; else 2.
     combine : "balanced": P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);
         "additive": M^-1 + Q.
     precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and a Hermitian A of
@@ -99,7 +107,7 @@ class Schwarz(Recipe):
     partition: str = AUTO
     overlap: int = 0
     coarse: str | None = "constant"
-    near_nullspace: Any | None = None
+    near_nullspace: str | Any | None = None
     levels: int | str = AUTO
     combine: str = "balanced"
     precision: str | None = None
@@ -121,8 +129,8 @@ class Schwarz(Recipe):
         ParameterError if `parts` or `near_nullspace` do not fit; ZeroPivot, naming part and row, if a part has no
         factors.
         """
-        A = checked(self, A).with_own_pattern()
-        return SchwarzFactors(self, A)
+        size = A.n_block if isinstance(A, BlockMatrix) else max(getattr(A, "blocksize", (1,)))
+        return SchwarzFactors(self, checked(self, A).with_own_pattern(), size)
 
     def check(self) -> None:
         super().check()
@@ -141,13 +149,18 @@ class Schwarz(Recipe):
         local: Any = self.local
         if local != AUTO and not hasattr(local, "triangular"):
             raise ParameterError(no_triangles(self, local))
+        if local != AUTO and local.normal:
+            raise ParameterError(
+                f"{self!r}: the factors of local={local!r} are those of A^H A, for least squares; take ILU0, IC0, "
+                "ILUK, ILUT, ICT or another such recipe."
+            )
         if local != AUTO and (local.triangular != "auto" or local.precision is not None):
             raise ParameterError(
                 f"{self!r}: the parts are solved with in a way of their own, in the precision of Schwarz; leave "
                 "triangular and precision of the local recipe as they are, and set Schwarz(precision=...)."
             )
-        if self.near_nullspace is not None and not isinstance(self.near_nullspace, ArrayParameter):
-            raise ParameterError(f"{self!r}: near_nullspace must be an array (n, m), or None.")
+        if self.near_nullspace not in (None, AUTO) and not isinstance(self.near_nullspace, ArrayParameter):
+            raise ParameterError(f'{self!r}: near_nullspace must be an array (n, m), "auto", or None.')
         if self.coarse is None and self.near_nullspace is not None:
             raise ParameterError(f"{self!r}: a near null space is for a coarse space; leave coarse as it is.")
         if isinstance(self.local, MILU0) and self.coarse is not None:
@@ -166,6 +179,9 @@ class SchwarzReport(Report):
     levels : the most level sets of a triangle of a part.
     rows_of_levels : the number of rows of A, of its coarse matrix, of that one's coarse matrix, ...
     coarse_steps : steps of Chebyshev of a solve with the coarse matrix; None if that is inverted or factored.
+    expected_iterations : of cg before any vectors were added, from a few steps of it; None unless near_nullspace="auto"
+        took these.
+    near_null_vectors : the number of vectors of the near null space.
     coarse_rank, coarse_dropped : the number of coarse vectors, and of those left out since they, or A Z, are dependent.
     stored, stored_since : the dtype in which a solve reads the factors of the parts; why it is double precision where
         single precision was possible, in words.
@@ -181,6 +197,8 @@ class SchwarzReport(Report):
     levels: int | None = None
     rows_of_levels: tuple[int, ...] = ()
     coarse_steps: int | None = None
+    near_null_vectors: int = 1
+    expected_iterations: float | None = None
     coarse_rank: int | None = None
     coarse_dropped: int | None = None
     stored: str | None = None
@@ -196,18 +214,27 @@ class SchwarzFactors(Factors):
     well_formed = True
     _bound = ("_lock", "_recorded")
 
-    def __init__(self, recipe: Schwarz, A: CSR):
+    def __init__(self, recipe: Schwarz, A: CSR, block_size: int = 1):
         self._local: Any = None
         self._form: tuple[str, bool] | None = None  # kind and definiteness of the A of these factors
+        self._enriched = False  # whether smoothed vectors were added, which are too rough for a coarse matrix on levels
         self._recorded = Applications(PAYS)
         super().__init__(recipe, A, report=SchwarzReport())
-        report, start = self._report, perf_counter()
-        near = _near(recipe, A)
+        finds = recipe.near_nullspace == AUTO
+        nodes = nodes_of(A, block_size) if finds else None
+        self._near = _near(recipe, A) if nodes is None else constants(nodes, A)
         self._look_at(A)
-        parts, number, report.partition = _parts(recipe, A, near, self._definite)
-        report.parts, report.partition_seconds = number, perf_counter() - start
-        self.parts, self._near, self._number = parts, near, number
+        self._divide(A, nodes)
         self._make(A)
+        if finds and self._definite:
+            self._enrich(A, nodes)
+
+    def _divide(self, A: CSR, nodes: Nodes | None, size: int | None = None) -> None:
+        """Find the parts, of about `size` rows."""
+        report, start = self._report, perf_counter()
+        found = _parts(self.recipe, A, self._near, self._definite, nodes, size)
+        self.parts, self._number, report.partition = found
+        report.parts, report.partition_seconds = self._number, perf_counter() - start
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -234,26 +261,56 @@ class SchwarzFactors(Factors):
         start = perf_counter()
         self.coarse: CoarseSpace | None = None
         if recipe.coarse is not None:
-            adjoint = {"hermitian": "H", "symmetric": "T"}.get(self._kind)
-            order = domains.own_starts, domains.own_rows
-            self.coarse = CoarseSpace(
-                *(A, self.parts, *order, self._near, adjoint, self._definite),
-                balanced=recipe.combine == "balanced",
-                coarser=self._coarser(),
-                required=recipe.levels != AUTO,
-            )
+            self.coarse = self._coarse_space(A, domains.own_starts, domains.own_rows)
         self._tell()
         self._form = self._kind, self._definite
         report.numeric_seconds = perf_counter() - start
 
+    def _coarse_space(self, A: CSR, starts: Any, rows: Any) -> CoarseSpace:
+        adjoint = {"hermitian": "H", "symmetric": "T"}.get(self._kind)
+        return CoarseSpace(
+            *(A, self.parts, starts, rows, self._near, adjoint, self._definite),
+            balanced=self.recipe.combine == "balanced",
+            coarser=self._coarser(),
+            required=self.recipe.levels != AUTO,
+        )
+
+    def _enrich(self, A: CSR, nodes: Nodes | None) -> None:
+        """Add smoothed random vectors to the near null space if cg with these factors converges slowly."""
+        start, recipe, xp = perf_counter(), self.recipe, namespace(A.data)
+        first, self._report.expected_iterations = smoothed(self, A, 0)
+        if SLOW < self._report.expected_iterations < inf:
+            self._enriched = True
+            known = constants(nodes, A) if self._near is None else self._near
+            added = [first, *(smoothed(self, A, k)[0] for k in range(1, ADDED))]
+            self._near = xp.column_stack([known, *added])
+            vectors = known.shape[1] + 2 * ADDED
+            if self._number * vectors > MOST_COARSE and recipe.levels == AUTO and recipe.size is recipe.parts is None:
+                self._divide(A, nodes, _usual_size(A, vectors, levels=False))
+                self._make(A)
+            else:
+                self._couple_again(A)
+            added = [smoothed(self, A, k)[0] for k in range(ADDED, 2 * ADDED)]
+            self._near = xp.column_stack([self._near, *added])
+            self._couple_again(A)
+        self._report.numeric_seconds = (self._report.numeric_seconds or 0.0) + perf_counter() - start
+
+    def _couple_again(self, A: CSR) -> None:
+        """The coarse space of another near null space."""
+        coarse: Any = self.coarse
+        self.coarse = self._coarse_space(A, coarse.starts, coarse.rows)
+        self._tell()
+
     def _coarser(self) -> Schwarz | None:
         """The recipe of the coarse matrix, None if that is inverted or factored."""
-        recipe, size = self.recipe, self._number * (1 if self._near is None else self._near.shape[1])
+        recipe, vectors = self.recipe, 1 if self._near is None else self._near.shape[1]
+        size = self._number * vectors
         if recipe.levels == AUTO:
-            wanted = self._definite and size > (MOST_INVERTED if on_gpu(self.parts) else MOST_FACTORED)
+            most = MOST_INVERTED if on_gpu(self.parts) else MOST_FACTORED
+            wanted = self._definite and size > most and not self._enriched
         else:
             wanted = recipe.levels > 2
-        if not wanted:
+        if not (wanted and has_levels(self._number, vectors)):
             return None
         levels = AUTO if recipe.levels == AUTO else recipe.levels - 1
         local = ILU0() if recipe.local == AUTO and not self._definite else recipe.local  # "auto" needs positive pivots
@@ -277,6 +334,7 @@ class SchwarzFactors(Factors):
         if self.recipe.local == AUTO and self._definite:
             self._local.require_positive_pivots()
         report.levels, report.warning = None, self._warning or None
+        report.near_null_vectors = 1 if self._near is None else self._near.shape[1]
         report.stored, report.stored_since = str(self._local.stored), self._local.not_narrow or None
         if of_parts := self._local.factors.report.get("warning"):
             report.warn(f"of the factors of the parts, rows counted part by part: {of_parts}")
@@ -424,19 +482,24 @@ def _usual_size(A: CSR, vectors: int, levels: bool) -> int:
     return max(min(max(fits, SMALLEST), LARGEST), -(-A.n * vectors // most))
 
 
-def _parts(recipe: Schwarz, A: CSR, near: Any, definite: bool) -> tuple[Any, int, str]:
+def _parts(
+    recipe: Schwarz, A: CSR, near: Any, definite: bool, nodes: Nodes | None, size: int | None
+) -> tuple[Any, int, str]:
     """The part of each row (n,) int32, the number of parts, and the method that found them."""
     xp = namespace(A.data)
     if isinstance(recipe.parts, ArrayParameter):
         return *_checked_parts(recipe.parts.array, A), "given"
     if recipe.parts is None:
         levels = recipe.coarse is not None and (definite if recipe.levels == AUTO else recipe.levels != 2)
-        size = recipe.size or _usual_size(A, 1 if near is None else near.shape[1], levels)
+        size = size or recipe.size or _usual_size(A, 1 if near is None else near.shape[1], levels)
     else:
         number = count("parts", recipe.parts, 1, A.n, of=recipe)
         size = -(-A.n // number)
-    found = partition(A, size, recipe.partition)
-    return xp.asarray(found.parts), found.count, found.method
+    if nodes is None:
+        found = partition(A, size, recipe.partition)
+        return xp.asarray(found.parts), found.count, found.method
+    found = partition(nodes.matrix(A), max(size // nodes.size, 1), recipe.partition)
+    return xp.asarray(found.parts)[nodes.of_rows(A)], found.count, found.method
 
 
 def _checked_parts(parts: Any, A: CSR) -> tuple[Any, int]:
@@ -456,7 +519,7 @@ def _checked_parts(parts: Any, A: CSR) -> tuple[Any, int]:
 
 def _near(recipe: Schwarz, A: CSR) -> Any:
     """The near null space on the device of A, checked; None for the constant."""
-    if recipe.near_nullspace is None:
+    if not isinstance(recipe.near_nullspace, ArrayParameter):
         return None
     B = dense_numbers(recipe.near_nullspace.array, "near_nullspace")
     B = B.reshape(-1, 1) if B.ndim == 1 else B
