@@ -265,6 +265,17 @@ def test_an_x_that_the_precision_cannot_hold_is_told(method):
         assert np.isfinite(found.x).all()
 
 
+@every_method
+def test_an_M_of_another_size_than_A_has_no_effect(method):
+    A, b = problem(60, 20, np.float32)
+    for size in (1e-25, 1.0):
+        found = method(
+            A * np.float32(1e-25), b, M=lambda s, size=size: s * np.float32(size), **tight(method, np.float32)
+        )
+        assert found.converged
+        assert np.linalg.norm(found.x * 1e-25 - exact(A, b)) <= 1e-2 * np.linalg.norm(exact(A, b))
+
+
 def test_variances_of_large_and_small_numbers():
     A, b = problem(60, 20)
     known = fl.lsqr(A, b, calc_var=True, atol=1e-9, btol=1e-9).variance

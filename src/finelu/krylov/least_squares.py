@@ -33,6 +33,7 @@ from finelu.result import LeastSquaresSolution, Status
 from finelu.validation import flag, number
 
 LIMIT = 4.0  # roundings of |A^H| (|A| |x| + |b|), up to which A^H (b - A x) is at the limit of the precision
+WITHOUT_M = 0.01  # of a rounding of s, down to which iterations without M, where x cannot grow so fast, may help
 STRICTER = 2.0  # by which the recurrence must be smaller after a claim that the true residuals did not confirm
 
 
@@ -197,7 +198,7 @@ class LeastSquares:
         """M s times a constant that keeps it in range, for an M of the A that was given: 1 or 4^power."""
         if self.of_M is None:
             size = norm(self.M @ s)
-            fits = 0 < size < math.inf and power_of_two(self.real, math.frexp(size)[1]) == 0
+            fits = 0 < size < math.inf and 4 * abs(math.frexp(size)[1]) < 3 * np.finfo(self.real).maxexp
             self.of_M = 0 if fits else self.power
         return times_power(self.M @ times_power(s, self.of_M), self.of_M)
 
@@ -390,6 +391,7 @@ class Course:
                 print(f"{self.iterations:8d}  {shown[0]:.6e}  {shown[1]:.6e}", file=sys.stdout)
             if math.isnan(rounding) and step.normal <= looked_at:
                 rounding = problem.weighted(self._rounding(self.x + change))[1]
+                rounding *= 1.0 if problem.preconditioned else WITHOUT_M
             finished = step.normal <= rounding
             if finished or self._claims(step.residual / margin, normal / margin, change) or self._is_over():
                 self._measure(self.x + change)
