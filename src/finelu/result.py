@@ -95,7 +95,8 @@ class Attempt:
 class Certificate:
     """Errors of x, from `finelu.solve(..., certify=True)`; with several columns, the largest of each figure.
 
-    Norms are infinity norms; complex numbers count as |real| + |imaginary|.
+    Norms are infinity norms; complex numbers count as |real| + |imaginary|. With `nullspace`, b is its part in the
+    range of A, and A^-1 the pseudoinverse.
     normwise : ||b - A x|| / (||A|| ||x|| + ||b||), the normwise backward error: x exactly solves a system that differs
         from A x = b by this relative change.
     componentwise : max |b - A x|_i / (|A| |x| + |b|)_i, the relative change if each entry changes separately.

@@ -361,13 +361,13 @@ def missing(meanwhile):
     """A kernel is missing at the first step of `solve`; a list of the questions, whether there was one."""
     asked = []
 
-    def as_csr(A, **options):
+    def checked_csr(A, **options):
         asked.append(compiling.here.otherwise is not None)
         if asked[-1] and (answer := compiling.here.otherwise()):
             raise compiling.KernelMissing(answer)
         return fl.as_csr(A, **options)
 
-    meanwhile(import_module("finelu.auto.solve"), as_csr=as_csr)
+    meanwhile(import_module("finelu.auto.solve"), checked_csr=checked_csr)
     meanwhile(background, possible=lambda key: True, begin=lambda key, call: True, end=lambda key: None)
     return asked
 

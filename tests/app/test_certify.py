@@ -75,6 +75,29 @@ def test_a_singular_system_has_no_error_bound():
     assert not solution.converged and solution.certificate.condition > 1e12 and solution.certificate.error > 1e-3
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32])
+@pytest.mark.parametrize("recipe", ["auto", "ilu0"])
+def test_with_null_vectors_the_figures_are_those_of_the_pseudoinverse(dtype, recipe):
+    n, phases = 15, np.exp(1j * np.arange(225)) if dtype == np.complex128 else np.ones(225)
+    T = sp.diags([-np.ones(n - 1), np.r_[1.0, np.full(n - 2, 2.0), 1.0], -np.ones(n - 1)], [-1, 0, 1])
+    D = sp.diags(phases)
+    A = sp.csr_matrix(D @ (sp.kron(T, sp.eye(n)) + sp.kron(sp.eye(n), T)) @ D.conj()).astype(dtype)
+    b, inverse = np.random.default_rng(0).standard_normal(225).astype(dtype), np.linalg.pinv(A.toarray(), rcond=1e-5)
+    solution = fl.solve(A, b, rtol=1e-5, recipe=recipe, nullspace=phases.astype(dtype), certify=True)
+    found, exact = solution.certificate, inverse @ b
+    true = np.linalg.norm(A.toarray(), np.inf) * np.linalg.norm(inverse, np.inf)
+    assert solution.converged and true / 5 <= found.condition <= 1.5 * true
+    assert 0.3 * abs(solution.x - exact).max() <= found.error * abs(exact).max() <= 1e-2 * abs(exact).max()
+
+
+def test_without_the_null_vectors_of_the_adjoint_there_is_no_error_bound():
+    A = sp.csr_matrix(sp.diags(np.linspace(1, 2, 50)) @ (sp.eye(50) - sp.eye(50, k=1) - sp.eye(50, k=-49)))
+    solution = fl.solve(A, A @ np.random.default_rng(0).standard_normal(50), nullspace="constant", certify=True)
+    assert solution.converged and solution.outside is None
+    assert solution.certificate.condition == solution.certificate.error == np.inf
+    assert "no bound of the error of x is known" in solution.explain()
+
+
 def test_many_columns_and_none():
     A = fl.gallery.problem("poisson5:10")
     B = np.random.default_rng(0).standard_normal((100, 3))

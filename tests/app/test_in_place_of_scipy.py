@@ -236,6 +236,32 @@ def test_a_column_is_refined_whatever_its_neighbours_hold(bad):
                 assert (x[:, 0] == alone).all()
 
 
+@pytest.mark.parametrize("k", [40, None], ids=["columns", "one"])
+def test_steps_of_refinement_take_only_the_columns_that_need_them(k, monkeypatch):
+    A = badly_scaled()
+    lu, columns = sla.splu(A.tocsc()), System.of(A, "", "", 1).in_double()
+    B = np.zeros((150, k)) if k else values(150, "float64")  # x = 0 needs no step
+    for j in (7, 23) if k else ():
+        B[:, j] = values(150, "float64", j)
+    widths, of_errors, own = [], [], Equation.errors
+
+    def solve(r):
+        widths.append(r.reshape(150, -1).shape[1])
+        return lu.solve(r)
+
+    def errors(self, x, b):
+        of_errors.append(x.reshape(150, -1).shape[1])
+        return own(self, x, b)
+
+    monkeypatch.setattr(Equation, "errors", errors)
+    x, found = Equation(columns, True, B, 10).refined(solve)
+    assert x.shape == B.shape and np.shape(found) == B.shape[1:] and found.max() <= 1
+    assert widths == of_errors and len(widths) > 1 and max(widths[1:]) <= 2
+    for j in (7, 23) if k else ():
+        alone, error = Equation(columns, True, B[:, j].copy(), 10).refined(lu.solve)
+        assert (alone == x[:, j]).all() and error == found[j]
+
+
 def test_a_column_that_stays_bad_leaves_the_others_as_they_are(monkeypatch):
     A, b = system_of(100), values((100, 3), "float64")
     expected = fl.spsolve(A, b)

@@ -875,6 +875,22 @@ def test_factors_of_klu_that_are_used_no_more_take_only_memory_that_is_counted(m
 
 
 @klu
+@pytest.mark.parametrize("A", [gallery.poisson5(40), sp.csr_matrix(gallery.convection_diffusion(12))], ids=["2", "3"])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_solvers_of_klu_that_wait_have_no_pattern_of_their_own(monkeypatch, A, keeps):
+    recent, recipe = Recent(), fl.SparseLU(backend="klu")
+    monkeypatch.setattr(OF_KLU, "RECENT", recent)
+    monkeypatch.setattr(OF_KLU, "_is_worth", lambda solver: keeps)
+    expected = recipe.factor(A).solve(np.ones(A.shape[0]))
+    gc.collect()
+    ((analysis, spare),) = (result for _, _, result, _ in recent._kept.values())
+    waiting = [*analysis.idle, *([spare._state] if spare else [])]
+    assert len(waiting) == 1 and (spare is not None) is keeps
+    assert all(solver.Ap is None and solver.Ai is None for solver in (analysis.solver, *waiting))
+    assert np.array_equal(recipe.factor(A).solve(np.ones(A.shape[0])), expected)  # by the same solver
+
+
+@klu
 def test_factors_of_klu_are_freed_if_another_thread_keeps_something(monkeypatch):
     recent = Recent()
     monkeypatch.setattr(OF_KLU, "RECENT", recent)
@@ -957,12 +973,17 @@ def test_pardiso_keeps_no_matrix_after_a_factorization_that_fails(pardiso_fails)
     ("backend", "ordering"),
     [("superlu", "colamd"), pytest.param("klu", "colamd", marks=klu), pytest.param("klu", None, marks=klu)],
 )
-def test_factors_that_were_not_counted_keep_to_the_limit(backend, ordering):
+def test_factors_that_were_not_counted_keep_to_the_limit(backend, ordering, calls_of):
     A, recipe = gallery.poisson5(25), fl.SparseLU(backend=backend, ordering=ordering)
     entries = recipe.factor(A).nnz
     assert recipe.within(A, entries).nnz == entries
     with pytest.raises(MemoryError, match=f"have {entries} entries; the memory holds"):
         recipe.within(A, entries - 1)
+    made = calls_of(SparseLUFactors, "_made")
+    assert recipe.within(A, entries) and len(made) == 1
+    with pytest.raises(MemoryError, match=f"at least the {A.nnz} entries of A; the memory holds"):
+        recipe.within(A, A.nnz - 1)  # which is seen before they are made
+    assert len(made) == 1
     b, entry = np.ones(625), 16
     assert fl.solve(A, b, recipe=recipe, memory_limit=entry * entries).converged
     with pytest.raises(MemoryError):

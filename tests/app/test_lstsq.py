@@ -79,6 +79,25 @@ def test_damp_and_other_precisions(shape, dtype):
         assert off(found.x, stacked, np.r_[b, np.zeros(n)]) <= 1e3 * tol
 
 
+@pytest.mark.parametrize("dependent", [0, 1])
+@pytest.mark.parametrize("shape", [(300, 100), (100, 300)], ids=str)
+def test_of_single_precision_a_strict_tolerance_is_met_in_double(backend, shape, dependent):
+    A, b = of_rank(*shape, dependent, np.float32), values(shape[0], np.float32)
+    found = fl.lstsq(backend.move(A), backend.move(b))
+    assert found.converged and found.x.dtype == np.float64 and off(backend.fetch(found.x), A.astype(float), b) <= 1e-6
+    assert fl.lstsq(A, b, rtol=1e-4).x.dtype == np.float32
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e160])
+@pytest.mark.parametrize("shape", [(300, 100), (100, 300), (3000, 1100)], ids=str)
+def test_numbers_whose_squares_over_or_underflow(size, shape):
+    A, b = of_rank(*shape, 1), values(shape[0], float)
+    b = A @ values(shape[1], float) if shape[0] < shape[1] else b
+    usual, found = fl.lstsq(A, b, rtol=1e-10), fl.lstsq(A * size, b, rtol=1e-10)
+    assert found.converged and np.linalg.norm(found.x * size - usual.x) <= 1e-6 * np.linalg.norm(usual.x * 1.0)
+    assert fl.lstsq(A, b, damp=1e155).converged
+
+
 def test_limits_and_failures():
     A = sp.csr_matrix(sp.random(6000, 2000, density=2e-3, random_state=0) + sp.eye(6000, 2000))
     b = values(6000, float)

@@ -249,6 +249,19 @@ def test_the_first_guess_combines_the_last_solutions_where_that_saves_iterations
     assert other.converged and other.iterations > 2 and sequence._saved < 0.5
 
 
+def test_combinations_come_back_after_one_that_saved_nothing():
+    """b moves within three dimensions, except in one step."""
+    A, parts, found = gallery.poisson5(40), [values(1600, "float64", seed) for seed in range(3)], []
+    sequence = Sequence(A, recipe="ilu0", method="cg")
+    for k in range(22):
+        b = values(1600, "float64", 9) if k == 6 else sum(np.cos(0.1 * k * m) * v for m, v in enumerate(parts))
+        found.append(sequence.step(None, b).iterations)
+    smooth, after = max(found[4:6]), found[6:]
+    assert after[0] > 20 > smooth
+    back = next(k for k, iterations in enumerate(after) if iterations <= smooth)
+    assert sum(after[:back]) < module.AGAIN + max(found) and max(after[back:]) <= max(2 * smooth, 10)
+
+
 def test_iterations_after_an_attempt_that_was_given_up_are_those_of_fresh_factors(meanwhile):
     """The first step tries incomplete factors, then complete ones, whose one iteration is what old ones are held to."""
     meanwhile(attempt, MAXITER=3)
@@ -455,6 +468,23 @@ def test_without_a_preconditioner_the_method_and_the_solutions_are_kept():
     assert max(iterations[1:4]) < iterations[0] and "no preconditioner was asked for" in solution.explain()
     assert_solves(A[:100, :100], b[:100], sequence.step(A[:100, :100], b[:100]))
     assert sequence.decisions[-1] == "solve"
+
+
+@pytest.mark.parametrize("recipe", [None, "auto", "milu0"])
+def test_a_matrix_that_is_symmetric_no_longer_gets_another_method(recipe):
+    A = sp.csr_matrix(gallery.poisson5(40) + 0.1 * sp.eye(1600))
+    b, skew = values(1600, "float64"), sp.diags([-0.9, 0.9], [-1, 1], shape=A.shape)
+    for change in (skew, sp.kron(sp.diags([-0.9, 0.9], [-1, 1], shape=(40, 40)), sp.eye(40))):
+        sequence = Sequence(recipe=recipe)
+        first = sequence.step(A, b)
+        B = sp.csr_matrix(A + change)
+        solution = sequence.step(B, b)
+        assert_solves(B, b, solution)
+        assert first.method == solution.attempts[0].method == "cg" != solution.method
+        *_, last, found = solution.attempts
+        assert sequence.decisions == ["solve", "solve"]
+        assert last.outcome.startswith("cg needs A = A^H, but A[") or (change is not skew and recipe == "auto")
+        assert solution.iterations - found.iterations <= 5 * first.iterations + 10
 
 
 def test_recipes_and_methods():

@@ -188,6 +188,99 @@ def test_rounding_is_not_called_converged(method):
     assert found.istop in (5, 7) and np.isfinite(found.x).all()
 
 
+def two_effects(dtype):
+    """Rows of a worker and a firm: a number may be added to all workers and subtracted from all firms."""
+    rng = np.random.default_rng(0)
+    columns = np.stack([np.arange(2000) // 10, 200 + rng.integers(0, 20, 2000)], axis=1)
+    A = sp.csr_matrix((np.ones(4000, dtype), columns.ravel(), np.arange(0, 4001, 2)))
+    return A, rng.standard_normal(2000).astype(dtype)
+
+
+@every_method
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("rtol", [0.0, 0.1], ids=["0", "a tenth of eps"])
+@pytest.mark.parametrize("dropped", [1e-3, 0.0])
+def test_beyond_rounding_x_does_not_grow_along_null_vectors(method, dtype, rtol, dropped):
+    A, b = two_effects(dtype)
+    F = fl.ICNE(drop_tol=dropped, fill=10.0).factor(A)
+    tol = rtol * float(np.finfo(dtype).eps)
+    found = method(A, b, M=F, **{**tight(method), "atol": tol, "btol": tol})
+    x = exact(A, b)
+    assert np.linalg.norm(found.x) <= 1.01 * np.linalg.norm(x) and found.iterations <= 30
+    fitted = A.astype(float) @ found.x
+    assert np.linalg.norm(fitted - A.astype(float) @ x) <= 1e4 * np.finfo(dtype).eps * np.linalg.norm(b)
+    assert found.status in (Status.CONVERGED, Status.PRECISION_LIMIT)
+
+
+@every_method
+def test_of_all_x_that_were_measured_the_best_is_returned(method):
+    A, b = two_effects(np.float64)
+    good = exact(A, b)
+    found = method(A, b, x0=good, atol=0, btol=0, M=fl.ICNE().factor(A))
+    assert np.linalg.norm(found.x) <= 1.01 * np.linalg.norm(good)
+    assert found.normal_residual_norm <= np.linalg.norm(A.T @ (b - A @ good)) + 1e-12
+
+
+def test_a_long_x_does_not_pass_with_a_residual_above_that_of_x0():
+    from finelu.krylov.least_squares import LeastSquares, Limits, measured
+
+    A = sp.csr_matrix([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+    b, x = np.array([1.0, 1.0, 0.0]), np.array([1e9, -1e9]) + 2
+    for least, passed in ((np.inf, 1), (np.linalg.norm(b), 0)):
+        limits = Limits.checked(1e-8, 1e-8, 0, 9)
+        assert measured(LeastSquares(A, b, None, None, 0.0), b, x, 0 * x, limits, least).passed == passed
+
+
+@every_method
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128], ids=lambda d: d.__name__)
+@pytest.mark.parametrize(("of_A", "of_b"), [(-0.8, 0), (0.8, 0), (0, -0.6), (0, 0.6), (0.7, 0.1)])
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_numbers_whose_squares_over_or_underflow(method, dtype, of_A, of_b, preconditioned):
+    A, b = problem(60, 20, dtype)
+    p, q = (int(k * np.finfo(dtype).maxexp) for k in (of_A, of_b))
+    S, c = A * dtype(2.0**p), b * dtype(2.0**q)
+    for damp in (0.0, 0.5):
+        F = fl.ICNE(damp=damp * 2.0**p).factor(S) if preconditioned else None
+        assert preconditioned or method(S, c, M=lambda s: s / 4, damp=damp * 2.0**p, **tight(method, dtype)).converged
+        found = method(S, c, M=F, damp=damp * 2.0**p, **tight(method, dtype))
+        x = exact(A, b, damp)
+        assert found.converged and found.x.dtype == dtype
+        of_x = np.ldexp(1.0, p - q)
+        assert np.linalg.norm(found.x * of_x - x) <= 1e5 * np.finfo(dtype).eps * np.linalg.norm(x)
+        norms = found.residual_norm, found.matrix_norm, found.x_norm
+        known = method(A, b, damp, **tight(method, dtype))
+        usual = known.residual_norm, known.matrix_norm, known.x_norm
+        ratios = np.ldexp(norms, [-q, -p, p - q]) / usual
+        assert abs(ratios - 1).max() <= 1e5 * np.finfo(dtype).eps
+        assert found.history[-1] == found.normal_residual_norm
+        assert np.ldexp(found.normal_residual_norm, -p - q) <= 1e5 * np.finfo(dtype).eps * np.linalg.norm(b)
+
+
+@every_method
+def test_an_x_that_the_precision_cannot_hold_is_told(method):
+    A, b = problem(60, 20)
+    for size in (1e-200, 1e200):
+        found = method(A * size, b / size)
+        assert found.status is Status.PRECISION_LIMIT and "cannot hold it" in found.explain()
+        assert np.isfinite(found.x).all()
+
+
+def test_variances_of_large_and_small_numbers():
+    A, b = problem(60, 20)
+    known = fl.lsqr(A, b, calc_var=True, atol=1e-9, btol=1e-9).variance
+    for size in (2.0**-200, 2.0**200):
+        found = fl.lsqr(A * size, b, calc_var=True, atol=1e-9, btol=1e-9)
+        assert_close(found.variance * size**2, known, 0)
+
+
+@every_method
+def test_an_M_that_takes_the_residual_to_0_is_told_at_once(method):
+    A, b = sp.csr_matrix([[1.0, 0], [0, 1], [0, 1]]), np.array([0.0, 1, 2])
+    for M in (lambda s: 0 * s, np.diag([1.0, 0.0])):
+        found = method(A, b, M=M)
+        assert found.status is Status.INDEFINITE_PRECONDITIONER and found.iterations == 0 and not found.x.any()
+
+
 @every_method
 def test_limits_end_the_iterations(method):
     A, b = problem(300, 100)

@@ -84,6 +84,32 @@ def test_several_vectors_and_what_they_span():
     assert fl.cg(A, b, nullspace=V[:, :0], maxiter=5).outside is None
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("seed", range(4))
+def test_dependent_vectors_make_no_new_one(dtype, seed):
+    rng = np.random.default_rng(seed)
+    L = sp.block_diag([neumann(6), neumann(7), neumann(8)]).tocsr()
+    E = np.repeat(np.eye(3), [36, 49, 64], axis=0)
+    weights = rng.uniform(0.5, 2, 149)
+    A, N = sp.csr_matrix(sp.diags(weights) @ L @ sp.diags(weights)).astype(dtype), E / weights[:, None]
+    b = A @ values(149, dtype)
+    tol = 1e3 * float(np.finfo(dtype).eps)
+    found = fl.minres(A, b, rtol=tol, maxiter=900, nullspace=(N @ rng.standard_normal((3, 5))).astype(dtype))
+    assert found.converged and "the 3 null vectors" in found.explain() and "neither has b" in found.explain()
+
+
+def test_nearly_dependent_vectors_whose_difference_is_no_null_vector():
+    A, v = neumann(), np.ones(400)
+    with refused(fl.ParameterError, match="nearly dependent, and A does not take to 0 what they differ by"):
+        fl.cg(A, values(400, float), nullspace=np.c_[v, v + 1e-9 * values(400, float)])
+
+
+def test_an_A_that_is_only_nearly_singular_is_not_called_singular():
+    A = sp.csr_matrix(neumann() + 1e-9 * sp.eye(400))
+    found = fl.cg(A, values(400, float), nullspace="constant")
+    assert "which no x reaches if A takes them to 0" in found.explain()
+
+
 def test_the_null_space_of_factors():
     A, b = neumann(), values(400, float)
     F = fl.MultilevelILU().factor(A)

@@ -130,6 +130,26 @@ def test_the_normal_equations_are_formed_by_parts_with_the_largest_entries(monke
     assert abs(lower.data).min() >= everything[lower.nnz - 1]
 
 
+@pytest.mark.parametrize("size", [2.0**-600, 2.0**600])
+def test_numbers_whose_squares_over_or_underflow(size):
+    A, v = random_problem(), values(40, float)
+    for damp in (0.0, 3.0):
+        usual, F = ICNE(damp=damp).factor(A), ICNE(damp=damp * size).factor(A * size)
+        assert F.nnz == usual.nnz and F.report.warning is None
+        assert_close(F @ (v * size) * size, usual @ v, 0)
+
+
+def test_of_equal_entries_as_many_are_kept_as_have_room():
+    n = 40  # edges of a torus: all entries of A^H A off the diagonal are equal
+    at = np.arange(n * n).reshape(n, n)
+    edges = np.concatenate([np.stack([at, np.roll(at, -1, axis)], axis=2).reshape(-1, 2) for axis in (0, 1)])
+    A = sp.csr_matrix((np.tile([1.0, -1.0], 2 * n * n), edges.ravel(), np.arange(0, 4 * n * n + 1, 2)))
+    from finelu.preconditioners.icne import normal_equations
+
+    some = normal_equations(A, 0.0, n * n + 2560)
+    assert sp.tril(some.matrix.tosparse(), -1).nnz == 1280 and some.left_out == 3200 - 1280
+
+
 def test_factors_are_pickled_and_print_their_recipe():
     F = ICNE(drop_tol=0.01).factor(random_problem())
     again, v = pickle.loads(pickle.dumps(F)), values(40, float)

@@ -410,6 +410,7 @@ BAD = [
     ({"local": "milu0"}, "coarse=None, or local=ILU0"),
     ({"local": "sparselu"}, "no two triangles"),
     ({"local": "multilevel"}, "no two triangles"),
+    ({"local": fl.ICNE()}, "those of A\\^H A, for least squares"),
     ({"local": fl.ParILU(ordering="rcm")}, "with ordering=None"),
     ({"local": "ilu_0x"}, "there is no recipe"),
     ({"overlap": -1}, "overlap must be an integer >= 0"),

@@ -8,11 +8,17 @@ import scipy.sparse as sp
 from checks import assert_close, in_dtype, values
 
 import finelu as fl
-from finelu import MatrixError, ParameterError, gallery
+from finelu import MatrixError, ParameterError, ZeroPivot, gallery
 from finelu.preconditioners.schwarz import levels
 from finelu.preconditioners.schwarz import recipe as recipes
 
 NEAR = {"constant": None, "near": 2}
+
+
+@pytest.fixture(autouse=True)
+def small(meanwhile):
+    """The coarse matrices of these tests have levels though they are small."""
+    meanwhile(levels, FEWEST=0, PARTS=0)
 
 
 def dense(F, backend, trans="N"):
@@ -86,6 +92,47 @@ def test_a_coarse_solve_leaves_a_small_part_of_an_error(backend, meanwhile, near
         assert error @ E @ error <= left**2 * (exact @ g)
 
 
+@pytest.mark.parametrize("scale", [1e6, 1e14, 1e20])
+def test_rows_of_a_large_scale_do_not_hide_the_spectrum_of_others(backend, scale):
+    """Rows of a penalty on a face, or an uncoupled piece: an error in the other rows is left as small as elsewhere."""
+    face = np.repeat([1.0, 0.0], [400, 7600])
+    penalty = sp.csr_matrix(gallery.problem("poisson7:20") + sp.diags(scale * face))
+    piece = gallery.problem("poisson5:30")
+    pieces = sp.csr_matrix(sp.block_diag([scale * (piece + 2 * sp.eye(900)), piece @ piece]))
+    for A, size in ((penalty, 8), (pieces, 4)):
+        coarse = fl.Schwarz(size=size, levels=3).factor(backend.move(A)).coarse
+        E = backend.fetch(coarse.levels._E.tosparse()).toarray()
+        low = E.diagonal() < 1e-3 * scale
+        exact = np.where(low, values(low.size, "float64"), 0)
+        g = np.where(low, E @ exact, 0)
+        error = backend.fetch(coarse.solve(backend.move(g)))[low] - exact[low]
+        assert error @ E[np.ix_(low, low)] @ error <= (2 * levels.ERROR) ** 2 * (exact @ g)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_the_search_for_a_spectrum_of_one_value_ends(backend, dtype):
+    """Without couplings of parts, of any scale: after a step of Lanczos only rounding is left."""
+    block = sp.diags([np.full(3, -1.0), np.full(4, 2.0), np.full(3, -1.0)], [-1, 0, 1])
+    A = sp.csr_matrix(sp.block_diag([scale * block for scale in np.logspace(-6, 6, 100)])).astype(dtype)
+    F = fl.Schwarz(parts=np.arange(400) // 4, levels=3).factor(backend.move(A))
+    solver = F.coarse.levels
+    least, most = solver._middle - solver._half, solver._middle + solver._half
+    np.testing.assert_allclose((least, most), (1, levels.MARGIN), rtol=1e-4)
+    assert solved(A, F, backend, 1e-5) <= 2
+
+
+def test_a_coarse_solve_is_definite_where_the_spectrum_is_wider_than_the_interval(backend, meanwhile):
+    meanwhile(levels, SIZE=16, NODES=8)
+    A = backend.move(hermitian(side=32))
+    for middle, half in ((0.6, 0.3), (0.6, 0.4), (0.4, 0.2)):
+        meanwhile(levels.CoarseLevels, _spectrum=lambda self, ends=(middle, half): ends)
+        solver = fl.Schwarz(size=8, levels=3).factor(A).coarse.levels
+        columns = [backend.fetch(solver(backend.move(v.copy()), "N")) for v in np.eye(solver.factors.shape[0])]
+        found = np.stack(columns, axis=1)
+        assert_close(found, found.T, 1e4, abs(found).max())
+        assert np.linalg.eigvalsh((found + found.T) / 2).min() > 0
+
+
 def test_the_coarse_matrix_is_that_of_two_levels(backend):
     A, B = hermitian(), values((144, 2), "float64", 4)
     F = fl.Schwarz(size=6, levels=3, near_nullspace=B).factor(backend.move(A))
@@ -129,6 +176,30 @@ def test_auto_takes_levels_where_the_coarse_matrix_is_large(backend, meanwhile):
     general = sp.csr_matrix(gallery.problem("poisson7:16") + 0.3 * sp.eye(4096, k=1))
     assert fl.Schwarz(size=64).factor(backend.move(general)).report.coarse_steps is None
     assert fl.Schwarz(size=64, levels=2).factor(A).report.coarse_steps is None
+
+
+@pytest.mark.parametrize("neumann", [False, True])
+def test_levels_end_where_a_coarse_matrix_is_small(backend, meanwhile, neumann):
+    """However many are asked for; also of a singular matrix, where only rounding would be left in the end."""
+    meanwhile(levels, FEWEST=512, PARTS=4)
+    for side, large in ((12, (1728,)), (20, (8000, 1000)), (28, (21952, 2744))):
+        A = gallery.problem(f"poisson7:{side}")
+        if neumann:
+            A = sp.csr_matrix(A - sp.diags(np.asarray(A.sum(axis=1)).ravel()))
+        F = fl.Schwarz(size=8, levels=20).factor(backend.move(A))
+        rows = F.report.rows_of_levels
+        assert rows[:-1] == large and rows[-1] <= 512
+        b = A @ values(A.shape[0], A.dtype)
+        assert fl.cg(backend.move(A), backend.move(b), M=F, rtol=1e-8).iterations < 40
+
+
+def test_a_coarse_matrix_of_few_parts_has_no_levels(backend, meanwhile):
+    meanwhile(levels, PARTS=4)
+    A = backend.move(gallery.problem("poisson5:48"))
+    for near, parts, want in ((2, 127, 2), (2, 128, 3), (8, 63, 2), (8, 64, 3)):
+        B = values((2304, near), "float64")
+        F = fl.Schwarz(parts=np.arange(2304) * parts // 2304, near_nullspace=B, levels=3).factor(A)
+        assert len(F.report.rows_of_levels) == want
 
 
 def test_two_levels_are_auto_where_the_parts_are_given(backend):
@@ -181,6 +252,49 @@ def test_a_part_that_is_a_singular_piece_has_no_coarse_vector(backend):
     assert F.report.coarse_dropped == 1 and F.report.coarse_rank == 16
     b = A @ values(68, "float64")
     assert fl.cg(backend.move(A), backend.move(b), M=F, rtol=1e-8).converged
+    constant = backend.move((np.arange(68) < 4).astype(float))
+    for solve in (F.coarse.solve, lambda g: F.coarse.closely(g)[0]):
+        assert not backend.fetch(solve(F.coarse.restrict(constant))).any()
+        full = backend.fetch(solve(backend.move(values(17, "float64"))))
+        assert full[0] == 0 and full[1:].all()
+    want = backend.fetch(fl.Schwarz(parts=F.parts, levels=2).factor(backend.move(A)).solve(constant))
+    assert_close(backend.fetch(F.solve(constant)), want, 1e3)
+
+
+@pytest.mark.parametrize("near", NEAR)
+def test_a_part_without_energy_that_others_couple_to_is_an_error(backend, meanwhile, near):
+    """Its vector is not in the null space of A, and two levels use it; with "auto" these are taken."""
+    meanwhile(recipes, MOST_INVERTED=10, MOST_FACTORED=10)
+    A = sp.csr_matrix(gallery.problem("poisson7:8") - 3 * sp.eye(512))
+    grid = np.arange(8) // 2
+    parts = (16 * grid[:, None, None] + 4 * grid[:, None] + grid).ravel()  # no constant of a part has an energy
+    weak = sp.diags(np.where(parts < 32, 1.0, 0))
+    some = sp.csr_matrix(A + 0.5 * weak)
+    B = None if NEAR[near] is None else np.column_stack([np.ones(512), np.tile([1.0, -1.0], 256)])
+    for matrix in (A, some):
+        with pytest.raises(
+            (MatrixError, ZeroPivot), match="not positive"
+        ):  # the second if an energy is rounding above 0
+            fl.Schwarz(parts=parts, levels=3, near_nullspace=B).factor(backend.move(matrix))
+        F, two = (
+            fl.Schwarz(parts=parts, levels=count, near_nullspace=B).factor(backend.move(matrix))
+            for count in ("auto", 2)
+        )
+        assert F.coarse.rank == two.coarse.rank > 0 and "no further levels" in F.report.warning
+        r = backend.move(values(512, "float64"))
+        np.testing.assert_array_equal(backend.fetch(F.solve(r)), backend.fetch(two.solve(r)))
+
+
+@pytest.mark.parametrize("near", NEAR)
+@pytest.mark.parametrize("count", [2, 3, "auto"])
+def test_singular_pieces_alone_leave_no_coarse_vector(backend, meanwhile, count, near):
+    """Each part is one; the second vector depends on the first, so that energies and couplings are rounding or 0."""
+    meanwhile(recipes, MOST_INVERTED=10, MOST_FACTORED=10)
+    ring = gallery.poisson5(2, 2) - 2 * sp.eye(4)
+    A = sp.csr_matrix(sp.block_diag([ring] * 20))
+    B = None if NEAR[near] is None else np.column_stack([np.ones(80), np.full(80, 0.3)])
+    with pytest.raises(MatrixError, match="nothing but rounding is left of the coarse matrix"):
+        fl.Schwarz(parts=np.arange(80) // 4, levels=count, near_nullspace=B).factor(backend.move(A))
 
 
 def test_a_coarse_matrix_that_does_not_suit_levels_is_factored_by_auto_alone(backend, meanwhile):

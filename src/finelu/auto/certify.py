@@ -12,12 +12,12 @@ from finelu import krylov
 from finelu.auto.attempt import MAXITER
 from finelu.compiling import now
 from finelu.device import namespace, to_host
-from finelu.krylov.criterion import times_power
+from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import Identity, as_operator, matrix_operator
 from finelu.krylov.residual import Residual, largest
 from finelu.krylov.system import System
 from finelu.matrix import CSR
-from finelu.matrix.vectors import as_dtype
+from finelu.matrix.vectors import as_dtype, times_power
 from finelu.result import Certificate
 
 DIGITS = 1e-3  # relative residual of the solves that an estimate takes
@@ -28,12 +28,23 @@ class NotKnown(Exception):
     """A solve of the estimator did not reach its tolerance."""
 
 
-def certificate(A: CSR, b: Any, x: Any, F: Any, *, complete: bool, deadline: float = math.inf) -> Certificate:
+def certificate(
+    A: CSR,
+    b: Any,
+    x: Any,
+    F: Any,
+    *,
+    complete: bool,
+    deadline: float = math.inf,
+    space: NullSpace | None = None,
+) -> Certificate:
     """The certificate of an x (n,) for A x = b.
 
     F : the factors that led to x, None if there are none.
     complete : whether F are the factors of A up to rounding.
     deadline : a time of `compiling.now`; figures not known by then are Inf.
+    space : the null vectors of a singular A, of which b and x have no part: A^-1 is the pseudoinverse then. Condition
+        and error are Inf if the vectors u with u^H A = 0 are not known.
     The error bound is that of LAPACK's xGERFS: || |A^-1| (|r| + (k + 1) eps (|A| |x| + |b|)) || / ||x||. The norms are
     largest elements, r = b - A x is formed in twice the precision, and k is the number of entries of each row. Norms
     with A^-1 are estimated by some ten solves with A and A^H: from below, and mostly by a factor of less than 3.
@@ -55,7 +66,7 @@ def certificate(A: CSR, b: Any, x: Any, F: Any, *, complete: bool, deadline: flo
     rounding = xp.maximum(eps / 2 * abs(x), digit).astype(b.dtype)
     entries = A.indptr[1:] - A.indptr[:-1]
     doubt = abs(r) + (entries + 1) * eps * terms
-    inverse = _Inverse(product, F, b, complete=complete, deadline=deadline)
+    inverse = _Inverse(product, F, b, complete=complete, deadline=deadline, space=space)
     inverse_size, error = inverse.norm(xp.ones_like(doubt)), inverse.norm(doubt)
     return Certificate(
         normwise=_ratio(of_r, of_A * of_x + of_b),
@@ -71,11 +82,13 @@ def _ratio(part: float, whole: float) -> float:
 
 
 class _Inverse:
-    """A^-1 for an estimator of norms: by complete factors, or by gmres with incomplete ones to a residual of DIGITS."""
+    """A^-1 for an estimator of norms: by complete factors, or by gmres to a residual of DIGITS, with incomplete ones or
+    those of a singular A. With null vectors it is the pseudoinverse."""
 
-    def __init__(self, product: Any, F: Any, b: Any, *, complete: bool, deadline: float):
-        self.F, self.b, self.complete, self.deadline = F, b, complete, deadline
-        if not complete:
+    def __init__(self, product: Any, F: Any, b: Any, *, complete: bool, deadline: float, space: NullSpace | None):
+        self.F, self.b, self.complete, self.deadline = F, b, complete and space is None, deadline
+        self.spaces = {} if space is None else {"N": space, "H": NullSpace(space.left, space.right)}
+        if not self.complete:
             M = Identity() if F is None else as_operator(F, "M", b, b.dtype)
             self.ways = {"N": (product, M), "H": (product.H, M.H)}
 
@@ -90,21 +103,32 @@ class _Inverse:
             return most
         w = w / most
         try:
-            found = one_norm(lambda v: w * self.solve(v, "H"), lambda v: self.solve(w * v, "N"), w.size, self.b.dtype)
+            found = one_norm(
+                lambda v: w * self.solve(v, "H"),
+                lambda v: self.solve(w * v, "N"),
+                w.size,
+                self.b.dtype,
+                random=bool(self.spaces),  # equal elements are often a null vector
+            )
         except NotKnown:
             return math.inf
         return found * most if math.isfinite(found) else math.inf
 
     def solve(self, v: Any, trans: str) -> Any:
-        """A^-1 v or A^-H v, on the host."""
+        """A^-1 v or A^-H v, on the host. Raises NotKnown."""
         moved = namespace(self.b).asarray(np.ascontiguousarray(v.astype(self.b.dtype, copy=False)))
         if self.complete:
             x = self.F.solve(moved, trans)
         else:
             A, M = self.ways[trans]
+            system, space = System(A, moved, M), self.spaces.get(trans)
+            if space is not None:
+                if space.left is None or space.right is None:
+                    raise NotKnown
+                system = space.restricted(system)
             solution = krylov.iterate(
                 "gmres",
-                System(A, moved, M),
+                system,
                 rtol=DIGITS,
                 maxiter=MAXITER,
                 restart=krylov.CYCLE,
@@ -112,18 +136,23 @@ class _Inverse:
             )
             if not solution.converged:
                 raise NotKnown
-            x = solution.x
+            x = solution.x if space is None else space.orthogonal(solution.x)
         if now() > self.deadline:
             raise NotKnown
         return to_host(x)
 
 
-def one_norm(product: Callable[[Any], Any], adjoint: Callable[[Any], Any], n: int, dtype: np.dtype[Any]) -> float:
+def one_norm(
+    product: Callable[[Any], Any], adjoint: Callable[[Any], Any], n: int, dtype: np.dtype[Any], *, random: bool = False
+) -> float:
     """||B||_1 of an operator (n, n), estimated from below by up to 6 products with B and 5 with B^H.
 
+    random : whether the first vector has random signs, instead of equal elements.
     N. J. Higham: FORTRAN codes for estimating the one-norm of a real or complex matrix, 1988, Algorithm 4.1.
     """
     x = np.full(n, 1 / n, dtype)
+    if random:
+        x *= np.random.default_rng(0).choice([-1, 1], n).astype(dtype)
     y = product(x)
     found, j = float(abs(y).sum()), -1
     for _ in range(STEPS if n > 1 else 0):

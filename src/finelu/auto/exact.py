@@ -10,9 +10,9 @@ import numpy as np
 from finelu import deadline
 from finelu.device import namespace, to_host
 from finelu.kernels import kernels_for
-from finelu.krylov.criterion import times_power
 from finelu.krylov.residual import largest
 from finelu.matrix import CSR, as_csr
+from finelu.matrix.vectors import times_power
 
 UNIT = 1e-3  # by which entries of a null vector may differ from 0, 1, -1, i and -i that they stand for
 DOUBLE = 2.0**-53  # the largest relative rounding of double precision

@@ -28,11 +28,12 @@ from finelu.deadline import limited
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, OutOfTime, StructurallySingular, counted
 from finelu.factors import CholeskyFactors
-from finelu.krylov.criterion import OUTGROWN, diminished, power_for, reduced, settled, times_power
+from finelu.krylov.criterion import OUTGROWN, diminished, power_for, reduced, settled
+from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import matrix_operator
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
-from finelu.matrix.vectors import as_dtype
+from finelu.matrix.vectors import as_dtype, times_power
 from finelu.preconditioners import MILU0, BlockJacobi, Jacobi, Schwarz, SparseLU
 from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.direct.factors import SparseLUFactors
@@ -194,7 +195,8 @@ class Ladder:
                         return self._least_squares(rhs, evidence)
             except OutOfTime:
                 rhs.status = Status.OUT_OF_TIME if rhs.attempts else rhs.status
-            rhs.take_back()
+            if rhs.aside is not None:
+                rhs.take_back()
             return self._solution(rhs, left)
 
     def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:
@@ -475,14 +477,14 @@ class Ladder:
             tolerance=rhs.target,
         )
 
-    def certificate(self, b: Any, x: Any) -> Certificate:
-        """The certificate of an x that this ladder found for b."""
+    def certificate(self, b: Any, x: Any, space: NullSpace | None = None) -> Certificate:
+        """The certificate of an x that this ladder found for b.  space : the null vectors of a singular A."""
         made = [
             rung for rung in (self.preferred, *COMPLETE, *self.factors) if rung is not None and rung in self.factors
         ]
         F = self.factors[made[0]] if made else None
         complete = isinstance(F, SparseLUFactors | cudss.CudssFactors) and not F.recipe.shift
-        return certificate(self.A, b, x, F, complete=complete, deadline=self.costs.deadline)
+        return certificate(self.A, b, x, F, complete=complete, deadline=self.costs.deadline, space=space)
 
     def nothing(self, b: Any, status: Status, size: float) -> Solution:
         """The solution x = 0 without any attempt."""

@@ -11,13 +11,14 @@ import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.null_space import RANGE
+from finelu.auto.precision import SINGLE
 from finelu.device import namespace, sparse_module, to_host
 from finelu.errors import FineluError, NotConverged, counted
 from finelu.krylov.cg import cg
-from finelu.krylov.least_squares import LeastSquares, Limits, solved
+from finelu.krylov.least_squares import LeastSquares, Limits, solved, unscaled
 from finelu.krylov.lsmr import steps
 from finelu.matrix import norm
-from finelu.matrix.rectangular import as_rows
+from finelu.matrix.rectangular import as_rows, scaled
 from finelu.matrix.traits import dense_row
 from finelu.preconditioners import ICNE
 from finelu.result import LeastSquaresSolution
@@ -45,7 +46,8 @@ def lstsq(
 
     A : (m, n), m and n of any size, of any rank: scipy.sparse or cupyx.scipy.sparse in any format, or a dense array.
     b : (m,) or (m, k), on the device of A.
-    rtol : atol and btol of `finelu.lsmr`, whose tests the returned x passes.
+    rtol : atol and btol of `finelu.lsmr`, whose tests the returned x passes. Below 1e-5 the work, and x, are in double
+        precision, as in `finelu.solve`.
     maxiter : the largest number of iterations for a column; None: as `lsmr`.
     minimum_norm : True makes x the solution of least norm, if A leaves x open, up to 8 dependent columns. For m >= n
         another solve finds whether columns are dependent; each null vector takes two to three more. `explain()` tells
@@ -63,6 +65,9 @@ def lstsq(
     flag("minimum_norm", minimum_norm)
     flag("raise_on_failure", raise_on_failure)
     S = as_rows(A)
+    if rtol < SINGLE:
+        S = as_rows(S, np.result_type(S.dtype, np.float64))
+    S, damp, power = scaled(S, number("damp", damp))
     problem = LeastSquares(S, b, None, None, damp)
     m, n = problem.shape
     limits = Limits.checked(rtol, rtol, 0.0, min(m, n) if maxiter is None else count("maxiter", maxiter))
@@ -72,7 +77,7 @@ def lstsq(
         found = _of_tall(problem, S, limits)
         if minimum_norm and problem.damp == 0:
             found = _of_least_norm(problem, found, limits)
-    found = replace(found, timings={"solve": perf_counter() - start})
+    found = replace(unscaled(found, power, 0), timings={"solve": perf_counter() - start})
     if raise_on_failure and not found.converged:
         raise NotConverged("the least-squares problem", found, rtol)
     return found

@@ -15,9 +15,9 @@ from scipy.sparse.csgraph import connected_components
 from finelu.auto.exact import exactly_singular, image, product_twice, sums_are_exact
 from finelu.device import namespace, to_host
 from finelu.errors import counted
-from finelu.krylov.criterion import times_power
 from finelu.krylov.residual import largest
 from finelu.matrix import CSR, as_csr, norm
+from finelu.matrix.vectors import times_power
 
 UNATTAINABLE = 1 / 16  # of such a rounding: no x of that size can meet a tolerance below
 RANGE = 1000  # roundings up to which the part of b along u counts as 0, since u itself is known up to rounding only

@@ -7,6 +7,7 @@ included, whatever else the machine does.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,23 +145,26 @@ class Ageing:
 
 class Patience:
     """A function called as `watch` at each look at an iteration; it ends an iteration that better factors would end
-    sooner, counted in iterations.
+    sooner, counted in iterations, or whose method does not fit A.
 
     target : the residual norm to reach.
     ageing : the iterations of fresh factors, and the price of an update.
     old : whether the factors are those of other values; else of these, and only others could be better.
+    unfit : says why the method does not fit A, "" if it does. It is asked once, as it may take as long as an iteration:
+        after FRESH times the iterations that were expected.
 
     Attributes after the end:
-    status : None, as neither the caller nor a limit ends the iteration.
-    change : "update" if the iteration was ended, else None.
+    status : NOT_SYMMETRIC if the method does not fit A, else None.
+    change : "update" if better factors would end the iteration sooner, else None.
     why : the reason, in words.
     """
 
     looks_at_claims = True  # the residual of the x that a method has found is formed
-    status: Status | None = None
 
-    def __init__(self, target: float, ageing: Ageing, *, old: bool):
-        self.target, self.ageing, self.old = target, ageing, old
+    def __init__(self, target: float, ageing: Ageing, *, old: bool, unfit: Callable[[], str] = str):
+        self.target, self.ageing, self.old, self.unfit = target, ageing, old, unfit
+        self.status: Status | None = None
+        self.asked = False  # whether the method fits A
         self.norms: list[tuple[int, float]] = []  # of looks, each with the smallest norm until then
         self.change: str | None = None
         self.why = ""
@@ -169,6 +173,11 @@ class Patience:
         least = self.norms[-1][1] if self.norms else math.inf
         self.norms.append((iteration, norm if norm < least else least))  # not a NaN
         first, smallest = self.norms[0][1], self.norms[-1][1]
+        if not self.asked and iteration >= LEAST + FRESH * self._usual(logarithm(first, self.target)):
+            self.asked, self.why = True, self.unfit()
+            if self.why:
+                self.status = Status.NOT_SYMMETRIC
+                return True
         if iteration < LEAST or not 0 < self.target < first:
             return False
         (rest, _), expected, price = iterations_left(self.norms, self.target), self.ageing.expected, self.ageing.price
@@ -181,3 +190,8 @@ class Patience:
         self.change = "update"
         self.why = f"given up: {counted(math.ceil(rest), 'more iteration')} were expected"
         return True
+
+    def _usual(self, wanted: float) -> float:
+        """The iterations that are expected, 1 if nothing is known."""
+        expected = self.ageing.expected(wanted)
+        return expected if expected < math.inf else 1.0

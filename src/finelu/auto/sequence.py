@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.attempt import Iterations, RightHandSide, joined
-from finelu.auto.choose import ASKED, recipe_asked
+from finelu.auto.choose import ASKED, recipe_asked, unfit
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
@@ -21,12 +22,12 @@ from finelu.compiling import compile_seconds
 from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.krylov import method_name
-from finelu.krylov.criterion import criterion_asked, diminished, power_for, times_power
+from finelu.krylov.criterion import criterion_asked, diminished, power_for
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, check_vector, checked_csr, norm
 from finelu.matrix.traits import traits
-from finelu.matrix.vectors import as_dtype
+from finelu.matrix.vectors import as_dtype, times_power
 from finelu.ordering import OrderingJob
 from finelu.preconditioners import SparseLU
 from finelu.preconditioners.direct import cudss
@@ -38,6 +39,8 @@ GAIN = 1.5  # a step with cuDSS must be expected to be this many times as fast a
 # Iterations, with factors of A's own pattern, that take as long as a combination of past solutions: 2.7 to 5.3 on grids
 # of 3267 to 21,936 rows, and a residual. On 24 sequences of 12 to 16 systems 5 took 0.97 of the time with 3.
 COMBINING = 5
+# Iterations without a combination after which one is tried again, whatever the last one saved: it takes 2% of them.
+AGAIN = 50 * COMBINING
 WHY = {  # an attempt is made
     "reuse": "the factors are those of an earlier matrix, which may do",
     "update": "the factors were updated",
@@ -64,11 +67,13 @@ class Sequence:
     If single precision does not reach rtol, that step and all later ones are solved in double precision.
     A reuse or update is given up if it breaks down, or is expected to take more iterations than better factors would.
     Update and `solve`, which may choose another recipe, then follow in this order, from the best x so far; `attempts`
-    lists every try, and `iterations` counts all.
+    lists every try, and `iterations` counts all. With method="auto", `solve` follows at once if an iteration takes long
+    and its method needs a symmetry that A has no longer.
     The first guess is the last x, or the combination of the last four x with the least residual, if that is smaller
     than b: the last x if two iterations are expected, the combination if the last one has saved more of them than its
-    products with A take. Source: P. F. Fischer: Projection techniques for iterative solution of Ax = b with successive
-    right-hand sides, 1998. Cost: up to six products with A, and eight vectors.
+    products with A take; after 250 iterations without a combination it is tried again. Source: P. F. Fischer:
+    Projection techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost: up to six
+    products with A, and eight vectors.
     On a GPU, A and b are moved to the CPU, and x back, if `solve` would do so. With cuDSS its complete factors replace
     other factors once, by one more rebuild: when the steps so far have taken as long as cuDSS's plan is expected to
     take, and a step with it is expected to take less than two thirds of the last one. Updates then repeat the numeric
@@ -103,9 +108,9 @@ class Sequence:
         self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
         self._count: OrderingJob | None = None  # counts their fill
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
-        self._saved = (
-            1.0  # part of the digits that the last combination of PAST solutions has saved; all, until it is seen
-        )
+        # Part of the digits that the last combination of PAST solutions has saved, all until it is seen, and the
+        # iterations since then.
+        self._saved, self._uncombined = 1.0, 0
         self._precise = self.rtol  # 0 once single precision was not enough: see `precise`
 
     def __repr__(self) -> str:
@@ -156,6 +161,7 @@ class Sequence:
         self._taken = perf_counter() - start - (compile_seconds() - compiled)
         self._spent += self._taken
         self._past = [solution.x, *self._past[: PAST - 1]] if solution.converged else []
+        self._uncombined += solution.iterations
         self.decisions.append(decision)
         seen = (*solution.seen, *([f"it was solved on the CPU: {on_host}"] if on_host else ()), f"{decision}: {why}")
         return replace(
@@ -298,6 +304,8 @@ class Sequence:
             if solution.converged:
                 return solution, way, why
             why += f"; {way} did not converge ({rhs.attempts[-1].outcome})"
+            if solution.status is Status.NOT_SYMMETRIC:
+                break
         return None, decision, why
 
     def _aged(self, A: CSR) -> Ageing:
@@ -319,7 +327,9 @@ class Sequence:
             methods=(self._method,),
             complete=complete,
             refine=complete and self.method == "auto",
-            begins=lambda method, target: Patience(target if watched else 0.0, ageing, old=not fresh),
+            begins=lambda method, target: Patience(
+                target if watched else 0.0, ageing, old=not fresh, unfit=partial(self._unfit, A)
+            ),
         )
         found, patience = iterations.run(rhs)
         seconds = _seconds_since(start, compiled)
@@ -341,6 +351,10 @@ class Sequence:
         elif not fresh:
             ageing.gave_up(found.iterations, wanted)
         return self._found(rhs, status)
+
+    def _unfit(self, A: CSR) -> str:
+        """Why the method that `solve` chose for an earlier matrix does not fit A; "" if it does."""
+        return unfit(self._method, A, "general") if self.method == "auto" else ""
 
     def _found(self, rhs: RightHandSide, status: Status) -> Solution:
         """The solution of a step without a ladder."""
@@ -367,6 +381,8 @@ class Sequence:
         """Begin with the last x, or with a combination of the last ones, where this is expected to save more iterations
         than it takes, and if its residual is smaller than b."""
         known, expected = self._known(rhs.b), self._ageing.expected(logarithm(rhs.scale, rhs.target))
+        if self._uncombined >= AGAIN:
+            self._saved = 1.0
         for combine in (False, True) if known else ():
             before = rhs.size
             if before > rhs.target and (self._saved * expected > COMBINING if combine else expected >= 2):
@@ -376,7 +392,7 @@ class Sequence:
                     rhs.x, rhs.size, rhs.history, rhs.recurrence = guess.copy(), size, [size], [size]
                 if combine and len(known) == PAST and rhs.target > 0:
                     gained = logarithm(before, max(rhs.size, rhs.target))
-                    self._saved = gained / logarithm(rhs.scale, rhs.target)
+                    self._saved, self._uncombined = gained / logarithm(rhs.scale, rhs.target), 0
 
     def _known(self, b: Any) -> list[Any]:
         """The last solutions that fit b, the last first."""

@@ -163,7 +163,7 @@ def solve(
                     product = as_operator(A, "A", rhs, rhs.dtype)
                     solution = space.completed(solution, product, rhs, columns[:, c], rtol, atol)
                 if certify:
-                    solution = replace(solution, certificate=ladder.certificate(rhs, solution.x))
+                    solution = replace(solution, certificate=ladder.certificate(rhs, solution.x, space))
                 found.append(solution)
             found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
         except KernelMissing as missing:

@@ -56,6 +56,7 @@ def right_hand_side(path: str | None, A: CSR, instead: str) -> tuple[NDArray[Any
     instead : what to do with several columns, for the error; "": they are taken.
     """
     import numpy as np
+    import scipy.linalg
 
     from finelu.io import read_vector
     from finelu.matrix import check_vector
@@ -67,7 +68,7 @@ def right_hand_side(path: str | None, A: CSR, instead: str) -> tuple[NDArray[Any
         b, name = check_vector(read_vector(path), A.n, A.data), path
         if b.ndim == 2 and instead:
             raise MatrixError(f"{path}: holds {b.shape[1]} columns, and one right-hand side is taken here; {instead}.")
-    return b, name, float(np.linalg.norm(b, axis=0).max())
+    return b, name, max(map(float, map(scipy.linalg.norm, b.reshape(b.shape[0], -1).T)))
 
 
 def check_outputs(

@@ -22,7 +22,7 @@ from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.operators import Operator, as_operator
 from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_even
 from finelu.krylov.system import System
-from finelu.matrix.vectors import as_dtype, flushes, in_single, norm, underflows
+from finelu.matrix.vectors import as_dtype, flushes, in_single, norm, times_power, underflows
 from finelu.result import Solution, Status
 from finelu.validation import number
 
@@ -383,14 +383,6 @@ def power_for(b: Any, matrix: Any) -> int:
     entries = matrix.data if isinstance(matrix, CSR) else matrix if is_array(matrix) else None
     of_A = 1.0 if entries is None else min(largest(entries), 1.0)
     return max(math.frexp(of_A)[1] - math.frexp(most)[1], 0)
-
-
-def times_power(v: Any, power: int) -> Any:
-    """2^power v, formed by factors that are in range; exact unless the result is subnormal or out of range."""
-    if flushes(v):
-        return in_single(as_dtype(v, np.result_type(v.dtype, np.float64)) * 2.0**power)
-    half = power // 2
-    return v * v.real.dtype.type(2.0**half) * v.real.dtype.type(2.0 ** (power - half))
 
 
 def magnified(system: System, power: int) -> System:

@@ -2,7 +2,8 @@
 
 A method is a generator of iterations, which changes x in place and yields norms by its recurrence. `solved` stops it by
 the tests of Paige and Saunders. A claim of convergence is tested by the true residuals of x, formed anew; without
-success the iteration goes on, or begins again where the recurrence has drifted.
+success the iteration goes on, or begins again where the recurrence has drifted. Of all x that were measured, the best
+is returned unless one has converged.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from finelu.errors import MatrixError, NotConverged
 from finelu.kernels import kernels_for
 from finelu.krylov.loop import DRIFTED
 from finelu.krylov.operators import as_operator, checked_product, location, no_adjoint, value_dtype
-from finelu.krylov.residual import Residual
+from finelu.krylov.residual import Residual, largest
 from finelu.krylov.system import real
 from finelu.matrix import check_vector, norm
-from finelu.matrix.rectangular import as_rows, rows_of
-from finelu.matrix.vectors import as_dtype
+from finelu.matrix.rectangular import as_rows, rows_of, scaled
+from finelu.matrix.vectors import as_dtype, power_of_two, times_power
 from finelu.result import LeastSquaresSolution, Status
 from finelu.validation import flag, number
 
@@ -49,18 +50,23 @@ class Step(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """See `lsmr`."""
+    """See `lsmr`.  of_x : the factor of ||A|| ||x|| in the test of A x = b, if it is not atol."""
 
     atol: float
     btol: float
     conlim: float
     maxiter: int
+    of_x: float | None = None
 
     @classmethod
     def checked(cls, atol: Any, btol: Any, conlim: Any, maxiter: int) -> Limits:
         """The limits of a caller; conlim = 0 stands for Inf."""
         conlim = number("conlim", conlim, infinite=True) or math.inf
         return cls(number("atol", atol, infinite=True), number("btol", btol, infinite=True), conlim, maxiter)
+
+    def of_residual(self, problem: LeastSquares, norm_b: float, x_norm: float) -> float:
+        """||b - A x|| up to which x solves A x = b."""
+        return self.btol * norm_b + (self.atol if self.of_x is None else self.of_x) * problem.longest * x_norm
 
 
 @dataclass(eq=False)
@@ -87,6 +93,7 @@ class LeastSquares:
 
     A residual is stacked: r = b - A x, and with damp also -damp (x - x0) below it. So the iterations see a problem
     without damp, whose matrix is [A; damp I].
+    A and damp are those that were given times 2^-power, so that no square over- or underflows; b and x0 are as given.
     """
 
     def __init__(self, A: Any, b: Any, x0: Any, M: Any, damp: float):
@@ -111,6 +118,7 @@ class LeastSquares:
         self.xp, self.kernels = namespace(self.b), kernels_for(self.b)
         like = self.xp.empty(self.n, self.dtype)
         self.precondition(M)
+        self.power = 0
         self.longest = self.damp  # a lower bound of the 2-norm of [A; damp I]
         if operator:
             self.A, self.H = self._by_products(A, like)
@@ -120,7 +128,7 @@ class LeastSquares:
         self.normal_residual = Residual(self.H, like)
 
     def _by_entries(self, A: Any) -> tuple[Product, Product]:
-        A = as_rows(A, self.dtype)
+        A, self.damp, self.power = scaled(as_rows(A, self.dtype), self.damp)
         adjoint = A.conj().T.tocsr()
         adjoint.sort_indices()
         made = []
@@ -149,6 +157,7 @@ class LeastSquares:
 
     def precondition(self, M: Any) -> None:
         """Take another M."""
+        self.of_M: int | None = None
         self.M = as_operator(M, "M", self.xp.empty(self.n, self.dtype), self.dtype)
         self.preconditioned = M is not None
 
@@ -178,11 +187,19 @@ class LeastSquares:
         """M s, and (s^H M s)^(1/2): NaN if M is not positive definite, as far as s shows."""
         if not self.preconditioned:
             return s, norm(s)
-        z = self.M @ s
+        z = self.M @ s if self.power == 0 else self._with_scaled(s)
         out = self.xp.zeros(1, self.dtype)
         self.kernels.vectors.dot(s, z, out)
         square = float(out[0].real)
         return z, math.sqrt(square) if square >= 0 else math.nan
+
+    def _with_scaled(self, s: Any) -> Any:
+        """M s times a constant that keeps it in range, for an M of the A that was given: 1 or 4^power."""
+        if self.of_M is None:
+            size = norm(self.M @ s)
+            fits = 0 < size < math.inf and power_of_two(self.real, math.frexp(size)[1]) == 0
+            self.of_M = 0 if fits else self.power
+        return times_power(self.M @ times_power(s, self.of_M), self.of_M)
 
 
 def _into_new(product: Any, rows: int, dtype: Any, x: Any) -> Any:
@@ -218,19 +235,23 @@ class Measured:
     x_norm: float
 
 
-def measured(problem: LeastSquares, b: Any, x: Any, start: Any, limits: Limits) -> Measured:
-    """The true residuals of x, formed anew.  start : x0."""
+def measured(problem: LeastSquares, b: Any, x: Any, start: Any, limits: Limits, least: float) -> Measured:
+    """The true residuals of x, formed anew.  start : x0.
+
+    least : the smallest ||r|| of an x before. An x with a larger one does not solve A x = b, however long it is.
+    """
     x_norm = norm(x)
-    tolerance = limits.btol * norm(b) + limits.atol * problem.longest * x_norm
+    tolerance = limits.of_residual(problem, norm(b), x_norm)
     r, residual = problem.residual(b, x, tolerance)
     moved = x - start if problem.damp else problem.xp.zeros_like(x)
     size = math.hypot(residual, problem.damp * norm(moved))
     of_normal = limits.atol * problem.longest * size
-    s, normal = problem.normal_residual(problem.real.type(problem.damp**2) * moved, r, of_normal)
+    damp = problem.real.type(problem.damp)
+    s, normal = problem.normal_residual(damp * (damp * moved), r, of_normal)
     weighted = problem.weighted(s)[1]
-    passed = 1 if size <= tolerance else 2 if normal <= of_normal else 0
+    passed = 1 if size <= min(tolerance, least) else 2 if normal <= of_normal else 0
     if problem.damp:
-        r = problem.xp.concatenate([r, problem.real.type(-problem.damp) * moved])
+        r = problem.xp.concatenate([r, -damp * moved])
     return Measured(r, residual, size, normal, weighted, passed, x_norm)
 
 
@@ -268,18 +289,50 @@ def solved(
     return solution
 
 
-class Course:
-    """The iterations for one b (m,), from start (n,).
+def unscaled(found: LeastSquaresSolution, of_A: int, of_b: int) -> LeastSquaresSolution:
+    """The solution for A and b, from that for 2^-of_A A and 2^-of_b b."""
+    power = of_b - of_A
+    if of_A == of_b == 0:
+        return found
+    x = times_power(found.x, power) if power else found.x
+    status, seen = found.status, found.seen
+    eps = float(np.finfo(x.dtype).eps)
+    if not norm(times_power(x, -power) - found.x) <= eps * norm(found.x):  # as NaN is not
+        status = Status.PRECISION_LIMIT if found.converged else status
+        seen = (*seen, f"x is so small or so large that {x.dtype} cannot hold it")
+        x = namespace(x).nan_to_num(x)
+    norms = {
+        "residual_norm": of_b,
+        "damped_residual_norm": of_b,
+        "normal_residual_norm": of_A + of_b,
+        "history": of_A + of_b,
+        "matrix_norm": of_A,
+        "x_norm": power,
+    }
+    changed = {name: np.ldexp(getattr(found, name), p) for name, p in norms.items()}
+    changed = {name: value if name == "history" else float(value) for name, value in changed.items()}
+    return replace(found, x=x, status=status, seen=seen, **changed)
 
-    x : the iterate, at the beginning of a cycle.  now : its true residuals.  history : ||s|| after each iteration, see
-    `Measured`; true at both ends.
+
+class Course:
+    """The iterations for one b (m,), from start (n,): for 2^-power b, where squares of b may over- or underflow.
+
+    x : the iterate, at the beginning of a cycle.  now : its true residuals.  best : the x that is returned unless one
+    has converged, and its residuals.  history : ||s|| after each iteration, see `Measured`; true at both ends.
     """
 
     def __init__(self, problem: LeastSquares, b: Any, start: Any, limits: Limits, show: bool):
-        self.problem, self.b, self.start, self.limits, self.show = problem, b, start, limits, show
+        self.problem, self.limits, self.show = problem, limits, show
+        sizes = (largest(b), 0), (largest(start), problem.power)
+        self.power = power_of_two(problem.dtype, *(math.frexp(most)[1] + power for most, power in sizes if most > 0))
+        self.b = times_power(b, -self.power) if self.power else b
+        of_x = problem.power - self.power
+        self.start = times_power(start, of_x) if of_x else start
         self.norm_b = norm(b)
-        self.x = start.copy()
+        self.x = self.start.copy()
+        self.least = math.inf
         self.now = self._measured(self.x)
+        self.best = self.x, replace(self.now, r=None)
         self.history = [self.now.normal]
         self.iterations, self.condition = 0, 1.0
         self.seen: tuple[str, ...] = ()
@@ -292,9 +345,11 @@ class Course:
             status = Status.MAX_ITERATIONS
         while status is None:
             status = self._cycle(steps)
+        if status is not Status.CONVERGED:
+            self.x, self.now = self.best
         now, problem = self.now, self.problem
         self.history[-1] = now.normal
-        return LeastSquaresSolution(
+        found = LeastSquaresSolution(
             x=self.x,
             status=status,
             iterations=self.iterations,
@@ -310,12 +365,19 @@ class Course:
             condition=self.condition,
             x_norm=now.x_norm,
         )
+        return unscaled(found, problem.power, self.power)
 
     def _cycle(self, steps: Steps) -> Status | None:
-        """Iterate from the true residual of x on: why the solve is over, or None if another cycle follows."""
+        """Iterate from the true residual of x on: why the solve is over, or None if another cycle follows.
+
+        It ends where the recurrence falls below the rounding of s, in its own norm. From there on it would let x grow
+        along null vectors of A.
+        """
         before, problem = self.now, self.problem
         change = problem.xp.zeros_like(self.x)
-        unit, margin = self._unit(), 1.0
+        unit, margin, rounding = self._unit(), 1.0, math.nan
+        looked_at = math.sqrt(float(np.finfo(problem.dtype).eps)) * before.weighted if before.x_norm == 0 else math.inf
+        step = None
         for step in steps(problem, before.r, change):
             if math.isnan(step.normal):  # x has not been changed by this iteration
                 return self._broken(change)
@@ -324,23 +386,47 @@ class Course:
             normal = step.normal * unit
             self.history.append(normal)
             if self.show:
-                print(f"{self.iterations:8d}  {step.residual:.6e}  {normal:.6e}", file=sys.stdout)
-            if self._claims(step.residual / margin, normal / margin, change) or self._is_over():
-                self.now = self._measured(self.x + change)
+                shown = np.ldexp([step.residual, normal], [self.power, self.power + problem.power])
+                print(f"{self.iterations:8d}  {shown[0]:.6e}  {shown[1]:.6e}", file=sys.stdout)
+            if math.isnan(rounding) and step.normal <= looked_at:
+                rounding = problem.weighted(self._rounding(self.x + change))[1]
+            finished = step.normal <= rounding
+            if finished or self._claims(step.residual / margin, normal / margin, change) or self._is_over():
+                self._measure(self.x + change)
                 if status := self._verdict():
                     return self._ended(change, status)
-                if self.now.weighted > DRIFTED * step.normal or self.now.size > DRIFTED * step.residual:
+                if finished or self._has_drifted(step):
                     break
                 unit, margin = self._unit(), margin / STRICTER
         else:
-            self.now = self._measured(self.x + change)
+            self._measure(self.x + change)
             if status := self._verdict():
                 return self._ended(change, status)
         self.x = self.x + change
-        return None if self.now.weighted <= before.weighted / 2 else self._stagnated()
+        if step is None and self.now.weighted == 0:  # though s is not 0
+            return self._indefinite()
+        return None if step is not None and self.now.weighted <= before.weighted / 2 else self._stagnated()
+
+    def _has_drifted(self, step: Step) -> bool:
+        return self.now.weighted > DRIFTED * step.normal or self.now.size > DRIFTED * step.residual
 
     def _measured(self, x: Any) -> Measured:
-        return measured(self.problem, self.b, x, self.start, self.limits)
+        found = measured(self.problem, self.b, x, self.start, self.limits, self.least)
+        self.least = min(self.least, found.size)
+        return found
+
+    def _measure(self, x: Any) -> None:
+        """Make the residuals of x `now`, and x the best if it is."""
+        self.now = self._measured(x)
+        if not self._is_worse(self.now, self.best[1]):
+            self.best = x, replace(self.now, r=None)
+
+    def _is_worse(self, found: Measured, best: Measured) -> bool:
+        """Whether its s is larger, and its r not shorter, as methods make r shorter with s longer at times."""
+        if not (math.isfinite(found.size) and math.isfinite(found.normal)):
+            return True
+        shorter = (1 + math.sqrt(float(np.finfo(self.problem.dtype).eps))) * found.size < best.size
+        return found.weighted > best.weighted and not shorter
 
     def _unit(self) -> float:
         """||s|| / (s^H M s)^(1/2) of the last x whose true residuals are known."""
@@ -348,11 +434,11 @@ class Course:
 
     def _claims(self, residual: float, normal: float, change: Any) -> bool:
         """Whether x + change passes one of the tests by these norms."""
-        limits, longest = self.limits, self.problem.longest
-        if normal <= limits.atol * longest * residual:
+        limits, problem = self.limits, self.problem
+        if normal <= limits.atol * problem.longest * residual:
             return True
         size = self.now.x_norm + norm(change)  # no less than ||x + change||
-        return residual <= limits.btol * self.norm_b + limits.atol * longest * size
+        return residual <= limits.of_residual(problem, self.norm_b, size)
 
     def _is_over(self) -> bool:
         return self.iterations >= self.limits.maxiter or self.condition >= self.limits.conlim
@@ -377,23 +463,35 @@ class Course:
         """The status after NaN in the recurrence; x is the last iterate without it."""
         x = self.x + change
         self.x = x if bool(self.problem.xp.isfinite(x).all()) else self.start.copy()
-        self.now = self._measured(self.x)
+        self._measure(self.x)
         if self.now.passed:
             return Status.CONVERGED
-        if not self.problem.preconditioned:
-            return Status.NOT_FINITE
+        return self._indefinite() if self.problem.preconditioned else Status.NOT_FINITE
+
+    def _indefinite(self) -> Status:
         self.seen = ("M is not positive definite; M approximates the inverse of A^H A",)
         return Status.INDEFINITE_PRECONDITIONER
 
     def _stagnated(self) -> Status:
-        """PRECISION_LIMIT if A^H (b - A x) is rounding of its terms, and of those of b - A x; else STAGNATED."""
+        """PRECISION_LIMIT if A^H (b - A x) is rounding of its terms, and of those of b - A x; else STAGNATED.
+
+        Rounding is seen in the 2-norm or, as the recurrence sees it, in the norm of M.
+        """
+        self.x, self.now = self.best
+        rounding = self._rounding(self.x)
+        at_limit = self.now.normal <= LIMIT * norm(rounding)
+        at_limit = at_limit or self.now.weighted <= LIMIT * self.problem.weighted(rounding)[1]
+        return Status.PRECISION_LIMIT if at_limit else Status.STAGNATED
+
+    def _rounding(self, x: Any) -> Any:
+        """One rounding of |A^H| (|A| |x| + |b|) in each row, with signs at random; 0 if no entries of A are known."""
         problem = self.problem
-        terms = problem.residual.magnitudes(self.b, self.x)
+        terms = problem.residual.magnitudes(self.b, x)
         if terms is None:
-            return Status.STAGNATED
-        terms = terms.astype(problem.dtype)
-        rounding = problem.normal_residual.rounding(problem.xp.zeros_like(self.x), terms)
-        return Status.PRECISION_LIMIT if self.now.normal <= LIMIT * rounding else Status.STAGNATED
+            return problem.xp.zeros_like(x)
+        terms = problem.normal_residual.magnitudes(problem.xp.zeros_like(x), terms.astype(problem.dtype))
+        signs = problem.xp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], problem.n))
+        return (float(np.finfo(problem.dtype).eps) * signs * terms).astype(problem.dtype)
 
 
 def bidiagonalization(problem: LeastSquares, r: Any) -> Iterator[tuple[float, float, Any]]:

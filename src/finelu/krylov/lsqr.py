@@ -11,6 +11,7 @@ from typing import Any
 from finelu.arithmetic import ignore_fp_errors
 from finelu.errors import MatrixError
 from finelu.krylov.least_squares import LeastSquares, Limits, Step, bidiagonalization, solved
+from finelu.matrix.vectors import times_power
 from finelu.result import LeastSquaresSolution
 from finelu.validation import count, flag
 
@@ -50,6 +51,8 @@ def lsqr(
         )
     variance = problem.xp.zeros(problem.n, problem.real) if calc_var else None
     found = solved("lsqr", partial(steps, variance), problem, limits, show=show, raise_on_failure=raise_on_failure)
+    if variance is not None and problem.power:
+        variance = times_power(variance, -2 * problem.power)
     return replace(found, variance=variance)
 
 

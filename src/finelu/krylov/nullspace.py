@@ -19,7 +19,7 @@ from finelu.matrix.vectors import as_dtype
 from finelu.result import Solution, Status
 
 ROUNDING = 1000.0  # roundings of b, up to which its part along null vectors counts as 0
-DEPENDENT = 1e-10  # of the largest eigenvalue of V^H V, for vectors of length 1: smaller ones show dependent vectors
+DEPENDENT = 100.0  # eps n^(1/2) of the largest singular value of vectors of length 1: smaller ones show dependent ones
 ABOVE = 1.01  # times the tolerance, or the residual before, that the residual without the part along V may have
 
 
@@ -58,6 +58,14 @@ class NullSpace:
                 )
             worst = max(worst, terms)
         basis = _orthonormal(V)
+        for v in basis.T:
+            size = norm(A @ xp.ascontiguousarray(v))
+            if not size <= _allowed(like) * worst:
+                raise ParameterError(
+                    "nullspace: the vectors are nearly dependent, and A does not take to 0 what they differ by: "
+                    f"||A v|| is {size / worst if worst else np.inf:.1e} of || |A| |v| || for one of their "
+                    "orthonormal basis."
+                )
         return cls(basis, basis if hermitian else _left(A, basis, _allowed(like) * worst))
 
     def orthogonal(self, x: Any) -> Any:
@@ -125,8 +133,8 @@ class NullSpace:
         if outside <= ROUNDING * float(np.finfo(b.dtype).eps) * size:
             return f"x has no part along {vectors}, and neither has b"
         return (
-            f"x has no part along {vectors}; b has one of {outside / size:.1e} of its length, which no x reaches: x is "
-            "the least-squares solution, and the residual is that of the rest of b"
+            f"x has no part along {vectors}; b has one of {outside / size:.1e} of its length, which no x "
+            "reaches if A takes them to 0: x is the least-squares solution then, and the residual is that of the rest"
         )
 
 
@@ -168,13 +176,12 @@ def _terms(A: Operator, residual: Residual, v: Any) -> float:
 
 
 def _orthonormal(V: Any) -> Any:
-    """An orthonormal basis of the span, by the eigenvectors of V^H V; twice, so that it is one to rounding."""
-    xp = namespace(V)
-    for _ in range(2):
-        values, vectors = np.linalg.eigh(to_host(V.conj().T @ V))
-        kept = values > DEPENDENT * values[-1]
-        V = V @ xp.asarray((vectors[:, kept] / np.sqrt(values[kept])).astype(V.dtype))
-    return V
+    """An orthonormal basis of the span, by singular vectors in double precision, on the host."""
+    wide = to_host(V).astype(np.result_type(V.dtype, np.float64))
+    U, sizes, _ = np.linalg.svd(wide, full_matrices=False)
+    eps = float(np.finfo(V.dtype).eps)
+    kept = sizes > DEPENDENT * eps * np.sqrt(V.shape[0]) * sizes[0]
+    return namespace(V).asarray(U[:, kept].astype(V.dtype))
 
 
 def _left(A: Operator, V: Any, allowed: float) -> Any:

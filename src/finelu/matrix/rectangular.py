@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import scipy.sparse as sp
 from finelu.device import as_any_other, namespace, on_gpu, sparse_module
 from finelu.errors import MatrixError
 from finelu.kernels.operands import CSR, INT32_LIMIT
-from finelu.matrix.vectors import DTYPES, NATIVE, all_finite, as_dtype, native
+from finelu.matrix.vectors import DTYPES, NATIVE, all_finite, as_dtype, native, power_of_two, times_power
 
 
 def as_rows(A: Any, dtype: Any = None) -> Any:
@@ -46,6 +47,16 @@ def as_rows(A: Any, dtype: Any = None) -> Any:
         made = made.copy()
         made.sum_duplicates()
     return made
+
+
+def scaled(S: Any, damp: float) -> tuple[Any, float, int]:
+    """2^-p S, 2^-p damp and p, for an S of `as_rows`: p = 0, and S itself, unless squares may over- or underflow."""
+    largest = max(float(abs(S.data).max()) if S.nnz else 0.0, damp)
+    power = power_of_two(S.dtype, math.frexp(largest)[1])
+    if power == 0:
+        return S, damp, 0
+    made = sparse_module(S.data).csr_matrix((times_power(S.data, -power), S.indices, S.indptr), shape=S.shape)
+    return made, float(np.ldexp(damp, -power)), power
 
 
 def rows_of(S: Any) -> CSR:

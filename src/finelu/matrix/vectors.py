@@ -125,3 +125,21 @@ def in_single(v: Any) -> Any:
 def _magnitudes(v: Any) -> Any:
     """The parts of v without their signs as integers, which are in the same order."""
     return namespace(v).ascontiguousarray(v).reshape(-1).view(np.uint32) & np.uint32(0x7FFFFFFF)
+
+
+def times_power(v: Any, power: int) -> Any:
+    """2^power v, formed by factors that are in range; exact unless the result is subnormal or out of range."""
+    if flushes(v):
+        return in_single(as_dtype(v, np.result_type(v.dtype, np.float64)) * 2.0**power)
+    half = power // 2
+    return v * v.real.dtype.type(2.0**half) * v.real.dtype.type(2.0 ** (power - half))
+
+
+def power_of_two(dtype: Any, *exponents: int) -> int:
+    """The largest of the exponents of 2 of some numbers, if their squares may over- or underflow; else 0, where no
+    scaling is needed.
+
+    Norms are between the squares of numbers and their fourth roots, so that a sixth of the range is safe.
+    """
+    most = max(exponents, default=0)
+    return most if 6 * abs(most) > np.finfo(dtype).maxexp else 0

@@ -23,8 +23,9 @@ from finelu.factors import Arrangement, CholeskyFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, lower_triangle
-from finelu.matrix.rectangular import as_rows
+from finelu.matrix.rectangular import as_rows, scaled
 from finelu.matrix.traits import dense_row
+from finelu.matrix.vectors import times_power
 from finelu.ordering import amd
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.threshold import (
@@ -172,22 +173,24 @@ def normal_equations(S: Any, damp: float, most: float) -> NormalEquations:
     n = S.shape[1]
     dense = np.diff(S.indptr) > dense_row(n)
     S = S[~dense] if dense.any() else S
+    S, damp, power = scaled(S, damp)
     squares = np.bincount(S.indices, abs(S.data).astype(np.float64) ** 2, n) + damp**2
     empty = squares == 0
     scale = (1 / np.sqrt(np.where(empty, 1.0, squares))).astype(S.data.real.dtype)
-    scaled = sp.csr_matrix((S.data * scale[S.indices], S.indices, S.indptr), shape=S.shape)
-    rows, columns, values, left_out = _lower_triangle(scaled, most - n)
+    unit = sp.csr_matrix((S.data * scale[S.indices], S.indices, S.indptr), shape=S.shape)
+    rows, columns, values, left_out = _lower_triangle(unit, most - n)
     diagonal = np.arange(n)
     entries = np.concatenate([values, values.conj(), np.ones(n, values.dtype)])
     places = np.concatenate([rows, columns, diagonal]), np.concatenate([columns, rows, diagonal])
     matrix = as_csr(sp.csr_matrix((entries, places), shape=(n, n)))
-    return NormalEquations(matrix, scale, int(dense.sum()), left_out, int(empty.sum()))
+    return NormalEquations(matrix, times_power(scale, -power), int(dense.sum()), left_out, int(empty.sum()))
 
 
 def _lower_triangle(S: Any, most: float) -> tuple[Any, Any, Any, int]:
     """Rows, columns and values of S^H S below its diagonal, the largest `most`, and the number of those left out.
 
-    A few million products are formed together. If more than `most` entries are kept, the smaller half of these goes.
+    A few million products are formed together. If more than `most` entries are kept, the smaller half of these goes;
+    of equal ones the later.
     """
     adjoint = S.conj().T.tocsr()
     ones = sp.csr_matrix((np.ones(adjoint.nnz), adjoint.indices, adjoint.indptr), shape=adjoint.shape)
@@ -205,9 +208,13 @@ def _lower_triangle(S: Any, most: float) -> tuple[Any, Any, Any, int]:
         count, left_out, first = count + part[2].size, left_out + left, last
         if count > most:
             sizes = np.concatenate([abs(values) for _, _, values in kept])
-            least = float(np.partition(sizes, count - 1 - int(most) // 2)[count - 1 - int(most) // 2])
-            kept, left = zip(*(_larger(part, least) for part in kept), strict=True)
-            kept, count, left_out = list(kept), sum(part[2].size for part in kept), left_out + sum(left)
+            place = count - 1 - int(most) // 2
+            least = float(np.partition(sizes, place)[place])
+            equal = np.flatnonzero(sizes == least)[: int(most) // 2 - int((sizes > least).sum())]  # that have room
+            chosen = sizes > least
+            chosen[equal] = True
+            entries = (np.concatenate(arrays)[chosen] for arrays in zip(*kept, strict=True))
+            kept, count, left_out = [tuple(entries)], int(chosen.sum()), left_out + int((~chosen).sum())
     rows, columns, values = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     return rows, columns, values, left_out
 

@@ -164,18 +164,20 @@ class Equation:
         largest = found.max()
         if largest <= 1:  # as nearly always
             return x, largest
-        errors = found.max(axis=0)
-        wanted = (errors > 1) & (errors < np.inf)  # no step helps a column that is not finite
+        X, B, errors = x.reshape(len(b), -1), b.reshape(len(b), -1), np.atleast_1d(found.max(axis=0))
+        wanted = np.flatnonzero((errors > 1) & (errors < np.inf))  # no step helps a column that is not finite
+        r = r.reshape(X.shape)[:, wanted]
         for _ in range(STEPS):
-            if not wanted.any():
+            if not wanted.size:
                 break
-            other = x + solve(r)
-            found, rest = self.errors(other, b)
+            other = X[:, wanted] + solve(r)
+            found, rest = self.errors(other, B[:, wanted])
             smaller = found.max(axis=0)
-            wanted &= smaller < errors
-            x, errors, r = (np.where(wanted, *both) for both in ((other, x), (smaller, errors), (rest, r)))
-            wanted &= errors > 1
-        return x, errors
+            helped = smaller < errors[wanted]
+            X[:, wanted[helped]], errors[wanted[helped]] = other[:, helped], smaller[helped]
+            goes_on = helped & (smaller > 1)
+            wanted, r = wanted[goes_on], rest[:, goes_on]
+        return X.reshape(b.shape), errors.reshape(b.shape[1:])
 
     def dense(self) -> Any:
         """The matrix of `columns` (n, n), stored by columns as LAPACK takes it."""

@@ -321,6 +321,12 @@ class SparseLUFactors(RefinedFactors):
                     require_matching(A)  # says which rows
                 raise SingularMatrix(self._singular())
         self._factored = columns
+        uncounted = self._most is not None and self.report.expected_nnz is None and not self._symmetric
+        if uncounted and columns.nnz > self._most:  # of which none is left out
+            raise MemoryError(
+                f"{self.recipe!r}: the factors have at least the {columns.nnz} entries of A; the memory holds "
+                f"{self._most:.3g}."
+            )
         lu = self._made()
         if self._most is not None and lu.nnz > self._most:  # an order of columns alone was not counted before
             raise MemoryError(f"{self.recipe!r}: the factors have {lu.nnz} entries; the memory holds {self._most:.3g}.")

@@ -78,15 +78,17 @@ def _is_worth(solver: Any) -> bool:
 def _given_back(solver: Any, analysis: _Analysis, kind: tuple[Any, ...], worth: bool) -> None:
     """Keep factors that are used no more for the next matrix with their pattern, if these can be of use; the analysis
     was held until now. They belong to the entry of RECENT alone, which counts them, and so are freed if it is not made.
+    RECENT has a copy of the pattern, so a solver that waits has none.
 
     worth : see `_is_worth`.
     """
+    pattern, solver.Ap, solver.Ai = (solver.Ap, solver.Ai), None, None
     if not worth:
         _free(solver)
         analysis.idle[:] = [solver]
         return
     size = SYMBOLIC * solver.n + ENTRY * _entries(solver)
-    RECENT.keep(kind, solver.Ap, solver.Ai, (analysis, Spare(solver, partial(_free, solver))), size)
+    RECENT.keep(kind, *pattern, (analysis, Spare(solver, partial(_free, solver))), size)
 
 
 class KLU(Library):
@@ -128,7 +130,7 @@ class KLU(Library):
         if solver is None:
             solver = analysis.taken() or self._new(ordering)
             solver.n, solver.symbolic = n, analysis.solver.symbolic
-            solver.Ap, solver.Ai = (np.ascontiguousarray(v, np.int32) for v in self._pattern)
+        solver.Ap, solver.Ai = (np.ascontiguousarray(v, np.int32) for v in self._pattern)
         self._solver, self._analysis, self._kind = solver, analysis, kind
         self._turns = threading.Lock()  # a solve uses memory of the factors, so solves take turns
         found = solver.symbolic
@@ -161,6 +163,7 @@ class KLU(Library):
         self._called(
             analysis.solver, "symbolic", lambda: "A is singular, as its pattern shows.", analyse, n, *self._pattern
         )
+        analysis.solver.Ap = analysis.solver.Ai = None  # only `symbolic` is used from now on
         return analysis
 
     @property

@@ -12,7 +12,7 @@ from finelu.errors import MatrixError, SingularMatrix, ZeroPivot
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Couplings, Sums
 from finelu.preconditioners.direct.superlu import SuperLU
-from finelu.preconditioners.schwarz.levels import CoarseLevels, coefficients, on_levels
+from finelu.preconditioners.schwarz.levels import CoarseLevels, coefficients, no_vectors, on_levels
 
 # The least pivot of E relative to its diagonal: ten roundings of double precision for each of the K terms of its sum,
 # and thirty of A's own dtype, in which A Z is formed.
@@ -117,7 +117,7 @@ class CoarseSpace:
         conjugate = self.adjoint == "H"
         if self._coarser is not None:
             blocks = kernels.coarse_blocks(products, rows, self.Z, conjugate, couplings, order)
-            if self._on_levels(blocks, couplings, A.dtype, definite):
+            if self._on_levels(blocks, couplings, A, definite):
                 return
         if on_gpu(A.data):
             advice = "take larger parts, or coarse=None"
@@ -126,13 +126,20 @@ class CoarseSpace:
         E = kernels.coarse_matrix(products, rows, self.parts, self._count, self.Z, conjugate, couplings, order)
         self._inverse, self.dropped = inverse(E, self._dependent, A.dtype, definite)
 
-    def _on_levels(self, blocks: Any, couplings: Couplings, dtype: Any, definite: bool) -> bool:
+    def _on_levels(self, blocks: Any, couplings: Couplings, A: CSR, definite: bool) -> bool:
         """Whether E, given by its blocks, is solved by Schwarz again."""
-        E, nodes, self.dropped = on_levels(blocks, couplings, self.adjoint if self._own_adjoint else None, dtype)
         known = self._inverse if isinstance(self._inverse, CoarseLevels) else None
         self._inverse, self.warning = None, ""
+
+        def rounding() -> Any:
+            squares = None if self.Z is None else abs(self.Z[self.rows]) ** 2
+            sums = self._kernels.subdomains.restrict(self.starts, self.rows, squares, abs(A.data[A.diag]), False)
+            return OWN_ROUNDINGS * float(np.finfo(A.dtype).eps) * sums
+
         try:
-            self._inverse = CoarseLevels(self._coarser, E, nodes, self._coefficients, definite, known)
+            own = self.adjoint if self._own_adjoint else None
+            E, nodes, self.dropped = on_levels(blocks, couplings, own, A.dtype, definite, rounding)
+            self._inverse = CoarseLevels(self._coarser, E, nodes, self._coefficients, self.dropped, definite, known)
         except (MatrixError, ZeroPivot) as error:
             if self._required:
                 raise
@@ -271,10 +278,7 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
         dropped = dropped | tiny
         if found is not None:
             return found, dropped
-    raise MatrixError(
-        "nothing but rounding is left of the coarse matrix Z^H A Z; take coarse=None, or a near null space that A does "
-        "not annihilate."
-    )
+    raise no_vectors()
 
 
 def _largest(E: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import acosh, ceil, sqrt
 from typing import Any
@@ -17,13 +18,15 @@ from finelu.matrix import full_csr
 from finelu.partition import partition
 
 SIZE, NODES = 64, 16  # rows of a part of a coarse matrix; parts of the level above that it holds at least
+FEWEST, PARTS = 512, 4  # a coarse matrix with levels of its own has more rows, and at least these parts
 # Part of an error that a solve with a definite coarse matrix leaves. In cg the deflated form takes as many iterations
 # as with an exact solve; for ani7, with 333, as many with 0.01, but it did not converge with 0.05.
 ERROR = 1e-3
 CLOSE, LEFT = 2, 0.1  # times as many steps where cg begins; part of the coarse residual that these may leave
-# Steps that look for the spectrum, and part of the square of the error at which they end, the same in each precision;
-# the largest value is raised by the margin.
-LANCZOS, REST, MARGIN = 12, 1e-10, 1.1
+# Steps that look for the spectrum; part of the square of the error at which they end, the same in each precision, once
+# a step changes the least and the largest value by less than a part SETTLED; times the roundings of a step at which
+# nothing else is left. The largest value is raised by the margin.
+LANCZOS, REST, SETTLED, NOISE, MARGIN = 12, 1e-10, 0.02, 10, 1.1
 MOST_STEPS = 80  # of a solve with a coarse matrix: more show that its parts do not suit it
 
 
@@ -33,30 +36,43 @@ class CoarseLevels:
     recipe : a Schwarz recipe for E.  known : an earlier solver, whose parts are kept if E has the same pattern.
     E : a CSR of the dtype of g.  nodes : the matrix whose partition is that of E's rows, see `on_levels`.
     near_nullspace : (K, m) for E, or None for the constant.
+    dropped (K,) : vectors, on the host, whose rows of E are those of the identity: the result is 0 there, whatever g.
     definite : whether E is Hermitian positive definite. E^-1 is then replaced by steps of Chebyshev with the factors M
-        of E, as many as leave `ERROR` of an error; this operation is Hermitian and definite as M^-1 is. Else it is
-        replaced by M^-1 alone.
+        of E, as many as leave `ERROR` of an error if the spectrum of M^-1 E lies in the interval of `_spectrum`, which
+        is an estimate. The number of steps is odd: the operation is (1 - p(M^-1 E)) E^-1, Hermitian as M^-1 is, with
+        a polynomial p of odd degree that is at most 1 in magnitude between 0 and the end of the interval, 1 only at 0,
+        and negative beyond it. So 1 - p is positive wherever the spectrum is, and the operation is definite as M^-1
+        is, whatever the estimate; a value beyond the interval costs cg iterations alone. Else it is replaced by M^-1
+        alone.
     Raises ZeroPivot if a part of E has no factors, MatrixError if the spectrum of M^-1 E is not positive or too wide.
     Source: Y. Saad, Iterative methods for sparse linear systems, 2003, algorithm 12.1.
     """
 
     def __init__(
-        self, recipe: Any, E: CSR, nodes: CSR, near_nullspace: Any, definite: bool, known: CoarseLevels | None = None
+        self,
+        recipe: Any,
+        E: CSR,
+        nodes: CSR,
+        near_nullspace: Any,
+        dropped: Any,
+        definite: bool,
+        known: CoarseLevels | None = None,
     ):
         self.definite = definite
+        kept = (~dropped).astype(E.data.real.dtype)
+        self._kept = namespace(E.data).asarray(kept) if dropped.any() else None
         if known is not None and known.factors.pattern.same_pattern(E):
             self.factors: Any = known.factors.update(E)
         else:
             m = E.n // nodes.n
-            size = max(SIZE // m, NODES)
-            parts = namespace(E.data).repeat(partition(nodes, size, "auto").parts, m)
+            parts = namespace(E.data).repeat(partition(nodes, _nodes_of_part(m), "auto").parts, m)
             self.factors = replace(recipe, parts=parts, near_nullspace=near_nullspace).factor(E)
         self._E, self._product = E, kernels_for(E.data).products.Product(E)
         self._deflated = self.factors.deflated if self.factors.coarse.levels is None else None
         self.steps = 1
         if definite:
             self._middle, self._half = self._spectrum()
-            self.steps = ceil(acosh(1 / ERROR) / acosh(self._middle / self._half))
+            self.steps = ceil(acosh(1 / ERROR) / acosh(self._middle / self._half)) | 1
             if self.steps > MOST_STEPS:
                 raise MatrixError(f"its parts do not suit it, since a solve would take {self.steps} steps; levels=2.")
 
@@ -70,15 +86,18 @@ class CoarseLevels:
 
     def __call__(self, g: Any, trans: str) -> Any:
         """E^-1 g, or with a transpose."""
+        g = self._of_kept(g)
         if self.definite:
-            return self._chebyshev(g, self.steps)
+            return self._of_kept(self._chebyshev(g, self.steps))
         x = namespace(g).empty_like(g)
         self.factors._apply_one(g, trans, x)
-        return x
+        return self._of_kept(x)
 
     def closely(self, g: Any) -> tuple[Any, float]:
         """E^-1 g, and the part of the norm of g that its residual may have."""
-        return (self._chebyshev(g, CLOSE * self.steps), LEFT) if self.definite else (self(g, "N"), 0.0)
+        if not self.definite:
+            return self(g, "N"), 0.0
+        return self._of_kept(self._chebyshev(self._of_kept(g), CLOSE * self.steps)), LEFT
 
     def with_dot(self, g: Any, v: Any, dots: Any, total: Any) -> Any:
         """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots."""
@@ -88,6 +107,10 @@ class CoarseLevels:
         dot(xp.ones_like(dots), dots, rest)
         total += rest
         return q
+
+    def _of_kept(self, g: Any) -> Any:
+        """g with zeros for the dropped vectors."""
+        return g if self._kept is None else g * self._kept
 
     def _start(self, g: Any) -> tuple[Any, Any]:
         """x and g - E x, without a component in the next coarse space if that is solved exactly."""
@@ -116,8 +139,14 @@ class CoarseLevels:
         return x
 
     def _spectrum(self) -> tuple[float, float]:
-        """The middle and half the width of an interval that holds the spectrum of M^-1 E, outside of the next coarse
-        space if that is solved exactly: by Lanczos, whose numbers are those of cg (Saad 2003, section 6.7.3)."""
+        """The middle and half the width of an interval for the spectrum of M^-1 E, outside of the next coarse space if
+        that is solved exactly: by Lanczos, whose numbers are those of cg (Saad 2003, section 6.7.3).
+
+        It begins with E D^-1/2 v for a random v and the diagonal D of E, which is in the range of E. Rows of any scale
+        have the same weight in it: the numbers are those of D^-1/2 E D^-1/2, if M^-1 scales as E^-1 does. The interval
+        holds the values that `LANCZOS` steps find, which are inside of the spectrum, and a margin above them: it is an
+        estimate, not a bound.
+        """
         E, xp = self._E, namespace(self._E.data)
         dot, room = kernels_for(E.data).vectors.dot, xp.empty(1, E.dtype)
 
@@ -125,11 +154,14 @@ class CoarseLevels:
             dot(v, w, room)
             return float(to_host(room)[0].real)
 
-        _, r = self._start(self._product(trial_vector(E)))
+        weights = 1 / xp.sqrt(E.data[E.diag].real)
+        _, r = self._start(self._product(trial_vector(E) * weights))
         z = self._times_M(r)
         p, rho = z.copy(), product(r, z)
         first, alphas, betas = rho, list[float](), list[float]()
-        while len(alphas) < LANCZOS and rho > REST * first:
+        ends, settled = (0.0, 0.0), False
+        noise = (NOISE * float(np.finfo(E.dtype).eps)) ** 2
+        while len(alphas) < LANCZOS and rho > (REST if settled else noise) * first:
             q = self._product(p)
             curvature = product(p, q)
             if not 0 < curvature < np.inf:
@@ -140,15 +172,32 @@ class CoarseLevels:
             before, rho = rho, product(r, z)
             betas.append(max(rho / before, 0.0))
             p = z + p * betas[-1]
+            last, ends = ends, _ends(alphas, betas)
+            settled = all(abs(now - then) <= SETTLED * now for now, then in zip(ends, last, strict=True))
         if not alphas:
             return 1.0, 0.5
-        pivots = [1 / a + b / before for a, b, before in zip(alphas, [0.0, *betas], [1.0, *alphas], strict=False)]
-        off = [sqrt(b) / a for a, b in zip(alphas[:-1], betas[:-1], strict=True)]
-        values = np.linalg.eigvalsh(np.diag(pivots) + np.diag(off, 1) + np.diag(off, -1))
-        most, least = MARGIN * float(values[-1]), float(values[0])
+        least, most = ends[0], MARGIN * ends[1]
         if not 0 < least < np.inf:
             raise MatrixError("it is not definite; levels=2.")
         return (most + least) / 2, (most - least) / 2
+
+
+def _ends(alphas: list[float], betas: list[float]) -> tuple[float, float]:
+    """The least and the largest eigenvalue of the matrix of Lanczos, from the numbers of cg."""
+    pivots = [1 / a + b / before for a, b, before in zip(alphas, [0.0, *betas], [1.0, *alphas], strict=False)]
+    off = [sqrt(b) / a for a, b in zip(alphas[:-1], betas[:-1], strict=True)]
+    values = np.linalg.eigvalsh(np.diag(pivots) + np.diag(off, 1) + np.diag(off, -1))
+    return float(values[0]), float(values[-1])
+
+
+def has_levels(nodes: int, m: int) -> bool:
+    """Whether the coarse matrix of m vectors in each of the parts `nodes` is large enough for levels of its own."""
+    return nodes * m > FEWEST and nodes >= PARTS * _nodes_of_part(m)
+
+
+def _nodes_of_part(m: int) -> int:
+    """The number of parts, with m vectors each, that a part of their coarse matrix holds."""
+    return max(SIZE // m, NODES)
 
 
 def coefficients(coarse: Any, near_nullspace: Any) -> Any:
@@ -159,13 +208,26 @@ def coefficients(coarse: Any, near_nullspace: Any) -> Any:
     return xp.stack([restrict(coarse.starts, coarse.rows, coarse.Z[coarse.rows], c, True) for c in columns], axis=1)
 
 
-def on_levels(blocks: Any, couplings: Couplings, adjoint: str | None, dtype: Any) -> tuple[CSR, CSR, Any]:
+def no_vectors() -> MatrixError:
+    """The error if no coarse vector remains."""
+    return MatrixError(
+        "nothing but rounding is left of the coarse matrix Z^H A Z; take coarse=None, or a near null space that A does "
+        "not annihilate."
+    )
+
+
+def on_levels(
+    blocks: Any, couplings: Couplings, adjoint: str | None, dtype: Any, definite: bool, rounding: Callable[[], Any]
+) -> tuple[CSR, CSR, Any]:
     """E, the matrix of its nodes, and its dropped vectors.
 
     blocks (couplings, m, m) : of E.  adjoint : as `CoarseSpace` has it; E is made exactly equal to its own adjoint.
+    definite : whether A is Hermitian with a positive diagonal.
+    rounding : gives (K,), the energy of each vector that is only rounding.
     Returns E (K, K), of this dtype; nodes (K / m, K / m), E itself if m is 1, else real, with the magnitudes of the
-    blocks; and a mask (K,), on the host, of the dropped vectors: those without a positive energy (of a general A: with
-    an energy of 0). Their rows and columns are those of the identity.
+    blocks; and a mask (K,), on the host, of the dropped vectors: those without an energy (if `definite`, a positive
+    one), which A annihilates. Their rows and columns are those of the identity.
+    Raises MatrixError if no vector remains, or if one without an energy is coupled to others.
     """
     xp, indices = namespace(blocks), kernels_for(blocks).indices
     count, m = couplings.starts.size - 1, blocks.shape[1]
@@ -177,8 +239,11 @@ def on_levels(blocks: Any, couplings: Couplings, adjoint: str | None, dtype: Any
         blocks = (blocks + (opposite.conj() if adjoint == "H" else opposite)) / 2
     E = _csr(couplings.starts, q, blocks.astype(dtype), count)
     sizes = E.diagonal()
-    dropped = ~((sizes.real > 0) if adjoint == "H" else (sizes != 0))
+    dropped = ~((sizes.real > 0) if definite else (sizes != 0))
     if bool(dropped.any()):
+        _require_no_couplings(E, dropped, xp.sqrt(rounding()))
+        if bool(dropped.all()):
+            raise no_vectors()
         sparse = sparse_module(blocks)
         kept, ones = (sparse.diags(chosen.astype(dtype)).tocsr() for chosen in (~dropped, dropped))
         E = (kept @ E @ kept + ones).tocsr()
@@ -192,6 +257,16 @@ def on_levels(blocks: Any, couplings: Couplings, adjoint: str | None, dtype: Any
         nodes = (nodes + sparse_module(blocks).identity(count, format="csr")).tocsr()
         nodes.sort_indices()
     return E, full_csr(nodes.indptr, nodes.indices, nodes.data), to_host(dropped)
+
+
+def _require_no_couplings(E: Any, dropped: Any, rounding: Any) -> None:
+    """Raise MatrixError if E[i, j] of a dropped vector i is more than rounding[i] rounding[j]."""
+    rows = kernels_for(E.data).indices.rows_of_entries(E.indptr, E.nnz)
+    coupled = dropped[rows] & (rows != E.indices) & (abs(E.data) > rounding[rows] * rounding[E.indices])
+    if bool(coupled.any()):
+        raise MatrixError(
+            f"the energy of vector {int(rows[coupled][0])} is not positive, but others are coupled to it; levels=2."
+        )
 
 
 def _csr(starts: Any, columns: Any, blocks: Any, count: int) -> Any:

@@ -32,6 +32,7 @@ from finelu.preconditioners.registry import recipe_of
 from finelu.preconditioners.schwarz.adaptive import ADDED, SLOW, Nodes, constants, nodes_of, smoothed
 from finelu.preconditioners.schwarz.coarse import CoarseSpace
 from finelu.preconditioners.schwarz.deflation import Deflated
+from finelu.preconditioners.schwarz.levels import has_levels
 from finelu.preconditioners.schwarz.subdomains import LocalFactors, Subdomains, no_triangles
 from finelu.validation import choice, count
 
@@ -81,10 +82,10 @@ class Schwarz(Recipe):
         each unknown of a node. If A is Hermitian with a positive diagonal, 16 steps of cg for A x = 0 from a random x
         show whether more is needed: then x and five more such vectors are added.
     levels : 2: the coarse matrix E is inverted, or factored on the CPU. More: E is solved by Schwarz again, with parts
-        of 64 rows, and so on, up to this number of levels: for a Hermitian A with a positive diagonal by a fixed number
-        of steps of Chebyshev, which leave 0.1% of an error, else by one application. "auto": more than 2 while a
-        coarse matrix has more than 4096 rows on a GPU, or 8192 on the CPU, if A is Hermitian with a positive diagonal;
-        else 2.
+        of 64 rows, and so on, up to this number of levels and while a coarse matrix has more than 512 rows, and vectors
+        of at least 64 parts: for a Hermitian A with a positive diagonal by a fixed number of steps of Chebyshev, which
+        leave about 0.1% of an error, else by one application. "auto": more than 2 while a coarse matrix has more than
+        4096 rows on a GPU, or 8192 on the CPU, if A is Hermitian with a positive diagonal; else 2.
     combine : "balanced": P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);
         "additive": M^-1 + Q.
     precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and a Hermitian A of
@@ -148,6 +149,11 @@ class Schwarz(Recipe):
         local: Any = self.local
         if local != AUTO and not hasattr(local, "triangular"):
             raise ParameterError(no_triangles(self, local))
+        if local != AUTO and local.normal:
+            raise ParameterError(
+                f"{self!r}: the factors of local={local!r} are those of A^H A, for least squares; take ILU0, IC0, "
+                "ILUK, ILUT, ICT or another such recipe."
+            )
         if local != AUTO and (local.triangular != "auto" or local.precision is not None):
             raise ParameterError(
                 f"{self!r}: the parts are solved with in a way of their own, in the precision of Schwarz; leave "
@@ -297,13 +303,14 @@ class SchwarzFactors(Factors):
 
     def _coarser(self) -> Schwarz | None:
         """The recipe of the coarse matrix, None if that is inverted or factored."""
-        recipe, size = self.recipe, self._number * (1 if self._near is None else self._near.shape[1])
+        recipe, vectors = self.recipe, 1 if self._near is None else self._near.shape[1]
+        size = self._number * vectors
         if recipe.levels == AUTO:
             most = MOST_INVERTED if on_gpu(self.parts) else MOST_FACTORED
             wanted = self._definite and size > most and not self._enriched
         else:
             wanted = recipe.levels > 2
-        if not wanted:
+        if not (wanted and has_levels(self._number, vectors)):
             return None
         levels = AUTO if recipe.levels == AUTO else recipe.levels - 1
         local = ILU0() if recipe.local == AUTO and not self._definite else recipe.local  # "auto" needs positive pivots
