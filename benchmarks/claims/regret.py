@@ -181,7 +181,7 @@ def first_rungs(facts: Mapping[str, Any]) -> list[str]:
     `facts`: `solve` takes another one where KLU finds blocks, and none where rows are to be matched.
     """
     diagonal = {name.removeprefix("diagonal_"): v for name, v in facts.items() if name.startswith("diagonal_")}
-    own, facts = {field.name for field in fields(MatrixTraits)} - {"diagonal"}, {"uneven": False, **facts}
+    own, facts = {field.name for field in fields(MatrixTraits)} - {"diagonal"}, {"uneven": False, "alike": 0.0, **facts}
     known = MatrixTraits(diagonal=Diagonal(**diagonal), **{name: facts[name] for name in own})
     rungs = choose.rungs(known)
     complete = named(rungs["direct"].recipes[0], "")

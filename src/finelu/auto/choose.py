@@ -143,9 +143,9 @@ def _sooner_by_parts(A: MatrixTraits) -> bool:
 
 
 def _elastic(A: MatrixTraits) -> bool:
-    """Whether A is like the stiffness of a body in space, with several unknowns a node, and large enough that
-    subdomains of nodes are expected to take less time than factors of the whole. On the CPU."""
-    fits = A.n >= SUBDOMAINS and A.definite and not A.m_matrix and A.coupled >= COUPLED
+    """Whether A, definite and no M-matrix, is like the stiffness of a body in space, with several unknowns a node, and
+    large enough that subdomains of nodes are expected to take less time than factors of the whole. On the CPU."""
+    fits = A.n >= SUBDOMAINS and A.coupled >= COUPLED
     by_parts = SETUPS * RATES.parts_setup + BY_NODES * RATES.parts
     sooner = by_parts < BY_WHOLE_OF_NODES * A.n**0.25 * RATES.cg
     return bool(fits and sooner and A.alike >= OF_NODES and A.mean_row >= IN_SPACE)
@@ -160,7 +160,11 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     ),
     ("cheap", lambda A: A.gpu and _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
     ("cheap", lambda A: A.gpu and _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
-    ("cheap", _elastic, Rung((Schwarz(near_nullspace="auto"), IC0()), BY_BODIES)),
+    (
+        "cheap",
+        lambda A: A.definite and not A.m_matrix and _elastic(A),
+        Rung((Schwarz(near_nullspace="auto"), IC0()), BY_BODIES),
+    ),
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
     ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),
     ("cheap", lambda A: A.m_matrix, Rung((MILU0(), ILU0()), ROW_SUMS)),

@@ -195,7 +195,8 @@ class Ladder:
                         return self._least_squares(rhs, evidence)
             except OutOfTime:
                 rhs.status = Status.OUT_OF_TIME if rhs.attempts else rhs.status
-            rhs.take_back()
+            if rhs.aside is not None:
+                rhs.take_back()
             return self._solution(rhs, left)
 
     def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:

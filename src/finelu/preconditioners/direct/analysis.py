@@ -236,15 +236,20 @@ def _by_library_if_better(
     fill = job.found()[2] if job else None
     if klu.nbklu() is not None and _fits_klu(A, fill, symmetric=symmetric, wanted=job is not None and by_blocks(fill)):
         try:
-            order = job.found()[1] if symmetric and job else None  # a given order takes the place of blocks
+            # A given order takes the place of blocks. That of a symmetric pattern expects pivots on the diagonal: where
+            # this has gaps, KLU fills in several times as much, and so matches and orders by itself.
+            gaps = symmetric and A.missing > 0
+            order = job.found()[1] if symmetric and job and not gaps else None
             arranged = Arrangement() if order is None else Arrangement().ordered(order, A.data.real.dtype)
             columns = arranged.by_columns(A)
-            found = klu.KLU(columns, klu.AMD if order is None else klu.GIVEN, fill)
+            found = klu.KLU(columns, klu.AMD if order is None else klu.GIVEN, None if gaps else fill)
         except (FineluError, MemoryError):  # SuperLU reports the error, or needs less
             return None, job
-        fill = found.expected
-        if fill is not None and is_light(fill) and not by_blocks(fill) and found.has_time:
+        by_klu, of_blocks = found.expected, fill if gaps and fill is not None else found.expected
+        if by_klu is not None and is_light(by_klu) and not by_blocks(of_blocks) and found.has_time:
+            fill = by_klu
             return analysis(found), job
+        fill = of_blocks
     if light or not by_blocks(fill):
         return None, job
     job = job or OrderingJob(A, aside=False)
