@@ -120,6 +120,16 @@ UNCOMMITTED = "measured code that is in no commit"
 LOST = "its commit is not in the history"
 SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
+    "FiPy is told of a residual above its tolerance since": ("clients-2-core-amd-epyc-2026-11-27",),
+    "least squares end at rounding, and scale by powers of two since": (
+        "least-squares-cpu-amd-epyc-2-cores-2026-11-27",
+    ),
+    "rows wait for each other only where there are cores for it since, as there were": (
+        "parilut-cpu-xeon-16-threads-2026-11-27",
+    ),
+    "the spectrum of a coarse matrix is looked for in another way since, and its steps are odd": (
+        "schwarz-levels-nvidia-h200-2026-11-27",
+    ),
     NO_COMMIT: (
         "elimination-variants-nvidia-h200-2026-11-21",
         "ilupack-nvidia-h200-2026-11-21",

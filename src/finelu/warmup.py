@@ -54,8 +54,8 @@ def warmup(
     they are up to 2^31 entries. Cost: one to some minutes a dtype, on one core.
     """
     start = perf_counter()
-    work = [piece for dtype in dtypes for piece in pieces(dtype)]
     with compile_clock() as compiling, quietly(), np.errstate(all="ignore"):
+        work = [piece for dtype in dtypes for piece in pieces(dtype)]
         for done, (what, run) in enumerate(work):
             tell(what, done, len(work))
             run()
