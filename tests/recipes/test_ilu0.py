@@ -110,16 +110,16 @@ def test_blocks_of_rows_are_shared_out_as_they_are(threads, dtype, largest):
 @pytest.mark.usefixtures("many_cores")
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 @pytest.mark.parametrize("overlap", [4, 16])
-def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, everywhere, dtype, overlap):
+def test_rows_that_wait_for_each_other_give_the_bits_of_one_thread(threads, everywhere, monkeypatch, dtype, overlap):
     """One by one, and in blocks, whatever these begin with."""
     A = as_csr(in_dtype(gallery.poisson27(17), dtype))
     L, places = lower_triangle(A)
     L = L.with_values(A.data[places])
     everywhere("_forgone", np.inf)
     everywhere("_done_alone", np.inf)
-    everywhere("OVERLAP", overlap)
-    everywhere("MANY_THREADS", 2)
-    everywhere("GAIN", 10.0)
+    monkeypatch.setattr(_waiting, "OVERLAP", overlap)
+    monkeypatch.setattr(_waiting, "MANY_THREADS", 2)
+    monkeypatch.setattr(_waiting, "GAIN", 10.0)
     row = A.n // 2
     bad, worse = A.data.copy(), L.data.copy()
     bad[A.indptr[row] : A.indptr[row + 1]] = 0
