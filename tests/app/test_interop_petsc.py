@@ -208,35 +208,51 @@ def test_the_rows_of_a_matrix_are_read_where_petsc_keeps_them():
     np.testing.assert_array_equal(data, 3.0 * A.data)  # the same memory
 
 
+NAMED = {  # texts of parameters that have a choice or a bound, and those that they need beside them
+    "backend": "superlu",
+    "coarse": "none",
+    "combine": "additive",
+    "condest": "2.5",
+    "deterministic": "yes",
+    "drop_tol": "0.25",
+    "fill": "2.5",
+    "form": "crout",
+    "local": "ilut",
+    "low_memory": "no",
+    "matching": "no",
+    "near_nullspace": "auto",
+    "ordering": "rcm",
+    "partition": "natural",
+    "pivots": "new",
+    "precision": "float32",
+    "sweep": "synchronous",
+    "symmetric": "no",
+}
+MEANT = {"none": None, "yes": True, "no": False, "2.5": 2.5, "0.25": 0.25, "ilut": fl.ILUT()}
+WITH = {"deterministic": {"backend": "cudss"}, "sweeps": {"sweep": "synchronous"}}
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_parameter_of_every_recipe_is_an_option(name):
     recipe = RECIPES[name]()
     for field in fields(recipe):
-        value = getattr(recipe, field.name)
-        if field.name == "near_nullspace":  # an array, which PETSc's matrix has
-            continue
-        text, want = {
-            bool: (str(not value).lower(), value is not True),
-            int: ("7", 7),
-            float: ("0.25", 0.25),
-            str: ("sync_free", "sync_free"),
-        }.get(type(value), (None, None))
-        if value is None:  # a union: the options that its other type takes
+        value, text = getattr(recipe, field.name), NAMED.get(field.name)
+        if field.name == "sweeps" and value is None and name in ("parilut", "parict"):
+            text, want = "initial=scaled,update=2", fl.Sweeps(initial="scaled", update=2)
+        elif text is not None:
+            want = MEANT.get(text, text)
+        elif field.name == "levels" and isinstance(value, str):
+            text, want = "3", 3
+        else:
             text, want = {
-                "precision": ("float32", "float32"),
-                "ordering": ("rcm", "rcm"),
-                "initial": ("scaled", "scaled"),
-                "drop_tol": ("0.25", 0.25),
-                "fill": ("2.5", 2.5),
-            }.get(field.name, ("3", 3))
-            if name in ("parilut", "parict") and field.name == "sweeps":
-                text, want = "initial=scaled,update=2", fl.Sweeps(initial="scaled", update=2)
-            if field.name in ("symmetric", "low_memory", "matching"):
-                text, want = "no", False
-        if field.name == "local":
-            text, want = "ilut", fl.ILUT()
-        made, device = petsc.options.from_options(*given(name, {field.name: text}))
-        assert made == replace(recipe, **{field.name: want}), field.name
+                bool: (str(not value).lower(), value is not True),
+                int: ("7", 7),
+                float: ("0.25", 0.25),
+                str: ("sync_free", "sync_free"),
+            }.get(type(value), ("3", 3))
+        others = WITH.get(field.name, {}) if isinstance(want, bool | fl.Sweeps) else {}
+        made, device = petsc.options.from_options(*given(name, {field.name: text} | others))
+        assert made == replace(recipe, **{field.name: want} | others) != recipe, field.name
         assert type(getattr(made, field.name)) is type(want)
         assert device == "cpu"
 
