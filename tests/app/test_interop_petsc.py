@@ -208,7 +208,7 @@ def test_the_rows_of_a_matrix_are_read_where_petsc_keeps_them():
     np.testing.assert_array_equal(data, 3.0 * A.data)  # the same memory
 
 
-NAMED = {  # texts of parameters that have a choice or a bound, and those that they need beside them
+NAMED = {  # texts of parameters that have a choice or a bound, and those that they need besides
     "backend": "superlu",
     "coarse": "none",
     "combine": "additive",
