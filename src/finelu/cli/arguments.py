@@ -68,7 +68,8 @@ def right_hand_side(path: str | None, A: CSR, instead: str) -> tuple[NDArray[Any
         b, name = check_vector(read_vector(path), A.n, A.data), path
         if b.ndim == 2 and instead:
             raise MatrixError(f"{path}: holds {b.shape[1]} columns, and one right-hand side is taken here; {instead}.")
-    return b, name, max(map(float, map(scipy.linalg.norm, b.reshape(b.shape[0], -1).T)))
+    columns = b.reshape(b.shape[0], -1).T
+    return b, name, max(float(scipy.linalg.norm(column)) for column in columns)
 
 
 def check_outputs(

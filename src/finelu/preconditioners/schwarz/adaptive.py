@@ -13,6 +13,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import full_csr
 from finelu.matrix.traits import LARGEST_BLOCK
+from finelu.preconditioners.schwarz.conjugate import conjugate_gradients, inner
 
 SEED = 20050801  # of the random vectors
 MOST_ROWS = 0.5  # part of the rows that must be those of nodes with the same number of unknowns
@@ -97,34 +98,19 @@ def smoothed(factors: Any, A: CSR, number: int) -> tuple[Any, float]:
     """
     x = np.random.default_rng((SEED, number)).uniform(-1, 1, A.n).astype(A.data.real.dtype)
     x = namespace(A.data).asarray(x).astype(A.dtype)
-    xp, kernels = namespace(x), kernels_for(A.data)
-    times_A, room = kernels.products.Product(A), xp.empty(1, A.dtype)
-
-    def product(v: Any, w: Any) -> float:
-        kernels.vectors.dot(v, w, room)
-        return float(to_host(room)[0].real)
-
-    deflated, coarse = factors.deflated, factors.coarse
+    times_A, deflated, coarse = kernels_for(A.data).products.Product(A), factors.deflated, factors.coarse
     M = factors if deflated is None else deflated
     if deflated is not None:
         q, _ = coarse.closely(coarse.restrict(-times_A(x)))
         coarse.prolong(q, x)
     r = -times_A(x)
-    energies = [-product(x, r)]
-    z = M @ r
-    p, rho = z.copy(), product(r, z)
-    for _ in range(STEPS):
-        Ap = times_A(p)
-        curvature = product(p, Ap)
+    energies = [-inner(x, r)]
+    steps = conjugate_gradients(times_A, M.__matmul__, r)
+    for _, (p, rho, curvature) in zip(range(STEPS), steps, strict=False):
         if not (0 < curvature < inf and 0 < rho < inf):
             return x, inf
         x += p * (rho / curvature)
-        r -= Ap * (rho / curvature)
         energies.append(energies[-1] - rho**2 / curvature)
-        z = M @ r
-        before, rho = rho, product(r, z)
-        p *= rho / before
-        p += z
     first, last = energies[-1 - MEASURED], energies[-1]
     if not 0 < last < first:
         return x, 0.0  # nothing but rounding is left

@@ -16,6 +16,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Couplings
 from finelu.matrix import full_csr
 from finelu.partition import partition
+from finelu.preconditioners.schwarz.conjugate import conjugate_gradients
 
 SIZE, NODES = 64, 16  # rows of a part of a coarse matrix; parts of the level above that it holds at least
 FEWEST, PARTS = 512, 4  # a coarse matrix with levels of its own has more rows, and at least these parts
@@ -147,33 +148,23 @@ class CoarseLevels:
         holds the values that `LANCZOS` steps find, which are inside of the spectrum, and a margin above them: it is an
         estimate, not a bound.
         """
-        E, xp = self._E, namespace(self._E.data)
-        dot, room = kernels_for(E.data).vectors.dot, xp.empty(1, E.dtype)
-
-        def product(v: Any, w: Any) -> float:
-            dot(v, w, room)
-            return float(to_host(room)[0].real)
-
-        weights = 1 / xp.sqrt(E.data[E.diag].real)
+        E = self._E
+        weights = 1 / namespace(E.data).sqrt(E.data[E.diag].real)
         _, r = self._start(self._product(trial_vector(E) * weights))
-        z = self._times_M(r)
-        p, rho = z.copy(), product(r, z)
-        first, alphas, betas = rho, list[float](), list[float]()
+        sizes, alphas, betas = list[float](), list[float](), list[float]()
         ends, settled = (0.0, 0.0), False
         noise = (NOISE * float(np.finfo(E.dtype).eps)) ** 2
-        while len(alphas) < LANCZOS and rho > (REST if settled else noise) * first:
-            q = self._product(p)
-            curvature = product(p, q)
+        for _, rho, curvature in conjugate_gradients(self._product, self._times_M, r):
+            if sizes:
+                betas.append(max(rho / sizes[-1], 0.0))
+                last, ends = ends, _ends(alphas, betas)
+                settled = all(abs(now - then) <= SETTLED * now for now, then in zip(ends, last, strict=True))
+            sizes.append(rho)
+            if len(alphas) == LANCZOS or not rho > (REST if settled else noise) * sizes[0]:
+                break
             if not 0 < curvature < np.inf:
                 raise MatrixError("it is not definite; levels=2.")
             alphas.append(rho / curvature)
-            r -= q * alphas[-1]
-            z = self._times_M(r)
-            before, rho = rho, product(r, z)
-            betas.append(max(rho / before, 0.0))
-            p = z + p * betas[-1]
-            last, ends = ends, _ends(alphas, betas)
-            settled = all(abs(now - then) <= SETTLED * now for now, then in zip(ends, last, strict=True))
         if not alphas:
             return 1.0, 0.5
         least, most = ends[0], MARGIN * ends[1]
