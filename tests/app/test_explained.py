@@ -125,16 +125,16 @@ def test_what_is_shown_is_escaped():
 
 
 class Bar:
-    """A bar that keeps what it is told."""
+    """A bar that keeps what it shows."""
 
     def __init__(self):
-        self.told = []
+        self.noted = []
 
     def add_task(self, text, total):
         return 0
 
     def update(self, task, **facts):
-        self.told.append(facts)
+        self.noted.append(facts)
 
 
 def test_progress_follows_the_iterations_and_the_caller_still_watches(monkeypatch):
@@ -151,7 +151,7 @@ def test_progress_follows_the_iterations_and_the_caller_still_watches(monkeypatc
     plain = fl.solve(A, b, recipe=fl.ILU0())
     solution = fl.solve(A, b, recipe=fl.ILU0(), progress=True, watch=lambda *of: seen.append(of))
     np.testing.assert_array_equal(solution.x, plain.x)
-    assert len(made.told) == len(seen) > 2 and 0 <= made.told[1]["completed"] < made.told[-1]["completed"] <= 1
+    assert len(made.noted) == len(seen) > 2 and 0 <= made.noted[1]["completed"] < made.noted[-1]["completed"] <= 1
     stopped = fl.solve(A, b, recipe=fl.ILU0(), progress=True, watch=lambda iteration, size: iteration >= 2)
     assert stopped.status is Status.INTERRUPTED
 
