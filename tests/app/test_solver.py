@@ -794,6 +794,10 @@ def test_a_threshold_factorization_is_doubted_where_the_cheap_one_has_failed():
     seconds = {"threshold": 2.0, "multilevel": 3.0}
     found.costs.seconds = seconds.__getitem__
     assert found.next_rung(["threshold", "multilevel"]) == "threshold"
+    found._is_indefinite()
+    assert found.next_rung(["threshold", "multilevel"]) == "multilevel"
+    found.disproved = False
+    assert found.next_rung(["threshold", "multilevel"]) == "threshold"
     found.broken.add("cheap")
     assert found.next_rung(["threshold", "multilevel"]) == "multilevel"
     assert found.next_rung(["threshold"]) == "threshold"
