@@ -220,7 +220,8 @@ def once(name: str, S: sp.csr_matrix, limit: float, extra: Any = None, *, gpu: b
 
     Each run meets its pattern for the first time. What earlier runs left would help complete factors alone, while the
     route of `solve` does not depend on it.
-    gpu : whether A and b are on the GPU; a run that compiles kernels is then repeated.
+    A run that compiles kernels is repeated.
+    gpu : whether A and b are on the GPU.
     """
     b, found = solve.right_hand_side(S.shape[0]), {}
     given = (as_csr(S, diagonal=False).on(require_gpu()).tosparse(), require_gpu().asarray(b)) if gpu else ()
@@ -231,7 +232,7 @@ def once(name: str, S: sp.csr_matrix, limit: float, extra: Any = None, *, gpu: b
         found["x"] = to_host(found["x"])
         return found | {"cpu": time.process_time() - begin}
 
-    for _ in range(2 if gpu else 1):
+    for _ in range(2):
         RECENT._kept.clear()
         rest()
         result = solve.once(kept, S, b, limit)
@@ -281,14 +282,15 @@ def rounds(worker: Worker, path: Path, names: Sequence[str], limit: float, secon
 
     names : the first of them is never stopped before `limit`, and runs in each round. Of the others those that are far
         from the best run once or twice, so that the seconds are spent on a comparison of the best.
-    seconds : for all rounds; solvers that are not called within FIRST_ROUND of them have no result.
+    seconds : for all rounds, without those in which the worker prepares its runs; solvers that are not called within
+        FIRST_ROUND of them have no result.
     """
-    budget, best, order = Budget(seconds), math.inf, list(names)
+    budget, best, order, begun = Budget(seconds), math.inf, list(names), worker.prepared
     results: dict[str, list[Any]] = {}
     shuffled = random.Random(SEED)
     for turn in range(ROUNDS + 1):
         for name in order:
-            if budget.spent() > seconds * (1.0 if turn else FIRST_ROUND):
+            if budget.spent() - (worker.prepared - begun) > seconds * (1.0 if turn else FIRST_ROUND):
                 break
             allowed = limit if name == names[0] else min(limit, max(LEAST_LIMIT, LATE * best))
             result = worker.ask(path, name, allowed)

@@ -78,6 +78,7 @@ from finelu.preconditioners import SingularBlock as SingularBlock
 from finelu.preconditioners import SparseLU as SparseLU
 from finelu.preconditioners import Sweeps as Sweeps
 from finelu.preconditioners import rigid_body_modes as rigid_body_modes
+from finelu.report import spy as spy
 from finelu.result import LeastSquaresSolution as LeastSquaresSolution
 from finelu.result import Solution as Solution
 from finelu.result import Status as Status

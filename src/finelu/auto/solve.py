@@ -27,6 +27,7 @@ from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
+from finelu.progress import bar
 from finelu.result import Certificate, Solution, Status
 from finelu.validation import count, flag, number
 
@@ -53,6 +54,7 @@ def solve(
     watch: Callable[[int, float], object] | None = None,
     certify: bool = False,
     verbose: bool = True,
+    progress: bool = False,
     raise_on_failure: bool = False,
     nullspace: Any = None,
 ) -> Solution:
@@ -82,6 +84,7 @@ def solve(
     certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound on the error of
         x. Cost: about ten more solves with A and A^H.
     verbose : False prints nothing; True prints a line to stderr before kernels are compiled, and one after it.
+    progress : True shows a bar with the iterations and the residual, on a terminal or in a notebook.
     nullspace : for a singular A: vectors v with A v = 0, (n,) or (n, k), such as F.null_space of MultilevelILU, or
         "constant" for the vector of ones. x is the solution without a part along them. If also A^H v = 0, as for
         A = A^H, the part of b along them is taken off, and x is the least-squares solution. `outside` of the Solution
@@ -112,6 +115,7 @@ def solve(
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     flag("certify", certify)
+    flag("progress", progress)
     flag("raise_on_failure", raise_on_failure)
     chosen, method = recipe_asked(recipe), method_name(method, "auto")
     options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
@@ -128,9 +132,9 @@ def solve(
 
     default = (chosen, method, most) == ("auto", "auto", math.inf) and device != "cuda" and not certify
     default = default and x0 is None and callback is None and watch is None and not here.waits
-    default = default and nullspace is None
+    default = default and nullspace is None and not progress
     before, here.otherwise = here.otherwise, first if default else None
-    with nullcontext() if verbose else quietly():
+    with nullcontext() if verbose else quietly(), bar(progress) if progress else nullcontext() as shown:
         try:
             A, home = checked_csr(A, diagonal=False), on_gpu(b)
             if device is not None:
@@ -139,6 +143,8 @@ def solve(
             if x0 is not None:
                 x0 = _first_guess(x0, A, b)
                 b = as_dtype(b, np.result_type(b.dtype, x0.dtype))
+            if shown is not None and shown.enabled:
+                options["watch"] = _both(shown.watcher("solving", norm(b), rtol, most), watch)
             A, b = precise(A, b, rtol)
             known, moved = traits(A), ""
             if known.gpu and device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
@@ -204,6 +210,18 @@ def solve(
     if raise_on_failure and not worst.converged:
         raise NotConverged("A x = b", worst, rtol)
     return worst
+
+
+def _both(first: Callable[[int, float], object], then: Callable[[int, float], object] | None) -> Any:
+    """A `watch` that calls both, and ends the solve where the second does."""
+    if then is None:
+        return first
+
+    def watch(iteration: int, residual_norm: float) -> object:
+        first(iteration, residual_norm)
+        return then(iteration, residual_norm)
+
+    return watch
 
 
 def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float, raise_on_failure: bool) -> Solution:
