@@ -287,6 +287,91 @@ class Solution(NoArray):
         )
 
 
+@dataclass(frozen=True, eq=False)
+class BatchSolution:
+    """The outcome for the k systems of a Batch; `solution[s]` is the Solution of system s.
+
+    x (k, n) : on the device of the batch; 0 for a system that holds NaN or Inf. All other arrays are on the host.
+    status (k,) : a Status for each system.  iterations (k,) : of a Krylov method, or steps of refinement.
+    residual_norm (k,) : ||b - A x||_2 of exactly this x, computed anew; NaN for a system that holds NaN or Inf.
+    backward_error (k,) : the componentwise backward error, the largest |b - A x|_i / (|A| |x| + |b|)_i.
+    tolerance (k,) : max(rtol ||b||, atol).  method, recipe : as in Solution.
+    notes : (systems, sentence) for systems that need a word: which hold NaN, which were solved one by one, and why.
+    timings : seconds; "solve" is the whole call.
+    converged (k,), all_converged : whether each system, or all, passed the test.
+    """
+
+    x: Any
+    status: Any
+    iterations: Any
+    residual_norm: Any
+    backward_error: Any
+    tolerance: Any
+    method: str
+    recipe: str
+    notes: tuple[tuple[tuple[int, ...], str], ...] = ()
+    timings: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def converged(self) -> Any:
+        return self.status == Status.CONVERGED
+
+    @property
+    def all_converged(self) -> bool:
+        return bool(self.converged.all())
+
+    def __bool__(self) -> bool:
+        return self.all_converged
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    def __getitem__(self, s: int) -> Solution:
+        norm = float(self.residual_norm[s])
+        return Solution(
+            self.x[s],
+            self.status[s],
+            int(self.iterations[s]),
+            norm,
+            np.array([norm]),
+            method=self.method,
+            recipe=self.recipe,
+            seen=tuple(sentence for systems, sentence in self.notes if index(s) % len(self) in systems),
+            tolerance=float(self.tolerance[s]),
+        )
+
+    def explain(self) -> str:
+        """How many systems ended in which way, and which need a word, line by line."""
+        lines = [f"{self._name}, {counted(len(self), 'system')}, {int(self.iterations.sum())} iterations in all"]
+        lines += [f"{named_systems(systems)}: {sentence}" for systems, sentence in self.notes]
+        for status in Status:
+            found = np.flatnonzero(self.status == status)
+            if found.size:
+                which = "all" if found.size == len(self) else counted(found.size, "system")
+                where = "" if status is Status.CONVERGED else f" ({named_systems(found)})"
+                lines.append(f"Result of {which}{where}: {status.name.lower().replace('_', ' ')}: {status.value}.")
+        return "\n".join(lines)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.method} with {self.recipe}" if self.recipe else self.method
+
+    def __repr__(self) -> str:
+        return (
+            f"BatchSolution({self._name}: {int(self.converged.sum())} of {counted(len(self), 'system')} converged, "
+            f"largest backward error {np.nanmax(self.backward_error, initial=0.0):.1e})"
+        )
+
+
+NAMED = 8  # systems that a message names
+
+
+def named_systems(systems: Any) -> str:
+    """ "system 3" or "systems 3, 5, ..."."""
+    shown = ", ".join(str(s) for s in systems[:NAMED]) + (", ..." if len(systems) > NAMED else "")
+    return f"{'system' if len(systems) == 1 else 'systems'} {shown}"
+
+
 ISTOP = {Status.CONDITION_LIMIT: 3, Status.PRECISION_LIMIT: 5, Status.STAGNATED: 5, Status.MAX_ITERATIONS: 7}
 
 
