@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.claims import (  # noqa: E402
     calls,
     calls_gpu,
+    columns,
     least_squares,
     memory,
     multiblock_scaling,
@@ -54,6 +55,7 @@ GPU = [pytest.mark.gpu, pytest.mark.skipif(bool(without_gpu()), reason=without_g
 PROGRAMS = {
     "calls": (calls, ["--matrices", ONE, *ONE_THREAD], {*calls.WORKS, *calls.TOTALS}),
     "calls_gpu": (calls_gpu, ["--matrices", ONE], {"factor", "update", "solve"}),
+    "columns": (columns, ["--matrices", ONE, "--recipes", "ILU0,IC0"], {"ILU0", "IC0", "solve"}),
     "least_squares": (least_squares, ["--rows", "500"], {*least_squares.SOLVERS}),
     "multilevel_setup": (multilevel_setup, ["--cpu", "--matrices", ONE], {multilevel_setup.CROUT}),
     "parilut": (parilut, ["--cpu", "--matrices", TWO, *ONE_THREAD], {*parilut.RECIPES}),
