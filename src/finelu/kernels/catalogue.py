@@ -31,6 +31,7 @@ BLOCK_PLAN = (
 
 # (form, family) -> the names of the kernels without that form, and why.
 MISSING: dict[tuple[str, str], tuple[str, str]] = {
+    ("cuda", "batch"): ("prepared room factor solve solve_direct residual_twice", "batches are solved on the host"),
     ("cuda", "crout"): ("crout schur_complement", SEQUENTIAL),
     ("cuda", "crout_symmetric"): ("crout_symmetric schur_complement_symmetric", SEQUENTIAL),
     ("reference", "cycle"): ("Snapshot", "it copies two small arrays to the host"),
@@ -109,6 +110,7 @@ RELATED: dict[str, tuple[dict[str, str], str]] = {
 USES: dict[str, dict[str, str]] = {
     "reference": {
         "arnoldi": "vectors",
+        "batch": "products",
         "candidates": "sweeps",
         "crout": "sweeps threshold",
         "crout_symmetric": "crout",
@@ -123,6 +125,7 @@ USES: dict[str, dict[str, str]] = {
     },
     "cpu": {
         "arnoldi": "vectors",
+        "batch": "products",
         "_schur": "_crout_rows",
         "blocks": "levels",
         "candidates": "vectors",

@@ -93,8 +93,8 @@ class BatchFactors:
         self.report.warning = None
         if broken := np.flatnonzero(self.failed >= 0).tolist():
             self.report.warn(
-                f"{counted(len(broken), 'system')} of {batch.k} without factors: {named_systems(broken)}; the pivot of row "
-                f"{self.failed[broken[0]]} of system {broken[0]} is zero or not finite"
+                f"{counted(len(broken), 'system')} of {batch.k} without factors: {named_systems(broken)}; the pivot of "
+                f"row {self.failed[broken[0]]} of system {broken[0]} is zero or not finite"
                 + (" or not positive" if positive else "")
             )
         self.report["numeric_seconds"] = perf_counter() - start
@@ -124,7 +124,7 @@ class BatchFactors:
 
 
 def _fitting(batch: Batch, entries: int) -> int:
-    """The number of systems whose factors, with so many entries each, fit into the free memory; 1 at least."""
+    """The number of systems whose factors, with that many entries each, fit into the free memory; 1 at least."""
     return max(int(free_memory(batch.values) // (entries * batch.dtype.itemsize)), 1)
 
 
@@ -148,12 +148,12 @@ def natural_plan(batch: Batch, pattern: CSR, places: Any, shift: float = 0.0) ->
 def complete_plan(batch: Batch) -> BatchPlan:
     """The plan of complete factors, kept with the pattern of the batch.
 
-    The matching with the largest product, its scaling, and an order with little fill are those of a typical matrix: each
-    entry has the geometric mean of its magnitudes in up to 16 of the systems. An entry that is zero, or not finite, in
-    one of them is not matched, unless the pattern has no matching without it.
+    The matching with the largest product, its scaling, and an order with little fill are those of a typical matrix:
+    each entry has the geometric mean of its magnitudes in up to 16 of the systems. An entry that is zero, or not
+    finite, in one of them is not matched, unless the pattern has no matching without it.
     Raises StructurallySingular if no matrix with this pattern has an inverse.
     """
-    key = "complete", batch.dtype.char
+    key = f"complete in {batch.dtype}"
     if key not in batch.known:
         A = batch.pattern.on(np)
         try:
@@ -220,4 +220,5 @@ def _require_hermitian(recipe: Any, batch: Batch) -> None:
     tolerance = HERMITIAN if batch.dtype.char in "dD" else HERMITIAN**0.5
     bad = to_host((abs(values - values[:, mirror].conj()) > tolerance * limits).any(axis=1))
     if bad.any():
-        raise MatrixError(f"{recipe!r} needs Hermitian matrices, but {named_systems(np.flatnonzero(bad).tolist())} of the Batch is not.")
+        which = named_systems(np.flatnonzero(bad).tolist())
+        raise MatrixError(f"{recipe!r} needs Hermitian matrices, but not Hermitian in the Batch: {which}.")
