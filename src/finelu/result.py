@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from operator import index
 from typing import Any
@@ -370,6 +370,48 @@ def named_systems(systems: Any) -> str:
     """ "system 3" or "systems 3, 5, ..."."""
     shown = ", ".join(str(s) for s in systems[:NAMED]) + (", ..." if len(systems) > NAMED else "")
     return f"{'system' if len(systems) == 1 else 'systems'} {shown}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SolutionOfColumns(Solution):
+    """The outcome of a solve for several right-hand sides; `solution[j]` is the Solution of column j.
+
+    x : (n, k).  columns : the k Solutions, each with its own status, iterations, residual_norm and history.
+    status, residual_norm, history and all else : those of the worst column: one that did not converge, with the largest
+        residual relative to its b.  iterations : of all columns together.
+    all_converged, and bool(solution) : whether every column converged.
+    `len(solution)` is k; `x, info = solution` unpacks as with one column.
+    """
+
+    columns: tuple[Solution, ...] = ()
+
+    @property
+    def all_converged(self) -> bool:
+        return self.converged
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __getitem__(self, j: int) -> Solution:
+        return self.columns[j]
+
+    def __repr__(self) -> str:
+        converged = sum(column.converged for column in self.columns)
+        return (
+            f"SolutionOfColumns({self._name}: {converged} of {len(self.columns)} columns converged, "
+            f"{counted(self.iterations, 'iteration')}, worst residual norm {self.residual_norm:.3e}; "
+            f"{self.status.value})"
+        )
+
+
+def of_columns(found: list[Solution], x: Any, sizes: list[float]) -> SolutionOfColumns:
+    """The Solutions of the columns as one.  x : (n, k).  sizes : the norms of the right-hand sides."""
+    worst, _ = max(
+        zip(found, sizes, strict=True), key=lambda s: (not s[0].converged, s[0].residual_norm / (s[1] or 1.0))
+    )
+    facts = {name.name: getattr(worst, name.name) for name in fields(Solution)}
+    facts |= {"x": x, "iterations": sum(s.iterations for s in found), "timings": dict(worst.timings)}
+    return SolutionOfColumns(**facts, columns=tuple(found))
 
 
 ISTOP = {Status.CONDITION_LIMIT: 3, Status.PRECISION_LIMIT: 5, Status.STAGNATED: 5, Status.MAX_ITERATIONS: 7}
