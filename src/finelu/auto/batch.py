@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from inspect import signature
@@ -18,7 +17,7 @@ from finelu.errors import NotConverged, ParameterError
 from finelu.kernels import kernels_for
 from finelu.krylov.batch import BatchClaims, tolerances
 from finelu.matrix.batch import Batch
-from finelu.preconditioners.batch import complete_plan
+from finelu.preconditioners.batch import complete_plan, guard_of
 from finelu.preconditioners.direct import SparseLU
 from finelu.preconditioners.recipe import same
 from finelu.result import BatchSolution, Solution, Status
@@ -69,9 +68,9 @@ def _solved(
     x = xp.empty((k, batch.n), b.dtype)
     norms, roundings, errors = (xp.empty(k, real) for _ in range(3))
     steps, failed, replaced = (xp.empty(k, np.int64) for _ in range(3))
-    plan = kernels.prepared(complete_plan(batch))
+    plan = complete_plan(batch).plan
     tolerance = tolerances(batch, b, rtol, atol)
-    limits = math.sqrt(eps), WANTED * eps, STEPS
+    limits = guard_of(b.dtype), WANTED * eps, STEPS
     results = x, norms, roundings, errors, steps, failed, replaced
     kernels.solve_direct(batch.pattern, plan, batch.values, b, limits, xp.asarray(tolerance.astype(real)), *results)
     claims = BatchClaims.of(batch, b, x, norms, roundings, tolerance)

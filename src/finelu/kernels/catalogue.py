@@ -31,7 +31,6 @@ BLOCK_PLAN = (
 
 # (form, family) -> the names of the kernels without that form, and why.
 MISSING: dict[tuple[str, str], tuple[str, str]] = {
-    ("cuda", "batch"): ("prepared room factor solve solve_direct residual_twice", "batches are solved on the host"),
     ("cuda", "crout"): ("crout schur_complement", SEQUENTIAL),
     ("cuda", "crout_symmetric"): ("crout_symmetric schur_complement_symmetric", SEQUENTIAL),
     ("reference", "cycle"): ("Snapshot", "it copies two small arrays to the host"),
