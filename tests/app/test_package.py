@@ -174,7 +174,7 @@ def examples():
 
 
 def words_and_counts(printed):
-    """The output as a page shows it, without its line breaks, the line of times, and what rounding and clocks change."""
+    """The output without its line breaks, the line of times, and the figures that rounding and clocks change."""
     lines = "\n".join(line for line in printed.splitlines() if not line.startswith("Time: "))
     without_times = re.sub(r"\b[\d.]+(e[+-]?\d+)? s\b", "# s", lines)
     return re.sub(r"-?\d+(\.\d*)?e[+-]?\d+|-?\d+\.\d+", "#", " ".join(without_times.split()))
