@@ -71,7 +71,7 @@ def test_what_the_api_names_can_be_imported(name):
         module, _, found = module.rpartition(".")
     if module.startswith("finelu.interop."):
         package = module.rpartition(".")[2]
-        if package in ("torch", "jax", "pyamg", "fipy", "lineax", "pymatsolver"):
+        if package in ("torch", "jax", "pyamg", "fipy", "lineax", "pymatsolver", "sfepy"):
             pytest.importorskip(package)
     thing = import_module(module)
     if found:
