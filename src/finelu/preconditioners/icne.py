@@ -169,6 +169,7 @@ class NormalFactors(CholeskyFactors):
             raise MatrixError(
                 f"update was given {given.dtype} values, but the factors are {self.dtype}. Factor A anew."
             )
+        assert self._arranged is not None
         with self._lock:
             made = self.recipe._factored(as_rows(given, self.dtype), to_host(self._arranged.rows))
             self.__dict__ = vars(made) | {"_lock": self._lock, "updates": self.updates + 1}
