@@ -23,7 +23,7 @@ from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
-from finelu.krylov.nullspace import NullSpace
+from finelu.krylov.nullspace import NullSpace, is_pair
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
 from finelu.matrix.batch import Batch
@@ -91,7 +91,8 @@ def solve(
     nullspace : for a singular A: vectors v with A v = 0, (n,) or (n, k), such as F.null_space of MultilevelILU, or
         "constant" for the vector of ones. x is the solution without a part along them. If also A^H v = 0, as for
         A = A^H, the part of b along them is taken off, and x is the least-squares solution. `outside` of the Solution
-        is the norm of that part, and `residual_norm` is of the rest.
+        is the norm of that part, and `residual_norm` is of the rest. For other A, a tuple (V, U) has the null vectors
+        u of A^H, too, and the part of b along those is taken off.
     raise_on_failure : True raises NotConverged, whose `solution` is the Solution, unless it converged.
     Returns a Solution with `explain()`. For several columns it has residual_norm, history and status of the worst
     column, and the iterations of all. `converged` is True only if the returned x passes the test. The residual is
@@ -253,8 +254,11 @@ def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float,
 def _null_space(given: Any, A: CSR, b: Any, known: MatrixTraits) -> NullSpace | None:
     """The null vectors on the device where the system is solved."""
     like = b.reshape(A.n, -1)[:, 0] if b.size else namespace(A.data).empty(A.n, b.dtype)
-    if not isinstance(given, str):
-        given = namespace(like).asarray(to_host(given) if not known.gpu else given)
+
+    def moved(V: Any) -> Any:
+        return V if isinstance(V, str) else namespace(like).asarray(V if known.gpu else to_host(V))
+
+    given = tuple(map(moved, given)) if is_pair(given) else moved(given)
     return NullSpace.of(given, as_operator(A, "A", like, like.dtype), like)
 
 
