@@ -479,6 +479,7 @@ class Ladder:
             seen=seen + tuple(text for text in (of_rows, rhs.verdict, self.solvability.structure) if text),
             attempts=tuple(rhs.attempts),
             tolerance=rhs.target,
+            called="finelu.solve",
         )
 
     def certificate(self, b: Any, x: Any, space: NullSpace | None = None) -> Certificate:
