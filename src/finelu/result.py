@@ -342,7 +342,7 @@ class BatchSolution:
 
     def explain(self) -> str:
         """How many systems ended in which way, and which need a word, line by line."""
-        lines = [f"{self._name}, {counted(len(self), 'system')}, {int(self.iterations.sum())} iterations in all"]
+        lines = [f"{self.name}, {counted(len(self), 'system')}, {int(self.iterations.sum())} iterations in all"]
         lines += [f"{named_systems(systems)}: {sentence}" for systems, sentence in self.notes]
         for status in Status:
             found = np.flatnonzero(self.status == status)
@@ -353,12 +353,13 @@ class BatchSolution:
         return "\n".join(lines)
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The method and the recipe, in words."""
         return f"{self.method} with {self.recipe}" if self.recipe else self.method
 
     def __repr__(self) -> str:
         return (
-            f"BatchSolution({self._name}: {int(self.converged.sum())} of {counted(len(self), 'system')} converged, "
+            f"BatchSolution({self.name}: {int(self.converged.sum())} of {counted(len(self), 'system')} converged, "
             f"largest backward error {np.nanmax(self.backward_error, initial=0.0):.1e})"
         )
 
@@ -398,7 +399,7 @@ class SolutionOfColumns(Solution):
     def __repr__(self) -> str:
         converged = sum(column.converged for column in self.columns)
         return (
-            f"SolutionOfColumns({self._name}: {converged} of {len(self.columns)} columns converged, "
+            f"SolutionOfColumns({self.name}: {converged} of {len(self.columns)} columns converged, "
             f"{counted(self.iterations, 'iteration')}, worst residual norm {self.residual_norm:.3e}; "
             f"{self.status.value})"
         )

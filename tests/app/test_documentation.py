@@ -103,6 +103,19 @@ def test_every_recipe_has_a_page_and_stands_in_the_guide():
         assert f"{recipe.__name__}(" in GUIDE
 
 
+def test_every_formula_becomes_mathml():
+    pytest.importorskip("latex2mathml")
+    formulas = runpy.run_path(str(DOCS / "formulas.py"))
+    shown = 0
+    for page in PAGES[1:]:
+        found = formulas["on_page_markdown"](page.read_text())
+        assert "```math" not in found, page.name
+        shown += found.count("<math ")
+    assert shown > 20
+    with pytest.raises(ValueError, match="no MathML is known"):
+        formulas["mathml"](r"\unheardof{x}")
+
+
 def first_cells(page, begin=""):
     """The names in code in the first cells of the tables of docs/<page>.md, from the text `begin` on."""
     text = (DOCS / f"{page}.md").read_text()

@@ -68,14 +68,15 @@ class BatchFactors:
     def update(self, values: Any) -> BatchFactors:
         """Factor matrices of the same pattern anew; returns self.
 
-        values : (k, nnz), in the order of `batch.pattern.data`; or a Batch of the same pattern. k is that of before.
+        values : (k, nnz), in the order of the A that the Batch was made of; or a Batch of the same pattern. k stays.
         Raises MatrixError for other patterns and shapes.
         """
         if isinstance(values, Batch):
             if not values.pattern.same_pattern(self.batch.pattern):
                 raise MatrixError("update needs the pattern that was factored, but this Batch has another one.")
-            values = values.values
-        batch = self.batch.with_values(values)
+            batch = values
+        else:
+            batch = self.batch.with_values(values)
         if batch.k != self.batch.k:
             raise MatrixError(
                 f"update was given {counted(batch.k, 'matrix', 'matrices')}, but the factors are of {self.batch.k}."
