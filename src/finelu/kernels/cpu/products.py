@@ -99,15 +99,15 @@ def _residual_twice(t, items, indptr, indices, factor, data, x, b, r):
             for p in range(indptr[i], indptr[i + ONE]):
                 j = indices[p]
                 if r.shape[1] == 1:
-                    total, rest = _less(total, rest, data[p, 0], x[j, 0])
+                    total, rest = less(total, rest, data[p, 0], x[j, 0])
                 else:  # the real part, then the imaginary one
-                    total, rest = _less(total, rest, data[p, 0], x[j, part])
-                    total, rest = _less(total, rest, data[p, 1] if part else -data[p, 1], x[j, 1 - part])
+                    total, rest = less(total, rest, data[p, 0], x[j, part])
+                    total, rest = less(total, rest, data[p, 1] if part else -data[p, 1], x[j, 1 - part])
             r[i, part] = (total + rest) * factor
 
 
 @compiled
-def _less(total, rest, a, b):
+def less(total, rest, a, b):
     """total + rest - a b; the rounding error of total is added to rest."""
     a, b = -np.float64(a), np.float64(b)
     product = a * b
