@@ -71,7 +71,7 @@ def solve(
         would see the large rows only. "backward" tests |b - A x|_i <= rtol (|A| |x| + |b|)_i in each row, and no norm.
     maxiter : the most iterations for a column, over all attempts; None: no such limit.
     device : "cpu" or "cuda" works there, wherever A is. None works where A is, except for systems on a GPU that the CPU
-        solves sooner (docs/solve.md lists them; `explain()` says so). x is returned where b was.
+        solves sooner (docs/solve-rules.md lists them; `explain()` says so). x is returned where b was.
     recipe : "auto", or a recipe, its class or its name: then no other is tried.
     method : "auto", or a Krylov method: its name, its function or its class.
     time_limit : seconds for everything but compiling kernels at their first use. At the limit set-up and iterations
@@ -106,7 +106,7 @@ def solve(
     Where kernels would have to be compiled, and SciPy solves the system soon, it gives the answer, and a process in the
     background compiles them for later calls (FINELU_BACKGROUND=0: the call waits). `explain()` says so.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
-    The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
+    The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve-rules.md explains them.
     """
     if isinstance(A, Batch):
         return solve_batch(solve, locals())  # type: ignore[return-value]
