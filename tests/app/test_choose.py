@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -158,6 +159,27 @@ def test_which_systems_on_a_gpu_the_cpu_solves_sooner(meanwhile, missing):
     assert not sooner(POISSON, **tree | {"mean_row": 13.0, "longest_row": 50})  # its rows are long
     assert sooner(CHAIN, n=10**6) and not sooner(CHAIN, n=10**6, levels=1.0)  # rows one after the other
     assert not sooner(CHAIN, n=10**6, coupled=0.9)
+
+
+@pytest.mark.parametrize(("side", "by_size"), [(99, True), (100, False)])
+def test_a_small_system_leaves_a_gpu_before_it_is_looked_at(meanwhile, side, by_size):
+    module, A = sys.modules["finelu.auto.solve"], fl.as_csr(gallery.poisson5(side))
+    there, looked = [True], []
+
+    def moved(*given):
+        there.clear()
+        return given[:3]
+
+    def look(A):
+        looked.append(bool(there))
+        return replace(traits(A), gpu=bool(there))
+
+    reason = {"sooner_on_host": lambda A: "a reason"}
+    meanwhile(module, on_gpu=lambda array: bool(there), _moved=moved, traits=look, require_gpu=lambda: np, **reason)
+    meanwhile(module, _with_kernels=lambda why: why)
+    solution = fl.solve(A, np.ones(A.n))
+    assert solution.converged and looked == [not by_size]
+    assert ("fewer than 10000 rows" if by_size else "a reason") in solution.explain()
 
 
 def test_chains_of_rows_are_seen():

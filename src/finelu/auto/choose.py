@@ -195,17 +195,27 @@ FITTING: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]]
 )
 
 
+def sooner_by_size(n: int, nnz: int, few: int = FEW_DEFINITE) -> str:
+    """Why a system on a GPU takes less time on the CPU, in words, if its rows n and entries nnz alone say so; else "".
+
+    few : rows below which it does; by default those below which any system does.
+    """
+    if n < few and (cudss.missing() or nnz < FEW_ENTRIES):
+        return f"the CPU took less time than a GPU for such systems of fewer than {few} rows"
+    return ""
+
+
 def sooner_on_host(A: MatrixTraits) -> str:
     """Why a system on a GPU takes less time on the CPU, in words; "" if it does not."""
     if not A.gpu:
         return ""
-    without, few = bool(cudss.missing()), FEW_DEFINITE if A.definite else FEW
+    without = bool(cudss.missing())
     if without and is_network(A) and A.coupled >= SLOW:
         return "it is like a network, of which the CPU makes complete factors that stay sparse"
     if _elliptic(A) and (A.definite or A.m_matrix):  # subdomains come first
         return ""
-    if A.n < few and (without or A.nnz < FEW_ENTRIES):
-        return f"the CPU took less time than a GPU for such systems of fewer than {few} rows"
+    if by_size := sooner_by_size(A.n, A.nnz, FEW_DEFINITE if A.definite else FEW):
+        return by_size
     if follows_chains(A):
         return f"its rows form chains, of {A.levels:.0f} rows or more, that a GPU follows one by one"
     if without and not A.diagonal.usable:
