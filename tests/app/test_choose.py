@@ -200,8 +200,8 @@ def test_klu_comes_before_a_count_for_networks_with_gaps_that_have_no_symmetry_f
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_cg_where_the_factors_may_be_hermitian_positive(name):
-    recipe = RECIPES[name](block_size=2) if name == "block_ilu0" else RECIPES[name]()
-    general = ("ilut", "parilu", "parilut", "multilevel", "block_ilu0", "sparse_lu")
+    recipe = RECIPES[name](block_size=2) if name in ("block_ilu0", "cpr") else RECIPES[name]()
+    general = ("ilut", "parilu", "parilut", "multilevel", "block_ilu0", "cpr", "sparse_lu")
     assert chosen(POISSON, recipe).method == ("gmres" if name in general else "cg")
     assert chosen(FLOW, recipe).method == chosen(SADDLE, recipe).method == "gmres"
 

@@ -71,7 +71,7 @@ def test_what_the_api_names_can_be_imported(name):
         module, _, found = module.rpartition(".")
     if module.startswith("finelu.interop."):
         package = module.rpartition(".")[2]
-        if package in ("torch", "jax", "pyamg", "fipy", "lineax", "pymatsolver"):
+        if package in ("torch", "jax", "pyamg", "fipy", "lineax", "pymatsolver", "sfepy"):
             pytest.importorskip(package)
     thing = import_module(module)
     if found:
@@ -103,6 +103,71 @@ def test_every_recipe_has_a_page_and_stands_in_the_guide():
         assert f"{recipe.__name__}(" in GUIDE
 
 
+def test_every_formula_becomes_mathml():
+    pytest.importorskip("latex2mathml")
+    formulas = runpy.run_path(str(DOCS / "formulas.py"))
+    shown = 0
+    for page in PAGES[1:]:
+        found = formulas["on_page_markdown"](page.read_text())
+        assert "```math" not in found, page.name
+        shown += found.count("<math ")
+    assert shown > 20
+    with pytest.raises(ValueError, match="no MathML is known"):
+        formulas["mathml"](r"\unheardof{x}")
+
+
+def first_cells(page, begin=""):
+    """The names in code in the first cells of the tables of docs/<page>.md, from the text `begin` on."""
+    text = (DOCS / f"{page}.md").read_text()
+    cells = re.findall(r"^\| ([^|]+) \|", text[text.index(begin) :], re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`(\w+)[`(]", cell)]
+
+
+def test_every_status_error_and_field_has_a_row():
+    from finelu.result import Attempt, Certificate, LeastSquaresSolution, Solution
+
+    rows = first_cells("status")
+    assert set(finelu.Status.__members__) <= set(rows)
+    kinds = [thing for thing in vars(finelu.errors).values() if isinstance(thing, type)]
+    errors = {kind.__name__ for kind in kinds if issubclass(kind, finelu.FineluError)}
+    assert errors - {"FineluError"} <= set(rows)
+    fields = {name for kind in (Solution, Attempt, Certificate) for name in kind.__dataclass_fields__}
+    properties = {name for name, thing in vars(Solution).items() if isinstance(thing, property)}
+    rows = first_cells("solution")
+    assert {name for name in fields | properties if not name.startswith("_")} <= set(rows)
+    assert set(rows) <= fields | properties | {"explain"} | set(LeastSquaresSolution.__dataclass_fields__)
+
+
+def test_every_extra_for_users_has_a_row_in_the_install_page():
+    import tomllib
+
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    developers = {"test", "lint", "docs", "bench", "release", "nvrtc", "kernels", "interop-test"}
+    assert extras - developers == set(first_cells("install")) & extras
+
+
+def test_the_memory_of_each_recipe_is_that_of_its_page():
+    from finelu.compare import held_bytes
+    from finelu.preconditioners import OWN
+
+    A = finelu.as_csr(finelu.gallery.problem("poisson7:24"))
+    own, b = A.indptr.nbytes + A.indices.nbytes + A.data.nbytes, np.ones(A.shape[0])
+    table = re.findall(
+        r"^\| `(\w+)\(\)`[\w ]* \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", (DOCS / "memory.md").read_text(), re.M
+    )
+    assert {name for name, *_ in table} == {recipe.__name__ for recipe in OWN} - {"BlockILU0", "ICNE"}
+    for name, *cells in table:
+        F = getattr(finelu, name)().factor(A)
+        found = [F.nnz / A.nnz, held_bytes(F, A) / own]
+        for again in range(2):
+            if again:
+                F.update(A)
+            for _ in range(30):
+                F.solve(b)
+        found.append(held_bytes(F, A) / own)
+        assert found == pytest.approx([float(cell) for cell in cells], rel=0.02, abs=0.006), name
+
+
 def test_every_picture_is_small_shown_and_described():
     files = {path.name for path in PICTURES.iterdir() if path.suffix in (".svg", ".png")}
     shown = set()
@@ -120,6 +185,22 @@ def test_every_picture_has_a_script(measured):
     of_scripts = [runpy.run_path(str(PICTURES / script))["PICTURES"] for script in ("methods.py", "flow.py")]
     made = {*of_scripts[0], *of_scripts[1], *measured["PICTURES"], floors}
     assert {path.stem for path in PICTURES.iterdir() if path.suffix in (".svg", ".png")} == made
+
+
+def test_a_picture_whose_legend_or_label_is_drawn_upon_is_refused(measured):
+    import style
+
+    figure, (axis,) = style.panels()
+    axis.plot([0, 1], [0, 1], label="a line")
+    assert style.collisions(figure) == []
+    axis.legend(loc="center")
+    assert style.collisions(figure) == ["the legend lies on the line 'a line'"]
+    style.legend_below(axis)
+    assert style.collisions(figure) == []
+    axis.annotate("a label", (0.5, 0.48))
+    with pytest.raises(AssertionError, match="the label 'a label' lies on the line 'a line'"):
+        style.write(figure, "refused")
+    assert not list(PICTURES.glob("refused*"))
 
 
 def test_the_iterations_in_the_words_of_the_pictures_are_those_that_they_show():

@@ -23,6 +23,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.claims import (  # noqa: E402
     calls,
     calls_gpu,
+    columns,
+    elliptic,
     least_squares,
     memory,
     multiblock_scaling,
@@ -54,6 +56,12 @@ GPU = [pytest.mark.gpu, pytest.mark.skipif(bool(without_gpu()), reason=without_g
 PROGRAMS = {
     "calls": (calls, ["--matrices", ONE, *ONE_THREAD], {*calls.WORKS, *calls.TOTALS}),
     "calls_gpu": (calls_gpu, ["--matrices", ONE], {"factor", "update", "solve"}),
+    "elliptic": (
+        elliptic,
+        ["--cpu", "--matrices", f"{ONE},elasticity:2,2,2", "--solvers", "finelu,Schwarz", *ONE_THREAD],
+        {"solve", "cg"},
+    ),
+    "columns": (columns, ["--matrices", ONE, "--recipes", "ILU0,IC0"], {"ILU0", "IC0", "solve"}),
     "least_squares": (least_squares, ["--rows", "500"], {*least_squares.SOLVERS}),
     "multilevel_setup": (multilevel_setup, ["--cpu", "--matrices", ONE], {multilevel_setup.CROUT}),
     "parilut": (parilut, ["--cpu", "--matrices", TWO, *ONE_THREAD], {*parilut.RECIPES}),
@@ -86,6 +94,7 @@ PROGRAMS = {
 FIGURES = {"fgbilu": 2, "parilut_papers": 5}
 AGAIN = (
     "calls",
+    "elliptic",
     "regret",
     "solve",
     "robustness",

@@ -116,12 +116,12 @@ def _by_columns(A: MatrixTraits) -> bool:
     return A.paired < SYMMETRIC_PATTERN and not A.diagonal.usable and not A.dense
 
 
-ROW_SUMS = "row sums are kept, which fits a matrix of this sign pattern"
+ROW_SUMS = "factors that keep the row sums of A suit its signs"
 BY_PARTS = "subdomains fit an elliptic equation"
 BY_BODIES = "subdomains of nodes fit an elastic body"
 LEAST = "it is expected to take the least"
 IS_SMALL = "the system is small enough"
-COUNTED = "its cost, counted before, is the least"
+COUNTED = "the count of its operations is the least"
 ESTIMATED = "its cost, estimated, is the least"
 BY_CUDSS = "cuDSS makes complete factors on the GPU, and its cost, estimated, is the least"
 ASKED = "it was asked for"

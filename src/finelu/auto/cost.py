@@ -233,11 +233,13 @@ class Costs:
         entries : of the factors; None for as many as A has.  by_parts : whether these are factors of subdomains.
         """
         rates = current_on_gpu() if self.traits.gpu else RATES
-        of_method = {"cg": RATES.parts if by_parts and not self.traits.gpu else rates.cg, "bicgstab": rates.bicgstab}
         kind = METHODS.get(method)  # None for "refinement"
         products = 1 if kind is None else kind.products
-        waits = max(1.0, self.traits.levels / LEVELS) if self.traits.gpu else 1.0  # a GPU follows levels one by one
         nnz = self.traits.nnz if entries is None else (self.traits.nnz + entries) / 2  # a product with A, one with M
+        if self.traits.gpu and by_parts:
+            return products * (current_on_gpu().parts_overhead + current_on_gpu().parts * nnz)
+        of_method = {"cg": RATES.parts if by_parts else rates.cg, "bicgstab": rates.bicgstab}
+        waits = max(1.0, self.traits.levels / LEVELS) if self.traits.gpu else 1.0  # a GPU follows levels one by one
         if not self.traits.gpu:
             nnz += (UNCACHED - 1) * max(0.0, nnz - CACHED)
         return waits * rates.overhead + of_method.get(method, rates.gmres * products) * nnz

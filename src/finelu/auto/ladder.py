@@ -45,7 +45,7 @@ HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT
 OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # no other rung is tried
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
-DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
+DOUBT = 2.0  # times its cost that a threshold rung counts with if the cheap one found no factors, or A indefinite
 WITHOUT_PIVOT = "A may be semidefinite with a null vector, and factors that keep A's row sums would have no last pivot"
 NESTED = 2  # times that a part of b outside of A's range is taken away: what A's pattern leads to, and what factors do
 NEAR = 10.0  # times the tolerance, up to which b has no part outside of A's range that would need another answer
@@ -95,6 +95,7 @@ class Ladder:
         self.costs = Costs(A, self.traits, self.rungs, memory, deadline)
         self.factors: dict[str, Any] = {}
         self.broken: set[str] = set()  # rungs without factors
+        self.disproved = False  # whether a curvature has shown that A, which might have been definite, is not
         self.solvability = Solvability(A, self.traits)
         self.least = False  # whether the last x for a b outside of A's range has the least residual
         self.nested = 0  # how many parts of b outside of A's range have been removed
@@ -131,7 +132,7 @@ class Ladder:
         if "direct" in left and costs.fits(costs.bytes_of("direct")):
             costs.count_fill()
         seconds = {rung: costs.seconds(rung) for rung in left}
-        doubt = {"threshold": DOUBT if "cheap" in self.broken else 1.0}
+        doubt = {"threshold": DOUBT if "cheap" in self.broken or self.disproved else 1.0}
         fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung])]
         return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
 
@@ -475,6 +476,7 @@ class Ladder:
             seen=seen + tuple(text for text in (of_rows, rhs.verdict, self.solvability.structure) if text),
             attempts=tuple(rhs.attempts),
             tolerance=rhs.target,
+            called="finelu.solve",
         )
 
     def certificate(self, b: Any, x: Any, space: NullSpace | None = None) -> Certificate:
@@ -557,7 +559,7 @@ class Ladder:
 
     def _is_indefinite(self) -> None:
         """Choose the rungs without factors anew, as for an indefinite matrix, since a curvature was not positive."""
-        self.traits = replace(self.traits, definite=False)
+        self.traits, self.disproved = replace(self.traits, definite=False), True
         if not self.asked:
             self.rungs.update({name: rung for name, rung in rungs(self.traits).items() if name not in self.factors})
 

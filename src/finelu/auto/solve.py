@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
+from finelu.auto.batch import solve_batch
 from finelu.auto.choose import recipe_asked, sooner_on_host
 from finelu.auto.first_answer import FirstAnswer, euclidean
 from finelu.auto.ladder import Ladder
@@ -25,8 +26,10 @@ from finelu.krylov.criterion import criterion_asked
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
+from finelu.matrix.batch import Batch
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
+from finelu.progress import bar
 from finelu.result import Certificate, Solution, Status
 from finelu.validation import count, flag, number
 
@@ -53,12 +56,14 @@ def solve(
     watch: Callable[[int, float], object] | None = None,
     certify: bool = False,
     verbose: bool = True,
+    progress: bool = False,
     raise_on_failure: bool = False,
     nullspace: Any = None,
 ) -> Solution:
     """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), and choose preconditioner and method for it.
 
-    A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps.
+    A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. Or a `Batch` of k matrices, with b
+        (k, n), or (n,) for all, and of the parameters rtol, atol, verbose and raise_on_failure alone: a BatchSolution.
     b : (n,) or (n, k); columns are solved one after the other, first with the factors that solved the previous one.
     x0 : (n,), for all columns, or of b's shape: a first guess, used for the columns with ||b - A x0|| < ||b||.
     criterion : "residual" tests ||b - A x||. "auto" also tests ||D (b - A x)|| <= rtol ||D b||, where D has the
@@ -66,7 +71,7 @@ def solve(
         would see the large rows only. "backward" tests |b - A x|_i <= rtol (|A| |x| + |b|)_i in each row, and no norm.
     maxiter : the most iterations for a column, over all attempts; None: no such limit.
     device : "cpu" or "cuda" works there, wherever A is. None works where A is, except for systems on a GPU that the CPU
-        solves sooner (docs/solve.md lists them; `explain()` says so). x is returned where b was.
+        solves sooner (docs/solve-rules.md lists them; `explain()` says so). x is returned where b was.
     recipe : "auto", or a recipe, its class or its name: then no other is tried.
     method : "auto", or a Krylov method: its name, its function or its class.
     time_limit : seconds for everything but compiling kernels at their first use. At the limit set-up and iterations
@@ -82,6 +87,7 @@ def solve(
     certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound on the error of
         x. Cost: about ten more solves with A and A^H.
     verbose : False prints nothing; True prints a line to stderr before kernels are compiled, and one after it.
+    progress : True shows a bar with the iterations and the residual, on a terminal or in a notebook.
     nullspace : for a singular A: vectors v with A v = 0, (n,) or (n, k), such as F.null_space of MultilevelILU, or
         "constant" for the vector of ones. x is the solution without a part along them. If also A^H v = 0, as for
         A = A^H, the part of b along them is taken off, and x is the least-squares solution. `outside` of the Solution
@@ -100,8 +106,10 @@ def solve(
     Where kernels would have to be compiled, and SciPy solves the system soon, it gives the answer, and a process in the
     background compiles them for later calls (FINELU_BACKGROUND=0: the call waits). `explain()` says so.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
-    The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
+    The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve-rules.md explains them.
     """
+    if isinstance(A, Batch):
+        return solve_batch(solve, locals())  # type: ignore[return-value]
     start, began = perf_counter(), now()
     rtol, atol = number("rtol", rtol), number("atol", atol)
     most = math.inf if maxiter is None else count("maxiter", maxiter, 0)
@@ -112,6 +120,7 @@ def solve(
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     flag("certify", certify)
+    flag("progress", progress)
     flag("raise_on_failure", raise_on_failure)
     chosen, method = recipe_asked(recipe), method_name(method, "auto")
     options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
@@ -128,9 +137,9 @@ def solve(
 
     default = (chosen, method, most) == ("auto", "auto", math.inf) and device != "cuda" and not certify
     default = default and x0 is None and callback is None and watch is None and not here.waits
-    default = default and nullspace is None
+    default = default and nullspace is None and not progress
     before, here.otherwise = here.otherwise, first if default else None
-    with nullcontext() if verbose else quietly():
+    with nullcontext() if verbose else quietly(), bar(progress) if progress else nullcontext() as shown:
         try:
             A, home = checked_csr(A, diagonal=False), on_gpu(b)
             if device is not None:
@@ -139,6 +148,8 @@ def solve(
             if x0 is not None:
                 x0 = _first_guess(x0, A, b)
                 b = as_dtype(b, np.result_type(b.dtype, x0.dtype))
+            if shown is not None and shown.enabled:
+                options["watch"] = _both(shown.watcher("solving", norm(b), rtol, most), watch)
             A, b = precise(A, b, rtol)
             known, moved = traits(A), ""
             if known.gpu and device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
@@ -204,6 +215,18 @@ def solve(
     if raise_on_failure and not worst.converged:
         raise NotConverged("A x = b", worst, rtol)
     return worst
+
+
+def _both(first: Callable[[int, float], object], then: Callable[[int, float], object] | None) -> Any:
+    """A `watch` that calls both, and ends the solve where the second does."""
+    if then is None:
+        return first
+
+    def watch(iteration: int, residual_norm: float) -> object:
+        first(iteration, residual_norm)
+        return then(iteration, residual_norm)
+
+    return watch
 
 
 def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float, raise_on_failure: bool) -> Solution:

@@ -19,6 +19,7 @@ from finelu.factors.report import Report
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, as_large, dense_numbers, norm, on_pattern
+from finelu.page import facts_as_html
 
 TRANSPOSES = ("N", "T", "H")
 TRIAL_SEED = 7  # of the random vector, the same in every run
@@ -220,6 +221,10 @@ class Factors:
         return self.solve(R, trans="H")
 
     rmatmat = rmatvec
+
+    def _repr_html_(self) -> str:
+        facts = [("rows", self.shape[0]), ("entries", self.nnz), ("dtype", self.dtype), *self.report.items()]
+        return facts_as_html(f"Factors by {self.recipe!r}", facts)
 
     def __repr__(self) -> str:
         device = "GPU" if on_gpu(self.pattern.data) else "CPU"

@@ -13,6 +13,7 @@ from finelu.device import on_gpu, to_host
 from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Mirrored
+from finelu.page import facts_as_html
 
 ROUNDINGS = 1000  # entries of an assembled matrix count as equal up to this many roundings; see `symmetry_of`
 NEARLY = {"f": 1e-3, "d": 1e-6}  # relative difference that a Hermitian recipe accepts, in single and double precision
@@ -82,6 +83,9 @@ class MatrixTraits:
     gpu: bool
     complex: bool
 
+    def _repr_html_(self) -> str:
+        return facts_as_html("Traits", vars(self).items())
+
     def sentences(self) -> tuple[str, ...]:
         kind = {"hermitian": "Hermitian", "symmetric": "complex symmetric", "general": "not symmetric"}[self.kind]
         if self.diagonal.missing or self.diagonal.zero:
@@ -89,7 +93,7 @@ class MatrixTraits:
             on_diagonal = f"{counted(gaps, 'diagonal entry is', 'diagonal entries are')} missing or zero"
         else:
             on_diagonal = "the diagonal is full" + (", all positive" if self.diagonal.positive else "")
-        signs = "; the other entries have the opposite sign and are no larger in sum" if self.m_matrix else ""
+        signs = "; the other entries have the opposite sign, and in no row a larger sum" if self.m_matrix else ""
         rows, entries = "row" if self.n == 1 else "rows", "entry" if self.nnz == 1 else "entries"
         return (f"{self.n} {rows}, {self.nnz} {entries}, {kind}; {on_diagonal}{signs}",)
 

@@ -24,11 +24,12 @@ from finelu.matrix import as_csr
 from finelu.matrix.traits import symmetry, symmetry_of
 from finelu.partition import partition
 from finelu.preconditioners import ILU0
+from finelu.preconditioners.polynomial import chebyshev
 from finelu.preconditioners.recipe import ArrayParameter
-from finelu.preconditioners.schwarz.chebyshev import chebyshev, spectrum, steps_for
 from finelu.preconditioners.schwarz.coarse import inverse, orthonormal
 from finelu.preconditioners.schwarz.levels import has_levels, nodes_of_part
 from finelu.preconditioners.schwarz.recipe import AUTO, MOST_FACTORED, Schwarz, usual_size
+from finelu.preconditioners.schwarz.spectrum import spectrum, steps_for
 from finelu.processes import agreed
 
 
@@ -390,7 +391,7 @@ class _Levels:
     def __call__(self, g: Any, adjoint: bool) -> Any:
         if not self._shared.definite:
             return self.factors.solve(g, "H" if adjoint else "N")
-        return chebyshev(self._product, self._times_M, *self._start(g), self._interval, self.steps)
+        return chebyshev(self._product, self._times_M, *self._start(g), *self._interval, self.steps)
 
     def _start(self, g: Any) -> tuple[Any, Any]:
         return self.factors.start(self._product, g) if self._deflates else (np.zeros_like(g), g.copy())

@@ -13,7 +13,8 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Couplings
 from finelu.matrix import full_csr
 from finelu.partition import partition
-from finelu.preconditioners.schwarz.chebyshev import chebyshev, spectrum, steps_for
+from finelu.preconditioners.polynomial import chebyshev
+from finelu.preconditioners.schwarz.spectrum import spectrum, steps_for
 
 SIZE, NODES = 64, 16  # rows of a part of a coarse matrix; parts of the level above that it holds at least
 FEWEST, PARTS = 512, 4  # a coarse matrix with levels of its own has more rows, and at least these parts
@@ -112,8 +113,8 @@ class CoarseLevels:
         return self.factors._one(r, "N") if self._deflated is None else self._deflated @ r
 
     def _chebyshev(self, g: Any, steps: int) -> Any:
-        interval = self._middle, self._half
-        return chebyshev(self._product, self._times_M, *self._start(g), interval, steps)
+        x, r = self._start(g)
+        return chebyshev(self._product, self._times_M, x, r, self._middle, self._half, steps)
 
     def _spectrum(self) -> tuple[float, float]:
         """The middle and half the width of an interval for the spectrum of M^-1 E, outside of the next coarse space if

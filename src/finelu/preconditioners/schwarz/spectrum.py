@@ -1,6 +1,6 @@
-"""A fixed number of steps of Chebyshev instead of E^-1, for an interval that steps of Lanczos estimate.
+"""The interval of a spectrum, estimated by steps of Lanczos, and the steps of Chebyshev that it asks for.
 
-Both look at E and at its preconditioner through functions, so that E may be spread over processes.
+Both look at a matrix and its preconditioner through functions, so that vectors may be spread over processes.
 """
 
 from __future__ import annotations
@@ -24,27 +24,6 @@ LANCZOS, REST, SETTLED, NOISE, MARGIN = 12, 1e-10, 0.02, 10, 1.1
 MOST_STEPS = 80  # of a solve with a coarse matrix: more show that its parts do not suit it
 
 Operation = Callable[[Any], Any]
-
-
-def chebyshev(product: Operation, times_M: Operation, x: Any, r: Any, interval: tuple[float, float], steps: int) -> Any:
-    """E^-1 g, nearly, for x and r = g - E x, which are overwritten.
-
-    product : E v in a new array.  times_M : M^-1 v in a new array.
-    interval : the middle and half the width of that of the spectrum of M^-1 E.
-    Source: Y. Saad, Iterative methods for sparse linear systems, 2003, algorithm 12.1.
-    """
-    middle, half = interval
-    sigma = middle / half
-    rho = 1 / sigma
-    d = times_M(r) / middle
-    for _ in range(steps - 1):
-        x += d
-        r -= product(d)
-        before, rho = rho, 1 / (2 * sigma - rho)
-        d *= rho * before
-        d += times_M(r) * (2 * rho / half)
-    x += d
-    return x
 
 
 def steps_for(middle: float, half: float) -> int:
