@@ -54,7 +54,7 @@ def settings_of(kind):
 
 def factors(kind, given, A):
     """Factors by this recipe, or None where it does not take the parameter's value."""
-    size = {"block_size": BLOCK} if kind.name == "block_ilu0" else {}
+    size = {"block_size": BLOCK} if kind.name in ("block_ilu0", "cpr") else {}
     try:
         return kind(**size, **given).factor(A)
     except fl.errors.FineluError:

@@ -49,7 +49,7 @@ petsc = pytest.importorskip("finelu.interop.petsc")
 petsc_command = pytest.importorskip("finelu.interop.petsc_command")
 
 # Parameters that a recipe cannot do without, and a matrix that all can work on.
-NEEDED = {"block_ilu0": {"block_size": 3}}
+NEEDED = {name: {"block_size": 3} for name in ("block_ilu0", "cpr")}
 A = fl.gallery.poisson7(6)
 SPD = A.tocsr()
 
@@ -225,8 +225,11 @@ NAMED = {  # texts of parameters that have a choice or a bound, and those that t
     "partition": "natural",
     "pivots": "new",
     "precision": "float32",
+    "pressure": "ilut",
     "sweep": "synchronous",
     "symmetric": "no",
+    "weights": "true-impes",
+    "whole": "ilut",
 }
 MEANT = {"none": None, "yes": True, "no": False, "2.5": 2.5, "0.25": 0.25, "ilut": fl.ILUT()}
 WITH = {"deterministic": {"backend": "cudss"}, "sweeps": {"sweep": "synchronous"}}

@@ -16,6 +16,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Couplings
 from finelu.matrix import full_csr
 from finelu.partition import partition
+from finelu.preconditioners.polynomial import chebyshev
 from finelu.preconditioners.schwarz.conjugate import conjugate_gradients
 
 SIZE, NODES = 64, 16  # rows of a part of a coarse matrix; parts of the level above that it holds at least
@@ -127,17 +128,7 @@ class CoarseLevels:
 
     def _chebyshev(self, g: Any, steps: int) -> Any:
         x, r = self._start(g)
-        sigma = self._middle / self._half
-        rho = 1 / sigma
-        d = self._times_M(r) / self._middle
-        for _ in range(steps - 1):
-            x += d
-            r -= self._product(d)
-            before, rho = rho, 1 / (2 * sigma - rho)
-            d *= rho * before
-            d += self._times_M(r) * (2 * rho / self._half)
-        x += d
-        return x
+        return chebyshev(self._product, self._times_M, x, r, self._middle, self._half, steps)
 
     def _spectrum(self) -> tuple[float, float]:
         """The middle and half the width of an interval for the spectrum of M^-1 E, outside of the next coarse space if
