@@ -23,7 +23,7 @@ from finelu.preconditioners.recipe import same
 from finelu.result import BatchSolution, Solution, Status
 from finelu.validation import flag, number, shown
 
-WANTED = 64.0  # roundings that the backward error of a refined solution may have: a few for each entry of a row
+WANTED = 64.0  # roundings of a backward error that no step of refinement lowers, whatever rtol is
 ROUNDED = 4.0  # roundings of a backward error that no other factors lower: then the precision limits b - A x
 TAKEN = ("A", "b", "rtol", "atol", "verbose", "raise_on_failure")  # parameters of solve(batch, b)
 STEPS = 3  # of refinement, at most
@@ -70,7 +70,7 @@ def _solved(
     steps, failed, replaced = (xp.empty(k, np.int64) for _ in range(3))
     plan = complete_plan(batch).plan
     tolerance = tolerances(batch, b, rtol, atol)
-    limits = guard_of(b.dtype), WANTED * eps, STEPS
+    limits = guard_of(b.dtype), max(rtol, WANTED * eps), STEPS
     results = x, norms, roundings, errors, steps, failed, replaced
     kernels.solve_direct(batch.pattern, plan, batch.values, b, limits, xp.asarray(tolerance.astype(real)), *results)
     claims = BatchClaims.of(batch, b, x, norms, roundings, tolerance)
