@@ -128,6 +128,23 @@ def test_a_system_that_needs_row_exchanges_is_solved_by_itself(backend):
     np.testing.assert_allclose(backend.fetch(solution.x[33]), b[33][[1, 0, 2]])
 
 
+def test_what_double_precision_solves_alone_is_rounded_before_it_is_claimed(backend):
+    """Of a badly conditioned matrix in single precision x has not enough digits, although `solve` finds it in double."""
+    n = 12
+    i = np.arange(n)
+    hilbert = 1 / (i + i[:, None] + 1.0)
+    A = sp.csr_matrix(hilbert.astype(np.float32))
+    batch = fl.Batch(backend.move(A), backend.move(np.tile(A.data, (3, 1))))
+    b = values((3, n), np.float32, 1)
+    solution = fl.solve(batch, backend.move(b), 2e-5, verbose=False)
+    x = backend.fetch(solution.x)
+    assert x.dtype == np.float32
+    for s in range(3):
+        size = np.linalg.norm(b[s] - A.astype(float) @ x[s].astype(float))
+        assert not solution.converged[s] or size <= 2.02e-5 * np.linalg.norm(b[s])
+        np.testing.assert_allclose(size, solution.residual_norm[s], rtol=1e-3)
+
+
 def test_values_follow_the_order_of_the_given_matrix(backend):
     A = network()
     every = np.array([A.data, 2 * A.data])

@@ -81,6 +81,12 @@ def _solved(
         found = alone(batch[s], b[min(s, b.shape[0] - 1)], rtol, atol=atol)
         x[s], claims.norms[s], claims.converged[s] = found.x, found.residual_norm, found.converged
         status[s], iterations[s], errors[s] = found.status, found.iterations, np.nan
+        if found.x.dtype != x.dtype:  # it was solved in double precision, and x is rounded
+            rounded = xp.empty(1, np.float64)
+            kernels.residual_twice(batch.pattern, batch.values, b, x, xp.asarray([s]), rounded)
+            claims.norms[s] = float(rounded[0])
+            claims.converged[s] &= claims.norms[s] <= tolerance[s]
+            status[s] = Status.PRECISION_LIMIT if found.converged else found.status
     claims.note(
         rest,
         "factors without row exchanges did not reach the tolerance, so that it was solved by itself, with the choices "
