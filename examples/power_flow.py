@@ -120,7 +120,7 @@ def main() -> None:
     lowest = x[:, x.shape[1] // 2 :].min(axis=1)
     print(f"{options.samples} power flows of {options.buses} buses: {steps} steps of Newton's method, {solved} systems")
     print(
-        f"in {seconds:.3f} s. Lowest voltage: {lowest.mean():.4f} +- {lowest.std():.4f}, in one case {lowest.min():.4f}."
+        f"in {seconds:.3f} s. Lowest voltage: {lowest.mean():.4f} +- {lowest.std():.4f}, at worst {lowest.min():.4f}."
     )
     _, parts = grid.powers(x[:20])
     matrices = fl.Batch(grid.pattern, grid.jacobians(parts))

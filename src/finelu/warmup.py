@@ -113,6 +113,7 @@ def usual_pieces(name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"{recipe.name}, {dtype}", partial(_factor, recipe, matrices, b)
     yield f"subdomains, {dtype}", partial(_subdomains, dtype)
     yield f"orderings and other tools, {dtype}", partial(_use_tools, symmetric, general)
+    yield f"several columns, {dtype}", partial(krylov.cg, symmetric, np.ones((symmetric.n, 2), dtype), maxiter=2)
     yield f"long vectors, {dtype}", partial(_shared, dtype)
     for method in krylov.OWN:
         yield f"{method.name}, {dtype}", partial(method.solve, symmetric, b, maxiter=60, rtol=1e-3)
@@ -190,6 +191,7 @@ def _blocks(dtype: np.dtype[Any], size: int) -> None:
             F.update(A)
             for trans in "NTH":
                 F.solve(b, trans), A.T @ b
+            F.solve(np.stack([b, b], axis=1))
             krylov.richardson(A, b, M=F, maxiter=2)
 
 

@@ -57,7 +57,7 @@ def test_what_comes_first(A, recipe, methods):
 
 
 def test_subdomains_come_first_on_the_cpu_where_they_are_expected_to_take_less_time(meanwhile):
-    """At the shipped rates from some 100,000 rows on; at those of a machine with many cores from 10,000."""
+    """At the shipped rates from 47,000 rows on; at those of a machine with many cores from 10,000."""
     definite, flow = (traits(fl.as_csr(A)) for A in (gallery.poisson5(100), gallery.atmosmodd_like(22, 22, 22)))
     many = replace(definite, n=200_000, nnz=1_000_000)
 
@@ -65,6 +65,8 @@ def test_subdomains_come_first_on_the_cpu_where_they_are_expected_to_take_less_t
         return repr(rungs(A)["cheap"].recipes[0])
 
     assert (first(definite), first(many)) == ("MILU0()", "Schwarz()")
+    assert (first(replace(definite, n=46_000)), first(replace(definite, n=48_000))) == ("MILU0()", "Schwarz()")
+    assert first(replace(many, uneven=True, n=300_000)) == "Schwarz()"
     assert (
         first(replace(many, coupled=0.4)) == first(replace(many, uneven=True)) == "MILU0()"
         and first(replace(many, m_matrix=False)) == "IC0()"

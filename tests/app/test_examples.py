@@ -21,6 +21,9 @@ SMALL = {
     "bratu": ["--cells", "12"],
     "circuit": ["--width", "10"],
     "fem": ["--refine", "2"],
+    "room": ["--frequency", "80"],
+    "reservoir": ["--cells", "16"],
+    "power_grid": ["--width", "20"],
     "torch_layer": ["--width", "4", "--steps", "3"],
 }
 NEEDS = {"fem": "skfem", "torch_layer": "torch"}
@@ -91,6 +94,48 @@ def test_bratu_is_solved_with_newtons_order():
     assert np.linalg.norm(laplacian - c / (cells + 1) ** 2 * np.exp(u)) <= 1e-9 * norms[0]
     assert abs(u - u.T).max() <= 1e-6 * u.max() and u.min() > 0
     assert len(norms) <= 9
+
+
+def test_sound_takes_the_same_way_in_both_directions():
+    module = example("room")
+    A, inside = module.room(150.0)
+    assert inside.any() and abs(A - A.T).max() == 0 and A.dtype.kind == "c"
+    here, there = np.flatnonzero(~inside.ravel())[[40, -90]]
+    heard = []
+    for source, ear in ((here, there), (there, here)):
+        b = np.zeros(A.shape[0], complex)
+        b[source] = 1
+        solution = finelu.solve(A, b, 1e-10)
+        assert solution.converged
+        heard.append(solution.x[ear])
+    assert abs(heard[0] - heard[1]) <= 1e-7 * abs(heard[0]) > 0
+
+
+def test_the_wells_of_the_reservoir_give_what_is_pumped_in():
+    module = example("reservoir")
+    k = module.permeability(24)
+    assert np.array_equal(k, module.permeability(24)) and k.max() / k.min() > 1e3
+    A, b, corners = module.five_spot(k)
+    solution = finelu.solve(A, b)
+    assert solution.converged and abs(module.WELL * solution.x[corners].sum() - 1) < 1e-6
+    assert solution.x.argmax() == b.argmax() and solution.x.min() > 0  # the largest pressure is at the injection
+
+
+def test_the_pads_of_the_power_grid_give_what_the_blocks_take():
+    module = example("power_grid")
+    A, b, held = module.grid(30)
+    assert b.sum() == pytest.approx(sum(block[-1] for block in module.BLOCKS))
+    solution = finelu.solve(A, b)
+    assert solution.converged and module.PAD * solution.x[held].sum() == pytest.approx(b.sum(), rel=1e-6)
+    assert solution.x.min() > 0
+
+
+@pytest.mark.parametrize("name", ["room", "reservoir", "power_grid"])
+def test_it_draws_a_picture(name, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "picture.png"
+    example(name).main([*SMALL[name], "--png", str(path)])
+    assert path.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_bratu_says_so_where_there_is_no_solution():

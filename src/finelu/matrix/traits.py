@@ -21,7 +21,8 @@ LARGEST_BLOCK = 8  # unknowns of a node that are looked for
 BLOCK_FILL = 0.9  # part of the entries that blocks of the application store at least
 NEARLY_ALL = 0.99  # of the entries, or of the rows, of an M-matrix
 SHARE = 0.9  # of a diagonal entry, see `coupled`
-# Rows that are looked at; the ratio of opposite entries of a row; the part of the rows with a larger one, for `uneven`.
+# Rows that are looked at; the ratio of opposite entries of a row; the part of the rows with larger ones in two
+# directions, for `uneven`.
 LOOKED_AT, LARGER, OFTEN = 512, 10.0, 0.15
 TOGETHER = 8  # consecutive rows of those that `alike` looks at
 MANY = 5000  # rows from which it pays to know
@@ -132,8 +133,8 @@ def traits(A: CSR) -> MatrixTraits:
 
 
 def uneven(A: CSR) -> bool:
-    """Whether couplings jump from cell to cell of a grid: in 15% of some rows those to opposite neighbours,
-    i - k and i + k, differ by more than a factor of ten.
+    """Whether couplings jump from cell to cell of a grid, not just from layer to layer: in 15% of some rows those to
+    opposite neighbours, i - k and i + k, differ by more than a factor of ten in two directions k.
 
     A : on the CPU, columns ascending. Cost: a look at 512 rows.
     """
@@ -146,7 +147,8 @@ def uneven(A: CSR) -> bool:
     paired = A.indices[places].astype(np.int64) + A.indices[opposite] == np.repeat(2 * rows, counts)
     with np.errstate(over="ignore"):
         differ = paired & (abs(A.data[places]) > LARGER * abs(A.data[opposite]))
-    return int(np.unique(np.repeat(rows, counts)[differ]).size) > OFTEN * rows.size
+    directions = np.bincount(np.repeat(np.arange(rows.size), counts)[differ], minlength=rows.size)
+    return int((directions >= 2).sum()) > OFTEN * rows.size
 
 
 def alike(A: CSR) -> float:

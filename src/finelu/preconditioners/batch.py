@@ -155,6 +155,16 @@ def natural_plan(batch: Batch, pattern: CSR, places: Any, shift: float = 0.0) ->
     return _on_device(batch, pattern, places, weights, order, order, ones, ones)
 
 
+def diagonal_of_ones(batch: Batch) -> tuple[Any, Any]:
+    """(plan, factors) of M = 1 for all matrices."""
+    n = batch.n
+    pattern = CSR(np.arange(n + 1), np.arange(n), np.empty(n), np.arange(n))
+    prepared = natural_plan(batch, pattern, np.arange(n))
+    lu = kernels_for(batch.values).batch.room(batch.k, prepared.entries, batch.values)
+    lu.fill(1)
+    return prepared.plan, lu
+
+
 def block_diagonal_plan(batch: Batch, A: CSR, size: int, shift: float = 0.0) -> Prepared:
     """The plan on the diagonal blocks of A, of `size` rows each, the last perhaps of fewer."""
     A = A.on(np)
