@@ -12,7 +12,7 @@ mpiexec in the folder of this Python or in the PATH. Parts, all but the last thr
     subdomains  iterations against the number of subdomains, overlap, and multigrid around the smoother
     coupled     iterations of cg with Schwarz against the number of processes, with as many rows on each, for constant
                 and for random conductivities; the same system on one process; other preconditioners
-    multigrid   time and iterations of cg with Schwarz, gamg and BoomerAMG (where PETSc has hypre), set-up included, from
+    multigrid   time and iterations of cg with Schwarz, gamg and BoomerAMG (if PETSc has hypre), set-up included, from
                 10^5 to 4*10^6 rows on two processes of one thread
     weak        weak scaling: --rows rows a process; time of an iteration and bandwidth of the memory
     files       finelu solve --petsc: time of its parts for --file
