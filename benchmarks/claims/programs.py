@@ -8,7 +8,8 @@ The systems are those that pandapower, scikit-fem's examples and SimPEG solve, w
 
 The systems of an example are solved in their order by SciPy's `spsolve` and by `finelu.spsolve`: "first" with nothing
 kept from earlier calls, so that only systems of the example share an analysis; and "again", where all patterns are
-known. For each system with another pattern than those before, the time of a second call with other values is compared
+known. With --processor, for a machine that does other work, too, times are those of the processor: set OMP_NUM_THREADS,
+OPENBLAS_NUM_THREADS and FINELU_NUM_THREADS to 1 then. For each system with another pattern than those before, the time of a second call with other values is compared
 with that of the first. Right-hand sides of many columns, and matrices that a program factors, with COLUMNS random
 columns, are compared apart: with SciPy's `splu` in the orders COLAMD and MMD. Times are those of the fastest of some
 runs, in turn; the error of x is ||b - A x|| / (||A|| ||x|| + ||b||) in 1-norms, the largest of an example.
@@ -45,6 +46,7 @@ NEWTON, EACH, TWICE, MANY = "Newton", "each", "twice", "many columns"  # Record.
 RANGES = ((0, 400), (400, 3000), (3000, 10**9))  # rows: more than, up to
 DENSE = 64  # rows up to which spsolve needs no analysis
 System = tuple[Any, Any]
+clock = time.perf_counter
 
 
 def load(path: Path) -> System:
@@ -70,12 +72,12 @@ def error(A: Any, x: Any, b: Any) -> float:
 
 
 def seconds(calls: Sequence[Callable[[], Any]]) -> np.ndarray:
-    """The time of each call (k,)."""
+    """The time of each call (k,), by `clock`."""
     found = np.empty(len(calls))
     for k, call in enumerate(calls):
-        begun = time.perf_counter()
+        begun = clock()
         call()
-        found[k] = time.perf_counter() - begun
+        found[k] = clock() - begun
     return found
 
 
@@ -233,7 +235,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_budget(parser)
     parser.add_argument("--without", default="", help="libraries of direct solvers to do without")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="runs, of which the fastest counts")
+    parser.add_argument("--processor", action="store_true", help="the time of the processor, of all threads")
     options = parser.parse_args(argv)
+    global clock
+    clock = time.process_time if options.processor else time.perf_counter
     folders = sorted(folder for folder in options.systems.glob("*/*") if any(folder.glob("*.npz")))
     if not folders:
         raise ParameterError(f"{options.systems} has no systems; tests/clients/systems.py writes them.")
@@ -244,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     run = new_run("programs", gpu=False, machine_name=options.machine)
     run.options = {"repeats": options.repeats, "threads": finelu.get_num_threads(), "without": ",".join(without) or "-"}
-    run.options["load"] = f"{os.getloadavg()[1]:.1f}"
+    run.options |= {"load": f"{os.getloadavg()[1]:.1f}", "times": "processor" if options.processor else "clock"}
     budget, complete, patterns = Budget(options.budget), True, set()
     try:
         for folder in folders:
