@@ -8,11 +8,12 @@ The systems are those that pandapower, scikit-fem's examples and SimPEG solve, w
 
 The systems of an example are solved in their order by SciPy's `spsolve` and by `finelu.spsolve`: "first" with nothing
 kept from earlier calls, so that only systems of the example share an analysis; and "again", where all patterns are
-known. With --processor, for a machine that does other work, too, times are those of the processor: set OMP_NUM_THREADS,
-OPENBLAS_NUM_THREADS and FINELU_NUM_THREADS to 1 then. For each system with another pattern than those before, the time of a second call with other values is compared
+known. For each system with another pattern than those before, the time of a second call with other values is compared
 with that of the first. Right-hand sides of many columns, and matrices that a program factors, with COLUMNS random
 columns, are compared apart: with SciPy's `splu` in the orders COLAMD and MMD. Times are those of the fastest of some
-runs, in turn; the error of x is ||b - A x|| / (||A|| ||x|| + ||b||) in 1-norms, the largest of an example.
+runs, in turn; with --processor, for a machine that does other work, too, those of the processor: set OMP_NUM_THREADS,
+OPENBLAS_NUM_THREADS and FINELU_NUM_THREADS to 1 then. The error of x is ||b - A x|| / (||A|| ||x|| + ||b||) in 1-norms,
+the largest of an example.
 """
 
 from __future__ import annotations
