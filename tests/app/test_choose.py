@@ -104,6 +104,28 @@ def test_a_large_elastic_body_is_solved_by_subdomains_of_nodes():
     assert "elastic body" in solution.explain()
 
 
+def test_two_stages_come_first_for_a_pressure_and_what_it_carries(meanwhile):
+    """On the CPU at the shipped rates from some 11,000 cells on."""
+    found = traits(fl.as_csr(gallery.black_oil(14, 14, 10)))
+    assert (found.flow, found.kind, found.m_matrix) == (3, "general", False)
+    many = replace(found, n=36_000, nnz=730_000)
+
+    def first(A):
+        return [repr(recipe) for recipe in rungs(A)["cheap"].recipes]
+
+    assert first(many) == first(replace(found, gpu=True)) == ["CPR()", "ILU0()"]
+    assert first(found) == first(replace(many, flow=0)) == ["ILU0()"]
+    meanwhile(choose_module, RATES=replace(SHIPPED, bicgstab=10 * SHIPPED.bicgstab))
+    assert first(replace(many, n=24_000, nnz=490_000)) == ["CPR()", "ILU0()"]
+
+
+def test_a_reservoir_is_solved_in_two_stages():
+    A = gallery.black_oil(30, 25, 18)
+    solution = fl.solve(A, np.ones(A.shape[0]))
+    assert solution.converged and (solution.recipe, solution.method) == ("CPR()", "bicgstab")
+    assert "like a pressure" in solution.explain()
+
+
 def test_a_grid_of_many_rows_is_solved_by_subdomains():
     A = gallery.poisson5(360)
     solution = fl.solve(A, np.ones(A.shape[0]))

@@ -1,5 +1,6 @@
 """The documentation: pages are reached, pictures are small and shown, figures are those of the records."""
 
+import ast
 import inspect
 import math
 import re
@@ -86,6 +87,32 @@ def test_the_reference_describes_every_parameter_of_functions_and_recipes():
         parameters = set(inspect.signature(thing).parameters) - own
         missing += [f"{name}({each})" for each in sorted(parameters) if not re.search(rf"\b{each}\b", text)]
     assert missing == []
+
+
+def test_the_calls_at_the_heads_of_the_pages_have_the_parameters_and_defaults_of_the_code():
+    recipes = {name for name, thing in vars(finelu.preconditioners).items() if hasattr(thing, "factor")}
+    found = set()
+    for page in PAGES[1:]:
+        lines = page.read_text().splitlines()
+        head = "\n".join(lines if page.stem == "solve-rules" else lines[:9])
+        calls = re.findall(r"^`([A-Za-z]\w*)\(([^`]*)\)`", re.sub(r"`\n`", " ", head), re.MULTILINE)
+        for name, arguments in calls:
+            if name not in recipes | {"solve", "Sequence"}:
+                continue
+            parameters = list(inspect.signature(getattr(finelu, name)).parameters.values())
+            shown = ast.parse(f"def call({arguments.removeprefix('*, ')}): ...").body[0].args
+            names = [argument.arg for argument in (*shown.args, *shown.kwonlyargs)]
+            defaults = [ast.literal_eval(value) for value in (*shown.defaults, *shown.kw_defaults)]
+            assert names == [p.name for p in parameters], f"{page.name}: {name}"
+            assert defaults == [p.default for p in parameters if p.default is not p.empty], f"{page.name}: {name}"
+            found.add(name)
+    assert {"solve", "Sequence", "ILU0", "MultilevelILU", "Schwarz"} <= found and len(found) > 15
+
+
+def test_the_rules_of_solve_have_a_row_for_each_argument():
+    assert set(inspect.signature(finelu.solve).parameters) - {"A", "b"} <= set(
+        first_cells("solve-rules", "## Arguments")
+    )
 
 
 @pytest.mark.parametrize("name", described())
