@@ -18,7 +18,8 @@ from finelu.device import namespace
 from finelu.errors import ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.krylov.columns import Columns
+from finelu.krylov.block import block_cg
+from finelu.krylov.columns import Columns, gains
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.operators import Operator, as_operator
 from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_even
@@ -203,14 +204,36 @@ def solved(method: type[Method], system: System, /, **arguments: Any) -> Solutio
 
 
 def solved_together(method: type[Method], systems: list[System], /, **arguments: Any) -> list[Solution]:
-    """`solved` for systems with the same A and M: their iterations together if the method can do that, else one system
-    after the other; then corrections of each by itself."""
+    """`solved` for systems with the same A and M: their iterations together if the method can do that and M takes less
+    time for several columns, else one system after the other; then corrections of each by itself."""
     every = [Solving(method, system, **arguments) for system in systems]
-    if not method.together(every[0].options) or any(one.system is not one.given for one in every):
+    as_given = all(one.system is one.given for one in every)
+    if not (as_given and method.together(every[0].options) and gains(systems[0])):
         return [one.finished(method.iterate(one.loop, **one.options)) for one in every]
     columns: Any = Columns([one.loop for one in every])
     found: Any = method.iterate(columns, **every[0].options)
     return [one.finished(solution) for one, solution in zip(every, found, strict=True)]
+
+
+def solved_in_block(method: type[Method], systems: list[System], /, **arguments: Any) -> list[Solution]:
+    """As `solved_together`, by `block_cg`. The method itself then checks each column, from the x that it has, and goes
+    on by itself if that does not pass."""
+    every = [Solving(method, system, **arguments) for system in systems]
+    loops = [one.loop for one in every]
+    if any(one.system is not one.given or one.loop.scale != 1 for one in every):
+        return solved_together(method, systems, **arguments)
+    targets = np.array([loop.tolerance for loop in loops])
+    X, iterations, histories = block_cg(systems, targets, loops[0].maxiter)
+    found = []
+    for c, (system, loop) in enumerate(zip(systems, loops, strict=True)):
+        done, x = int(iterations[c]), system.xp.ascontiguousarray(X[:, c])
+        start = x if kernels_for(x).vectors.first_not_finite(x) < 0 else system.x0
+        rest = System(system.A, system.b, system.M, start, narrow=system.narrow, started=system.started)
+        limits = {"rtol": 0.0, "atol": loop.tolerance, "maxiter": max(loop.maxiter - done, 0), "relative_to": "b"}
+        more = solved(method, rest, **(arguments | limits))
+        norms = [np.append(histories[c][:-1], history) for history in (more.history, more.recurrence)]
+        found.append(replace(more, iterations=done + more.iterations, history=norms[0], recurrence=norms[1]))
+    return found
 
 
 class Solving:

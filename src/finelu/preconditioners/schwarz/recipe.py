@@ -212,6 +212,7 @@ class SchwarzFactors(Factors):
     block-diagonal matrix whose row t is row `rows[t]` of A."""
 
     well_formed = True
+    together = False
     _bound = ("_lock", "_recorded")
 
     def __init__(self, recipe: Schwarz, A: CSR, block_size: int = 1):
@@ -427,11 +428,11 @@ class SchwarzFactors(Factors):
         if R.ndim == 1 and out.flags.c_contiguous and not namespace(R).may_share_memory(R, out):
             self._apply_one(namespace(R).ascontiguousarray(R), trans, out)
             return
-        columns = (namespace(R).ascontiguousarray(column) for column in R.reshape(R.shape[0], -1).T)
-        for k, column in enumerate(columns):
-            x = namespace(R).empty_like(column)
-            self._apply_one(column, trans, x)
-            out.reshape(R.shape[0], -1)[:, k] = x
+        columns = namespace(R).ascontiguousarray(R.reshape(R.shape[0], -1).T)
+        X = namespace(R).empty_like(columns)
+        for r, x in zip(columns, X, strict=True):
+            self._apply_into(r, trans, x)
+        out[...] = X.T.reshape(R.shape)
 
     def _apply_one(self, r: Any, trans: str, x: Any) -> None:
         """x = M^-1 r, or with a transpose. Of T and H the one that the coarse space computes, `adjoint`, is taken
