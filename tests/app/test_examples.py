@@ -20,6 +20,7 @@ SMALL = {
     "heat": ["--cells", "12", "--steps", "3"],
     "bratu": ["--cells", "12"],
     "circuit": ["--width", "10"],
+    "power_flow": ["--samples", "5", "--buses", "12"],
     "fem": ["--refine", "2"],
     "room": ["--frequency", "80"],
     "reservoir": ["--cells", "16"],
@@ -203,3 +204,13 @@ def test_the_circuit_takes_the_power_that_it_is_given():
     taken, given = module.powers(circuit, solution.x)
     assert abs(taken - given) <= 1e-6 * given
     assert np.allclose(solution.x[circuit.sources[:, 0] - 1], circuit.volts, rtol=1e-8)
+
+
+def test_power_flows_have_the_wanted_powers():
+    module = example("power_flow")
+    grid = module.Grid(40)
+    wanted = grid.loads(9)
+    x, steps, solved, _ = module.power_flows(grid, wanted)
+    assert 2 <= steps <= 6 and 9 * 2 <= solved <= 9 * steps
+    assert abs(grid.powers(x)[0] - wanted).max() <= module.TOLERANCE
+    assert (x[:, 39:] > 0.8).all()

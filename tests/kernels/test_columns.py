@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from checks import DTYPES, assert_close, in_dtype, values
 
-from finelu import IC0, ILU0, BlockILU0, MultilevelILU, SparseLU, TriangularSolver, gallery
+from finelu import CPR, IC0, ILU0, BlockILU0, MultilevelILU, SparseLU, TriangularSolver, gallery
 from finelu.kernels import kernels_for
 from finelu.kernels.cpu import triangular
 from finelu.matrix import as_csr
@@ -90,7 +90,7 @@ def test_products_with_columns_are_as_if_alone(backend, same, threads, dtype):
 @pytest.mark.parametrize("trans", ["N", "T", "H"])
 def test_every_recipe_solves_columns_as_if_alone(backend, same, recipe, trans):
     A = in_dtype(gallery.poisson5(9, 8), "complex128")
-    F = recipe(**({"block_size": 4} if recipe is BlockILU0 else {})).factor(backend.move(A))
+    F = recipe(**({"block_size": 4} if recipe in (BlockILU0, CPR) else {})).factor(backend.move(A))
     if recipe in (MultilevelILU, SparseLU):  # a dense product, and SuperLU, add up several columns in another order
         same = partial(same, exactly=False)
     same(partial(F.solve, trans=trans), values((72, 5), "complex128"))

@@ -13,7 +13,7 @@ import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.batch import solve_batch
-from finelu.auto.choose import recipe_asked, sooner_on_host
+from finelu.auto.choose import recipe_asked, sooner_by_size, sooner_on_host
 from finelu.auto.columns import completed, iterated
 from finelu.auto.first_answer import FirstAnswer, euclidean
 from finelu.auto.ladder import Ladder
@@ -155,33 +155,37 @@ def solve(
             if shown is not None and shown.enabled:
                 options["watch"] = _both(shown.watcher("solving", norm(b), rtol, most), watch)
             A, b = precise(A, b, rtol)
-            known, moved = traits(A), ""
-            if known.gpu and device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
-                moved = sooner_here_on_host(known)
+            movable = on_gpu(A.data) and device is None and chosen == "auto"
+            movable = movable and (callback is None or callback_type == "pr_norm")
+            moved = _with_kernels(sooner_by_size(A.n, A.nnz)) if movable else ""
+            known = None if moved else traits(A)  # a look at a small A takes long on a GPU
+            if movable and known is not None and (moved := sooner_here_on_host(known)):
+                known = replace(known, gpu=False)
             if moved:
-                (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
+                A, b, x0 = _moved(A, b, x0, "cpu")
+            known = known or traits(A)
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
             columns = b.reshape(A.n, -1) if b.size else b
             space = None if nullspace is None else _null_space(nullspace, A, b, known)
             found: list[Solution] = []
             started: list[Any] = []  # what the iterations of several columns together have found
 
-            def guess_of(c: int) -> Any:
-                return None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
-
-            def right(c: int) -> Any:
-                return columns[:, c] if space is None else space.in_range(columns[:, c])
+            def system(c: int) -> tuple[Any, Any]:
+                """The right-hand side and the guess of a column."""
+                rhs = columns[:, c] if space is None else space.in_range(columns[:, c])
+                guess = None if x0 is None else x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)]
+                return rhs, None if guess is None else as_dtype(guess, b.dtype)
 
             for c in range(columns.shape[-1]):
-                rhs = right(c)
+                rhs, guess = system(c)
                 if c == 1 and found[0].converged:
-                    others = range(1, columns.shape[1])
-                    rest = [right(c) for c in others], [guess_of(c) for c in others]
-                    started = [None, *iterated(ladder, found[0], *rest, atol)]
+                    others = [system(c) for c in range(1, columns.shape[1])]
+                    rest, guesses = [rhs for rhs, _ in others], [guess for _, guess in others]
+                    started = [None, *iterated(ladder, found[0], rest, guesses, atol)]
                 if started and started[c] is not None:
                     solution = completed(ladder, started[c], rhs, atol)
                 else:
-                    solution = ladder.solve(rhs, guess_of(c), atol)
+                    solution = ladder.solve(rhs, guess, atol)
                 if may_need_double(solution, b):
                     A, b = precise(A, b, 0.0)
                     columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)
@@ -298,7 +302,11 @@ def first_try(A: Any) -> dict[str, str]:
 
 def sooner_here_on_host(known: MatrixTraits) -> str:
     """Why the CPU should solve a system on a GPU; "" if it should not, or would have to compile its kernels first."""
-    why = sooner_on_host(known)
+    return _with_kernels(sooner_on_host(known))
+
+
+def _with_kernels(why: str) -> str:
+    """`why`, or "" if the CPU would have to compile its kernels first."""
     return why if why and kernels_for(np.empty(0)).minimum_degree.is_compiled() else ""
 
 
