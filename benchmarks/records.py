@@ -121,6 +121,13 @@ UNCOMMITTED = "measured code that is in no commit"
 LOST = "its commit is not in the history"
 SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
+    "several columns are solved together since; what one column takes is the same": (
+        "ilupack-2-core-amd-epyc-2026-11-27",
+        "ilupack-nvidia-h200-levels-2026-11-27",
+        "multiblock-scaling-nvidia-h200-x2-128-2026-11-27",
+        "multiblock-scaling-nvidia-h200-x2-96-2026-11-27",
+        "sphere-flow-2-core-amd-epyc-2026-11-27",
+    ),
     "FiPy gets a failure where a residual is above its tolerance since": ("clients-2-core-amd-epyc-2026-11-27",),
     "least squares end at rounding, and scale by powers of two since": (
         "least-squares-cpu-amd-epyc-2-cores-2026-11-27",

@@ -30,7 +30,7 @@ from benchmarks.harness import ROOT
 from benchmarks.harness.clock import Budget, synchronized
 from benchmarks.harness.options import add_budget, add_device, add_place, command, wants_gpu
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
-from benchmarks.harness.suite import matrix_folder, suite
+from benchmarks.harness.suite import matrix_folder, names_of, suite
 from benchmarks.harness.table import cell, mean, table
 from finelu.preconditioners.direct.klu import nbklu
 
@@ -51,7 +51,7 @@ def matrices(names: str) -> list[tuple[str, Callable[[], sp.csr_matrix]]]:
         return finelu.Batch(grid.pattern, grid.jacobians(grid.powers(x)[1]))[0]
 
     found: list[tuple[str, Callable[[], sp.csr_matrix]]] = [(POWER_FLOW, power_flow)]
-    for problem in suite(matrix_folder(), names.split(","), quick=False):
+    for problem in suite(matrix_folder(), names_of(names), quick=False):
         found.append((problem.name, lambda problem=problem: matrix_of(problem)))
     return found
 

@@ -9,6 +9,7 @@ import finelu as fl
 from finelu import CPR, MatrixError, ParameterError, gallery
 from finelu.errors import UnstableFactors, ZeroPivot
 from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.traits import block_size, flow, likely_block_size, traits, two_way
 from finelu.preconditioners.polynomial import chebyshev, ritz_values
 
 RESERVOIR = gallery.black_oil(6, 5, 4)
@@ -234,3 +235,39 @@ def test_single_precision_is_that_of_all_factors():
     F = CPR(precision="float32").factor(RESERVOIR)
     assert F.dtype == F.pressure.dtype == F.whole.dtype == F.weights.dtype == np.float32
     assert CPR().factor(in_dtype(RESERVOIR, "float32")).dtype == np.float32
+
+
+# What shows the cells and the pressure
+
+
+def test_likely_blocks_are_those_that_all_rows_show(backend):
+    for A, size in (
+        (RESERVOIR, 3),
+        (gallery.elasticity(4, 4, 4), 3),
+        (gallery.poisson5(12), 1),
+        (sp.kron(gallery.poisson5(20), np.ones((8, 8))), 8),
+        (sp.kron(gallery.poisson5(50), np.ones((2, 2))), 2),  # several windows
+        (sp.csr_matrix([[2.0]]), 1),
+    ):
+        C = fl.as_csr(backend.move(sp.csr_matrix(A)))
+        assert likely_block_size(C) == block_size(C) == size
+
+
+def test_couplings_that_go_both_ways_by_definition(backend):
+    B = blocks(RESERVOIR)
+    sizes = abs(B).sum(axis=2) * ~np.eye(CELLS, dtype=bool)[:, :, None]
+    opposite = sizes.transpose(1, 0, 2)
+    want = np.minimum(sizes, opposite).sum(axis=(0, 1)) / np.maximum(sizes, opposite).sum(axis=(0, 1))
+    found = two_way(fl.as_csr(backend.move(RESERVOIR)), 3)
+    assert abs(found - want).max() < 0.05  # most cells are looked at
+    assert found[0] > 0.99 > 0.01 > found[1:].max()
+    assert (two_way(fl.as_csr(sp.eye(12)), 3) == 0).all()
+
+
+def test_a_flow_has_one_pressure():
+    flowing = gallery.black_oil(12, 12, 12)
+    assert flow(fl.as_csr(flowing)) == traits(fl.as_csr(flowing)).flow == 3
+    both_ways = sp.csr_matrix(sp.kron(gallery.convection_diffusion(12), np.ones((3, 3)) + 2 * np.eye(3)))
+    one_way = sp.csr_matrix(sp.kron(sp.eye(600) - sp.eye(600, k=-1), np.ones((3, 3)) + np.eye(3)))
+    assert flow(fl.as_csr(both_ways)) == flow(fl.as_csr(one_way)) == flow(fl.as_csr(gallery.poisson5(30))) == 0
+    assert traits(fl.as_csr(gallery.black_oil(5))).flow == 0  # too few rows

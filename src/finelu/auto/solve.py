@@ -13,7 +13,7 @@ import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.batch import solve_batch
-from finelu.auto.choose import recipe_asked, sooner_on_host
+from finelu.auto.choose import recipe_asked, sooner_by_size, sooner_on_host
 from finelu.auto.columns import completed, iterated
 from finelu.auto.first_answer import FirstAnswer, euclidean
 from finelu.auto.ladder import Ladder
@@ -24,7 +24,7 @@ from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
-from finelu.krylov.nullspace import NullSpace
+from finelu.krylov.nullspace import NullSpace, is_pair
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
 from finelu.matrix.batch import Batch
@@ -94,7 +94,8 @@ def solve(
     nullspace : for a singular A: vectors v with A v = 0, (n,) or (n, k), such as F.null_space of MultilevelILU, or
         "constant" for the vector of ones. x is the solution without a part along them. If also A^H v = 0, as for
         A = A^H, the part of b along them is taken off, and x is the least-squares solution. `outside` of the Solution
-        is the norm of that part, and `residual_norm` is of the rest.
+        is the norm of that part, and `residual_norm` is of the rest. For other A, a tuple (V, U) has the null vectors
+        u of A^H, too, and the part of b along those is taken off.
     raise_on_failure : True raises NotConverged, whose `solution` is the Solution, unless it converged.
     Returns a Solution with `explain()`. For several columns it is a `SolutionOfColumns`: `solution[j]` is that of
         column j; it has residual_norm, history and status of the worst column, and the iterations of all.
@@ -154,33 +155,37 @@ def solve(
             if shown is not None and shown.enabled:
                 options["watch"] = _both(shown.watcher("solving", norm(b), rtol, most), watch)
             A, b = precise(A, b, rtol)
-            known, moved = traits(A), ""
-            if known.gpu and device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
-                moved = sooner_here_on_host(known)
+            movable = on_gpu(A.data) and device is None and chosen == "auto"
+            movable = movable and (callback is None or callback_type == "pr_norm")
+            moved = _with_kernels(sooner_by_size(A.n, A.nnz)) if movable else ""
+            known = None if moved else traits(A)  # a look at a small A takes long on a GPU
+            if movable and known is not None and (moved := sooner_here_on_host(known)):
+                known = replace(known, gpu=False)
             if moved:
-                (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
+                A, b, x0 = _moved(A, b, x0, "cpu")
+            known = known or traits(A)
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
             columns = b.reshape(A.n, -1) if b.size else b
             space = None if nullspace is None else _null_space(nullspace, A, b, known)
             found: list[Solution] = []
             started: list[Any] = []  # what the iterations of several columns together have found
 
-            def guess_of(c: int) -> Any:
-                return None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
-
-            def right(c: int) -> Any:
-                return columns[:, c] if space is None else space.in_range(columns[:, c])
+            def system(c: int) -> tuple[Any, Any]:
+                """The right-hand side and the guess of a column."""
+                rhs = columns[:, c] if space is None else space.in_range(columns[:, c])
+                guess = None if x0 is None else x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)]
+                return rhs, None if guess is None else as_dtype(guess, b.dtype)
 
             for c in range(columns.shape[-1]):
-                rhs = right(c)
+                rhs, guess = system(c)
                 if c == 1 and found[0].converged:
-                    others = range(1, columns.shape[1])
-                    rest = [right(c) for c in others], [guess_of(c) for c in others]
-                    started = [None, *iterated(ladder, found[0], *rest, atol)]
+                    others = [system(c) for c in range(1, columns.shape[1])]
+                    rest, guesses = [rhs for rhs, _ in others], [guess for _, guess in others]
+                    started = [None, *iterated(ladder, found[0], rest, guesses, atol)]
                 if started and started[c] is not None:
                     solution = completed(ladder, started[c], rhs, atol)
                 else:
-                    solution = ladder.solve(rhs, guess_of(c), atol)
+                    solution = ladder.solve(rhs, guess, atol)
                 if may_need_double(solution, b):
                     A, b = precise(A, b, 0.0)
                     columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)
@@ -273,8 +278,11 @@ def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float,
 def _null_space(given: Any, A: CSR, b: Any, known: MatrixTraits) -> NullSpace | None:
     """The null vectors on the device where the system is solved."""
     like = b.reshape(A.n, -1)[:, 0] if b.size else namespace(A.data).empty(A.n, b.dtype)
-    if not isinstance(given, str):
-        given = namespace(like).asarray(to_host(given) if not known.gpu else given)
+
+    def moved(V: Any) -> Any:
+        return V if isinstance(V, str) else namespace(like).asarray(V if known.gpu else to_host(V))
+
+    given = tuple(map(moved, given)) if is_pair(given) else moved(given)
     return NullSpace.of(given, as_operator(A, "A", like, like.dtype), like)
 
 
@@ -294,7 +302,11 @@ def first_try(A: Any) -> dict[str, str]:
 
 def sooner_here_on_host(known: MatrixTraits) -> str:
     """Why the CPU should solve a system on a GPU; "" if it should not, or would have to compile its kernels first."""
-    why = sooner_on_host(known)
+    return _with_kernels(sooner_on_host(known))
+
+
+def _with_kernels(why: str) -> str:
+    """`why`, or "" if the CPU would have to compile its kernels first."""
     return why if why and kernels_for(np.empty(0)).minimum_degree.is_compiled() else ""
 
 

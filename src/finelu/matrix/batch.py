@@ -49,7 +49,7 @@ class Batch:
         xp = namespace(values)
         if values.dtype not in NATIVE:
             values = values.astype(xp.complex128 if values.dtype.kind == "c" else xp.float64)
-        values = values if order is None else values[:, order]
+        values = values if order is None else xp.take(values, order, axis=1)
         self._set(pattern, order, known, xp.ascontiguousarray(values))
 
     def _set(self, pattern: CSR, order: Any, known: dict[str, Any], values: Any) -> None:

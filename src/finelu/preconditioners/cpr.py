@@ -21,7 +21,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import full_csr
 from finelu.matrix.blocks import BlockMatrix
-from finelu.matrix.traits import LARGEST_BLOCK, block_size
+from finelu.matrix.traits import LARGEST_BLOCK, likely_block_size, two_way
 from finelu.preconditioners.block_ilu import SingularBlock, check_block_size
 from finelu.preconditioners.block_jacobi import BlockJacobi, inverted
 from finelu.preconditioners.ilu0 import ILU0
@@ -33,7 +33,6 @@ from finelu.validation import choice, count
 
 AUTO = "auto"
 QUASI, TRUE = "quasi-impes", "true-impes"
-LOOKED_AT = 512  # cells that show which unknown is the pressure
 PART = 64  # rows of a part of the pressure's subdomains
 ARNOLDI, MARGIN = 8, 1.1  # steps that look for the spectrum of the pressure; times the largest value found
 WIDTH = 2.0  # of the interval for steps of Chebyshev: the ratio of its ends, as a multiple of the steps' square
@@ -113,7 +112,7 @@ class CPR(Recipe):
 
     def _size(self, A: CSR, known: int) -> int:
         """The unknowns of a cell.  known : those that the form of A shows, else 1."""
-        size = self.block_size or (known if known > 1 else block_size(A))
+        size = self.block_size or (known if known > 1 else likely_block_size(A))
         if known > 1 and size != known:
             raise ParameterError(
                 f"{self!r}: A has {known} x {known} blocks; leave block_size out, or give A.tocsr() to cut it."
@@ -165,14 +164,6 @@ class Cells:
         self.rows = self.pattern.row_of()
         self.places = (numbered.data - 1).astype(A.indices.dtype)
         self._full = A.nnz == self.places.size
-        chosen = xp.unique(xp.linspace(0, self.count - 1, LOOKED_AT).astype(self.rows.dtype))
-        seen = xp.zeros(self.count, bool)
-        seen[chosen] = True
-        self._seen = xp.flatnonzero(seen[self.rows] & (self.rows != self.pattern.indices))
-        key = self.rows.astype(np.int64) * self.count + self.pattern.indices
-        opposite = self.pattern.indices[self._seen].astype(np.int64) * self.count + self.rows[self._seen]
-        found = xp.minimum(xp.searchsorted(key, opposite), key.size - 1)
-        self._opposite, self._stored = found, key[found] == opposite
 
     def values(self, data: Any, places: Any) -> Any:
         """The entries of A's data at these places, 0 where it is -1."""
@@ -184,19 +175,6 @@ class Cells:
     def blocks(self, data: Any) -> BlockMatrix:
         """A as a BlockMatrix."""
         return BlockMatrix(self.values(data, self.places), self.pattern.indices, self.pattern.indptr)
-
-    def pressure(self, data: Any) -> int:
-        """The unknown whose couplings have opposite ones of the most similar size, in some cells; the first of several.
-
-        A coupling of two cells by an unknown is the sum of the magnitudes of a column of their block. Waits for a GPU.
-        """
-        xp = namespace(data)
-        there, back = (
-            abs(self.values(data, self.places[blocks])).sum(axis=1) for blocks in (self._seen, self._opposite)
-        )
-        back *= self._stored[:, None]
-        less, more = xp.minimum(there, back).sum(axis=0), xp.maximum(there, back).sum(axis=0)
-        return int(xp.argmax(less / xp.where(more > 0, more, 1)))
 
 
 class CPRFactors(Factors):
@@ -226,14 +204,12 @@ class CPRFactors(Factors):
 
     def _refresh(self, A: CSR) -> None:
         recipe, cells, report, start = self.recipe, self._cells, self._facts, perf_counter()
-        found = cells.pressure(A.data) if recipe.unknown == AUTO else recipe.unknown
+        found = int(np.argmax(two_way(A, cells.size))) if recipe.unknown == AUTO else recipe.unknown
         if found != self.unknown:
             self.unknown, self.pressure = found, None
-            self._place_pressures(A)
         report.unknown, report.warning = found, None
         self._products = {}
         self.weights = self._weights(A)
-        self._columns = self._columns_of(A)
         self._factor_pressure(A)
         report.pressure_seconds = perf_counter() - start
         before, of_whole = perf_counter(), self._recipes[1]
@@ -246,16 +222,6 @@ class CPRFactors(Factors):
         for name in ("W", "A C", "A_p"):
             self._product(name)
         report.numeric_seconds = perf_counter() - start
-
-    def _place_pressures(self, A: CSR) -> None:
-        """Find the entries of A in the columns of pressures, for another unknown."""
-        xp, size = namespace(A.data), self._cells.size
-        inside = A.indices % size == self.unknown
-        self._places = xp.flatnonzero(inside)
-        before = xp.zeros(A.nnz + 1, A.indptr.dtype)
-        before[1:] = xp.cumsum(inside)
-        self._pointers, self._of_cells = before[A.indptr], A.indices[self._places] // size
-        self._in_blocks = xp.ascontiguousarray(self._cells.places[:, :, self.unknown])
 
     def _weights(self, A: CSR) -> Any:
         cells, xp = self._cells, namespace(A.data)
@@ -273,17 +239,12 @@ class CPRFactors(Factors):
             raise ZeroPivot(self.recipe, error.row, value, "leaves its cell without weights", advice) from None
         return xp.ascontiguousarray(found / abs(found).max(axis=1)[:, None])
 
-    def _columns_of(self, A: CSR) -> Any:
-        """A C, (n, cells), as a sparse matrix."""
-        data = kernels_for(A.data).vectors.gather(A.data, self._places)
-        shape = A.n, self._cells.count
-        return sparse_module(data).csr_matrix((data, self._of_cells, self._pointers), shape=shape)
-
     def _factor_pressure(self, A: CSR) -> None:
-        """A_p, its factors, and the interval for the steps of Chebyshev."""
+        """A C and A_p, its factors, and the interval for the steps of Chebyshev."""
         cells, recipe, report = self._cells, self.recipe, self._facts
-        entries = cells.values(A.data, self._in_blocks)
+        entries = cells.values(A.data, cells.places[:, :, self.unknown])
         data = (self.weights[cells.rows] * entries).sum(axis=1)
+        self._columns = entries.T.reshape(-1)
         if self.pressure is None:
             self.system = full_csr(cells.pattern.indptr, cells.pattern.indices, data)
             self.pressure = self._recipes[0].factor(self.system)
@@ -305,7 +266,8 @@ class CPRFactors(Factors):
         report.spectrum = end / (WIDTH * report.steps**2), end
 
     def _product(self, name: str) -> Any:
-        """The product with W, A C, A_p, or with "H" behind the name the adjoint of one of the latter two."""
+        """The product with W, A C, A_p, or with "H" behind the name the adjoint of one of the latter two. The rows of
+        A C are ordered by equations, then by cells."""
         found = self._products.get(name)
         if found is None:
             found = self._products[name] = kernels_for(self.weights).products.Product(self._matrix(name))
@@ -318,7 +280,14 @@ class CPRFactors(Factors):
             columns = xp.arange(cells.size * cells.count, dtype=cells.rows.dtype)
             shape = cells.count, cells.size * cells.count
             return sparse_module(self.weights).csr_matrix((self.weights.reshape(-1), columns, pointers), shape=shape)
-        S = self._columns if name.startswith("A C") else self.system.tosparse()
+        if name.startswith("A C"):  # the first equations of all cells, then the second ones, ...
+            pattern, size = cells.pattern, cells.size
+            starts = [pattern.indptr[:-1] + k * pattern.indices.size for k in range(size)]
+            pointers = xp.append(xp.concatenate(starts), pattern.indptr.dtype.type(self._columns.size))
+            arrays = self._columns, xp.tile(pattern.indices, size), pointers
+            S = sparse_module(self.weights).csr_matrix(arrays, shape=(size * cells.count, cells.count))
+        else:
+            S = self.system.tosparse()
         if name.endswith("H"):
             S = S.conj().T.tocsr()
             S.sort_indices()
@@ -350,9 +319,8 @@ class CPRFactors(Factors):
         """M^-1 r."""
         xp, cells = namespace(r), self._cells
         q = self._pressures(self._product("W")(r, xp.empty(cells.count, r.dtype)), "")
-        rest = self._product("A C")(q, xp.empty_like(r))
-        kernels_for(r).vectors.difference(r, rest, rest)
-        x = self.whole.apply(rest)
+        moved = self._product("A C")(q, xp.empty_like(r)).reshape(cells.size, -1)
+        x = self.whole.apply((r.reshape(-1, cells.size) - moved.T).reshape(-1))
         x[self.unknown :: cells.size] += q
         return x
 
@@ -360,7 +328,8 @@ class CPRFactors(Factors):
         """M^-H r."""
         xp, cells = namespace(r), self._cells
         x = self.whole.apply(r, "H")
-        of_x = self._product("A C H")(x, xp.empty(cells.count, r.dtype))
+        by_equations = xp.ascontiguousarray(x.reshape(-1, cells.size).T).reshape(-1)
+        of_x = self._product("A C H")(by_equations, xp.empty(cells.count, r.dtype))
         q = self._pressures(r[self.unknown :: cells.size] - of_x, "H")
         x += (self.weights.conj() * q[:, None]).reshape(-1)
         return x

@@ -287,7 +287,7 @@ class SchwarzFactors(Factors):
             self._near = xp.column_stack([known, *added])
             vectors = known.shape[1] + 2 * ADDED
             if self._number * vectors > MOST_COARSE and recipe.levels == AUTO and recipe.size is recipe.parts is None:
-                self._divide(A, nodes, _usual_size(A, vectors, levels=False))
+                self._divide(A, nodes, usual_size(A, vectors, levels=False))
                 self._make(A)
             else:
                 self._couple_again(A)
@@ -471,16 +471,16 @@ def _cut(A: CSR, parts: Any) -> int:
     return int((parts[rows] != parts[A.indices]).sum())
 
 
-def _usual_size(A: CSR, vectors: int, levels: bool) -> int:
+def usual_size(A: CSR, vectors: int, levels: bool, n: int | None = None) -> int:
     """The default number of rows of a part, for this many coarse vectors a part.  levels : whether these may be any
-    number, since they are solved on levels."""
+    number, since they are solved on levels.  n : the rows that share the coarse space, if A is not all of them."""
     if levels and not on_gpu(A.data) and (vectors > 1 or not uneven(A)):
         return min(ROWS * vectors, LARGEST)
     fits = int(ROOM / (ROW + ENTRY * A.nnz / A.n))
     if levels:
         return max(min(fits, LARGEST), SMALLEST)
     most = MOST_COARSE if on_gpu(A.data) or vectors > 1 else MOST_SPARSE
-    return max(min(max(fits, SMALLEST), LARGEST), -(-A.n * vectors // most))
+    return max(min(max(fits, SMALLEST), LARGEST), -(-(n or A.n) * vectors // most))
 
 
 def _parts(
@@ -492,7 +492,7 @@ def _parts(
         return *_checked_parts(recipe.parts.array, A), "given"
     if recipe.parts is None:
         levels = recipe.coarse is not None and (definite if recipe.levels == AUTO else recipe.levels != 2)
-        size = size or recipe.size or _usual_size(A, 1 if near is None else near.shape[1], levels)
+        size = size or recipe.size or usual_size(A, 1 if near is None else near.shape[1], levels)
     else:
         number = count("parts", recipe.parts, 1, A.n, of=recipe)
         size = -(-A.n // number)
