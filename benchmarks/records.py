@@ -105,6 +105,7 @@ SPEAKS_OF = {
     "multilevel-setup": MULTILEVEL,
     "parilut": PARILUT,
     "petsc-scaling": (*ELIMINATION, *TRIANGULAR, *PARILUT, *MULTILEVEL, "interop/petsc"),
+    "programs": ("interop/scipy", "preconditioners/direct/klu.py", "recent.py"),
     "rates": ("auto/calibrate.py", "auto/rates.py"),
     "robustness": (*ELIMINATION, *THRESHOLD, *PARILUT, *MULTILEVEL),
     "schwarz": (*SCHWARZ, *ELIMINATION, *METHODS),

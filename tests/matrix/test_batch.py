@@ -129,7 +129,7 @@ def test_a_system_that_needs_row_exchanges_is_solved_by_itself(backend):
 
 
 def test_what_double_precision_solves_alone_is_rounded_before_it_is_claimed(backend):
-    """x of a badly conditioned matrix has not enough digits in single precision; `solve` finds it in double."""
+    """x of a badly conditioned matrix lacks digits in single precision, although `solve` finds it in double."""
     n = 12
     i = np.arange(n)
     hilbert = 1 / (i + i[:, None] + 1.0)
