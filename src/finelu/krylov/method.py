@@ -219,7 +219,7 @@ def _door(method: type[Method]) -> Door:
             choice("relative_to", relative_to, RELATIVE_TO)
         if raise_on_failure is not False:
             flag("raise_on_failure", raise_on_failure)
-        shape = getattr(b, "shape", None) or ()
+        shape: tuple[int, ...] = getattr(b, "shape", None) or ()
         if len(shape) == 2 and shape[1] != 1:
             columns = range(shape[1])
             limits = {
