@@ -11,7 +11,7 @@ from finelu.device import namespace
 from finelu.errors import NotConverged, ParameterError, meant
 from finelu.krylov.batch import iterate_batch
 from finelu.krylov.conventions import ARGUMENTS, Call, warn_of_callback
-from finelu.krylov.criterion import solved, solved_together
+from finelu.krylov.criterion import solved, solved_in_block, solved_together
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.spread import alike, checked
@@ -179,12 +179,6 @@ def _require_own_parameters(method: type[Method]) -> None:
         raise ParameterError(f"{method.__name__}: a method with restarts = True needs the parameter restart.")
 
 
-def _several(b: Any) -> range | None:
-    """The numbers of the columns of b (n, k), k other than 1; None for one right-hand side."""
-    shape = getattr(b, "shape", None)
-    return range(shape[1]) if shape is not None and len(shape) == 2 and shape[1] != 1 else None
-
-
 def _column(x0: Any, c: int) -> Any:
     """The initial guess of column c."""
     return x0[:, min(c, x0.shape[1] - 1)] if getattr(x0, "ndim", 1) == 2 else x0
@@ -225,7 +219,9 @@ def _door(method: type[Method]) -> Door:
             choice("relative_to", relative_to, RELATIVE_TO)
         if raise_on_failure is not False:
             flag("raise_on_failure", raise_on_failure)
-        if (columns := _several(b)) is not None:
+        shape = getattr(b, "shape", None) or ()
+        if len(shape) == 2 and shape[1] != 1:
+            columns = range(shape[1])
             limits = {
                 "rtol": rtol,
                 "atol": atol,
@@ -239,7 +235,10 @@ def _door(method: type[Method]) -> Door:
                 limits |= {"nullspace": nullspace, "M": M, **options}
                 every = [door(A, b[:, c], _column(x0, c), **limits) for c in columns]
             else:
-                every = solved_together(method, System.of_columns(A, b, x0, M), **limits, **options)
+                block = options.pop("block", False)
+                flag("block", block)
+                together = solved_in_block if block else solved_together
+                every = together(method, System.of_columns(A, b, x0, M), **limits, **options)
             x = namespace(every[0].x).stack([s.x for s in every], axis=1)
             joined = of_columns(every, x, [norm(b[:, c]) for c in columns])
             if raise_on_failure and not joined.converged:
