@@ -244,7 +244,8 @@ def in_words(run: Run, name: str) -> str:
     """The line of a system while the benchmark runs."""
     ours, (ms, rung) = solve_record(run, name, OURS), least(run, name, rungs_of(run, name))
     said = ours.detail["status"] or f"{cell(ours.numeric_ms)} ms"
-    return f"{OURS} {said}; best {rung or 'of its rungs: no solution'} {cell(ms)} ms"
+    none = "no solution" if rungs_of(run, name) else "not measured"
+    return f"{OURS} {said}; its best rung: " + (f"{rung} {cell(ms)} ms" if rung else none)
 
 
 def page(run: Run) -> str:

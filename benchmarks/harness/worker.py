@@ -104,9 +104,11 @@ class Worker:
     def __init__(self, threads: int, serve: Callable[[Any, int], None], grace: float = GRACE):
         self.threads, self.serve, self.grace, self.child, self.pipe = threads, serve, grace, None, None
         self.first: dict[str, float] = {}  # seconds of the first calls of a solver, which compile
+        self.prepared = 0.0  # seconds until all runs began: processes started, kernels compiled, matrices read
 
     def ask(self, path: Path, solver: str, limit: float, extra: Any = None, *, more: float = 0.0) -> dict[str, Any]:
         """What `solver` made of the matrix in `path`, within limit + more seconds."""
+        begin = time.perf_counter()
         if self.child is None:
             context = multiprocessing.get_context("spawn")  # a forked child would inherit threads that wait for ever
             self.pipe, theirs = context.Pipe()
@@ -116,6 +118,7 @@ class Worker:
         self.pipe.send((path, solver, limit, extra))
         try:
             compiled = self._receive(READING)
+            self.prepared += time.perf_counter() - begin
             if compiled is None:
                 return {"status": "not read"}
             self.first.setdefault(solver, compiled)

@@ -116,7 +116,7 @@ def solved():
 
 def robustness():
     count, times = solved()
-    figure, axes = panels(2, 4.4, 3.1)
+    figure, axes = panels(2, 5, 3.1)
     for place, (name, label) in enumerate(SOLVERS.items()):
         ours = label.startswith("finelu")
         axes[0].barh(-place, len(times[name]), color=COLOURS[0] if ours else "#b5b5b5")
@@ -129,7 +129,7 @@ def robustness():
         axes[1].step([*seconds, 20], [*range(1, seconds.size + 1), seconds.size], where="post", label=SOLVERS[name],
                      color=colour, lw=2 if name == "MultilevelILU" else 1.2)  # fmt: skip
     axes[1].set(xscale="log", xlabel="seconds, 2 cores", ylabel="solved within", ylim=(0, count))
-    axes[1].legend(fontsize=7)
+    axes[1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     write(figure, "robustness")
 
 
@@ -146,15 +146,62 @@ def crossover():
     points = crossover_points()
     x, ratio = [p[0] for p in points], [p[1] / p[2] for p in points]
     axis.loglog(x, ratio, "o", ms=4)
+    named = {"Trefethen_20000": "left", "trilinos_nsjac": "left", "hypre_tucker21935": "left", "cage10": "left",
+             "poisson7:100": "right"}  # the side of the label that is at the dot  # fmt: skip
     for k, point in enumerate(points):
-        if point[3] in ("Trefethen_20000", "trilinos_nsjac", "hypre_tucker21935", "cage10", "poisson7:100"):
-            axis.annotate(point[3], (x[k], ratio[k]), xytext=(5, -8), textcoords="offset points", fontsize=7)
+        if side := named.get(point[3]):
+            place = (6, -8) if side == "left" else (-7, -3)
+            axis.annotate(point[3], (x[k], ratio[k]), xytext=place, textcoords="offset points", fontsize=7, ha=side)
     axis.axhline(1, color="black", lw=0.8)
+    axis.set_ylim(bottom=0.015)
     axis.set(xlabel="rows a level, mean", ylabel="time on 2 CPU cores over\ntime on the GPU", title="triangular solves")
     write(figure, "crossover")
 
 
-PICTURES = {"speed": speed, "robustness": robustness, "crossover": crossover}
+LEVELS, COUPLED = "schwarz-levels-nvidia-h200-2026-11-27", "petsc-scaling-2-core-amd-epyc-2026-11-27"
+
+
+def levels_on_a_gpu():
+    """levels -> (rows, seconds, iterations) of each grid, from the table of the record."""
+    lines = (RESULTS / f"{LEVELS}.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    columns = [cells[0].index(name) for name in ("levels", "rows", "both s", "iterations")]
+    found = {}
+    for line in cells[1:]:
+        levels, *numbers = (line[k] for k in columns)
+        found.setdefault(levels, []).append(tuple(map(float, numbers)))
+    return found
+
+
+def elliptic():
+    """Iterations and seconds against the rows of a 7-point grid."""
+    figure, (iterations, seconds) = panels(2, 4.2, 4.2)
+    on_gpu = {"auto": "GPU: Schwarz()", "2": "GPU: Schwarz(levels=2)"}
+    for levels, label in on_gpu.items():
+        rows, times, counts = zip(*levels_on_a_gpu()[levels], strict=True)
+        iterations.loglog(rows, counts, "o-", label=f"{label}: {counts[0]:.0f} to {counts[-1]:.0f}")
+        first = levels == "auto"  # whose first time waits for kernels, as its record says
+        seconds.loglog(rows[first:], times[first:], "o-", label=f"{label}, one H200")
+    lines = [r for r in read(RESULTS / f"{COUPLED}{ENDING}")["results"]["coupled"] if r["kind"] == "constant"]
+    names = {"Schwarz": "Schwarz", "Schwarz in each": "Schwarz in each alone", "ILU0, asm": "ILU0, asm", "gamg": "gamg"}
+    for name, label in names.items():
+        counts = [r[name]["iterations"] for r in lines]
+        iterations.loglog(
+            [r["rows"] for r in lines],
+            counts,
+            "s--",
+            ms=4,
+            label=f"1 to 16 processes: {label}: {counts[0]} to {counts[-1]}",
+        )
+    for axis, what in ((iterations, "iterations of cg to 1e-8"), (seconds, "seconds, set-up included")):
+        axis.set(xlabel="rows of the 7-point grid", ylabel=what)
+        axis.minorticks_off()
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), borderaxespad=0, fontsize=8)
+    iterations.set_yticks([10, 20, 40, 80, 160], ["10", "20", "40", "80", "160"])
+    write(figure, "elliptic")
+
+
+PICTURES = {"speed": speed, "robustness": robustness, "crossover": crossover, "elliptic": elliptic}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PICTURES:

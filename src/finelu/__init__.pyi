@@ -52,11 +52,13 @@ from finelu.krylov import minres as minres
 from finelu.krylov import richardson as richardson
 from finelu.krylov import sqmr as sqmr
 from finelu.matrix import as_csr as as_csr
+from finelu.matrix.batch import Batch as Batch
 from finelu.matrix.blocks import BlockMatrix as BlockMatrix
 from finelu.matrix.interfaces import Interface as Interface
 from finelu.matrix.interfaces import MultiblockGrid as MultiblockGrid
 from finelu.matrix.multiblock import MultiblockMatrix as MultiblockMatrix
 from finelu.matrix.stencil import StencilMatrix as StencilMatrix
+from finelu.preconditioners import CPR as CPR
 from finelu.preconditioners import IC0 as IC0
 from finelu.preconditioners import ICNE as ICNE
 from finelu.preconditioners import ICT as ICT
@@ -78,8 +80,11 @@ from finelu.preconditioners import SingularBlock as SingularBlock
 from finelu.preconditioners import SparseLU as SparseLU
 from finelu.preconditioners import Sweeps as Sweeps
 from finelu.preconditioners import rigid_body_modes as rigid_body_modes
+from finelu.report import spy as spy
+from finelu.result import BatchSolution as BatchSolution
 from finelu.result import LeastSquaresSolution as LeastSquaresSolution
 from finelu.result import Solution as Solution
+from finelu.result import SolutionOfColumns as SolutionOfColumns
 from finelu.result import Status as Status
 from finelu.threads import get_num_threads as get_num_threads
 from finelu.threads import set_num_threads as set_num_threads

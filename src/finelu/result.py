@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
-from itertools import groupby
 from operator import index
 from typing import Any
 
@@ -14,6 +13,8 @@ import numpy as np
 
 from finelu.drawing import draw_norms, matplotlib_class
 from finelu.errors import WrongType, counted
+from finelu.explained import explained
+from finelu.page import facts_as_html, norms_as_svg
 
 
 class Status(Enum):
@@ -171,6 +172,7 @@ class Solution(NoArray):
     cycle : the iterations that `info` counts as one: those of a cycle if maxiter counted cycles.
     tolerance : max(rtol ||b||, atol), the norm of b - A x that was asked for; None of least squares, and without any
         attempt.
+    called : "finelu.solve" if that chose method and recipe, else "".
     bool(solution) is `converged`. As a pair, (x, info), it has the length 2, solution[0] and solution[1]. It is not an
     array, and an error says so if it is used as one; x is.
     """
@@ -191,6 +193,7 @@ class Solution(NoArray):
     cycle: int = 1
     outside: float | None = None
     tolerance: float | None = None
+    called: str = ""
 
     @property
     def converged(self) -> bool:
@@ -222,23 +225,12 @@ class Solution(NoArray):
             true, recurrence = (np.asarray(v, np.float64) for v in (self.history, self.recurrence))
             return bool(np.any((true > 2 * recurrence) | (true < recurrence / 2)))
 
-    def explain(self) -> str:
-        """The properties of A, each attempt with its reason, and how it ended, line by line."""
-        lines = [f"Seen: {sentence}" for sentence in self.seen]
-        number = 1
-        for _, group in groupby(self.attempts, lambda a: (a.recipe, a.method, a.why, a.outcome)):
-            alike = list(group)
-            lines.append(_in_words(number, alike))
-            number += len(alike)
-        if not self.attempts:
-            lines.append(f"{self._name}, {counted(self.iterations, 'iteration')}")
-        if self.certificate is not None:
-            lines.append(f"Certified: {self.certificate.sentence()}.")
-        if (compiling := self.timings.get("compile", 0.0)) > 0:
-            lines.append(
-                f"Compiling kernels, at their first use: {compiling:.3g} s, not counted in the times of the attempts."
-            )
-        return "\n".join([*lines, f"Result: {self.status.name.lower().replace('_', ' ')}: {self.status.value}."])
+    def explain(self, verbose: bool = False) -> str:
+        """What A is like, what was tried and why, how it ended, and the call that takes the same way at once.
+
+        verbose : True lists all attempts, each with its times and residual; False the last three.
+        """
+        return explained(self, verbose=verbose)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw `history` over the iterations, and the tolerance as a line, by matplotlib.
@@ -249,7 +241,7 @@ class Solution(NoArray):
         if axes is None:
             axes = matplotlib_class("pyplot", "subplots")(layout="constrained")[1]
         named = "" if self.tolerance is None else f"tolerance {self.tolerance:.2g}"
-        draw_norms(axes, {self._name: self.history}, self.tolerance, named, self._label_of_history)
+        draw_norms(axes, {self.name: self.history}, self.tolerance, named, self._label_of_history)
         axes.legend()
         return axes
 
@@ -272,15 +264,156 @@ class Solution(NoArray):
         self._refuse()
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The method and the recipe, in words."""
         nothing = "nothing found" if self.attempts else "nothing tried"
         return (f"{self.method} with {self.recipe}" if self.recipe else self.method) or nothing
 
+    def _repr_html_(self) -> str:
+        facts: list[tuple[str, object]] = [("status", self.status.name.lower().replace("_", " ")), ("by", self.name)]
+        facts += [("iterations", self.iterations), (self._label_of_history, f"{self.residual_norm:.3g}")]
+        if self.tolerance is not None:
+            facts.append(("tolerance", f"{self.tolerance:.3g}"))
+        if "solve" in self.timings:
+            facts.append(("time", f"{self.timings['solve']:.3g} s"))
+        if not self.converged:
+            facts.append(("what to try", self.status.value))
+        return facts_as_html(type(self).__name__, facts, norms_as_svg(self.history, self.tolerance))
+
     def __repr__(self) -> str:
         return (
-            f"Solution({self._name}: {self.status.name.lower()}, {counted(self.iterations, 'iteration')}, "
+            f"Solution({self.name}: {self.status.name.lower()}, {counted(self.iterations, 'iteration')}, "
             f"residual norm {self.residual_norm:.3e}; {self.status.value})"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSolution:
+    """The outcome for the k systems of a Batch; `solution[s]` is the Solution of system s.
+
+    x (k, n) : on the device of the batch; 0 for a system that holds NaN or Inf. All other arrays are on the host.
+    status (k,) : a Status for each system.  iterations (k,) : of a Krylov method, or steps of refinement.
+    residual_norm (k,) : ||b - A x||_2 of exactly this x, computed anew; NaN for a system that holds NaN or Inf.
+    backward_error (k,) : the componentwise backward error, the largest |b - A x|_i / (|A| |x| + |b|)_i; NaN for a
+        system that holds NaN or Inf, and for one that was solved by itself.
+    tolerance (k,) : max(rtol ||b||, atol).  method, recipe : as in Solution.
+    notes : (systems, sentence) for systems that need a word: which hold NaN, which were solved one by one, and why.
+    timings : seconds; "solve" is the whole call.
+    converged (k,), all_converged : whether each system, or all, passed the test.
+    """
+
+    x: Any
+    status: Any
+    iterations: Any
+    residual_norm: Any
+    backward_error: Any
+    tolerance: Any
+    method: str
+    recipe: str
+    notes: tuple[tuple[tuple[int, ...], str], ...] = ()
+    timings: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def converged(self) -> Any:
+        return self.status == Status.CONVERGED
+
+    @property
+    def all_converged(self) -> bool:
+        return bool(self.converged.all())
+
+    def __bool__(self) -> bool:
+        return self.all_converged
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    def __getitem__(self, s: int) -> Solution:
+        norm = float(self.residual_norm[s])
+        return Solution(
+            self.x[s],
+            self.status[s],
+            int(self.iterations[s]),
+            norm,
+            np.array([norm]),
+            method=self.method,
+            recipe=self.recipe,
+            seen=tuple(sentence for systems, sentence in self.notes if index(s) % len(self) in systems),
+            tolerance=float(self.tolerance[s]),
+        )
+
+    def explain(self) -> str:
+        """How many systems ended in which way, and which need a word, line by line."""
+        lines = [f"{self.name}, {counted(len(self), 'system')}, {int(self.iterations.sum())} iterations in all"]
+        lines += [f"{named_systems(systems)}: {sentence}" for systems, sentence in self.notes]
+        for status in Status:
+            found = np.flatnonzero(self.status == status)
+            if found.size:
+                which = "all" if found.size == len(self) else counted(found.size, "system")
+                where = "" if status is Status.CONVERGED else f" ({named_systems(found)})"
+                lines.append(f"Result of {which}{where}: {status.name.lower().replace('_', ' ')}: {status.value}.")
+        return "\n".join(lines)
+
+    @property
+    def name(self) -> str:
+        """The method and the recipe, in words."""
+        return f"{self.method} with {self.recipe}" if self.recipe else self.method
+
+    def __repr__(self) -> str:
+        return (
+            f"BatchSolution({self.name}: {int(self.converged.sum())} of {counted(len(self), 'system')} converged, "
+            f"largest backward error {np.nanmax(self.backward_error, initial=0.0):.1e})"
+        )
+
+
+NAMED = 8  # systems that a message names
+
+
+def named_systems(systems: Any) -> str:
+    """ "system 3" or "systems 3, 5, ..."."""
+    shown = ", ".join(str(s) for s in systems[:NAMED]) + (", ..." if len(systems) > NAMED else "")
+    return f"{'system' if len(systems) == 1 else 'systems'} {shown}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SolutionOfColumns(Solution):
+    """The outcome of a solve for several right-hand sides; `solution[j]` is the Solution of column j.
+
+    x : (n, k).  columns : the k Solutions, each with its own status, iterations, residual_norm and history.
+    status, residual_norm, history and all else : those of the worst column: one that did not converge, with the largest
+        residual relative to its b.  iterations : of all columns together.
+    all_converged, and bool(solution) : whether every column converged.
+    `len(solution)` is k; `x, info = solution` unpacks as with one column.
+    """
+
+    columns: tuple[Solution, ...] = ()
+
+    @property
+    def all_converged(self) -> bool:
+        return self.converged
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __getitem__(self, j: int) -> Solution:
+        return self.columns[j]
+
+    def __repr__(self) -> str:
+        converged = sum(column.converged for column in self.columns)
+        return (
+            f"SolutionOfColumns({self.name}: {converged} of {len(self.columns)} columns converged, "
+            f"{counted(self.iterations, 'iteration')}, worst residual norm {self.residual_norm:.3e}; "
+            f"{self.status.value})"
+        )
+
+
+def of_columns(found: list[Solution], x: Any, sizes: list[float]) -> SolutionOfColumns:
+    """The Solutions of the columns as one.  x : (n, k).  sizes : the norms of the right-hand sides."""
+    worst, _ = max(
+        zip(found, sizes, strict=True), key=lambda s: (not s[0].converged, s[0].residual_norm / (s[1] or 1.0))
+    )
+    facts = {name.name: getattr(worst, name.name) for name in fields(Solution)}
+    facts |= {"x": x, "iterations": sum(s.iterations for s in found), "timings": dict(worst.timings)}
+    return SolutionOfColumns(**facts, columns=tuple(found))
 
 
 ISTOP = {Status.CONDITION_LIMIT: 3, Status.PRECISION_LIMIT: 5, Status.STAGNATED: 5, Status.MAX_ITERATIONS: 7}
@@ -339,19 +472,3 @@ class LeastSquaresSolution(Solution):
 
     def __getitem__(self, k: int) -> Any:
         return self._tuple()[k]
-
-
-def _in_words(number: int, alike: list[Attempt]) -> str:
-    """A line for one attempt, or for those of several right-hand sides that differ only in their figures. number : of
-    the first."""
-    a, k = alike[0], len(alike)
-    with_what = f"{a.method} with {a.recipe}" if a.method else a.recipe
-    setup, seconds = sum(b.setup_seconds for b in alike), sum(b.seconds for b in alike)
-    iterations, together, largest = sum(b.iterations for b in alike), "", ""
-    if k > 1:
-        together, largest = " together", "largest "
-    return (
-        f"{number if k == 1 else f'{number} to {number + k - 1}'}. {with_what}, because {a.why}: {a.outcome}, "
-        f"{counted(iterations, 'iteration')}{together}, {setup:.3g} s of set-up and {seconds:.3g} s of iterations, "
-        f"{largest}relative residual {max(b.residual for b in alike):.2e}"
-    )

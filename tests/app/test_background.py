@@ -73,7 +73,7 @@ def test_the_first_answer_waits_for_no_kernel_and_the_second_finds_all(filled):
     assert (status, err) == (0, background.BEGUN + "\n")  # without the lines of a process that compiles
     first, ended_with, second, others = out.splitlines()
     assert first == "True True SparseLU(ordering='mmd', backend='superlu') False"
-    assert ended_with == f"0 Seen: {first_answer.MEANWHILE}"
+    assert ended_with == f"0 Note: {first_answer.MEANWHILE}."
     assert second == "True True SparseLU() False"
     assert others == "True True"
     assert kept(folder)

@@ -1,10 +1,13 @@
 """The documentation: pages are reached, pictures are small and shown, figures are those of the records."""
 
+import ast
+import inspect
 import math
 import re
 import runpy
 import sys
 from collections import Counter
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
 
@@ -64,6 +67,54 @@ def test_the_public_names_are_all_in_the_api():
     assert set(finelu.__all__) - last <= elsewhere
 
 
+def described_text(name):
+    """The docstring of a public name, of its bases, and of the names with the same arguments ("as in `gmres`")."""
+    thing = getattr(finelu, name)
+    bases = thing.__mro__ if isinstance(thing, type) else (thing,)
+    text = "\n".join(inspect.getdoc(base) or "" for base in bases if base is not object)
+    for other in re.findall(r"(?:[Aa]rguments|[Pp]arameters) (?:are those|as) (?:of|in) `?(?:finelu\.)?(\w+)", text):
+        text += described_text(other)
+    return text
+
+
+def test_the_reference_describes_every_parameter_of_functions_and_recipes():
+    missing = []
+    for name in finelu.__all__:
+        thing = getattr(finelu, name)
+        if not callable(thing) or (isinstance(thing, type) and issubclass(thing, Exception | Enum)):
+            continue
+        text, own = described_text(name), {"self", "cls", "args", "kwargs"}
+        parameters = set(inspect.signature(thing).parameters) - own
+        missing += [f"{name}({each})" for each in sorted(parameters) if not re.search(rf"\b{each}\b", text)]
+    assert missing == []
+
+
+def test_the_calls_at_the_heads_of_the_pages_have_the_parameters_and_defaults_of_the_code():
+    recipes = {name for name, thing in vars(finelu.preconditioners).items() if hasattr(thing, "factor")}
+    found = set()
+    for page in PAGES[1:]:
+        lines = page.read_text().splitlines()
+        head = "\n".join(lines if page.stem == "solve-rules" else lines[:9])
+        calls = re.findall(r"^`([A-Za-z]\w*)\(([^`]*)\)`", re.sub(r"`\n`", " ", head), re.MULTILINE)
+        for name, arguments in calls:
+            if name not in recipes | {"solve", "Sequence"}:
+                continue
+            parameters = list(inspect.signature(getattr(finelu, name)).parameters.values())
+            shown = ast.parse(f"def call({arguments.removeprefix('*, ')}): ...").body[0].args
+            names = [argument.arg for argument in (*shown.args, *shown.kwonlyargs)]
+            defaults = [ast.literal_eval(value) for value in (*shown.defaults, *shown.kw_defaults)]
+            assert names == [p.name for p in parameters], f"{page.name}: {name}"
+            assert defaults == [p.default for p in parameters if p.default is not p.empty], f"{page.name}: {name}"
+            found.add(name)
+    assert {"solve", "Sequence", "ILU0", "MultilevelILU", "Schwarz"} <= found and len(found) > 15
+
+
+def test_the_rules_of_solve_have_a_row_for_each_argument():
+    assert set(inspect.signature(finelu.solve).parameters) - {"A", "b"} <= set(
+        first_cells("solve-rules", "## Arguments")
+    )
+
+
 @pytest.mark.parametrize("name", described())
 def test_what_the_api_names_can_be_imported(name):
     module, found = name, None
@@ -103,6 +154,83 @@ def test_every_recipe_has_a_page_and_stands_in_the_guide():
         assert f"{recipe.__name__}(" in GUIDE
 
 
+def test_every_page_of_a_method_and_every_guide_has_a_picture_or_an_example_that_runs():
+    contents = (ROOT / "mkdocs.yml").read_text()
+    for section in ("Guides:", "Methods:"):
+        pages = re.findall(
+            r"^      - (\w[\w-]*\.md)$", re.split(r"^  - ", contents.partition(section)[2], flags=re.M)[0], re.M
+        )
+        assert len(pages) > 10
+        for page in set(pages) - {"deployment.md"}:  # which has commands
+            text = (DOCS / page).read_text()
+            assert "```python" in text or "](pictures/" in text, page
+
+
+def test_every_formula_becomes_mathml():
+    pytest.importorskip("latex2mathml")
+    formulas = runpy.run_path(str(DOCS / "formulas.py"))
+    shown = 0
+    for page in PAGES[1:]:
+        found = formulas["on_page_markdown"](page.read_text())
+        assert "```math" not in found, page.name
+        shown += found.count("<math ")
+    assert shown > 20
+    with pytest.raises(ValueError, match="no MathML is known"):
+        formulas["mathml"](r"\unheardof{x}")
+
+
+def first_cells(page, begin=""):
+    """The names in code in the first cells of the tables of docs/<page>.md, from the text `begin` on."""
+    text = (DOCS / f"{page}.md").read_text()
+    cells = re.findall(r"^\| ([^|]+) \|", text[text.index(begin) :], re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`(\w+)[`(]", cell)]
+
+
+def test_every_status_error_and_field_has_a_row():
+    from finelu.result import Attempt, Certificate, LeastSquaresSolution, Solution
+
+    rows = first_cells("status")
+    assert set(finelu.Status.__members__) <= set(rows)
+    kinds = [thing for thing in vars(finelu.errors).values() if isinstance(thing, type)]
+    errors = {kind.__name__ for kind in kinds if issubclass(kind, finelu.FineluError)}
+    assert errors - {"FineluError"} <= set(rows)
+    fields = {name for kind in (Solution, Attempt, Certificate) for name in kind.__dataclass_fields__}
+    properties = {name for name, thing in vars(Solution).items() if isinstance(thing, property)}
+    rows = first_cells("solution")
+    assert {name for name in fields | properties if not name.startswith("_")} <= set(rows)
+    assert set(rows) <= fields | properties | {"explain"} | set(LeastSquaresSolution.__dataclass_fields__)
+
+
+def test_every_extra_for_users_has_a_row_in_the_install_page():
+    import tomllib
+
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    developers = {"test", "lint", "docs", "bench", "release", "nvrtc", "kernels", "interop-test"}
+    assert extras - developers == set(first_cells("install")) & extras
+
+
+def test_the_memory_of_each_recipe_is_that_of_its_page():
+    from finelu.compare import held_bytes
+    from finelu.preconditioners import OWN
+
+    A = finelu.as_csr(finelu.gallery.problem("poisson7:24"))
+    own, b = A.indptr.nbytes + A.indices.nbytes + A.data.nbytes, np.ones(A.shape[0])
+    table = re.findall(
+        r"^\| `(\w+)\(\)`[\w ]* \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", (DOCS / "memory.md").read_text(), re.M
+    )
+    assert {name for name, *_ in table} == {recipe.__name__ for recipe in OWN} - {"BlockILU0", "CPR", "ICNE"}
+    for name, *cells in table:
+        F = getattr(finelu, name)().factor(A)
+        found = [F.nnz / A.nnz, held_bytes(F, A) / own]
+        for again in range(2):
+            if again:
+                F.update(A)
+            for _ in range(30):
+                F.solve(b)
+        found.append(held_bytes(F, A) / own)
+        assert found == pytest.approx([float(cell) for cell in cells], rel=0.02, abs=0.006), name
+
+
 def test_every_picture_is_small_shown_and_described():
     files = {path.name for path in PICTURES.iterdir() if path.suffix in (".svg", ".png")}
     shown = set()
@@ -120,6 +248,22 @@ def test_every_picture_has_a_script(measured):
     of_scripts = [runpy.run_path(str(PICTURES / script))["PICTURES"] for script in ("methods.py", "flow.py")]
     made = {*of_scripts[0], *of_scripts[1], *measured["PICTURES"], floors}
     assert {path.stem for path in PICTURES.iterdir() if path.suffix in (".svg", ".png")} == made
+
+
+def test_a_picture_whose_legend_or_label_is_drawn_upon_is_refused(measured):
+    import style
+
+    figure, (axis,) = style.panels()
+    axis.plot([0, 1], [0, 1], label="a line")
+    assert style.collisions(figure) == []
+    axis.legend(loc="center")
+    assert style.collisions(figure) == ["the legend lies on the line 'a line'"]
+    style.legend_below(axis)
+    assert style.collisions(figure) == []
+    axis.annotate("a label", (0.5, 0.48))
+    with pytest.raises(AssertionError, match="the label 'a label' lies on the line 'a line'"):
+        style.write(figure, "refused")
+    assert not list(PICTURES.glob("refused*"))
 
 
 def test_the_iterations_in_the_words_of_the_pictures_are_those_that_they_show():
@@ -481,6 +625,28 @@ def test_the_tables_of_scaling_are_those_of_their_records():
                 rf"^\| {parts} \| (\d+, \d+, \d+) \| (\d+, \d+, \d+) \| (\d+, \d+, \d+) \|$", text, re.MULTILINE
             )
             assert row.groups()[k] == ", ".join(map(str, counts))
+
+
+def test_the_iterations_over_processes_are_those_of_their_record():
+    text, record = (DOCS / "scaling.md").read_text(), "petsc-scaling-2-core-amd-epyc-2026-11-27"
+    names = ("Schwarz", "Schwarz on one", "Schwarz in each", "ILU0, asm", "gamg")
+    lines = read(RESULTS / f"{record}{ENDING}")["results"]["coupled"]
+    assert f"`{record}`" in text and [line["ranks"] for line in lines] == 2 * [1, 2, 4, 8, 16]
+    for line in lines:
+        counts = [line[name]["iterations"] for name in names]
+        assert f"| {line['kind']} | {line['ranks']} | {line['rows']:,} | {' | '.join(map(str, counts))} |" in text
+        assert counts[0] <= 1.2 * counts[1]
+    one, many = lines[0], lines[4]
+    ends = {name: (one[name]["iterations"], many[name]["iterations"]) for name in names}
+    page = " ".join((DOCS / "elliptic.md").read_text().split())
+    assert f"1 to 16 processes takes {ends['Schwarz'][0]} to {ends['Schwarz'][1]} iterations" in page
+    assert f"coupled by nothing, {' to '.join(map(str, ends['Schwarz in each']))}" in page
+    assert f"ILU(0) with asm {' to '.join(map(str, ends['ILU0, asm']))}" in page
+    assert f"the smoothed aggregation of PETSc's `gamg` takes {many['gamg']['iterations']}" in page
+    boomer = "petsc-scaling-2-core-amd-epyc-debian-2026-11-27"
+    (line,) = read(RESULTS / f"{boomer}{ENDING}")["results"]["multigrid"]
+    text = f"BoomerAMG takes {line['BoomerAMG']['iterations']} on {line['rows']:,} rows (`{boomer}`)"
+    assert text in page
 
 
 @pytest.mark.parametrize("record", ["64-2026-11-26", "96-2026-11-27", "128-2026-11-27"])

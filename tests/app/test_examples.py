@@ -20,7 +20,13 @@ SMALL = {
     "heat": ["--cells", "12", "--steps", "3"],
     "bratu": ["--cells", "12"],
     "circuit": ["--width", "10"],
+    "power_flow": ["--samples", "5", "--buses", "12"],
     "fem": ["--refine", "2"],
+    "room": ["--frequency", "80"],
+    "reservoir": ["--cells", "16"],
+    "power_grid": ["--width", "20"],
+    "beam": ["--width", "2"],
+    "matting": ["--height", "24"],
     "torch_layer": ["--width", "4", "--steps", "3"],
 }
 NEEDS = {"fem": "skfem", "torch_layer": "torch"}
@@ -60,7 +66,7 @@ def test_it_runs_as_a_program():
     out = subprocess.run(
         [sys.executable, EXAMPLES / "poisson.py", "--cells", "6"], capture_output=True, text=True, check=True
     ).stdout
-    assert "Result: converged" in out
+    assert "Converged: " in out
 
 
 def test_the_error_of_poisson_falls_with_the_square_of_the_width():
@@ -79,7 +85,7 @@ def test_heat_follows_the_decay_of_its_mode():
     s = np.sin(np.pi * h * np.arange(1, cells + 1))
     expected = np.outer(s, s) / np.prod(1 + np.diff(times) * rate)
     assert abs(u - expected).max() <= 1e-8 * expected.max()
-    assert len(solutions) == steps and all("Result: converged" in solution.explain() for solution in solutions)
+    assert len(solutions) == steps and all("Converged: " in solution.explain() for solution in solutions)
 
 
 def test_bratu_is_solved_with_newtons_order():
@@ -91,6 +97,68 @@ def test_bratu_is_solved_with_newtons_order():
     assert np.linalg.norm(laplacian - c / (cells + 1) ** 2 * np.exp(u)) <= 1e-9 * norms[0]
     assert abs(u - u.T).max() <= 1e-6 * u.max() and u.min() > 0
     assert len(norms) <= 9
+
+
+def test_sound_takes_the_same_way_in_both_directions():
+    module = example("room")
+    A, inside = module.room(150.0)
+    assert inside.any() and abs(A - A.T).max() == 0 and A.dtype.kind == "c"
+    here, there = np.flatnonzero(~inside.ravel())[[40, -90]]
+    heard = []
+    for source, ear in ((here, there), (there, here)):
+        b = np.zeros(A.shape[0], complex)
+        b[source] = 1
+        solution = finelu.solve(A, b, 1e-10)
+        assert solution.converged
+        heard.append(solution.x[ear])
+    assert abs(heard[0] - heard[1]) <= 1e-7 * abs(heard[0]) > 0
+
+
+def test_the_wells_of_the_reservoir_give_what_is_pumped_in():
+    module = example("reservoir")
+    k = module.permeability(24)
+    assert np.array_equal(k, module.permeability(24)) and k.max() / k.min() > 1e3
+    A, b, corners = module.five_spot(k)
+    solution = finelu.solve(A, b)
+    assert solution.converged and abs(module.WELL * solution.x[corners].sum() - 1) < 1e-6
+    assert solution.x.argmax() == b.argmax() and solution.x.min() > 0  # the largest pressure is at the injection
+
+
+def test_the_pads_of_the_power_grid_give_what_the_blocks_take():
+    module = example("power_grid")
+    A, b, held = module.grid(30)
+    assert b.sum() == pytest.approx(sum(block[-1] for block in module.BLOCKS))
+    solution = finelu.solve(A, b)
+    assert solution.converged and module.PAD * solution.x[held].sum() == pytest.approx(b.sum(), rel=1e-6)
+    assert solution.x.min() > 0
+
+
+def test_the_beam_sinks_as_beam_theory_says():
+    module = example("beam")
+    solution, u = module.bend(4)
+    assert solution.converged and not u[:, :, 0].any()
+    weight, long = module.WEIGHT / 4, module.LENGTH * 4  # the weight of a unit of the length, and the length
+    euler = weight * long**4 / (8 * 4**4 / 12)  # q L^4 / (8 E I)
+    assert 0.7 < -u[:, :, -1, 2].mean() / euler < 1.1  # trilinear elements are stiff in bending
+
+
+def test_the_matte_is_that_of_the_image():
+    module = example("matting")
+    image, opacity = module.dandelion(48)
+    A = module.laplacian(image)
+    assert abs(A - A.T).max() <= 1e-10 * abs(A).max() and abs(A.sum(axis=1)).max() <= 1e-10 * abs(A).max()
+    marked = (opacity > 0.999) | (opacity < 1e-3)
+    solution = module.matte(image, marked, opacity > 0.5)
+    assert solution.converged
+    assert abs(solution.x.reshape(opacity.shape) - opacity)[~marked].mean() < 0.05
+
+
+@pytest.mark.parametrize("name", ["room", "reservoir", "power_grid", "beam", "matting"])
+def test_it_draws_a_picture(name, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "picture.png"
+    example(name).main([*SMALL[name], "--png", str(path)])
+    assert path.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_bratu_says_so_where_there_is_no_solution():
@@ -136,3 +204,13 @@ def test_the_circuit_takes_the_power_that_it_is_given():
     taken, given = module.powers(circuit, solution.x)
     assert abs(taken - given) <= 1e-6 * given
     assert np.allclose(solution.x[circuit.sources[:, 0] - 1], circuit.volts, rtol=1e-8)
+
+
+def test_power_flows_have_the_wanted_powers():
+    module = example("power_flow")
+    grid = module.Grid(40)
+    wanted = grid.loads(9)
+    x, steps, solved, _ = module.power_flows(grid, wanted)
+    assert 2 <= steps <= 6 and 9 * 2 <= solved <= 9 * steps
+    assert abs(grid.powers(x)[0] - wanted).max() <= module.TOLERANCE
+    assert (x[:, 39:] > 0.8).all()

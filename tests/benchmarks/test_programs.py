@@ -21,8 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.claims import (  # noqa: E402
+    batch,
     calls,
     calls_gpu,
+    columns,
+    elliptic,
     least_squares,
     memory,
     multiblock_scaling,
@@ -55,6 +58,12 @@ GPU = [pytest.mark.gpu, pytest.mark.skipif(bool(without_gpu()), reason=without_g
 PROGRAMS = {
     "calls": (calls, ["--matrices", ONE, *ONE_THREAD], {*calls.WORKS, *calls.TOTALS}),
     "calls_gpu": (calls_gpu, ["--matrices", ONE], {"factor", "update", "solve"}),
+    "elliptic": (
+        elliptic,
+        ["--cpu", "--matrices", f"{ONE},elasticity:2,2,2", "--solvers", "finelu,Schwarz", *ONE_THREAD],
+        {"solve", "constants", "near null space found"},
+    ),
+    "columns": (columns, ["--matrices", ONE, "--recipes", "ILU0,IC0"], {"ILU0", "IC0", "solve"}),
     "least_squares": (least_squares, ["--rows", "500"], {*least_squares.SOLVERS}),
     "multilevel_setup": (multilevel_setup, ["--cpu", "--matrices", ONE], {multilevel_setup.CROUT}),
     "parilut": (parilut, ["--cpu", "--matrices", TWO, *ONE_THREAD], {*parilut.RECIPES}),
@@ -65,6 +74,7 @@ PROGRAMS = {
         [FOLDER, "--matrices", "poisson", "--seconds", "900", *ONE_THREAD],  # its solvers may have to be compiled
         {"finelu.solve", "IC0() cg", "SparseLU()", "splu"},
     ),
+    "batch": (batch, ["--cpu", "--systems", "9", "--matrices", ONE], {batch.BATCH, batch.SPLU, batch.SOLVE}),
     "robustness": (robustness, [FOLDER, "--solvers", "MultilevelILU,ILU0,spilu", *ONE_THREAD], {"ILU0", "spilu"}),
     "schwarz": (schwarz, ["--cpu", "--matrices", ONE], {"Schwarz", "exact", "MILU0", "adapted"}),
     "sequence": (sequence, ["--matrices", ONE], {sequence.SOLVES, sequence.SEQUENCE}),
@@ -87,6 +97,7 @@ PROGRAMS = {
 FIGURES = {"fgbilu": 2, "parilut_papers": 5}
 AGAIN = (
     "calls",
+    "elliptic",
     "regret",
     "solve",
     "robustness",

@@ -122,10 +122,11 @@ class Scripted:
     """A worker whose solvers take the given seconds, or fail with the given status."""
 
     def __init__(self, outcomes):
-        self.outcomes, self.asked, self.stops = outcomes, [], 0
+        self.outcomes, self.asked, self.stops, self.prepared = outcomes, [], 0, 0.0
 
     def ask(self, path, name, limit):
         self.asked.append((name, limit))
+        self.prepared += 1e3  # s in which kernels are compiled
         found = self.outcomes[name]
         return {"status": found, "seconds": limit} if isinstance(found, str) else {"status": "", "seconds": found}
 
@@ -149,6 +150,34 @@ def test_a_solver_is_stopped_after_a_multiple_of_the_best_and_solve_is_not():
     limits = dict(worker.asked)
     assert limits == {"ours": 10.0, "SparseLU()": 0.5 * regret.LATE, "late": 0.5 * regret.LATE}
     assert worker.stops == 1  # a library may go on
+
+
+def test_the_seconds_of_a_system_are_those_of_its_runs(monkeypatch):
+    worker = Scripted({"ours": 1.0, "one": 1.0, "two": 2.0, "three": 1.0})
+
+    class Clock:
+        def __init__(self, seconds):
+            pass
+
+        def spent(self):
+            return worker.prepared + len(worker.asked)
+
+    monkeypatch.setattr(regret, "Budget", Clock)
+    results = regret.rounds(worker, "path", list(worker.outcomes), 10.0, 4.5)
+    assert list(results) == ["ours", "one", "two"]  # within FIRST_ROUND of 4.5 s
+    assert [len(found) for found in results.values()] == [1 + regret.LEAST_ROUNDS, 1 + regret.LEAST_ROUNDS, 2]
+
+
+def test_a_run_that_compiles_is_repeated(monkeypatch):
+    compiling, limits = iter([2.0, 0.0]), []
+
+    def once(solver, S, b, limit):
+        limits.append(limit)
+        return {"status": "time", "seconds": limit, "compiling": next(compiling)}
+
+    monkeypatch.setattr(regret.solve, "once", once)
+    found = regret.once(regret.ON_CPU, sp.csr_matrix(SPD), 0.5)
+    assert found["compiling"] == 0.0 and limits == [0.5, 0.5]
 
 
 def test_a_record_has_the_median_of_the_warm_runs_or_the_failure():

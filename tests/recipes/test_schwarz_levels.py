@@ -9,7 +9,7 @@ from checks import assert_close, in_dtype, values
 
 import finelu as fl
 from finelu import MatrixError, ParameterError, ZeroPivot, gallery
-from finelu.preconditioners.schwarz import levels
+from finelu.preconditioners.schwarz import levels, spectrum
 from finelu.preconditioners.schwarz import recipe as recipes
 
 NEAR = {"constant": None, "near": 2}
@@ -87,7 +87,7 @@ def test_a_coarse_solve_leaves_a_small_part_of_an_error(backend, meanwhile, near
     E = backend.fetch(F.coarse.levels._E.tosparse()).toarray()
     exact = values(E.shape[0], "float64")
     g = E @ exact
-    for solve, left in ((F.coarse.solve, 1.5 * levels.ERROR), (lambda v: F.coarse.closely(v)[0], 1e-5)):
+    for solve, left in ((F.coarse.solve, 1.5 * spectrum.ERROR), (lambda v: F.coarse.closely(v)[0], 1e-5)):
         error = backend.fetch(solve(backend.move(g))) - exact
         assert error @ E @ error <= left**2 * (exact @ g)
 
@@ -106,7 +106,7 @@ def test_rows_of_a_large_scale_do_not_hide_the_spectrum_of_others(backend, scale
         exact = np.where(low, values(low.size, "float64"), 0)
         g = np.where(low, E @ exact, 0)
         error = backend.fetch(coarse.solve(backend.move(g)))[low] - exact[low]
-        assert error @ E[np.ix_(low, low)] @ error <= (2 * levels.ERROR) ** 2 * (exact @ g)
+        assert error @ E[np.ix_(low, low)] @ error <= (2 * spectrum.ERROR) ** 2 * (exact @ g)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
@@ -117,7 +117,7 @@ def test_the_search_for_a_spectrum_of_one_value_ends(backend, dtype):
     F = fl.Schwarz(parts=np.arange(400) // 4, levels=3).factor(backend.move(A))
     solver = F.coarse.levels
     least, most = solver._middle - solver._half, solver._middle + solver._half
-    np.testing.assert_allclose((least, most), (1, levels.MARGIN), rtol=1e-4)
+    np.testing.assert_allclose((least, most), (1, spectrum.MARGIN), rtol=1e-4)
     assert solved(A, F, backend, 1e-5) <= 2
 
 
@@ -170,12 +170,28 @@ def test_auto_takes_levels_where_the_coarse_matrix_is_large(backend, meanwhile):
     few = fl.Schwarz(size=64).factor(A)
     assert few.report.rows_of_levels == (4096, 64) and few.report.coarse_steps is None
     meanwhile(recipes, MOST_INVERTED=63, MOST_FACTORED=63)
+    meanwhile(levels, SPARSE=0)
     many = fl.Schwarz(size=64).factor(A)
     assert many.report.rows_of_levels[:2] == (4096, 64) and many.report.coarse_steps > 1
     assert many.nnz > few.nnz
     general = sp.csr_matrix(gallery.problem("poisson7:16") + 0.3 * sp.eye(4096, k=1))
     assert fl.Schwarz(size=64).factor(backend.move(general)).report.coarse_steps is None
     assert fl.Schwarz(size=64, levels=2).factor(A).report.coarse_steps is None
+
+
+def test_auto_factors_a_large_coarse_matrix_on_the_cpu_where_its_factors_are_sparse(backend, meanwhile):
+    meanwhile(recipes, MOST_INVERTED=63, MOST_FACTORED=63)
+    A, b = gallery.problem("poisson5:64"), np.ones(4096)
+    M = fl.Schwarz(size=64).factor(backend.move(A))
+    assert (M.report.coarse_steps is None) == (backend.name == "cpu") and M.report.warning is None
+    assert fl.Schwarz(size=64, levels=3).factor(backend.move(A)).report.coarse_steps > 1
+    meanwhile(levels, SPARSE=1)
+    other = fl.Schwarz(size=64).factor(backend.move(A))
+    assert other.report.coarse_steps > 1
+    M.update(backend.move(2 * A))
+    assert_close(backend.fetch(M @ backend.move(b)), backend.fetch(other @ backend.move(b)) / 2, 1e13)
+    meanwhile(levels, SPARSE=100, FACTORED=63)
+    assert fl.Schwarz(size=64).factor(backend.move(A)).report.coarse_steps > 1
 
 
 @pytest.mark.parametrize("neumann", [False, True])
@@ -299,7 +315,8 @@ def test_singular_pieces_alone_leave_no_coarse_vector(backend, meanwhile, count,
 
 def test_a_coarse_matrix_that_does_not_suit_levels_is_factored_by_auto_alone(backend, meanwhile):
     meanwhile(recipes, MOST_INVERTED=10, MOST_FACTORED=10)
-    meanwhile(levels, MOST_STEPS=1)
+    meanwhile(levels, SPARSE=0)
+    meanwhile(spectrum, MOST_STEPS=1)
     A = backend.move(hermitian())
     F = fl.Schwarz(size=6).factor(A)
     assert F.report.coarse_steps is None and "no further levels" in F.report.warning

@@ -74,7 +74,9 @@ def _subdomains(cg: float) -> dict[str, float]:
 
 def _iterations_on_gpu(xp: Any) -> dict[str, float]:
     names = ("poisson5:100", "poisson7:64", "convection_diffusion:64")
-    return _of_methods(SHIPPED_ON_GPU, *(_system(name, xp) for name in names))
+    small, large, wind = (_system(name, xp) for name in names)
+    rate, overhead = _line(*((A.nnz, _of_a_step("cg", A, Schwarz())) for A in (small, large)))
+    return _of_methods(SHIPPED_ON_GPU, small, large, wind) | {"parts": rate, "parts_overhead": overhead}
 
 
 def _of_methods(shipped: Rates | GpuRates, small: CSR, large: CSR, wind: CSR) -> dict[str, float]:

@@ -26,7 +26,7 @@ from finelu.auto.solvability import Solvability
 from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import namespace, synchronize
-from finelu.errors import FineluError, OutOfTime, StructurallySingular, counted
+from finelu.errors import FineluError, OutOfTime, SingularMatrix, StructurallySingular, counted
 from finelu.factors import CholeskyFactors
 from finelu.krylov.criterion import OUTGROWN, diminished, power_for, reduced, settled
 from finelu.krylov.nullspace import NullSpace
@@ -45,7 +45,7 @@ HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT
 OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # no other rung is tried
 LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
-DOUBT = 2.0  # times by which another rung may take longer than a threshold one where the cheap one found no factors
+DOUBT = 2.0  # times its cost that a threshold rung counts with if the cheap one found no factors, or A indefinite
 WITHOUT_PIVOT = "A may be semidefinite with a null vector, and factors that keep A's row sums would have no last pivot"
 NESTED = 2  # times that a part of b outside of A's range is taken away: what A's pattern leads to, and what factors do
 NEAR = 10.0  # times the tolerance, up to which b has no part outside of A's range that would need another answer
@@ -95,9 +95,11 @@ class Ladder:
         self.costs = Costs(A, self.traits, self.rungs, memory, deadline)
         self.factors: dict[str, Any] = {}
         self.broken: set[str] = set()  # rungs without factors
+        self.disproved = False  # whether a curvature has shown that A, which might have been definite, is not
         self.solvability = Solvability(A, self.traits)
         self.least = False  # whether the last x for a b outside of A's range has the least residual
         self.nested = 0  # how many parts of b outside of A's range have been removed
+        self.zero_pivot = ""  # what a library of direct solves said of A, if its complete factors have a pivot of 0
         self.condition = 1.0  # a lower bound of A's condition number, from complete factors
         self.interrupted = False
         self.preferred: str | None = None  # the rung that solved the previous right-hand side
@@ -131,7 +133,7 @@ class Ladder:
         if "direct" in left and costs.fits(costs.bytes_of("direct")):
             costs.count_fill()
         seconds = {rung: costs.seconds(rung) for rung in left}
-        doubt = {"threshold": DOUBT if "cheap" in self.broken else 1.0}
+        doubt = {"threshold": DOUBT if "cheap" in self.broken or self.disproved else 1.0}
         fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung])]
         return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
 
@@ -197,6 +199,8 @@ class Ladder:
                 rhs.status = Status.OUT_OF_TIME if rhs.attempts else rhs.status
             if rhs.aside is not None:
                 rhs.take_back()
+            if rhs.status is Status.PRECISION_LIMIT and self.zero_pivot and rhs.b.real.dtype == np.float64:
+                rhs.status, rhs.verdict = Status.NUMERICALLY_SINGULAR, f"{self.zero_pivot}; {rhs.verdict}"
             return self._solution(rhs, left)
 
     def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:
@@ -475,6 +479,7 @@ class Ladder:
             seen=seen + tuple(text for text in (of_rows, rhs.verdict, self.solvability.structure) if text),
             attempts=tuple(rhs.attempts),
             tolerance=rhs.target,
+            called="finelu.solve",
         )
 
     def certificate(self, b: Any, x: Any, space: NullSpace | None = None) -> Certificate:
@@ -520,6 +525,8 @@ class Ladder:
                 if self.asked:
                     raise
                 outcome = outcome or str(error).split(": ", 1)[-1].rstrip(".")
+                if isinstance(error, SingularMatrix) and rung == "direct":
+                    self.zero_pivot = str(error).split(": ", 1)[-1].rstrip(".")
                 if isinstance(error, StructurallySingular):  # true of A, or of the matrix that a recipe factors
                     self.solvability.look_at_structure()
             else:
@@ -557,7 +564,7 @@ class Ladder:
 
     def _is_indefinite(self) -> None:
         """Choose the rungs without factors anew, as for an indefinite matrix, since a curvature was not positive."""
-        self.traits = replace(self.traits, definite=False)
+        self.traits, self.disproved = replace(self.traits, definite=False), True
         if not self.asked:
             self.rungs.update({name: rung for name, rung in rungs(self.traits).items() if name not in self.factors})
 

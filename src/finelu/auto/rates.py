@@ -28,7 +28,7 @@ from finelu.threads import available_cores
 class Rates:
     """Rates in seconds, per entry of A unless stated otherwise; the defaults are those of a core of an AMD EPYC.
 
-    cg, bicgstab, gmres : an iteration with factors of A's own pattern, where A and they fit into the cache.
+    cg, bicgstab, gmres : an iteration with factors of A's own pattern.
     overhead : seconds per iteration, whatever its size.
     parts, parts_setup : an iteration of cg with subdomains, and their set-up, where cg takes its rate; if shipped, by
         two threads. They stand for any number of threads, so that the route, and with it the bits, do not depend on
@@ -55,8 +55,8 @@ class Rates:
     analysis: float = 0.02e-6
     prepared: float = 0.05e-6
     metis: float = 1.5e-6
-    threshold: float = 1e-6
-    multilevel: float = 3e-6
+    threshold: float = 0.7e-6
+    multilevel: float = 1.5e-6
     quick: float = 0.35e-6
     columnwise: float = 0.5e-6
     superlu_row: float = 0.05e-6
@@ -94,6 +94,8 @@ class GpuRates:
 
     cg, bicgstab, gmres : an iteration with factors of A's own pattern, per entry of A.
     overhead : seconds per iteration of any of these methods, with factors of 200 levels.
+    parts, parts_overhead : a product with A and one with subdomains, per entry of A and per product. The shipped rates
+        are near those of six systems of 12,000 to 16,000 rows, and of grids of one and eight million rows.
     threshold, threshold_overhead : set-up and iterations with ParILUT and ParICT together, per entry of A and per
         system. The shipped rates are near the times of ten real matrices of 20,000 to 1.5 million entries.
     multilevel, multilevel_overhead : the same for MultilevelILU if it is made on the GPU. The shipped rates are near
@@ -105,6 +107,8 @@ class GpuRates:
     bicgstab: float = 3.3e-10
     gmres: float = 1.6e-10
     overhead: float = 2.1e-4
+    parts: float = 2.6e-11
+    parts_overhead: float = 0.9e-4
     threshold: float = 8e-8
     threshold_overhead: float = 2e-2
     multilevel: float = 8e-8

@@ -188,7 +188,7 @@ class Patience:
         if not worth(cost, iteration, rest):
             return False
         self.change = "update"
-        self.why = f"given up: {counted(math.ceil(rest), 'more iteration')} were expected"
+        self.why = f"stopped, as {counted(math.ceil(rest), 'more iteration')} were expected"
         return True
 
     def _usual(self, wanted: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,7 @@ from finelu.matrix import CSR, check_vector, checked_csr, norm
 from finelu.matrix.traits import traits
 from finelu.matrix.vectors import as_dtype, times_power
 from finelu.ordering import OrderingJob
+from finelu.page import facts_as_html
 from finelu.preconditioners import SparseLU
 from finelu.preconditioners.direct import cudss
 from finelu.result import Attempt, Solution, Status
@@ -117,6 +119,12 @@ class Sequence:
         steps = counted(len(self.decisions), "step")
         return f"Sequence(rtol={self.rtol:g}, recipe={self.recipe!r}, method={self.method!r}; {steps} done)"
 
+    def _repr_html_(self) -> str:
+        counts = Counter(self.decisions)
+        facts = [("steps", len(self.decisions)), ("rtol", self.rtol), ("method", self._method or self.method)]
+        facts += [("factors", self._F if self._F is None else repr(self._F)), ("seconds", f"{self._spent:.3g}")]
+        return facts_as_html("Sequence", [*facts, *((f"steps by {name}", k) for name, k in counts.items())])
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_count": None}  # which is another thread's
 
@@ -169,6 +177,7 @@ class Sequence:
             x=namespace(b).asarray(solution.x).reshape(b.shape),
             seen=seen,
             timings={"solve": perf_counter() - start},
+            called="",
         )
 
     def _solved(self, A: CSR, b: Any) -> tuple[Solution, str, str, str]:

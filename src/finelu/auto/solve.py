@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
-from finelu.auto.choose import recipe_asked, sooner_on_host
+from finelu.auto.batch import solve_batch
+from finelu.auto.choose import recipe_asked, sooner_by_size, sooner_on_host
+from finelu.auto.columns import completed, iterated
 from finelu.auto.first_answer import FirstAnswer, euclidean
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
@@ -25,9 +27,11 @@ from finelu.krylov.criterion import criterion_asked
 from finelu.krylov.nullspace import NullSpace, is_pair
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
+from finelu.matrix.batch import Batch
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
-from finelu.result import Certificate, Solution, Status
+from finelu.progress import bar
+from finelu.result import Certificate, Solution, Status, of_columns
 from finelu.validation import count, flag, number
 
 CALLBACKS = ("x", "pr_norm")
@@ -53,20 +57,24 @@ def solve(
     watch: Callable[[int, float], object] | None = None,
     certify: bool = False,
     verbose: bool = True,
+    progress: bool = False,
     raise_on_failure: bool = False,
     nullspace: Any = None,
 ) -> Solution:
     """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), and choose preconditioner and method for it.
 
-    A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps.
-    b : (n,) or (n, k); columns are solved one after the other, first with the factors that solved the previous one.
+    A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. Or a `Batch` of k matrices, with b
+        (k, n), or (n,) for all, and of the parameters rtol, atol, verbose and raise_on_failure alone: a BatchSolution.
+    b : (n,) or (n, k). The first column finds factors and a method; the others then iterate together with these
+        (cg, bicgstab, gmres, fgmres, and complete factors; with other methods, callbacks or maxiter one after the
+        other). A column that they do not solve goes on by itself, from the x that it has.
     x0 : (n,), for all columns, or of b's shape: a first guess, used for the columns with ||b - A x0|| < ||b||.
     criterion : "residual" tests ||b - A x||. "auto" also tests ||D (b - A x)|| <= rtol ||D b||, where D has the
         reciprocals of the row sums of |A|, if these differ by more than a factor of 1e4, as with penalties: one norm
         would see the large rows only. "backward" tests |b - A x|_i <= rtol (|A| |x| + |b|)_i in each row, and no norm.
     maxiter : the most iterations for a column, over all attempts; None: no such limit.
     device : "cpu" or "cuda" works there, wherever A is. None works where A is, except for systems on a GPU that the CPU
-        solves sooner (docs/solve.md lists them; `explain()` says so). x is returned where b was.
+        solves sooner (docs/solve-rules.md lists them; `explain()` says so). x is returned where b was.
     recipe : "auto", or a recipe, its class or its name: then no other is tried.
     method : "auto", or a Krylov method: its name, its function or its class.
     time_limit : seconds for everything but compiling kernels at their first use. At the limit set-up and iterations
@@ -82,16 +90,17 @@ def solve(
     certify : whether the Solution has a `certificate`: backward errors, the condition number, a bound on the error of
         x. Cost: about ten more solves with A and A^H.
     verbose : False prints nothing; True prints a line to stderr before kernels are compiled, and one after it.
+    progress : True shows a bar with the iterations and the residual, on a terminal or in a notebook.
     nullspace : for a singular A: vectors v with A v = 0, (n,) or (n, k), such as F.null_space of MultilevelILU, or
         "constant" for the vector of ones. x is the solution without a part along them. If also A^H v = 0, as for
         A = A^H, the part of b along them is taken off, and x is the least-squares solution. `outside` of the Solution
         is the norm of that part, and `residual_norm` is of the rest. For other A, a tuple (V, U) has the null vectors
         u of A^H, too, and the part of b along those is taken off.
     raise_on_failure : True raises NotConverged, whose `solution` is the Solution, unless it converged.
-    Returns a Solution with `explain()`. For several columns it has residual_norm, history and status of the worst
-    column, and the iterations of all. `converged` is True only if the returned x passes the test. The residual is
-    computed anew for this, and in twice the precision if rounding could have made it small. Otherwise x is the best
-    iterate known, and the status says why:
+    Returns a Solution with `explain()`. For several columns it is a `SolutionOfColumns`: `solution[j]` is that of
+        column j; it has residual_norm, history and status of the worst column, and the iterations of all.
+    `converged` is True only if the returned x passes the test. The residual is computed anew for this, and in twice the
+    precision if rounding could have made it small. Otherwise x is the best iterate known, and the status says why:
         SINGULAR: there is no solution, by the pattern of A, or by a vector v with A v = 0 exactly or to twice the
             working precision;
         NUMERICALLY_SINGULAR: A v = 0 up to the rounding of A's entries;
@@ -101,8 +110,10 @@ def solve(
     Where kernels would have to be compiled, and SciPy solves the system soon, it gives the answer, and a process in the
     background compiles them for later calls (FINELU_BACKGROUND=0: the call waits). `explain()` says so.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
-    The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
+    The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve-rules.md explains them.
     """
+    if isinstance(A, Batch):
+        return solve_batch(solve, locals())  # type: ignore[return-value]
     start, began = perf_counter(), now()
     rtol, atol = number("rtol", rtol), number("atol", atol)
     most = math.inf if maxiter is None else count("maxiter", maxiter, 0)
@@ -113,6 +124,7 @@ def solve(
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
     flag("certify", certify)
+    flag("progress", progress)
     flag("raise_on_failure", raise_on_failure)
     chosen, method = recipe_asked(recipe), method_name(method, "auto")
     options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
@@ -129,9 +141,9 @@ def solve(
 
     default = (chosen, method, most) == ("auto", "auto", math.inf) and device != "cuda" and not certify
     default = default and x0 is None and callback is None and watch is None and not here.waits
-    default = default and nullspace is None
+    default = default and nullspace is None and not progress
     before, here.otherwise = here.otherwise, first if default else None
-    with nullcontext() if verbose else quietly():
+    with nullcontext() if verbose else quietly(), bar(progress) if progress else nullcontext() as shown:
         try:
             A, home = checked_csr(A, diagonal=False), on_gpu(b)
             if device is not None:
@@ -140,26 +152,46 @@ def solve(
             if x0 is not None:
                 x0 = _first_guess(x0, A, b)
                 b = as_dtype(b, np.result_type(b.dtype, x0.dtype))
+            if shown is not None and shown.enabled:
+                options["watch"] = _both(shown.watcher("solving", norm(b), rtol, most), watch)
             A, b = precise(A, b, rtol)
-            known, moved = traits(A), ""
-            if known.gpu and device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
-                moved = sooner_here_on_host(known)
+            movable = on_gpu(A.data) and device is None and chosen == "auto"
+            movable = movable and (callback is None or callback_type == "pr_norm")
+            moved = _with_kernels(sooner_by_size(A.n, A.nnz)) if movable else ""
+            known = None if moved else traits(A)  # a look at a small A takes long on a GPU
+            if movable and known is not None and (moved := sooner_here_on_host(known)):
+                known = replace(known, gpu=False)
             if moved:
-                (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
+                A, b, x0 = _moved(A, b, x0, "cpu")
+            known = known or traits(A)
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
             columns = b.reshape(A.n, -1) if b.size else b
             space = None if nullspace is None else _null_space(nullspace, A, b, known)
-            found = []
-            for c in range(columns.shape[-1]):
-                guess = None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
+            found: list[Solution] = []
+            started: list[Any] = []  # what the iterations of several columns together have found
+
+            def system(c: int) -> tuple[Any, Any]:
+                """The right-hand side and the guess of a column."""
                 rhs = columns[:, c] if space is None else space.in_range(columns[:, c])
-                solution = ladder.solve(rhs, guess, atol)
+                guess = None if x0 is None else x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)]
+                return rhs, None if guess is None else as_dtype(guess, b.dtype)
+
+            for c in range(columns.shape[-1]):
+                rhs, guess = system(c)
+                if c == 1 and found[0].converged:
+                    others = [system(c) for c in range(1, columns.shape[1])]
+                    rest, guesses = [rhs for rhs, _ in others], [guess for _, guess in others]
+                    started = [None, *iterated(ladder, found[0], rest, guesses, atol)]
+                if started and started[c] is not None:
+                    solution = completed(ladder, started[c], rhs, atol)
+                else:
+                    solution = ladder.solve(rhs, guess, atol)
                 if may_need_double(solution, b):
                     A, b = precise(A, b, 0.0)
                     columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)
                     ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
                     solution = after(solution, ladder.solve(rhs, as_dtype(solution.x, b.dtype), atol))
-                    ladder.most = most
+                    ladder.most, started = most, []
                 if space is not None:
                     product = as_operator(A, "A", rhs, rhs.dtype)
                     solution = space.completed(solution, product, rhs, columns[:, c], rtol, atol)
@@ -176,7 +208,11 @@ def solve(
             if not found:
                 return _after(answer, device, verbose, start, raise_on_failure)
             columns, home, moved, size = b.reshape(b.shape[0], -1), False, "", euclidean
-        worst, x = (found[0], found[0].x) if len(found) == 1 else _together(found, columns, size)
+        if len(found) == 1:
+            worst, x = found[0], found[0].x
+        else:
+            x = namespace(found[0].x).stack([s.x for s in found], axis=1)
+            worst = of_columns(found, x, [size(columns[:, c]) for c in range(len(found))])
         if x.shape != b.shape:
             x = x.reshape(b.shape)
         if on_gpu(x) != home:
@@ -196,7 +232,6 @@ def solve(
         worst = replace(
             worst,
             certificate=largest_of(certificates) if certificates else None,
-            iterations=sum(s.iterations for s in found),
             attempts=tuple(a for s in found for a in s.attempts),
         )
     if x is not worst.x or seen is not worst.seen:
@@ -205,6 +240,18 @@ def solve(
     if raise_on_failure and not worst.converged:
         raise NotConverged("A x = b", worst, rtol)
     return worst
+
+
+def _both(first: Callable[[int, float], object], then: Callable[[int, float], object] | None) -> Any:
+    """A `watch` that calls both, and ends the solve where the second does."""
+    if then is None:
+        return first
+
+    def watch(iteration: int, residual_norm: float) -> object:
+        first(iteration, residual_norm)
+        return then(iteration, residual_norm)
+
+    return watch
 
 
 def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float, raise_on_failure: bool) -> Solution:
@@ -255,7 +302,11 @@ def first_try(A: Any) -> dict[str, str]:
 
 def sooner_here_on_host(known: MatrixTraits) -> str:
     """Why the CPU should solve a system on a GPU; "" if it should not, or would have to compile its kernels first."""
-    why = sooner_on_host(known)
+    return _with_kernels(sooner_on_host(known))
+
+
+def _with_kernels(why: str) -> str:
+    """`why`, or "" if the CPU would have to compile its kernels first."""
     return why if why and kernels_for(np.empty(0)).minimum_degree.is_compiled() else ""
 
 
@@ -281,10 +332,3 @@ def _first_guess(x0: Any, A: CSR, b: Any) -> Any:
 def largest_of(certificates: list[Certificate]) -> Certificate:
     """The largest of each figure."""
     return Certificate(*(max(figures) for figures in zip(*map(astuple, certificates), strict=True)))
-
-
-def _together(found: list[Solution], columns: Any, size: Callable[[Any], float]) -> tuple[Solution, Any]:
-    """The worst solution, and the x of all columns.  size : the 2-norm of a vector."""
-    sizes = [size(columns[:, c]) for c in range(len(found))]
-    worst, _ = max(zip(found, sizes), key=lambda s: (not s[0].converged, s[0].residual_norm / (s[1] or 1.0)))
-    return worst, namespace(found[0].x).stack([s.x for s in found], axis=1)

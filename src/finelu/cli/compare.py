@@ -22,7 +22,7 @@ from finelu.cli.arguments import (
     set_threads,
 )
 from finelu.cli.output import AlreadyReported, console, print_json, write_line
-from finelu.cli.progress import progress
+from finelu.progress import progress
 
 
 def compare(

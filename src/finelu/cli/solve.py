@@ -28,9 +28,9 @@ from finelu.cli.arguments import (
     set_threads,
 )
 from finelu.cli.output import console, print_json
-from finelu.cli.progress import Progress, progress
 from finelu.cli.recipes import named_values, recipe_from_text
 from finelu.errors import DeviceError, ParameterError
+from finelu.progress import Progress, progress
 
 if TYPE_CHECKING:
     from finelu.matrix import CSR

@@ -8,7 +8,7 @@ import typer
 
 from finelu.cli.arguments import CONVERGED, NOT_CONVERGED, Json
 from finelu.cli.output import print_json, write_out
-from finelu.cli.progress import progress
+from finelu.progress import progress
 
 
 def warmup(

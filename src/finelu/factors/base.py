@@ -19,6 +19,7 @@ from finelu.factors.report import Report
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, as_large, dense_numbers, norm, on_pattern
+from finelu.page import facts_as_html
 
 TRANSPOSES = ("N", "T", "H")
 TRIAL_SEED = 7  # of the random vector, the same in every run
@@ -41,6 +42,7 @@ class Factors:
     """
 
     well_formed: ClassVar[bool] = False  # apply(r) is a new contiguous array as r is: Krylov methods need not look
+    together: ClassVar[bool] = True  # whether solve(R) with several columns takes less time than a solve of each
     _bound: tuple[str, ...] = ("_lock",)  # attributes that stay in this process
     updates = 0  # number of updates that have begun
     # Optional cheaper form of M r, valid once the coarse component of r has been removed: `start(A, x, r)` removes it
@@ -220,6 +222,10 @@ class Factors:
         return self.solve(R, trans="H")
 
     rmatmat = rmatvec
+
+    def _repr_html_(self) -> str:
+        facts = [("rows", self.shape[0]), ("entries", self.nnz), ("dtype", self.dtype), *self.report.items()]
+        return facts_as_html(f"Factors by {self.recipe!r}", facts)
 
     def __repr__(self) -> str:
         device = "GPU" if on_gpu(self.pattern.data) else "CPU"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from finelu.device import synchronize
+from finelu.device import on_gpu, synchronize
 from finelu.factors.arranged import Arrangement
 from finelu.factors.base import Factors
 from finelu.factors.report import TriangularReport
@@ -141,7 +141,7 @@ class TriangularFactors(Factors):
             return self._solvers[solve]
 
     def _apply(self, R: Any, trans: str, out: Any = None) -> Any:
-        """M^-1 R in a new array, or in `out`, C-contiguous, which may be R if `only_solves(trans)`."""
+        """M^-1 R in a new array, or in `out`, of which `_fits` holds, which may be R if `only_solves(trans)`."""
         solve_in_turn = self._in_turn.get(trans)
         if solve_in_turn is None:
             plans = [self._solver(solve).plan for solve in self.SOLVES[trans]]
@@ -149,7 +149,8 @@ class TriangularFactors(Factors):
         conjugate, arranged = trans == self._conjugated, self._arranged
         R = R.conj() if conjugate else R
         R = R if arranged is None else arranged.gather_scaled(R, trans)
-        R = R if R.flags.c_contiguous else R.copy(order="C")
+        if not (R.flags.c_contiguous or (R.flags.f_contiguous and not on_gpu(R))):
+            R = R.copy(order="C")
         x = np.empty_like(R) if out is None else out  # of CuPy for its own arrays
         if R.size:
             solve_in_turn(R, x)
@@ -157,7 +158,7 @@ class TriangularFactors(Factors):
         return x.conj() if conjugate else x
 
     def _apply_into(self, R: Any, trans: str, out: Any) -> None:
-        if not (self.only_solves(trans) and out.flags.c_contiguous):
+        if not (self.only_solves(trans) and _fits(out)):
             return super()._apply_into(R, trans, out)
         self._apply(R, trans, out)
         return None
@@ -175,3 +176,8 @@ class TriangularFactors(Factors):
     @property
     def nnz(self) -> int:
         return self._triangles.nnz
+
+
+def _fits(R: Any) -> bool:
+    """Whether the kernels take R (n,) or (n, k) as it lies: row-major, on the CPU also column-major."""
+    return bool(R.flags.c_contiguous or (R.flags.f_contiguous and not on_gpu(R)))

@@ -1,5 +1,6 @@
 """Arguments and results of kernels, on either device: `CSR`; `Triangle`, a triangle within the arrays of a matrix;
-`Factored`, the result of a threshold factorization; `Couplings` and `Sums`, for the coarse space of subdomains."""
+`BatchPlan`, for many matrices of one pattern; `Factored`, the result of a threshold factorization; `Couplings` and
+`Sums`, for the coarse space of subdomains."""
 
 from __future__ import annotations
 
@@ -131,6 +132,27 @@ def require_indices(what: str, total: int, dtype) -> None:
     """A MatrixError if these are more entries than integers of `dtype` count."""
     if total > np.iinfo(dtype).max:
         raise MatrixError(f"{what} would have {total} entries, more than its {dtype} indices count; take larger parts.")
+
+
+class BatchPlan(NamedTuple):
+    """How each matrix of one pattern is factored: the pattern of L + U, and which entries of A come there.
+
+    indptr (n + 1,), indices (m,), diag (n,) : the pattern, rows sorted, and the places of its diagonal.
+    places (m,), weights (m,) : entry p begins as weights[p] a[places[p]]; weights[p] is 0 where A has no entry.
+    rows (n,), columns (n,) : row i and column j of L U are those of A with the numbers rows[i] and columns[j].
+    row_scale (n,), column_scale (n,) : L U is the permuted diag(row_scale) A diag(column_scale); both in that order.
+    Indices int32, weights and scales in the real dtype of A; on the device of A.
+    """
+
+    indptr: Any
+    indices: Any
+    diag: Any
+    places: Any
+    weights: Any
+    rows: Any
+    columns: Any
+    row_scale: Any
+    column_scale: Any
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu
+from finelu.device import namespace, on_gpu, to_host
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import checked_csr
+from finelu.matrix.batch import Batch
 
 PROBES = 2  # products that show how large the terms of a row of A x are
 BELOW = 1000  # times eps^2 of double precision and ||b||: what is smaller is 0, as a tolerance of 0 asks for
@@ -220,3 +221,20 @@ def terms_are_even(bound: Any, norm: float) -> bool:
         return False
     least = UNEVEN * float(bound.min())
     return least >= np.finfo(bound.dtype).tiny and (least >= norm or least >= float(bound.max()))
+
+
+def batch_norms(batch: Batch, b: Any, x: Any, norms: Any, roundings: Any, tolerance: Any) -> Any:
+    """||b - A x|| (k,) of the systems of a batch, on the host, for claims that norms <= tolerance.
+
+    norms, roundings (k,) : as formed in the precision of x, with bounds of their rounding. Where rounding may hide that
+    a norm exceeds its tolerance, it is formed again in twice the precision.
+    b (k, n), or (1, n); x (k, n), on the device of the batch. Cost: of such systems ten products with A.
+    """
+    doubtful = np.flatnonzero((norms <= tolerance) & ~(norms + roundings <= tolerance))
+    if doubtful.size:
+        xp = namespace(x)
+        again = xp.empty(doubtful.size, np.float64)
+        kernels = kernels_for(x).batch
+        kernels.residual_twice(batch.pattern, batch.values, b, x, xp.asarray(doubtful), again)
+        norms[doubtful] = to_host(again)
+    return norms

@@ -13,9 +13,12 @@ from finelu.device import namespace, to_host
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
+from finelu.matrix import checked_csr
+from finelu.matrix.batch import Batch
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.multiblock import MultiblockMatrix
 from finelu.matrix.stencil import StencilMatrix
+from finelu.preconditioners.batch import Prepared, block_diagonal_plan
 from finelu.preconditioners.block_ilu import (
     BlockFactors,
     MultiblockFactors,
@@ -44,6 +47,7 @@ class BlockJacobi(Recipe):
     Cost: O(n block_size^2) work and O(n block_size) memory. Source: Saad 2003, section 4.1.1.
     """
 
+    batched = ("block_size", "shift")
     name = "block_jacobi"
     keeps_symmetry = keeps_definite = True
     matrices = ("CSR", "StencilMatrix", "MultiblockMatrix", "BlockMatrix")
@@ -68,6 +72,10 @@ class BlockJacobi(Recipe):
         if isinstance(A, StencilMatrix | BlockMatrix) or getattr(A, "format", None) == "bsr":
             return BlockJacobiFactors(self, as_blocks(self, A))  # type: ignore[arg-type]
         return CutBlockJacobiFactors(self, checked(self, A))
+
+    def prepared(self, batch: Batch) -> Prepared:
+        """On the diagonal blocks, all of whose places are stored; they are factored without row exchanges."""
+        return block_diagonal_plan(batch, checked_csr(batch.pattern), self.block_size or OTHERWISE, self.shift)
 
 
 class BlockJacobiFactors(BlockFactors):
@@ -170,16 +178,15 @@ def inverted(recipe: BlockJacobi, blocks: Any, cell: Callable[[int], Any]) -> An
 def times(blocks: Any, R: Any, trans: str) -> Any:
     """diag(B_0, B_1, ...) R, or with B_i^T or B_i^H; blocks (m, n, n), R (rows,) or (rows, k) with rows <= m n."""
     xp = namespace(R)
-    m, n = blocks.shape[:2]
-    columns = xp.zeros((m * n, R.size // R.shape[0]), R.dtype)
-    columns[: R.shape[0]] = R.reshape(R.shape[0], -1)
+    (m, n), rows = blocks.shape[:2], R.shape[0]
+    given = xp.ascontiguousarray(R)
+    if rows < m * n:
+        given = xp.zeros((m * n, *R.shape[1:]), R.dtype)
+        given[:rows] = R
     if n > LARGEST_KERNEL:
         B = blocks if trans == "N" else blocks.transpose(0, 2, 1)
-        out = ((B.conj() if trans == "H" else B) @ columns.reshape(m, n, -1)).reshape(m * n, -1)
+        out = ((B.conj() if trans == "H" else B) @ given.reshape(m, n, R.size // rows)).reshape(given.shape)
     else:
-        out = xp.empty_like(columns)
-        column = xp.empty(m * n, R.dtype)
-        for c in range(columns.shape[1]):
-            kernels_for(R).blocks.blocks_times(blocks, xp.ascontiguousarray(columns[:, c]), column, trans)
-            out[:, c] = column
-    return out[: R.shape[0]].reshape(R.shape)
+        out = xp.empty_like(given)
+        kernels_for(R).blocks.blocks_times(blocks, given, out, trans)
+    return out[:rows]

@@ -2,7 +2,7 @@
 
 from finelu.report.comparison import advice, comparison_facts, print_comparison
 from finelu.report.pages import check_page, write_page
-from finelu.report.plots import check_plot, plot_convergence, plot_matrix
+from finelu.report.plots import check_plot, plot_convergence, plot_matrix, spy
 from finelu.report.tables import properties_in_words, seconds, size, solution_in_words, sparkline, table
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "size",
     "solution_in_words",
     "sparkline",
+    "spy",
     "table",
     "write_page",
 ]

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from finelu.compare.worker import BINS
+from finelu.device import to_host
 from finelu.drawing import draw_norms, matplotlib_class
 from finelu.io import check_writable, replacing
-from finelu.matrix import CSR
+from finelu.matrix import CSR, as_csr
 from finelu.properties import density, dominance, level_sizes
 
 PLOT_FORMATS = (".png", ".pdf", ".svg")
@@ -50,13 +51,8 @@ def plot_matrix(path: str, A: CSR, title: str = "") -> None:
     """
     figure = figure_class()(figsize=(9.0, 8.0), layout="constrained")
     figure.suptitle(title)
-    (spy, levels), (rows, dominant) = figure.subplots(2, 2)
-    counts = density(A.tosparse(), BINS)
-    shown = np.where(counts > 0, counts, np.nan)
-    image = spy.imshow(shown, cmap="viridis", norm="log", interpolation="none", extent=(0, A.n, A.n, 0))
-    if counts.max(initial=0) > 1:
-        figure.colorbar(image, ax=spy, shrink=0.8, label="entries in a square")
-    spy.set(title=f"pattern, {A.nnz} entries", xlabel="column", ylabel="row")
+    (pattern, levels), (rows, dominant) = figure.subplots(2, 2)
+    _draw_pattern(pattern, A)
     for name, style, sizes in zip(("lower", "upper"), ("-", "--"), level_sizes(A), strict=True):
         label = f"{name}: {sizes.size} levels, mean {A.n / sizes.size:.1f} rows"
         levels.stairs(*binned(sizes), label=label, linestyle=style, linewidth=1.6)
@@ -67,8 +63,29 @@ def plot_matrix(path: str, A: CSR, title: str = "") -> None:
     ratio = np.log10(np.clip(dominance(A), 1e-4, 1e4))
     dominant.hist(ratio, bins=np.linspace(-4, 4, 65), log=True)
     dominant.axvline(0, color="0.5", linestyle="--", linewidth=1.0)
-    dominant.set(title="dominance of rows", xlabel="log10 of |diagonal| / sum of the others, within -4 to 4")
+    dominant.set(title="dominance of rows", xlabel="log10(|diagonal| / sum of the others)")
     _save(figure, path, dpi=130)
+
+
+def spy(A: Any, axes: Any = None) -> Any:
+    """Draw the pattern of A: the number of entries in each square, on a logarithmic scale of colours.
+
+    A : (n, n), anything that `finelu.as_csr` takes.  axes : matplotlib's, to draw on; None: those of a new figure.
+    Returns the axes. Cost: one pass over the entries. Raises FineluError without matplotlib.
+    """
+    if axes is None:
+        axes = matplotlib_class("pyplot", "subplots")(layout="constrained")[1]
+    _draw_pattern(axes, as_csr(A, diagonal=False))
+    return axes
+
+
+def _draw_pattern(axes: Any, A: CSR) -> None:
+    counts = density(to_host(A.tosparse()), BINS)
+    shown = np.where(counts > 0, counts, np.nan)
+    image = axes.imshow(shown, cmap="viridis", norm="log", interpolation="none", extent=(0, A.n, A.n, 0))
+    if counts.max(initial=0) > 1:
+        axes.figure.colorbar(image, ax=axes, shrink=0.8, label="entries in a square")
+    axes.set(title=f"pattern, {A.nnz} entries", xlabel="column", ylabel="row")
 
 
 def _save(figure: Any, path: str, dpi: int) -> None:

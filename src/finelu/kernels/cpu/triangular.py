@@ -8,6 +8,7 @@ import numpy as np
 
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.runtime.columns import blocks_of, divisor, flat, read_row, solve_row, tiles_of, write_row
 from finelu.kernels.cpu.runtime.indices import unsigned
 from finelu.kernels.cpu.runtime.items import by_items, by_ordered_items
 from finelu.kernels.cpu.runtime.jit import compiled
@@ -23,18 +24,46 @@ ROW, ENTRY = 1.0, 0.9  # ns for a row and for an entry of it in a slice of four,
 SCATTERED = 1.35  # how much longer a row takes in level order than in blocks
 PAYS = 20  # solves in natural order, which take about as long as the analysis
 COPY_PAYS = 3  # the solve that copies new values: those before it lose about as much time as that takes
+FEW = 4  # columns a thread from which on they are solved together: a row of LANES takes as long as four of them
 GATHERED = 2**15  # values that a thread gathers at a time
 ROWS_AN_ITEM = 4096  # of the methods whose rows do not depend on each other
-ONE, TWO, THREE, FOUR = (np.uint64(k) for k in (1, 2, 3, 4))  # an int would turn an unsigned index into a float
+ONE, TWO, THREE, FOUR, EIGHT = (
+    np.uint64(k) for k in (1, 2, 3, 4, 8)
+)  # an int would turn an unsigned index into a float
 
 
 def solve_in_turn(plans, b, x) -> None:
-    """Solve with the plans in turn, each for the result of the one before; see kernels/reference/triangular.py."""
+    """Solve with the plans in turn, each for the result of the one before; see kernels/reference/triangular.py.
+
+    Many columns are solved together, LANES of them in each row, in natural order: no row waits for another thread.
+    b and x (n, k) may be column-major.
+    """
+    if b.ndim == 2 and b.shape[1] > 1:
+        naturals = [plan.natural(b.shape[1]) for plan in plans]
+        if None not in naturals:
+            _solve_columns(naturals, b, x)
+            return
+        if not (b.flags.c_contiguous and x.flags.c_contiguous):
+            by_rows = np.empty(x.shape, x.dtype)
+            solve_in_turn(plans, np.ascontiguousarray(b), by_rows)
+            x[...] = by_rows
+            return
     for plan in plans[:-1]:
         between = np.empty_like(x)
         plan.solve(b, between)
         b = between
     plans[-1].solve(b, x)
+
+
+def _solve_columns(naturals, b, x) -> None:
+    n, k = b.shape
+    entries = sum(natural.triangle.entries for natural in naturals)
+    blocks, width = blocks_of(k, threads_for(k * entries))
+    tiles = tiles_of(blocks, n, b.dtype)
+    for natural in naturals:
+        ends = natural is naturals[0], *flat(b), natural is naturals[-1], *flat(x)
+        operands = natural.triangle.reverse, *natural.pattern, natural.values, natural.places, natural.pivots
+        run_items(_substitute_tiles, blocks, tiles, np.uint64(k), np.uint64(width), *operands, *ends)
 
 
 def triangular_plan(triangle: Triangle, method: str, sweeps: int):
@@ -102,6 +131,8 @@ class Deferred:
         if self._solved < PAYS or self._deciding:
             self._solved = 0  # counted anew: the new values are ready for natural order at no cost
         if self._triangle.source is not None:  # of a transpose both are copies
+            if self._now is not self._natural:
+                self._natural.values = None
             return self._now.load(values, check)
         self._behind, self._since = self._now is not self._natural, 0
         return self._natural.load(values, check)
@@ -124,6 +155,14 @@ class Deferred:
             else:
                 plan = self._natural
         plan.solve(b, x)
+
+    def natural(self, columns: int) -> Natural | None:
+        """The plan in natural order if it solves for that many columns, all in each row, sooner; else None."""
+        if not _pays(columns, self._now):
+            return None
+        if self._natural.values is None:
+            self._natural.load(self._values, check=False)
+        return self._natural
 
     def _decide(self) -> None:
         self._deciding = True  # another thread that solves meanwhile does so in natural order
@@ -175,15 +214,45 @@ class Natural:
             return -1
         return _first_bad_diagonal(np.arange(t.n, dtype=t.indices.dtype), self.pivots[self.places])
 
+    def natural(self, columns: int) -> Natural | None:
+        """As `Deferred.natural`."""
+        return self
+
     def solve(self, b, x) -> None:
         t = self.triangle
         operands = self.values, self.places, self.pivots, _columns(b, t.n), b.reshape(-1), x.reshape(-1)
         _substitute(t.reverse, *self.pattern, *operands)
 
 
+def _pays(columns: int, plan: Natural | Exact) -> bool:
+    """Whether as many columns are solved sooner in natural order, all in each row, than one after the other."""
+    return isinstance(plan, Natural) or columns >= FEW * plan.threads
+
+
 def _columns(b, n: int):
     """The number of columns of b, (n,) or (n, k); None for one, so that a kernel knows it when it is compiled."""
     return None if b.size == n else np.uint64(b.size // n)
+
+
+@by_items
+def _substitute_tiles(
+    t, tiles, columns, width, reverse, begin, end, indices, values, places, pivots, reads, b, b_row, b_column,
+    writes, x, x_row, x_column,
+):  # fmt: skip
+    """T^-1 of `width` of the columns from t width on, all in each row: from b if `reads`, else from tile t. The result
+    is left in the tile, and goes to x if `writes`. A thread has columns of its own."""
+    n, tile = begin.size, tiles[t]
+    first = np.uint64(t) * width
+    last = min(width, columns - first) - ONE
+    one = values.dtype.type(1)
+    for visit in range(n):
+        i = np.uint64(n - 1 - visit if reverse else visit)
+        if reads:
+            read_row(tile, i, b, i * b_row + first * b_column, b_column, last)
+        pivot = divisor(pivots[places[i]] if places.size else one)
+        solve_row(tile, i, indices, values, begin[i], end[i], places.size > 0, *pivot)
+        if writes:
+            write_row(tile, i, x, i * x_row + first * x_column, x_column, last)
 
 
 @compiled
@@ -227,13 +296,26 @@ class Exact:
         self.diag_source = np.empty(0, index) if triangle.diag is None else triangle.diag[order]
         self.vals = np.empty(triangle.entries, triangle.dtype)
         self.diag = np.empty(self.diag_source.size, triangle.dtype)
+        self._values: Any = None
+        self._natural: Natural | None = None  # for many columns
 
     def load(self, values, check: bool = True) -> int:
         """Take new values. Returns the first row whose diagonal has no finite reciprocal, -1 for none or no `check`."""
         conjugate = self.triangle.conjugate
         _gather(conjugate, unsigned(self.source), values, self.vals)
         _gather(conjugate, unsigned(self.diag_source), values, self.diag)
+        self._values, self._natural = values, None
         return _first_bad_diagonal(self.schedule.order, self.diag) if check else -1
+
+    def natural(self, columns: int) -> Natural | None:
+        """As `Deferred.natural`."""
+        if not _pays(columns, self):
+            return None
+        if self._natural is None:
+            natural = Natural(self.triangle, self.depth)
+            natural.load(self._values, check=False)
+            self._natural = natural
+        return self._natural
 
     def solve(self, b, x) -> None:
         """x = T^-1 b, both (n,) or (n, k) and C-contiguous."""
@@ -344,6 +426,9 @@ class _Sweeping:
     """
 
     depth = None
+
+    def natural(self, columns: int) -> None:
+        """As `Deferred.natural`: all columns of a row are swept before the next row already."""
 
     def __init__(self, triangle: Triangle, sweeps: int):
         self.triangle, self.sweeps = triangle, sweeps

@@ -13,9 +13,12 @@
 // y_i has one writer.
 // Launch: any 1-D grid, blockDim.x = THREADS.
 //
-// subtract_product, dense_product: vectors are (n,) or (n, columns), rows contiguous; blockIdx.y is the column.
+// subtract_product, dense_product: vectors are (n,) or (n, count), see runtime/columns.cuh. The order of a sum depends on
+// the number of columns.
 #include "runtime/finelu.cuh"
+#include "runtime/columns.cuh"
 #include "runtime/sums.cuh"
+#include "runtime/twice.cuh"
 
 using namespace fl;
 
@@ -48,33 +51,6 @@ __global__ void residual(I n, int lanes, const I* __restrict__ indptr, const I* 
     r[i] = b[i] - T(factor) * total;
     bound[i] = Real<T>(stop - start + 1) * eps * (factor * size + size_of(b[i]));
 }
-
-// A number as the sum of two, of which the second is below the rounding of the first.
-struct Twice {
-    double high, low;
-    // Every step rounds by itself: a contraction to fused multiply-adds would lose the errors that are summed here.
-    __device__ void add(double v)
-    {
-        const double sum = __dadd_rn(high, v), part = __dsub_rn(sum, high);
-        low = __dadd_rn(low, __dadd_rn(__dsub_rn(high, __dsub_rn(sum, part)), __dsub_rn(v, part)));
-        high = sum;
-    }
-    __device__ void add_product(double a, double b)
-    {
-        const double product = __dmul_rn(a, b);
-        const double rounding = __fma_rn(a, b, -product);
-        add(product);
-        low = __dadd_rn(low, rounding);
-    }
-    __device__ void add_lanes()
-    {
-        for (int offset = 16; offset > 0; offset /= 2) {
-            const double other = shuffle_xor(high, offset), rest = shuffle_xor(low, offset);
-            add(other);
-            low = __dadd_rn(low, rest);
-        }
-    }
-};
 
 template <typename T, typename I>
 __global__ void residual_twice(I n, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ data,
@@ -204,22 +180,23 @@ __global__ void __launch_bounds__(256) product(I n, int rows, const I* __restric
     if (threadIdx.x == 0) *total = dot;
 }
 
-// out = y - M x, or M x where y is null; M (n rows) by rows, `lanes` neighbouring threads each, a power of two up to
-// 32.
+// out = y - M x, or M x where y is null; M (n rows) by rows, groups of `threads` neighbouring threads, a power of two
+// up to 32.
 template <typename T, typename I>
-__global__ void subtract_product(I n, int columns, int lanes, const I* __restrict__ indptr, const I* __restrict__ indices,
-                                 const T* __restrict__ data, const T* __restrict__ x, const T* __restrict__ y, T* out)
+__global__ void subtract_product(I n, int count, int each, int lg, int threads, const I* __restrict__ indptr,
+                                 const I* __restrict__ indices, const T* __restrict__ data, const T* __restrict__ x,
+                                 const T* __restrict__ y, T* out)
 {
-    const size_t thread = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
-    const I i = I(thread / lanes);
-    const int lane = int(threadIdx.x) & (lanes - 1);
+    const Columns columns = {count, each, lg};
+    const long long i = own_item() / threads;
+    const Share own = share_of(columns, int(threadIdx.x) & (threads - 1), threads);
     T sum = T(0);
-    if (i < n)
-        for (I p = indptr[i] + lane; p < indptr[i + 1]; p += lanes)
-            sum += data[p] * x[size_t(indices[p]) * columns + blockIdx.y];
-    sum = group_sum(sum, lanes);
-    if (i < n && lane == 0) {
-        const size_t at = size_t(i) * columns + blockIdx.y;
+    if (i < n && own.alive)
+        for (I p = indptr[i] + own.first; p < indptr[i + 1]; p += own.step)
+            sum += data[p] * x[size_t(indices[p]) * own.columns + own.column];
+    sum = sum_of_shares(sum, columns, threads);
+    if (i < n && own.alive && own.first == 0) {
+        const size_t at = size_t(i) * own.columns + own.column;
         out[at] = y == nullptr ? sum : y[at] - sum;
     }
 }
@@ -234,13 +211,18 @@ __global__ void magnitudes_of_terms(long long n, const I* __restrict__ indptr, c
 
 // out = M x with M (n, n) by rows, a warp a row.
 template <typename T>
-__global__ void dense_product(int n, int columns, const T* __restrict__ matrix, const T* __restrict__ x, T* out)
+__global__ void dense_product(int n, int count, int each, int lg, const T* __restrict__ matrix, const T* __restrict__ x, T* out)
 {
-    const int i = int((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    const Columns columns = {count, each, lg};
+    const long long i = own_item() / 32;
     if (i >= n) return;
+    const Share own = share_of(columns, threadIdx.x % 32, 32);
     T sum = T(0);
+    if (own.alive) {
 #pragma unroll 8
-    for (int j = int(threadIdx.x % 32); j < n; j += 32) sum += matrix[size_t(i) * n + j] * x[size_t(j) * columns + blockIdx.y];
-    sum = lanes_sum(sum);
-    if (threadIdx.x % 32 == 0) out[size_t(i) * columns + blockIdx.y] = sum;
+        for (int j = own.first; j < n; j += own.step) sum += matrix[size_t(i) * n + j] * x[size_t(j) * own.columns + own.column];
+    }
+    __syncwarp();
+    sum = sum_of_shares(sum, columns, 32);
+    if (own.alive && own.first == 0) out[size_t(i) * own.columns + own.column] = sum;
 }

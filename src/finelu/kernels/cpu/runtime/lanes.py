@@ -98,3 +98,51 @@ def _subtract_products(x, i, alike, columns, offset, values, begin, end):
             x[i * LANES + lane] = total
 
     return of_complex_numbers
+
+
+def subtract_multiples(x, columns, begin, end, factors, p, values):
+    """x_c -= f_p v_e for the entries begin <= e < end, where c = columns[e], in each of the lanes.
+
+    x, factors, values : unknown, or entry, i has the places from i * LANES on, one a lane; all of one dtype. No column
+        appears twice, and x shares no memory with the others.
+    """
+    raise TypeError("only kernels call it")
+
+
+@intrinsic
+def _subtract_multiples_of_floats(typing, x, columns, begin, end, factors, p, values):
+    def generate(context, builder, signature, args):
+        kinds = signature.args
+        X, C, F, V = (context.make_array(kinds[k])(context, builder, args[k]).data for k in (0, 1, 4, 6))
+        number, word = context.get_data_type(kinds[0].dtype), args[2].type
+        vector, size = ir.VectorType(number, LANES), context.get_abi_sizeof(number)
+        lanes, one = ir.Constant(word, LANES), ir.Constant(word, 1)
+
+        def at(base, place):
+            return builder.bitcast(builder.gep(base, [builder.mul(place, lanes)]), vector.as_pointer())
+
+        factor = builder.load(at(F, args[5]), align=size)
+        with cgutils.for_range_slice(builder, args[2], args[3], one, word) as (entry, _):
+            column = builder.zext(builder.load(builder.gep(C, [entry])), word)
+            product = builder.fmul(factor, builder.load(at(V, entry), align=size))
+            builder.store(builder.fsub(builder.load(at(X, column), align=size), product), at(X, column), align=size)
+        return context.get_dummy_value()
+
+    return types.void(x, columns, types.intp, types.intp, factors, types.intp, values), generate
+
+
+@overload(subtract_multiples, inline="never", jit_options={"error_model": "numpy"})
+def _subtract_multiples(x, columns, begin, end, factors, p, values):
+    if isinstance(x.dtype, types.Float):
+
+        def of_floats(x, columns, begin, end, factors, p, values):
+            _subtract_multiples_of_floats(x, columns, begin, end, factors, p, values)
+
+        return of_floats
+
+    def of_complex_numbers(x, columns, begin, end, factors, p, values):
+        for e in range(begin, end):
+            for lane in range(LANES):
+                x[np.int64(columns[e]) * LANES + lane] -= factors[p * LANES + lane] * values[e * LANES + lane]
+
+    return of_complex_numbers

@@ -134,6 +134,8 @@ def _by_teams(name, *parameters, indices=False, batch=False):
 
 
 INSTANCES: dict[str, list[str]] = {
+    "batch": _over("factor_groups solve_groups solve_direct_groups interleave separate residual_twice", VALUES),
+    "batch_krylov": _over(["iterate"], VALUES, ("CG", "BICGSTAB", "GMRES")),
     "blocks": [
         *_over(["count_intersections", "write_intersections", "parents", "early_rows"], INDICES),
         *_by_teams("bsr_factor", BOOLEANS, indices=True, batch=True),
@@ -153,7 +155,8 @@ INSTANCES: dict[str, list[str]] = {
     "runtime/packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
     "triangular": _over(["trsv_sync_free"], VALUES, INDICES, LANES)
     + _over(
-        "trsv_level_packed trsv_one_block gather_values invert_diagonal jacobi_sweep isai isai_apply triangle_residual",
+        "trsv_level_packed trsv_columns trsv_one_block gather_values invert_diagonal jacobi_sweep isai isai_apply "
+        "triangle_residual",
         VALUES,
         INDICES,
     ),

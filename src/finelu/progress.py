@@ -1,4 +1,4 @@
-"""The progress that a command shows on stderr while it works."""
+"""The progress that a command, or `solve` with progress=True, shows while it works: on stderr, or in a notebook."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ class Progress:
         if self.bar is not None:
             self.bar.update(self.task, description=text, completed=done, total=of)
 
-    def watcher(self, method: str, norm_b: float, rtol: float, maxiter: int) -> Callable[[int, float], None]:
+    def watcher(self, method: str, norm_b: float, rtol: float, maxiter: float) -> Callable[[int, float], None]:
         """A `watch` for a Krylov method: the bar shows the larger part of the decades gained or the iterations made."""
         wanted = -math.log10(rtol) if 0 < rtol < 1 else math.inf
 
         def watch(iteration: int, residual_norm: float) -> None:
-            gained = -math.log10(residual_norm / norm_b) if residual_norm > 0 and norm_b > 0 else 0.0
+            measurable = 0 < residual_norm < math.inf and norm_b > 0
+            gained = -math.log10(residual_norm / norm_b) if measurable else 0.0
             done = max(gained / wanted, iteration / maxiter)
             text = f"{method}: iteration {iteration}, relative residual {residual_norm / (norm_b or 1.0):.2e}"
             self.bar.update(self.task, description=text, total=1.0, completed=min(max(done, 0.0), 1.0))
@@ -62,7 +63,14 @@ class Progress:
 @contextmanager
 def progress(as_json: bool) -> Iterator[Progress]:
     """Progress on a terminal; nothing is shown with --json, or if stderr is no terminal."""
-    if as_json or not sys.stderr.isatty():
+    with bar(not as_json and sys.stderr.isatty()) as shown:
+        yield shown
+
+
+@contextmanager
+def bar(wanted: bool) -> Iterator[Progress]:
+    """Progress on a terminal or in a notebook; nothing is shown if it is not wanted."""
+    if not wanted:
         yield Progress()
         return
     from rich.console import Console
@@ -70,5 +78,8 @@ def progress(as_json: bool) -> Iterator[Progress]:
     from rich.progress import Progress as Bar
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield Progress(bar)
+    console = Console(stderr=True)
+    with Bar(
+        *columns, console=console, transient=True, disable=not (console.is_terminal or console.is_jupyter)
+    ) as made:
+        yield Progress(made)

@@ -1,0 +1,88 @@
+"""What `explain()` says of a Solution: one fact a line, in plain words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from finelu.errors import counted
+
+if TYPE_CHECKING:
+    from finelu.result import Attempt, Solution
+
+SHOWN = 3  # attempts that a short explanation lists: the last ones
+
+
+def explained(solution: Solution, *, verbose: bool) -> str:
+    """The lines: A, its other properties, the attempts, how it ended, the time, and the call that repeats it."""
+    lines = [f"{'A' if re.match(r'[0-9]+ rows?, ', text) else 'Note'}: {text}." for text in solution.seen]
+    lines += _attempts(solution.attempts, verbose=verbose)
+    if solution.certificate is not None:
+        lines.append(f"Certified: {solution.certificate.sentence()}.")
+    lines.append(_ended(solution))
+    if solution.attempts and "solve" in solution.timings:
+        lines.append(_time(solution))
+    if solution.called and solution.converged and solution.attempts:
+        lines.append(f"To take that at once: {call(solution)}")
+    return "\n".join(lines)
+
+
+def call(solution: Solution) -> str:
+    """The call that takes the recipe and the method of a solution of `finelu.solve` at once, as Python."""
+    recipe = re.sub(r"\b(?=[A-Z]\w*\()", "finelu.", solution.recipe)
+    taken = "" if solution.method == "refinement" else f', method="{solution.method}"'
+    return f"{solution.called}(A, b, recipe={recipe if '(' in recipe else None}{taken})"
+
+
+def _attempts(attempts: Sequence[Attempt], *, verbose: bool) -> list[str]:
+    """A line for each attempt, or for those of several right-hand sides that differ only in their figures."""
+    lines, number = [], 1
+    for _, group in groupby(attempts, lambda a: (a.recipe, a.method, a.why, a.outcome)):
+        alike = list(group)
+        lines.append(_in_words(number, alike, verbose=verbose))
+        number += len(alike)
+    if verbose or len(lines) <= SHOWN:
+        return lines
+    return [
+        f"Before: {counted(len(lines) - SHOWN, 'other attempt')}; explain(verbose=True) lists all.",
+        *lines[-SHOWN:],
+    ]
+
+
+def _in_words(number: int, alike: Sequence[Attempt], *, verbose: bool) -> str:
+    """number : of the first of the attempts that are alike."""
+    a, k = alike[0], len(alike)
+    numbers = f"{number}" if k == 1 else f"{number} to {number + k - 1}"
+    setup, seconds = sum(b.setup_seconds for b in alike), sum(b.seconds for b in alike)
+    iterations = counted(sum(b.iterations for b in alike), "iteration") + (" together" if k > 1 else "")
+    text = f"{numbers}. {a.method} with {a.recipe}" if a.method else f"{numbers}. {a.recipe}"
+    text += f", because {a.why}. {iterations} in {setup + seconds:.3g} s: {a.outcome}."
+    if verbose:
+        largest = "largest relative residual" if k > 1 else "relative residual"
+        text += f" Set-up {setup:.3g} s, iterations {seconds:.3g} s, {largest} {max(b.residual for b in alike):.2e}."
+    return text
+
+
+def _ended(solution: Solution) -> str:
+    """How it ended, with the figures of x."""
+    name = solution.status.name.capitalize().replace("_", " ")
+    figures = f"||b - A x|| = {solution.residual_norm:.3g}"
+    if solution.tolerance is not None:
+        figures += f", tolerance {solution.tolerance:.3g}"
+    by = "" if solution.attempts else f"{solution.name}, "
+    text = f"{name}: {by}{counted(solution.iterations, 'iteration')}, {figures}"
+    return text + ("." if solution.converged else f"; {solution.status.value}.")
+
+
+def _time(solution: Solution) -> str:
+    """The seconds of the call and of its parts, which add up to it."""
+    whole, compiling = solution.timings["solve"], solution.timings.get("compile", 0.0)
+    setup = sum(a.setup_seconds for a in solution.attempts)
+    seconds = sum(a.seconds for a in solution.attempts)
+    parts = [("factorizations", setup), ("iterations", seconds)]
+    if compiling > 0:
+        parts.append(("compiling or loading kernels, once", compiling))
+    parts.append(("all else", max(whole - setup - seconds - compiling, 0.0)))
+    return f"Time: {whole:.3g} s: " + ", ".join(f"{name} {taken:.2g} s" for name, taken in parts) + "."

@@ -1,0 +1,241 @@
+"""Several columns at once: the entries of a row are read once, and meet LANES columns in vector registers.
+
+A *tile* holds up to LANES columns side by side, so that a row of it is one cache line of float64. Where a block of
+columns is narrower, its last column is repeated: the copies compute the same bits, and are written to the same place.
+
+Numba's vectorizer does not keep such sums in vector registers, so their loop is written for LLVM. Products are rounded
+before they are added, and terms are added in the order of the entries: the bits are those of one column alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+from numba.np.numpy_support import as_dtype
+
+from finelu.kernels.cpu.runtime.lanes import LANES
+
+LINE = 64  # bytes of a cache line
+KEPT = 2**25  # bytes of tiles that a thread keeps; larger ones take far longer to fill than to get
+
+
+def blocks_of(columns: int, threads: int) -> tuple[int, int]:
+    """(blocks, width): blocks of up to `width` columns, one for each thread if there are enough columns."""
+    width = max(min(-(-columns // threads), LANES), 1)
+    return -(-columns // width), width
+
+
+def flat(a):
+    """(elements, distance of rows, distance of columns) of a (n, k) that is contiguous in either order: its elements as
+    they lie, and the distances as uint64."""
+    n, k = a.shape
+    elements, steps = (a.reshape(-1), (k, 1)) if a.flags.c_contiguous else (a.T.reshape(-1), (1, n))
+    return elements, *map(np.uint64, steps)
+
+
+def is_flat(a) -> bool:
+    """Whether `flat` takes a (n, k)."""
+    return a.flags.c_contiguous or a.flags.f_contiguous
+
+
+class _Kept(threading.local):
+    """The memory of the last tiles of a thread: new pages would take longer than a solve of a small system."""
+
+    memory = np.empty(0, np.uint8)
+
+
+_kept = _Kept()
+
+
+def tiles_of(blocks: int, n: int, dtype):
+    """(blocks, at least n LANES) with any contents, each tile at the beginning of a cache line. The memory is the
+    thread's own until it asks again."""
+    row = -(-n * LANES * dtype.itemsize // LINE) * LINE
+    memory = _kept.memory
+    if memory.size < blocks * row + LINE:
+        memory = np.empty(blocks * row + LINE, np.uint8)
+        if memory.size <= KEPT:
+            _kept.memory = memory
+    first = -memory.ctypes.data % LINE
+    return memory[first : first + blocks * row].view(dtype).reshape(blocks, -1)
+
+
+class _Rows:
+    """Vectors of LANES numbers of a tile, in the code that an intrinsic generates.
+
+    A complex number is two elements, the real part first. Products and quotients are rounded as those of two numbers.
+    """
+
+    def __init__(self, context: Any, builder: Any, kind: Any):
+        self.context, self.builder = context, builder
+        self.is_complex = isinstance(kind.dtype, types.Complex)
+        self.real = context.get_data_type(kind.dtype.underlying_float if self.is_complex else kind.dtype)
+        self.size = context.get_abi_sizeof(self.real)
+        self.length = LANES * (2 if self.is_complex else 1)
+        self.vector, self.number = ir.VectorType(self.real, self.length), ir.IntType(32)
+        self.undefined = ir.Constant(self.vector, ir.Undefined)
+
+    def data(self, kind: Any, array: Any) -> Any:
+        return self.context.make_array(kind)(self.context, self.builder, array).data
+
+    def _at(self, data: Any, row: Any) -> Any:
+        first = self.builder.gep(data, [self.builder.mul(row, ir.Constant(row.type, LANES))])
+        return self.builder.bitcast(first, self.vector.as_pointer())
+
+    def load(self, data: Any, row: Any) -> Any:
+        return self.builder.load(self._at(data, row), align=self.size)
+
+    def store(self, vector: Any, data: Any, row: Any) -> None:
+        self.builder.store(vector, self._at(data, row), align=self.size)
+
+    def elements(self, data: Any, place: Any, step: Any, last: Any) -> Any:
+        """For each lane its elements, (number in the vector, address): lane e has place + min(e, last) step of data."""
+        builder = self.builder
+        for lane in range(LANES):
+            number = ir.Constant(place.type, lane)
+            number = builder.select(builder.icmp_unsigned("<", number, last), number, last)
+            address = builder.gep(data, [builder.add(place, builder.mul(number, step))])
+            if self.is_complex:
+                zero, parts = ir.Constant(self.number, 0), [ir.Constant(self.number, part) for part in (0, 1)]
+                yield from ((2 * lane + k, builder.gep(address, [zero, part])) for k, part in enumerate(parts))
+            else:
+                yield lane, address
+
+    def scatter(self, vector: Any, data: Any, place: Any, step: Any, last: Any) -> None:
+        for number, address in self.elements(data, place, step, last):
+            self.builder.store(self.builder.extract_element(vector, ir.Constant(self.number, number)), address)
+
+    def spread(self, a: Any) -> Any:
+        """The real number in all elements."""
+        one = self.builder.insert_element(self.undefined, a, ir.Constant(self.number, 0))
+        zeros = ir.Constant(ir.VectorType(self.number, self.length), None)
+        return self.builder.shuffle_vector(one, self.undefined, zeros)
+
+    def exchanged(self, x: Any) -> Any:
+        """The real and the imaginary part of each number exchanged."""
+        order = ir.Constant(ir.VectorType(self.number, self.length), [k ^ 1 for k in range(self.length)])
+        return self.builder.shuffle_vector(x, x, order)
+
+    def spread_signs(self, a: Any, first: float) -> Any:
+        """The real number times `first`, 1 or -1, in the real parts, times -`first` in the imaginary ones."""
+        return self.builder.fmul(self.spread(a), ir.Constant(self.vector, [first, -first] * LANES))
+
+    def product(self, a: Any, x: Any) -> Any:
+        """a x of a number and a row."""
+        fmul, part = self.builder.fmul, self.builder.extract_value
+        if not self.is_complex:
+            return fmul(self.spread(a), x)
+        cross = fmul(self.spread_signs(part(a, 1), -1.0), self.exchanged(x))
+        return self.builder.fadd(fmul(self.spread(part(a, 0)), x), cross)
+
+    def quotient(self, x: Any, direct: Any, cross: Any, scale: Any) -> Any:
+        """A row divided by the number of which `divisor` has made the others."""
+        fmul = self.builder.fmul
+        if not self.is_complex:
+            return self.builder.fdiv(x, self.spread(scale))
+        crossed = fmul(self.spread_signs(cross, 1.0), self.exchanged(x))
+        return fmul(self.builder.fadd(fmul(self.spread(direct), x), crossed), self.spread(scale))
+
+    def with_terms(self, total: Any, combine: Any, X: Any, columns: Any, values: Any, begin: Any, end: Any) -> Any:
+        """`total` combined with values[p] times row columns[p] of X for begin <= p < end, in this order."""
+        builder, total = self.builder, cgutils.alloca_once_value(self.builder, total)
+        with cgutils.for_range_slice(builder, begin, end, ir.Constant(begin.type, 1), begin.type) as (entry, _):
+            column = builder.zext(builder.load(builder.gep(columns, [entry])), begin.type)
+            term = self.product(builder.load(builder.gep(values, [entry])), self.load(X, column))
+            builder.store(combine(builder.load(total), term), total)
+        return builder.load(total)
+
+
+@intrinsic
+def read_row(typing, tile, i, a, place, step, last):
+    """Row i of the tile is a[place + min(e, last) step], e = 0, 1, ..."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        tile, a = (rows.data(signature.args[k], args[k]) for k in (0, 2))
+        vector = rows.undefined
+        for number, address in rows.elements(a, *args[3:]):
+            vector = builder.insert_element(vector, builder.load(address), ir.Constant(rows.number, number))
+        rows.store(vector, tile, args[1])
+        return context.get_dummy_value()
+
+    return types.void(tile, types.uint64, a, types.uint64, types.uint64, types.uint64), generate
+
+
+@intrinsic
+def write_row(typing, tile, i, a, place, step, last):
+    """The reverse of `read_row`."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        tile, a = (rows.data(signature.args[k], args[k]) for k in (0, 2))
+        rows.scatter(rows.load(tile, args[1]), a, *args[3:])
+        return context.get_dummy_value()
+
+    return types.void(tile, types.uint64, a, types.uint64, types.uint64, types.uint64), generate
+
+
+@intrinsic
+def solve_row(typing, tile, i, columns, values, begin, end, divided, direct, cross, scale):
+    """x_i = (x_i - values[p] x_columns[p] - ...) / d in each lane; `divided` False: not divided.
+
+    direct, cross, scale : of `divisor(d)`.
+    """
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        x, columns, values = (rows.data(signature.args[k], args[k]) for k in (0, 2, 3))
+        total = rows.with_terms(rows.load(x, args[1]), builder.fsub, x, columns, values, *args[4:6])
+        solved = cgutils.alloca_once_value(builder, total)
+        with builder.if_then(builder.trunc(args[6], ir.IntType(1))):
+            builder.store(rows.quotient(total, *args[7:]), solved)
+        rows.store(builder.load(solved), x, args[1])
+        return context.get_dummy_value()
+
+    numbers = types.uint64, types.uint64, types.boolean, direct, cross, scale
+    return types.void(tile, types.uint64, columns, values, *numbers), generate
+
+
+@intrinsic
+def multiply_row(typing, tile, columns, values, begin, end, y, place, step, last):
+    """y[place + min(e, last) step] = values[p] x + ... with row columns[p] of the tile as x, begin <= p < end."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        tile, columns, values, y = (rows.data(signature.args[k], args[k]) for k in (0, 1, 2, 5))
+        zero = ir.Constant(rows.vector, [0.0] * rows.length)
+        total = rows.with_terms(zero, builder.fadd, tile, columns, values, *args[3:5])
+        rows.scatter(total, y, *args[6:])
+        return context.get_dummy_value()
+
+    numbers = types.uint64, types.uint64, y, types.uint64, types.uint64, types.uint64
+    return types.void(tile, columns, values, *numbers), generate
+
+
+def divisor(d):
+    """(direct, cross, scale) of a number d that several are divided by: Smith's method, as in arithmetic.py."""
+    raise TypeError("only kernels call it")
+
+
+@overload(divisor, jit_options={"error_model": "numpy"})
+def _divisor(d):
+    if not isinstance(d, types.Complex):
+        return lambda d: (d, d, d)
+    one = as_dtype(d.underlying_float).type(1)
+
+    def smith(d):
+        if abs(d.real) >= abs(d.imag):
+            if d.real == 0 and d.imag == 0:
+                return one, one - one, one / abs(d.real)
+            ratio = d.imag / d.real
+            return one, ratio, one / (d.real + d.imag * ratio)
+        ratio = d.real / d.imag
+        return ratio, one, one / (d.imag + d.real * ratio)
+
+    return smith

@@ -1,0 +1,178 @@
+"""What a solution, factors and a sequence say of themselves: `explain()`, tables of notebooks, progress, `spy`."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import finelu as fl
+from finelu import progress
+from finelu.errors import ParameterError
+from finelu.matrix.traits import traits
+from finelu.result import Attempt, Solution, Status
+
+A, b = fl.gallery.problem("poisson5:30"), np.linspace(1, 2, 900)
+UNSYMMETRIC = sp.csr_array(A.tosparse() if hasattr(A, "tosparse") else A) + sp.diags_array(
+    [0.5], offsets=[1], shape=A.shape
+)
+
+
+class Cells(HTMLParser):
+    """The text of each element of a page, and the elements that are not closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts, self.open = [], []
+
+    def handle_starttag(self, tag, attributes):
+        if tag != "line":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def cells(thing):
+    parser = Cells()
+    parser.feed(thing._repr_html_())
+    assert not parser.open
+    return parser.texts
+
+
+def attempt(number, outcome="stagnated"):
+    return Attempt(f"ILUT(drop_tol={number})", "gmres", "it was asked for", outcome, 7, 0.25, 0.5, 0.125)
+
+
+def solution_of(attempts, **fields):
+    return Solution(b, Status.CONVERGED, 14, 1e-9, [1.0, 1e-9], attempts=tuple(attempts), **fields)
+
+
+@pytest.mark.parametrize("matrix", [A, UNSYMMETRIC], ids=["hermitian", "general"])
+@pytest.mark.parametrize("options", [{}, {"recipe": fl.ILUT(drop_tol=1e-3)}, {"recipe": None, "method": "gmres"}])
+def test_the_last_line_takes_the_same_way_to_x(matrix, options):
+    first = fl.solve(matrix, b, **options)
+    line = first.explain().splitlines()[-1]
+    assert line.startswith("To take that at once: ")
+    again = eval(line.partition(": ")[2], {"finelu": fl, "A": matrix, "b": b})
+    np.testing.assert_allclose(again.x, first.x, rtol=1e-6)
+    assert (again.recipe, len(again.attempts)) == (first.recipe, 1)
+    assert again.method == first.method or first.method == "refinement"  # which no caller names
+
+
+def test_the_last_line_is_there_for_several_columns():
+    columns = np.stack([b, np.cos(np.arange(b.size)), np.sin(np.arange(b.size))], axis=1)
+    for matrix in (A, UNSYMMETRIC):
+        assert fl.solve(matrix, columns).explain().splitlines()[-1].startswith("To take that at once: finelu.solve(")
+
+
+def test_no_call_is_named_where_none_would_solve_it():
+    assert "at once" not in fl.solve(A, b, maxiter=0).explain()
+    assert "at once" not in fl.cg(A, b).explain()
+    assert "at once" not in fl.Sequence().step(A, b).explain()
+    assert "at once" not in fl.solve(A, 0 * b).explain()
+
+
+def test_the_times_add_up():
+    solution = solution_of([attempt(1), attempt(2, "solved")], timings={"solve": 2.0, "compile": 0.25})
+    (line,) = [line for line in solution.explain().splitlines() if line.startswith("Time: ")]
+    whole, *parts = map(float, re.findall(r"([\d.]+) s", line))
+    assert whole == 2 and parts == [0.5, 1.0, 0.25, 0.25]
+
+
+def test_the_last_three_attempts_are_listed_and_all_if_asked_for():
+    solution = solution_of([attempt(k) for k in range(5)])
+    lines = solution.explain().splitlines()
+    assert lines[0] == "Before: 2 other attempts; explain(verbose=True) lists all."
+    assert [line[0] for line in lines[1:4]] == ["3", "4", "5"]
+    assert "Set-up 0.25 s, iterations 0.5 s, relative residual 1.25e-01." in solution.explain(verbose=True)
+    assert [line[0] for line in solution.explain(verbose=True).splitlines()[:5]] == ["1", "2", "3", "4", "5"]
+
+
+def test_each_fact_has_a_line():
+    solution = fl.solve(UNSYMMETRIC, b)
+    lines = solution.explain().splitlines()
+    assert lines[0].startswith("A: 900 rows, ") and all(line.endswith((".", ")")) for line in lines)
+    assert lines[-3].startswith(f"Converged: {solution.iterations} iteration")
+
+
+def test_tables_of_notebooks():
+    solution = fl.solve(A, b, recipe=fl.IC0())
+    shown = cells(solution)
+    for text in ("Solution", "converged", "cg with IC0()", str(solution.iterations), f"{solution.residual_norm:.3g}"):
+        assert text in shown
+    (points,) = re.findall(r'points="([^"]+)"', solution._repr_html_())
+    heights = [float(point.split(",")[1]) for point in points.split()]
+    assert len(heights) == solution.iterations + 1 and heights[0] < heights[-1]  # an SVG's y grows downwards
+    assert "polyline" not in fl.solve(A, 0 * b)._repr_html_()
+    failed = fl.cg(A, b, maxiter=1)
+    assert failed.status.value in "".join(cells(failed))
+    F = fl.ILUT(drop_tol=1e-3).factor(A)
+    assert f"Factors by {F.recipe!r}" in cells(F) and str(F.nnz) in cells(F)
+    assert "hermitian" in cells(traits(fl.as_csr(A)))
+    sequence = fl.Sequence(rtol=1e-6)
+    assert "Sequence" in cells(sequence)
+    for scale in (1.0, 1.01):
+        assert sequence.step(scale * A, b).converged
+    assert "steps" in cells(sequence) and "2" in cells(sequence)
+
+
+def test_what_is_shown_is_escaped():
+    assert "<b>x</b>" in cells(solution_of([], recipe="<b>x</b>", method="<i>"))[4] or "<b>x</b>" in "".join(
+        cells(solution_of([], recipe="<b>x</b>", method="<i>"))
+    )
+
+
+class Bar:
+    """A bar that keeps what it shows."""
+
+    def __init__(self):
+        self.noted = []
+
+    def add_task(self, text, total):
+        return 0
+
+    def update(self, task, **facts):
+        self.noted.append(facts)
+
+
+def test_progress_follows_the_iterations_and_the_caller_still_watches(monkeypatch):
+    made, seen = Bar(), []
+
+    class Shown:
+        def __enter__(self):
+            return progress.Progress(made)
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr("finelu.auto.solve.bar", lambda wanted: Shown())
+    plain = fl.solve(A, b, recipe=fl.ILU0())
+    solution = fl.solve(A, b, recipe=fl.ILU0(), progress=True, watch=lambda *of: seen.append(of))
+    np.testing.assert_array_equal(solution.x, plain.x)
+    assert len(made.noted) == len(seen) > 2 and 0 <= made.noted[1]["completed"] < made.noted[-1]["completed"] <= 1
+    stopped = fl.solve(A, b, recipe=fl.ILU0(), progress=True, watch=lambda iteration, size: iteration >= 2)
+    assert stopped.status is Status.INTERRUPTED
+
+
+def test_progress_is_silent_where_it_cannot_be_seen(capsys):
+    assert fl.solve(A, b, progress=True).converged
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(ParameterError, match="progress='yes'"):
+        fl.solve(A, b, progress="yes")
+
+
+def test_spy_draws_where_entries_are():
+    figure = pytest.importorskip("matplotlib.figure")
+    axes = figure.Figure().add_subplot()
+    assert fl.spy(sp.identity(5), axes) is axes
+    (image,) = axes.get_images()
+    np.testing.assert_array_equal(np.nan_to_num(image.get_array().filled(0)), np.eye(5))
+    assert axes.get_title() == "pattern, 5 entries"

@@ -1,0 +1,96 @@
+"""Several right-hand sides at once: each column has, on the CPU, the bits that it has alone."""
+
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+from checks import DTYPES, assert_close, in_dtype, values
+
+from finelu import CPR, IC0, ILU0, BlockILU0, MultilevelILU, SparseLU, TriangularSolver, gallery
+from finelu.kernels import kernels_for
+from finelu.kernels.cpu import triangular
+from finelu.matrix import as_csr
+from finelu.preconditioners import RECIPES
+
+WIDTHS = (2, 3, 8, 9, 17, 33)
+
+
+@pytest.fixture
+def same(backend):
+    """Compares columns that were solved together with columns that were solved alone."""
+
+    def compare(solve, R, exactly=True):
+        R = backend.move(R)
+        alone = [backend.fetch(solve(backend.xp.ascontiguousarray(R[:, c]))) for c in range(R.shape[1])]
+        for layout in (R, backend.xp.asfortranarray(R), backend.xp.repeat(R, 2, axis=1)[:, ::2]):
+            together = backend.fetch(solve(layout))
+            if exactly and backend.name == "cpu":
+                np.testing.assert_array_equal(together, np.stack(alone, axis=1))
+            else:
+                assert_close(together, np.stack(alone, axis=1), 64)
+
+    return compare
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("trans", ["N", "T", "H"])
+def test_columns_are_solved_as_if_alone(backend, same, dtype, trans):
+    A = in_dtype(gallery.convection_diffusion(7, 6, 5, peclet=30), dtype)
+    F = ILU0().factor(backend.move(A))
+    for k in WIDTHS:
+        same(partial(F.solve, trans=trans), values((A.shape[0], k), dtype, k))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_columns_do_not_depend_on_threads_and_analyses(backend, same, threads, count):
+    threads(count)
+    A = gallery.poisson7(30)
+    F, solver = IC0().factor(backend.move(A)), TriangularSolver(backend.move(A), lower=False, trans="T")
+    R = values((A.shape[0], 12), "float64")
+    for _ in range(triangular.PAYS // 12 + 2):  # before and after the order of a schedule
+        same(F.solve, R)
+        same(solver.solve, R)
+
+
+def test_new_values_reach_columns(backend, same):
+    A = gallery.poisson5(9, 8)
+    for trans in ("N", "T"):
+        F = ILU0().factor(backend.move(A))
+        R = values((72, 16), "float64")
+        same(partial(F.solve, trans=trans), R)
+        before = backend.fetch(F.solve(backend.move(R), trans))
+        F.update(backend.move(2 * A))
+        same(partial(F.solve, trans=trans), R)
+        assert_close(backend.fetch(F.solve(backend.move(R), trans)), before / 2, 16)
+
+
+def test_columns_go_where_out_is(backend):
+    F = ILU0().factor(backend.move(gallery.poisson7(6)))
+    R = backend.move(values((216, 10), "float64"))
+    want = backend.fetch(F.solve(R))
+    for order, own in product("CF", (True, False)):
+        R_laid = backend.xp.array(R, order=order)
+        out = R_laid if own else backend.xp.empty((216, 10), order=order)
+        assert F.solve(R_laid, out=out) is out
+        np.testing.assert_array_equal(backend.fetch(out), want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_with_columns_are_as_if_alone(backend, same, threads, dtype):
+    for A, count in product((gallery.poisson7(25), gallery.arrow(40)), (1, 2)):
+        threads(count)
+        A = as_csr(backend.move(in_dtype(A, dtype)))
+        product_of = kernels_for(A.data).products.Product(A)
+        for k in WIDTHS:
+            same(product_of, values((A.n, k), dtype, k))
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES.values()], ids=[*RECIPES])
+@pytest.mark.parametrize("trans", ["N", "T", "H"])
+def test_every_recipe_solves_columns_as_if_alone(backend, same, recipe, trans):
+    A = in_dtype(gallery.poisson5(9, 8), "complex128")
+    F = recipe(**({"block_size": 4} if recipe in (BlockILU0, CPR) else {})).factor(backend.move(A))
+    if recipe in (MultilevelILU, SparseLU):  # a dense product, and SuperLU, add up several columns in another order
+        same = partial(same, exactly=False)
+    same(partial(F.solve, trans=trans), values((72, 5), "complex128"))
