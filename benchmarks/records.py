@@ -82,6 +82,7 @@ BLOCKS = ("preconditioners/block_ilu.py", "kernels/{}/stencil*", "kernels/{}/blo
 ALL = ("preconditioners/*.py", "preconditioners/*/recipe.py", "preconditioners/multilevel", "kernels/{}/*.*")
 # the name of a record begins with -> the code that its figures speak of
 SPEAKS_OF = {
+    "batch": ("auto/batch.py", "preconditioners/batch.py", "kernels/{}/batch.*"),
     "body-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "calls": (*ELIMINATION, *TRIANGULAR),
     "clients": ("interop/scipy/route.py", "interop/fipy.py", "interop/pymatsolver.py", "interop/lineax.py"),
@@ -122,6 +123,17 @@ UNCOMMITTED = "measured code that is in no commit"
 LOST = "its commit is not in the history"
 SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
+    "entries that are zero in all systems are left out since, and refinement ends at rtol": (
+        "batch-gpu-nvidia-h200-2026-11-27",
+    ),
+    "recipes take a Batch since; what is computed is the same": ("syncfree-nvidia-h200-2026-11-27",),
+    "several columns are solved together since; what one column takes is the same": (
+        "ilupack-2-core-amd-epyc-2026-11-27",
+        "ilupack-nvidia-h200-levels-2026-11-27",
+        "multiblock-scaling-nvidia-h200-x2-128-2026-11-27",
+        "multiblock-scaling-nvidia-h200-x2-96-2026-11-27",
+        "sphere-flow-2-core-amd-epyc-2026-11-27",
+    ),
     "FiPy gets a failure where a residual is above its tolerance since": ("clients-2-core-amd-epyc-2026-11-27",),
     "least squares end at rounding, and scale by powers of two since": (
         "least-squares-cpu-amd-epyc-2-cores-2026-11-27",

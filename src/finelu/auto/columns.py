@@ -76,7 +76,8 @@ def completed(ladder: Ladder, started: Solution, b: Any, atol: float) -> Solutio
     found = joined(started, ladder.solve(b, started.x, atol))
     if found.method:
         return found
-    return replace(found, method=started.method, recipe=started.attempts[0].recipe, tolerance=started.tolerance)
+    by = started.attempts[0]
+    return replace(found, method=by.method, recipe=by.recipe, tolerance=started.tolerance, called="finelu.solve")
 
 
 def _by_method(
