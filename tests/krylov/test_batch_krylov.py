@@ -85,6 +85,95 @@ def test_systems_that_fail_are_named(backend, method):
     assert np.isfinite(backend.fetch(solution.x)).all()
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [
+        (np.float32, 1e20),
+        (np.float32, 1e-20),
+        (np.float32, 1e-30),
+        (np.complex64, 1e30),
+        (float, 1e160),
+        (float, 1e-160),
+        (complex, 1e-250),
+        (float, 1e300),
+    ],
+)
+def test_sizes_whose_squares_leave_the_range_change_nothing(backend, method, dtype, scale):
+    """Every second right-hand side is of another size: the claims hold for both, and are those of b near 1."""
+    batch, matrices, b = problem(backend, symmetric=True)
+    b = b.astype(dtype)
+    sizes = np.where(np.arange(K) % 2, scale, 1).astype(b.real.dtype)
+    batch, b = batch.in_dtype(b.real.dtype), b * sizes[:, None]
+    solution = METHODS[method](batch, backend.move(b), rtol=1e-4)
+    assert solution.all_converged and (solution.iterations > 0).all()
+    x = backend.fetch(solution.x)
+    wide = np.result_type(dtype, np.float64)
+    for s, A in enumerate(matrices):
+        scaled = b[s].astype(wide) / float(sizes[s])
+        norm = np.linalg.norm(scaled - A @ (x[s].astype(wide) / float(sizes[s])))
+        assert norm <= 1.001e-4 * np.linalg.norm(scaled)
+        np.testing.assert_allclose(solution.residual_norm[s] / float(sizes[s]), norm, rtol=2e-2)
+        np.testing.assert_allclose(solution.tolerance[s] / float(sizes[s]), 1e-4 * np.linalg.norm(scaled), rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_absolute_tolerance_is_that_of_the_given_right_hand_side(backend, method):
+    batch, _, b = problem(backend, symmetric=True)
+    b *= 1e160 / np.linalg.norm(b, axis=1)[:, None]
+    for atol in (1e153, 1e-300):
+        solution = METHODS[method](batch, backend.move(b), rtol=1e-9, atol=atol)
+        assert solution.all_converged and (solution.iterations > 0).all()
+        np.testing.assert_allclose(solution.tolerance, max(atol, 1e151), rtol=1e-12)
+        assert (solution.residual_norm > 1e-4 * solution.tolerance).all()
+    for size, atol in ((1e160, 1e161), (1e-140, 1e300)):
+        solution = METHODS[method](batch, backend.move(b / 1e160 * size), atol=atol)
+        assert solution.all_converged and not solution.iterations.any() and (solution.tolerance == atol).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [1.0, 1e155, 1e170, 1e-170])
+def test_singular_systems_are_never_claimed(backend, method, size):
+    """b has a part along the null vector of ones, which no x reaches."""
+    A = sp.diags_array([-np.ones(29), np.r_[1.0, 2 * np.ones(28), 1.0], -np.ones(29)], offsets=[-1, 0, 1]).tocsr()
+    batch = fl.Batch(backend.move(sp.csr_matrix(A)), backend.move(np.tile(A.data, (2, 1))))
+    b = (1 + values((2, 30), float, 5)) * size
+    solution = METHODS[method](batch, backend.move(b))
+    assert not solution.converged.any() and np.isfinite(backend.fetch(solution.x)).all()
+    assert (solution.residual_norm > 0.1 * size).all() and np.isfinite(solution.residual_norm).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_solution_out_of_range_is_told(backend, method):
+    """x is 1e350 first, and then 1e-321, a number of three digits."""
+    batch, _, b = problem(backend, symmetric=True)
+    b /= np.linalg.norm(b, axis=1)[:, None]
+    large = METHODS[method](batch.with_values(1e-100 * batch.values), backend.move(1e250 * b))
+    assert (large.status == Status.NOT_FINITE).all() and not backend.fetch(large.x).any()
+    assert "its solution is out of the range of numbers" in large.explain()
+    np.testing.assert_allclose(large.residual_norm, 1e250)
+    small = METHODS[method](batch.with_values(1e100 * batch.values), backend.move(1e-221 * b), rtol=1e-9)
+    assert not small.converged.any() and (small.residual_norm > small.tolerance).all()
+
+
+def test_gmres_goes_on_while_a_full_basis_lowers_the_norm(backend):
+    """Restarts make it slow: no cycle of ten iterations halves the norm, and as for one system hundreds are needed."""
+    A = sp.csr_matrix(gallery.poisson5(30, 30))
+    b = np.vstack([np.ones(900), values((1, 900), float, 4)])
+    batch = fl.Batch(backend.move(A), backend.move(np.tile(A.data, (2, 1))))
+    solution = fl.gmres(batch, backend.move(b), rtol=1e-8, restart=10)
+    assert solution.all_converged
+    for s in range(2):
+        alone = fl.gmres(A, b[s], rtol=1e-8, restart=10)
+        assert alone.converged and abs(alone.iterations - solution.iterations[s]) <= alone.iterations // 10
+
+
+def test_more_iterations_than_an_integer_of_the_device_can_count(backend):
+    batch, _, b = problem(backend, symmetric=True)
+    for method in METHODS.values():
+        assert method(batch, backend.move(b), rtol=1e-9, maxiter=10**10).all_converged
+
+
 A = sp.csr_matrix(gallery.poisson5(3, 2))
 BATCH = fl.Batch(A, np.tile(A.data, (3, 1)))
 ONES = np.ones(6)

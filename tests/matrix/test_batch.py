@@ -145,6 +145,42 @@ def test_what_double_precision_solves_alone_is_rounded_before_it_is_claimed(back
         np.testing.assert_allclose(size, solution.residual_norm[s], rtol=1e-3)
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(np.float32, 1e20), (np.float32, 1e-20), (float, 1e160), (float, 1e-160)])
+def test_sizes_whose_squares_leave_the_range(backend, dtype, size):
+    """The first two systems have an inverse; the others are singular, and no x reaches their b."""
+    A = sp.csr_matrix(gallery.tridiagonal(30))
+    every = np.tile(A.data, (4, 1)).astype(dtype)
+    every[2:, A.indices == np.repeat(np.arange(30), np.diff(A.indptr))] = -np.bincount(
+        np.repeat(np.arange(30), np.diff(A.indptr)), np.where(A.data < 0, A.data, 0)
+    )
+    b = ((2 + values((4, 30), float, 1)) * size).astype(dtype)
+    b[3] = b[3] / dtype(size)
+    rtol = 1e-4 if dtype is np.float32 else 1e-9
+    solution = fl.solve(fl.Batch(backend.move(A), backend.move(every)), backend.move(b), rtol, verbose=False)
+    assert solution.converged.tolist() == [True, True, False, False]
+    x = backend.fetch(solution.x)
+    assert np.isfinite(x).all() and np.isfinite(solution.residual_norm).all()
+    for s in range(4):
+        scale = float(abs(b[s]).max())
+        norm = np.linalg.norm(b[s] / scale - sp.csr_matrix((every[s], A.indices, A.indptr)) @ (x[s] / scale))
+        assert (norm <= rtol * np.linalg.norm(b[s] / scale)) == solution.converged[s]
+
+
+@pytest.mark.parametrize("rtol", [1e-4, 1e-9])
+def test_a_solution_out_of_range_is_not_claimed(backend, rtol):
+    """In single precision x is 1e40, a number only of double precision; or 1e-44, a number of one digit."""
+    A = sp.csr_matrix(gallery.tridiagonal(30))
+    every = np.array([1e-20 * A.data, A.data, 1e20 * A.data]).astype(np.float32)
+    b = np.outer([1e20, 1, 1e-22], 1 + values(30, float, 1) / 2).astype(np.float32)
+    solution = fl.solve(fl.Batch(backend.move(A), backend.move(every)), backend.move(b), rtol, verbose=False)
+    x = backend.fetch(solution.x)
+    assert np.isfinite(x).all() and x.dtype == (np.float32 if rtol == 1e-4 else float)
+    assert solution.converged.tolist() == ([False, True, False] if rtol == 1e-4 else [True, True, True])
+    for s in range(3):
+        norm = np.linalg.norm(b[s].astype(float) - sp.csr_matrix((every[s].astype(float), A.indices, A.indptr)) @ x[s])
+        np.testing.assert_allclose(solution.residual_norm[s], norm, rtol=1e-2, atol=1e-5 * solution.tolerance[s])
+
+
 def test_values_follow_the_order_of_the_given_matrix(backend):
     A = network()
     every = np.array([A.data, 2 * A.data])

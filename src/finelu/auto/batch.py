@@ -15,8 +15,9 @@ from finelu.compiling import quietly
 from finelu.device import namespace, to_host
 from finelu.errors import NotConverged, ParameterError
 from finelu.kernels import kernels_for
-from finelu.krylov.batch import BatchClaims, tolerances
+from finelu.krylov.batch import BatchClaims, BatchTargets
 from finelu.matrix.batch import Batch
+from finelu.matrix.vectors import all_finite
 from finelu.preconditioners.batch import complete_plan, guard_of
 from finelu.preconditioners.direct import SparseLU
 from finelu.preconditioners.recipe import same
@@ -50,9 +51,9 @@ def solve_batch(alone: Callable[..., Solution], given: dict[str, Any]) -> BatchS
     b = b.astype(np.result_type(b.dtype, np.float64), copy=False) if rtol < SINGLE else b
     batch = batch.in_dtype(b.dtype)
     with nullcontext() if verbose else quietly():
-        claims, status, iterations, errors = _solved(batch, b, rtol, atol, alone)
+        claims, status, iterations = _solved(batch, b, rtol, atol, alone)
     seconds, recipe = perf_counter() - start, repr(SparseLU())
-    solution: BatchSolution = claims.solution(status, iterations, errors, "refinement", recipe, seconds)
+    solution: BatchSolution = claims.solution(status, iterations, "refinement", recipe, seconds)
     if given["raise_on_failure"] and not solution.all_converged:
         s = int(np.flatnonzero(~solution.converged)[0])
         raise NotConverged(f"system {s} of the Batch", solution[s], rtol)
@@ -61,32 +62,35 @@ def solve_batch(alone: Callable[..., Solution], given: dict[str, Any]) -> BatchS
 
 def _solved(
     batch: Batch, b: Any, rtol: float, atol: float, alone: Callable[..., Solution]
-) -> tuple[BatchClaims, Any, Any, Any]:
-    """(claims, status of the systems that were solved alone, steps of refinement, backward errors)."""
+) -> tuple[BatchClaims, Any, Any]:
+    """(claims, status of the systems that were solved alone, steps of refinement)."""
     xp, k, real = namespace(b), batch.k, b.real.dtype
     kernels, eps = kernels_for(b).batch, float(np.finfo(b.dtype).eps)
     x = xp.empty((k, batch.n), b.dtype)
     norms, roundings, errors = (xp.empty(k, real) for _ in range(3))
     steps, failed, replaced = (xp.empty(k, np.int64) for _ in range(3))
     plan = complete_plan(batch).plan
-    tolerance = tolerances(batch, b, rtol, atol)
+    targets = BatchTargets.of(batch, b, rtol, atol)
+    tolerance = xp.asarray(targets.tolerance.astype(real))
     limits = guard_of(b.dtype), max(rtol, WANTED * eps), STEPS
     results = x, norms, roundings, errors, steps, failed, replaced
-    kernels.solve_direct(batch.pattern, plan, batch.values, b, limits, xp.asarray(tolerance.astype(real)), *results)
-    claims = BatchClaims.of(batch, b, x, norms, roundings, tolerance)
-    iterations, errors = to_host(steps), to_host(errors)
+    kernels.solve_direct(batch.pattern, plan, batch.values, targets.b, limits, tolerance, *results)
+    claims = BatchClaims.of(batch, targets, x, norms, roundings, errors)
+    iterations = to_host(steps)
     status = np.full(k, Status.PRECISION_LIMIT, object)
-    rest = [s for s in claims.open() if not errors[s] <= ROUNDED * eps]
+    rest = [s for s in claims.open() if not claims.errors[s] <= ROUNDED * eps]
     for s in rest:
         found = alone(batch[s], b[min(s, b.shape[0] - 1)], rtol, atol=atol)
         x[s], claims.norms[s], claims.converged[s] = found.x, found.residual_norm, found.converged
-        status[s], iterations[s], errors[s] = found.status, found.iterations, np.nan
+        status[s], iterations[s], claims.errors[s] = found.status, found.iterations, np.nan
         if found.x.dtype != x.dtype:  # it was solved in double precision, and x is rounded
+            exceeds = not all_finite(x[s])
+            x[s] = 0 if exceeds else x[s]
             rounded = xp.empty(1, np.float64)
             kernels.residual_twice(batch.pattern, batch.values, b, x, xp.asarray([s]), rounded)
             claims.norms[s] = float(rounded[0])
-            claims.converged[s] &= claims.norms[s] <= tolerance[s]
-            status[s] = Status.PRECISION_LIMIT if found.converged else found.status
+            claims.converged[s] &= claims.norms[s] <= claims.tolerance[s]
+            status[s] = Status.NOT_FINITE if exceeds else Status.PRECISION_LIMIT if found.converged else found.status
     claims.note(
         np.setdiff1d(np.flatnonzero((to_host(replaced) > 0) & claims.finite), rest),
         "pivots that were too small were replaced by larger ones; refinement makes up for that",
@@ -96,4 +100,4 @@ def _solved(
         "factors without row exchanges did not reach the tolerance, so that it was solved by itself, with the choices "
         "of solve(A, b)",
     )
-    return claims, status, iterations, errors
+    return claims, status, iterations

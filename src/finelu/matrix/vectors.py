@@ -135,6 +135,15 @@ def times_power(v: Any, power: int) -> Any:
     return v * v.real.dtype.type(2.0**half) * v.real.dtype.type(2.0 ** (power - half))
 
 
+def times_powers(v: Any, powers: Any) -> Any:
+    """2^powers[s] times row s of v (k, n), by the host; rounded once, and exact unless subnormal or out of range.
+
+    powers (k,) : integers, on the host.
+    """
+    parts = to_host(v).view(v.real.dtype)
+    return namespace(v).asarray(np.ldexp(parts, powers[:, None]).view(v.dtype))
+
+
 def power_of_two(dtype: Any, *exponents: int) -> int:
     """The largest of the exponents of 2 of some numbers, if their squares may over- or underflow; else 0, where no
     scaling is needed.

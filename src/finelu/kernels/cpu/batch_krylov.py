@@ -84,12 +84,12 @@ def _iterate_all(
         interleave(b, first, rhs)
         x[:] = 0
         kept[:] = 0
-        steps[:], reason[:], opened[:], start[:] = 0, RUNNING, True, np.inf
+        steps[:], reason[:], opened[:], active[:], start[:] = 0, RUNNING, True, False, np.inf
         for lane in range(LANES):
             tolerance[lane] = tolerances[min(first + lane, tolerances.size - 1)]
         while True:
             residual_group(pattern, a, rhs, x, eps, r, sizes, figures)
-            if not _next_cycle(figures, tolerance, most, start, steps, reason, opened, x, kept):
+            if not _next_cycle(figures, tolerance, most, start, steps, reason, opened, active, x, kept):
                 break
             active[:] = opened
             if method == CG:
@@ -115,8 +115,11 @@ def _iterate_all(
 
 
 @compiled
-def _next_cycle(figures, tolerance, most, start, steps, reason, opened, x, kept):
-    """Whether a system begins another cycle; the others are closed, with the reason."""
+def _next_cycle(figures, tolerance, most, start, steps, reason, opened, active, x, kept):
+    """Whether a system begins another cycle; the others are closed, with the reason.
+
+    active : the systems that have filled a basis of gmres, whose cycle does not have to halve the norm.
+    """
     some = False
     for lane in range(LANES):
         if not opened[lane]:
@@ -127,7 +130,7 @@ def _next_cycle(figures, tolerance, most, start, steps, reason, opened, x, kept)
             reason[lane] = CONVERGED
         elif not norm < np.inf:
             reason[lane] = NOT_FINITE
-        elif goes_on and steps[lane] < most and norm > start[lane] / 2:
+        elif goes_on and steps[lane] < most and norm > start[lane] / 2 and not (active[lane] and norm < start[lane]):
             if reason[lane] == RUNNING:
                 reason[lane] = STAGNATED
         elif goes_on and steps[lane] < most:
@@ -244,7 +247,10 @@ def _bicgstab_cycle(pattern, plan, lu, a, tolerance, most, steps, reason, active
 
 @compiled
 def _gmres_cycle(pattern, plan, lu, a, tolerance, most, steps, reason, active, vectors, arrays):
-    """columns[lane] : those of the basis that a system has used; its cycle may end before those of the others."""
+    """columns[lane] : those of the basis that a system has used; its cycle may end before those of the others.
+
+    A system whose basis is full stays active.
+    """
     room, x, r, z, w = vectors[0], vectors[2], vectors[4], vectors[5], vectors[6]
     basis, H, c = arrays
     m = c.shape[0] - 1

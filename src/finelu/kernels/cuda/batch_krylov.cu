@@ -161,7 +161,7 @@ template <typename T> __device__ void bicgstab_cycle(const System<T>& of, T* wor
 }
 
 // basis (m + 1, n, 32); H (m + 2, m + 1, 32): column j of the Hessenberg matrix, then g; s, c (m + 1, 32). All warps write
-// the same numbers to H, g, s and c: each reads back its own.
+// the same numbers to H, g, s and c: each reads back its own. A system whose basis is full stays active.
 template <typename T> __device__ void gmres_cycle(const System<T>& of, T* work, int m, T* basis, T* H, Real<T>* c, State& state)
 {
     using R = Real<T>;
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(1024)
                 opened = false;
                 if (found.norm <= of.tolerance) state.reason = CONVERGED;
                 else if (!is_finite(found.norm)) state.reason = NOT_FINITE;
-                else if (goes_on && state.steps < most && found.norm > start / 2) {
+                else if (goes_on && state.steps < most && found.norm > start / 2 && !(state.active && found.norm < start)) {
                     if (state.reason == RUNNING) state.reason = STAGNATED;
                 } else if (goes_on && state.steps < most) {
                     opened = true;
@@ -285,7 +285,6 @@ __global__ void __launch_bounds__(1024)
                 gmres_cycle(of, rest, m, basis + size_t(blockIdx.x) * (m + 1) * length + lane, hessenberg + columns * (m + 2) + lane,
                             cosines + columns + lane, state);
             }
-            state.active = false;
         }
         const bool back = !(found.norm <= start);
         if (back) over_rows(n, [&](size_t i) { of.x[i] = kept[i]; });

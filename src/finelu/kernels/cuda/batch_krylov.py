@@ -45,7 +45,7 @@ def _iterate(method, restart, matrix, plan, lu, values, b, tolerance, most, x, *
         cupy.empty((grid, (m + 1) * (m + 2) * GROUP), dtype),
         cupy.empty((grid, (m + 1) * GROUP), real),
     )
-    numbers = real.type(limits.eps), real.type(limits.tiny), tolerance, np.int32(most), np.int32(m)
+    numbers = real.type(limits.eps), real.type(limits.tiny), tolerance, np.int32(min(most, 2**31 - 1)), np.int32(m)
     given = np.int32(nnz), np.int32(k), *pattern_of(matrix), a, lu, b, *numbers, work, basis, hessenberg, cosines
     kernel("batch_krylov", "iterate", dtype, method)((grid,), (WARPS * GROUP,), (*plan, *given, found, *results))
     separate(found, x)

@@ -3,7 +3,7 @@
 Arguments as in kernels/reference/batch.py; plan and lu are those of factors M, of `factor`. x (k, n) receives the
 solutions from x = 0. An iteration claims convergence by its own residual; a cycle ends there, where it breaks down, or
 with the last column of a basis. b - A x is then formed anew, and another cycle follows if a system is above its
-tolerance (k,), as long as each halves the norm.
+tolerance (k,), as long as each halves the norm; one of gmres whose basis is full only has to lower it.
 norms, roundings, errors (k,) are of the returned x, see kernels/reference/batch.py:_residual.
 iterations (k,), `most` of them at most.  code (k,) : one of kernels/monitor.py; RUNNING: `most` has been reached.
 A system that ends with a norm above that at the begin of its last cycle, or with one that is not finite, gets back the
@@ -94,7 +94,7 @@ def gmres(matrix, plan, lu, values, b, tolerance, most, restart, x, norms, round
         basis, H, g = [r / np.linalg.norm(r)], np.zeros((m + 1, m), x.dtype), np.zeros(m + 1, x.dtype)
         c, s = np.zeros(m), np.zeros(m, x.dtype)
         g[0] = np.linalg.norm(r)
-        columns = 0
+        columns, reason = 0, None
         while columns < m:
             j = columns
             w = A(M(basis[j]))
@@ -106,24 +106,29 @@ def gmres(matrix, plan, lu, values, b, tolerance, most, restart, x, norms, round
                 H[i, j], H[i + 1, j] = c[i] * H[i, j] + s[i] * H[i + 1, j], c[i] * H[i + 1, j] - np.conj(s[i]) * H[i, j]
             size = np.hypot(abs(H[j, j]), below)
             if not size > 0:  # A M^-1 is singular on this space
+                reason = RUNNING if columns else BREAKDOWN
                 break
             c[j], s[j] = abs(H[j, j]) / size, below / size * (H[j, j] / abs(H[j, j]) if H[j, j] != 0 else 1)
             H[j, j] = c[j] * H[j, j] + s[j] * below
             g[j], g[j + 1] = c[j] * g[j], -np.conj(s[j]) * g[j]
             columns += 1
             if not abs(g[columns]) > tolerance or not below > 0:
+                reason = RUNNING
                 break
             basis.append(w / below)
         if columns:
             y = np.linalg.solve(H[:columns, :columns], g[:columns])
             x += M(sum(v * element for v, element in zip(basis, y)))
-        return columns, BREAKDOWN if columns == 0 else RUNNING
+        return columns, reason
 
     _each(cycle, matrix, plan, lu, values, b, tolerance, most, x, norms, roundings, errors, iterations, code)
 
 
 def _each(cycle, matrix, plan, lu, values, b, tolerance, most, x, norms, roundings, errors, iterations, code):
-    """cycle(A, M, r, x, tolerance, left) changes x, and returns its iterations and the reason for its end."""
+    """cycle(A, M, r, x, tolerance, left) changes x, and returns its iterations and the reason for its end.
+
+    That is None for gmres with a full basis that has not claimed convergence.
+    """
 
     def product(a, v):
         rows = np.repeat(np.arange(v.size), np.diff(matrix.indptr))
@@ -142,11 +147,13 @@ def _each(cycle, matrix, plan, lu, values, b, tolerance, most, x, norms, roundin
         with np.errstate(all="ignore"):
             while True:
                 r, norm, *rest = batch._residual(matrix, a, rhs, x[s])
+                lowered = norm < start if reason is None else norm <= start / 2
+                reason = RUNNING if reason is None else reason
                 if norm <= tolerance[s]:
                     reason = CONVERGED
                 elif not norm < np.inf:
                     reason = NOT_FINITE
-                elif reason in (RUNNING, BREAKDOWN) and steps < most and norm > start / 2:
+                elif reason in (RUNNING, BREAKDOWN) and steps < most and not lowered:
                     reason = BREAKDOWN if reason == BREAKDOWN else STAGNATED
                 elif reason in (RUNNING, BREAKDOWN) and steps < most:
                     start, kept = norm, x[s].copy()
