@@ -73,6 +73,7 @@ from finelu.preconditioners.direct.analysis import COLAMD, is_light, is_quick, m
 from finelu.recent import RECENT
 
 LEAST_ROWS = 500  # of a system that is measured
+NOT_LOOKED_AT = {"uneven": False, "alike": 0.0, "flow": 0, "turns": False}  # traits that older records lack
 QUICK = ("trilinos_smooVec", "trilinos_nsjac_1", "mipt_two_wells_saddle_darcy", "ibmpg1_spd", "memplus")
 ROUNDS, LEAST_ROUNDS = 9, 2  # after the first one; those that are made whatever they take
 LATE, LEAST_LIMIT = 4.0, 0.5  # times the least time so far, and seconds, after which a solver is stopped
@@ -181,7 +182,7 @@ def first_rungs(facts: Mapping[str, Any]) -> list[str]:
     `facts`: `solve` takes another one where KLU finds blocks, and none where rows are to be matched.
     """
     diagonal = {name.removeprefix("diagonal_"): v for name, v in facts.items() if name.startswith("diagonal_")}
-    own, facts = {field.name for field in fields(MatrixTraits)} - {"diagonal"}, {"uneven": False, "alike": 0.0, **facts}
+    own, facts = {field.name for field in fields(MatrixTraits)} - {"diagonal"}, {**NOT_LOOKED_AT, **facts}
     known = MatrixTraits(diagonal=Diagonal(**diagonal), **{name: facts[name] for name in own})
     rungs = choose.rungs(known)
     complete = named(rungs["direct"].recipes[0], "")

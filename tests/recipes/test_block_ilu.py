@@ -268,8 +268,7 @@ def test_bad_matrices_and_right_hand_sides():
         BlockILU0(precision="float32").factor(StencilMatrix(1e300 * A.blocks))
     with pytest.raises(MatrixError, match="NaN"):
         richardson(A, np.full(16, np.nan), M=F)
-    with pytest.raises(MatrixError, match="2 columns"):
-        richardson(A, np.ones((16, 2)), M=F)
+    assert richardson(A, np.ones((16, 2)), M=F).x.shape == (16, 2)  # one after the other
     for bad in ({"maxiter": -1}, {"maxiter": 1.5}, {"rtol": -1.0}, {"rtol": np.nan}, {"rtol": True}):
         with pytest.raises(ParameterError, match=next(iter(bad))):
             richardson(A, np.ones(16), M=F, **bad)

@@ -281,6 +281,7 @@ def test_a_part_that_is_a_singular_piece_has_no_coarse_vector(backend):
 def test_a_part_without_energy_that_others_couple_to_is_an_error(backend, meanwhile, near):
     """Its vector is not in the null space of A, and two levels use it; with "auto" these are taken."""
     meanwhile(recipes, MOST_INVERTED=10, MOST_FACTORED=10)
+    meanwhile(levels, FACTORED=10)
     A = sp.csr_matrix(gallery.problem("poisson7:8") - 3 * sp.eye(512))
     grid = np.arange(8) // 2
     parts = (16 * grid[:, None, None] + 4 * grid[:, None] + grid).ravel()  # no constant of a part has an energy

@@ -146,15 +146,16 @@ def traits(A: CSR) -> MatrixTraits:
 
 
 def uneven(A: CSR) -> bool:
-    """Whether couplings jump from cell to cell of a grid: in 15% of some rows those to opposite neighbours,
-    i - k and i + k, differ by more than a factor of ten.
+    """Whether couplings jump from cell to cell of a grid, not just from layer to layer: in 15% of some rows those to
+    opposite neighbours, i - k and i + k, differ by more than a factor of ten in two directions k.
 
     A : on the CPU, columns ascending. Cost: a look at 512 rows.
     """
     rows, _, before, after = _opposite(A)
     with np.errstate(over="ignore"):
         differ = np.maximum(before, after) > LARGER * np.minimum(before, after)
-    return int(np.unique(rows[differ]).size) > OFTEN * min(A.n, LOOKED_AT)
+    _, directions = np.unique(rows[differ], return_counts=True)
+    return int((directions >= 2).sum()) > OFTEN * min(A.n, LOOKED_AT)
 
 
 def turns(A: CSR) -> bool:
