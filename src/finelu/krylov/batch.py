@@ -122,9 +122,10 @@ class BatchClaims:
         xp, errors = namespace(b), to_host(errors)
         norms = batch_norms(batch, b, x, to_host(norms).astype(np.float64), to_host(roundings), tolerance)
         finite, exceeds, notes = np.ones(batch.k, bool), np.zeros(batch.k, bool), list[Note]()
+        converged = norms <= tolerance
         if power.any():
             exceeds = targets.scaled_back(batch, x, norms, errors)
-        converged = norms <= tolerance
+            converged &= norms <= tolerance
         norms = np.ldexp(norms, -power)
         converged &= np.isfinite(norms)
         if not converged.all():
