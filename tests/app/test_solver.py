@@ -163,6 +163,15 @@ def test_single_precision():
     assert_solved(A.astype(float), b.astype(float), coarse, 1e-4)
 
 
+def test_columns_iterate_together_after_one_of_zeros():
+    B = values((N, 5), "float64")
+    B[:, 0] = 0
+    solution = solve(POISSON, B, recipe="ic0")
+    whys = [[attempt.why for attempt in column.attempts] for column in solution.columns]
+    together = "it solved the column before; the others iterate together"
+    assert solution.all_converged and whys[0] == [] and together not in whys[1] and whys[2:] == [[together]] * 3
+
+
 @pytest.mark.parametrize("k", [0, 1, 3])
 def test_columns(k):
     B = values((N, k), "float64")

@@ -65,6 +65,31 @@ def test_new_values_reach_columns(backend, same):
         assert_close(backend.fetch(F.solve(backend.move(R), trans)), before / 2, 16)
 
 
+@pytest.mark.parametrize("method", ["auto", "levels"])
+def test_a_thread_that_solves_while_another_gathers_the_values_has_them(threads, monkeypatch, method):
+    threads(1)
+    A, R = gallery.poisson5(40, 30), values((1200, 8), "float64")
+    solver = TriangularSolver(A, trans="T", method=method)
+    for _ in range(triangular.PAYS):
+        solver.solve(R[:, 0])
+    if method == "auto":
+        solver.plan._decide()
+    assert isinstance(getattr(solver.plan, "_now", solver.plan), triangular.Exact)
+    want = np.stack([solver.solve(column) for column in R.T.copy()], axis=1)
+    gather, seen = triangular._gather, []
+
+    def interrupted(conjugate, source, given, out):
+        out[:] = np.nan
+        if not seen:
+            seen.append(None)
+            seen[0] = solver.solve(R)  # as another thread does before this one has gathered
+        gather(conjugate, source, given, out)
+
+    monkeypatch.setattr(triangular, "_gather", interrupted)
+    np.testing.assert_array_equal(solver.solve(R), want)
+    np.testing.assert_array_equal(seen[0], want)
+
+
 def test_columns_go_where_out_is(backend):
     F = ILU0().factor(backend.move(gallery.poisson7(6)))
     R = backend.move(values((216, 10), "float64"))

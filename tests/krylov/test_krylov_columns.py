@@ -1,5 +1,7 @@
 """Krylov methods with several right-hand sides: each column is solved as if alone, and ends by itself."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -9,6 +11,9 @@ from checks import DTYPES, assert_close, in_dtype, refused, values
 from finelu import IC0, ILU0, MatrixError, ParameterError, gallery, krylov
 from finelu.errors import NotConverged
 from finelu.krylov import METHODS
+from finelu.krylov.columns import Columns
+from finelu.krylov.loop import Loop
+from finelu.krylov.system import System
 from finelu.result import Status
 
 METHOD = pytest.mark.parametrize("name", [*METHODS, "richardson"])
@@ -75,6 +80,33 @@ def test_a_column_that_is_done_takes_no_part_in_products(backend, name):
     assert max(seen) == 4 and sum(seen) < products * 4 * (max(s.iterations for s in found.columns) + 4)
 
 
+def test_a_recorded_step_is_dropped_once_the_factors_are_updated(monkeypatch):
+    A, B = system()
+    F, seen = IC0().factor(A), []
+
+    class Repeated:
+        def __init__(self, step):
+            self.step = step
+
+        def __call__(self):
+            seen.append("step")
+
+        def forget(self):
+            seen.append("forgotten")
+
+    limits = {"rtol": 1e-8, "atol": 0.0, "maxiter": 9, "callback": None, "watch": None}
+    columns = Columns([Loop(METHODS["cg"], one, **limits) for one in System.of_columns(A, B, M=F)])
+    for operator in {columns.A.shared, columns.M.shared}:
+        monkeypatch.setattr(operator, "capturable", True)
+    columns.loops[0].kernels = SimpleNamespace(recording=SimpleNamespace(Repeated=Repeated))
+    launch = columns.repeated(lambda: None)
+    launch()
+    launch()
+    F.update(2 * A)
+    launch()
+    assert seen == ["forgotten", "step", "step", "forgotten", "step"]
+
+
 def test_guesses_and_callbacks_are_those_of_the_columns(backend):
     A, B = system()
     A, x = backend.move(A), backend.move(values((72, 5), "float64"))
@@ -111,6 +143,17 @@ def test_a_null_space_holds_for_all_columns(backend):
     found = krylov.cg(backend.move(A), backend.move(values((30, 3), "float64")), nullspace="constant", rtol=1e-8)
     assert found.all_converged and all(s.outside > 0 for s in found.columns)
     assert abs(backend.fetch(found.x).sum(axis=0)).max() < 1e-10
+
+
+def test_with_a_null_space_wrong_shapes_and_a_block_are_refused(backend):
+    A, B = system()
+    A, B, singular = backend.move(A), backend.move(B), {"nullspace": "constant"}
+    with refused(MatrixError, match=r"b has shape \(72, 0\): no columns"):
+        krylov.cg(A, B[:, :0], **singular)
+    with refused(MatrixError, match=r"x0 has shape \(72, 2\), but b has \(72, 5\)"):
+        krylov.cg(A, B, B[:, :2], **singular)
+    with refused(ParameterError, match="block=True is not for nullspace"):
+        krylov.cg(A, B, block=True, **singular)
 
 
 def test_the_worst_column_speaks_for_all(backend):
@@ -182,6 +225,31 @@ def test_a_block_that_cannot_go_on_leaves_columns_to_the_method(backend):
     assert limited.status is Status.MAX_ITERATIONS and limited.iterations == 6
     with refused(ParameterError, match="block=2"):
         krylov.cg(A, B, block=2)
+
+
+def test_columns_of_a_block_that_converge_early_do_not_hold_up_the_others(backend):
+    A, x = gallery.poisson5(30, 30), values((900, 4), "float64")
+    x0 = backend.move(x + 10.0 ** -np.arange(0, 12, 3) * values((900, 4), "float64", 1))
+    A = backend.move(A)
+    B = A @ backend.move(x)
+    block, alone = (krylov.cg(A, B, x0, rtol=1e-10, criterion="residual", block=block) for block in (True, False))
+    assert block.all_converged and len({s.iterations for s in block.columns}) > 2
+    for one, other in zip(block.columns, alone.columns, strict=True):
+        assert one.iterations <= other.iterations
+    assert block[0].iterations <= 0.8 * alone[0].iterations
+
+
+def test_a_zero_column_of_a_block_needs_no_iterations_from_any_guess(backend):
+    A, B = system()
+    found = krylov.cg(backend.move(A), backend.move(B), backend.move(np.ones(72)), block=True)
+    assert found.all_converged and found[1].iterations == 0 and not backend.fetch(found[1].x).any()
+
+
+@pytest.mark.parametrize("name", ["callback", "watch"])
+def test_a_block_refuses_what_is_called_for_a_column(name):
+    A, B = system()
+    with refused(ParameterError, match=f"block=True iterates on all columns as one and has no {name}"):
+        krylov.cg(A, B, block=True, **{name: lambda *seen: None})
 
 
 def test_a_block_begins_at_the_guess_and_meets_the_criterion(backend):

@@ -70,7 +70,7 @@ def test_what_is_no_registered_method_is_an_error(given):
 
 
 def test_the_parameters_of_a_method_come_after_those_of_all():
-    common = list(inspect.signature(fl.cg).parameters)
+    common = list(inspect.signature(fl.bicgstab).parameters)
     for kind in METHODS.values():
         names = list(inspect.signature(kind.solve).parameters)
         assert names[: len(common)] == common
@@ -203,8 +203,28 @@ def test_parameters_that_no_function_of_a_method_can_have_are_refused():
         iterate = eval(f"lambda loop, {parameters}: None")
         with pytest.raises(ParameterError, match=message):
             type("Other", (fl.Method,), {"iterate": staticmethod(iterate)})
-    with pytest.raises(ParameterError, match="needs the parameter restart"):
-        type("Other", (fl.Method,), {"iterate": staticmethod(lambda loop: None), "restarts": True})
+    for fact, parameter in (("restarts", "restart"), ("in_block", "block")):
+        with pytest.raises(ParameterError, match=f"needs the parameter {parameter}"):
+            type("Other", (fl.Method,), {"iterate": staticmethod(lambda loop: None), fact: True})
+
+
+def test_a_parameter_block_of_another_meaning_is_the_methods_own():
+    seen = []
+
+    class Sized(fl.Method):
+        @staticmethod
+        def iterate(loop, *, block=4):
+            seen.append(block)
+            return CG.iterate(loop)
+
+    A, b = system("spd")
+    B = np.stack([b, 2 * b], axis=1)
+    assert Sized.solve(A, B, rtol=1e-6).all_converged and Sized.solve(A, B, rtol=1e-6, block=3).all_converged
+    assert seen == [4, 4, 3, 3]
+    with refused(ParameterError, match="block"):
+        fl.bicgstab(A, B, block=True)
+    with refused(ParameterError, match="block=2"):
+        fl.cg(A, b, block=2)
 
 
 def test_a_parameter_of_any_name_survives_a_correction():

@@ -31,7 +31,7 @@ LONGER = 3  # times the iterations of the column before, after which a column is
 LEAST = 20  # iterations that each may take in any case
 SHARE = 0.25  # of the free memory, that the vectors of columns may take together
 VECTORS = 12  # of a method without cycles
-WHY = "it solved the first column; the others iterate together"
+WHY = "it solved the column before; the others iterate together"
 
 
 def iterated(

@@ -65,9 +65,9 @@ def solve(
 
     A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. Or a `Batch` of k matrices, with b
         (k, n), or (n,) for all, and of the parameters rtol, atol, verbose and raise_on_failure alone: a BatchSolution.
-    b : (n,) or (n, k). The first column finds factors and a method; the others then iterate together with these
-        (cg, bicgstab, gmres, fgmres, and complete factors; with other methods, callbacks or maxiter one after the
-        other). A column that they do not solve goes on by itself, from the x that it has.
+    b : (n,) or (n, k). The first column that needs work finds factors and a method; those after it then iterate
+        together with these (cg, bicgstab, gmres, fgmres, and complete factors; with other methods, callbacks or maxiter
+        one after the other). A column that they do not solve goes on by itself, from the x that it has.
     x0 : (n,), for all columns, or of b's shape: a first guess, used for the columns with ||b - A x0|| < ||b||.
     criterion : "residual" tests ||b - A x||. "auto" also tests ||D (b - A x)|| <= rtol ||D b||, where D has the
         reciprocals of the row sums of |A|, if these differ by more than a factor of 1e4, as with penalties: one norm
@@ -153,7 +153,8 @@ def solve(
                 x0 = _first_guess(x0, A, b)
                 b = as_dtype(b, np.result_type(b.dtype, x0.dtype))
             if shown is not None and shown.enabled:
-                options["watch"] = _both(shown.watcher("solving", norm(b), rtol, most), watch)
+                scale = norm(namespace(b).ascontiguousarray(b.reshape(A.n, -1)[:, 0])) if b.size else 0.0
+                options["watch"] = _both(shown.watcher("solving", scale, rtol, most), watch)
             A, b = precise(A, b, rtol)
             movable = on_gpu(A.data) and device is None and chosen == "auto"
             movable = movable and (callback is None or callback_type == "pr_norm")
@@ -168,7 +169,7 @@ def solve(
             columns = b.reshape(A.n, -1) if b.size else b
             space = None if nullspace is None else _null_space(nullspace, A, b, known)
             found: list[Solution] = []
-            started: list[Any] = []  # what the iterations of several columns together have found
+            started: list[Any] | None = None  # what the iterations of several columns together found, once they have
 
             def system(c: int) -> tuple[Any, Any]:
                 """The right-hand side and the guess of a column."""
@@ -178,10 +179,10 @@ def solve(
 
             for c in range(columns.shape[-1]):
                 rhs, guess = system(c)
-                if c == 1 and found[0].converged:
-                    others = [system(c) for c in range(1, columns.shape[1])]
+                if started is None and found and found[-1].converged and found[-1].attempts:
+                    others = [system(other) for other in range(c, columns.shape[1])]
                     rest, guesses = [rhs for rhs, _ in others], [guess for _, guess in others]
-                    started = [None, *iterated(ladder, found[0], rest, guesses, atol)]
+                    started = [*[None] * c, *iterated(ladder, found[-1], rest, guesses, atol)]
                 if started and started[c] is not None:
                     solution = completed(ladder, started[c], rhs, atol)
                 else:
@@ -191,7 +192,7 @@ def solve(
                     columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)
                     ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
                     solution = after(solution, ladder.solve(rhs, as_dtype(solution.x, b.dtype), atol))
-                    ladder.most, started = most, []
+                    ladder.most, started = most, None if started is None else []
                 if space is not None:
                     product = as_operator(A, "A", rhs, rhs.dtype)
                     solution = space.completed(solution, product, rhs, columns[:, c], rtol, atol)

@@ -1,7 +1,8 @@
 """Block conjugate gradients: all columns of b search in one space, which grows by a direction for each of them.
 
-Directions that depend on each other are dropped (a rank-revealing orthonormalization), and columns that have converged
-give no more of them: dependent and zero columns need no care. Sources: O'Leary 1980; Ji & Li 2017 (breakdown-free).
+Directions that depend on each other are dropped (a rank-revealing orthonormalization): dependent and zero columns need
+no care. A column that has converged goes on giving directions: without them those of the others would no longer be
+conjugate. Sources: O'Leary 1980; Ji & Li 2017 (breakdown-free).
 """
 
 from __future__ import annotations
@@ -23,29 +24,32 @@ RANK = 100  # roundings of the largest eigenvalue of the Gram matrix of unit vec
 
 
 def block_cg(
-    systems: list[System], targets: NDArray[Any], maxiter: int
+    systems: list[System], starts: list[Any], targets: NDArray[Any], maxiter: int
 ) -> tuple[Any, NDArray[Any], list[NDArray[Any]]]:
     """(X, iterations, histories) of block conjugate gradients, until each column is at its
     target, by the recurrence.
 
     systems : those of the columns, with the same A and M, both Hermitian positive definite.
+    starts : where the columns begin, (n,) each.
     targets (k,) : norms of b - A x to be reached.  maxiter : the most iterations.
-    X (n, k).  iterations (k,) : until each column was at its target.  histories : the norms of each column, from the
-    first on. It ends early if a curvature is not positive or not finite, or if no direction is left.
-    Cost of an iteration with m columns left: a product with A and with M for m columns, about 12 n m^2 operations, and
-    three waits for a GPU. Memory: seven arrays like X.
+    X (n, k) : each column as it was when it came to its target.  iterations (k,) : until then.  histories : the norms
+    of each column until then, from the first on. It ends early if a curvature is not positive or not finite, or if no
+    direction is left.
+    Cost of an iteration with m directions, at most one for each column that does not begin at its target: a product
+    with A and with M for m columns, about 12 n m^2 operations, and three waits for a GPU. Memory: seven arrays like X.
     """
     A, M, xp = systems[0].A, systems[0].M, namespace(systems[0].b)
     B = xp.stack([system.b for system in systems], axis=1)
-    X = xp.stack([xp.zeros_like(system.b) if system.x0 is None else system.x0 for system in systems], axis=1)
+    X = xp.stack(starts, axis=1)
     R = B - times(A, X) if any(system.x0 is not None for system in systems) else B.copy()
     norms = lengths(R)
     histories = [[norm] for norm in norms.tolist()]
-    iterations, active = np.zeros(len(systems), int), np.flatnonzero(norms > targets)
-    R = R[:, active]
-    P = orthonormal(times(M, R)) if active.size else R
+    iterations, searching = np.zeros(len(systems), int), np.flatnonzero(norms > targets)
+    left = np.ones(searching.size, bool)  # those of them that are not at their targets
+    R = R[:, searching]
+    P = orthonormal(times(M, R)) if searching.size else R
     for _ in range(maxiter):
-        if not (active.size and P.shape[1]):
+        if not (left.any() and P.shape[1]):
             break
         deadline.check()
         Q = times(A, P)
@@ -53,16 +57,15 @@ def block_cg(
         curvature = (curvature + curvature.conj().T) / 2
         if not (np.isfinite(curvature).all() and np.linalg.eigvalsh(curvature)[0] > 0):
             break
-        step = xp.asarray(np.linalg.solve(curvature, to_host(P.conj().T @ R)))
-        X[:, active] += P @ step
-        R = R - Q @ step
-        norms = lengths(R)
+        step, active = np.linalg.solve(curvature, to_host(P.conj().T @ R)), searching[left]
+        X[:, active] += P @ xp.asarray(step[:, left])
+        R = R - Q @ xp.asarray(step)
+        norms = lengths(R)[left]
         iterations[active] += 1
         for c, norm in zip(active, norms.tolist(), strict=True):
             histories[c].append(norm)
-        left = ~(norms <= targets[active])
-        active, R = active[left], R if left.all() else R[:, np.flatnonzero(left)]
-        if active.size:
+        left[left] = ~(norms <= targets[active])
+        if left.any():
             Z = times(M, R)
             P = orthonormal(Z - P @ xp.asarray(np.linalg.solve(curvature, to_host(Q.conj().T @ Z))))
     return X, iterations, [np.array(history, norms.dtype) for history in histories]

@@ -24,6 +24,7 @@ class CG(Method):
     """
 
     needs = "spd"
+    in_block = True
 
     @classmethod
     def together(cls, options: dict[str, Any]) -> bool:

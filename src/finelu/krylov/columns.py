@@ -15,7 +15,7 @@ import numpy as np
 
 from finelu.factors import Factors
 from finelu.kernels import monitor
-from finelu.krylov.loop import Loop
+from finelu.krylov.loop import Loop, updates_of
 from finelu.krylov.operators import Identity, Operator
 from finelu.krylov.system import System
 from finelu.matrix import CSR
@@ -103,14 +103,15 @@ class Columns:
         return self.made(1, self.real)
 
     def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
-        """As `Loop.repeated`; what was recorded for other columns, or other arrays of the histories, is dropped."""
+        """As `Loop.repeated`; what was recorded for other columns, other arrays of the histories, or factors that a
+        callback has updated since, is dropped."""
         if not all(loop.A.capturable and loop.M.capturable for loop in self.loops):
             return step
         self.recorded = recorded = self.loops[0].kernels.recording.Repeated(step)
         made_for: list[Any] = []
 
         def launch() -> None:
-            now = [self.active, *(self.loops[c].history for c in self.active)]
+            now = [(self.active, updates_of(self.M.shared)), *(self.loops[c].history for c in self.active)]
             if (
                 len(now) != len(made_for)
                 or now[0] != made_for[0]

@@ -217,13 +217,16 @@ def solved_together(method: type[Method], systems: list[System], /, **arguments:
 
 def solved_in_block(method: type[Method], systems: list[System], /, **arguments: Any) -> list[Solution]:
     """As `solved_together`, by `block_cg`. The method itself then checks each column, from the x that it has, and goes
-    on by itself if that does not pass."""
+    on by itself if that does not pass. Raises ParameterError for a callback or watch: no column iterates by itself."""
+    for name in ("callback", "watch"):
+        if arguments[name] is not None:
+            raise ParameterError(f"block=True iterates on all columns as one and has no {name}; leave out one of them.")
     every = [Solving(method, system, **arguments) for system in systems]
     loops = [one.loop for one in every]
     if any(one.system is not one.given or one.loop.scale != 1 for one in every):
         return solved_together(method, systems, **arguments)
     targets = np.array([loop.tolerance for loop in loops])
-    X, iterations, histories = block_cg(systems, targets, loops[0].maxiter)
+    X, iterations, histories = block_cg(systems, [loop.x for loop in loops], targets, loops[0].maxiter)
     found = []
     for c, (system, loop) in enumerate(zip(systems, loops, strict=True)):
         done, x = int(iterations[c]), system.xp.ascontiguousarray(X[:, c])

@@ -427,7 +427,7 @@ class Loop(Measures):
             self._ask(self.watch, self.iterations, self.seen_norm * self.scale)
 
     def _ask(self, function: Callable[..., object], *arguments: Any) -> None:
-        updates = self.recorded and self._updates()
+        updates = self.recorded and updates_of(self.M)
         try:
             stop = function(*arguments) is True
         except StopIteration:
@@ -436,9 +436,10 @@ class Loop(Measures):
             stop = any(self.comm.allgather(stop))
         if stop:
             self.stopped = Status.INTERRUPTED
-        if self.recorded is not None and self._updates() != updates:
+        if self.recorded is not None and updates_of(self.M) != updates:
             self.forget()  # an update of the factors may have replaced their arrays
 
-    def _updates(self) -> int:
-        """How often the factors of M have been updated."""
-        return getattr(getattr(self.M, "given", None), "updates", 0)
+
+def updates_of(M: Any) -> int:
+    """How often the factors of M have been updated."""
+    return getattr(getattr(M, "given", None), "updates", 0)

@@ -15,7 +15,7 @@ from finelu.krylov.criterion import solved, solved_in_block, solved_together
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.spread import alike, checked
-from finelu.krylov.system import System
+from finelu.krylov.system import System, columns_of, guess_of
 from finelu.matrix.batch import Batch
 from finelu.matrix.vectors import norm
 from finelu.registry import Registry
@@ -81,6 +81,7 @@ class Method:
         the end of each cycle.
     stationary : whether the method forms r = b - A x itself in each iteration, see `Loop`.
     spread : whether A may be spread over processes, see `finelu.krylov.spread`.
+    in_block : whether `block_cg` may solve several columns for it; `block`, a parameter of its own, then asks for that.
     """
 
     name: ClassVar[str] = ""
@@ -89,6 +90,7 @@ class Method:
     restarts: ClassVar[bool] = False
     stationary: ClassVar[bool] = False
     spread: ClassVar[bool] = False
+    in_block: ClassVar[bool] = False
 
     iterate: ClassVar[Callable[..., Solution]]
     solve: ClassVar[Door]
@@ -175,13 +177,9 @@ def _require_own_parameters(method: type[Method]) -> None:
             raise ParameterError(f"{where}: {name} needs a default.")
         if name in COMMON:
             raise ParameterError(f"{where}: all methods have {name} already; give the parameter another name.")
-    if method.restarts and "restart" not in _own(method):
-        raise ParameterError(f"{method.__name__}: a method with restarts = True needs the parameter restart.")
-
-
-def _column(x0: Any, c: int) -> Any:
-    """The initial guess of column c."""
-    return x0[:, min(c, x0.shape[1] - 1)] if getattr(x0, "ndim", 1) == 2 else x0
+    for fact, name in (("restarts", "restart"), ("in_block", "block")):
+        if getattr(method, fact) and name not in _own(method):
+            raise ParameterError(f"{method.__name__}: a method with {fact} = True needs the parameter {name}.")
 
 
 def _door(method: type[Method]) -> Door:
@@ -219,6 +217,9 @@ def _door(method: type[Method]) -> Door:
             choice("relative_to", relative_to, RELATIVE_TO)
         if raise_on_failure is not False:
             flag("raise_on_failure", raise_on_failure)
+        block = method.in_block and options.get("block", False)
+        if block is not False:
+            flag("block", block)
         shape: tuple[int, ...] = getattr(b, "shape", None) or ()
         if len(shape) == 2 and shape[1] != 1:
             columns = range(shape[1])
@@ -230,13 +231,18 @@ def _door(method: type[Method]) -> Door:
                 "relative_to": relative_to,
             }
             limits |= {"callback": callback, "watch": watch}
+            if block and nullspace is not None:
+                raise ParameterError("block=True is not for nullspace; leave out one of them.")
             apart = nullspace is not None or not options.keys().isdisjoint(of_scipy)
-            if apart or (method.spread and getattr(A, "comm", None) is not None):
+            spread = method.spread and getattr(A, "comm", None) is not None
+            if apart or spread:
+                if not spread:
+                    b, x0 = columns_of(A, b, x0)
                 limits |= {"nullspace": nullspace, "M": M, **options}
-                every = [door(A, b[:, c], _column(x0, c), **limits) for c in columns]
+                every = [door(A, b[:, c], guess_of(x0, c), **limits) for c in columns]
             else:
-                block = options.pop("block", False)
-                flag("block", block)
+                if method.in_block:
+                    options.pop("block", None)
                 together = solved_in_block if block else solved_together
                 every = together(method, System.of_columns(A, b, x0, M), **limits, **options)
             x = namespace(every[0].x).stack([s.x for s in every], axis=1)

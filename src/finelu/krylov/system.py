@@ -102,29 +102,38 @@ class System:
     @classmethod
     def of_columns(cls, A: Any, b: Any, x0: Any = None, M: Any = None) -> list[System]:
         """The systems for the columns of b (n, k), with the same A and M.  x0 : (n,) for all, (n, k), None or "Mb"."""
-        n, place = order(A), location(A)
-        b = check_vector(b, n, b if place is None else place)
-        if b.shape[1] == 0:
-            raise MatrixError(f"b has shape {b.shape}: no columns; there is nothing to solve.")
-        if x0 is not None and not isinstance(x0, str):
-            x0 = check_vector(x0, n, b, "x0")
-            if x0.shape not in ((n,), (n, 1), b.shape):
-                raise MatrixError(f"x0 has shape {x0.shape}, but b has {b.shape}; give x0 the shape of b, or ({n},).")
-            b, x0 = as_dtype(b, np.result_type(b.dtype, x0.dtype)), x0.reshape(n, -1)
+        b, x0 = columns_of(A, b, x0)
         xp = namespace(b)
-
-        def guess(c: int) -> Any:
-            return x0 if x0 is None or isinstance(x0, str) else xp.ascontiguousarray(x0[:, min(c, x0.shape[1] - 1)])
-
-        first = cls.checked(A, b[:, 0], guess(0), M)
+        first = cls.checked(A, b[:, 0], guess_of(x0, 0), M)
         systems = [first]
         for c in range(1, b.shape[1]):
-            own, start = as_dtype(xp.ascontiguousarray(b[:, c]), first.dtype), guess(c)
+            own, start = as_dtype(xp.ascontiguousarray(b[:, c]), first.dtype), guess_of(x0, c)
             start = first.M @ own if isinstance(start, str) else start
             start = start if start is None or on_gpu(start) or start.any() else None
             start = start if start is None else as_dtype(start, first.dtype)
             systems.append(cls(first.A, own, first.M, start, narrow=first.narrow, started=first.started))
         return systems
+
+
+def columns_of(A: Any, b: Any, x0: Any) -> tuple[Any, Any]:
+    """(b, x0), checked: b (n, k), k > 0, and x0 (n, 1) for all columns, (n, k), None or a string."""
+    n, place = order(A), location(A)
+    b = check_vector(b, n, b if place is None else place)
+    if b.shape[1] == 0:
+        raise MatrixError(f"b has shape {b.shape}: no columns; there is nothing to solve.")
+    if x0 is None or isinstance(x0, str):
+        return b, x0
+    x0 = check_vector(x0, n, b, "x0")
+    if x0.shape not in ((n,), (n, 1), b.shape):
+        raise MatrixError(f"x0 has shape {x0.shape}, but b has {b.shape}; give x0 the shape of b, or ({n},).")
+    return as_dtype(b, np.result_type(b.dtype, x0.dtype)), x0.reshape(n, -1)
+
+
+def guess_of(x0: Any, c: int) -> Any:
+    """The initial guess of column c.  x0 : (n, k), or what holds for all columns: (n,), (n, 1), None or a string."""
+    if getattr(x0, "ndim", 1) == 1:
+        return x0
+    return namespace(x0).ascontiguousarray(x0[:, min(c, x0.shape[1] - 1)])
 
 
 def real(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -160,9 +160,10 @@ class Deferred:
         """The plan in natural order if it solves for that many columns, all in each row, sooner; else None."""
         if not _pays(columns, self._now):
             return None
-        if self._natural.values is None:
-            self._natural.load(self._values, check=False)
-        return self._natural
+        natural = self._natural  # another thread may replace it meanwhile
+        if natural.values is None:
+            natural = self._natural = _loaded(self._triangle, self._values)
+        return natural
 
     def _decide(self) -> None:
         self._deciding = True  # another thread that solves meanwhile does so in natural order
@@ -222,6 +223,13 @@ class Natural:
         t = self.triangle
         operands = self.values, self.places, self.pivots, _columns(b, t.n), b.reshape(-1), x.reshape(-1)
         _substitute(t.reverse, *self.pattern, *operands)
+
+
+def _loaded(triangle: Triangle, values: Any) -> Natural:
+    """A plan in natural order that no other thread sees before it has its values."""
+    natural = Natural(triangle)
+    natural.load(values, check=False)
+    return natural
 
 
 def _pays(columns: int, plan: Natural | Exact) -> bool:
@@ -311,11 +319,10 @@ class Exact:
         """As `Deferred.natural`."""
         if not _pays(columns, self):
             return None
-        if self._natural is None:
-            natural = Natural(self.triangle, self.depth)
-            natural.load(self._values, check=False)
-            self._natural = natural
-        return self._natural
+        natural = self._natural
+        if natural is None:
+            natural = self._natural = _loaded(self.triangle, self._values)
+        return natural
 
     def solve(self, b, x) -> None:
         """x = T^-1 b, both (n,) or (n, k) and C-contiguous."""

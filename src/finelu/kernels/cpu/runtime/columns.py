@@ -39,11 +39,6 @@ def flat(a):
     return elements, *map(np.uint64, steps)
 
 
-def is_flat(a) -> bool:
-    """Whether `flat` takes a (n, k)."""
-    return a.flags.c_contiguous or a.flags.f_contiguous
-
-
 class _Kept(threading.local):
     """The memory of the last tiles of a thread: new pages would take longer than a solve of a small system."""
 
