@@ -66,7 +66,7 @@ class BatchTargets:
         power = np.zeros(len(b), np.int64)
         far = np.flatnonzero(~((sizes > 2.0**-most) & (sizes < 2.0**most)))
         if far.size:
-            largest = abs(to_host(b[far]).view(b.real.dtype)).max(axis=1)
+            largest = abs(to_host(b[namespace(b).asarray(far)]).view(b.real.dtype)).max(axis=1)
             power[far] = -np.frexp(np.where(np.isfinite(largest), largest, 0))[1]
         if power.any():
             b = times_powers(b, power)
