@@ -10,6 +10,7 @@ from checks import values
 import finelu as fl
 from finelu import gallery
 from finelu.errors import MatrixError, NotConverged, ParameterError
+from finelu.krylov.residual import batch_norms
 from finelu.result import Status
 
 K = 20
@@ -141,6 +142,16 @@ def test_singular_systems_are_never_claimed(backend, method, size):
     solution = METHODS[method](batch, backend.move(b))
     assert not solution.converged.any() and np.isfinite(backend.fetch(solution.x)).all()
     assert (solution.residual_norm > 0.1 * size).all() and np.isfinite(solution.residual_norm).all()
+
+
+def test_what_twice_the_precision_hides_is_not_claimed(backend):
+    """x is 1e40 null vectors: 0.1 x has an error of 1e23, whose own rounding is more than b."""
+    A = sp.csr_matrix(np.array([[0.1, -0.1], [-0.1, 0.1]]))
+    batch = fl.Batch(backend.move(A), backend.move(A.data[None]))
+    b, x = backend.move(np.ones((1, 2))), backend.move(np.full((1, 2), 1e40))
+    assert batch_norms(batch, b, x, np.zeros(1), np.full(1, 1e24), np.full(1, 0.5))[0] > 0.5
+    small = backend.move(np.full((1, 2), 1e4))  # A x is 0, and nothing is hidden
+    assert batch_norms(batch, 0 * b, small, np.zeros(1), np.full(1, 1.0), np.full(1, 0.5))[0] < 1e-12
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -66,7 +66,7 @@ class BatchTargets:
         power = np.zeros(len(b), np.int64)
         far = np.flatnonzero(~((sizes > 2.0**-most) & (sizes < 2.0**most)))
         if far.size:
-            largest = abs(to_host(b[far]).view(b.real.dtype)).max(axis=1)
+            largest = abs(to_host(b[namespace(b).asarray(far)]).view(b.real.dtype)).max(axis=1)
             power[far] = -np.frexp(np.where(np.isfinite(largest), largest, 0))[1]
         if power.any():
             b = times_powers(b, power)
@@ -122,9 +122,10 @@ class BatchClaims:
         xp, errors = namespace(b), to_host(errors)
         norms = batch_norms(batch, b, x, to_host(norms).astype(np.float64), to_host(roundings), tolerance)
         finite, exceeds, notes = np.ones(batch.k, bool), np.zeros(batch.k, bool), list[Note]()
+        converged = norms <= tolerance
         if power.any():
             exceeds = targets.scaled_back(batch, x, norms, errors)
-        converged = norms <= tolerance
+            converged &= norms <= tolerance
         norms = np.ldexp(norms, -power)
         converged &= np.isfinite(norms)
         if not converged.all():

@@ -227,7 +227,8 @@ def batch_norms(batch: Batch, b: Any, x: Any, norms: Any, roundings: Any, tolera
     """||b - A x|| (k,) of the systems of a batch, on the host, for claims that norms <= tolerance.
 
     norms, roundings (k,) : as formed in the precision of x, with bounds of their rounding. Where rounding may hide that
-    a norm exceeds its tolerance, it is formed again in twice the precision.
+    a norm exceeds its tolerance, it is formed again in twice the precision; a bound of what rounding still hides is
+    added where it decides.
     b (k, n), or (1, n); x (k, n), on the device of the batch. Cost: of such systems ten products with A.
     """
     doubtful = np.flatnonzero((norms <= tolerance) & ~(norms + roundings <= tolerance))
@@ -236,5 +237,7 @@ def batch_norms(batch: Batch, b: Any, x: Any, norms: Any, roundings: Any, tolera
         again = xp.empty(doubtful.size, np.float64)
         kernels = kernels_for(x).batch
         kernels.residual_twice(batch.pattern, batch.values, b, x, xp.asarray(doubtful), again)
-        norms[doubtful] = to_host(again)
+        found = to_host(again)
+        bounds = found + float(np.finfo(np.float64).eps) * roundings[doubtful]
+        norms[doubtful] = np.where(bounds <= tolerance[doubtful], found, bounds)
     return norms
