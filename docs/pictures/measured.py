@@ -117,7 +117,7 @@ def solved():
 
 def robustness():
     count, times = solved()
-    figure, axes = panels(2, 4.4, 3.1)
+    figure, axes = panels(2, 5, 3.1)
     for place, (name, label) in enumerate(SOLVERS.items()):
         ours = label.startswith("finelu")
         axes[0].barh(-place, len(times[name]), color=COLOURS[0] if ours else "#b5b5b5")
@@ -130,7 +130,7 @@ def robustness():
         axes[1].step([*seconds, 20], [*range(1, seconds.size + 1), seconds.size], where="post", label=SOLVERS[name],
                      color=colour, lw=2 if name == "MultilevelILU" else 1.2)  # fmt: skip
     axes[1].set(xscale="log", xlabel="seconds, 2 cores", ylabel="solved within", ylim=(0, count))
-    axes[1].legend(fontsize=7)
+    axes[1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     write(figure, "robustness")
 
 
@@ -147,10 +147,14 @@ def crossover():
     points = crossover_points()
     x, ratio = [p[0] for p in points], [p[1] / p[2] for p in points]
     axis.loglog(x, ratio, "o", ms=4)
+    named = {"Trefethen_20000": "left", "trilinos_nsjac": "left", "hypre_tucker21935": "left", "cage10": "left",
+             "poisson7:100": "right"}  # the side of the label that is at the dot  # fmt: skip
     for k, point in enumerate(points):
-        if point[3] in ("Trefethen_20000", "trilinos_nsjac", "hypre_tucker21935", "cage10", "poisson7:100"):
-            axis.annotate(point[3], (x[k], ratio[k]), xytext=(5, -8), textcoords="offset points", fontsize=7)
+        if side := named.get(point[3]):
+            place = (6, -8) if side == "left" else (-7, -3)
+            axis.annotate(point[3], (x[k], ratio[k]), xytext=place, textcoords="offset points", fontsize=7, ha=side)
     axis.axhline(1, color="black", lw=0.8)
+    axis.set_ylim(bottom=0.015)
     axis.set(xlabel="rows a level, mean", ylabel="time on 2 CPU cores over\ntime on the GPU", title="triangular solves")
     write(figure, "crossover")
 

@@ -5,7 +5,7 @@ import sys
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
-from style import COLOURS, history, panels, write
+from style import COLOURS, history, legend_below, panels, write
 
 import finelu as fl
 from finelu.ordering import complete_fill, minimum_degree
@@ -36,10 +36,11 @@ def solves(axis, A, tries, method):
 def jacobi():
     """An elastic block: three unknowns a node."""
     A = fl.gallery.problem("elasticity:8,4,4")
-    figure, (axis,) = panels(width=5)
+    figure, (axis,) = panels(width=5, height=3.6)
     recipes = (fl.Jacobi(), fl.BlockJacobi(block_size=3), fl.IC0(shift=0.1))
     solves(axis, A, [("none", None), *((repr(recipe), recipe.factor(A)) for recipe in recipes)], "cg")
     axis.set_title("elasticity, 8 x 4 x 4 cubes")
+    legend_below(axis)
     write(figure, "jacobi")
 
 
@@ -93,14 +94,14 @@ def milu0():
             solution = fl.cg(A, b, M=recipe.factor(A), rtol=1e-8)
             assert solution.converged
             counts[repr(recipe)].append(solution.iterations)
-    figure, (axis,) = panels(width=5)
+    figure, (axis,) = panels(width=5, height=3.5)
     for label, found in counts.items():
         axis.loglog(widths, found, "o-", label=f"{label}: {', '.join(map(str, found))}")
     axis.set(xlabel="grid points a side, 5-point Poisson", ylabel="cg iterations to 1e-8")
     axis.set_xticks(widths, [str(n) for n in widths])
     axis.set_yticks([20, 50, 100, 200], ["20", "50", "100", "200"])
     axis.minorticks_off()
-    axis.legend()
+    legend_below(axis)
     write(figure, "milu0")
 
 
@@ -201,7 +202,7 @@ def multilevel():
 
 def block_ilu():
     """Hyperplanes of a grid, and the solves of a coupled problem."""
-    figure, axes = panels(2, 3.6, 2.9)
+    figure, axes = panels(2, 3.6, 3.3)
     i, j = np.meshgrid(np.arange(10), np.arange(7), indexing="ij")
     axes[0].scatter(i, j, c=i + j, cmap="viridis", marker="s", s=120)
     for x, y in zip(i.ravel(), j.ravel()):
@@ -211,6 +212,7 @@ def block_ilu():
     tries = (fl.Jacobi(), fl.BlockJacobi(block_size=3), fl.BlockILU0(block_size=3))
     solves(axes[1], A, [(repr(recipe), recipe.factor(A)) for recipe in tries], "bicgstab")
     axes[1].set_title("elasticity, blocks of 3 x 3")
+    legend_below(axes[1])
     write(figure, "block_ilu")
 
 
@@ -269,7 +271,7 @@ def krylov():
 def schwarz():
     """Iterations against the width of the grid, and against the size of the parts."""
     widths, sizes = np.array([16, 24, 32, 48, 64]), 64 * 4 ** np.arange(4)
-    figure, axes = panels(2, 3.5)
+    figure, axes = panels(2, 3.5, 3.4)
     recipes = {"IC0()": fl.IC0(), "parts alone": fl.Schwarz(coarse=None), "Schwarz()": fl.Schwarz()}
     for label, recipe in recipes.items():
         found = [schwarz_iterations(int(n), recipe) for n in widths]
@@ -288,7 +290,7 @@ def schwarz():
     for axis in axes:
         axis.set_yticks([20, 40, 80, 160], ["20", "40", "80", "160"])
         axis.minorticks_off()
-        axis.legend()
+        legend_below(axis)
     write(figure, "schwarz")
 
 

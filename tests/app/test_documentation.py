@@ -122,6 +122,22 @@ def test_every_picture_has_a_script(measured):
     assert {path.stem for path in PICTURES.iterdir() if path.suffix in (".svg", ".png")} == made
 
 
+def test_a_picture_whose_legend_or_label_is_drawn_upon_is_refused(measured):
+    import style
+
+    figure, (axis,) = style.panels()
+    axis.plot([0, 1], [0, 1], label="a line")
+    assert style.collisions(figure) == []
+    axis.legend(loc="center")
+    assert style.collisions(figure) == ["the legend lies on the line 'a line'"]
+    style.legend_below(axis)
+    assert style.collisions(figure) == []
+    axis.annotate("a label", (0.5, 0.48))
+    with pytest.raises(AssertionError, match="the label 'a label' lies on the line 'a line'"):
+        style.write(figure, "refused")
+    assert not list(PICTURES.glob("refused*"))
+
+
 def test_the_iterations_in_the_words_of_the_pictures_are_those_that_they_show():
     def cg(problem, *recipes, ones=True):
         A = finelu.gallery.problem(problem)
