@@ -28,7 +28,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import finelu
-from benchmarks.harness.case import release_gpu, to_gpu
+from benchmarks.harness.case import release_gpu
 from benchmarks.harness.clock import Budget, synchronized
 from benchmarks.harness.options import add_device, add_options, add_source, command, wants_gpu
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
@@ -240,8 +240,9 @@ def measure(run: Run, name: str, S: sp.csr_matrix, wanted: Sequence[str], second
         A, right = S, b
         if gpu:
             import cupy
+            from cupyx.scipy.sparse import csr_matrix
 
-            A, right = to_gpu(S), cupy.asarray(b)
+            A, right = csr_matrix(S), cupy.asarray(b)
         solvers = of_finelu(A, right, symmetric, gpu)
         if AMGCL in wanted:
             system = held.enter_context(closing(amgcl.System(S, b, modes, run.options["threads"])))

@@ -33,7 +33,6 @@ import scipy.sparse.linalg as spla
 import finelu
 from benchmarks.claims import elliptic
 from benchmarks.harness import ROOT
-from benchmarks.harness.case import to_gpu
 from benchmarks.harness.clock import Budget, synchronized
 from benchmarks.harness.options import add_budget, add_place, add_source, command
 from benchmarks.harness.record import Record, Run, RunEnded, new_run
@@ -67,8 +66,9 @@ def on_cpu(A: sp.csr_matrix, b: Any, threads: int) -> Callable[[], Any]:
 
 def on_gpu(A: sp.csr_matrix, b: Any, threads: int) -> Callable[[], Any]:
     import cupy
+    from cupyx.scipy.sparse import csr_matrix
 
-    there, right = to_gpu(A), cupy.asarray(b)
+    there, right = csr_matrix(A), cupy.asarray(b)
 
     def call() -> Any:
         elliptic.RECENT._kept.clear()

@@ -8,7 +8,9 @@ import pytest
 from checks import DTYPES, assert_close, in_dtype, values
 
 from finelu import IC0, ILU0, TriangularSolver, gallery
+from finelu.kernels import kernels_for
 from finelu.kernels.cpu import triangular
+from finelu.matrix import as_csr
 
 WIDTHS = (2, 3, 8, 9, 17, 33)
 
@@ -71,3 +73,13 @@ def test_columns_go_where_out_is(backend):
         out = R_laid if own else backend.xp.empty((216, 10), order=order)
         assert F.solve(R_laid, out=out) is out
         np.testing.assert_array_equal(backend.fetch(out), want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_with_columns_are_as_if_alone(backend, same, threads, dtype):
+    for A, count in product((gallery.poisson7(25), gallery.arrow(40)), (1, 2)):
+        threads(count)
+        A = as_csr(backend.move(in_dtype(A, dtype)))
+        product_of = kernels_for(A.data).products.Product(A)
+        for k in WIDTHS:
+            same(product_of, values((A.n, k), dtype, k))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import fma
+from finelu.kernels.cpu.runtime.columns import blocks_of, flat, multiply_row, read_row, tiles_of
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
@@ -12,12 +13,15 @@ from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 from finelu.kernels.cpu.vectors import dot
 from finelu.kernels.operands import CSR
 
+ZERO = np.uint64(0)
+
 
 class Product:
-    """y = A x for a square A in CSR, sorted and without duplicates, with x (n,) of A's dtype.
+    """y = A x for a square A in CSR, sorted and without duplicates, with x (n,) or (n, k) of A's dtype.
 
     The terms of a row are added in ascending order of columns, as SciPy adds them: the bits are the same on any number
-    of threads. Cost: one pass over the entries. Small products run on the calling thread alone.
+    of threads, and for a column of several as alone. y has the layout of x. Cost: one pass over the entries. Small
+    products run on the calling thread alone.
     """
 
     def __init__(self, S):
@@ -27,8 +31,22 @@ class Product:
         S, plan = self.S, self.plan
         if plan is None:  # the rows at which items of work begin, and the arrays of S
             plan = self.plan = shared_out(S.indptr, S.nnz), unsigned(S.indptr), unsigned(S.indices), S.data
+        if x.ndim == 2:
+            return self._of_columns(x, out)
         x, y = np.ascontiguousarray(x), np.empty(x.size, S.data.dtype) if out is None else out
         run_items(_times, plan[0].size - 1, *plan, x, y)
+        return y
+
+    def _of_columns(self, x, out):
+        x = x if x.flags.c_contiguous or x.flags.f_contiguous else np.ascontiguousarray(x)
+        y = np.empty_like(x) if out is None else out
+        n, k = x.shape
+        items, *matrix = self.plan
+        items = items if items.size > 2 else shared_out(self.S.indptr, k * self.S.nnz)
+        blocks, width = blocks_of(k, 1)
+        tiles, counts = tiles_of(blocks, n, x.dtype), (np.uint64(k), np.uint64(width))
+        run_items(_into_tiles, items.size - 1, items, *counts, *flat(x), tiles)
+        run_items(_times_columns, items.size - 1, items, *counts, *matrix, tiles, *flat(y))
         return y
 
     def with_dot(self, x, y, total):
@@ -109,9 +127,31 @@ def _times(t, items, indptr, indices, data, x, y):
         y[i] = total
 
 
+@by_items
+def _into_tiles(t, items, columns, width, x, x_row, x_column, tiles):
+    """The rows of an item of x, `width` columns a tile."""
+    for i in range(items[t], items[t + 1]):
+        first = ZERO
+        for block in range(tiles.shape[0]):
+            last = min(width, columns - first) - ONE
+            read_row(tiles[block], np.uint64(i), x, i * x_row + first * x_column, x_column, last)
+            first += width
+
+
+@by_items
+def _times_columns(t, items, columns, width, indptr, indices, data, tiles, y, y_row, y_column):
+    """y = A x for the rows of an item, with x in tiles: entries that were read for one are near for the next."""
+    for i in range(items[t], items[t + 1]):
+        first = ZERO
+        for block in range(tiles.shape[0]):
+            last, place = min(width, columns - first) - ONE, i * y_row + first * y_column
+            multiply_row(tiles[block], indices, data, indptr[i], indptr[i + ONE], y, place, y_column, last)
+            first += width
+
+
 def subtract_product(M, x, y=None):
     """y - M x, or M x; see kernels/reference/products.py. M : a CSR, or scipy.sparse's."""
-    if isinstance(M, CSR) and x.ndim == 1 and x.dtype == M.dtype:
+    if isinstance(M, CSR) and x.dtype == M.dtype and (x.ndim == 1 or M.shape[0] == M.shape[1]):
         product = Product(M)(x)
     else:
         product = (M.tosparse() if isinstance(M, CSR) else M) @ x

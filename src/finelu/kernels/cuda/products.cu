@@ -13,8 +13,10 @@
 // y_i has one writer.
 // Launch: any 1-D grid, blockDim.x = THREADS.
 //
-// subtract_product, dense_product: vectors are (n,) or (n, columns), rows contiguous; blockIdx.y is the column.
+// subtract_product, dense_product: vectors are (n,) or (n, count), see runtime/columns.cuh. The order of a sum depends on
+// the number of columns.
 #include "runtime/finelu.cuh"
+#include "runtime/columns.cuh"
 #include "runtime/sums.cuh"
 
 using namespace fl;
@@ -204,22 +206,23 @@ __global__ void __launch_bounds__(256) product(I n, int rows, const I* __restric
     if (threadIdx.x == 0) *total = dot;
 }
 
-// out = y - M x, or M x where y is null; M (n rows) by rows, `lanes` neighbouring threads each, a power of two up to
-// 32.
+// out = y - M x, or M x where y is null; M (n rows) by rows, groups of `threads` neighbouring threads, a power of two
+// up to 32.
 template <typename T, typename I>
-__global__ void subtract_product(I n, int columns, int lanes, const I* __restrict__ indptr, const I* __restrict__ indices,
-                                 const T* __restrict__ data, const T* __restrict__ x, const T* __restrict__ y, T* out)
+__global__ void subtract_product(I n, int count, int each, int lg, int threads, const I* __restrict__ indptr,
+                                 const I* __restrict__ indices, const T* __restrict__ data, const T* __restrict__ x,
+                                 const T* __restrict__ y, T* out)
 {
-    const size_t thread = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
-    const I i = I(thread / lanes);
-    const int lane = int(threadIdx.x) & (lanes - 1);
+    const Columns columns = {count, each, lg};
+    const long long i = own_item() / threads;
+    const Share own = share_of(columns, int(threadIdx.x) & (threads - 1), threads);
     T sum = T(0);
-    if (i < n)
-        for (I p = indptr[i] + lane; p < indptr[i + 1]; p += lanes)
-            sum += data[p] * x[size_t(indices[p]) * columns + blockIdx.y];
-    sum = group_sum(sum, lanes);
-    if (i < n && lane == 0) {
-        const size_t at = size_t(i) * columns + blockIdx.y;
+    if (i < n && own.alive)
+        for (I p = indptr[i] + own.first; p < indptr[i + 1]; p += own.step)
+            sum += data[p] * x[size_t(indices[p]) * own.columns + own.column];
+    sum = sum_of_shares(sum, columns, threads);
+    if (i < n && own.alive && own.first == 0) {
+        const size_t at = size_t(i) * own.columns + own.column;
         out[at] = y == nullptr ? sum : y[at] - sum;
     }
 }
@@ -234,13 +237,18 @@ __global__ void magnitudes_of_terms(long long n, const I* __restrict__ indptr, c
 
 // out = M x with M (n, n) by rows, a warp a row.
 template <typename T>
-__global__ void dense_product(int n, int columns, const T* __restrict__ matrix, const T* __restrict__ x, T* out)
+__global__ void dense_product(int n, int count, int each, int lg, const T* __restrict__ matrix, const T* __restrict__ x, T* out)
 {
-    const int i = int((size_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32);
+    const Columns columns = {count, each, lg};
+    const long long i = own_item() / 32;
     if (i >= n) return;
+    const Share own = share_of(columns, threadIdx.x % 32, 32);
     T sum = T(0);
+    if (own.alive) {
 #pragma unroll 8
-    for (int j = int(threadIdx.x % 32); j < n; j += 32) sum += matrix[size_t(i) * n + j] * x[size_t(j) * columns + blockIdx.y];
-    sum = lanes_sum(sum);
-    if (threadIdx.x % 32 == 0) out[size_t(i) * columns + blockIdx.y] = sum;
+        for (int j = own.first; j < n; j += own.step) sum += matrix[size_t(i) * n + j] * x[size_t(j) * own.columns + own.column];
+    }
+    __syncwarp();
+    sum = sum_of_shares(sum, columns, 32);
+    if (own.alive && own.first == 0) out[size_t(i) * own.columns + own.column] = sum;
 }

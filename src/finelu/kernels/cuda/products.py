@@ -10,6 +10,7 @@ import numpy as np
 from finelu.kernels.cuda.runtime.launch import (
     BLOCK,
     NULL,
+    across,
     blocks,
     by_columns,
     device_limits,
@@ -32,6 +33,7 @@ class Product:
     """y = A x; see kernels/reference/products.py. S : a CSR, or cupyx's. Waits for nothing."""
 
     def __init__(self, S):
+        self.S = S
         n, index = S.shape[0], S.indices.dtype
         processors = device_limits()["processors"]
         rows = rows_of_a_block(n, S.nnz, processors)
@@ -41,6 +43,11 @@ class Product:
         self.matrix = index.type(n), np.int32(rows), S.indptr, S.indices, S.data
 
     def __call__(self, x, out=None):
+        if x.ndim == 2:
+            product = subtract_product(self.S, x)
+            if out is not None:
+                out[...] = product
+            return product if out is None else out
         return self._product(x, out, NULL, NULL, NULL, NULL)
 
     def with_dot(self, x, y, total):
@@ -79,11 +86,15 @@ def residual_twice(indptr, indices, data, x, b, factor, r):
 
 def subtract_product(M, x, y=None):
     """y - M x, or M x; see kernels/reference/products.py. M : a CSR, or cupyx's."""
-    n, lanes = M.indices.dtype.type(M.shape[0]), lanes_for(M.nnz / max(M.shape[0], 1))
+    n, x = M.indices.dtype.type(M.shape[0]), cupy.ascontiguousarray(x)
     out, columns = by_columns(M.shape[0], x)
-    numbers, matrix = (np.int32(columns), np.int32(lanes)), (M.indptr, M.indices, M.data)
-    types, vectors = (x.dtype, n.dtype), (x, optional(y), out)
-    _each("subtract_product", types, n, *numbers, *matrix, *vectors, lanes=lanes, columns=columns)
+    columns, groups = across(columns)
+    width = 1 << int(columns[-1])
+    threads = width * lanes_for(M.nnz / max(M.shape[0], 1), 32 // width)
+    y = y if y is None else cupy.ascontiguousarray(y)
+    matrix, vectors = (M.indptr, M.indices, M.data), (x, optional(y), out)
+    given = n, *columns, np.int32(threads), *matrix, *vectors
+    _each("subtract_product", (x.dtype, n.dtype), *given, lanes=threads, columns=groups)
     return out
 
 
@@ -99,6 +110,6 @@ def dense_product(matrix, x):
     """matrix x; see kernels/reference/products.py. matrix (n, n) C-contiguous."""
     n, x = matrix.shape[0], cupy.ascontiguousarray(x)
     out, columns = by_columns(n, x)
-    given = np.int32(n), np.int32(columns), matrix, x, out
-    _each("dense_product", (x.dtype,), *given, lanes=32, columns=columns)
+    columns, groups = across(columns)
+    _each("dense_product", (x.dtype,), np.int32(n), *columns, matrix, x, out, lanes=32, columns=groups)
     return out

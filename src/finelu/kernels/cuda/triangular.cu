@@ -5,9 +5,11 @@
 // Operand of the kernels in natural order: row i owns places begin[i] <= p < end[i] of cols and vals; inverse[i] is 1 /
 // D_ii, or inverse is null for D = I. Rows are visited as t = 0, 1, ..., n - 1 with i = t, or i = n - 1 - t if
 // `reverse`, and N_ij is non-zero only where j is visited before i. x and counter are set to 0xff (pending) before the
-// launch. Right-hand sides are the columns of b and x, (n, k) row-major, k = gridDim.y. The entries of a row are taken
-// in visiting order too (descending columns if `reverse`): those that are awaited longest come last.
+// launch. Right-hand sides are the columns of b and x, (n, k) row-major; where a kernel has no `columns`, k = gridDim.y,
+// and blockIdx.y is the column. The entries of a row are taken in visiting order too (descending columns if `reverse`):
+// those that are awaited longest come last.
 #include "runtime/finelu.cuh"
+#include "runtime/columns.cuh"
 
 using namespace fl;
 
@@ -170,6 +172,48 @@ __global__ void __launch_bounds__(512) trsv_one_block(I n, const int* __restrict
     }
 }
 
+// Several right-hand sides at once: a warp takes a row, of which all its threads wait for the same unknowns, so each may
+// spin by itself; see runtime/columns.cuh. Rows in the order `order`, in natural order where it is null: each after
+// those that it needs. A level costs one round trip for up to 32 columns. x is pending before the launch, as is a
+// counter for each blockIdx.y. Progress: see ticket(). Launch: gridDim.x * blockDim.x / 32 >= n.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256) trsv_columns(I n, int count, int each, int lg, int reverse, const I* __restrict__ order,
+                               const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
+                               const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b, T* x,
+                               unsigned* counter)
+{
+    const Columns columns = {count, each, lg};
+    const long long t = (long long)ticket(counter + blockIdx.y) * (blockDim.x / 32) + threadIdx.x / 32;
+    if (t >= n) return;
+    const Share own = share_of(columns, threadIdx.x % 32, 32);
+    const I i = order != nullptr ? order[t] : reverse ? n - 1 - I(t) : I(t);
+    const I stop = end[i] - begin[i], origin = reverse ? end[i] - 1 : begin[i];
+    T sum = T(0), rhs = T(0), inv = T(1);
+    if (own.alive && own.first == 0) {
+        rhs = b[i * own.columns + own.column];
+        if (inverse != nullptr) inv = inverse[i];
+    }
+    for (I p = own.first; own.alive && p < stop; p += BATCH * own.step) {
+        I col[BATCH];
+        T val[BATCH], v[BATCH];
+#pragma unroll
+        for (int q = 0; q < BATCH; ++q) {
+            const bool have = p + q * own.step < stop;
+            const I place = reverse ? origin - (p + q * own.step) : origin + (p + q * own.step);
+            col[q] = have ? cols[place] : -1;
+            val[q] = have ? vals[place] : T(0);
+            v[q] = T(0);
+            if (have) make_pending(v[q]);
+        }
+        await_each(v, [&](int q) { return peek(x + col[q] * own.columns + own.column); });
+#pragma unroll
+        for (int q = 0; q < BATCH; ++q) sum += val[q] * v[q];
+    }
+    __syncwarp();
+    sum = sum_of_shares(sum, columns, 32);
+    if (own.alive && own.first == 0) post(x + i * own.columns + own.column, (rhs - sum) * inv);
+}
+
 // out[p] = vals[source[p]], conjugated if `conjugate`: values in the order of an analysis, or of a transpose.
 template <typename T, typename I>
 __global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source, const T* __restrict__ vals, T* out)
@@ -192,15 +236,18 @@ __global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place,
     if (bad != nullptr && !is_finite(q)) atomicMin(bad, unsigned(r));
 }
 
-// One Jacobi sweep: y = D^-1 (b - N x). A thread a row; x and y are different arrays, so there is no race.
+// One Jacobi sweep: y = D^-1 (b - N x). A thread a row and column; x and y are different arrays, so there is no race.
+// It and the next kernels are launched with 1 << lg threads for each of n rows, see runtime/columns.cuh.
 template <typename T, typename I>
-__global__ void jacobi_sweep(I n, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
+__global__ void jacobi_sweep(I n, int count, int each, int lg, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
                              const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b,
                              const T* __restrict__ x, T* y)
 {
-    const I i = I(own_item());
-    const size_t k = gridDim.y, c = blockIdx.y;
-    if (i >= n) return;
+    const long long item = own_item();
+    const Share own = share_of({count, each, lg}, int(item & ((1 << lg) - 1)), 1 << lg);
+    const I i = I(item >> lg);
+    const size_t k = own.columns, c = own.column;
+    if (item >> lg >= n || !own.alive) return;
     T sum = b[i * k + c];
     for (I p = begin[i]; p < end[i]; ++p) sum -= vals[p] * x[cols[p] * k + c];
     y[i * k + c] = inverse == nullptr ? sum : sum * inverse[i];
@@ -233,28 +280,32 @@ __global__ void isai(I n, int reverse, const I* __restrict__ begin, const I* __r
     }
 }
 
-// x = W b, or x += W b if `add`, for the W of isai: a thread a row.
+// x = W b, or x += W b if `add`, for the W of isai: a thread a row and column.
 template <typename T, typename I>
-__global__ void isai_apply(I n, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
+__global__ void isai_apply(I n, int count, int each, int lg, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
                            const T* __restrict__ w, const T* __restrict__ w_diag, const T* __restrict__ b, int add, T* x)
 {
-    const I i = I(own_item());
-    const size_t k = gridDim.y, c = blockIdx.y;
-    if (i >= n) return;
+    const long long item = own_item();
+    const Share own = share_of({count, each, lg}, int(item & ((1 << lg) - 1)), 1 << lg);
+    const I i = I(item >> lg);
+    const size_t k = own.columns, c = own.column;
+    if (item >> lg >= n || !own.alive) return;
     T sum = w_diag[i] * b[i * k + c];
     for (I p = begin[i]; p < end[i]; ++p) sum += w[p] * b[cols[p] * k + c];
     x[i * k + c] = add ? x[i * k + c] + sum : sum;
 }
 
-// r = b - (D + N) x: a thread a row.
+// r = b - (D + N) x: a thread a row and column.
 template <typename T, typename I>
-__global__ void triangle_residual(I n, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
+__global__ void triangle_residual(I n, int count, int each, int lg, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
                                   const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b,
                                   const T* __restrict__ x, T* r)
 {
-    const I i = I(own_item());
-    const size_t k = gridDim.y, c = blockIdx.y;
-    if (i >= n) return;
+    const long long item = own_item();
+    const Share own = share_of({count, each, lg}, int(item & ((1 << lg) - 1)), 1 << lg);
+    const I i = I(item >> lg);
+    const size_t k = own.columns, c = own.column;
+    if (item >> lg >= n || !own.alive) return;
     T sum = b[i * k + c] - (inverse == nullptr ? x[i * k + c] : x[i * k + c] / inverse[i]);
     for (I p = begin[i]; p < end[i]; ++p) sum -= vals[p] * x[cols[p] * k + c];
     r[i * k + c] = sum;

@@ -7,7 +7,7 @@ import numpy as np
 
 from finelu.errors import ParameterError
 from finelu.kernels.cuda.levels import levels_on_device
-from finelu.kernels.cuda.runtime.launch import MOST_COLUMNS, blocks, device_limits, for_each, kernel, optional
+from finelu.kernels.cuda.runtime.launch import MOST_COLUMNS, across, blocks, device_limits, for_each, kernel, optional
 from finelu.kernels.cuda.runtime.memory import new_bad, set_pending
 from finelu.kernels.cuda.runtime.schedule import (
     jobs_at_most,
@@ -22,6 +22,7 @@ from finelu.kernels.operands import Triangle
 TRIANGULAR_METHODS = ("sync_free", "level_packed", "one_block", "jacobi", "isai")
 
 BLOCK = 128  # threads of a thread block
+BLOCK_OF_COLUMNS = 256  # the same of several right-hand sides
 
 # Measured on an H200 (benchmarks/results): where a level has few rows, an L2 round trip a level is the cost, and one
 # block that keeps the unknowns in shared memory is fastest; where it has many, level order with few waiting warps is.
@@ -73,9 +74,11 @@ class _Plan:
         t = self.triangle
         return t.begin, t.end, t.indices, self.values, optional(self.inverse)
 
-    def _grid(self, x):
-        """Grid and block of a kernel with a thread for each row and column of x."""
-        return (blocks(self.n, 256), x.size // self.n), (256,)
+    def _each(self, function: str, x, *arguments) -> None:
+        """Launch a kernel with a thread for each row and column of x."""
+        columns, groups = across(x.size // self.n)
+        given, lanes = (self.index.type(self.n), *columns, *arguments), 1 << int(columns[-1])
+        for_each("triangular", function, (x.dtype, self.index), *given, lanes=lanes, columns=groups)
 
     def solve(self, b, x) -> None:
         """x with T x = b, queued on the current stream; b and x (n,) or (n, k), C-contiguous, not overlapping."""
@@ -96,6 +99,18 @@ class _Queued(_Plan):
     def _queue(self, b, x, counters, columns: int, dtype) -> None:
         raise NotImplementedError
 
+    def _queue_columns(self, order, warps: float, b, x, counters, columns: int, dtype) -> None:
+        """Several right-hand sides, a warp a row.  order : None for natural order.  warps : that should be resident, 0
+        for as many as there is room for."""
+        columns, groups = across(columns)
+        rows = self.index.type(self.n), *columns, np.int32(self.triangle.reverse), optional(order), *self._matrix()
+        kernel("triangular", "trsv_columns", dtype, self.index)(
+            (blocks(self.n * 32, BLOCK_OF_COLUMNS), groups),
+            (BLOCK_OF_COLUMNS,),
+            (*rows, b, x, counters),
+            shared_mem=padding_for(warps * groups, BLOCK_OF_COLUMNS) if warps else 0,
+        )
+
 
 class SyncFree(_Queued):
     """Natural order, no analysis."""
@@ -109,9 +124,12 @@ class SyncFree(_Queued):
             self.lanes = 1
 
     def _queue(self, b, x, counters, columns, dtype):
+        if columns > 1:
+            self._queue_columns(None, 0, b, x, counters, columns, dtype)
+            return
         t, n = self.triangle, self.n
         kernel("triangular", "trsv_sync_free", dtype, self.index, self.lanes)(
-            (blocks(n * self.lanes, BLOCK), columns),
+            (blocks(n * self.lanes, BLOCK), 1),
             (BLOCK,),
             (self.index.type(n), np.int32(t.reverse), *self._matrix(), b, x, counters),
             shared_mem=BLOCK // self.lanes * dtype.itemsize,
@@ -145,10 +163,14 @@ class LevelPacked(_InLevelOrder):
         self.warps = 5 * warps_per_level(triangle, depth)
 
     def _queue(self, b, x, counters, columns, dtype):
-        warps = self.warps * columns
+        if columns > 1:
+            rows_a_level = self.n / self.depth
+            self._queue_columns(self.order, 5 * rows_a_level, b, x, counters, columns, dtype)
+            return
+        warps = self.warps
         block = BLOCK if warps < 2 * device_limits()["processors"] * BLOCK / 32 else 2 * BLOCK
         kernel("triangular", "trsv_level_packed", dtype, self.index)(
-            (blocks(self.jobs.shape[0] * 32, block), columns),
+            (blocks(self.jobs.shape[0] * 32, block), 1),
             (block,),
             (*self._operand(), b, x, counters),
             shared_mem=padding_for(warps, block),
@@ -180,12 +202,11 @@ class Jacobi(_Plan):
         self.sweeps = sweeps
 
     def _solve(self, b, x):
-        launch = kernel("triangular", "jacobi_sweep", x.dtype, self.index)
-        grid, matrix, other = self._grid(x), (self.index.type(self.n), *self._matrix()), cupy.empty_like(x)
+        other = cupy.empty_like(x)
         source, target = (other, x) if self.sweeps % 2 == 0 else (x, other)
         source.fill(0)  # the first call makes D^-1 b of it; then come the sweeps, the last of which writes x
         for _ in range(self.sweeps + 1):
-            launch(*grid, (*matrix, b, source, target))
+            self._each("jacobi_sweep", x, *self._matrix(), b, source, target)
             source, target = target, source
 
 
@@ -209,15 +230,13 @@ class ISAI(_Plan):
         return bad
 
     def _solve(self, b, x):
-        t, n, grid = self.triangle, self.index.type(self.n), self._grid(x)
-        apply = kernel("triangular", "isai_apply", x.dtype, self.index)
-        residual = kernel("triangular", "triangle_residual", x.dtype, self.index)
-        inverse = n, t.begin, t.end, t.indices, self.w, self.w_diag
-        apply(*grid, (*inverse, b, np.int32(0), x))
+        t = self.triangle
+        inverse = t.begin, t.end, t.indices, self.w, self.w_diag
+        self._each("isai_apply", x, *inverse, b, np.int32(0), x)
         r = cupy.empty_like(x) if self.sweeps > 1 else None
         for _ in range(self.sweeps - 1):
-            residual(*grid, (n, *self._matrix(), b, x, r))
-            apply(*grid, (*inverse, r, np.int32(1), x))
+            self._each("triangle_residual", x, *self._matrix(), b, x, r)
+            self._each("isai_apply", x, *inverse, r, np.int32(1), x)
 
 
 def solve_in_turn(plans, b, x) -> None:

@@ -11,7 +11,8 @@ from finelu.kernels.reference.vectors import dot
 
 
 class Product:
-    """y = A x for a square sparse A by rows and x (n,) of its dtype. The terms of a row are added in their order.
+    """y = A x for a square sparse A by rows and x (n,) or (n, k) of its dtype. The terms of a row are added in their
+    order; with several columns on a GPU in an order that depends on k.
 
     out : where y goes, a new array if None.
     """
@@ -20,9 +21,9 @@ class Product:
         self.indptr, self.indices, self.data = S.indptr, S.indices, S.data
 
     def __call__(self, x, out=None):
-        y = np.empty(x.size, self.data.dtype) if out is None else out
+        y = np.empty(x.shape, self.data.dtype) if out is None else out
         y[:] = 0
-        for i in range(x.size):
+        for i in range(x.shape[0]):
             for p in range(self.indptr[i], self.indptr[i + 1]):
                 y[i] += self.data[p] * x[self.indices[p]]
         return y

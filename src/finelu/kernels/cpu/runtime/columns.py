@@ -107,6 +107,10 @@ class _Rows:
             else:
                 yield lane, address
 
+    def scatter(self, vector: Any, data: Any, place: Any, step: Any, last: Any) -> None:
+        for number, address in self.elements(data, place, step, last):
+            self.builder.store(self.builder.extract_element(vector, ir.Constant(self.number, number)), address)
+
     def spread(self, a: Any) -> Any:
         """The real number in all elements."""
         one = self.builder.insert_element(self.undefined, a, ir.Constant(self.number, 0))
@@ -171,9 +175,7 @@ def write_row(typing, tile, i, a, place, step, last):
     def generate(context, builder, signature, args):
         rows = _Rows(context, builder, signature.args[0])
         tile, a = (rows.data(signature.args[k], args[k]) for k in (0, 2))
-        vector = rows.load(tile, args[1])
-        for number, address in rows.elements(a, *args[3:]):
-            builder.store(builder.extract_element(vector, ir.Constant(rows.number, number)), address)
+        rows.scatter(rows.load(tile, args[1]), a, *args[3:])
         return context.get_dummy_value()
 
     return types.void(tile, types.uint64, a, types.uint64, types.uint64, types.uint64), generate
@@ -201,17 +203,19 @@ def solve_row(typing, tile, i, columns, values, begin, end, divided, direct, cro
 
 
 @intrinsic
-def multiply_row(typing, y, i, x, columns, values, begin, end):
-    """y_i = values[p] x_columns[p] + ... in each lane; y and x are different tiles."""
+def multiply_row(typing, tile, columns, values, begin, end, y, place, step, last):
+    """y[place + min(e, last) step] = values[p] x + ... with row columns[p] of the tile as x, begin <= p < end."""
 
     def generate(context, builder, signature, args):
         rows = _Rows(context, builder, signature.args[0])
-        y, x, columns, values = (rows.data(signature.args[k], args[k]) for k in (0, 2, 3, 4))
+        tile, columns, values, y = (rows.data(signature.args[k], args[k]) for k in (0, 1, 2, 5))
         zero = ir.Constant(rows.vector, [0.0] * rows.length)
-        rows.store(rows.with_terms(zero, builder.fadd, x, columns, values, *args[5:]), y, args[1])
+        total = rows.with_terms(zero, builder.fadd, tile, columns, values, *args[3:5])
+        rows.scatter(total, y, *args[6:])
         return context.get_dummy_value()
 
-    return types.void(y, types.uint64, x, columns, values, types.uint64, types.uint64), generate
+    numbers = types.uint64, types.uint64, y, types.uint64, types.uint64, types.uint64
+    return types.void(tile, columns, values, *numbers), generate
 
 
 def divisor(d):

@@ -153,7 +153,8 @@ INSTANCES: dict[str, list[str]] = {
     "runtime/packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
     "triangular": _over(["trsv_sync_free"], VALUES, INDICES, LANES)
     + _over(
-        "trsv_level_packed trsv_one_block gather_values invert_diagonal jacobi_sweep isai isai_apply triangle_residual",
+        "trsv_level_packed trsv_columns trsv_one_block gather_values invert_diagonal jacobi_sweep isai isai_apply "
+        "triangle_residual",
         VALUES,
         INDICES,
     ),

@@ -24,6 +24,7 @@ CUDA_TYPES = {
 }
 NULL = np.uint64(0)  # a pointer to nothing
 BLOCK = 256  # threads of a block, where nothing speaks for another number
+MOST_ACROSS = 32  # columns that a group of threads takes at a time, at most a warp
 MOST_COLUMNS = 65535  # of a grid's second dimension
 NOT_ITS_CODE = (200, 209)  # CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU
 _lock = threading.Lock()
@@ -142,6 +143,14 @@ def summing(stem: str, function: str, x, *arguments) -> None:
 def single_thread(stem: str, function: str, dtype, *arguments) -> None:
     """Launch the kernel of a dtype with one thread."""
     kernel(stem, function, dtype)((1,), (1,), arguments)
+
+
+def across(columns: int):
+    """((number of columns, columns of a group, log2 of its threads along them) int32, the groups of columns: blocks in
+    the second dimension of the grid); see runtime/columns.cuh."""
+    groups = max(-(-columns // MOST_ACROSS), 1)
+    each = -(-columns // groups)
+    return (np.int32(columns), np.int32(each), np.int32(max(each - 1, 0).bit_length())), groups
 
 
 def by_columns(n: int, like):
