@@ -96,6 +96,7 @@ SPEAKS_OF = {
         "matrix/interfaces.py",
         "matrix/ghosts.py",
     ),
+    "columns": (*TRIANGULAR, *METHODS, "kernels/{}/products.*", "auto/solve.py"),
     "ilupack": (*MULTILEVEL, *TRIANGULAR, *METHODS),
     "least-squares": ("krylov/least_squares.py", "krylov/lsmr.py", "preconditioners/icne.py", *THRESHOLD),
     "memory": ALL,

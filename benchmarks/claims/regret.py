@@ -15,7 +15,6 @@ so far: the record then holds a lower bound of its time.
     python -m benchmarks.claims.regret [--matrices memplus,fv2] [--limit 10] [--seconds 20] [--from RECORD]
     python -m benchmarks.claims.regret --quick                 # a minute
     python -m benchmarks.claims.regret --budget 1500           # 25 minutes on two cores
-    python -m benchmarks.claims.regret --budget 1500 --busy 1  # while a busy process runs on each core
     python -m benchmarks.claims.regret --budget 1500 --without nbklu,feral,pypardiso  # SciPy's SuperLU alone
     python -m benchmarks.claims.regret --gpu --threads 16 --seconds 3 --budget 100    # two minutes on an H100
 
@@ -35,7 +34,8 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,7 @@ from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.suite import files, matrix_folder, rows
 from benchmarks.harness.systems import affordable, chosen_files, installed, with_worker
 from benchmarks.harness.table import table
-from benchmarks.harness.worker import READING, ROUNDING, SEED, Worker, busy_processes, length, serve_with
+from benchmarks.harness.worker import READING, ROUNDING, SEED, Worker, length, serve_with
 from benchmarks.peers.solvers import RTOL, WARM_UP, Solver
 from finelu.auto import choose, ladder
 from finelu.auto.cost import Costs
@@ -234,7 +234,6 @@ def once(name: str, S: sp.csr_matrix, limit: float, extra: Any = None, *, gpu: b
 
     for _ in range(2):
         RECENT._kept.clear()
-        rest()
         result = solve.once(kept, S, b, limit)
         if not result.get("compiling"):
             break
@@ -264,12 +263,20 @@ def warm_up_on_gpu(name: str) -> None:
         once(name, sp.csr_matrix(finelu.gallery.problem(problem)), READING, gpu=name != ON_CPU)
 
 
-def serve(pipe: Any, threads: int, without: Sequence[str] = (), gpu: bool = False) -> None:
-    """without : packages that count as not installed.  gpu : whether A and b are on the GPU, except for ON_CPU."""
+def serve(
+    pipe: Any, threads: int, without: Sequence[str] = (), gpu: bool = False, of: Callable[..., dict[str, Any]] = once
+) -> None:
+    """The process that solves.
+
+    without : packages that count as not installed.
+    gpu : whether A and b are on the GPU, except for ON_CPU.
+    of : the function that makes a run, called as `once`.
+    """
     sys.modules.update(dict.fromkeys(without))
 
     def outcome(name: str, *arguments: Any) -> dict[str, Any]:
-        return once(name, *arguments, gpu=gpu and name != ON_CPU)
+        rest()
+        return of(name, *arguments, gpu=gpu and name != ON_CPU)
 
     serve_with(pipe, threads, outcome, warm_up_on_gpu if gpu else warm_up, limited=not gpu)
 
@@ -353,22 +360,28 @@ def chosen(options: argparse.Namespace) -> dict[str, Path]:
     return paths if options.matrices else {name: path for name, path in paths.items() if rows(path) >= LEAST_ROWS}
 
 
+@contextmanager
+def without_packages(names: Sequence[str], threads: int) -> Iterator[None]:
+    """A block for measurements by other processes, in which packages count as not installed here, too."""
+    # read by the processes to come: threads of SciPy's BLAS, and that no answer comes before kernels are compiled
+    os.environ |= {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    os.environ["FINELU_BACKGROUND"] = "0"
+    with mock.patch.dict(sys.modules, dict.fromkeys(names)):  # an import of None fails
+        yield
+
+
 def measured(options: argparse.Namespace) -> Run:
-    paths, cores = chosen(options), len(os.sched_getaffinity(0))
+    paths = chosen(options)
     run = new_run("regret-gpu" if options.gpu else "regret", gpu=options.gpu, machine_name=options.machine)
     run.options = {"limit, seconds": options.limit, "seconds for a system": options.seconds, "threads": options.threads}
-    run.options |= {"busy processes a core": options.busy, "load average before": round(os.getloadavg()[0], 1)}
+    run.options |= {"load average before": round(os.getloadavg()[0], 1)}
     without = [name for name in options.without.split(",") if name]
     run.options |= {"without": ", ".join(without) or "-"}
     serving = partial(serve, without=without, gpu=options.gpu)
     budget, worker = Budget(options.budget), Worker(options.threads, serving, GRACE_ON_GPU if options.gpu else GRACE)
-    # read by the processes to come: threads of SciPy's BLAS, and that no answer comes before kernels are compiled
-    os.environ |= {name: str(options.threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    os.environ["FINELU_BACKGROUND"] = "0"
     others = [solver for solver in installed(run, OTHERS) if solver.split()[0] not in without]
     others = [ON_CPU] if options.gpu else others
-    hidden = mock.patch.dict(sys.modules, dict.fromkeys(without))  # an import of None fails
-    with hidden, busy_processes(options.busy * cores), with_worker(run, budget, worker):
+    with without_packages(without, options.threads), with_worker(run, budget, worker):
         for name, path in affordable(run, budget, paths):
             measure_one(run, worker, name, path, others, options)
             run.save(options.out)
@@ -381,7 +394,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=10.0, help="seconds for each run (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=20.0, help="for all runs of a system (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of every library (default: %(default)s)")
-    parser.add_argument("--busy", type=int, default=0, help="busy processes for each core (default: %(default)s)")
     parser.add_argument("--without", default="", help="packages that count as not installed, separated by commas")
     parser.add_argument("--gpu", action="store_true", help="the rungs of a GPU, and `solve` on its CPU")
     add_source(parser)

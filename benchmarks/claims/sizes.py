@@ -5,7 +5,7 @@ A x = b on cubes of the seven-point Laplacian, b uniform in [-0.5, 0.5], from th
 (MMD_AT_PLUS_A, symmetric mode); by PARDISO (pypardiso, a triangle, as for a symmetric definite matrix); by AMGCL and
 pyamg at their faster setting (see benchmarks/claims/elliptic.py). Each solver and size is a process of its own, on
 `--threads` threads: the first call warms up, and the median of the next ones counts. A solver gives up at a size if a
-call takes longer than `--limit` seconds, or fails for want of memory; larger sizes are then left out.
+call takes longer than `--limit` seconds, or fails without memory; larger sizes are then left out.
 
     python -m benchmarks.claims.sizes --threads 2 --limit 60
     python -m benchmarks.claims.sizes --solvers "finelu, GPU" --sides 46,100,215,464 --limit 20

@@ -52,6 +52,7 @@ from finelu.krylov import minres as minres
 from finelu.krylov import richardson as richardson
 from finelu.krylov import sqmr as sqmr
 from finelu.matrix import as_csr as as_csr
+from finelu.matrix.batch import Batch as Batch
 from finelu.matrix.blocks import BlockMatrix as BlockMatrix
 from finelu.matrix.interfaces import Interface as Interface
 from finelu.matrix.interfaces import MultiblockGrid as MultiblockGrid
@@ -79,6 +80,7 @@ from finelu.preconditioners import SparseLU as SparseLU
 from finelu.preconditioners import Sweeps as Sweeps
 from finelu.preconditioners import rigid_body_modes as rigid_body_modes
 from finelu.report import spy as spy
+from finelu.result import BatchSolution as BatchSolution
 from finelu.result import LeastSquaresSolution as LeastSquaresSolution
 from finelu.result import Solution as Solution
 from finelu.result import Status as Status

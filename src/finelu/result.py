@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from operator import index
 from typing import Any
@@ -342,7 +342,7 @@ class BatchSolution:
 
     def explain(self) -> str:
         """How many systems ended in which way, and which need a word, line by line."""
-        lines = [f"{self._name}, {counted(len(self), 'system')}, {int(self.iterations.sum())} iterations in all"]
+        lines = [f"{self.name}, {counted(len(self), 'system')}, {int(self.iterations.sum())} iterations in all"]
         lines += [f"{named_systems(systems)}: {sentence}" for systems, sentence in self.notes]
         for status in Status:
             found = np.flatnonzero(self.status == status)
@@ -353,12 +353,13 @@ class BatchSolution:
         return "\n".join(lines)
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The method and the recipe, in words."""
         return f"{self.method} with {self.recipe}" if self.recipe else self.method
 
     def __repr__(self) -> str:
         return (
-            f"BatchSolution({self._name}: {int(self.converged.sum())} of {counted(len(self), 'system')} converged, "
+            f"BatchSolution({self.name}: {int(self.converged.sum())} of {counted(len(self), 'system')} converged, "
             f"largest backward error {np.nanmax(self.backward_error, initial=0.0):.1e})"
         )
 
@@ -370,6 +371,48 @@ def named_systems(systems: Any) -> str:
     """ "system 3" or "systems 3, 5, ..."."""
     shown = ", ".join(str(s) for s in systems[:NAMED]) + (", ..." if len(systems) > NAMED else "")
     return f"{'system' if len(systems) == 1 else 'systems'} {shown}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SolutionOfColumns(Solution):
+    """The outcome of a solve for several right-hand sides; `solution[j]` is the Solution of column j.
+
+    x : (n, k).  columns : the k Solutions, each with its own status, iterations, residual_norm and history.
+    status, residual_norm, history and all else : those of the worst column: one that did not converge, with the largest
+        residual relative to its b.  iterations : of all columns together.
+    all_converged, and bool(solution) : whether every column converged.
+    `len(solution)` is k; `x, info = solution` unpacks as with one column.
+    """
+
+    columns: tuple[Solution, ...] = ()
+
+    @property
+    def all_converged(self) -> bool:
+        return self.converged
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __getitem__(self, j: int) -> Solution:
+        return self.columns[j]
+
+    def __repr__(self) -> str:
+        converged = sum(column.converged for column in self.columns)
+        return (
+            f"SolutionOfColumns({self.name}: {converged} of {len(self.columns)} columns converged, "
+            f"{counted(self.iterations, 'iteration')}, worst residual norm {self.residual_norm:.3e}; "
+            f"{self.status.value})"
+        )
+
+
+def of_columns(found: list[Solution], x: Any, sizes: list[float]) -> SolutionOfColumns:
+    """The Solutions of the columns as one.  x : (n, k).  sizes : the norms of the right-hand sides."""
+    worst, _ = max(
+        zip(found, sizes, strict=True), key=lambda s: (not s[0].converged, s[0].residual_norm / (s[1] or 1.0))
+    )
+    facts = {name.name: getattr(worst, name.name) for name in fields(Solution)}
+    facts |= {"x": x, "iterations": sum(s.iterations for s in found), "timings": dict(worst.timings)}
+    return SolutionOfColumns(**facts, columns=tuple(found))
 
 
 ISTOP = {Status.CONDITION_LIMIT: 3, Status.PRECISION_LIMIT: 5, Status.STAGNATED: 5, Status.MAX_ITERATIONS: 7}

@@ -71,7 +71,7 @@ def test_what_the_api_names_can_be_imported(name):
         module, _, found = module.rpartition(".")
     if module.startswith("finelu.interop."):
         package = module.rpartition(".")[2]
-        if package in ("torch", "jax", "pyamg", "fipy", "lineax", "pymatsolver"):
+        if package in ("torch", "jax", "pyamg", "fipy", "lineax", "pymatsolver", "sfepy"):
             pytest.importorskip(package)
     thing = import_module(module)
     if found:
@@ -101,6 +101,58 @@ def test_every_recipe_has_a_page_and_stands_in_the_guide():
     for recipe in OWN:
         assert re.search(rf"`{recipe.__name__}[(`]", heads), f"no page begins with {recipe.__name__}"
         assert f"{recipe.__name__}(" in GUIDE
+
+
+def first_cells(page, begin=""):
+    """The names in code in the first cells of the tables of docs/<page>.md, from the text `begin` on."""
+    text = (DOCS / f"{page}.md").read_text()
+    cells = re.findall(r"^\| ([^|]+) \|", text[text.index(begin) :], re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`(\w+)[`(]", cell)]
+
+
+def test_every_status_error_and_field_has_a_row():
+    from finelu.result import Attempt, Certificate, LeastSquaresSolution, Solution
+
+    rows = first_cells("status")
+    assert set(finelu.Status.__members__) <= set(rows)
+    kinds = [thing for thing in vars(finelu.errors).values() if isinstance(thing, type)]
+    errors = {kind.__name__ for kind in kinds if issubclass(kind, finelu.FineluError)}
+    assert errors - {"FineluError"} <= set(rows)
+    fields = {name for kind in (Solution, Attempt, Certificate) for name in kind.__dataclass_fields__}
+    properties = {name for name, thing in vars(Solution).items() if isinstance(thing, property)}
+    rows = first_cells("solution")
+    assert {name for name in fields | properties if not name.startswith("_")} <= set(rows)
+    assert set(rows) <= fields | properties | {"explain"} | set(LeastSquaresSolution.__dataclass_fields__)
+
+
+def test_every_extra_for_users_has_a_row_in_the_install_page():
+    import tomllib
+
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    developers = {"test", "lint", "docs", "bench", "release", "nvrtc", "kernels", "interop-test"}
+    assert extras - developers == set(first_cells("install")) & extras
+
+
+def test_the_memory_of_each_recipe_is_that_of_its_page():
+    from finelu.compare import held_bytes
+    from finelu.preconditioners import OWN
+
+    A = finelu.as_csr(finelu.gallery.problem("poisson7:24"))
+    own, b = A.indptr.nbytes + A.indices.nbytes + A.data.nbytes, np.ones(A.shape[0])
+    table = re.findall(
+        r"^\| `(\w+)\(\)`[\w ]* \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", (DOCS / "memory.md").read_text(), re.M
+    )
+    assert {name for name, *_ in table} == {recipe.__name__ for recipe in OWN} - {"BlockILU0", "ICNE"}
+    for name, *cells in table:
+        F = getattr(finelu, name)().factor(A)
+        found = [F.nnz / A.nnz, held_bytes(F, A) / own]
+        for again in range(2):
+            if again:
+                F.update(A)
+            for _ in range(30):
+                F.solve(b)
+        found.append(held_bytes(F, A) / own)
+        assert found == pytest.approx([float(cell) for cell in cells], rel=0.02, abs=0.006), name
 
 
 def test_every_picture_is_small_shown_and_described():

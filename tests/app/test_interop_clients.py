@@ -1,4 +1,5 @@
-"""finelu.interop.fipy, pymatsolver, lineax and devsim, against dense solves; `make test-clients` runs the programs."""
+"""finelu.interop.fipy, pymatsolver, lineax, devsim and opensees, against dense solves; `make test-clients` runs the
+programs."""
 
 from array import array
 
@@ -9,7 +10,7 @@ from checks import CLIENTS, documented
 
 import finelu as fl
 from finelu.errors import MatrixError
-from finelu.interop import devsim
+from finelu.interop import devsim, opensees
 
 
 @pytest.mark.parametrize("package", CLIENTS)
@@ -186,3 +187,50 @@ def test_a_singular_jacobian_of_devsim_is_told_by_the_status():
     singular = sp.csc_array(np.array([[1.0, 1.0], [1.0, 1.0]]))
     answer = devsim.solver_callback(**called(singular, is_same_symbolic=False, solver_object=begun["solver_object"]))
     assert not answer["status"] and "singular" in answer["message"]
+
+
+# OpenSees, whose solver gets buffers of doubles and 32-bit integers
+
+
+def solved_by_opensees(solver, A, b, status, scheme="CSR"):
+    """(status, x) as `PythonSparse` calls a solver."""
+    x = array("d", bytes(8 * b.size))
+    parts = {
+        "index_ptr": A.indptr.astype(np.int32).tobytes(),
+        "indices": A.indices.astype(np.int32).tobytes(),
+        "values": A.data.tobytes(),
+        "rhs": b.tobytes(),
+        "x": memoryview(x).cast("B"),
+    }
+    ended = solver.solve(**parts, matrix_status=status, storage_scheme=scheme, num_eqn=b.size, nnz=A.nnz, writable=True)
+    return ended, np.array(x)
+
+
+@pytest.mark.parametrize("scheme", ["CSR", "CSC"])
+def test_the_solver_of_opensees_follows_the_status_of_the_matrix(scheme):
+    A, b = system()
+    A = A.asformat(scheme.lower())
+    solver, made = opensees.Solver(), []
+    for matrix, status in (
+        (A, "STRUCTURE_CHANGED"),
+        (3 * A, "COEFFICIENTS_CHANGED"),
+        (3 * A, "UNCHANGED"),
+        ((A @ A).asformat(scheme.lower()), "STRUCTURE_CHANGED"),
+    ):
+        ended, x = solved_by_opensees(solver, matrix, b, status, scheme)
+        made.append((solver._factors, solver._factors.updates))
+        assert ended == 0 and solver.error is None
+        np.testing.assert_allclose(x, np.linalg.solve(matrix.toarray(), b), rtol=1e-9)
+    (first, _), (second, updates), (third, later), (fourth, _) = made
+    assert first is second is third is not fourth and updates == later == 1
+
+
+def test_opensees_gets_minus_1_without_a_solution():
+    solver, b = opensees.Solver(), np.ones(2)
+    singular = sp.csr_array(np.array([[1.0, 1.0], [1.0, 1.0]]))
+    ended, x = solved_by_opensees(solver, singular, b, "STRUCTURE_CHANGED")
+    assert ended == -1 and not x.any() and "singular" in str(solver.error)
+    ended, x = solved_by_opensees(solver, sp.csr_array(np.eye(2)), b, "COEFFICIENTS_CHANGED")
+    assert ended == 0 and solver.error is None and (x == 1).all()
+    assert solved_by_opensees(solver, singular, b, "STRUCTURE_CHANGED", "COO")[0] == -1
+    assert "'CSR' or 'CSC'" in str(solver.error)

@@ -253,6 +253,6 @@ def test_wrong_options_are_refused(options, match):
         solve(csr("cpu"), right_hand_side("cpu"), **options)
 
 
-@pytest.mark.parametrize("code", documented("interop", "torch"))
+@pytest.mark.parametrize("code", documented("interop", "torch") + documented("gradients", "torch"))
 def test_documented_examples_run(code):
     exec(code, {})

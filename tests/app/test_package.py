@@ -166,9 +166,18 @@ def test_every_kernel_has_a_launcher_and_instances(folder):
 
 
 def examples():
+    """Each block of code, and the block ```text right after it, which shows its output; None where there is none."""
+    blocks = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
     for page in PAGES:
-        for k, code in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)):
-            yield pytest.param(code, id=f"{page.stem}-{k}")
+        for k, (code, shown) in enumerate(blocks.findall(page.read_text())):
+            yield pytest.param(code, shown or None, id=f"{page.stem}-{k}")
+
+
+def words_and_counts(printed):
+    """The output without its line breaks, the line of times, and the figures that rounding and clocks change."""
+    lines = "\n".join(line for line in printed.splitlines() if not line.startswith("Time: "))
+    without_times = re.sub(r"\b[\d.]+(e[+-]?\d+)? s\b", "# s", lines)
+    return re.sub(r"-?\d+(\.\d*)?e[+-]?\d+|-?\d+\.\d+", "#", " ".join(without_times.split()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -182,9 +191,18 @@ def test_no_line_of_code_is_wider_than_a_page_shows(page):
     assert not wide
 
 
-@pytest.mark.parametrize("code", list(examples()))
-def test_documented_examples_run(code, own_recipes, own_methods):
+@pytest.mark.parametrize(("code", "shown"), list(examples()))
+def test_documented_examples_run_and_print_what_the_page_shows(code, shown, own_recipes, own_methods, capsys):
     exec(code, {})
+    if shown is not None:
+        assert words_and_counts(capsys.readouterr().out) == words_and_counts(shown)
+
+
+def test_words_and_counts_of_an_output_are_compared_and_times_are_not():
+    page = "Converged: 36 iterations, ||b - A x|| =\n    1.8e-06.\nTime: 0.4 s: all else 0 s.\nin 0.03 s"
+    again = "Converged: 36 iterations, ||b - A x|| = 1.9e-06.\nTime: 1 s: kernels 0.2 s.\nin 2 s\n"
+    assert words_and_counts(page) == words_and_counts(again) == "Converged: 36 iterations, ||b - A x|| = #. in # s"
+    assert words_and_counts(page.replace("36", "35")) != words_and_counts(again)
 
 
 def test_links_between_pages_lead_somewhere():

@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.claims import (  # noqa: E402
     calls,
     calls_gpu,
+    columns,
     elliptic,
     least_squares,
     memory,
@@ -60,6 +61,7 @@ PROGRAMS = {
         ["--cpu", "--matrices", f"{ONE},elasticity:2,2,2", "--solvers", "finelu,Schwarz", *ONE_THREAD],
         {"solve", "cg"},
     ),
+    "columns": (columns, ["--matrices", ONE, "--recipes", "ILU0,IC0"], {"ILU0", "IC0", "solve"}),
     "least_squares": (least_squares, ["--rows", "500"], {*least_squares.SOLVERS}),
     "multilevel_setup": (multilevel_setup, ["--cpu", "--matrices", ONE], {multilevel_setup.CROUT}),
     "parilut": (parilut, ["--cpu", "--matrices", TWO, *ONE_THREAD], {*parilut.RECIPES}),

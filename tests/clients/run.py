@@ -5,7 +5,9 @@
 Each client is installed into a virtual environment of its own, in F (default: `clients` in FINELU_CACHE), by pip from
 its usual index. Its examples, `with_<client>.py`, run there with finelu's sources of this checkout, once with the
 client's default solver and once with finelu. A line of the table has the rows of the largest system, the number of
-calls of solvers, the times in them, and the relative difference of the results. A client that cannot be installed or
+calls of solvers, the times in them, and the relative difference of the results. In a run for "finelu" nothing is kept
+from the run before; in one for "again", which repeats it, the analyses of the patterns are, as in a program that has
+solved such systems before. A client that cannot be installed or
 imported is named with the reason. The exit status is 1 only if a client that runs gives another result with finelu.
 """
 
@@ -15,6 +17,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,7 +36,10 @@ CLIENTS = {
     "pymoto": ("pymoto",),
     "bw2calc": ("bw2calc",),
     "devsim": ("devsim", "devsim-openblas"),
+    "sfepy": ("sfepy",),
+    "openseespy": ("openseespy",),
 }
+PYTHONS = {"openseespy": "3.12"}  # the version of Python that a client is built for; others take the one that runs this
 
 
 def requirements(client: str) -> list[str]:
@@ -42,13 +48,27 @@ def requirements(client: str) -> list[str]:
     return [*CLIENTS[client], *project["dependencies"], *project["optional-dependencies"]["direct"]]
 
 
+def interpreter(version: str) -> str | None:
+    """A Python of this version: the one that runs this, one on the path, or one of pyenv's. None if there is none."""
+    if sys.version.startswith(f"{version}."):
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
+    for found in (shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"))):
+        if found and not subprocess.run([str(found), "-c", ""], capture_output=True).returncode:
+            return str(found)
+    return None
+
+
 def install(client: str, folder: Path) -> str:
     """Make the environment of a client. "" if it is there, else why it cannot be had."""
     wanted, stamp, python = "\n".join(requirements(client)), folder / "installed.txt", folder / "bin" / "python"
     if stamp.exists() and stamp.read_text() == wanted:
         return ""
+    base = interpreter(PYTHONS[client]) if client in PYTHONS else sys.executable
+    if base is None:
+        return f"it needs Python {PYTHONS[client]}, which is not installed"
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([base, "-m", "venv", str(folder)], check=True)
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--prefer-binary"]
     ended = subprocess.run([*pip, *requirements(client)], capture_output=True, text=True)
     if ended.returncode:
@@ -82,14 +102,15 @@ def run(client: str, folder: Path) -> list[dict] | str:
 def line(row: dict) -> str:
     if not row["finelu"]:
         return f"  {row['example']:40} {row['outcome']}"
-    ratio = row["finelu"] / row["default"]
-    figures = f"{row['rows']:7} {row['calls']:6} {row['default'] * 1e3:10.2f} {row['finelu'] * 1e3:10.2f} {ratio:6.2f}"
+    times = f"{row['default'] * 1e3:10.2f} {row['finelu'] * 1e3:10.2f} {row['again'] * 1e3:10.2f}"
+    ratios = f"{row['finelu'] / row['default']:6.2f} {row['again'] / row['default']:6.2f}"
+    figures = f"{row['rows']:7} {row['calls']:6} {times} {ratios}"
     return f"  {row['example']:40} {figures} {row['difference']:10.1e}  {row['outcome']}"
 
 
-def mean_ratio(rows: list[dict]) -> float | None:
+def mean_ratio(rows: list[dict], which: str = "finelu") -> float | None:
     """The geometric mean of finelu's times relative to the default's."""
-    logs = [math.log(row["finelu"] / row["default"]) for row in rows if row["finelu"]]
+    logs = [math.log(row[which] / row["default"]) for row in rows if row["finelu"]]
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
@@ -101,7 +122,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the rows to this file, too")
     given = parser.parse_args()
     found, wrong, absent = {}, [], []
-    print(f"  {'':40} {'n':>7} {'solves':>6} {'own/ms':>10} {'finelu/ms':>10} {'ratio':>6} {'difference':>10}")
+    heads = f"{'n':>7} {'solves':>6} {'own/ms':>10} {'finelu/ms':>10} {'again/ms':>10} {'ratio':>6} {'again':>6}"
+    print(f"  {'':40} {heads} {'difference':>10}")
     for client in given.clients or CLIENTS:
         folder = given.folder / client
         if why := install(client, folder):
@@ -120,8 +142,8 @@ def main() -> int:
             print(absent[-1], flush=True)
             continue
         found[name] = rows
-        mean = mean_ratio(rows)
-        print(name + (f": geometric mean of the ratios {mean:.2f}" if mean else ""))
+        mean, again = mean_ratio(rows), mean_ratio(rows, "again")
+        print(name + (f": geometric mean of the ratios {mean:.2f}, again {again:.2f}" if mean else ""))
         print(*map(line, rows), sep="\n", flush=True)
         wrong += [f"{name}, {row['example']}" for row in rows if row["wrong"]]
     if given.json is not None:

@@ -413,8 +413,7 @@ def test_a_column_gives_a_vector():
     A, b = system("spd")
     x, info = cg(A, b[:, None], b[:, None] * 0)
     assert x.shape == b.shape and info == 0
-    with pytest.raises(MatrixError, match="2 columns; a Krylov method solves for one"):
-        cg(A, np.stack([b, b], axis=1))
+    assert cg(A, np.stack([b, b], axis=1)).x.shape == (b.size, 2)
 
 
 BAD_ARGUMENTS = [

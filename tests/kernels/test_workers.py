@@ -384,3 +384,12 @@ def test_a_process_with_workers_ends(working):
     code = AT_WORK.format(folder=os.path.dirname(__file__), working=working)
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "3\n", "")
+
+
+def test_a_process_ends_that_has_taken_their_module_out_of_sys_modules():
+    code = (
+        AT_WORK.format(folder=os.path.dirname(__file__), working=False)
+        + "del sys.modules[test_workers.workers.__name__]"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "3\n", "")

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from checks import DTYPES, PATTERNS, assert_close, in_dtype, perturbed, refused, values
 from hypothesis import example, given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import finelu as fl
 from finelu import ILU0, MatrixError, MultilevelILU, ParameterError, ZeroPivot, gallery, ordering
@@ -16,6 +17,7 @@ from finelu.device import to_host
 from finelu.errors import FineluError, NoFactors, StructurallySingular
 from finelu.factors.base import trial_vector
 from finelu.matrix import as_csr
+from finelu.preconditioners.multilevel import dense
 from finelu.preconditioners.multilevel.dense import magnitude_of_inverse
 from finelu.preconditioners.multilevel.level import LONG_ROWS, ORDERED_ROWS, in_own_order, inverse_of, magnitude_of
 from finelu.preconditioners.multilevel.variants import complete_of
@@ -194,6 +196,27 @@ def test_asymmetry_that_is_tiny_next_to_one_huge_entry_counts():
 
 
 # By limit
+
+
+@pytest.mark.parametrize("definite", [False, True])
+def test_lapack_takes_one_thread_for_a_small_rest(definite, monkeypatch):
+    counts, A = [], gallery.poisson5(12)
+
+    def listened(function):
+        def call(M):
+            counts.append({each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"})
+            return function(M)
+
+        return call
+
+    for name in ("inv", "eigh"):
+        monkeypatch.setattr(np.linalg, name, listened(getattr(np.linalg, name)))
+    with threadpool_limits(2, "blas"):
+        MultilevelILU(definite=definite).factor(A)
+        assert counts == [{1}] * (2 if definite else 1)
+        monkeypatch.setattr(dense, "ALONE", A.shape[0] - 1)
+        MultilevelILU(definite=definite).factor(A)
+        assert counts[-1] == {2}
 
 
 @pytest.mark.parametrize(("kind", "dtype"), CASES)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
+from finelu.auto.batch import solve_batch
 from finelu.auto.choose import recipe_asked, sooner_on_host
 from finelu.auto.first_answer import FirstAnswer, euclidean
 from finelu.auto.ladder import Ladder
@@ -25,6 +26,7 @@ from finelu.krylov.criterion import criterion_asked
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
+from finelu.matrix.batch import Batch
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
 from finelu.progress import bar
@@ -60,7 +62,8 @@ def solve(
 ) -> Solution:
     """Solve A x = b to ||b - A x|| <= max(rtol ||b||, atol), and choose preconditioner and method for it.
 
-    A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps.
+    A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. Or a `Batch` of k matrices, with b
+        (k, n), or (n,) for all, and of the parameters rtol, atol, verbose and raise_on_failure alone: a BatchSolution.
     b : (n,) or (n, k); columns are solved one after the other, first with the factors that solved the previous one.
     x0 : (n,), for all columns, or of b's shape: a first guess, used for the columns with ||b - A x0|| < ||b||.
     criterion : "residual" tests ||b - A x||. "auto" also tests ||D (b - A x)|| <= rtol ||D b||, where D has the
@@ -68,7 +71,7 @@ def solve(
         would see the large rows only. "backward" tests |b - A x|_i <= rtol (|A| |x| + |b|)_i in each row, and no norm.
     maxiter : the most iterations for a column, over all attempts; None: no such limit.
     device : "cpu" or "cuda" works there, wherever A is. None works where A is, except for systems on a GPU that the CPU
-        solves sooner (docs/solve.md lists them; `explain()` says so). x is returned where b was.
+        solves sooner (docs/solve-rules.md lists them; `explain()` says so). x is returned where b was.
     recipe : "auto", or a recipe, its class or its name: then no other is tried.
     method : "auto", or a Krylov method: its name, its function or its class.
     time_limit : seconds for everything but compiling kernels at their first use. At the limit set-up and iterations
@@ -103,8 +106,10 @@ def solve(
     Where kernels would have to be compiled, and SciPy solves the system soon, it gives the answer, and a process in the
     background compiles them for later calls (FINELU_BACKGROUND=0: the call waits). `explain()` says so.
     Raises MatrixError for a wrong shape, NaN or Inf, ParameterError for a meaningless argument.
-    The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve.md explains them.
+    The rules are those of `auto/choose.py` and `auto/cost.py`; docs/solve-rules.md explains them.
     """
+    if isinstance(A, Batch):
+        return solve_batch(solve, locals())  # type: ignore[return-value]
     start, began = perf_counter(), now()
     rtol, atol = number("rtol", rtol), number("atol", atol)
     most = math.inf if maxiter is None else count("maxiter", maxiter, 0)

@@ -1,5 +1,5 @@
 """Interfaces of other packages: `scipy` (functions for SciPy's direct solvers), `torch`, `jax`, `lineax`, `pyamg`,
-`petsc`, `fipy`, `pymatsolver` (and SimPEG), `devsim`.
+`petsc`, `fipy`, `pymatsolver` (and SimPEG), `devsim`, `opensees`, `sfepy`.
 
 Each module needs only its own package, and is imported at its first use, such as `finelu.interop.torch`.
 """
@@ -9,7 +9,20 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-_MODULES = ("adjoint", "devsim", "fipy", "jax", "lineax", "petsc", "pyamg", "pymatsolver", "scipy", "torch")
+_MODULES = (
+    "adjoint",
+    "devsim",
+    "fipy",
+    "jax",
+    "lineax",
+    "opensees",
+    "petsc",
+    "pyamg",
+    "pymatsolver",
+    "scipy",
+    "sfepy",
+    "torch",
+)
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -109,6 +109,7 @@ RELATED: dict[str, tuple[dict[str, str], str]] = {
 USES: dict[str, dict[str, str]] = {
     "reference": {
         "arnoldi": "vectors",
+        "batch": "products",
         "candidates": "sweeps",
         "crout": "sweeps threshold",
         "crout_symmetric": "crout",
@@ -123,6 +124,7 @@ USES: dict[str, dict[str, str]] = {
     },
     "cpu": {
         "arnoldi": "vectors",
+        "batch": "products",
         "_schur": "_crout_rows",
         "blocks": "levels",
         "candidates": "vectors",

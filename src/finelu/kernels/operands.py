@@ -1,5 +1,6 @@
 """Arguments and results of kernels, on either device: `CSR`; `Triangle`, a triangle within the arrays of a matrix;
-`BatchPlan`, for many matrices of one pattern; `Factored`, the result of a threshold factorization; `Couplings` and `Sums`, for the coarse space of subdomains."""
+`BatchPlan`, for many matrices of one pattern; `Factored`, the result of a threshold factorization; `Couplings` and
+`Sums`, for the coarse space of subdomains."""
 
 from __future__ import annotations
 

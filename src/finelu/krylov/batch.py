@@ -18,9 +18,15 @@ BAD_VALUES = "its values hold NaN or Inf; x is 0. Find where they come from befo
 BAD_RHS = "its right-hand side holds NaN or Inf; x is 0. Find where they come from before solving"
 
 
+def tolerances(batch: Batch, b: Any, rtol: float, atol: float) -> Any:
+    """max(rtol ||b||, atol) (k,), float64 on the host, for b (k, n) or (1, n)."""
+    sizes = to_host(namespace(b).sqrt((abs(b) ** 2).sum(axis=1))).astype(np.float64)
+    return np.maximum(rtol * np.broadcast_to(sizes, batch.k), atol)
+
+
 @dataclass
 class BatchClaims:
-    """What is known of x (k, n) once a kernel has ended. All arrays (k,) on the host.
+    """The figures of x (k, n) once a kernel has ended, and the claims that follow. All arrays (k,) on the host.
 
     tolerance : max(rtol ||b||, atol).  norms : ||b - A x||, reliable where they decide.
     converged : whether norms <= tolerance.  notes : the systems that hold NaN or Inf, whose x becomes 0.
@@ -37,11 +43,9 @@ class BatchClaims:
     notes: list[Note]
 
     @classmethod
-    def of(cls, batch: Batch, b: Any, x: Any, norms: Any, roundings: Any, rtol: float, atol: float) -> BatchClaims:
+    def of(cls, batch: Batch, b: Any, x: Any, norms: Any, roundings: Any, tolerance: Any) -> BatchClaims:
         """norms, roundings (k,) : as the kernels of `batch` give them for x."""
         xp = namespace(b)
-        sizes = np.broadcast_to(to_host(xp.sqrt((abs(b) ** 2).sum(axis=1))), batch.k)
-        tolerance = np.maximum(rtol * sizes, atol)
         norms = batch_norms(batch, b, x, to_host(norms).astype(np.float64), to_host(roundings), tolerance)
         converged, finite, notes = norms <= tolerance, np.ones(batch.k, bool), list[Note]()
         if not converged.all():
@@ -62,9 +66,12 @@ class BatchClaims:
         if systems := tuple(int(s) for s in systems):
             self.notes.append((systems, sentence))
 
-    def solution(self, status: Any, iterations: Any, errors: Any, method: str, recipe: str, seconds: float) -> Any:
+    def solution(
+        self, status: Any, iterations: Any, errors: Any, method: str, recipe: str, seconds: float
+    ) -> BatchSolution:
         """The BatchSolution; status (k,) of Status for the systems of `open`, of which others need none."""
-        status = np.where(self.converged, Status.CONVERGED, np.where(self.finite, status, Status.NOT_FINITE))
+        status = np.array(status, object)
+        status[self.converged], status[~self.finite] = Status.CONVERGED, Status.NOT_FINITE
         errors = np.where(self.finite, to_host(errors), np.nan)
         return BatchSolution(
             self.x,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
 from finelu.result import Solution
@@ -20,6 +22,10 @@ class BiCGStab(Method):
     """
 
     products = 2
+
+    @classmethod
+    def together(cls, options: dict[str, Any]) -> bool:
+        return True
 
     @staticmethod
     def iterate(loop: Loop) -> Solution:

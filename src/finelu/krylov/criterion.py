@@ -18,6 +18,7 @@ from finelu.device import namespace
 from finelu.errors import ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
+from finelu.krylov.columns import Columns
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.operators import Operator, as_operator
 from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_even
@@ -192,58 +193,85 @@ class Criterion:
         )
 
 
-def solved(
-    method: type[Method],
-    system: System,
-    /,
-    *,
-    criterion: str,
-    rtol: float,
-    atol: float,
-    relative_to: str = "b",
-    maxiter: int | None,
-    callback: Callback,
-    watch: Watch,
-    **options: Any,
-) -> Solution:
+def solved(method: type[Method], system: System, /, **arguments: Any) -> Solution:
     """The solution of a Krylov method: its iterations, then corrections of x until the criterion holds.
+
+    arguments : those of `Solving`.
+    """
+    solving = Solving(method, system, **arguments)
+    return solving.finished(method.iterate(solving.loop, **solving.options))
+
+
+def solved_together(method: type[Method], systems: list[System], /, **arguments: Any) -> list[Solution]:
+    """`solved` for systems with the same A and M: their iterations together if the method can do that, else one system
+    after the other; then corrections of each by itself."""
+    every = [Solving(method, system, **arguments) for system in systems]
+    if not method.together(every[0].options) or any(one.system is not one.given for one in every):
+        return [one.finished(method.iterate(one.loop, **one.options)) for one in every]
+    columns: Any = Columns([one.loop for one in every])
+    found: Any = method.iterate(columns, **every[0].options)
+    return [one.finished(solution) for one, solution in zip(every, found, strict=True)]
+
+
+class Solving:
+    """A Krylov method for one system: `loop` is ready to iterate, and `finished` makes corrections afterwards.
 
     relative_to : the vector, "b" or "initial", b - A x0, relative to whose norm rtol is.
     options : the method's own parameters.
     """
-    kind = criterion_asked(criterion)
-    if relative_to == "initial" and system.x0 is not None:
-        first = Residual(system.A, system.b, system).size(system.A.residual(system.b, system.x0))
-        rtol, atol = number("rtol", rtol, infinite=True), number("atol", atol, infinite=True)
-        rtol, atol = 0.0, max(rtol * first if first else 0.0, atol)
-    if kind == "backward" and system.comm is not None:
-        raise ParameterError("criterion='backward' is not for an A that is spread over processes; use 'residual'.")
-    given, power = system, 0
-    if system.xp is not np and needs_double(system):
-        system = in_double_precision(system)
-        callback = None if callback is None else in_single_precision(callback)
-    elif system.comm is None and (power := power_for(system.b, system.A.matrix)):
-        system = magnified(system, power)
-        atol, (callback, watch) = float(np.ldexp(atol, power)), reduced(callback, watch, power)
-    loop = Loop(method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
-    found = method.iterate(loop, **options)
-    matrix = system.A.matrix
-    rows = isinstance(matrix, CSR) or is_array(matrix)
-    if kind == "backward" or (kind == "auto" and rows and found.status is Status.CONVERGED and not loop.is_even()):
-        found = _corrected(found, kind, loop, system, watch, **options)
-    elif found.status is Status.STAGNATED and rows and system.comm is None:
-        found = _limited(found, system)
-    if system is given:
-        return found
-    target = max(loop.rtol * norm(system.b), loop.atol)
-    if not power:
-        why = "entries of A are so small, or so large,"
-        x = in_single(found.x)
-        if not bool(system.xp.isfinite(x).all()):
-            x = system.xp.zeros_like(x) if given.x0 is None else given.x0.copy()
-            found = replace(found, status=Status.NOT_FINITE)
-        return rounded(found, x, system.A, system.b, kind, target, why)
-    return diminished(found, given.A, given.b, kind, power, target)
+
+    def __init__(
+        self,
+        method: type[Method],
+        system: System,
+        /,
+        *,
+        criterion: str,
+        rtol: float,
+        atol: float,
+        relative_to: str = "b",
+        maxiter: int | None,
+        callback: Callback,
+        watch: Watch,
+        **options: Any,
+    ):
+        self.kind, self.options = criterion_asked(criterion), options
+        if relative_to == "initial" and system.x0 is not None:
+            first = Residual(system.A, system.b, system).size(system.A.residual(system.b, system.x0))
+            rtol, atol = number("rtol", rtol, infinite=True), number("atol", atol, infinite=True)
+            rtol, atol = 0.0, max(rtol * first if first else 0.0, atol)
+        if self.kind == "backward" and system.comm is not None:
+            raise ParameterError("criterion='backward' is not for an A that is spread over processes; use 'residual'.")
+        self.given, self.power = system, 0
+        if system.xp is not np and needs_double(system):
+            system = in_double_precision(system)
+            callback = None if callback is None else in_single_precision(callback)
+        elif system.comm is None and (power := power_for(system.b, system.A.matrix)):
+            self.power, system = power, magnified(system, power)
+            atol, (callback, watch) = float(np.ldexp(atol, power)), reduced(callback, watch, power)
+        self.system, self.watch = system, watch
+        self.loop = Loop(method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
+
+    def finished(self, found: Solution) -> Solution:
+        """The solution after corrections of what the iterations found, in the terms of the given system."""
+        kind, given, loop, system = self.kind, self.given, self.loop, self.system
+        matrix = system.A.matrix
+        rows = isinstance(matrix, CSR) or is_array(matrix)
+        if kind == "backward" or (kind == "auto" and rows and found.status is Status.CONVERGED and not loop.is_even()):
+            found = _corrected(found, kind, loop, system, self.watch, **self.options)
+        elif found.status is Status.STAGNATED and rows and system.comm is None:
+            found = _limited(found, system)
+        if system is given:
+            return found
+        target = max(loop.rtol * norm(system.b), loop.atol)
+        if not self.power:
+            why = "entries of A are so small, or so large,"
+            x = in_single(found.x)
+            if not bool(system.xp.isfinite(x).all()):
+                x = system.xp.zeros_like(x) if given.x0 is None else given.x0.copy()
+                found = replace(found, status=Status.NOT_FINITE)
+            return rounded(found, x, system.A, system.b, kind, target, why)
+        return diminished(found, given.A, given.b, kind, self.power, target)
 
 
 def _corrected(

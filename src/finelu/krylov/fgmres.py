@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from finelu.krylov.gmres import arnoldi
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
@@ -17,6 +19,10 @@ class FGMRES(Method):
     """
 
     restarts = True
+
+    @classmethod
+    def together(cls, options: dict[str, Any]) -> bool:
+        return True
 
     @staticmethod
     def iterate(loop: Loop, *, restart: int | None = None, orthogonalization: str = "mgs") -> Solution:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from finelu.errors import ParameterError, meant
 from finelu.kernels.monitor import CLAIM, CLAIMED, CODE, NORM, RUNNING
 from finelu.krylov.loop import Loop
@@ -42,6 +44,10 @@ class GMRES(Method):
     """
 
     restarts = True
+
+    @classmethod
+    def together(cls, options: dict[str, Any]) -> bool:
+        return bool(options.get("side", "right") == "right")
 
     @staticmethod
     def iterate(
@@ -109,6 +115,7 @@ def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, side: str) 
         while j < m and loop.goes_on():  # line 2
             iteration()
             j += 1
+        loop.rejoin()
         if j == 0:
             continue  # the solve ended with the last column of the previous cycle; the host learns that only now
         k.arnoldi.hessenberg_solve(state, H, g, y)  # line 11: y

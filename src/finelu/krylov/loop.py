@@ -307,6 +307,9 @@ class Loop(Measures):
         self.decides.copyto(longer[: array.size], array)
         return longer
 
+    def rejoin(self) -> None:
+        """For `Columns`: all columns of the cycle take part in what ends it."""
+
     def tell(self) -> None:
         """Call the caller's callback with x, if x is new: x itself, not a copy. This waits for the device."""
         if self.callback is None or self.stopped:

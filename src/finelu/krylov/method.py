@@ -7,15 +7,17 @@ from inspect import Parameter, Signature, cleandoc, signature
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from finelu.arithmetic import ignore_fp_errors, require_known
+from finelu.device import namespace
 from finelu.errors import NotConverged, ParameterError, meant
 from finelu.krylov.conventions import ARGUMENTS, Call, warn_of_callback
-from finelu.krylov.criterion import solved
+from finelu.krylov.criterion import solved, solved_together
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.spread import alike, checked
 from finelu.krylov.system import System
+from finelu.matrix.vectors import norm
 from finelu.registry import Registry
-from finelu.result import Solution
+from finelu.result import Solution, of_columns
 from finelu.validation import choice, flag, shown
 
 NEEDS = {  # the property of A that a method needs, in words; "" for any nonsingular A
@@ -106,6 +108,11 @@ class Method:
         return cls.needs in ("spd", "hermitian")
 
     @classmethod
+    def together(cls, options: dict[str, Any]) -> bool:
+        """Whether `iterate` with these parameters of its own runs on several right-hand sides at once, as `Columns`."""
+        return False
+
+    @classmethod
     def in_cycles(cls, restart: int) -> dict[str, Any]:
         """The keyword that makes cycles that long; {} for a method that does not restart."""
         return {"restart": restart} if cls.restarts else {}
@@ -170,6 +177,17 @@ def _require_own_parameters(method: type[Method]) -> None:
         raise ParameterError(f"{method.__name__}: a method with restarts = True needs the parameter restart.")
 
 
+def _several(b: Any) -> range | None:
+    """The numbers of the columns of b (n, k), k other than 1; None for one right-hand side."""
+    shape = getattr(b, "shape", None)
+    return range(shape[1]) if shape is not None and len(shape) == 2 and shape[1] != 1 else None
+
+
+def _column(x0: Any, c: int) -> Any:
+    """The initial guess of column c."""
+    return x0[:, min(c, x0.shape[1] - 1)] if getattr(x0, "ndim", 1) == 2 else x0
+
+
 def _door(method: type[Method]) -> Door:
     """The public function of `method`."""
     own = {name: parameter.replace(kind=Parameter.KEYWORD_ONLY) for name, parameter in _own(method).items()}
@@ -200,6 +218,26 @@ def _door(method: type[Method]) -> Door:
             choice("relative_to", relative_to, RELATIVE_TO)
         if raise_on_failure is not False:
             flag("raise_on_failure", raise_on_failure)
+        if (columns := _several(b)) is not None:
+            limits = {
+                "rtol": rtol,
+                "atol": atol,
+                "criterion": criterion,
+                "maxiter": maxiter,
+                "relative_to": relative_to,
+            }
+            limits |= {"callback": callback, "watch": watch}
+            apart = nullspace is not None or not options.keys().isdisjoint(of_scipy)
+            if apart or (method.spread and getattr(A, "comm", None) is not None):
+                limits |= {"nullspace": nullspace, "M": M, **options}
+                every = [door(A, b[:, c], _column(x0, c), **limits) for c in columns]
+            else:
+                every = solved_together(method, System.of_columns(A, b, x0, M), **limits, **options)
+            x = namespace(every[0].x).stack([s.x for s in every], axis=1)
+            joined = of_columns(every, x, [norm(b[:, c]) for c in columns])
+            if raise_on_failure and not joined.converged:
+                raise NotConverged("A x = b", joined, rtol)
+            return joined
         call = Call.taken(options, of_scipy) if of_scipy else None
         if callback is not None and "callback_type" in of_scipy and (call is None or call.callback_type is None):
             warn_of_callback()

@@ -77,7 +77,9 @@ class System:
         n, place = order(A), location(A)
         b = check_vector(b, n, b if place is None else place)
         if b.ndim == 2 and b.shape[1] != 1:
-            raise MatrixError(f"b has {b.shape[1]} columns; a Krylov method solves for one: call it for each column.")
+            raise MatrixError(
+                f"b has {b.shape[1]} columns; with these arguments one is needed: call it for each column."
+            )
         b, begins_at_Mb = b.reshape(-1), isinstance(x0, str)
         if begins_at_Mb:
             choice("x0", x0, (MB,))
@@ -96,6 +98,33 @@ class System:
         b, x0 = as_dtype(b, dtype), None if x0 is None else as_dtype(x0, dtype)
         A, M = as_operator(A, "A", b, dtype), as_operator(M, "M", b, dtype)
         return cls(A, b, M, M @ b if begins_at_Mb else x0, narrow=narrow, started=started)
+
+    @classmethod
+    def of_columns(cls, A: Any, b: Any, x0: Any = None, M: Any = None) -> list[System]:
+        """The systems for the columns of b (n, k), with the same A and M.  x0 : (n,) for all, (n, k), None or "Mb"."""
+        n, place = order(A), location(A)
+        b = check_vector(b, n, b if place is None else place)
+        if b.shape[1] == 0:
+            raise MatrixError(f"b has shape {b.shape}: no columns; there is nothing to solve.")
+        if x0 is not None and not isinstance(x0, str):
+            x0 = check_vector(x0, n, b, "x0")
+            if x0.shape not in ((n,), (n, 1), b.shape):
+                raise MatrixError(f"x0 has shape {x0.shape}, but b has {b.shape}; give x0 the shape of b, or ({n},).")
+            b, x0 = as_dtype(b, np.result_type(b.dtype, x0.dtype)), x0.reshape(n, -1)
+        xp = namespace(b)
+
+        def guess(c: int) -> Any:
+            return x0 if x0 is None or isinstance(x0, str) else xp.ascontiguousarray(x0[:, min(c, x0.shape[1] - 1)])
+
+        first = cls.checked(A, b[:, 0], guess(0), M)
+        systems = [first]
+        for c in range(1, b.shape[1]):
+            own, start = as_dtype(xp.ascontiguousarray(b[:, c]), first.dtype), guess(c)
+            start = first.M @ own if isinstance(start, str) else start
+            start = start if start is None or on_gpu(start) or start.any() else None
+            start = start if start is None else as_dtype(start, first.dtype)
+            systems.append(cls(first.A, own, first.M, start, narrow=first.narrow, started=first.started))
+        return systems
 
 
 def real(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -52,7 +52,7 @@ class Batch:
 
     def _set(self, pattern: CSR, values: Any, known: Solved) -> None:
         self.pattern, self.values, self.known = pattern, values, known
-        self.k, self.nnz = values.shape
+        self.k, self.nnz = (int(size) for size in values.shape)
         self.n, self.dtype = pattern.n, values.dtype
         self.shape = self.k, self.n, self.n
 
@@ -154,9 +154,7 @@ def _difference(first: CSR, A: CSR, s: int) -> str:
         return f"matrix {s} of a Batch has {A.n} rows, but matrix 0 has {first.n}; all must have one pattern."
     both = [(to_host(B.indptr), to_host(B.indices)) for B in (first, A)]
     row = next(
-        i
-        for i in range(A.n)
-        if not np.array_equal(*(indices[indptr[i] : indptr[i + 1]] for indptr, indices in both))
+        i for i in range(A.n) if not np.array_equal(*(indices[indptr[i] : indptr[i + 1]] for indptr, indices in both))
     )
     return (
         f"matrix {s} of a Batch stores entries in row {row} at other places than matrix 0; all must have one pattern: "

@@ -239,13 +239,15 @@ def check_vector(b: Any, n: int, like: Any, name: str = "b") -> Any:
         where = ("the GPU", "the host") if on_gpu(b) else ("the host", "the GPU")
         raise DeviceError(f"{name} is on {where[0]} but A is on {where[1]}; move one of them first.")
     if b.ndim not in (1, 2) or b.shape[0] != n:
-        raise MatrixError(f"{name} has shape {b.shape}, but A has {n} rows; shape ({n},) or ({n}, k) is needed.")
+        turned = b.ndim == 2 and b.shape[1] == n
+        hint = f": its right-hand sides are rows, pass {name}.T" if turned else ""
+        raise MatrixError(f"{name} has shape {b.shape}, but A has {n} rows; shape ({n},) or ({n}, k) is needed{hint}.")
     xp = namespace(b)
     if b.dtype not in NATIVE:
         b = b.astype(xp.complex128 if b.dtype.kind == "c" else xp.float64)
     place = kernels_for(b).vectors.first_not_finite(xp.ascontiguousarray(b).reshape(-1)) if b.size else -1
     if place >= 0:
-        raise MatrixError(
-            f"{name} holds NaN or Inf in row {place * n // b.size}; find where it comes from before solving."
-        )
+        row, column = divmod(place, b.size // n)
+        at = f"row {row}" if b.size == n else f"column {column}, row {row}"
+        raise MatrixError(f"{name} holds NaN or Inf in {at}; find where it comes from before solving.")
     return b

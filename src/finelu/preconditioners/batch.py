@@ -9,7 +9,7 @@ own.
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -30,6 +30,13 @@ SAMPLE = 16  # matrices, at most, whose entries decide the matching and the scal
 HERMITIAN = 1e-6  # relative difference of two entries that should be conjugates, in double precision; in single 1e-3
 
 
+class Prepared(NamedTuple):
+    """A BatchPlan as the kernels of its device take it, and the entries of its L + U."""
+
+    entries: int
+    plan: tuple[Any, ...]
+
+
 class BatchFactors:
     """Approximations M_s of the matrices of a Batch, whose inverses can be applied together.
 
@@ -38,13 +45,13 @@ class BatchFactors:
     failed (k,) : -1, or the first row of matrix s whose pivot is zero, not finite or, for IC0, not positive. Such a
         matrix has no factors, and rows of `solve` that belong to it have no meaning.
     replaced (k,) : the number of pivots that were replaced by larger ones, of SparseLU.
-    report : `analysis_seconds`, `numeric_seconds`, and a warning that names systems without factors.
+    report : `numeric_seconds`, and a warning that names systems without factors.
     """
 
-    def __init__(self, recipe: Any, batch: Batch, plan: BatchPlan, guard: float = 0.0):
-        start = perf_counter()
-        self.recipe, self.batch, self.guard = recipe, batch, guard
-        self.shape, self.dtype, self.nnz = batch.shape, batch.dtype, int(plan.indices.size)
+    def __init__(self, recipe: Any, batch: Batch, prepared: Prepared):
+        self.recipe, self.batch = recipe, batch
+        self.guard = guard_of(batch.dtype) if recipe.complete else 0.0
+        self.shape, self.dtype, (self.nnz, self.plan) = batch.shape, batch.dtype, prepared
         kernels = kernels_for(batch.values).batch
         require_room(
             f"the factors of {counted(batch.k, 'system')}",
@@ -54,9 +61,7 @@ class BatchFactors:
         )
         self.report = Report()
         self.report.factored_on = self.report.applied_on = "GPU" if on_gpu(batch.values) else "CPU"
-        self.plan = kernels.prepared(plan)
         self.lu = kernels.room(batch.k, self.nnz, batch.values)
-        self.report["analysis_seconds"] = perf_counter() - start
         self._refresh(batch)
 
     @ignore_fp_errors
@@ -93,8 +98,8 @@ class BatchFactors:
         self.report.warning = None
         if broken := np.flatnonzero(self.failed >= 0).tolist():
             self.report.warn(
-                f"{counted(len(broken), 'system')} of {batch.k} without factors: {named_systems(broken)}; the pivot of row "
-                f"{self.failed[broken[0]]} of system {broken[0]} is zero or not finite"
+                f"{counted(len(broken), 'system')} of {batch.k} without factors: {named_systems(broken)}; the pivot of "
+                f"row {self.failed[broken[0]]} of system {broken[0]} is zero or not finite"
                 + (" or not positive" if positive else "")
             )
         self.report["numeric_seconds"] = perf_counter() - start
@@ -123,37 +128,57 @@ class BatchFactors:
         )
 
 
+def guard_of(dtype: Any) -> float:
+    """The part of the largest entry of its row below which a pivot of complete factors is replaced."""
+    return float(np.sqrt(np.finfo(dtype).eps))
+
+
 def _fitting(batch: Batch, entries: int) -> int:
-    """The number of systems whose factors, with so many entries each, fit into the free memory; 1 at least."""
+    """The number of systems whose factors, with that many entries each, fit into the free memory; 1 at least."""
     return max(int(free_memory(batch.values) // (entries * batch.dtype.itemsize)), 1)
 
 
 # Plans --------------------------------------------------------------------------------------------------------------
 
 
-def natural_plan(batch: Batch, pattern: CSR, places: Any, shift: float = 0.0) -> BatchPlan:
+def natural_plan(batch: Batch, pattern: CSR, places: Any, shift: float = 0.0) -> Prepared:
     """The plan on `pattern`, a CSR with a full diagonal, in A's own order and scaling.
 
     places (nnz,) : entry p of the pattern begins as entry places[p] of A, or as 0 if that is -1.
     shift : the diagonal is multiplied by 1 + shift.
     """
-    real = np.empty(0, batch.dtype).real.dtype
-    n = pattern.n
+    real, places, n = np.empty(0, batch.dtype).real.dtype, to_host(places), pattern.n
     weights = (places >= 0).astype(real)
-    weights[pattern.diag] *= 1 + real.type(shift)
+    weights[to_host(pattern.diag)] *= 1 + real.type(shift)
     order, ones = np.arange(n, dtype=np.int32), np.ones(n, real)
     return _on_device(batch, pattern, places, weights, order, order, ones, ones)
 
 
-def complete_plan(batch: Batch) -> BatchPlan:
+def block_diagonal_plan(batch: Batch, A: CSR, size: int, shift: float = 0.0) -> Prepared:
+    """The plan on the diagonal blocks of A, of `size` rows each, the last perhaps of fewer."""
+    A = A.on(np)
+    first = np.arange(A.n) // size * size
+    lengths = np.minimum(size, A.n - first)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    row = np.repeat(np.arange(A.n), lengths)
+    indices = np.arange(indptr[-1]) - indptr[row] + first[row]
+    keys = np.repeat(np.arange(A.n), np.diff(A.indptr)) * np.int64(A.n) + A.indices
+    wanted = row * np.int64(A.n) + indices
+    places = np.minimum(np.searchsorted(keys, wanted), A.nnz - 1)
+    places[keys[places] != wanted] = -1
+    pattern = CSR(indptr, indices, np.empty(indices.size), indptr[:-1] + np.arange(A.n) - first)
+    return natural_plan(batch, pattern, places, shift)
+
+
+def complete_plan(batch: Batch) -> Prepared:
     """The plan of complete factors, kept with the pattern of the batch.
 
-    The matching with the largest product, its scaling, and an order with little fill are those of a typical matrix: each
-    entry has the geometric mean of its magnitudes in up to 16 of the systems. An entry that is zero, or not finite, in
-    one of them is not matched, unless the pattern has no matching without it.
+    The matching with the largest product, its scaling, and an order with little fill are those of a typical matrix:
+    each entry has the geometric mean of its magnitudes in up to 16 of the systems. An entry that is zero, or not
+    finite, in one of them is not matched, unless the pattern has no matching without it.
     Raises StructurallySingular if no matrix with this pattern has an inverse.
     """
-    key = "complete", batch.dtype.char
+    key = f"complete in {batch.dtype}"
     if key not in batch.known:
         A = batch.pattern.on(np)
         try:
@@ -161,8 +186,8 @@ def complete_plan(batch: Batch) -> BatchPlan:
         except StructurallySingular:
             found = matching(A.with_values(np.ones(A.nnz)), power_of_two=True)
         batch.known[key] = _complete(batch, A, found)
-    plan: BatchPlan = batch.known[key]
-    return plan
+    prepared: Prepared = batch.known[key]
+    return prepared
 
 
 def _typical(batch: Batch) -> Any:
@@ -175,7 +200,7 @@ def _typical(batch: Batch) -> Any:
     return np.exp2(np.log2(sizes).mean(axis=0))
 
 
-def _complete(batch: Batch, A: CSR, found: Matching) -> BatchPlan:
+def _complete(batch: Batch, A: CSR, found: Matching) -> Prepared:
     rows, columns = np.argsort(found.columns), np.arange(A.n)  # the row of A that is matched to each column
     numbered = sp.csr_matrix((np.arange(1.0, A.nnz + 1), A.indices, A.indptr), shape=A.shape)
     order, _ = with_little_fill(as_csr(numbered[rows], diagonal=False))
@@ -193,15 +218,16 @@ def _complete(batch: Batch, A: CSR, found: Matching) -> BatchPlan:
 
 def _on_device(
     batch: Batch, pattern: CSR, places: Any, weights: Any, rows: Any, columns: Any, row_scale: Any, column_scale: Any
-) -> BatchPlan:
-    """The plan in the types that kernels take, where the batch is."""
+) -> Prepared:
+    """The plan in the types that kernels take, prepared where the batch is."""
     xp, real = namespace(batch.values), np.empty(0, batch.dtype).real.dtype
     if pattern.nnz >= 2**31:
         raise MatrixError(f"the factors of one system have {pattern.nnz} entries, more than a Batch can count.")
     whole = pattern.indptr, pattern.indices, pattern.diag, np.maximum(places, 0), rows, columns
     indptr, indices, diag, places, rows, columns = (xp.asarray(to_host(part).astype(np.int32)) for part in whole)
     weights, *scales = (xp.asarray(part.astype(real)) for part in (weights, row_scale, column_scale))
-    return BatchPlan(indptr, indices, diag, places, weights, rows, columns, *scales)
+    plan = BatchPlan(indptr, indices, diag, places, weights, rows, columns, *scales)
+    return Prepared(pattern.nnz, kernels_for(batch.values).batch.prepared(plan))
 
 
 def _require_hermitian(recipe: Any, batch: Batch) -> None:
@@ -220,4 +246,5 @@ def _require_hermitian(recipe: Any, batch: Batch) -> None:
     tolerance = HERMITIAN if batch.dtype.char in "dD" else HERMITIAN**0.5
     bad = to_host((abs(values - values[:, mirror].conj()) > tolerance * limits).any(axis=1))
     if bad.any():
-        raise MatrixError(f"{recipe!r} needs Hermitian matrices, but {named_systems(np.flatnonzero(bad).tolist())} of the Batch is not.")
+        which = named_systems(np.flatnonzero(bad).tolist())
+        raise MatrixError(f"{recipe!r} needs Hermitian matrices, but not Hermitian in the Batch: {which}.")

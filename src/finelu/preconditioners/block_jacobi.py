@@ -13,9 +13,12 @@ from finelu.device import namespace, to_host
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
+from finelu.matrix import checked_csr
+from finelu.matrix.batch import Batch
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.multiblock import MultiblockMatrix
 from finelu.matrix.stencil import StencilMatrix
+from finelu.preconditioners.batch import Prepared, block_diagonal_plan
 from finelu.preconditioners.block_ilu import (
     BlockFactors,
     MultiblockFactors,
@@ -44,6 +47,7 @@ class BlockJacobi(Recipe):
     Cost: O(n block_size^2) work and O(n block_size) memory. Source: Saad 2003, section 4.1.1.
     """
 
+    batched = ("block_size", "shift")
     name = "block_jacobi"
     keeps_symmetry = keeps_definite = True
     matrices = ("CSR", "StencilMatrix", "MultiblockMatrix", "BlockMatrix")
@@ -68,6 +72,10 @@ class BlockJacobi(Recipe):
         if isinstance(A, StencilMatrix | BlockMatrix) or getattr(A, "format", None) == "bsr":
             return BlockJacobiFactors(self, as_blocks(self, A))  # type: ignore[arg-type]
         return CutBlockJacobiFactors(self, checked(self, A))
+
+    def prepared(self, batch: Batch) -> Prepared:
+        """On the diagonal blocks, all of whose places are stored; they are factored without row exchanges."""
+        return block_diagonal_plan(batch, checked_csr(batch.pattern), self.block_size or OTHERWISE, self.shift)
 
 
 class BlockJacobiFactors(BlockFactors):

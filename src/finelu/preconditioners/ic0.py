@@ -15,8 +15,11 @@ from finelu.factors import CholeskyFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import lower_triangle
+from finelu.matrix.batch import Batch
 from finelu.matrix.traits import require_hermitian
+from finelu.preconditioners.batch import Prepared
 from finelu.preconditioners.elimination import Elimination
+from finelu.preconditioners.ilu0 import ILU0
 from finelu.preconditioners.recipe import Recipe, checked, shifted
 
 
@@ -31,6 +34,7 @@ class IC0(Recipe):
     Cost: for each entry (i, j) of the lower triangle the length of row j; half the memory of ILU0.
     """
 
+    batched = ("shift",)
     hermitian = keeps_symmetry = keeps_definite = True
 
     shift: float = 0.0
@@ -49,6 +53,10 @@ class IC0(Recipe):
         lower, places = lower_triangle(A)
         numeric = _IC0Elimination(self, lower, places)
         return CholeskyFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps)
+
+    def prepared(self, batch: Batch) -> Prepared:
+        """That of ILU0: for a Hermitian A it is L D L^H with the M of the Cholesky factors, in twice their memory."""
+        return ILU0.prepared(self, batch)  # type: ignore[arg-type]
 
 
 class _IC0Elimination(Elimination):

@@ -14,6 +14,9 @@ from finelu.errors import ZeroPivot
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
+from finelu.matrix import checked_csr
+from finelu.matrix.batch import Batch
+from finelu.preconditioners.batch import Prepared, natural_plan
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
 
@@ -38,6 +41,7 @@ class ILU0(Recipe):
     Cost: for each entry (i, k) below the diagonal the length of row k; depth: the level sets of A's lower triangle.
     """
 
+    batched = ("shift",)
     keeps_symmetry = True
 
     shift: float = 0.0
@@ -54,6 +58,11 @@ class ILU0(Recipe):
         A = checked(self, A).with_own_pattern()  # the factors have it, too
         numeric = ILU0Elimination(self, A.with_values(namespace(A.data).empty(A.nnz, A.dtype)))
         return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps)
+
+    def prepared(self, batch: Batch) -> Prepared:
+        """On the pattern of A itself. Raises MatrixError if the diagonal has gaps."""
+        A = checked_csr(batch.pattern)
+        return natural_plan(batch, A, namespace(A.data).arange(A.nnz), self.shift)
 
 
 class ILU0Elimination(Elimination):

@@ -16,6 +16,9 @@ from finelu.errors import ZeroPivot
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
+from finelu.matrix import checked_csr
+from finelu.matrix.batch import Batch
+from finelu.preconditioners.batch import Prepared, natural_plan
 from finelu.preconditioners.dense_rows import DenseLast
 from finelu.preconditioners.ilu0 import ILU0Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
@@ -38,6 +41,7 @@ class ILUK(Recipe):
     then the cost of ILU0 on that pattern. Both on the device of A.
     """
 
+    batched = ("level", "shift")
     keeps_symmetry = True
 
     level: int = 1
@@ -60,6 +64,15 @@ class ILUK(Recipe):
         A = checked(self, A)
         numeric = _ILUKElimination(self, A)
         return LUFactors(self, A, numeric, numeric.factorize(A), sweeps=self.sweeps, arranged=numeric.order.arranged)
+
+    def prepared(self, batch: Batch) -> Prepared:
+        """On the pattern of ILU(level), in A's own order. Raises MatrixError if the diagonal has gaps."""
+        A = checked_csr(batch.pattern)
+        pattern, inside = pattern_of(A, self.level)
+        xp = namespace(A.data)
+        places = xp.full(pattern.nnz, -1, np.int64)
+        places[inside] = xp.arange(A.nnz)
+        return natural_plan(batch, pattern, places, self.shift)
 
 
 class _ILUKElimination(ILU0Elimination):

@@ -9,7 +9,9 @@ from finelu.device import namespace
 from finelu.errors import ZeroPivot
 from finelu.factors import Factors
 from finelu.kernels.operands import CSR
-from finelu.matrix import as_csr
+from finelu.matrix import as_csr, checked_csr
+from finelu.matrix.batch import Batch
+from finelu.preconditioners.batch import Prepared, block_diagonal_plan
 from finelu.preconditioners.recipe import Recipe
 
 
@@ -17,11 +19,16 @@ from finelu.preconditioners.recipe import Recipe
 class Jacobi(Recipe):
     """M = diag(A). Cost: O(n), fully parallel. Source: Saad 2003, section 4.1."""
 
+    batched = ()
     keeps_symmetry = keeps_definite = True
 
     def factor(self, A: Any) -> JacobiFactors:
         """Raises MatrixError if A has no full diagonal; ZeroPivot, naming the row, if a diagonal entry is 0."""
         return JacobiFactors(self, as_csr(A))
+
+    def prepared(self, batch: Batch) -> Prepared:
+        """On the diagonal alone."""
+        return block_diagonal_plan(batch, checked_csr(batch.pattern), 1)
 
 
 class JacobiFactors(Factors):

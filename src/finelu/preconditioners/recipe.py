@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 import numpy as np
@@ -16,6 +16,8 @@ from finelu.errors import ParameterError
 from finelu.factors import Factors
 from finelu.kernels.operands import CSR
 from finelu.matrix import checked_csr
+from finelu.matrix.batch import Batch
+from finelu.preconditioners.batch import BatchFactors, Prepared
 from finelu.validation import PRECISIONS, choice, number, shown
 
 LONGEST = 300  # characters of a parameter
@@ -88,6 +90,7 @@ class Recipe(Parameters):
     normal : M is about A^H A, for least squares, and A has any shape; such a recipe is not for A x = b.
     matrices : the kinds of matrix with an algorithm of their own; "CSR" stands for all that `finelu.as_csr` takes.
     factored_on, applied_on : "device of A" or "CPU".
+    batched : the parameters that have an effect on a `Batch`; None: the recipe does not take one.
     """
 
     name: ClassVar[str] = ""
@@ -100,11 +103,12 @@ class Recipe(Parameters):
     matrices: ClassVar[tuple[str, ...]] = ("CSR",)
     factored_on: ClassVar[str] = ON_DEVICE
     applied_on: ClassVar[str] = ON_DEVICE
+    batched: ClassVar[tuple[str, ...] | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "factor" in vars(cls):
-            cls.factor = ignore_fp_errors(vars(cls)["factor"])  # type: ignore[method-assign]
+            cls.factor = _door(vars(cls)["factor"])  # type: ignore[assignment,method-assign]
         if "keeps_symmetry" in vars(cls) and "keeps_hermitian" not in vars(cls):
             cls.keeps_hermitian = cls.keeps_symmetry
         if "name" not in vars(cls):
@@ -120,8 +124,31 @@ class Recipe(Parameters):
         choice("precision", getattr(self, "precision", None), PRECISIONS, of=self)
 
     def factor(self, A: Any) -> Factors:
-        """Factors of A (n, n), which is not written."""
+        """Factors of A (n, n), which is not written; of a `Batch` its BatchFactors."""
         raise NotImplementedError(f"{type(self).__name__} has no factor(A).")
+
+    def prepared(self, batch: Batch) -> Prepared:
+        """The plan by which the matrices of a Batch are factored, by recipes that take one: those with `batched`."""
+        raise NotImplementedError(f"{type(self).__name__} has no prepared(batch).")
+
+
+def _door(factor: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The method `factor` of a recipe with `ignore_fp_errors`; of a Batch it makes BatchFactors."""
+
+    @wraps(factor)
+    def door(self: Recipe, A: Any) -> Any:
+        return _factored_together(self, A) if isinstance(A, Batch) else factor(self, A)
+
+    return ignore_fp_errors(door)
+
+
+def _factored_together(recipe: Recipe, batch: Batch) -> BatchFactors:
+    if recipe.batched is None:
+        raise ParameterError(f"{recipe!r} does not factor a Batch; Jacobi, BlockJacobi, ILU0, IC0, ILUK, SparseLU do.")
+    for f in fields(recipe):
+        if f.name not in recipe.batched and not same(getattr(recipe, f.name), f.default):
+            raise ParameterError(f"{recipe!r}: {f.name} has no effect on a Batch; leave it out.")
+    return BatchFactors(recipe, batch, recipe.prepared(batch))
 
 
 class ArrayParameter:

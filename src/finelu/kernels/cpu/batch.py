@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.products import less
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.atomics import fetch_add
 from finelu.kernels.cpu.runtime.indices import unsigned
-from finelu.kernels.cpu.products import less
 from finelu.kernels.cpu.runtime.items import by_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.lanes import LANES, subtract_multiples, subtract_products
@@ -21,7 +21,7 @@ from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.threads import get_num_threads
 
 TILE = 64  # entries that are interleaved together, so that they stay in the first cache
-NORM, ROUNDING, BACKWARD = 0, 1, 2  # rows of `figures`
+NORM, ROUNDING, BACKWARD = range(3)  # rows of `figures`
 
 
 def prepared(plan):
@@ -30,7 +30,7 @@ def prepared(plan):
 
 
 def room(systems, entries, like):
-    """Room for the factors of so many systems, of the dtype of `like`; `solve` reads them."""
+    """Room for the factors of that many systems, of the dtype of `like`; `solve` reads them."""
     return np.empty((_groups(systems), entries * LANES), like.dtype)
 
 
@@ -49,14 +49,15 @@ def solve(plan, lu, r, x):
     run_items(_solve_all, groups, plan, lu, r, vectors, x, threads=threads)
 
 
-def solve_direct(matrix, plan, values, b, guard, wanted, most, x, norms, roundings, errors, steps, first_bad, replaced):
-    """x = A^-1 b for every system, refined; see kernels/reference/batch.py. The factors of a group stay in the cache."""
+def solve_direct(matrix, plan, values, b, limits, tolerance, x, norms, roundings, errors, steps, first_bad, replaced):
+    """x = A^-1 b for every system, refined; see kernels/reference/batch.py. Factors of a group stay in the cache."""
     groups, threads = _shared(values.shape[0])
     lu = np.empty((threads, plan[1].size * LANES), values.dtype)
     work = lu, *_workspace(threads, matrix, values, 5)
     real = values.real.dtype.type
+    guard, wanted, most = limits
     pivoting = real(guard), False, values.dtype.type(1)
-    numbers = pivoting, real(wanted), most, np.finfo(values.dtype).eps
+    numbers = pivoting, (real(wanted), tolerance), most, np.finfo(values.dtype).eps
     results = x, norms, roundings, errors, steps, (first_bad, replaced)
     run_items(_solve_direct_all, groups, _pattern(matrix), plan, values, b, numbers, work, *results, threads=threads)
 
@@ -87,7 +88,7 @@ def _pattern(matrix):
 
 
 def _workspace(threads, matrix, like, vectors):
-    """For each thread the interleaved entries of a group of matrices, so many vectors, magnitudes, and figures."""
+    """For each thread the interleaved entries of a group of matrices, `vectors` vectors, magnitudes, and figures."""
     n, nnz = matrix.indptr.size - 1, matrix.indices.size
     return (
         np.empty((threads, nnz * LANES), like.dtype),
@@ -137,7 +138,9 @@ def _solve_direct_all(state, done, pattern, plan, values, b, numbers, work, x, n
         count = min(LANES, steps.size - first)
         steps[first : first + count] = 0
         for _ in range(most):
-            if not _refined(pattern, plan, a, lu, rhs, wanted, eps, vectors[0], spare, y, r, sizes, figures, first, steps):
+            if not _refined(
+                pattern, plan, a, lu, rhs, wanted, eps, vectors[0], spare, y, r, sizes, figures, first, steps
+            ):
                 break
         keep(y, first, x)
         keep_figures(figures[0], first, norms, roundings, errors)
@@ -147,29 +150,42 @@ def _solve_direct_all(state, done, pattern, plan, values, b, numbers, work, x, n
 
 @compiled
 def _refined(pattern, plan, a, lu, rhs, wanted, eps, room, better, y, r, sizes, figures, first, steps):
-    """A step of refinement for the systems whose backward error exceeds `wanted`; whether one of them has gained.
+    """A step of refinement for the systems that miss what is wanted; whether one of them has gained.
 
     r is 0 for the others, and becomes so for a system that did not gain, which keeps its y.
     """
     old, new = figures[0], figures[1]
+    some = False
     for lane in range(LANES):
-        if not old[BACKWARD, lane] > wanted:
+        if _misses(old, lane, wanted, first):
+            some = True
+        else:
             r[lane::LANES] = 0
-    if not np.any(r != 0):
+    if not some:
         return False
     solve_group(plan, lu, r, room, better)
     for e in range(np.uint64(y.size)):
         better[e] += y[e]
     residual_group(pattern, a, rhs, better, eps, r, sizes, new)
+    gained = False
     for lane in range(LANES):
-        if old[BACKWARD, lane] > wanted and new[BACKWARD, lane] < old[BACKWARD, lane]:
+        if _misses(old, lane, wanted, first) and new[BACKWARD, lane] < old[BACKWARD, lane]:
+            gained = True
             old[:, lane] = new[:, lane]
             y[lane::LANES] = better[lane::LANES]
             if first + lane < steps.size:
                 steps[first + lane] += 1
         else:
             r[lane::LANES] = 0
-    return True
+    return gained
+
+
+@compiled
+def _misses(figures, lane, wanted, first):
+    """Whether a system, whose figures are finite, has too large a backward error, or residual."""
+    error, tolerance = wanted
+    s = min(first + lane, tolerance.size - 1)
+    return figures[BACKWARD, lane] > error or figures[NORM, lane] > tolerance[s]
 
 
 @by_items

@@ -18,7 +18,7 @@ def prepared(plan):
 
 
 def room(systems, entries, like):
-    """Room for the factors of so many systems, of the dtype of `like`; `solve` reads them."""
+    """Room for the factors of that many systems, of the dtype of `like`; `solve` reads them."""
     return np.empty((systems, entries), like.dtype)
 
 
@@ -97,13 +97,15 @@ def _residual(matrix, a, b, x):
     return r, norm, np.linalg.norm(terms * eps * sizes), error
 
 
-def solve_direct(matrix, plan, values, b, guard, wanted, most, x, norms, roundings, errors, steps, first_bad, replaced):
-    """x (k, n) = A^-1 b by `factor` and `solve`, and up to `most` steps of refinement while the backward error of a
-    system exceeds `wanted` and the last step has lowered it; steps (k,) counts those that have.
+def solve_direct(matrix, plan, values, b, limits, tolerance, x, norms, roundings, errors, steps, first_bad, replaced):
+    """x (k, n) = A^-1 b by `factor` and `solve`, refined where that is wanted.
 
-    A step that does not lower the error is taken back. Of this x are norms, roundings and errors (k,), see
-    `_residual`; first_bad and replaced are as of `factor`.
+    limits : (guard, wanted, most). Up to `most` steps of refinement follow while the backward error of a system exceeds
+        `wanted`, or its ||b - A x|| exceeds its tolerance (k,), and the last step has lowered the error. A step that
+        has not is taken back. steps (k,) counts the others.
+    norms, roundings and errors (k,) are those of this x, see `_residual`; first_bad and replaced those of `factor`.
     """
+    guard, wanted, most = limits
     lu = room(len(values), len(plan[1]), values)
     factor(plan, values, guard, False, lu, first_bad, replaced)
     solve(plan, lu, b, x)
@@ -112,11 +114,11 @@ def solve_direct(matrix, plan, values, b, guard, wanted, most, x, norms, roundin
         r, *known = _residual(matrix, values[s], rhs, x[s])
         d = np.empty_like(x[:1])
         for _ in range(most):
-            if not known[-1] > wanted:
+            if not (known[2] > wanted or known[0] > tolerance[s]):
                 break
             solve(plan, lu[s : s + 1], r[None], d)
             r, *figures = _residual(matrix, values[s], rhs, x[s] + d[0])
-            if not figures[-1] < known[-1]:
+            if not figures[2] < known[2]:
                 break
             x[s] += d[0]
             known = figures

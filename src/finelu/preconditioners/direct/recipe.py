@@ -12,7 +12,9 @@ from finelu.errors import (
     FineluError,
     ParameterError,
 )
+from finelu.matrix.batch import Batch
 from finelu.ordering import ORDERINGS
+from finelu.preconditioners.batch import Prepared, complete_plan
 from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.direct.analysis import COLAMD
 from finelu.preconditioners.direct.factors import SparseLUFactors
@@ -84,6 +86,7 @@ class SparseLU(Recipe):
     """
 
     name = "sparse_lu"
+    batched = ()
     full_diagonal = False
     factored_on = applied_on = ON_CPU
 
@@ -106,6 +109,10 @@ class SparseLU(Recipe):
         flag("deterministic", self.deterministic, of=self)
         if self.deterministic and self.backend != "cudss":
             raise ParameterError(f"{self!r}: deterministic=True is for backend='cudss'.")
+
+    def prepared(self, batch: Batch) -> Prepared:
+        """A matching, a scaling and an order with little fill, chosen once; the rows of no matrix are exchanged."""
+        return complete_plan(batch)
 
     def factor(self, A: Any) -> SparseLUFactors | cudss.CudssFactors:
         """Factor A (n, n), any matrix that `finelu.as_csr` accepts; its diagonal may have gaps. A is not written.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from finelu.kernels.operands import CSR
 from finelu.preconditioners.multilevel.order import advice, transposed
 from finelu.preconditioners.multilevel.settings import Settings
 from finelu.scaling import dual_exponents, times_power
+from finelu.threads import one_blas_thread
 
 DENSE_SHARE = 0.25  # stored part of S from which on it counts as dense
 BALANCED = 20  # rounds of scaling by the largest of each row
@@ -24,6 +26,7 @@ POWERS = 12  # steps of a power iteration whose result is only needed to its ord
 HOST_MOST = 1000  # the most rows of a matrix on a GPU that LAPACK factors
 DENSE_MOST = 6000  # the most rows that LAPACK factors at all
 LONG = 400  # rows from which on LAPACK takes tens of milliseconds
+ALONE = 500  # rows up to which it takes one thread: on busy cores several wait for each other up to 50 times as long
 
 
 def is_last(recipe: Settings, S: CSR, done: int) -> bool:
@@ -62,13 +65,14 @@ def magnitude_of_inverse(inverse: Any) -> Any:
     if inverse.shape[0] == 0:
         return inverse
     w = -_balance(abs(inverse))[0]
-    values, vectors = _by_lapack(xp.linalg.eigh, times_power(inverse, -w[:, None] - w))
-    values = abs(values)
-    none = values <= NOISE * np.finfo(values.dtype).eps * values.max()
-    if bool(none.all()):  # all are 0
-        return xp.identity(inverse.shape[0], inverse.dtype)
-    values = xp.where(none, xp.where(none, values.max(), values).min(), values)
-    found = times_power((vectors * values) @ vectors.conj().T, w[:, None] + w)
+    with _threads(inverse):
+        values, vectors = _by_lapack(xp.linalg.eigh, times_power(inverse, -w[:, None] - w))
+        values = abs(values)
+        none = values <= NOISE * np.finfo(values.dtype).eps * values.max()
+        if bool(none.all()):  # all are 0
+            return xp.identity(inverse.shape[0], inverse.dtype)
+        values = xp.where(none, xp.where(none, values.max(), values).min(), values)
+        found = times_power((vectors * values) @ vectors.conj().T, w[:, None] + w)
     return (found + found.conj().T) / 2  # to the last bit
 
 
@@ -89,7 +93,7 @@ def last_of(recipe: Settings, S: CSR, kind: str, numbers: Any, like: Any) -> Las
     xp = namespace(S.data)
     whole, eps = S.tosparse().toarray(), np.finfo(S.dtype).eps
     null = left = xp.zeros((S.n, 0), S.dtype)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), _threads(whole):
         r, c = _balance(abs(whole))
         inverse, rcond, distance = _inverse(times_power(whole, r[:, None] + c))
         if not rcond > eps**0.5:  # NaN, too: in a better scale it may be regular, and half of the digits are lost here
@@ -114,6 +118,11 @@ def last_of(recipe: Settings, S: CSR, kind: str, numbers: Any, like: Any) -> Las
     facts = {"n": S.n, "nnz": S.n**2, "bytes": inverse.nbytes, "rcond": rcond, "nullity": null.shape[1]}
     inverse, null, left = (device.asarray(xp.ascontiguousarray(x)) for x in (inverse, null, left))
     return Last(inverse, null, left, facts)
+
+
+def _threads(dense: Any) -> AbstractContextManager[None]:
+    """A block in which BLAS has the threads that pay for a matrix of this size."""
+    return one_blas_thread() if namespace(dense) is np and dense.shape[0] <= ALONE else nullcontext()
 
 
 def _by_lapack(function: Any, dense: Any) -> Any:

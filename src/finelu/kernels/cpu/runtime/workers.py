@@ -157,7 +157,8 @@ class WorkerPool:
         self.control = np.zeros(WORDS, np.int64)
         self.place = self.control, self.control.ctypes.data + 8 * DOOR + 4  # little-endian
         count = min(threads, pool.available_cores()) - 1
-        self.control[HELPERS], self.control[ENDED] = count, 1
+        self.control[HELPERS] = count
+        _stop(*self.place)  # compiled or loaded by now, as a process that ends may do neither
         serve(*self.place)  # compiled by now
         self.control[ENDED] = 0
         self.helpers = [

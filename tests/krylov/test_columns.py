@@ -1,0 +1,140 @@
+"""Krylov methods with several right-hand sides: each column is solved as if alone, and ends by itself."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import DTYPES, assert_close, in_dtype, refused, values
+
+from finelu import IC0, ILU0, MatrixError, gallery, krylov
+from finelu.errors import NotConverged
+from finelu.krylov import METHODS
+from finelu.result import Status
+
+METHOD = pytest.mark.parametrize("name", [*METHODS, "richardson"])
+
+
+def system(dtype="float64"):
+    A = in_dtype(gallery.poisson5(9, 8), dtype)
+    B = values((72, 5), dtype)
+    B[:, 1] = 0
+    B[:, 3] = B[:, 2]
+    return A, B
+
+
+def assert_as_alone(backend, found, alone):
+    for one, other in zip(found.columns, alone, strict=True):
+        assert one.status is other.status and one.method == other.method
+        if backend.name == "cpu":
+            assert one.iterations == other.iterations and one.residual_norm == other.residual_norm
+            np.testing.assert_array_equal(one.history, other.history)
+            np.testing.assert_array_equal(one.x, other.x)
+        else:
+            assert abs(one.iterations - other.iterations) <= 1
+
+
+@METHOD
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_columns_are_solved_as_if_alone(backend, name, dtype):
+    method, (A, B) = getattr(krylov, name), system(dtype)
+    A, B = backend.move(A), backend.move(B)
+    recipe = IC0() if name == "minres" else ILU0()
+    for M in (recipe.factor(A), None) if name != "richardson" else (recipe.factor(A),):
+        found = method(A, B, M=M, rtol=1e-4, maxiter=60)
+        alone = [method(A, backend.xp.ascontiguousarray(B[:, c]), M=M, rtol=1e-4, maxiter=60) for c in range(5)]
+        assert_as_alone(backend, found, alone)
+        assert found.x.shape == B.shape and len(found) == 5 and found[2] is found.columns[2]
+        assert found.all_converged == all(s.converged for s in alone)
+        assert found.iterations == sum(s.iterations for s in found.columns)
+
+
+@pytest.mark.parametrize("options", [{"restart": 4}, {"restart": 7, "orthogonalization": "cgs2"}, {"side": "left"}])
+def test_cycles_of_gmres_that_end_at_different_times(backend, options):
+    A, B = backend.move(gallery.convection_diffusion(8, 7, 1)), backend.move(values((56, 6), "float64"))
+    B[:, 0] = A @ backend.xp.ones(56)
+    B[:, 4] *= 1e-3
+    found = krylov.gmres(A, B, rtol=1e-6, atol=1e-5, **options)
+    alone = [krylov.gmres(A, backend.xp.ascontiguousarray(B[:, c]), rtol=1e-6, atol=1e-5, **options) for c in range(6)]
+    assert_as_alone(backend, found, alone)
+    assert found.all_converged and len({s.iterations for s in alone}) > 1
+
+
+@pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres"])
+def test_a_column_that_is_done_takes_no_part_in_products(backend, name):
+    A, B = system()
+    d = A.diagonal()
+    D = backend.move(sp.diags(d).tocsr())  # with which the columns need different numbers of iterations
+    F = ILU0().factor(D)
+    seen = []
+    apply = F._apply
+    F._apply = lambda R, trans, *out: (seen.append(1 if R.ndim == 1 else R.shape[1]), apply(R, trans, *out))[1]
+    B = backend.move(np.stack([np.eye(72)[0], *(values((3, 72), "float64"))], axis=1))
+    found = getattr(krylov, name)(backend.move(A), B, M=F, rtol=1e-9)
+    assert found.all_converged
+    products = 2 if name == "bicgstab" else 1
+    assert max(seen) == 4 and sum(seen) < products * 4 * (max(s.iterations for s in found.columns) + 4)
+
+
+def test_guesses_and_callbacks_are_those_of_the_columns(backend):
+    A, B = system()
+    A, x = backend.move(A), backend.move(values((72, 5), "float64"))
+    B = A @ x
+    assert krylov.cg(A, B, x).iterations == 0
+    found = krylov.cg(A, B, x[:, 2])
+    assert found[2].iterations == 0 < found[0].iterations
+    seen = []
+    krylov.cg(A, B, x0="Mb", M=IC0().factor(A), callback=lambda v: seen.append(v.shape), maxiter=2)
+    assert seen == [(72,)] * 10
+
+
+@pytest.mark.parametrize("criterion", ["residual", "backward"])
+def test_each_column_meets_the_criterion(backend, criterion):
+    A, B = system()
+    A, B = backend.move(A), backend.move(B)
+    found = krylov.gmres(A, B, M=ILU0().factor(A), rtol=1e-10, criterion=criterion)
+    assert found.all_converged
+    want = np.linalg.solve(backend.fetch(A.toarray()), backend.fetch(B))
+    assert_close(backend.fetch(found.x), want, 2e6)
+
+
+def test_a_column_of_extreme_size_is_solved_among_others(backend):
+    A, B = system()
+    B[:, 2] *= 1e-200
+    B[:, 4] *= 1e180
+    found = krylov.cg(backend.move(A), backend.move(B), rtol=1e-8)
+    assert found.all_converged
+
+
+def test_a_null_space_holds_for_all_columns(backend):
+    A = gallery.poisson5(6, 5)
+    A = (A - sp.diags(np.asarray(A.sum(axis=1)).ravel())).tocsr()
+    found = krylov.cg(backend.move(A), backend.move(values((30, 3), "float64")), nullspace="constant", rtol=1e-8)
+    assert found.all_converged and all(s.outside > 0 for s in found.columns)
+    assert abs(backend.fetch(found.x).sum(axis=0)).max() < 1e-10
+
+
+def test_the_worst_column_speaks_for_all(backend):
+    A, B = system()
+    A, B = backend.move(A), backend.move(B)
+    found = krylov.cg(A, B, maxiter=3)
+    assert not found and not found.all_converged and found.status is Status.MAX_ITERATIONS
+    assert found[1].converged and found.residual_norm == max(s.residual_norm for s in found.columns)
+    x, info = found
+    assert x is found.x and info > 0 and "1 of 5 columns converged" in repr(found)
+    with pytest.raises(NotConverged):
+        krylov.cg(A, B, maxiter=3, raise_on_failure=True)
+
+
+def test_wrong_shapes_and_values_are_refused(backend):
+    A, B = system()
+    A = backend.move(A)
+    with refused(
+        MatrixError, match=r"b has shape \(5, 72\), but A has 72 rows; .* its right-hand sides are rows, .*b\.T"
+    ):
+        krylov.cg(A, backend.move(B.T.copy()))
+    with refused(MatrixError, match=r"b has shape \(72, 0\): no columns"):
+        krylov.cg(A, backend.move(B[:, :0]))
+    with refused(MatrixError, match=r"x0 has shape \(72, 2\), but b has \(72, 5\)"):
+        krylov.cg(A, backend.move(B), backend.move(B[:, :2].copy()))
+    B[7, 3] = np.nan
+    with refused(MatrixError, match="b holds NaN or Inf in column 3, row 7"):
+        krylov.cg(A, backend.move(B))
