@@ -158,7 +158,9 @@ NAME ?= syncfree
 bench: $(VENV)/.stamp-bench
 	$(BIN)/finelu bench $(NAME)
 
+# Spelling, links to pages and to places in them, and nothing that is loaded from elsewhere.
 docs: $(VENV)/.stamp-docs
+	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples src
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@! grep -rlE '<(script|img|source)[^>]* src="?(https?:)?//|<link[^>]* rel="?(stylesheet|preload|preconnect)[^>]*(https?:)?//' \
 	    build/site --include=*.html || { echo "make: these pages load something from elsewhere" >&2; exit 1; }

@@ -44,6 +44,7 @@ RECIPES = {
     "block_jacobi": fl.BlockJacobi(block_size=8),
     "schwarz": fl.Schwarz(size=60),
     "block_ilu0": fl.BlockILU0(block_size=4),
+    "cpr": fl.CPR(block_size=4),
     "sparse_lu": fl.SparseLU(),
 }
 GO_ON = ("parilut", "parict")  # their update begins with the pattern that the last one has reached

@@ -177,7 +177,7 @@ class Solver:
             self.times.append(seconds)
 
 
-def of_finelu(A: Any, b: Any, symmetric: bool, gpu: bool) -> list[Solver]:
+def of_finelu(A: Any, b: Any, symmetric: bool, elastic: bool, gpu: bool) -> list[Solver]:
     def solve(rtol: float) -> tuple[Any, float, dict[str, Any]]:
         start = synchronized(gpu)
         found = finelu.solve(A, b, rtol=rtol)
@@ -185,15 +185,19 @@ def of_finelu(A: Any, b: Any, symmetric: bool, gpu: bool) -> list[Solver]:
         tried = [f"{a.recipe} {a.method}" for a in found.attempts]
         return to_host(found.x), seconds, {"iterations": found.iterations, "tried": tried}
 
-    def schwarz(rtol: float) -> tuple[Any, float, dict[str, Any]]:
-        start = synchronized(gpu)
-        F = finelu.Schwarz().factor(A)
-        middle = synchronized(gpu)
-        found = (finelu.cg if symmetric else finelu.bicgstab)(A, b, M=F, rtol=rtol, maxiter=MOST)
-        seconds = synchronized(gpu) - start
-        return to_host(found.x), seconds, {"iterations": found.iterations, "setup": middle - start}
+    def schwarz(near_nullspace: str | None) -> Solver:
+        def call(rtol: float) -> tuple[Any, float, dict[str, Any]]:
+            start = synchronized(gpu)
+            F = finelu.Schwarz(near_nullspace=near_nullspace).factor(A)
+            middle = synchronized(gpu)
+            found = (finelu.cg if symmetric else finelu.bicgstab)(A, b, M=F, rtol=rtol, maxiter=MOST)
+            seconds = synchronized(gpu) - start
+            detail = {"parts": F.report.partition, "largest": F.report.largest, "levels": F.report.rows_of_levels}
+            return to_host(found.x), seconds, detail | {"iterations": found.iterations, "setup": middle - start}
 
-    return [Solver(FINELU, "solve", solve), Solver(SCHWARZ, "cg" if symmetric else "bicgstab", schwarz)]
+        return Solver(SCHWARZ, "near null space found" if near_nullspace else "constants", call)
+
+    return [Solver(FINELU, "solve", solve), schwarz(None), *([schwarz("auto")] if elastic else [])]
 
 
 def of_amgcl(system: amgcl.System, symmetric: bool, modes: bool) -> list[Solver]:
@@ -243,7 +247,7 @@ def measure(run: Run, name: str, S: sp.csr_matrix, wanted: Sequence[str], second
             from cupyx.scipy.sparse import csr_matrix
 
             A, right = csr_matrix(S), cupy.asarray(b)
-        solvers = of_finelu(A, right, symmetric, gpu)
+        solvers = of_finelu(A, right, symmetric, modes is not None, gpu)
         if AMGCL in wanted:
             system = held.enter_context(closing(amgcl.System(S, b, modes, run.options["threads"])))
             solvers += of_amgcl(system, symmetric, modes is not None)

@@ -10,6 +10,8 @@ mpiexec in the folder of this Python or in the PATH. Parts, all but the last two
     failures    100 runs in which one process fails, in its set-up or while it is applied, for asm, bjacobi, the PC
                 alone and the smoother of gamg: whether all end, with what reason, after what time
     subdomains  iterations against the number of subdomains, overlap, and multigrid around the smoother
+    coupled     iterations of cg with Schwarz against the number of processes, with as many rows on each, for constant
+                and for random conductivities; the same system on one process; other preconditioners
     weak        weak scaling: --rows rows a process; time of an iteration and bandwidth of the memory
     files       finelu solve --petsc: time of its parts for --file
 
@@ -41,7 +43,7 @@ from finelu.errors import DeviceError, ParameterError
 
 OURS = "-sub_pc_type python -sub_pc_python_type finelu.interop.petsc.PC"
 TRUE = "-ksp_pc_side right"  # so that GMRES looks at the true residual
-PARTS = ("agreement", "overhead", "fill", "failures", "subdomains", "weak", "files")
+PARTS = ("agreement", "overhead", "fill", "failures", "subdomains", "coupled", "weak", "files")
 AGREEMENT = ("grid:24", "grid:64", "memplus", "cage11", "of_pitzDaily_U", "opm_egg_3ph", "orsirr_1", "sherman3")
 HARDER = (
     "orsirr_1", "bayer10", "cryg2500", "fidapex6", "mipt_two_wells_tpfa", "of_airfoil_nuTilda", "of_hotRoom_h",
@@ -217,6 +219,33 @@ def subdomains(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield {"matrix": f"grid:{size}", "recipe": what, "coarse": True} | found
 
 
+COUPLED = {
+    "Schwarz": f"{ALONE} -finelu_recipe schwarz",
+    "Schwarz in each": "-pc_type bjacobi " + OURS + " -sub_finelu_recipe schwarz",
+    "ILU0, asm": f"-pc_type asm -pc_asm_type basic {OURS}",
+    "gamg": "-pc_type gamg",
+}
+EDGE = 24  # cells along the box of a process
+BOXES = {1: (1, 1, 1), 2: (2, 1, 1), 4: (2, 2, 1), 8: (2, 2, 2), 16: (4, 2, 2)}
+
+
+def coupled(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Processes may be more than cores: what counts is iterations."""
+    for kind in ("constant", "jumps"):
+        for ranks in (1, 2, 4, 8, 16):
+            boxes = BOXES[ranks]
+            line: dict[str, Any] = {"kind": kind, "ranks": ranks, "rows": ranks * EDGE**3}
+            for who, processes in (*((who, ranks) for who in COUPLED), ("Schwarz on one", 1)):
+                options = f"-ksp_type cg -ksp_norm_type unpreconditioned {COUPLED[who.removesuffix(' on one')]}"
+                found = started(processes, "coupled", options.split(), kind=kind, edge=EDGE, boxes=boxes)
+                line[who] = {key: found.get(key) for key in ("iterations", "reason", "residual", "error")}
+            report(
+                f"{kind} on {ranks}: "
+                + ", ".join(f"{who} {line[who]['iterations']}" for who in (*COUPLED, "Schwarz on one"))
+            )
+            yield line
+
+
 def weak(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     inner = f"{OURS} -sub_finelu_recipe {given.recipe} -sub_finelu_device {given.device}"
     for outer, who, options in (
@@ -244,6 +273,7 @@ MEASURE = {
     "fill": fill,
     "failures": failures,
     "subdomains": subdomains,
+    "coupled": coupled,
     "weak": weak,
     "files": from_files,
 }
@@ -251,7 +281,7 @@ MEASURE = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="agreement,overhead,fill,failures,subdomains")
+    parser.add_argument("--parts", default="agreement,overhead,fill,failures,subdomains,coupled")
     parser.add_argument("--ranks", default="1,2,4", help="numbers of processes, with commas between them")
     parser.add_argument("--matrices", default="", help="names of the parts agreement and fill")
     parser.add_argument("--rows", type=int, default=100_000, help="of each process, for weak")

@@ -124,6 +124,21 @@ def subdomains_table(lines: Sequence[dict[str, Any]]) -> str:
     return text + "\nWith a coarse space, 2 processes:\n\n" + table(header, rows)
 
 
+def coupled_table(lines: Sequence[dict[str, Any]]) -> str:
+    names = [name for name in lines[0] if isinstance(lines[0][name], dict)]
+
+    def shown(found: dict[str, Any]) -> Any:
+        return found["iterations"] if (found["reason"] or 0) > 0 else f"not solved: {found['error'] or found['reason']}"
+
+    rows = [(x["kind"], x["ranks"], x["rows"], *(shown(x[name]) for name in names)) for x in lines]
+    return (
+        "Iterations of cg to 1e-8 on 7-point grids. Each process has a cube of cells; conductivities are constant, or "
+        "from 1e-3 to 1e3 at random in each cell. Schwarz: one coarse space for all processes. Schwarz in each: one of "
+        "its own in each process, by bjacobi. Schwarz on one: the same system on one process.\n\n"
+        + table(("conductivities", "processes", "rows", *names), rows)
+    )
+
+
 def weak_table(lines: Sequence[dict[str, Any]]) -> str:
     header = ("outer", "inner", "processes", "GPUs", "rows", "set-up, s", "efficiency", "ms an iteration", "efficiency",
               "preconditioner, ms", "efficiency", "copies of it, ms", "GB/s of the solve", "GB/s triad",
@@ -166,6 +181,7 @@ TABLES = {
     "fill": fill_table,
     "failures": failures_table,
     "subdomains": subdomains_table,
+    "coupled": coupled_table,
     "weak": weak_table,
     "files": files_table,
 }

@@ -87,8 +87,10 @@ class Worker:
 
     def solve(self, matrix: str) -> dict[str, Any]:
         A, b, _ = self.matrix(matrix)
-        ksp = self.solver(A)
-        x = b.duplicate()
+        return self.solved(self.solver(A), b)
+
+    def solved(self, ksp: Any, b: Any) -> dict[str, Any]:
+        A, x = ksp.getOperators()[0], b.duplicate()
         begin = time.perf_counter()
         ksp.solve(b, x)
         seconds = time.perf_counter() - begin
@@ -104,6 +106,47 @@ class Worker:
             "fill": self.filled(ksp),
             "seconds": seconds,
         } | ({"error": f"PETSc's reason {reason}"} if reason in (-9, -11) else {})
+
+    def coupled(self, kind: str, edge: int, boxes: Sequence[int]) -> dict[str, Any]:
+        """cg for a 7-point grid of edge^3 cells in each box, a box a process, or all of them on one process.
+
+        kind : "constant", or "jumps": conductivities from 1e-3 to 1e3 at random, the same on any number of processes.
+        """
+        PETSc, sizes = self.PETSc, [edge * count for count in boxes]
+        grid = PETSc.DMDA().create(
+            dim=3,
+            sizes=sizes,
+            proc_sizes=boxes if self.comm.size > 1 else None,
+            stencil_width=1,
+            stencil_type=PETSc.DMDA.StencilType.STAR,
+        )
+        k = np.ones(np.prod(sizes))
+        if kind == "jumps":
+            k = 10.0 ** np.random.default_rng(5).uniform(-3, 3, k.size)
+        ordering, b = grid.getAO(), grid.createGlobalVec()
+
+        def numbered(cells: Any) -> Any:
+            return ordering.app2petsc(cells.astype(PETSc.IntType))
+
+        z, y, x = (index.ravel() for index in np.meshgrid(*(range(*r) for r in grid.getRanges()[::-1]), indexing="ij"))
+        cells, own, diagonal = (z * sizes[1] + y) * sizes[0] + x, np.arange(x.size), np.zeros(x.size)
+        entries = []
+        for index, stride, size in ((x, 1, sizes[0]), (y, sizes[0], sizes[1]), (z, sizes[0] * sizes[1], sizes[2])):
+            for step in (-1, 1):
+                inside = (index + step >= 0) & (index + step < size)
+                others = cells[inside] + step * stride
+                mean = 2 / (1 / k[cells[inside]] + 1 / k[others])
+                diagonal[inside] += mean
+                diagonal[~inside] += 2 * k[cells[~inside]]
+                entries.append((own[inside], numbered(others), -mean))
+        entries.append((own, numbered(cells), diagonal))
+        rows, columns, values = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+        S = sp.csr_matrix((values, (rows, columns)), shape=(x.size, k.size))
+        layout = (x.size, k.size)
+        csr = S.indptr.astype(PETSc.IntType), S.indices.astype(PETSc.IntType), S.data
+        A = PETSc.Mat().createAIJ((layout, layout), csr=csr)
+        b.setArray(np.random.default_rng(7).uniform(-0.5, 0.5, k.size)[cells])
+        return self.solved(self.solver(A, most=2 * MAX_ITERATIONS), b)
 
     def overhead(self, n: int) -> dict[str, Any]:
         """A block of its own: PCApply through petsc4py, and the solve inside it called directly, in turn."""

@@ -74,7 +74,7 @@ from finelu.recent import RECENT
 
 LEAST_ROWS = 500  # of a system that is measured
 QUICK = ("trilinos_smooVec", "trilinos_nsjac_1", "mipt_two_wells_saddle_darcy", "ibmpg1_spd", "memplus")
-ROUNDS = 9  # after the first one
+ROUNDS, LEAST_ROUNDS = 9, 2  # after the first one; those that are made whatever they take
 LATE, LEAST_LIMIT = 4.0, 0.5  # times the least time so far, and seconds, after which a solver is stopped
 NEAR, CHEAP = 3.0, 0.1  # times the least time so far, and seconds, up to which a solver runs again after its first run
 CLOSE = 1.5  # times the least time so far, up to which it does after its second
@@ -290,14 +290,19 @@ def rounds(worker: Worker, path: Path, names: Sequence[str], limit: float, secon
     names : the first of them is never stopped before `limit`, and runs in each round. Of the others those that are far
         from the best run once or twice, so that the seconds are spent on a comparison of the best.
     seconds : for all rounds, without those in which the worker prepares its runs; solvers that are not called within
-        FIRST_ROUND of them have no result.
+        FIRST_ROUND of them have no result. Once they are spent, the first of all and those that are close to the best
+        still run until they have run LEAST_ROUNDS times after the first round, which only warms up.
     """
     budget, best, order, begun = Budget(seconds), math.inf, list(names), worker.prepared
     results: dict[str, list[Any]] = {}
     shuffled = random.Random(SEED)
+
+    def spent() -> float:
+        return budget.spent() - (worker.prepared - begun)
+
     for turn in range(ROUNDS + 1):
         for name in order:
-            if budget.spent() - (worker.prepared - begun) > seconds * (1.0 if turn else FIRST_ROUND):
+            if spent() > seconds * (1.0 if turn else FIRST_ROUND) and not 1 <= turn <= LEAST_ROUNDS:
                 break
             allowed = limit if name == names[0] else min(limit, max(LEAST_LIMIT, LATE * best))
             result = worker.ask(path, name, allowed)
@@ -306,7 +311,7 @@ def rounds(worker: Worker, path: Path, names: Sequence[str], limit: float, secon
                 best = min(best, result["seconds"])
             elif name.startswith(COMPLETE) and "time" in result["status"]:
                 worker.stop()  # the call of a library, which was abandoned, goes on
-        near = max(NEAR * best, CHEAP) if turn == 0 else CLOSE * best
+        near = max(NEAR * best, CHEAP) if turn == 0 and spent() < seconds else CLOSE * best
         order = [n for n in order if n in results and solved_within(results[n], math.inf if n == names[0] else near)]
         shuffled.shuffle(order)
     return results

@@ -1,4 +1,4 @@
-"""Pictures of flows, by the programs in examples/: python docs/pictures/flow.py [NAME ...]; one takes 10 minutes."""
+"""Pictures by the programs in examples/: python docs/pictures/flow.py [NAME ...]; a flow takes 10 minutes."""
 
 import sys
 from importlib import import_module
@@ -11,6 +11,9 @@ PICTURES = {  # name -> the program and its arguments
     "flow_cylinder": "body_flow cylinder --re 100 --grid fine --steps 2025",
     "flow_airfoil": "body_flow airfoil --re 1000 --alpha 10 --dt 0.02 --steps 800",
     "flow_sphere": "sphere_flow --re 100 --grid medium",
+    "room": "room",
+    "reservoir": "reservoir",
+    "power_grid": "power_grid",
 }
 
 
@@ -26,5 +29,5 @@ if __name__ == "__main__":
     for name in sys.argv[1:] or PICTURES:
         path = HERE / f"{name}.png"
         program, *arguments = PICTURES[name].split()
-        assert import_module(program).main([*arguments, "--png", str(path)]) == 0
+        assert not import_module(program).main([*arguments, "--png", str(path)])
         smaller(path)

@@ -58,6 +58,7 @@ from finelu.matrix.interfaces import Interface as Interface
 from finelu.matrix.interfaces import MultiblockGrid as MultiblockGrid
 from finelu.matrix.multiblock import MultiblockMatrix as MultiblockMatrix
 from finelu.matrix.stencil import StencilMatrix as StencilMatrix
+from finelu.preconditioners import CPR as CPR
 from finelu.preconditioners import IC0 as IC0
 from finelu.preconditioners import ICNE as ICNE
 from finelu.preconditioners import ICT as ICT

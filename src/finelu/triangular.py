@@ -155,8 +155,9 @@ class TriangularSolver:
 
     @ignore_fp_errors
     def update(self, data: Any) -> TriangularSolver:
-        """Take new values (nnz,), in the order of A's entries; the analysis is kept. Returns self.
+        """Take new values; the analysis is kept. Returns self.
 
+        data : (nnz,), the new values in the order of A's entries.
         The array may be kept rather than copied: do not change it before the next update.
         """
         require_one_device(data, self._like, "the new values and the analysis")

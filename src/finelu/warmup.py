@@ -20,6 +20,7 @@ from finelu.compiling import compile_clock, kept, quietly, waiting
 from finelu.errors import ParameterError
 from finelu.machine_code import folder
 from finelu.matrix import CSR, as_csr
+from finelu.matrix.batch import Batch
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
 from finelu.partition import partition
@@ -112,7 +113,9 @@ def usual_pieces(name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
         matrices = [symmetric] if recipe.hermitian else [symmetric, general]
         yield f"{recipe.name}, {dtype}", partial(_factor, recipe, matrices, b)
     yield f"subdomains, {dtype}", partial(_subdomains, dtype)
+    yield f"batches, {dtype}", partial(_batches, dtype)
     yield f"orderings and other tools, {dtype}", partial(_use_tools, symmetric, general)
+    yield f"several columns, {dtype}", partial(krylov.cg, symmetric, np.ones((symmetric.n, 2), dtype), maxiter=2)
     yield f"long vectors, {dtype}", partial(_shared, dtype)
     for method in krylov.OWN:
         yield f"{method.name}, {dtype}", partial(method.solve, symmetric, b, maxiter=60, rtol=1e-3)
@@ -178,6 +181,18 @@ def _subdomains(dtype: np.dtype[Any]) -> None:
         krylov.cg(A, np.ones(A.n, dtype), M=Schwarz(coarse=coarse).factor(A), rtol=1e-3)
 
 
+def _batches(dtype: np.dtype[Any]) -> None:
+    """Systems of one pattern; a tolerance that rounding hides asks for norms in twice the precision."""
+    A = _of(gallery.poisson5(SIZE), dtype)
+    batch, b = Batch(A.tosparse(), np.stack([A.data, A.data])), np.ones(A.n, dtype)
+    tight = 10 * float(np.finfo(dtype).eps)
+    for rtol in (1e-4, tight):
+        solve(batch, b, rtol)
+    for method in (krylov.cg, krylov.bicgstab, krylov.gmres):
+        method(batch, b, M=IC0().factor(batch), rtol=1e-3)
+    SparseLU().factor(batch).solve(np.stack([b, b]))
+
+
 def _blocks(dtype: np.dtype[Any], size: int) -> None:
     """Block ILU and block Jacobi of a grid, and of the same matrix without its grid."""
     grid = np.zeros((7, 3, 3, 3, size, size), dtype)
@@ -190,6 +205,7 @@ def _blocks(dtype: np.dtype[Any], size: int) -> None:
             F.update(A)
             for trans in "NTH":
                 F.solve(b, trans), A.T @ b
+            F.solve(np.stack([b, b], axis=1))
             krylov.richardson(A, b, M=F, maxiter=2)
 
 

@@ -54,7 +54,7 @@ def settings_of(kind):
 
 def factors(kind, given, A):
     """Factors by this recipe, or None where it does not take the parameter's value."""
-    size = {"block_size": BLOCK} if kind.name == "block_ilu0" else {}
+    size = {"block_size": BLOCK} if kind.name in ("block_ilu0", "cpr") else {}
     try:
         return kind(**size, **given).factor(A)
     except fl.errors.FineluError:
@@ -112,6 +112,20 @@ def use_blocks(dtype, sizes):
                 F.solve(b, trans)
 
 
+def use_batches(dtype, rng):
+    A = gallery.poisson5(9)
+    values = (A.data * (1 + 0.01 * rng.standard_normal((9, A.nnz)))).astype(dtype)
+    batch, R = fl.Batch(A, values), np.ones((9, A.shape[0]), dtype)
+    for b in (R, R[0]):
+        for rtol in (1e-3, 10 * np.finfo(dtype).eps):
+            fl.solve(batch, b, rtol, verbose=False)
+        for recipe in (fl.Jacobi(), fl.BlockJacobi(), fl.ILU0(), fl.ILUK(), fl.SparseLU()):
+            F = recipe.factor(batch).update(values)
+            F.solve(b)
+            for method in (fl.cg, fl.bicgstab, fl.gmres):
+                method(batch, b, M=F, rtol=1e-3), method(batch, b, rtol=1e-2)
+
+
 def use_tools(dtype):
     """Orders, scalings, triangular solves, parts and choices, as programs call them."""
     A = fl.as_csr(gallery.convection_diffusion(6).astype(dtype))
@@ -160,6 +174,7 @@ def main(name, *words):
         factor_and_iterate(dtype, rng)
         solve_in_sequence(dtype)
         use_blocks(dtype, used)
+        use_batches(dtype, rng)
         use_tools(dtype)
     for kernel, signature in sorted(known() - before):
         print(kernel, signature)

@@ -24,18 +24,24 @@ from stencil_cases import random_blocks  # noqa: E402
 import finelu as fl  # noqa: E402
 from finelu.interop import petsc, petsc_command  # noqa: E402
 from finelu.interop.petsc import PC  # noqa: E402
+from finelu.preconditioners.schwarz.recipe import SchwarzFactors  # noqa: E402
 
 COMM = PETSc.COMM_WORLD
 RANK = COMM.getRank()
 OURS = ["-sub_pc_type", "python", "-sub_pc_python_type", "finelu.interop.petsc.PC"]
 
 
-def distributed(S, comm=COMM):
-    """A SciPy matrix that all processes have, spread over them."""
+def distributed(S, comm=COMM, last=None):
+    """A SciPy matrix that all processes have, spread over them.  last : the number of rows of the last process."""
     S = sp.csr_matrix(S)
     S.sort_indices()
     A = PETSc.Mat().create(comm)
-    A.setSizes(S.shape)
+    own = None
+    if last is not None:
+        others = np.diff(np.linspace(0, S.shape[0] - last, comm.getSize()).astype(int))
+        own = int(np.append(others, last)[comm.getRank()])
+    A.setSizes(((own, S.shape[0]), (own, S.shape[0])))
+    A.setOption(PETSc.Mat.Option.NEW_NONZERO_ALLOCATION_ERR, False)
     A.setFromOptions()
     A.setUp()
     first, last = A.getOwnershipRange()
@@ -171,22 +177,24 @@ def failure():
         set_row(np.where(good[row].indices == row, np.nan, good[row].data))
     b = right_hand_side(A)
     ksp = solver(A)
-    own = {name: getattr(PC, name) for name in ("_into", "_set_up")}
+    places = {"apply": (PC, "_into"), "set-up": (PC, "_set_up"), "own": (SchwarzFactors, "solve")}
+    places["coupled"] = petsc.schwarz._Product, "__init__"
     calls = []
-    if kind in ("apply", "set-up") and bad_rank == RANK:
-        name, after = ("_into", int(words.get("after", 2))) if kind == "apply" else ("_set_up", 0)
+    if kind in places and bad_rank == RANK:
+        owner, name = places[kind]
+        method, after = getattr(owner, name), int(words.get("after", 2)) if kind in ("apply", "own") else 0
 
         def fails(self, *arguments):
             calls.append(0)
-            return own[name](self, *arguments) if len(calls) <= after else 1 / 0
+            return method(self, *arguments) if len(calls) <= after else 1 / 0
 
-        setattr(PC, name, fails)
+        setattr(owner, name, fails)
     reasons = [solved(ksp, b)[:2]]
     if words.get("twice"):
         A.scale(1.5)
         reasons.append(solved(ksp, b)[:2])
-    for name, method in own.items():
-        setattr(PC, name, method)
+    if kind in places and bad_rank == RANK:
+        setattr(owner, name, method)
     if kind == "missing":
         ksp.setOperators(distributed(good))
     else:
@@ -262,6 +270,228 @@ def multiblock():
     petsc.set_matrix(mat, matrix())
     found.append(solved(ksp, right_hand_side(mat)))
     return found, context.calls, repr(context.factors.recipe)
+
+
+def jumping(n):
+    """A 7-point grid of n^3 cells with conductivities from 1e-3 to 1e3 at random; x = 0 on two sides."""
+    k = 10.0 ** np.random.default_rng(5).uniform(-3, 3, (n, n, n))
+    cells = np.arange(n**3).reshape(k.shape)
+    fixed = np.concatenate([cells[0].ravel(), cells[-1].ravel()])
+    A = sp.csr_matrix((2 * k.ravel()[fixed], (fixed, fixed)), shape=(n**3, n**3))
+    for axis in range(3):
+        first, second = (np.take(cells, range(a, n - 1 + a), axis).ravel() for a in (0, 1))
+        mean = 2 / (1 / k.ravel()[first] + 1 / k.ravel()[second])
+        faces, ones = np.arange(first.size), np.ones(first.size)
+        ends = np.append(ones, -ones), (np.tile(faces, 2), np.append(first, second))
+        D = sp.csr_matrix(ends, shape=(first.size, n**3))
+        A = A + D.T @ sp.diags(mean) @ D
+    return A.tocsr()
+
+
+SYSTEMS = {
+    "poisson": lambda: fl.gallery.poisson7(9),
+    "larger": lambda: fl.gallery.poisson7(24),
+    "jumps": lambda: jumping(16),
+    "convection": lambda: fl.gallery.convection_diffusion(9, peclet=5.0),
+    "wind": lambda: fl.gallery.convection_diffusion(12, peclet=5.0),
+    "elastic": lambda: fl.gallery.elasticity(12, 3, 3),
+    "bar": lambda: fl.gallery.elasticity(30, 4, 4),
+    "insulated": lambda: sp.csr_matrix(sp.csgraph.laplacian(-fl.gallery.poisson7(10) + 6 * sp.identity(1000))),
+}
+
+
+def coupled_pc(A, recipe, near=None):
+    """The PC of several processes with this recipe, set up; near (n, m) : the near null space of A."""
+    if near is not None:
+        vectors = []
+        for column in near.T:
+            vector = A.createVecLeft()
+            vector.setArray(column[slice(*vector.getOwnershipRange())])
+            vectors.append(vector)
+        A.setNearNullSpace(PETSc.NullSpace().create(vectors=vectors, comm=COMM))
+    pc = PETSc.PC().create(COMM)
+    pc.setOperators(A)
+    pc.setType("python")
+    pc.setPythonContext(PC(recipe))
+    pc.setUp()
+    return pc
+
+
+def gathered(vector):
+    return np.concatenate(COMM.tompi4py().allgather(vector.getArray(readonly=True).copy()))
+
+
+def applied(pc, A, x, transpose=False):
+    b, y = A.createVecLeft(), A.createVecLeft()
+    b.setArray(x[slice(*b.getOwnershipRange())])
+    (pc.applyTranspose if transpose else pc.apply)(b, y)
+    return gathered(y)
+
+
+def by_definition(shared, S, near, combine, hermitian):
+    """M as a dense matrix, from the parts of all processes and the factors of their blocks."""
+    own = shared.own
+    n = 0 if own is None else own.shape[0]
+    solves = np.empty((0, 0)) if own is None else own.solve(np.eye(n))
+    parts = np.empty(0, int) if own is None else own.parts
+    everything = COMM.tompi4py().allgather((solves, parts))
+    B = np.asarray(sp.block_diag([solves for solves, _ in everything if solves.size]).todense())
+    counts = np.cumsum([0, *(parts.max(initial=-1) + 1 for _, parts in everything)])
+    parts = np.concatenate([parts + first for (_, parts), first in zip(everything, counts, strict=False)])
+    near = np.ones((parts.size, 1)) if near is None else near
+    Z = np.concatenate([near * (parts == p)[:, None] for p in range(counts[-1])], axis=1)
+    Z = Z[:, ~shared.dropped]
+    A = S.toarray()
+    Q = Z @ np.linalg.inv(Z.T @ A @ Z) @ Z.T
+    if combine == "additive":
+        return B + Q
+    P = np.eye(A.shape[0]) - A @ Q
+    return (P.T @ B @ P if hermitian else B @ P) + Q
+
+
+DEFINED = [  # system, parameters, rows of the last process
+    ("poisson", {}, None),
+    ("poisson", {"combine": "additive"}, None),
+    ("poisson", {"overlap": 1}, 0),
+    ("convection", {}, 3),
+    ("elastic", {}, None),
+    ("insulated", {}, None),
+]
+
+
+def coupled_definition():
+    """For each of DEFINED the largest relative differences to the dense definition: of M^-1 x, of M^-T x, and of
+    several columns; whether A counts as Hermitian, and the rows of the levels."""
+    found = []
+    for system, parameters, last in DEFINED:
+        S = sp.csr_matrix(SYSTEMS[system]())
+        n, near = S.shape[0], None
+        if system == "elastic":
+            near = np.kron(np.ones((n // 3, 1)), np.eye(3))
+            near[: n // 3, 1] = near[: n // 3, 0]  # two of them are the same in some parts
+        A = distributed(S, last=last)
+        pc = coupled_pc(A, fl.Schwarz(size=30, **parameters), near)
+        shared = pc.getPythonContext().shared
+        x = np.random.default_rng(3).standard_normal(n)
+        M = by_definition(shared, S, near, parameters.get("combine"), shared.hermitian)
+        errors = []
+        for transpose, dense in ((False, M), (True, M.T)):
+            want = dense @ x
+            errors.append(np.linalg.norm(applied(pc, A, x, transpose) - want) / np.linalg.norm(want))
+        X, Y = (PETSc.Mat().createDense(((A.getLocalSize()[0], n), (None, 2)), comm=COMM) for _ in range(2))
+        for columns in (X, Y):
+            columns.setUp()
+        X.getDenseArray()[:] = np.column_stack([x, 2 * x])[slice(*A.getOwnershipRange())]
+        for columns in (X, Y):
+            columns.assemble()
+        pc.matApply(X, Y)
+        both = np.concatenate(COMM.tompi4py().allgather(Y.getDenseArray().copy()))
+        errors.append(abs(both - np.outer(applied(pc, A, x), [1, 2])).max())
+        found.append([errors, shared.hermitian, shared.rows_of_levels])
+    return found
+
+
+LEVELS = [("larger", 16, 3, "cg"), ("bar", 9, 3, "cg"), ("wind", 3, 4, "gmres")]
+
+
+def coupled_levels():
+    """For each of LEVELS with two levels and with more: a solve; y^T M x, x^T M y, x^T M x and (M^T y)^T x; the sizes
+    of the levels and the steps of the second."""
+    found = []
+    for system, size, most, method in LEVELS:
+        A = distributed(SYSTEMS[system]())
+        n = A.getSize()[0]
+        near = np.kron(np.ones((n // 3, 1)), np.eye(3)) if system == "bar" else None
+        x, y = np.random.default_rng(3).standard_normal((2, n))
+        for levels in (2, most):
+            pc = coupled_pc(A, fl.Schwarz(size=size, levels=levels), near)
+            shared = pc.getPythonContext().shared
+            forms = [float(u @ applied(pc, A, v)) for u, v in ((y, x), (x, y), (x, x))]
+            forms.append(float(applied(pc, A, y, transpose=True) @ x))
+            ksp = PETSc.KSP().create(COMM)
+            ksp.setOperators(A)
+            ksp.setType(method)
+            ksp.setTolerances(rtol=1e-8, max_it=500)
+            ksp.setPC(pc)
+            found.append([solved(ksp, right_hand_side(A)), forms, shared.rows_of_levels, shared.coarse_steps])
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def coupled_iterations():
+    """Iterations, reason and residual for each system; "insulated" is singular, with a right-hand side in its range."""
+    found = {}
+    for name in ("larger", "jumps", "wind", "insulated"):
+        A = distributed(SYSTEMS[name]())
+        b = right_hand_side(A)
+        if name == "insulated":
+            space = PETSc.NullSpace().create(constant=True, comm=COMM)
+            A.setNullSpace(space)
+            space.remove(b)
+        options("-pc_type", "python", "-pc_python_type", "finelu.interop.petsc.PC", "-finelu_recipe", "schwarz")
+        found[name] = solved(solver(A, "gmres" if name == "wind" else "cg"), b)
+    return found
+
+
+def coupled_update():
+    """How far new values lead from new factors, and the first values again from the first; whether the parts are kept;
+    the calls; the sizes of the levels."""
+    S = sp.csr_matrix(SYSTEMS["larger"]())
+    n = S.shape[0]
+    other = sp.csr_matrix(S + sp.diags(np.linspace(0, 5, n)))
+    A, x = distributed(S), np.random.default_rng(3).standard_normal(n)
+    levels = int(dict(word.split("=") for word in ARGUMENTS)["levels"])
+    recipe = fl.Schwarz(size=16, levels=levels, partition="geometric")
+    pc = coupled_pc(A, recipe)
+    context = pc.getPythonContext()
+    parts = context.shared.own.parts
+    first = applied(pc, A, x)
+    first_row, last_row = A.getOwnershipRange()
+    own = other[first_row:last_row]
+    A.setValuesCSR(own.indptr.astype(PETSc.IntType), own.indices.astype(PETSc.IntType), own.data)
+    A.assemble()
+    pc.setUp()
+    second = applied(pc, A, x)
+    B = distributed(other)
+    fresh = applied(coupled_pc(B, recipe), B, x)
+    pc.setOperators(distributed(S))
+    pc.setUp()
+    again = applied(pc, A, x)
+    kept, calls = context.shared.own.parts is parts, context.calls
+    return (
+        [np.linalg.norm(second - fresh), np.linalg.norm(again - first), np.linalg.norm(second - first)],
+        kept,
+        calls,
+        context.shared.rows_of_levels,
+    )
+
+
+def coupled_errors():
+    """For each kind of fault what each process has of a set-up that fails, whether an application is NaN, the view."""
+    found = {}
+    for kind in ("columns", "shape", "nan", "zero", "auto", "coupling", "device"):
+        A = distributed(SYSTEMS["poisson"]())
+        n = A.getLocalSize()[0]
+        near = {
+            "columns": np.ones((n, 1 + RANK)),
+            "shape": np.ones((n + RANK, 1)),
+            "nan": np.full((n, 1), np.nan if RANK else 1.0),
+            "zero": np.zeros((n, 1)),
+            "auto": "auto",
+        }.get(kind)
+        if kind == "coupling" and RANK == 0:
+            A.setValue(n - 1, n - 1 + 9**2, np.inf)  # the next point of the grid, in the third direction
+        A.assemble()
+        pc = PETSc.PC().create(COMM)
+        pc.setOperators(A)
+        pc.setOptionsPrefix(f"{kind}_")
+        pc.setType("python")
+        pc.setPythonContext(PC(fl.Schwarz(near_nullspace=near), device="cuda" if kind == "device" else "cpu"))
+        pc.setUp()
+        context = pc.getPythonContext()
+        errors = COMM.tompi4py().allgather(context.error)
+        nothing = bool(np.isnan(applied(pc, A, np.ones(A.getSize()[0]))).all())
+        found[kind] = errors, nothing, list(context._described())[-1]
+    return found
 
 
 def threads():

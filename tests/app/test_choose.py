@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -56,7 +57,7 @@ def test_what_comes_first(A, recipe, methods):
 
 
 def test_subdomains_come_first_on_the_cpu_where_they_are_expected_to_take_less_time(meanwhile):
-    """At the shipped rates from some 100,000 rows on; at those of a machine with many cores from 10,000."""
+    """At the shipped rates from 47,000 rows on; at those of a machine with many cores from 10,000."""
     definite, flow = (traits(fl.as_csr(A)) for A in (gallery.poisson5(100), gallery.atmosmodd_like(22, 22, 22)))
     many = replace(definite, n=200_000, nnz=1_000_000)
 
@@ -64,6 +65,8 @@ def test_subdomains_come_first_on_the_cpu_where_they_are_expected_to_take_less_t
         return repr(rungs(A)["cheap"].recipes[0])
 
     assert (first(definite), first(many)) == ("MILU0()", "Schwarz()")
+    assert (first(replace(definite, n=46_000)), first(replace(definite, n=48_000))) == ("MILU0()", "Schwarz()")
+    assert first(replace(many, uneven=True, n=300_000)) == "Schwarz()"
     assert (
         first(replace(many, coupled=0.4)) == first(replace(many, uneven=True)) == "MILU0()"
         and first(replace(many, m_matrix=False)) == "IC0()"
@@ -99,6 +102,28 @@ def test_a_large_elastic_body_is_solved_by_subdomains_of_nodes():
     solution = fl.solve(A, np.ones(A.shape[0]))
     assert solution.converged and (solution.recipe, solution.method) == ("Schwarz(near_nullspace='auto')", "cg")
     assert "elastic body" in solution.explain()
+
+
+def test_two_stages_come_first_for_a_pressure_and_what_it_carries(meanwhile):
+    """On the CPU at the shipped rates from some 11,000 cells on."""
+    found = traits(fl.as_csr(gallery.black_oil(14, 14, 10)))
+    assert (found.flow, found.kind, found.m_matrix) == (3, "general", False)
+    many = replace(found, n=36_000, nnz=730_000)
+
+    def first(A):
+        return [repr(recipe) for recipe in rungs(A)["cheap"].recipes]
+
+    assert first(many) == first(replace(found, gpu=True)) == ["CPR()", "ILU0()"]
+    assert first(found) == first(replace(many, flow=0)) == ["ILU0()"]
+    meanwhile(choose_module, RATES=replace(SHIPPED, bicgstab=10 * SHIPPED.bicgstab))
+    assert first(replace(many, n=24_000, nnz=490_000)) == ["CPR()", "ILU0()"]
+
+
+def test_a_reservoir_is_solved_in_two_stages():
+    A = gallery.black_oil(30, 25, 18)
+    solution = fl.solve(A, np.ones(A.shape[0]))
+    assert solution.converged and (solution.recipe, solution.method) == ("CPR()", "bicgstab")
+    assert "like a pressure" in solution.explain()
 
 
 def test_a_grid_of_many_rows_is_solved_by_subdomains():
@@ -158,6 +183,27 @@ def test_which_systems_on_a_gpu_the_cpu_solves_sooner(meanwhile, missing):
     assert not sooner(CHAIN, n=10**6, coupled=0.9)
 
 
+@pytest.mark.parametrize(("side", "by_size"), [(99, True), (100, False)])
+def test_a_small_system_leaves_a_gpu_before_it_is_looked_at(meanwhile, side, by_size):
+    module, A = sys.modules["finelu.auto.solve"], fl.as_csr(gallery.poisson5(side))
+    there, looked = [True], []
+
+    def moved(*given):
+        there.clear()
+        return given[:3]
+
+    def look(A):
+        looked.append(bool(there))
+        return replace(traits(A), gpu=bool(there))
+
+    reason = {"sooner_on_host": lambda A: "a reason"}
+    meanwhile(module, on_gpu=lambda array: bool(there), _moved=moved, traits=look, require_gpu=lambda: np, **reason)
+    meanwhile(module, _with_kernels=lambda why: why)
+    solution = fl.solve(A, np.ones(A.n))
+    assert solution.converged and looked == [not by_size]
+    assert ("fewer than 10000 rows" if by_size else "a reason") in solution.explain()
+
+
 def test_chains_of_rows_are_seen():
     assert traits(fl.as_csr(CHAIN)).levels == 3000
     assert traits(fl.as_csr(gallery.poisson5(20))).levels == 20
@@ -200,8 +246,8 @@ def test_klu_comes_before_a_count_for_networks_with_gaps_that_have_no_symmetry_f
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_cg_where_the_factors_may_be_hermitian_positive(name):
-    recipe = RECIPES[name](block_size=2) if name == "block_ilu0" else RECIPES[name]()
-    general = ("ilut", "parilu", "parilut", "multilevel", "block_ilu0", "sparse_lu")
+    recipe = RECIPES[name](block_size=2) if name in ("block_ilu0", "cpr") else RECIPES[name]()
+    general = ("ilut", "parilu", "parilut", "multilevel", "block_ilu0", "cpr", "sparse_lu")
     assert chosen(POISSON, recipe).method == ("gmres" if name in general else "cg")
     assert chosen(FLOW, recipe).method == chosen(SADDLE, recipe).method == "gmres"
 

@@ -125,7 +125,7 @@ def test_solve_reads_matrix_and_right_hand_side(capsys, tmp_path):
 
 @pytest.mark.parametrize("recipe", [*RECIPES, "none"])
 def test_every_recipe_by_its_name(capsys, recipe):
-    blocks = ("--set", "block_size=3") if recipe == "block_ilu0" else ()
+    blocks = ("--set", "block_size=3") if recipe in ("block_ilu0", "cpr") else ()
     status, result = run_json(capsys, "solve", SMALL, "--recipe", recipe, *blocks)
     assert status == 0
     assert result["reason"] == "as asked"
@@ -702,7 +702,7 @@ def test_a_recipe_that_is_registered_is_in_the_help_and_can_be_used(capsys, own_
         words = re.sub(r"[│\s]+", " ", out)
         assert status == 0 and "sparse_lu, weighted, none" in words and "{names}" not in words
     _, out, _ = run(capsys, "solve", "--help")
-    assert "steps of parilut, parict, weighted" in re.sub(r"[│\s]+", " ", out)
+    assert "steps of parilut, parict, cpr, weighted" in re.sub(r"[│\s]+", " ", out)
     status, result = run_json(capsys, "solve", SMALL, "--recipe", "weighted", "--steps", "2")
     assert status == 0 and result["recipe"] == "Weighted(steps=2)"
 

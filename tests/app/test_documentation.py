@@ -1,10 +1,13 @@
 """The documentation: pages are reached, pictures are small and shown, figures are those of the records."""
 
+import ast
+import inspect
 import math
 import re
 import runpy
 import sys
 from collections import Counter
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
 
@@ -64,6 +67,54 @@ def test_the_public_names_are_all_in_the_api():
     assert set(finelu.__all__) - last <= elsewhere
 
 
+def described_text(name):
+    """The docstring of a public name, of its bases, and of the names with the same arguments ("as in `gmres`")."""
+    thing = getattr(finelu, name)
+    bases = thing.__mro__ if isinstance(thing, type) else (thing,)
+    text = "\n".join(inspect.getdoc(base) or "" for base in bases if base is not object)
+    for other in re.findall(r"(?:[Aa]rguments|[Pp]arameters) (?:are those|as) (?:of|in) `?(?:finelu\.)?(\w+)", text):
+        text += described_text(other)
+    return text
+
+
+def test_the_reference_describes_every_parameter_of_functions_and_recipes():
+    missing = []
+    for name in finelu.__all__:
+        thing = getattr(finelu, name)
+        if not callable(thing) or (isinstance(thing, type) and issubclass(thing, Exception | Enum)):
+            continue
+        text, own = described_text(name), {"self", "cls", "args", "kwargs"}
+        parameters = set(inspect.signature(thing).parameters) - own
+        missing += [f"{name}({each})" for each in sorted(parameters) if not re.search(rf"\b{each}\b", text)]
+    assert missing == []
+
+
+def test_the_calls_at_the_heads_of_the_pages_have_the_parameters_and_defaults_of_the_code():
+    recipes = {name for name, thing in vars(finelu.preconditioners).items() if hasattr(thing, "factor")}
+    found = set()
+    for page in PAGES[1:]:
+        lines = page.read_text().splitlines()
+        head = "\n".join(lines if page.stem == "solve-rules" else lines[:9])
+        calls = re.findall(r"^`([A-Za-z]\w*)\(([^`]*)\)`", re.sub(r"`\n`", " ", head), re.MULTILINE)
+        for name, arguments in calls:
+            if name not in recipes | {"solve", "Sequence"}:
+                continue
+            parameters = list(inspect.signature(getattr(finelu, name)).parameters.values())
+            shown = ast.parse(f"def call({arguments.removeprefix('*, ')}): ...").body[0].args
+            names = [argument.arg for argument in (*shown.args, *shown.kwonlyargs)]
+            defaults = [ast.literal_eval(value) for value in (*shown.defaults, *shown.kw_defaults)]
+            assert names == [p.name for p in parameters], f"{page.name}: {name}"
+            assert defaults == [p.default for p in parameters if p.default is not p.empty], f"{page.name}: {name}"
+            found.add(name)
+    assert {"solve", "Sequence", "ILU0", "MultilevelILU", "Schwarz"} <= found and len(found) > 15
+
+
+def test_the_rules_of_solve_have_a_row_for_each_argument():
+    assert set(inspect.signature(finelu.solve).parameters) - {"A", "b"} <= set(
+        first_cells("solve-rules", "## Arguments")
+    )
+
+
 @pytest.mark.parametrize("name", described())
 def test_what_the_api_names_can_be_imported(name):
     module, found = name, None
@@ -101,6 +152,31 @@ def test_every_recipe_has_a_page_and_stands_in_the_guide():
     for recipe in OWN:
         assert re.search(rf"`{recipe.__name__}[(`]", heads), f"no page begins with {recipe.__name__}"
         assert f"{recipe.__name__}(" in GUIDE
+
+
+def test_every_page_of_a_method_and_every_guide_has_a_picture_or_an_example_that_runs():
+    contents = (ROOT / "mkdocs.yml").read_text()
+    for section in ("Guides:", "Methods:"):
+        pages = re.findall(
+            r"^      - (\w[\w-]*\.md)$", re.split(r"^  - ", contents.partition(section)[2], flags=re.M)[0], re.M
+        )
+        assert len(pages) > 10
+        for page in set(pages) - {"deployment.md"}:  # which has commands
+            text = (DOCS / page).read_text()
+            assert "```python" in text or "](pictures/" in text, page
+
+
+def test_every_formula_becomes_mathml():
+    pytest.importorskip("latex2mathml")
+    formulas = runpy.run_path(str(DOCS / "formulas.py"))
+    shown = 0
+    for page in PAGES[1:]:
+        found = formulas["on_page_markdown"](page.read_text())
+        assert "```math" not in found, page.name
+        shown += found.count("<math ")
+    assert shown > 20
+    with pytest.raises(ValueError, match="no MathML is known"):
+        formulas["mathml"](r"\unheardof{x}")
 
 
 def first_cells(page, begin=""):
@@ -142,7 +218,7 @@ def test_the_memory_of_each_recipe_is_that_of_its_page():
     table = re.findall(
         r"^\| `(\w+)\(\)`[\w ]* \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", (DOCS / "memory.md").read_text(), re.M
     )
-    assert {name for name, *_ in table} == {recipe.__name__ for recipe in OWN} - {"BlockILU0", "ICNE"}
+    assert {name for name, *_ in table} == {recipe.__name__ for recipe in OWN} - {"BlockILU0", "CPR", "ICNE"}
     for name, *cells in table:
         F = getattr(finelu, name)().factor(A)
         found = [F.nnz / A.nnz, held_bytes(F, A) / own]

@@ -20,7 +20,11 @@ SMALL = {
     "heat": ["--cells", "12", "--steps", "3"],
     "bratu": ["--cells", "12"],
     "circuit": ["--width", "10"],
+    "power_flow": ["--samples", "5", "--buses", "12"],
     "fem": ["--refine", "2"],
+    "room": ["--frequency", "80"],
+    "reservoir": ["--cells", "16"],
+    "power_grid": ["--width", "20"],
     "torch_layer": ["--width", "4", "--steps", "3"],
 }
 NEEDS = {"fem": "skfem", "torch_layer": "torch"}
@@ -93,6 +97,48 @@ def test_bratu_is_solved_with_newtons_order():
     assert len(norms) <= 9
 
 
+def test_sound_takes_the_same_way_in_both_directions():
+    module = example("room")
+    A, inside = module.room(150.0)
+    assert inside.any() and abs(A - A.T).max() == 0 and A.dtype.kind == "c"
+    here, there = np.flatnonzero(~inside.ravel())[[40, -90]]
+    heard = []
+    for source, ear in ((here, there), (there, here)):
+        b = np.zeros(A.shape[0], complex)
+        b[source] = 1
+        solution = finelu.solve(A, b, 1e-10)
+        assert solution.converged
+        heard.append(solution.x[ear])
+    assert abs(heard[0] - heard[1]) <= 1e-7 * abs(heard[0]) > 0
+
+
+def test_the_wells_of_the_reservoir_give_what_is_pumped_in():
+    module = example("reservoir")
+    k = module.permeability(24)
+    assert np.array_equal(k, module.permeability(24)) and k.max() / k.min() > 1e3
+    A, b, corners = module.five_spot(k)
+    solution = finelu.solve(A, b)
+    assert solution.converged and abs(module.WELL * solution.x[corners].sum() - 1) < 1e-6
+    assert solution.x.argmax() == b.argmax() and solution.x.min() > 0  # the largest pressure is at the injection
+
+
+def test_the_pads_of_the_power_grid_give_what_the_blocks_take():
+    module = example("power_grid")
+    A, b, held = module.grid(30)
+    assert b.sum() == pytest.approx(sum(block[-1] for block in module.BLOCKS))
+    solution = finelu.solve(A, b)
+    assert solution.converged and module.PAD * solution.x[held].sum() == pytest.approx(b.sum(), rel=1e-6)
+    assert solution.x.min() > 0
+
+
+@pytest.mark.parametrize("name", ["room", "reservoir", "power_grid"])
+def test_it_draws_a_picture(name, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "picture.png"
+    example(name).main([*SMALL[name], "--png", str(path)])
+    assert path.read_bytes()[:4] == b"\x89PNG"
+
+
 def test_bratu_says_so_where_there_is_no_solution():
     with pytest.raises(RuntimeError, match="did not converge"):
         example("bratu").bratu(10, 12.0, steps=6)
@@ -136,3 +182,13 @@ def test_the_circuit_takes_the_power_that_it_is_given():
     taken, given = module.powers(circuit, solution.x)
     assert abs(taken - given) <= 1e-6 * given
     assert np.allclose(solution.x[circuit.sources[:, 0] - 1], circuit.volts, rtol=1e-8)
+
+
+def test_power_flows_have_the_wanted_powers():
+    module = example("power_flow")
+    grid = module.Grid(40)
+    wanted = grid.loads(9)
+    x, steps, solved, _ = module.power_flows(grid, wanted)
+    assert 2 <= steps <= 6 and 9 * 2 <= solved <= 9 * steps
+    assert abs(grid.powers(x)[0] - wanted).max() <= module.TOLERANCE
+    assert (x[:, 39:] > 0.8).all()

@@ -49,7 +49,7 @@ petsc = pytest.importorskip("finelu.interop.petsc")
 petsc_command = pytest.importorskip("finelu.interop.petsc_command")
 
 # Parameters that a recipe cannot do without, and a matrix that all can work on.
-NEEDED = {"block_ilu0": {"block_size": 3}}
+NEEDED = {name: {"block_size": 3} for name in ("block_ilu0", "cpr")}
 A = fl.gallery.poisson7(6)
 SPD = A.tocsr()
 
@@ -225,8 +225,11 @@ NAMED = {  # texts of parameters that have a choice or a bound, and those that t
     "partition": "natural",
     "pivots": "new",
     "precision": "float32",
+    "pressure": "ilut",
     "sweep": "synchronous",
     "symmetric": "no",
+    "weights": "true-impes",
+    "whole": "ilut",
 }
 MEANT = {"none": None, "yes": True, "no": False, "2.5": 2.5, "0.25": 0.25, "ilut": fl.ILUT()}
 WITH = {"deterministic": {"backend": "cudss"}, "sweeps": {"sweep": "synchronous"}}
@@ -716,6 +719,98 @@ def test_a_failure_that_cannot_be_handed_over_ends_all_processes(how):
 def test_no_failure_hangs(repeat):
     outer = ("-pc_type", ("asm", "bjacobi")[repeat % 2], *OURS)
     assert fails_and_heals("kind=pivot", f"rank={repeat % 3}", *outer, processes=3) == 1
+
+
+# A coarse space over processes
+
+
+COUPLED = (*ALONE, "-finelu_recipe", "schwarz")
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_schwarz_over_processes_is_its_definition(processes):
+    _, found = mpi(processes, "coupled_definition")
+    for (forward, transposed, columns), _, (n, coarse) in found:
+        assert forward < 1e-9 and transposed < 1e-9
+        assert columns < 1e-12
+        assert coarse > n / 45
+    assert [hermitian for _, hermitian, _ in found] == [True, True, True, False, True, True]
+
+
+def test_iterations_do_not_grow_with_the_processes():
+    _, one = mpi(1, "coupled_iterations")
+    for processes in (2, 4):
+        _, found = mpi(processes, "coupled_iterations")
+        for name, (iterations, reason, residual) in found.items():
+            assert reason > 0 and residual < 2e-6, name
+            assert iterations <= 1.2 * one[name][0], name
+
+
+def test_a_coarse_matrix_over_processes_is_solved_on_levels():
+    _, found = mpi(2, "coupled_levels")
+    for two, more in found:
+        symmetric = more is not found[-1][1]
+        for (_, reason, residual), (there, back, size, turned), *_ in (two, more):
+            assert reason > 0 and residual < 1e-6
+            assert turned == pytest.approx(there, rel=1e-8)
+            assert size > 0
+            if symmetric:
+                assert there == pytest.approx(back, rel=1e-8)
+        assert len(two[2]) == 2 and len(more[2]) > 2 and more[2][:2] == two[2]
+        assert two[3] is None and more[3] % 2 == 1
+        assert more[0][0] <= two[0][0] + (2 if symmetric else 20)
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+def test_new_values_over_processes_keep_the_parts(levels):
+    _, ((anew, back, apart), kept, calls, rows) = mpi(2, "coupled_update", f"levels={levels}")
+    assert anew < 1e-11 and back < 1e-11 and apart > 1
+    assert kept
+    assert (calls["factor"], calls["update"]) == (1, 2)
+    assert len(rows) == levels
+
+
+def test_an_error_of_a_coarse_space_is_one_line_on_every_process():
+    done, found = mpi(2, "coupled_errors")
+    messages = {
+        "columns": "near_nullspace has 1 columns on one process, 2 on another",
+        "shape": "process 1: near_nullspace has shape (365, 1); a row for each of the 364 rows is needed",
+        "nan": "process 1: near_nullspace holds NaN or Inf",
+        "zero": "nothing but rounding is left of the coarse matrix",
+        "auto": 'near_nullspace="auto" finds vectors on one process',
+        "coupling": "process 0: row 364 couples to another process by NaN or Inf",
+        "device": "on several processes has its coarse space on the CPU",
+    }
+    assert list(found) == list(messages)
+    for kind, (errors, without, view) in found.items():
+        assert errors[0] == errors[1] and messages[kind] in errors[0]
+        assert without
+        assert view == f"failed: {errors[0]}"
+        for rank in (0, 1):
+            assert done.stderr.count(f"[{rank}] finelu, -{kind}_pc, rows of this block from 0: {errors[0]}") == 1
+
+
+@pytest.mark.parametrize("kind", ["missing", "pivot", "nan"])
+def test_a_process_that_fails_is_named_by_all_that_share_a_coarse_space(kind):
+    done, (failed, healed, again) = mpi(2, "failure", f"kind={kind}", *COUPLED, seconds=30)
+    assert failed[1] in (-9, -11)
+    assert healed[1] > 0 and again == healed
+    for rank in (0, 1):
+        assert f"[{rank}] finelu, -pc, rows of this block from 0: process 1: " in done.stderr
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_process_that_fails_within_a_coupled_solve_leaves_no_other_waiting(after):
+    done, (failed, healed, again) = mpi(2, "failure", "kind=own", f"after={after}", *COUPLED, seconds=30)
+    assert failed[1] in (-9, -11)
+    assert healed[1] > 0 and again == healed
+    assert done.stderr.count("[1] finelu") == done.stderr.count("ZeroDivisionError") == 1
+
+
+def test_an_error_that_the_others_do_not_know_of_ends_all():
+    done, found = mpi(2, "failure", "kind=coupled", *COUPLED, seconds=30, check=False)
+    assert done.returncode != 0 and found is None
+    assert "ZeroDivisionError" in done.stderr
 
 
 def test_a_wrong_option_ends_all_processes():

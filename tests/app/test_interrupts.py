@@ -89,7 +89,7 @@ for order in ORDERS.values():
     except ParameterError:  # of a package that is not installed
         pass
 for name, recipe in RECIPES.items():
-    F = (recipe(block_size=2) if name == "block_ilu0" else recipe()).factor(A)
+    F = (recipe(block_size=2) if name in ("block_ilu0", "cpr") else recipe()).factor(A)
     F.update(A)
     for trans in "NTH":
         F.solve(b, trans)

@@ -205,10 +205,18 @@ def test_words_and_counts_of_an_output_are_compared_and_times_are_not():
     assert words_and_counts(page.replace("36", "35")) != words_and_counts(again)
 
 
+def places(page):
+    """The names by which a link finds the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
 def test_links_between_pages_lead_somewhere():
     for page in PAGES:
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target, _, place in re.findall(r"\]\((?!http)([^)#]*)(#([^)]+))?\)", page.read_text()):
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{page.name} links to {target}"
+            assert not place or place in places(linked), f"{page.name} links to {place} in {linked.name}"
 
 
 TO_OVERRIDE = {  # private names of base classes that their subclasses are to give anew

@@ -4,6 +4,7 @@ import json
 import os
 import warnings
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from finelu import gallery
 from finelu.auto import calibrate, cost, monitor, rates
 from finelu.auto.ladder import Ladder
 from finelu.cli import main
+from finelu.ordering import Fill
 
 
 @pytest.fixture
@@ -142,6 +144,18 @@ def test_solve_expects_what_was_measured_on_a_gpu(on_gpu):
     chains = cost.Costs(A, replace(host.traits, gpu=True, levels=3 * cost.LEVELS), host.rungs, None, np.inf)
     assert chains.of_iteration("cg") == 2.0 * A.nnz + 1.5  # a GPU follows levels one by one
     assert host.of_iteration("cg", 3 * A.nnz) - host.of_iteration("cg") == pytest.approx(rates.SHIPPED.cg * A.nnz)
+
+
+def test_pardiso_is_expected_to_take_longer_where_it_matches_rows():
+    of = {}
+    for problem in ("poisson5:30", "stokes:20"):
+        costs = Ladder(fl.as_csr(gallery.problem(problem), diagonal=False), 1e-8).costs
+        costs.analysis = SimpleNamespace(library=SimpleNamespace(name="pardiso", symmetric=True))
+        fill = Fill(10**6, 1e9)
+        of[problem] = costs._of(fill) / costs.of_library(fill, "pardiso", half=True)
+        costs.analysis = SimpleNamespace(library=SimpleNamespace(name="feral", symmetric=True))
+        assert costs._of(fill) == costs.of_library(fill, "feral", half=True)
+    assert of == {"poisson5:30": 1.0, "stokes:20": cost.MATCHED}
 
 
 @pytest.mark.parametrize(

@@ -571,3 +571,32 @@ def test_a_structurally_singular_pattern_says_nothing_of_the_range(m):
     assert solution.status not in SINGULARS and "25 rows find no column" in solution.seen[-1]
     assert not any("limit of 0 iterations" in text for text in solution.seen)
     assert solve(A, random(A.shape[0])).status in SINGULARS
+
+
+def saddle_point(n, constraints, twice):
+    """[[H, B^T], [B, 0]] with a grid of n^2 rows, and the first constraints twice."""
+    rng = np.random.default_rng(0)
+    B = sp.random(constraints, n**2, 10 / n**2, random_state=rng, data_rvs=rng.standard_normal)
+    B = B + sp.csr_matrix(
+        (np.ones(constraints), (np.arange(constraints), rng.permutation(n**2)[:constraints])), B.shape
+    )
+    B = sp.vstack([B, B.tocsr()[:twice]])
+    return sp.csr_matrix(sp.bmat([[gallery.poisson5(n), B.T], [B, None]]))
+
+
+@pytest.mark.parametrize("multilevel", [True, False])
+def test_a_saddle_point_with_constraints_twice_is_solved_or_called_singular(multilevel, monkeypatch):
+    A = saddle_point(21, 60, 30)
+    b = A @ random(A.shape[0])
+    if not multilevel:
+
+        def without_factors(self, A):
+            raise fl.ZeroPivot(self, 0, 0.0)
+
+        monkeypatch.setattr(fl.MultilevelILU, "factor", without_factors)
+    solution = solve(A, b)
+    if multilevel:
+        assert solution.converged
+    else:  # complete factors have a pivot of 0, and those with a shift find an x that grows along null vectors
+        assert solution.status is Status.NUMERICALLY_SINGULAR
+        assert "A is singular; its complete L U has a pivot that is 0" in solution.explain()

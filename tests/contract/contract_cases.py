@@ -83,6 +83,7 @@ LINES = {
     "schwarz": Line({"size": 6}, zero_pivot=r"the pivot of row 4 .*part 1.*Try local=ILU0\(shift=0.001\)"),
     "block_jacobi": Line({"block_size": 3}, zero_pivot=BLOCK),
     "block_ilu0": Line({"block_size": 3}, SIDE, BLOCK, needs_diagonal=False),
+    "cpr": Line({"block_size": 3}, SIDE, r"the pivot of row 3 is rounding of a block.*Try weights='true-impes'"),
     "sparse_lu": Line(zero_pivot="A is singular; its complete L U has a pivot that is 0", needs_diagonal=False),
 }
 
@@ -100,6 +101,7 @@ OPTIONS = {
     "parict, swept": ("parict", {"sweep": "synchronous", "ordering": "rcm"}),
     "schwarz, ilut": ("schwarz", {"local": "ilut"}),
     "schwarz, levels": ("schwarz", {"levels": 3}),
+    "cpr, one step": ("cpr", {"steps": 1, "whole": "block_ilu0", "pressure": "ilu0", "unknown": 2}),
 }
 
 

@@ -30,7 +30,7 @@ from finelu.matrix.blocks import BlockMatrix
 from finelu.preconditioners import RECIPES, SingularBlock
 
 N = 240
-CASES = {name: Recipe(block_size=3) if name == "block_ilu0" else Recipe() for name, Recipe in RECIPES.items()}
+CASES = {name: Recipe(block_size=3) if name in ("block_ilu0", "cpr") else Recipe() for name, Recipe in RECIPES.items()}
 CASES |= {
     "multilevel, several levels": MultilevelILU(dense_size=20, drop_tol=1e-2, ordering="rcm"),
     "multilevel, low memory": MultilevelILU(dense_size=20, drop_tol=1e-2, ordering="rcm", low_memory=True),

@@ -12,7 +12,11 @@ from finelu.preconditioners import RECIPES
 from finelu.validation import choice, count, flag, number
 
 NOTHING = [float("nan"), -1, -0.5, "x", [1], np.array([1.0, 2.0]), 10**400, 1j]  # no parameter of any recipe is such
-CALLED = {"triangular": "method", "triangular_sweeps": "sweeps", "local": "recipe"}  # names where they are checked
+CALLED = {  # names where they are checked
+    "triangular": "method",
+    "triangular_sweeps": "sweeps",
+    **dict.fromkeys(("local", "pressure", "whole"), "recipe"),
+}
 INF = float("inf")
 
 
@@ -79,7 +83,7 @@ NUMBERS = [(name, f.name) for name, kind in RECIPES.items() for f in fields(kind
 @pytest.mark.parametrize("name", RECIPES)
 def test_what_no_parameter_can_be(name, value):
     A = gallery.poisson5(6, 5)
-    sized = {"block_size": 2} if name == "block_ilu0" else {}
+    sized = {"block_size": 2} if name in ("block_ilu0", "cpr") else {}
     for f in fields(RECIPES[name]):
         with pytest.raises(ParameterError) as error:
             RECIPES[name](**{**sized, f.name: value}).factor(A)
@@ -89,7 +93,7 @@ def test_what_no_parameter_can_be(name, value):
 
 @pytest.mark.parametrize(("name", "parameter"), NUMBERS)
 def test_a_number_is_neither_a_truth_nor_nothing(name, parameter):
-    sized = {"block_size": 2} if name == "block_ilu0" else {}
+    sized = {"block_size": 2} if name in ("block_ilu0", "cpr") else {}
     for value in (True, None):
         with pytest.raises(ParameterError, match=parameter):
             RECIPES[name](**{**sized, parameter: value}).factor(gallery.poisson5(6, 5))
@@ -122,7 +126,7 @@ def test_what_does_not_depend_on_a_is_refused_when_a_recipe_is_made(name, option
 @pytest.mark.parametrize("name", [name for name, kind in RECIPES.items() if "shift" in kind.__dataclass_fields__])
 @pytest.mark.parametrize("shift", [np.float32(1e-3), np.float64(1e-3), np.int32(0), np.float16(0.5)], ids=repr)
 def test_numbers_of_numpy_are_numbers(name, shift):
-    sized = {"block_size": 2} if name == "block_ilu0" else {}
+    sized = {"block_size": 2} if name in ("block_ilu0", "cpr") else {}
     RECIPES[name](**sized, shift=shift).factor(gallery.poisson5(6, 5))
 
 

@@ -129,6 +129,32 @@ def test_of_an_A_that_is_not_hermitian_b_has_to_be_in_the_range():
     assert not fl.gmres(A, values(400, float), rtol=1e-9, nullspace="constant", maxiter=900).converged
 
 
+@pytest.mark.parametrize("method", [fl.gmres, fl.bicgstab, fl.solve], **by_name)
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128], ids=lambda d: d.__name__)
+def test_null_vectors_of_the_adjoint_give_the_least_squares_solution_of_any_A(backend, method, dtype):
+    D, S, v = np.linspace(1, 2, 400), neumann(dtype=dtype), null_vector(neumann(dtype=dtype))
+    A, u, b = sp.csr_matrix(sp.diags(D) @ S), v / D, values(400, dtype)
+    pair = tuple(map(backend.move, (v, u)))
+    found = method(backend.move(A), backend.move(b), rtol=1e-9, nullspace=pair)
+    x, expected = backend.fetch(found.x), least_squares(A, b)
+    assert found.converged and np.linalg.norm(x - expected) <= 1e-5 * np.linalg.norm(expected)
+    assert abs(found.outside - abs(u.conj() @ b) / np.linalg.norm(u)) <= 1e-10 * np.linalg.norm(b)
+    assert "along the 1 null vector of A^H" in found.explain() and "which no x reaches" in found.explain()
+    inside = A @ b
+    again = method(backend.move(A), backend.move(inside), rtol=1e-9, nullspace=pair)
+    assert again.converged and "neither has b one along the 1 null vector of A^H" in again.explain()
+
+
+def test_null_vectors_of_the_adjoint_in_steps_of_a_sequence():
+    A, b = neumann(), values(400, float)
+    A = sp.csr_matrix(sp.diags(np.linspace(1, 2, 400)) @ A)
+    sequence = fl.Sequence(A, nullspace=("constant", 1 / np.linspace(1, 2, 400)))
+    for k in (1, 2):
+        found = sequence.step(k * A, b)
+        assert found.converged and found.outside > 0
+        assert np.linalg.norm(found.x - least_squares(k * A, b)) <= 1e-6 * np.linalg.norm(found.x)
+
+
 def test_an_operator_and_several_columns():
     A, B = neumann(), values((400, 2), float)
     found = fl.cg(spla.aslinearoperator(A), B[:, 0], rtol=1e-9, nullspace="constant")
@@ -209,6 +235,10 @@ WRONG = {
     "a wrong length": (lambda f: f(A, b, nullspace=np.ones(7)), r"nullspace has shape \(7,\), but A has 25 rows"),
     "a misspelt word": (lambda f: f(A, b, nullspace="constnat"), "Did you mean 'constant'"),
     "NaN": (lambda f: f(A, b, nullspace=b * np.nan), "nullspace holds NaN or Inf"),
+    "no null vector of A^H": (
+        lambda f: f(A, b, nullspace=("constant", np.arange(25.0))),
+        r"\|\|A\^H u\|\| is .* for vector 0, which is no null vector of A\^H",
+    ),
     "complex for real": (lambda f: f(A, b, nullspace=b * 1j), "nullspace is complex, but A and b are real"),
 }
 

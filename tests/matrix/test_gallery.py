@@ -249,6 +249,31 @@ def test_ecology2_like_loses_current_only_into_the_held_cell():
     assert is_hermitian(A)
 
 
+def test_black_oil_flows_downstream_and_keeps_what_flows():
+    A = gallery.black_oil(5, 4, 3)
+    assert A.shape == (180, 180) and A.nnz == 9 * (60 + 2 * (4 * 12 + 3 * 15 + 2 * 20)) and A.diagonal().all()
+    blocks = A.toarray().reshape(60, 3, 60, 3).transpose(0, 2, 1, 3)
+    apart = blocks * ~np.eye(60, dtype=bool)[:, :, None, None]
+    by_pressure, by_water = abs(apart[..., 0]).sum(axis=2), abs(apart[..., 1]).sum(axis=2)
+    assert ((by_pressure > 0) == (by_pressure.T > 0)).all()
+    assert not ((by_water > 0) & (by_water.T > 0)).any() and (by_water > 0).sum() == 4 * 12 + 3 * 15 + 2 * 20
+    content = blocks.sum(axis=0)  # of the columns of a cell: the fluxes cancel
+    cells = np.setdiff1d(np.arange(60), [0, 20, 40, 19, 39, 59])  # no wells
+    assert np.allclose(content[cells][:, :, 1:], content[1][:, 1:]) and (content[:, :, 0] > 0).all()
+    assert abs(content[cells][:, :, 0]).max() < 1e-4 * abs(blocks[..., 0]).max()
+
+
+def test_black_oil_has_the_decades_and_the_courant_number_that_are_asked_for():
+    rock = gallery._permeability((4, 20, 20), 3.0, 1)
+    assert rock.min() == 1 and abs(rock.max() - 1e3) < 1e-9 and rock.size == 1600
+    slow, fast = (gallery.black_oil(8, 8, 2, courant=c) for c in (1.0, 10.0))
+    cell = slice(3 * 9, 3 * 10)
+    gained = (slow - fast)[cell, cell].toarray()
+    assert gained[0, 1] > 0 and np.isclose(gained[0, 1], -gained[1, 1])
+    apart = sp.coo_matrix(slow - fast)
+    assert (apart.row // 3 == apart.col // 3)[apart.data != 0].all()  # only contents change
+
+
 def test_g3_circuit_like_is_grounded_everywhere_and_random_by_seed():
     A = gallery.g3_circuit_like(5000)
     ground = np.asarray(A.sum(axis=1)).ravel()
@@ -410,6 +435,9 @@ def test_every_paper_size_names_a_problem():
         ("navier_stokes:1", "n >= 2"),
         ("navier_stokes:4,0", "reynolds > 0"),
         ("ecology2_like:1,1", "at least two cells"),
+        ("black_oil:2,courant=0", "courant"),
+        ("black_oil:2,decades=-1", "decades"),
+        ("black_oil:2,0", "ny = 0"),
     ],
 )
 def test_a_bad_text_is_a_parameter_error(text, match):

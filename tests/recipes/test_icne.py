@@ -150,6 +150,22 @@ def test_of_equal_entries_as_many_are_kept_as_have_room():
     assert sp.tril(some.matrix.tosparse(), -1).nnz == 1280 and some.left_out == 3200 - 1280
 
 
+@pytest.mark.parametrize("ordering", ["degree", "amd"])
+def test_an_update_factors_another_matrix_in_the_order_of_the_first(backend, ordering):
+    A, v = random_problem(), values(40, float)
+    F = ICNE(**COMPLETE, ordering=ordering).factor(backend.move(A))
+    order = backend.fetch(F._arranged.rows)
+    for other in (sp.csr_matrix(sp.diags(np.linspace(1, 2, 120)) @ A), random_problem(m=90, seed=2)):
+        assert F.update(backend.move(other)) is F
+        assert (backend.fetch(F._arranged.rows) == order).all()
+        x = np.linalg.solve((other.T @ other).toarray(), v)
+        assert_close(backend.fetch(F @ backend.move(v)), x, 1e6)
+    assert F.updates == 2 and F.update(np.zeros(40), np.zeros(40)) is F and F.updates == 2
+    with refused(fl.FineluError, match="NaN or Inf"):
+        F.update(backend.move(A * np.nan))
+    assert_close(backend.fetch(F @ backend.move(v)), x, 1e6)  # the factors before stay
+
+
 def test_factors_are_pickled_and_print_their_recipe():
     F = ICNE(drop_tol=0.01).factor(random_problem())
     again, v = pickle.loads(pickle.dumps(F)), values(40, float)
@@ -176,7 +192,8 @@ WRONG = {
     "another ordering": (lambda: ICNE(ordering="adm").factor(A), "Did you mean 'amd'"),
     "an operator": (lambda: ICNE().factor(sp.linalg.aslinearoperator(A)), "entries are not known.*lsmr"),
     "NaN": (lambda: ICNE().factor(A * np.nan), "NaN or Inf in row 0"),
-    "an update": (lambda: ICNE().factor(A).update(A), r"no update; make them anew: ICNE\(\)\.factor\(A\)"),
+    "an update with other columns": (lambda: ICNE().factor(A).update(A.T), "given .* columns, but the factors have"),
+    "an update with complex values": (lambda: ICNE().factor(A).update(A * 1j), "complex128 values, but the factors"),
     "a recipe of solve": (
         lambda: fl.solve(A.T @ A, np.ones(40), recipe=ICNE()),
         r"for least squares: finelu.lsmr\(A, b, M=",

@@ -9,7 +9,7 @@ from checks import assert_close, in_dtype, values
 
 import finelu as fl
 from finelu import MatrixError, ParameterError, ZeroPivot, gallery
-from finelu.preconditioners.schwarz import levels
+from finelu.preconditioners.schwarz import levels, spectrum
 from finelu.preconditioners.schwarz import recipe as recipes
 
 NEAR = {"constant": None, "near": 2}
@@ -87,7 +87,7 @@ def test_a_coarse_solve_leaves_a_small_part_of_an_error(backend, meanwhile, near
     E = backend.fetch(F.coarse.levels._E.tosparse()).toarray()
     exact = values(E.shape[0], "float64")
     g = E @ exact
-    for solve, left in ((F.coarse.solve, 1.5 * levels.ERROR), (lambda v: F.coarse.closely(v)[0], 1e-5)):
+    for solve, left in ((F.coarse.solve, 1.5 * spectrum.ERROR), (lambda v: F.coarse.closely(v)[0], 1e-5)):
         error = backend.fetch(solve(backend.move(g))) - exact
         assert error @ E @ error <= left**2 * (exact @ g)
 
@@ -106,7 +106,7 @@ def test_rows_of_a_large_scale_do_not_hide_the_spectrum_of_others(backend, scale
         exact = np.where(low, values(low.size, "float64"), 0)
         g = np.where(low, E @ exact, 0)
         error = backend.fetch(coarse.solve(backend.move(g)))[low] - exact[low]
-        assert error @ E[np.ix_(low, low)] @ error <= (2 * levels.ERROR) ** 2 * (exact @ g)
+        assert error @ E[np.ix_(low, low)] @ error <= (2 * spectrum.ERROR) ** 2 * (exact @ g)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
@@ -117,7 +117,7 @@ def test_the_search_for_a_spectrum_of_one_value_ends(backend, dtype):
     F = fl.Schwarz(parts=np.arange(400) // 4, levels=3).factor(backend.move(A))
     solver = F.coarse.levels
     least, most = solver._middle - solver._half, solver._middle + solver._half
-    np.testing.assert_allclose((least, most), (1, levels.MARGIN), rtol=1e-4)
+    np.testing.assert_allclose((least, most), (1, spectrum.MARGIN), rtol=1e-4)
     assert solved(A, F, backend, 1e-5) <= 2
 
 
@@ -299,7 +299,7 @@ def test_singular_pieces_alone_leave_no_coarse_vector(backend, meanwhile, count,
 
 def test_a_coarse_matrix_that_does_not_suit_levels_is_factored_by_auto_alone(backend, meanwhile):
     meanwhile(recipes, MOST_INVERTED=10, MOST_FACTORED=10)
-    meanwhile(levels, MOST_STEPS=1)
+    meanwhile(spectrum, MOST_STEPS=1)
     A = backend.move(hermitian())
     F = fl.Schwarz(size=6).factor(A)
     assert F.report.coarse_steps is None and "no further levels" in F.report.warning

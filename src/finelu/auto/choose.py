@@ -16,6 +16,7 @@ from finelu.krylov.method import METHODS, NEEDS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits, asymmetry_of
 from finelu.preconditioners import (
+    CPR,
     IC0,
     ICT,
     ILU0,
@@ -41,15 +42,20 @@ SLOW, UNEVEN = 0.3, 2.0
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 SUBDOMAINS = 10_000  # rows from which an elliptic system may be solved by subdomains; no smaller one was measured
 TREE = 3.0  # entries a row, up to which A may be a tree, whose complete factors have no fill
-# Expected iterations of cg on the CPU, for an M-matrix with even couplings and with uneven ones: with subdomains; and
-# with factors of the whole, as a multiple of the fourth root of the rows (MILU0 took 1.9 times that for 7-point grids,
-# 4.9 times for 5-point grids).
-BY_SUBDOMAINS, BY_WHOLE = (50.0, 200.0), (2.4, 4.8)
+# Expected iterations of cg on the CPU, for an M-matrix with even couplings and with uneven ones: with subdomains
+# (grids, layers, an unstructured mesh with jumps of 10^4: 24 to 49; conductivities over six decades at random: 115 to
+# 135); and with factors of the whole, as a multiple of the fourth root of the rows (MILU0 took 1.9 to 2.3 times that
+# for 7-point grids, 4.9 times for 5-point grids, 7 for two fluids, 32 for the mesh).
+BY_SUBDOMAINS, BY_WHOLE = (36.0, 135.0), (2.4, 4.8)
 # The same for several unknowns a node, with the set-up as a multiple of that for one: blocks of elastic cubes of 26,460
 # to 154,980 rows took 46 to 72 and 16 in the set-up, and IC0 5.6 to 9.3 times the fourth root of the rows. IN_SPACE:
 # the least entries a row, which keep out bodies in the plane, whose complete factors are cheap. OF_NODES:
 # the least part of the rows whose columns are those of the next row.
 BY_NODES, BY_WHOLE_OF_NODES, SETUPS, IN_SPACE, OF_NODES = 76.0, 6.5, 3.0, 40.0, 0.45
+# Expected time of bicgstab for a pressure and what it carries: with CPR, set-up included, in iterations with ILU0 (12
+# iterations, as long as 2.4 each, and a set-up as long as 14) and in seconds; and the iterations with ILU0, as a
+# multiple of the third root of the cells. For 6000 to 100,000 cells ILU0 took 2.3 to 3.4 times that, CPR 10 to 13.
+BY_STAGES, FIXED, BY_ILU0 = 43.0, 0.025, 2.4
 # The part of the rows that is to be coupled, see MatrixTraits, for a definite A and for others: rows at boundaries are
 # not (a quarter of a 27-point grid of 22^3), and of the M-matrices that are not symmetric those that subdomains do not
 # fit have up to 0.72 (memplus).
@@ -119,6 +125,7 @@ def _by_columns(A: MatrixTraits) -> bool:
 ROW_SUMS = "factors that keep the row sums of A suit its signs"
 BY_PARTS = "subdomains fit an elliptic equation"
 BY_BODIES = "subdomains of nodes fit an elastic body"
+BY_PRESSURES = "one unknown of a cell is like a pressure, and a flow carries the others"
 LEAST = "it is expected to take the least"
 IS_SMALL = "the system is small enough"
 COUNTED = "the count of its operations is the least"
@@ -151,6 +158,12 @@ def _elastic(A: MatrixTraits) -> bool:
     return bool(fits and sooner and A.alike >= OF_NODES and A.mean_row >= IN_SPACE)
 
 
+def _sooner_by_pressures(A: MatrixTraits) -> bool:
+    """Whether CPR is expected to take less time than ILU0. On a GPU it does for all systems that stay there."""
+    iteration = RATES.bicgstab * A.nnz
+    return A.gpu or BY_STAGES * iteration + FIXED < BY_ILU0 * (A.n / A.flow) ** (1 / 3) * iteration
+
+
 # For each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs.
 RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     (
@@ -165,6 +178,7 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
         lambda A: A.definite and not A.m_matrix and _elastic(A),
         Rung((Schwarz(near_nullspace="auto"), IC0()), BY_BODIES),
     ),
+    ("cheap", lambda A: A.flow > 1 and _sooner_by_pressures(A), Rung((CPR(), ILU0()), BY_PRESSURES)),
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
     ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),
     ("cheap", lambda A: A.m_matrix, Rung((MILU0(), ILU0()), ROW_SUMS)),
@@ -194,17 +208,27 @@ FITTING: tuple[tuple[Callable[[MatrixTraits, Any, bool], bool], tuple[str, ...]]
 )
 
 
+def sooner_by_size(n: int, nnz: int, few: int = FEW_DEFINITE) -> str:
+    """Why a system on a GPU takes less time on the CPU, in words, if its rows n and entries nnz alone say so; else "".
+
+    few : rows below which it does; by default those below which any system does.
+    """
+    if n < few and (cudss.missing() or nnz < FEW_ENTRIES):
+        return f"the CPU took less time than a GPU for such systems of fewer than {few} rows"
+    return ""
+
+
 def sooner_on_host(A: MatrixTraits) -> str:
     """Why a system on a GPU takes less time on the CPU, in words; "" if it does not."""
     if not A.gpu:
         return ""
-    without, few = bool(cudss.missing()), FEW_DEFINITE if A.definite else FEW
+    without = bool(cudss.missing())
     if without and is_network(A) and A.coupled >= SLOW:
         return "it is like a network, of which the CPU makes complete factors that stay sparse"
     if _elliptic(A) and (A.definite or A.m_matrix):  # subdomains come first
         return ""
-    if A.n < few and (without or A.nnz < FEW_ENTRIES):
-        return f"the CPU took less time than a GPU for such systems of fewer than {few} rows"
+    if by_size := sooner_by_size(A.n, A.nnz, FEW_DEFINITE if A.definite else FEW):
+        return by_size
     if follows_chains(A):
         return f"its rows form chains, of {A.levels:.0f} rows or more, that a GPU follows one by one"
     if without and not A.diagonal.usable:

@@ -26,7 +26,7 @@ from finelu.auto.solvability import Solvability
 from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import namespace, synchronize
-from finelu.errors import FineluError, OutOfTime, StructurallySingular, counted
+from finelu.errors import FineluError, OutOfTime, SingularMatrix, StructurallySingular, counted
 from finelu.factors import CholeskyFactors
 from finelu.krylov.criterion import OUTGROWN, diminished, power_for, reduced, settled
 from finelu.krylov.nullspace import NullSpace
@@ -99,6 +99,7 @@ class Ladder:
         self.solvability = Solvability(A, self.traits)
         self.least = False  # whether the last x for a b outside of A's range has the least residual
         self.nested = 0  # how many parts of b outside of A's range have been removed
+        self.zero_pivot = ""  # what a library of direct solves said of A, if its complete factors have a pivot of 0
         self.condition = 1.0  # a lower bound of A's condition number, from complete factors
         self.interrupted = False
         self.preferred: str | None = None  # the rung that solved the previous right-hand side
@@ -198,6 +199,8 @@ class Ladder:
                 rhs.status = Status.OUT_OF_TIME if rhs.attempts else rhs.status
             if rhs.aside is not None:
                 rhs.take_back()
+            if rhs.status is Status.PRECISION_LIMIT and self.zero_pivot and rhs.b.real.dtype == np.float64:
+                rhs.status, rhs.verdict = Status.NUMERICALLY_SINGULAR, f"{self.zero_pivot}; {rhs.verdict}"
             return self._solution(rhs, left)
 
     def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:
@@ -522,6 +525,8 @@ class Ladder:
                 if self.asked:
                     raise
                 outcome = outcome or str(error).split(": ", 1)[-1].rstrip(".")
+                if isinstance(error, SingularMatrix) and rung == "direct":
+                    self.zero_pivot = str(error).split(": ", 1)[-1].rstrip(".")
                 if isinstance(error, StructurallySingular):  # true of A, or of the matrix that a recipe factors
                     self.solvability.look_at_structure()
             else:

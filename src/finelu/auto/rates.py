@@ -28,7 +28,7 @@ from finelu.threads import available_cores
 class Rates:
     """Rates in seconds, per entry of A unless stated otherwise; the defaults are those of a core of an AMD EPYC.
 
-    cg, bicgstab, gmres : an iteration with factors of A's own pattern, where A and they fit into the cache.
+    cg, bicgstab, gmres : an iteration with factors of A's own pattern.
     overhead : seconds per iteration, whatever its size.
     parts, parts_setup : an iteration of cg with subdomains, and their set-up, where cg takes its rate; if shipped, by
         two threads. They stand for any number of threads, so that the route, and with it the bits, do not depend on
@@ -55,8 +55,8 @@ class Rates:
     analysis: float = 0.02e-6
     prepared: float = 0.05e-6
     metis: float = 1.5e-6
-    threshold: float = 1e-6
-    multilevel: float = 3e-6
+    threshold: float = 0.7e-6
+    multilevel: float = 1.5e-6
     quick: float = 0.35e-6
     columnwise: float = 0.5e-6
     superlu_row: float = 0.05e-6

@@ -13,7 +13,8 @@ import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.batch import solve_batch
-from finelu.auto.choose import recipe_asked, sooner_on_host
+from finelu.auto.choose import recipe_asked, sooner_by_size, sooner_on_host
+from finelu.auto.columns import completed, iterated
 from finelu.auto.first_answer import FirstAnswer, euclidean
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
@@ -23,14 +24,14 @@ from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
-from finelu.krylov.nullspace import NullSpace
+from finelu.krylov.nullspace import NullSpace, is_pair
 from finelu.krylov.operators import as_operator
 from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
 from finelu.matrix.batch import Batch
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
 from finelu.progress import bar
-from finelu.result import Certificate, Solution, Status
+from finelu.result import Certificate, Solution, Status, of_columns
 from finelu.validation import count, flag, number
 
 CALLBACKS = ("x", "pr_norm")
@@ -64,7 +65,9 @@ def solve(
 
     A : (n, n), anything that `finelu.as_csr` takes; its diagonal may have gaps. Or a `Batch` of k matrices, with b
         (k, n), or (n,) for all, and of the parameters rtol, atol, verbose and raise_on_failure alone: a BatchSolution.
-    b : (n,) or (n, k); columns are solved one after the other, first with the factors that solved the previous one.
+    b : (n,) or (n, k). The first column finds factors and a method; the others then iterate together with these
+        (cg, bicgstab, gmres, fgmres, and complete factors; with other methods, callbacks or maxiter one after the
+        other). A column that they do not solve goes on by itself, from the x that it has.
     x0 : (n,), for all columns, or of b's shape: a first guess, used for the columns with ||b - A x0|| < ||b||.
     criterion : "residual" tests ||b - A x||. "auto" also tests ||D (b - A x)|| <= rtol ||D b||, where D has the
         reciprocals of the row sums of |A|, if these differ by more than a factor of 1e4, as with penalties: one norm
@@ -91,12 +94,13 @@ def solve(
     nullspace : for a singular A: vectors v with A v = 0, (n,) or (n, k), such as F.null_space of MultilevelILU, or
         "constant" for the vector of ones. x is the solution without a part along them. If also A^H v = 0, as for
         A = A^H, the part of b along them is taken off, and x is the least-squares solution. `outside` of the Solution
-        is the norm of that part, and `residual_norm` is of the rest.
+        is the norm of that part, and `residual_norm` is of the rest. For other A, a tuple (V, U) has the null vectors
+        u of A^H, too, and the part of b along those is taken off.
     raise_on_failure : True raises NotConverged, whose `solution` is the Solution, unless it converged.
-    Returns a Solution with `explain()`. For several columns it has residual_norm, history and status of the worst
-    column, and the iterations of all. `converged` is True only if the returned x passes the test. The residual is
-    computed anew for this, and in twice the precision if rounding could have made it small. Otherwise x is the best
-    iterate known, and the status says why:
+    Returns a Solution with `explain()`. For several columns it is a `SolutionOfColumns`: `solution[j]` is that of
+        column j; it has residual_norm, history and status of the worst column, and the iterations of all.
+    `converged` is True only if the returned x passes the test. The residual is computed anew for this, and in twice the
+    precision if rounding could have made it small. Otherwise x is the best iterate known, and the status says why:
         SINGULAR: there is no solution, by the pattern of A, or by a vector v with A v = 0 exactly or to twice the
             working precision;
         NUMERICALLY_SINGULAR: A v = 0 up to the rounding of A's entries;
@@ -151,25 +155,43 @@ def solve(
             if shown is not None and shown.enabled:
                 options["watch"] = _both(shown.watcher("solving", norm(b), rtol, most), watch)
             A, b = precise(A, b, rtol)
-            known, moved = traits(A), ""
-            if known.gpu and device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm"):
-                moved = sooner_here_on_host(known)
+            movable = on_gpu(A.data) and device is None and chosen == "auto"
+            movable = movable and (callback is None or callback_type == "pr_norm")
+            moved = _with_kernels(sooner_by_size(A.n, A.nnz)) if movable else ""
+            known = None if moved else traits(A)  # a look at a small A takes long on a GPU
+            if movable and known is not None and (moved := sooner_here_on_host(known)):
+                known = replace(known, gpu=False)
             if moved:
-                (A, b, x0), known = _moved(A, b, x0, "cpu"), replace(known, gpu=False)
+                A, b, x0 = _moved(A, b, x0, "cpu")
+            known = known or traits(A)
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
             columns = b.reshape(A.n, -1) if b.size else b
             space = None if nullspace is None else _null_space(nullspace, A, b, known)
-            found = []
+            found: list[Solution] = []
+            started: list[Any] = []  # what the iterations of several columns together have found
+
+            def guess_of(c: int) -> Any:
+                return None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
+
+            def right(c: int) -> Any:
+                return columns[:, c] if space is None else space.in_range(columns[:, c])
+
             for c in range(columns.shape[-1]):
-                guess = None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
-                rhs = columns[:, c] if space is None else space.in_range(columns[:, c])
-                solution = ladder.solve(rhs, guess, atol)
+                rhs = right(c)
+                if c == 1 and found[0].converged:
+                    others = range(1, columns.shape[1])
+                    rest = [right(c) for c in others], [guess_of(c) for c in others]
+                    started = [None, *iterated(ladder, found[0], *rest, atol)]
+                if started and started[c] is not None:
+                    solution = completed(ladder, started[c], rhs, atol)
+                else:
+                    solution = ladder.solve(rhs, guess_of(c), atol)
                 if may_need_double(solution, b):
                     A, b = precise(A, b, 0.0)
                     columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)
                     ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
                     solution = after(solution, ladder.solve(rhs, as_dtype(solution.x, b.dtype), atol))
-                    ladder.most = most
+                    ladder.most, started = most, []
                 if space is not None:
                     product = as_operator(A, "A", rhs, rhs.dtype)
                     solution = space.completed(solution, product, rhs, columns[:, c], rtol, atol)
@@ -186,7 +208,11 @@ def solve(
             if not found:
                 return _after(answer, device, verbose, start, raise_on_failure)
             columns, home, moved, size = b.reshape(b.shape[0], -1), False, "", euclidean
-        worst, x = (found[0], found[0].x) if len(found) == 1 else _together(found, columns, size)
+        if len(found) == 1:
+            worst, x = found[0], found[0].x
+        else:
+            x = namespace(found[0].x).stack([s.x for s in found], axis=1)
+            worst = of_columns(found, x, [size(columns[:, c]) for c in range(len(found))])
         if x.shape != b.shape:
             x = x.reshape(b.shape)
         if on_gpu(x) != home:
@@ -206,7 +232,6 @@ def solve(
         worst = replace(
             worst,
             certificate=largest_of(certificates) if certificates else None,
-            iterations=sum(s.iterations for s in found),
             attempts=tuple(a for s in found for a in s.attempts),
         )
     if x is not worst.x or seen is not worst.seen:
@@ -253,8 +278,11 @@ def _after(answer: FirstAnswer, device: str | None, verbose: bool, start: float,
 def _null_space(given: Any, A: CSR, b: Any, known: MatrixTraits) -> NullSpace | None:
     """The null vectors on the device where the system is solved."""
     like = b.reshape(A.n, -1)[:, 0] if b.size else namespace(A.data).empty(A.n, b.dtype)
-    if not isinstance(given, str):
-        given = namespace(like).asarray(to_host(given) if not known.gpu else given)
+
+    def moved(V: Any) -> Any:
+        return V if isinstance(V, str) else namespace(like).asarray(V if known.gpu else to_host(V))
+
+    given = tuple(map(moved, given)) if is_pair(given) else moved(given)
     return NullSpace.of(given, as_operator(A, "A", like, like.dtype), like)
 
 
@@ -274,7 +302,11 @@ def first_try(A: Any) -> dict[str, str]:
 
 def sooner_here_on_host(known: MatrixTraits) -> str:
     """Why the CPU should solve a system on a GPU; "" if it should not, or would have to compile its kernels first."""
-    why = sooner_on_host(known)
+    return _with_kernels(sooner_on_host(known))
+
+
+def _with_kernels(why: str) -> str:
+    """`why`, or "" if the CPU would have to compile its kernels first."""
     return why if why and kernels_for(np.empty(0)).minimum_degree.is_compiled() else ""
 
 
@@ -300,10 +332,3 @@ def _first_guess(x0: Any, A: CSR, b: Any) -> Any:
 def largest_of(certificates: list[Certificate]) -> Certificate:
     """The largest of each figure."""
     return Certificate(*(max(figures) for figures in zip(*map(astuple, certificates), strict=True)))
-
-
-def _together(found: list[Solution], columns: Any, size: Callable[[Any], float]) -> tuple[Solution, Any]:
-    """The worst solution, and the x of all columns.  size : the 2-norm of a vector."""
-    sizes = [size(columns[:, c]) for c in range(len(found))]
-    worst, _ = max(zip(found, sizes), key=lambda s: (not s[0].converged, s[0].residual_norm / (s[1] or 1.0)))
-    return worst, namespace(found[0].x).stack([s.x for s in found], axis=1)

@@ -65,6 +65,7 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
 
 # family -> public names that two forms have, or that others call, without being kernels.
 BUILDING_BLOCKS = {
+    "batch": "pattern_of",
     "elimination": "refusal",
     "inspection": "queue_alike",
     "minimum_degree": "is_compiled",
@@ -110,6 +111,7 @@ USES: dict[str, dict[str, str]] = {
     "reference": {
         "arnoldi": "vectors",
         "batch": "products",
+        "batch_krylov": "batch",
         "candidates": "sweeps",
         "crout": "sweeps threshold",
         "crout_symmetric": "crout",
@@ -125,6 +127,7 @@ USES: dict[str, dict[str, str]] = {
     "cpu": {
         "arnoldi": "vectors",
         "batch": "products",
+        "batch_krylov": "batch",
         "_schur": "_crout_rows",
         "blocks": "levels",
         "candidates": "vectors",
@@ -139,6 +142,7 @@ USES: dict[str, dict[str, str]] = {
         "triangular": "levels",
     },
     "cuda": {
+        "batch_krylov": "batch",
         "blocks": "levels",
         "candidates": "indices",
         "elimination": "indices levels",

@@ -21,7 +21,9 @@ nullspace : for a singular A: vectors v with A v = 0, (n,) or (n, k), or "consta
     solution without a part along them. The products with M are kept orthogonal to them, too. If also A^H v = 0, as for
     A = A^H, the part of b along them, which no x reaches, is taken off before anything else: x is the least-squares
     solution, and residual_norm, history and rtol are of the rest of b. `outside` of the Solution is the norm of that
-    part. For other A, b has to be in its range. ParameterError if ||A v|| is more than sqrt(eps) of || |A| |v| ||.
+    part. For other A, b has to be in its range, or nullspace is a tuple (V, U), where the u are null vectors of A^H:
+    then the part of b along those is taken off. ParameterError if ||A v|| is more than sqrt(eps) of || |A| |v| ||, or
+    ||A^H u|| of ||A^H w|| for a random w of the same length.
 criterion : the convergence test, one of three:
     "residual": the test of rtol and atol alone.
     "auto": also ||D (b - A x)|| <= rtol ||D b||, if the sums of |A| over its rows differ by more than 1e4, as by

@@ -14,10 +14,15 @@ from typing import Any
 import numpy as np
 
 from finelu.factors import Factors
+from finelu.kernels import monitor
 from finelu.krylov.loop import Loop
 from finelu.krylov.operators import Identity, Operator
+from finelu.krylov.system import System
 from finelu.matrix import CSR
 from finelu.result import Solution
+
+# The part of the columns of a recorded step that still iterate, up to which it is recorded anew without the others.
+ENOUGH = 0.75
 
 
 class Stack:
@@ -53,6 +58,7 @@ class Columns:
     """
 
     comm = None
+    recorded: Any = None
 
     def __init__(self, loops: list[Loop]):
         first = loops[0]
@@ -92,7 +98,24 @@ class Columns:
         return self.made(1, self.real)
 
     def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
-        return step
+        """As `Loop.repeated`; what was recorded for other columns, or other arrays of the histories, is dropped."""
+        if not all(loop.A.capturable and loop.M.capturable for loop in self.loops):
+            return step
+        self.recorded = recorded = self.loops[0].kernels.recording.Repeated(step)
+        made_for: list[Any] = []
+
+        def launch() -> None:
+            now = [self.active, *(self.loops[c].history for c in self.active)]
+            if (
+                len(now) != len(made_for)
+                or now[0] != made_for[0]
+                or any(a is not b for a, b in zip(now[1:], made_for[1:]))
+            ):
+                recorded.forget()
+                made_for[:] = now
+            recorded()
+
+        return launch
 
     def cycle(self, r: Stack) -> bool:
         """Whether another cycle is due for any column. Columns whose cycle ended earlier have waited for this."""
@@ -101,8 +124,12 @@ class Columns:
 
     def goes_on(self) -> bool:
         """Whether one more iteration is due for any column; others take no part in it."""
-        self.active = tuple(c for c in self.active if self.loops[c].goes_on())
-        return bool(self.active)
+        running = tuple(c for c in self.active if self.loops[c].goes_on())
+        ended = all(c in running or self.loops[c].code != monitor.RUNNING for c in self.active)
+        # kernels leave a column as it is that has ended by its norms: to record the step anew takes longer
+        if self.recorded is None or not ended or len(running) <= ENOUGH * len(self.active):
+            self.active = running
+        return bool(running)
 
     def rejoin(self) -> None:
         """All columns of the cycle take part in what ends it."""
@@ -113,6 +140,7 @@ class Columns:
             self.loops[c].tell()
 
     def end(self) -> list[Solution]:
+        self.recorded = None
         return [loop.end() for loop in self.loops]
 
 
@@ -152,10 +180,15 @@ class Together:
 
 
 def takes_columns(operator: Any) -> bool:
-    """Whether the product of an operator takes (n, k), too."""
+    """Whether the product of an operator takes (n, k), in less time than one column after the other."""
     given = operator.given if isinstance(operator, Operator) else None
-    of_factors = isinstance(given, Factors) and operator.apply == given.apply
+    of_factors = isinstance(given, Factors) and given.together and operator.apply == given.apply
     return of_factors or isinstance(getattr(operator, "matrix", None), CSR)
+
+
+def gains(system: System) -> bool:
+    """Whether columns with this A and M take less time together."""
+    return takes_columns(system.A if isinstance(system.M, Identity) else system.M)
 
 
 class Arrays:

@@ -18,7 +18,7 @@ from finelu.device import namespace
 from finelu.errors import ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.krylov.columns import Columns
+from finelu.krylov.columns import Columns, gains
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.operators import Operator, as_operator
 from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_even
@@ -203,10 +203,11 @@ def solved(method: type[Method], system: System, /, **arguments: Any) -> Solutio
 
 
 def solved_together(method: type[Method], systems: list[System], /, **arguments: Any) -> list[Solution]:
-    """`solved` for systems with the same A and M: their iterations together if the method can do that, else one system
-    after the other; then corrections of each by itself."""
+    """`solved` for systems with the same A and M: their iterations together if the method can do that and M takes less
+    time for several columns, else one system after the other; then corrections of each by itself."""
     every = [Solving(method, system, **arguments) for system in systems]
-    if not method.together(every[0].options) or any(one.system is not one.given for one in every):
+    as_given = all(one.system is one.given for one in every)
+    if not (as_given and method.together(every[0].options) and gains(systems[0])):
         return [one.finished(method.iterate(one.loop, **one.options)) for one in every]
     columns: Any = Columns([one.loop for one in every])
     found: Any = method.iterate(columns, **every[0].options)

@@ -9,12 +9,14 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from finelu.arithmetic import ignore_fp_errors, require_known
 from finelu.device import namespace
 from finelu.errors import NotConverged, ParameterError, meant
+from finelu.krylov.batch import iterate_batch
 from finelu.krylov.conventions import ARGUMENTS, Call, warn_of_callback
 from finelu.krylov.criterion import solved, solved_together
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.spread import alike, checked
 from finelu.krylov.system import System
+from finelu.matrix.batch import Batch
 from finelu.matrix.vectors import norm
 from finelu.registry import Registry
 from finelu.result import Solution, of_columns
@@ -214,6 +216,11 @@ def _door(method: type[Method]) -> Door:
     ) -> Solution:
         if not options.keys() <= own.keys():
             require_known(solve, method.name, options)
+        if isinstance(A, Batch):
+            known = list(signature(solve).parameters.values())[2:]
+            keywords = locals() | options
+            asked = {p.name: (keywords.get(p.name, p.default), p.default) for p in known}
+            return iterate_batch(method.name, A, b, asked)  # type: ignore[return-value]
         if type(relative_to) is not str or relative_to != "b":
             choice("relative_to", relative_to, RELATIVE_TO)
         if raise_on_failure is not False:

@@ -28,8 +28,8 @@ class NullSpace:
     """The span of vectors v with A v = 0, and of vectors u with u^H A = 0, if these are known.
 
     right (n, k) : an orthonormal basis of the span.
-    left (n, k) : one of vectors u with u^H A = 0: the same or the conjugate vectors; None if A^H takes neither to 0, or
-        A has no products with A^H.
+    left (n, m) : one of vectors u with u^H A = 0: the given ones, else the same or the conjugate vectors; None if A^H
+        takes neither to 0, or A has no products with A^H.
     """
 
     right: Any
@@ -37,36 +37,22 @@ class NullSpace:
 
     @classmethod
     def of(cls, given: Any, A: Operator, like: Any, *, hermitian: bool = False) -> NullSpace | None:
-        """The span of `given`: "constant", (n,) or (n, k) on the device of A; None if k is 0.
+        """The span of `given`: vectors v, "constant", (n,) or (n, k) on the device of A; or a tuple of two of these,
+        vectors v and vectors u. None if there is no v.
 
         like (n,) : a vector of the working dtype.  hermitian : whether A = A^H, by the need of a method.
-        Raises ParameterError for other words, for vectors of 0, and, with the number, if A v is not 0 for one of them
-        to half of the digits.
+        Raises ParameterError for other words, for vectors of 0, and, with the number, if A v or A^H u is not 0 for one
+        of them to half of the digits; MatrixError for vectors u and an A without products with A^H.
         """
-        V = _vectors(given, like)
+        given, left = given if is_pair(given) else (given, None)
+        V, residual = _vectors(given, like), Residual(A, like)
         if V.shape[1] == 0:
             return None
-        xp, residual = namespace(like), Residual(A, like)
-        worst, terms = 0.0, 0.0
-        for k, v in enumerate(V.T):
-            v = xp.ascontiguousarray(v)
-            terms, size = _terms(A, residual, v), norm(A @ v)
-            if not size <= _allowed(like) * terms:
-                raise ParameterError(
-                    f"nullspace: ||A v|| is {size / terms if terms else np.inf:.1e} of || |A| |v| || for vector {k}, "
-                    "which is no null vector of A."
-                )
-            worst = max(worst, terms)
-        basis = _orthonormal(V)
-        for v in basis.T:
-            size = norm(A @ xp.ascontiguousarray(v))
-            if not size <= _allowed(like) * worst:
-                raise ParameterError(
-                    "nullspace: the vectors are nearly dependent, and A does not take to 0 what they differ by: "
-                    f"||A v|| is {size / worst if worst else np.inf:.1e} of || |A| |v| || for one of their "
-                    "orthonormal basis."
-                )
-        return cls(basis, basis if hermitian else _left(A, basis, _allowed(like) * worst))
+        basis, terms = _null_basis(V, A, lambda v: _terms(A, residual, v), "A", "v")
+        if left is not None:
+            H = A.H
+            return cls(basis, _null_basis(_vectors(left, like), H, lambda u: _length(H, u), "A^H", "u")[0])
+        return cls(basis, basis if hermitian else _left(A, basis, _allowed(like) * terms))
 
     def orthogonal(self, x: Any) -> Any:
         """x without its part along the vectors v."""
@@ -130,12 +116,47 @@ class NullSpace:
         vectors = f"the {counted(self.right.shape[1], 'null vector')} of `nullspace`"
         if self.left is None:
             return f"x has no part along {vectors}; b is as it was given, since A^H is not known to take them to 0"
+        same = self.left is self.right
+        along = "" if same else f" along the {counted(self.left.shape[1], 'null vector')} of A^H"
         if outside <= ROUNDING * float(np.finfo(b.dtype).eps) * size:
-            return f"x has no part along {vectors}, and neither has b"
+            return f"x has no part along {vectors}, and neither has b" + ("" if same else f" one{along}")
         return (
-            f"x has no part along {vectors}; b has one of {outside / size:.1e} of its length, which no x "
+            f"x has no part along {vectors}; b has one{along} of {outside / size:.1e} of its length, which no x "
             "reaches if A takes them to 0: x is the least-squares solution then, and the residual is that of the rest"
         )
+
+
+def is_pair(given: Any) -> bool:
+    """Whether `nullspace` has the null vectors of A and those of A^H."""
+    return isinstance(given, tuple) and len(given) == 2 and all(isinstance(V, str) or np.ndim(V) for V in given)
+
+
+def _null_basis(V: Any, A: Operator, terms: Callable[[Any], float], name: str, letter: str) -> tuple[Any, float]:
+    """(an orthonormal basis of the span of V, the largest of the sizes of the terms of A v).
+
+    terms : v -> the size of the terms of A v.  name, letter : of A and v, for errors.
+    Raises ParameterError, with the number, if A v is not 0 to half of the digits.
+    """
+    xp, worst = namespace(V), 0.0
+    for k, v in enumerate(V.T):
+        v = xp.ascontiguousarray(v)
+        expected, size = terms(v), norm(A @ v)
+        if not size <= _allowed(V) * expected:
+            raise ParameterError(
+                f"nullspace: ||{name} {letter}|| is {size / expected if expected else np.inf:.1e} of "
+                f"|| |{name}| |{letter}| || for vector {k}, which is no null vector of {name}."
+            )
+        worst = max(worst, expected)
+    basis = _orthonormal(V)
+    for v in basis.T:
+        size = norm(A @ xp.ascontiguousarray(v))
+        if not size <= _allowed(V) * worst:
+            raise ParameterError(
+                f"nullspace: the vectors are nearly dependent, and {name} does not take to 0 what they differ by: "
+                f"||{name} {letter}|| is {size / worst if worst else np.inf:.1e} of || |{name}| |{letter}| || for one "
+                "of their orthonormal basis."
+            )
+    return basis, worst
 
 
 def _vectors(given: Any, like: Any) -> Any:
@@ -166,12 +187,14 @@ def _allowed(like: Any) -> float:
 
 
 def _terms(A: Operator, residual: Residual, v: Any) -> float:
-    """|| |A| |v| ||, or if no entries of A are known, the length of A w for a random w of length 1."""
-    xp = namespace(v)
-    terms = residual.magnitudes(xp.zeros_like(v), v)
-    if terms is not None:
-        return norm(terms)
-    w = xp.asarray(np.random.default_rng(0).standard_normal(v.size)).astype(v.dtype)
+    """|| |A| |v| ||, or if no entries of A are known, `_length`."""
+    terms = residual.magnitudes(namespace(v).zeros_like(v), v)
+    return _length(A, v) if terms is None else norm(terms)
+
+
+def _length(A: Operator, like: Any) -> float:
+    """The length of A w for a random w of length 1."""
+    w = namespace(like).asarray(np.random.default_rng(0).standard_normal(like.size)).astype(like.dtype)
     return norm(A @ w) / norm(w)
 
 

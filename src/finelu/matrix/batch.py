@@ -14,8 +14,6 @@ from finelu.kernels.operands import CSR
 from finelu.matrix.door import as_csr
 from finelu.matrix.vectors import NATIVE, dense_numbers
 
-Solved = dict[str, Any]
-
 
 class Batch:
     """k sparse matrices (n, n) that store entries at the same places.
@@ -27,15 +25,19 @@ class Batch:
     name the systems that do.
     Raises MatrixError if A is not square, or stores an entry twice; if values have another shape, or no row.
 
-    pattern : a CSR, whose own values have no meaning.  values (k, nnz) : in the order of pattern.
+    pattern : a CSR, whose own values have no meaning.  values (k, nnz) : in the order of `pattern`.
+    known : analyses of the pattern that were made for this Batch, and those with its pattern.
     k, n, nnz, dtype; shape (k, n, n); len(batch) = k; batch[s] : matrix s, a CSR matrix of scipy.sparse or cupyx.
     """
 
     def __init__(self, A: Any, values: Any):
-        values = dense_numbers(values, "values")
-        if on_gpu(values) != on_gpu(getattr(A, "data", A)):
+        self._begin(*_ordered(A), {}, values)
+
+    def _begin(self, pattern: CSR, order: Any, known: dict[str, Any], given: Any) -> None:
+        """given (k, nnz) : in the order of the A that has given the pattern."""
+        values = dense_numbers(given, "values")
+        if on_gpu(values) != on_gpu(pattern.data):
             raise DeviceError("the pattern and the values of a Batch are on different devices; move one of them first.")
-        pattern, order = _ordered(A)
         same_gpu(values, pattern.data)
         if values.ndim != 2 or values.shape[1] != pattern.nnz:
             raise MatrixError(
@@ -47,11 +49,11 @@ class Batch:
         xp = namespace(values)
         if values.dtype not in NATIVE:
             values = values.astype(xp.complex128 if values.dtype.kind == "c" else xp.float64)
-        values = values if order is None else values[:, order]
-        self._set(pattern, xp.ascontiguousarray(values), {})
+        values = values if order is None else xp.take(values, order, axis=1)
+        self._set(pattern, order, known, xp.ascontiguousarray(values))
 
-    def _set(self, pattern: CSR, values: Any, known: Solved) -> None:
-        self.pattern, self.values, self.known = pattern, values, known
+    def _set(self, pattern: CSR, order: Any, known: dict[str, Any], values: Any) -> None:
+        self.pattern, self.values, self.known, self._order = pattern, values, known, order
         self.k, self.nnz = (int(size) for size in values.shape)
         self.n, self.dtype = pattern.n, values.dtype
         self.shape = self.k, self.n, self.n
@@ -74,10 +76,10 @@ class Batch:
         return cls(first.tosparse(), xp.stack([A.data for A in found]))
 
     def with_values(self, values: Any) -> Batch:
-        """The Batch of the same pattern, with its analyses, and other values (k, nnz), in the order of
-        `pattern.data`. k may differ."""
-        batch = Batch(self.pattern.tosparse(), values)
-        batch._set(self.pattern, batch.values, self.known)
+        """The Batch of the same pattern, with its analyses, and other values (k, nnz), in the order of the A that this
+        one was made of. k may differ."""
+        batch = object.__new__(type(self))
+        batch._begin(self.pattern, self._order, self.known, values)
         return batch
 
     def __len__(self) -> int:
@@ -113,16 +115,12 @@ class Batch:
 
     def in_dtype(self, dtype: Any) -> Batch:
         """The Batch with its values in this dtype; itself if they are."""
-        if self.dtype == dtype:
-            return self
-        batch = object.__new__(type(self))
-        batch._set(self.pattern, self.values.astype(dtype), {})
-        return batch
+        return self if self.dtype == dtype else self._like(self.values.astype(dtype))
 
-    def part(self, begin: int, end: int) -> Batch:
-        """The systems begin, ..., end - 1, with the analyses of all."""
+    def _like(self, values: Any) -> Batch:
+        """The Batch with these values, in the order of `pattern`."""
         batch = object.__new__(type(self))
-        batch._set(self.pattern, self.values[begin:end], self.known)
+        batch._set(self.pattern, self._order, self.known, values)
         return batch
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.device import on_gpu, to_host
+from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Mirrored
@@ -21,10 +21,14 @@ LARGEST_BLOCK = 8  # unknowns of a node that are looked for
 BLOCK_FILL = 0.9  # part of the entries that blocks of the application store at least
 NEARLY_ALL = 0.99  # of the entries, or of the rows, of an M-matrix
 SHARE = 0.9  # of a diagonal entry, see `coupled`
-# Rows that are looked at; the ratio of opposite entries of a row; the part of the rows with a larger one, for `uneven`.
+# Rows that are looked at; the ratio of opposite entries of a row; the part of the rows with larger ones in two
+# directions, for `uneven`.
 LOOKED_AT, LARGER, OFTEN = 512, 10.0, 0.15
 TOGETHER = 8  # consecutive rows of those that `alike` looks at
 MANY = 5000  # rows from which it pays to know
+WINDOW, WINDOWS = 840, 8  # consecutive rows that `likely_block_size` looks at, a multiple of 2 to 8; places with such
+BOTH_WAYS, ONE_WAY = 0.9, 0.5  # least result of `two_way` for a pressure, and the largest for all other unknowns
+CELLS = 64  # spread over A, that `two_way` looks at, with their neighbours
 DENSE, DENSE_ROOTS = 16, 10  # a row is dense if it has more entries than both 16 and 10 sqrt(n)
 
 
@@ -55,6 +59,8 @@ class MatrixTraits:
     uneven : couplings jump from cell to cell, see `uneven`. False for few rows, on a GPU, and where `coupled` is 0.
     alike : the part of some consecutive rows with entries in the same columns as the row after them: (b - 1) / b for b
         unknowns a node. 0 for few rows, on a GPU, for an M-matrix, and where `coupled` is 0.
+    flow : the unknowns of a cell, if one of them is like a pressure and the others are carried by a flow, see `flow`; 0
+        for few rows, for an A that is Hermitian or an M-matrix, and where `coupled` is 0.
     levels : a lower bound of the levels of A's lower triangle: n over the number of rows without an entry in the column
         before the diagonal. Each of these begins a chain of rows, and the longest chain is no shorter than the mean. 1
         if A is complex or has no full diagonal.
@@ -74,6 +80,7 @@ class MatrixTraits:
     coupled: float
     uneven: bool
     alike: float
+    flow: int
     levels: float
     paired: float
     mean_row: float
@@ -120,6 +127,7 @@ def traits(A: CSR) -> MatrixTraits:
         coupled=coupled,
         uneven=looked_at and uneven(A),
         alike=alike(A) if looked_at and not m_matrix else 0.0,
+        flow=flow(A) if coupled > 0 and A.n >= MANY and kind == "general" and not m_matrix else 0,
         levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
@@ -132,8 +140,8 @@ def traits(A: CSR) -> MatrixTraits:
 
 
 def uneven(A: CSR) -> bool:
-    """Whether couplings jump from cell to cell of a grid: in 15% of some rows those to opposite neighbours,
-    i - k and i + k, differ by more than a factor of ten.
+    """Whether couplings jump from cell to cell of a grid, not just from layer to layer: in 15% of some rows those to
+    opposite neighbours, i - k and i + k, differ by more than a factor of ten in two directions k.
 
     A : on the CPU, columns ascending. Cost: a look at 512 rows.
     """
@@ -146,7 +154,8 @@ def uneven(A: CSR) -> bool:
     paired = A.indices[places].astype(np.int64) + A.indices[opposite] == np.repeat(2 * rows, counts)
     with np.errstate(over="ignore"):
         differ = paired & (abs(A.data[places]) > LARGER * abs(A.data[opposite]))
-    return int(np.unique(np.repeat(rows, counts)[differ]).size) > OFTEN * rows.size
+    directions = np.bincount(np.repeat(np.arange(rows.size), counts)[differ], minlength=rows.size)
+    return int((directions >= 2).sum()) > OFTEN * rows.size
 
 
 def alike(A: CSR) -> float:
@@ -292,3 +301,60 @@ def block_size(A: CSR) -> int:
             if S.nnz >= BLOCK_FILL * b * b * touched.tocsr().nnz:
                 return b
     return 1
+
+
+def likely_block_size(A: CSR) -> int:
+    """As `block_size`, by a look at some of the rows, 840 at a time, which is a multiple of all sizes.
+
+    Cost: a copy of at most 6720 rows, from a GPU to the host, and a few passes over their entries there.
+    """
+    starts = WINDOW * np.linspace(0, (A.n - 1) // WINDOW, WINDOWS).astype(np.int64)
+    rows, columns, before = list[Any](), list[Any](), 0
+    for start in np.unique(starts).tolist():
+        indptr = to_host(A.indptr[start : start + WINDOW + 1])
+        columns.append(to_host(A.indices[int(indptr[0]) : int(indptr[-1])]))
+        rows.append(before + np.repeat(np.arange(indptr.size - 1), np.diff(indptr)))
+        before += indptr.size - 1
+    i, j = np.concatenate(rows), np.concatenate(columns).astype(np.int64)
+    for b in range(LARGEST_BLOCK, 1, -1):
+        if A.n % b == 0 and i.size >= BLOCK_FILL * b * b * np.unique(i // b * A.n + j // b).size:
+            return b
+    return 1
+
+
+def flow(A: CSR) -> int:
+    """The unknowns of a cell, if couplings by one of them go both ways, and those by all others downstream; else 0.
+
+    Cost: as `likely_block_size` and `two_way`.
+    """
+    size = likely_block_size(A)
+    ratios = np.sort(two_way(A, size)) if size > 1 else np.zeros(2)
+    return size if ratios[-1] >= BOTH_WAYS and ratios[-2] <= ONE_WAY else 0
+
+
+def two_way(A: CSR, size: int) -> Any:
+    """(size,) on the host : for each unknown of a cell, how similar opposite couplings of cells by it are, 0 to 1.
+
+    size : of a cell, in consecutive rows. A coupling of two cells by an unknown is the sum of the magnitudes of its
+    column in their block; the result is the sum of the lesser one of each pair over the sum of the larger ones. A
+    pressure has almost 1, and a quantity that a flow carries downstream only, almost 0. 0 if no cells are coupled.
+    Cost: a look at some hundred cells, on the host.
+    """
+    S, xp = A.tosparse(), namespace(A.data)
+    cells = np.unique(np.linspace(0, A.n // size - 1, CELLS).astype(np.int64))
+
+    def rows_of(cells: Any) -> Any:
+        return S[xp.asarray((cells[:, None] * size + np.arange(size)).ravel())]
+
+    cells = np.unique(np.append(to_host(rows_of(cells).indices) // size, cells))
+    found = to_host(rows_of(cells)).tocoo()
+    place = np.minimum(np.searchsorted(cells, found.col // size), cells.size - 1)
+    apart = (cells[place] == found.col // size) & (place != found.row // size)
+    ratios = np.zeros(size)
+    for u in range(size):
+        of_it = apart & (found.col % size == u)
+        where = found.row[of_it] // size, place[of_it]
+        there = sp.csr_matrix((abs(found.data[of_it]).astype(np.float64), where), shape=(cells.size, cells.size))
+        larger = there.maximum(there.T).sum()
+        ratios[u] = there.minimum(there.T).sum() / larger if larger > 0 else 0.0
+    return ratios

@@ -2,6 +2,7 @@
 
 from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock
 from finelu.preconditioners.block_jacobi import BlockJacobi
+from finelu.preconditioners.cpr import CPR
 from finelu.preconditioners.direct import SparseLU
 from finelu.preconditioners.ic0 import IC0
 from finelu.preconditioners.icne import ICNE
@@ -23,13 +24,14 @@ from finelu.preconditioners.sweeps import Sweeps
 # measures them.
 OWN: tuple[type[Recipe], ...] = (
     *(Jacobi, BlockJacobi, IC0, ILU0, MILU0, Schwarz, ParIC, ParILU, ILUK, ICT, ILUT, MultilevelILU, ParILUT, ParICT),
-    *(BlockILU0, SparseLU),
+    *(BlockILU0, CPR, SparseLU),
 )
 for _kind in OWN:
     register(_kind)
 
 
 __all__ = [
+    "CPR",
     "IC0",
     "ICNE",
     "ICT",

@@ -68,14 +68,15 @@ class BatchFactors:
     def update(self, values: Any) -> BatchFactors:
         """Factor matrices of the same pattern anew; returns self.
 
-        values : (k, nnz), in the order of `batch.pattern.data`; or a Batch of the same pattern. k is that of before.
+        values : (k, nnz), in the order of the A that the Batch was made of; or a Batch of the same pattern. k stays.
         Raises MatrixError for other patterns and shapes.
         """
         if isinstance(values, Batch):
             if not values.pattern.same_pattern(self.batch.pattern):
                 raise MatrixError("update needs the pattern that was factored, but this Batch has another one.")
-            values = values.values
-        batch = self.batch.with_values(values)
+            batch = values
+        else:
+            batch = self.batch.with_values(values)
         if batch.k != self.batch.k:
             raise MatrixError(
                 f"update was given {counted(batch.k, 'matrix', 'matrices')}, but the factors are of {self.batch.k}."
@@ -152,6 +153,16 @@ def natural_plan(batch: Batch, pattern: CSR, places: Any, shift: float = 0.0) ->
     weights[to_host(pattern.diag)] *= 1 + real.type(shift)
     order, ones = np.arange(n, dtype=np.int32), np.ones(n, real)
     return _on_device(batch, pattern, places, weights, order, order, ones, ones)
+
+
+def diagonal_of_ones(batch: Batch) -> tuple[Any, Any]:
+    """(plan, factors) of M = 1 for all matrices."""
+    n = batch.n
+    pattern = CSR(np.arange(n + 1), np.arange(n), np.empty(n), np.arange(n))
+    prepared = natural_plan(batch, pattern, np.arange(n))
+    lu = kernels_for(batch.values).batch.room(batch.k, prepared.entries, batch.values)
+    lu.fill(1)
+    return prepared.plan, lu
 
 
 def block_diagonal_plan(batch: Batch, A: CSR, size: int, shift: float = 0.0) -> Prepared:

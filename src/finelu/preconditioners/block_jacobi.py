@@ -178,16 +178,15 @@ def inverted(recipe: BlockJacobi, blocks: Any, cell: Callable[[int], Any]) -> An
 def times(blocks: Any, R: Any, trans: str) -> Any:
     """diag(B_0, B_1, ...) R, or with B_i^T or B_i^H; blocks (m, n, n), R (rows,) or (rows, k) with rows <= m n."""
     xp = namespace(R)
-    m, n = blocks.shape[:2]
-    columns = xp.zeros((m * n, R.size // R.shape[0]), R.dtype)
-    columns[: R.shape[0]] = R.reshape(R.shape[0], -1)
+    (m, n), rows = blocks.shape[:2], R.shape[0]
+    given = xp.ascontiguousarray(R)
+    if rows < m * n:
+        given = xp.zeros((m * n, *R.shape[1:]), R.dtype)
+        given[:rows] = R
     if n > LARGEST_KERNEL:
         B = blocks if trans == "N" else blocks.transpose(0, 2, 1)
-        out = ((B.conj() if trans == "H" else B) @ columns.reshape(m, n, -1)).reshape(m * n, -1)
+        out = ((B.conj() if trans == "H" else B) @ given.reshape(m, n, R.size // rows)).reshape(given.shape)
     else:
-        out = xp.empty_like(columns)
-        column = xp.empty(m * n, R.dtype)
-        for c in range(columns.shape[1]):
-            kernels_for(R).blocks.blocks_times(blocks, xp.ascontiguousarray(columns[:, c]), column, trans)
-            out[:, c] = column
-    return out[: R.shape[0]].reshape(R.shape)
+        out = xp.empty_like(given)
+        kernels_for(R).blocks.blocks_times(blocks, given, out, trans)
+    return out[:rows]

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu import deadline
-from finelu.device import namespace, on_gpu, to_host
+from finelu.device import namespace, on_gpu, require_one_device, to_host
 from finelu.errors import MatrixError, ZeroPivot, counted
 from finelu.factors import Arrangement, CholeskyFactors
 from finelu.kernels import kernels_for
@@ -99,12 +99,15 @@ class ICNE(Recipe):
 
         Raises MatrixError for an A that `lsmr` refuses.
         """
-        given = as_rows(A)
+        return self._factored(as_rows(A), None)
+
+    def _factored(self, given: Any, order: Any) -> NormalFactors:
+        """`factor` for A by rows.  order (n,) : of the columns, on the host; None: by `ordering`."""
         S = to_host(given)
         fill = FILL * math.sqrt(S.shape[1] / max(S.nnz, 1)) if self.fill is None else self.fill
         most = math.inf if math.isinf(fill) else fill * S.nnz + S.shape[1]
         normal = normal_equations(S, self.damp, most)
-        order = _order(normal.matrix, self.ordering)
+        order = _order(normal.matrix, self.ordering) if order is None else order
         C = as_csr(normal.matrix.tosparse()[order][:, order])
         order, scale = order.astype(C.indices.dtype), normal.scale[order]
         if on_gpu(given.data):
@@ -149,7 +152,28 @@ class NormalFactors(CholeskyFactors):
     """M of `ICNE`: P^T D^-1 L L^H D^-1 P, about A^H A + damp^2 I (n, n)."""
 
     def update(self, A: Any, f: Any = None) -> NormalFactors:
-        raise MatrixError(f"factors of the normal equations have no update; make them anew: {self.recipe!r}.factor(A).")
+        """Factor another matrix with as many columns, in the same order of these. Returns self.
+
+        Only the order is kept, so A may have other rows and entries. f : as in `Factors.update`.
+        Raises MatrixError for other numbers of columns, and for a complex A if the factors are real; what `factor`
+        raises. The old factors stay valid then. Cost: that of `ICNE.factor` without the order.
+        """
+        if f is not None:
+            self._require_point(A, f)
+            return self
+        given = as_rows(A)
+        require_one_device(given.data, self.pattern.data, "A and the factors")
+        if given.shape[1] != self.shape[1]:
+            raise MatrixError(f"update was given {given.shape[1]} columns, but the factors have {self.shape[1]}.")
+        if given.dtype.kind == "c" and self.dtype.kind != "c":
+            raise MatrixError(
+                f"update was given {given.dtype} values, but the factors are {self.dtype}. Factor A anew."
+            )
+        assert self._arranged is not None
+        with self._lock:
+            made = self.recipe._factored(as_rows(given, self.dtype), to_host(self._arranged.rows))
+            self.__dict__ = vars(made) | {"_lock": self._lock, "updates": self.updates + 1}
+        return self
 
 
 @dataclass(frozen=True, eq=False)

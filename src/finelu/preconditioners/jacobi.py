@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from finelu.device import namespace
+from finelu.device import namespace, on_gpu
 from finelu.errors import ZeroPivot
 from finelu.factors import Factors
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, checked_csr
 from finelu.matrix.batch import Batch
 from finelu.preconditioners.batch import Prepared, block_diagonal_plan
+from finelu.preconditioners.block_jacobi import times
 from finelu.preconditioners.recipe import Recipe
 
 
@@ -50,7 +51,9 @@ class JacobiFactors(Factors):
 
     def _apply(self, R: Any, trans: str) -> Any:
         inverse = self._inverse.conj() if trans == "H" else self._inverse
-        return (R.T * inverse).T
+        if R.ndim == 1 or on_gpu(R):
+            return (R.T * inverse).T
+        return times(inverse[:, None, None], R, "N")
 
     @property
     def nnz(self) -> int:

@@ -17,7 +17,14 @@ from petsc4py import PETSc
 
 from finelu import threads
 from finelu.device import namespace, on_gpu, require_gpu, sparse_module
-from finelu.errors import FineluError, MatrixError, StructurallySingular, UnstableFactors, ZeroPivot
+from finelu.errors import (
+    FineluError,
+    MatrixError,
+    ParameterError,
+    StructurallySingular,
+    UnstableFactors,
+    ZeroPivot,
+)
 from finelu.factors import Factors, TriangularFactors
 from finelu.interop.petsc.device import chosen_gpu, has_own_stream, share_cores
 from finelu.interop.petsc.memory import (
@@ -33,11 +40,12 @@ from finelu.interop.petsc.memory import (
 )
 from finelu.interop.petsc.multiblock import of as products_of
 from finelu.interop.petsc.options import checked_device, from_options, in_chebyshev, is_inner
-from finelu.interop.petsc.processes import or_abort
+from finelu.interop.petsc.processes import mpi, or_abort
+from finelu.interop.petsc.schwarz import SharedSchwarz, Together, together
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import DTYPES
 from finelu.matrix.multiblock import MultiblockMatrix
-from finelu.preconditioners import ILU0, BlockILU0
+from finelu.preconditioners import ILU0, BlockILU0, Schwarz
 
 # PCFailedReason, and the exceptions that stand for each.
 NO_ERROR, STRUCTURE, PIVOT, MEMORY, OTHER = range(5)
@@ -58,24 +66,27 @@ class PC:
     -<prefix>finelu_device : "cpu"; "cuda", the GPU of this process by its number on its machine; "cuda:<number>".
 
     An option that does not exist, or does not parse, is a ParameterError that lists those that exist. A PC on several
-    processes works on their diagonal blocks; for a Mat of `as_mat` on each block of the grid, where A lives, by
+    processes works on their diagonal blocks, which schwarz couples by its coarse space, if it has one, see
+    `SharedSchwarz`; for a Mat of `as_mat` it works on each block of the grid, where A lives, by
     block_ilu0 instead of ilu0. With new values at the same places it updates its factors, with entries
     elsewhere it factors anew; it reads the block's arrays where PETSc keeps them, and compares their pattern with its
-    own copy, without communication. Where a set-up or a solve fails, the process says why on stderr, and the result
-    is NaN, which ends the Krylov method on all of them with PETSc's reason; the next set-up begins anew. Where not even
-    NaN can be handed over, or no message printed, all processes end (MPI_Abort).
+    own copy, without communication, except for that of schwarz. Where a set-up or a solve fails, the process says why
+    on stderr, and the result is NaN, which ends the Krylov method on all of them with PETSc's reason; the next set-up
+    begins anew. Where not even NaN can be handed over, or no message printed, all processes end (MPI_Abort).
 
-    Attributes: recipe, device, factors (None if there are none, or the block is empty), error (None, or why the last
-    set-up or solve failed), seconds and calls of factor, update and solve.
+    Attributes: recipe, device, factors (None if there are none, or the block is empty), shared (the SharedSchwarz that
+    couples the blocks instead, or None), error (None, or why the last set-up or solve failed), seconds and calls of
+    factor, update and solve.
     """
 
     def __init__(self, recipe: Any = None, device: str = "cpu"):
-        self.recipe = ILU0() if recipe is None else recipe
+        self.recipe: Any = ILU0() if recipe is None else recipe
         self.device = checked_device("device", device)
         self._given = recipe, device
         self.seconds = {"factor": 0.0, "update": 0.0, "solve": 0.0}
         self.calls = {"factor": 0, "update": 0, "solve": 0}
         self.factors: Factors | None = None
+        self.shared: SharedSchwarz | None = None
         self.error: str | None = None
         self._pattern: tuple[Any, Any] | None = None  # indptr, indices of the block that was factored
         self._places: tuple[Any, Any] | None = None  # the same on the device of the factors
@@ -101,9 +112,16 @@ class PC:
         # PETSc spreads the failure of one process to all of them. If it stayed on this one alone, its solver would end
         # at once while the solvers of the others went on.
         self._report(pc, NO_ERROR)
+        coupled = self._couples(pc)
+        if coupled != (self.shared is not None):
+            self._drop()
         try:
-            self._set_up(pc, begin)
+            (self._set_up_coupled if coupled else self._set_up)(pc, begin)
+        except Together as error:
+            self._fail(pc, error.error)
         except Exception as error:
+            if coupled:
+                raise  # the other processes do not know of it
             self._fail(pc, error)
         self._ready = True
 
@@ -120,8 +138,8 @@ class PC:
         self._apply(pc, X, Y, "T")
 
     def reset(self, pc: PETSc.PC | None) -> None:
-        self.factors = self.error = self._pattern = self._places = self._gpu = None
-        self._work = self._number = None
+        self._drop()
+        self.error = self._gpu = self._work = self._number = None
         self._ready = False  # whether setUp has run
         self._reason = NO_ERROR
 
@@ -132,6 +150,42 @@ class PC:
                 viewer.printfASCII(f"    {line}\n")
 
     # Set-up -----------------------------------------------------------------------------------------------------------
+
+    def _drop(self) -> None:
+        """Drop the factors, so that the next set-up begins anew."""
+        if self.shared is not None:
+            self.shared.destroy()
+        self.factors = self.shared = self._pattern = self._places = None
+
+    def _couples(self, pc: PETSc.PC) -> bool:
+        """Whether a coarse space couples the diagonal blocks of several processes."""
+        P = pc.getOperators()[1]
+        several = P.getComm().getSize() > 1 and products_of(P) is None
+        return several and isinstance(self.recipe, Schwarz) and self.recipe.coarse is not None
+
+    def _set_up_coupled(self, pc: PETSc.PC, begin: float) -> None:
+        """Factors of all diagonal blocks, and the coarse space; all processes come here together."""
+        share_cores()
+        self._gpu = None
+        P = pc.getOperators()[1]
+        comm = mpi(P.getComm())
+        dtype = np.dtype(PETSc.ScalarType).name
+
+        def check() -> None:
+            if self.device != "cpu":
+                raise ParameterError(
+                    f"{self.recipe!r} on several processes has its coarse space on the CPU; take device cpu, or "
+                    "coarse=None."
+                )
+            if dtype not in DTYPES:
+                raise MatrixError(f"this PETSc has scalars of {dtype}; finelu has {', '.join(DTYPES)}.")
+
+        together(comm, check)
+        A = P if P.getType().startswith("mpiaij") else P.convert("mpiaij", PETSc.Mat())
+        update = self.shared is not None
+        self.shared = self.shared or SharedSchwarz(comm, self.recipe)
+        with self._timed(update, begin):
+            self.shared.update(A, near_nullspace(P))
 
     def _set_up(self, pc: PETSc.PC, begin: float) -> None:
         share_cores()
@@ -238,21 +292,46 @@ class PC:
         """y = M^-1 x for vectors, or for dense matrices column by column."""
         if not self._ready:  # options that are set again make a new context, for which PETSc does not call setUp
             self.setUp(pc)
-        if self.error is None:
-            begin = perf_counter()
-            SOLVE.begin()
-            try:
-                if self.factors is not None:
-                    (self._solve if self._gpu is None else self._solve_on_gpu)(x, y, trans)
-            except Exception as error:
-                self._fail(pc, error)
-            finally:
-                SOLVE.end()
-            self.calls["solve"] += 1
-            self.seconds["solve"] += perf_counter() - begin
+        if self.shared is not None:
+            with self._timed_solve():
+                self._solve_coupled(pc, self.shared, x, y, trans)
+        elif self.error is None:
+            with self._timed_solve():
+                self._solve_alone(pc, x, y, trans)
         if self.error is not None:
             self._report(pc, self._reason)
             writable(y)[...] = np.nan
+
+    @contextmanager
+    def _timed_solve(self) -> Iterator[None]:
+        begin = perf_counter()
+        SOLVE.begin()
+        try:
+            yield
+        finally:
+            SOLVE.end()
+        self.calls["solve"] += 1
+        self.seconds["solve"] += perf_counter() - begin
+
+    def _solve_alone(self, pc: PETSc.PC, x: PETSc.Vec | PETSc.Mat, y: PETSc.Vec | PETSc.Mat, trans: str) -> None:
+        try:
+            if self.factors is not None:
+                (self._solve if self._gpu is None else self._solve_on_gpu)(x, y, trans)
+        except Exception as error:
+            self._fail(pc, error)
+
+    def _solve_coupled(
+        self, pc: PETSc.PC, shared: SharedSchwarz, x: PETSc.Vec | PETSc.Mat, y: PETSc.Vec | PETSc.Mat, trans: str
+    ) -> None:
+        """All processes come here together, also those that have failed before: the others would wait for them."""
+        b = np.array(readable(x))  # not PETSc's own memory, see `borrowed`
+        if b.ndim == 1:
+            writable(y)[...] = shared.solve(b, trans)
+        else:
+            columns = [shared.solve(np.ascontiguousarray(column), trans) for column in b.T]
+            writable(y)[...] = np.column_stack(columns)
+        if shared.failures and self.error is None:
+            self._tell(pc, shared.failures[0])
 
     def _solve(self, x: PETSc.Vec | PETSc.Mat, y: PETSc.Vec | PETSc.Mat, trans: str) -> None:
         b, out = readable(x), writable(y)  # PETSc gets its memory back when these are deleted: here, on this thread
@@ -314,7 +393,11 @@ class PC:
 
     def _fail(self, pc: PETSc.PC, error: Exception) -> None:
         """Keep and print the reason; the factors are dropped, so that the next set-up begins anew."""
-        self.factors = self._pattern = self._places = None
+        self._drop()
+        self._tell(pc, error)
+
+    def _tell(self, pc: PETSc.PC, error: Exception) -> None:
+        """Keep and print the reason of a failure."""
         self.error = " ".join((str(error) if isinstance(error, FineluError) else repr(error)).split())
         self._reason = next((reason for kind, reason in FAILED_REASONS.items() if isinstance(error, kind)), OTHER)
         if os.environ.get("FINELU_DEBUG"):
@@ -344,9 +427,17 @@ class PC:
             yield f"failed: {self.error}"
             return
         F = self.factors
-        if F is None:
+        if self.shared is not None:
+            yield from self.shared.described()
+        elif F is not None:
+            yield from self._described_factors(F)
+        else:
             yield "an empty block" if self._ready else "not set up"
-            return
+        if self.shared is not None or F is not None:
+            done = (f"{self.calls[what]} {what}, {self.seconds[what]:.3g} s" for what in self.calls)
+            yield f"{'; '.join(done)} (of this process)"
+
+    def _described_factors(self, F: Factors) -> Iterator[str]:
         nnz = F.pattern.nnz if self._pattern is None else self._pattern[1].size
         yield (
             f"{F.shape[0]} rows, {nnz} entries; factors: {F.nnz} entries, fill {F.nnz / nnz:.3g}, {F.dtype}, "
@@ -359,8 +450,6 @@ class PC:
         for name in ("refused", "warning"):
             if F.report.get(name):
                 yield f"{name}: {F.report[name]}"
-        done = (f"{self.calls[what]} {what}, {self.seconds[what]:.3g} s" for what in self.calls)
-        yield f"{'; '.join(done)} (of this process)"
 
 
 def near_nullspace(P: PETSc.Mat) -> Any:

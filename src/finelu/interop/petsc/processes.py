@@ -17,13 +17,13 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def mpi(world: PETSc.Comm) -> Any:
+def mpi(comm: PETSc.Comm) -> Any:
     """The communicator as mpi4py's."""
     try:
         import mpi4py  # noqa: F401
     except ImportError as error:
-        raise ImportError("finelu.interop.petsc.solve_mtx needs mpi4py: pip install mpi4py.") from error
-    return world.tompi4py()
+        raise ImportError("solve_mtx, and schwarz on several processes, need mpi4py: pip install mpi4py.") from error
+    return comm.tompi4py()
 
 
 def or_abort(callback: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -36,7 +36,7 @@ def room(systems, entries, like):
 
 def factor(plan, values, guard, positive, lu, first_bad, replaced):
     """The factors of every system; see kernels/reference/batch.py."""
-    groups, threads = _shared(values.shape[0])
+    groups, threads = shared_groups(values.shape[0])
     work = tuple(np.empty((threads, size * LANES), values.dtype) for size in (values.shape[1], plan[2].size))
     numbers = values.real.dtype.type(guard), bool(positive), values.dtype.type(1)
     run_items(_factor_all, groups, plan, values, numbers, work, lu, first_bad, replaced, threads=threads)
@@ -44,28 +44,28 @@ def factor(plan, values, guard, positive, lu, first_bad, replaced):
 
 def solve(plan, lu, r, x):
     """x = (L U)^-1 r for every system; see kernels/reference/batch.py."""
-    groups, threads = _shared(x.shape[0])
+    groups, threads = shared_groups(x.shape[0])
     vectors = np.empty((threads, 3, x.shape[1] * LANES), x.dtype)
     run_items(_solve_all, groups, plan, lu, r, vectors, x, threads=threads)
 
 
 def solve_direct(matrix, plan, values, b, limits, tolerance, x, norms, roundings, errors, steps, first_bad, replaced):
     """x = A^-1 b for every system, refined; see kernels/reference/batch.py. Factors of a group stay in the cache."""
-    groups, threads = _shared(values.shape[0])
+    groups, threads = shared_groups(values.shape[0])
     lu = np.empty((threads, plan[1].size * LANES), values.dtype)
-    work = lu, *_workspace(threads, matrix, values, 5)
+    work = lu, *workspace(threads, matrix, values, 5)
     real = values.real.dtype.type
     guard, wanted, most = limits
     pivoting = real(guard), False, values.dtype.type(1)
     numbers = pivoting, (real(wanted), tolerance), most, np.finfo(values.dtype).eps
     results = x, norms, roundings, errors, steps, (first_bad, replaced)
-    run_items(_solve_direct_all, groups, _pattern(matrix), plan, values, b, numbers, work, *results, threads=threads)
+    run_items(_solve_direct_all, groups, pattern_of(matrix), plan, values, b, numbers, work, *results, threads=threads)
 
 
 def residual_twice(matrix, values, b, x, which, norms):
     """Norms of b - A x in twice the precision; see kernels/reference/batch.py. Threads share the systems."""
     parts = (_parts(v) for v in (values, x, b))
-    run_items(_residual_twice, which.size, _pattern(matrix), which, *parts, norms)
+    run_items(_residual_twice, which.size, pattern_of(matrix), which, *parts, norms)
 
 
 def _parts(v):
@@ -77,17 +77,17 @@ def _groups(systems):
     return -(-systems // LANES)
 
 
-def _shared(systems):
+def shared_groups(systems):
     """The groups, and the threads that share them."""
     groups = _groups(systems)
     return groups, min(get_num_threads(), groups)
 
 
-def _pattern(matrix):
+def pattern_of(matrix):
     return unsigned(matrix.indptr), unsigned(matrix.indices)
 
 
-def _workspace(threads, matrix, like, vectors):
+def workspace(threads, matrix, like, vectors):
     """For each thread the interleaved entries of a group of matrices, `vectors` vectors, magnitudes, and figures."""
     n, nnz = matrix.indptr.size - 1, matrix.indices.size
     return (

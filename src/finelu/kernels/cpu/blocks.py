@@ -96,6 +96,11 @@ def invert_blocks(blocks, out, pivoting) -> int:
 def blocks_times(blocks, x, out, trans) -> None:
     """out_i = B_i x_i, B_i^T x_i or B_i^H x_i; see kernels/reference/blocks.py."""
     m, n = blocks.shape[:2]
+    if x.ndim == 2:
+        given = np.uint64(x.shape[1]), trans != "N", trans == "H" and blocks.dtype.kind == "c"
+        work = ROW + TIMES * n * n * x.shape[1]
+        _share(_times_columns, m, work, n, *given, blocks.reshape(-1), x.reshape(-1), out.reshape(-1))
+        return
     kernel, more = (_times, ()) if trans == "N" else (_times_transposed, (trans == "H" and blocks.dtype.kind == "c",))
     _share(kernel, m, ROW + TIMES * n * n, n, blocks.reshape(-1), x, out, *more)
 
@@ -346,6 +351,27 @@ def _times(t, size, order, count, chunk, blocks, x, out):
     first = np.uint64(t) * chunk
     for k in range(first, min(count, first + chunk)):
         _store_product(size, order, blocks, k * n * n, x, k * n, out, k * n)
+
+
+@by_items
+def _times_columns(t, size, order, count, chunk, columns, transposed, conjugate, blocks, x, out):
+    """`_times` or `_times_transposed` with x and out (rows, columns): an entry is read once for all columns."""
+    n = order_of(size, order)
+    first = np.uint64(t) * chunk
+    for k in range(first, min(count, first + chunk)):
+        for u in range(n):
+            to = (k * n + u) * columns
+            for c in range(columns):
+                out[to + c] = 0
+            for v in range(n):
+                a = blocks[(k * n + v) * n + u] if transposed else blocks[(k * n + u) * n + v]
+                _add_multiple(np.conj(a) if conjugate else a, x, (k * n + v) * columns, out, to, columns)
+
+
+@compiled
+def _add_multiple(a, x, q, out, r, count):
+    for c in range(count):
+        out[r + c] += a * x[q + c]
 
 
 @by_items

@@ -15,17 +15,6 @@
 
 using namespace fl;
 
-#define PLAN                                                                                                             \
-    int n, int levels, int upper_levels, const int *__restrict__ indptr, const int *__restrict__ indices,                \
-        const int *__restrict__ diag, const int *__restrict__ places, const Real<T>*__restrict__ weights,                \
-        const int *__restrict__ rows, const int *__restrict__ columns, const Real<T>*__restrict__ row_scale,             \
-        const Real<T>*__restrict__ column_scale, const int *__restrict__ order, const int *__restrict__ starts,          \
-        const int *__restrict__ upper_order, const int *__restrict__ upper_starts, const int *__restrict__ begin,        \
-        const int *__restrict__ left, const int *__restrict__ right
-#define AS_PLAN                                                                                                          \
-    {n,         levels, upper_levels, indptr, indices, diag,        places,       weights, rows, columns, row_scale,     \
-     column_scale, order,  starts,       upper_order, upper_starts, begin, left,    right}
-
 template <typename T>
 __global__ void __launch_bounds__(1024) factor_groups(PLAN, int nnz, int k, const T* __restrict__ a, Real<T> guard, int positive,
                                                       T* lu, long long* first_bad, long long* replaced)

@@ -65,7 +65,7 @@ def factor(plan, values, guard, positive, lu, first_bad, replaced):
     """The factors of every system; see kernels/reference/batch.py. Waits for nothing."""
     k, nnz = values.shape
     real = values.real.dtype.type
-    given = np.int32(nnz), np.int32(k), _interleaved(values), real(guard), np.int32(positive)
+    given = np.int32(nnz), np.int32(k), grouped(values), real(guard), np.int32(positive)
     kernel("batch", "factor_groups", values.dtype)(
         (blocks(k, GROUP),), (WARPS * GROUP,), (*plan, *given, lu, first_bad, replaced)
     )
@@ -74,12 +74,12 @@ def factor(plan, values, guard, positive, lu, first_bad, replaced):
 def solve(plan, lu, r, x):
     """x = (L U)^-1 r for every system; see kernels/reference/batch.py. Waits for nothing."""
     k = x.shape[0]
-    r = _interleaved(r, k)
+    r = grouped(r, k)
     y, found = cupy.empty_like(r), cupy.empty_like(r)
     kernel("batch", "solve_groups", x.dtype)(
         (blocks(k, GROUP),), (WARPS * GROUP,), (*plan, np.int32(k), lu, r, y, found)
     )
-    _separate(found, x)
+    separate(found, x)
 
 
 def solve_direct(matrix, plan, values, b, limits, tolerance, x, norms, roundings, errors, steps, first_bad, replaced):
@@ -100,7 +100,7 @@ def solve_direct(matrix, plan, values, b, limits, tolerance, x, norms, roundings
             rhs = b[own] if len(b) > 1 else b
             solve_direct(matrix, plan, values[own], rhs, limits, tolerance[own], *results)
         return
-    a, b, found = _interleaved(values), _interleaved(b, k), cupy.empty((blocks(k, GROUP), n, GROUP), x.dtype)
+    a, b, found = grouped(values), grouped(b, k), cupy.empty((blocks(k, GROUP), n, GROUP), x.dtype)
     fitting = int(PART * free_memory(x) / ((entries + 3 * n) * GROUP * x.dtype.itemsize))
     grid = max(min(blocks(k, GROUP), TOGETHER * device_limits()["processors"], fitting), 1)
     lu = cupy.empty((grid, entries * GROUP), x.dtype)
@@ -108,24 +108,28 @@ def solve_direct(matrix, plan, values, b, limits, tolerance, x, norms, roundings
     limits = np.finfo(x.dtype)
     real = x.real.dtype.type
     numbers = real(guard), real(wanted), np.int32(most), real(limits.eps), real(limits.tiny)
-    pattern = matrix.indptr.astype(np.int32, copy=False), matrix.indices.astype(np.int32, copy=False)
+    pattern = pattern_of(matrix)
     results = norms, roundings, errors, steps, first_bad, replaced
     kernel("batch", "solve_direct_groups", x.dtype)(
         (grid,),
         (WARPS * GROUP,),
         (*plan, np.int32(nnz), np.int32(k), *pattern, a, b, *numbers, tolerance, lu, work, found, *results),
     )
-    _separate(found, x)
+    separate(found, x)
 
 
 def residual_twice(matrix, values, b, x, which, norms):
     """Norms of b - A x in twice the precision; see kernels/reference/batch.py. Waits for nothing."""
-    pattern = matrix.indptr.astype(np.int32, copy=False), matrix.indices.astype(np.int32, copy=False)
+    pattern = pattern_of(matrix)
     sizes = np.int32(x.shape[1]), np.int32(values.shape[1]), np.int32(b.shape[0])
     kernel("batch", "residual_twice", x.dtype)((which.size,), (BLOCK,), (*sizes, *pattern, values, x, b, which, norms))
 
 
-def _interleaved(rows, k=None):
+def pattern_of(matrix):
+    return tuple(part.astype(np.int32, copy=False) for part in (matrix.indptr, matrix.indices))
+
+
+def grouped(rows, k=None):
     """rows (k, length), or (1, length) for all k, as (groups, length, 32)."""
     given, length = rows.shape
     groups = _groups(given if k is None else k)
@@ -135,12 +139,12 @@ def _interleaved(rows, k=None):
     return out
 
 
-def _separate(grouped, rows):
-    """The reverse of `_interleaved`, into rows (k, length)."""
+def separate(found, rows):
+    """The reverse of `grouped`, into rows (k, length)."""
     k, length = rows.shape
     launch = kernel("batch", "separate", rows.dtype)
-    grid = blocks(length, GROUP), grouped.shape[0]
-    launch(grid, (GROUP, WARPS), (np.int32(k), np.int32(length), grouped, rows))
+    grid = blocks(length, GROUP), found.shape[0]
+    launch(grid, (GROUP, WARPS), (np.int32(k), np.int32(length), found, rows))
 
 
 def _groups(systems):

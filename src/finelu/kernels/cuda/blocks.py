@@ -356,11 +356,18 @@ def invert_blocks(blocks, out, pivoting):
 
 
 def blocks_times(blocks, x, out, trans) -> None:
-    """out_i = B_i x_i ("N"), B_i^T x_i ("T") or B_i^H x_i ("H"): blocks (m, n, n), n up to 32, x and out (m n,).
+    """out_i = B_i x_i ("N"), B_i^T x_i ("T") or B_i^H x_i ("H"): blocks (m, n, n), n up to 32, x and out (m n,), or
+    (m n, k) one column after the other.
 
     out may be x.
     """
     m, n = blocks.shape[:2]
+    if x.ndim == 2:
+        columns = cupy.ascontiguousarray(x.T)
+        for column in columns:
+            blocks_times(blocks, column, column, trans)
+        out[...] = columns.T
+        return
     _check_block_size(n)
     way = _way(trans, blocks.dtype)
     _check("blocks", blocks, (m, n, n), blocks.dtype)

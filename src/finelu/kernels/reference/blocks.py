@@ -172,8 +172,12 @@ def invert_blocks(blocks, out, pivoting):
 
 
 def blocks_times(blocks, x, out, trans):
-    """out_i = B_i x_i, B_i^T x_i or B_i^H x_i for blocks (m, n, n); x and out (m n,), not the same."""
+    """out_i = B_i x_i, B_i^T x_i or B_i^H x_i for blocks (m, n, n); x and out (m n,) or (m n, k), not the same."""
     n = blocks.shape[1]
+    if x.ndim == 2:
+        for c in range(x.shape[1]):
+            blocks_times(blocks, x[:, c], out[:, c], trans)
+        return
     for i in range(blocks.shape[0]):
         B = blocks[i] if trans == "N" else blocks[i].T if trans == "T" else blocks[i].conj().T
         y = np.zeros(n, out.dtype)

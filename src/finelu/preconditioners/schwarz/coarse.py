@@ -58,7 +58,7 @@ class CoarseSpace:
         self.Z: Any = None
         dependent = xp.zeros(self._count, bool)
         if near_nullspace is not None:
-            self.Z, dependent = self._orthonormal(near_nullspace.astype(A.dtype, copy=False))
+            self.Z, dependent = orthonormal(parts, starts, rows, near_nullspace.astype(A.dtype, copy=False))
         self.columns = 1 if self.Z is None else self.Z.shape[1]
         self.size = self._count * self.columns
         self._Z_by_parts = None if self.Z is None else self.Z[rows]
@@ -74,33 +74,6 @@ class CoarseSpace:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._kernels = kernels_for(self.parts)
-
-    def _orthonormal(self, B: Any) -> tuple[Any, Any]:
-        """The columns of B, orthonormal in each part, and a mask (K,) of those that depend on earlier ones and are 0.
-
-        By the classical Gram-Schmidt process, twice for each column.
-        """
-        xp = namespace(B)
-        Z = xp.zeros(B.shape, B.dtype)
-        dependent = xp.zeros((self._count, B.shape[1]), bool)
-        for c in range(B.shape[1]):
-            v = xp.ascontiguousarray(B[:, c])
-            before = self._norms(v)
-            v = v / xp.where(before > 0, before, 1)[self.parts]
-            for _ in range(2):
-                if c:
-                    known = xp.ascontiguousarray(Z[:, :c])
-                    along = self._kernels.subdomains.restrict(self.starts, self.rows, known[self.rows], v, True)
-                    self._kernels.subdomains.prolong(self.parts, known, -along, v)
-            left = self._norms(v)
-            dependent[:, c] = ~(left > DEPENDENT) | (before == 0)
-            Z[:, c] = xp.where(dependent[self.parts, c], 0, v / xp.where(left > 0, left, 1)[self.parts])
-        return Z, dependent.reshape(-1)
-
-    def _norms(self, v: Any) -> Any:
-        """The norm of v in each part."""
-        square = (v.real**2 + v.imag**2) if v.dtype.kind == "c" else v * v
-        return namespace(v).sqrt(self._kernels.subdomains.restrict(self.starts, self.rows, None, square, True))
 
     def update(self, A: CSR, definite: bool) -> None:
         """Take the values of A: A Z and E anew, and the inverse of E, or its factors.
@@ -200,6 +173,35 @@ class CoarseSpace:
     def add_direction(self, state: Any, rho: Any, rho_old: Any, q: Any, x: Any, p: Any) -> None:
         """p = x + Z q + (rho / rho_old) p, see kernels/reference/subdomains.py."""
         self._kernels.subdomains.direction_with_coarse(state, rho, rho_old, self.parts, self.Z, q, x, p)
+
+
+def orthonormal(parts: Any, starts: Any, rows: Any, B: Any) -> tuple[Any, Any]:
+    """The columns of B (n, m), orthonormal in each part, and a mask (K,) of those that are 0 as they depend on others.
+
+    parts, starts, rows : as `CoarseSpace` has them. By the classical Gram-Schmidt process, twice for each column.
+    """
+    xp, kernels = namespace(B), kernels_for(B).subdomains
+
+    def norms(v: Any) -> Any:
+        """The norm of v in each part."""
+        square = (v.real**2 + v.imag**2) if v.dtype.kind == "c" else v * v
+        return xp.sqrt(kernels.restrict(starts, rows, None, square, True))
+
+    Z = xp.zeros(B.shape, B.dtype)
+    dependent = xp.zeros((starts.size - 1, B.shape[1]), bool)
+    for c in range(B.shape[1]):
+        v = xp.ascontiguousarray(B[:, c])
+        before = norms(v)
+        v = v / xp.where(before > 0, before, 1)[parts]
+        for _ in range(2):
+            if c:
+                known = xp.ascontiguousarray(Z[:, :c])
+                along = kernels.restrict(starts, rows, known[rows], v, True)
+                kernels.prolong(parts, known, -along, v)
+        left = norms(v)
+        dependent[:, c] = ~(left > DEPENDENT) | (before == 0)
+        Z[:, c] = xp.where(dependent[parts, c], 0, v / xp.where(left > 0, left, 1)[parts])
+    return Z, dependent.reshape(-1)
 
 
 class _Dense:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import acosh, ceil, sqrt
 from typing import Any
-
-import numpy as np
 
 from finelu.device import namespace, sparse_module, to_host
 from finelu.errors import MatrixError
@@ -16,19 +13,12 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Couplings
 from finelu.matrix import full_csr
 from finelu.partition import partition
-from finelu.preconditioners.schwarz.conjugate import conjugate_gradients
+from finelu.preconditioners.polynomial import chebyshev
+from finelu.preconditioners.schwarz.spectrum import spectrum, steps_for
 
 SIZE, NODES = 64, 16  # rows of a part of a coarse matrix; parts of the level above that it holds at least
 FEWEST, PARTS = 512, 4  # a coarse matrix with levels of its own has more rows, and at least these parts
-# Part of an error that a solve with a definite coarse matrix leaves. In cg the deflated form takes as many iterations
-# as with an exact solve; for ani7, with 333, as many with 0.01, but it did not converge with 0.05.
-ERROR = 1e-3
 CLOSE, LEFT = 2, 0.1  # times as many steps where cg begins; part of the coarse residual that these may leave
-# Steps that look for the spectrum; part of the square of the error at which they end, the same in each precision, once
-# a step changes the least and the largest value by less than a part SETTLED; times the roundings of a step at which
-# nothing else is left. The largest value is raised by the margin.
-LANCZOS, REST, SETTLED, NOISE, MARGIN = 12, 1e-10, 0.02, 10, 1.1
-MOST_STEPS = 80  # of a solve with a coarse matrix: more show that its parts do not suit it
 
 
 class CoarseLevels:
@@ -39,14 +29,13 @@ class CoarseLevels:
     near_nullspace : (K, m) for E, or None for the constant.
     dropped (K,) : vectors, on the host, whose rows of E are those of the identity: the result is 0 there, whatever g.
     definite : whether E is Hermitian positive definite. E^-1 is then replaced by steps of Chebyshev with the factors M
-        of E, as many as leave `ERROR` of an error if the spectrum of M^-1 E lies in the interval of `_spectrum`, which
-        is an estimate. The number of steps is odd: the operation is (1 - p(M^-1 E)) E^-1, Hermitian as M^-1 is, with
+        of E, as many as `steps_for` says if the spectrum of M^-1 E lies in the interval of `_spectrum`, which is an
+        estimate. The number of steps is odd: the operation is (1 - p(M^-1 E)) E^-1, Hermitian as M^-1 is, with
         a polynomial p of odd degree that is at most 1 in magnitude between 0 and the end of the interval, 1 only at 0,
         and negative beyond it. So 1 - p is positive wherever the spectrum is, and the operation is definite as M^-1
         is, whatever the estimate; a value beyond the interval costs cg iterations alone. Else it is replaced by M^-1
         alone.
     Raises ZeroPivot if a part of E has no factors, MatrixError if the spectrum of M^-1 E is not positive or too wide.
-    Source: Y. Saad, Iterative methods for sparse linear systems, 2003, algorithm 12.1.
     """
 
     def __init__(
@@ -66,16 +55,14 @@ class CoarseLevels:
             self.factors: Any = known.factors.update(E)
         else:
             m = E.n // nodes.n
-            parts = namespace(E.data).repeat(partition(nodes, _nodes_of_part(m), "auto").parts, m)
+            parts = namespace(E.data).repeat(partition(nodes, nodes_of_part(m), "auto").parts, m)
             self.factors = replace(recipe, parts=parts, near_nullspace=near_nullspace).factor(E)
         self._E, self._product = E, kernels_for(E.data).products.Product(E)
         self._deflated = self.factors.deflated if self.factors.coarse.levels is None else None
         self.steps = 1
         if definite:
             self._middle, self._half = self._spectrum()
-            self.steps = ceil(acosh(1 / ERROR) / acosh(self._middle / self._half)) | 1
-            if self.steps > MOST_STEPS:
-                raise MatrixError(f"its parts do not suit it, since a solve would take {self.steps} steps; levels=2.")
+            self.steps = steps_for(self._middle, self._half)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_product": None, "_deflated": None}
@@ -127,66 +114,27 @@ class CoarseLevels:
 
     def _chebyshev(self, g: Any, steps: int) -> Any:
         x, r = self._start(g)
-        sigma = self._middle / self._half
-        rho = 1 / sigma
-        d = self._times_M(r) / self._middle
-        for _ in range(steps - 1):
-            x += d
-            r -= self._product(d)
-            before, rho = rho, 1 / (2 * sigma - rho)
-            d *= rho * before
-            d += self._times_M(r) * (2 * rho / self._half)
-        x += d
-        return x
+        return chebyshev(self._product, self._times_M, x, r, self._middle, self._half, steps)
 
     def _spectrum(self) -> tuple[float, float]:
         """The middle and half the width of an interval for the spectrum of M^-1 E, outside of the next coarse space if
-        that is solved exactly: by Lanczos, whose numbers are those of cg (Saad 2003, section 6.7.3).
+        that is solved exactly.
 
-        It begins with E D^-1/2 v for a random v and the diagonal D of E, which is in the range of E. Rows of any scale
-        have the same weight in it: the numbers are those of D^-1/2 E D^-1/2, if M^-1 scales as E^-1 does. The interval
-        holds the values that `LANCZOS` steps find, which are inside of the spectrum, and a margin above them: it is an
-        estimate, not a bound.
+        The search begins with E D^-1/2 v for a random v and the diagonal D of E, which is in the range of E. Rows of
+        any scale have the same weight in it: the numbers are those of D^-1/2 E D^-1/2, if M^-1 scales as E^-1 does.
         """
         E = self._E
         weights = 1 / namespace(E.data).sqrt(E.data[E.diag].real)
         _, r = self._start(self._product(trial_vector(E) * weights))
-        sizes, alphas, betas = list[float](), list[float](), list[float]()
-        ends, settled = (0.0, 0.0), False
-        noise = (NOISE * float(np.finfo(E.dtype).eps)) ** 2
-        for _, rho, curvature in conjugate_gradients(self._product, self._times_M, r):
-            if sizes:
-                betas.append(max(rho / sizes[-1], 0.0))
-                last, ends = ends, _ends(alphas, betas)
-                settled = all(abs(now - then) <= SETTLED * now for now, then in zip(ends, last, strict=True))
-            sizes.append(rho)
-            if len(alphas) == LANCZOS or not rho > (REST if settled else noise) * sizes[0]:
-                break
-            if not 0 < curvature < np.inf:
-                raise MatrixError("it is not definite; levels=2.")
-            alphas.append(rho / curvature)
-        if not alphas:
-            return 1.0, 0.5
-        least, most = ends[0], MARGIN * ends[1]
-        if not 0 < least < np.inf:
-            raise MatrixError("it is not definite; levels=2.")
-        return (most + least) / 2, (most - least) / 2
-
-
-def _ends(alphas: list[float], betas: list[float]) -> tuple[float, float]:
-    """The least and the largest eigenvalue of the matrix of Lanczos, from the numbers of cg."""
-    pivots = [1 / a + b / before for a, b, before in zip(alphas, [0.0, *betas], [1.0, *alphas], strict=False)]
-    off = [sqrt(b) / a for a, b in zip(alphas[:-1], betas[:-1], strict=True)]
-    values = np.linalg.eigvalsh(np.diag(pivots) + np.diag(off, 1) + np.diag(off, -1))
-    return float(values[0]), float(values[-1])
+        return spectrum(self._product, self._times_M, r)
 
 
 def has_levels(nodes: int, m: int) -> bool:
     """Whether the coarse matrix of m vectors in each of the parts `nodes` is large enough for levels of its own."""
-    return nodes * m > FEWEST and nodes >= PARTS * _nodes_of_part(m)
+    return nodes * m > FEWEST and nodes >= PARTS * nodes_of_part(m)
 
 
-def _nodes_of_part(m: int) -> int:
+def nodes_of_part(m: int) -> int:
     """The number of parts, with m vectors each, that a part of their coarse matrix holds."""
     return max(SIZE // m, NODES)
 

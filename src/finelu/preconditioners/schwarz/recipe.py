@@ -212,6 +212,7 @@ class SchwarzFactors(Factors):
     block-diagonal matrix whose row t is row `rows[t]` of A."""
 
     well_formed = True
+    together = False
     _bound = ("_lock", "_recorded")
 
     def __init__(self, recipe: Schwarz, A: CSR, block_size: int = 1):
@@ -286,7 +287,7 @@ class SchwarzFactors(Factors):
             self._near = xp.column_stack([known, *added])
             vectors = known.shape[1] + 2 * ADDED
             if self._number * vectors > MOST_COARSE and recipe.levels == AUTO and recipe.size is recipe.parts is None:
-                self._divide(A, nodes, _usual_size(A, vectors, levels=False))
+                self._divide(A, nodes, usual_size(A, vectors, levels=False))
                 self._make(A)
             else:
                 self._couple_again(A)
@@ -427,11 +428,11 @@ class SchwarzFactors(Factors):
         if R.ndim == 1 and out.flags.c_contiguous and not namespace(R).may_share_memory(R, out):
             self._apply_one(namespace(R).ascontiguousarray(R), trans, out)
             return
-        columns = (namespace(R).ascontiguousarray(column) for column in R.reshape(R.shape[0], -1).T)
-        for k, column in enumerate(columns):
-            x = namespace(R).empty_like(column)
-            self._apply_one(column, trans, x)
-            out.reshape(R.shape[0], -1)[:, k] = x
+        columns = namespace(R).ascontiguousarray(R.reshape(R.shape[0], -1).T)
+        X = namespace(R).empty_like(columns)
+        for r, x in zip(columns, X, strict=True):
+            self._apply_into(r, trans, x)
+        out[...] = X.T.reshape(R.shape)
 
     def _apply_one(self, r: Any, trans: str, x: Any) -> None:
         """x = M^-1 r, or with a transpose. Of T and H the one that the coarse space computes, `adjoint`, is taken
@@ -470,16 +471,16 @@ def _cut(A: CSR, parts: Any) -> int:
     return int((parts[rows] != parts[A.indices]).sum())
 
 
-def _usual_size(A: CSR, vectors: int, levels: bool) -> int:
+def usual_size(A: CSR, vectors: int, levels: bool, n: int | None = None) -> int:
     """The default number of rows of a part, for this many coarse vectors a part.  levels : whether these may be any
-    number, since they are solved on levels."""
+    number, since they are solved on levels.  n : the rows that share the coarse space, if A is not all of them."""
     if levels and not on_gpu(A.data) and (vectors > 1 or not uneven(A)):
         return min(ROWS * vectors, LARGEST)
     fits = int(ROOM / (ROW + ENTRY * A.nnz / A.n))
     if levels:
         return max(min(fits, LARGEST), SMALLEST)
     most = MOST_COARSE if on_gpu(A.data) or vectors > 1 else MOST_SPARSE
-    return max(min(max(fits, SMALLEST), LARGEST), -(-A.n * vectors // most))
+    return max(min(max(fits, SMALLEST), LARGEST), -(-(n or A.n) * vectors // most))
 
 
 def _parts(
@@ -491,7 +492,7 @@ def _parts(
         return *_checked_parts(recipe.parts.array, A), "given"
     if recipe.parts is None:
         levels = recipe.coarse is not None and (definite if recipe.levels == AUTO else recipe.levels != 2)
-        size = size or recipe.size or _usual_size(A, 1 if near is None else near.shape[1], levels)
+        size = size or recipe.size or usual_size(A, 1 if near is None else near.shape[1], levels)
     else:
         number = count("parts", recipe.parts, 1, A.n, of=recipe)
         size = -(-A.n // number)

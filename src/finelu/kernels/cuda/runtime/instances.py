@@ -135,6 +135,7 @@ def _by_teams(name, *parameters, indices=False, batch=False):
 
 INSTANCES: dict[str, list[str]] = {
     "batch": _over("factor_groups solve_groups solve_direct_groups interleave separate residual_twice", VALUES),
+    "batch_krylov": _over(["iterate"], VALUES, ("CG", "BICGSTAB", "GMRES")),
     "blocks": [
         *_over(["count_intersections", "write_intersections", "parents", "early_rows"], INDICES),
         *_by_teams("bsr_factor", BOOLEANS, indices=True, batch=True),

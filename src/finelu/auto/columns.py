@@ -1,0 +1,127 @@
+"""The other right-hand sides of `solve(A, B)` once one is solved: with its factors and its method, all together.
+
+The ladder then looks at each x. It has nothing left to do where x passes, and goes on from x where it does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from finelu.auto.attempt import joined
+from finelu.auto.ladder import Ladder
+from finelu.compiling import now
+from finelu.deadline import limited
+from finelu.device import free_memory, namespace
+from finelu.errors import OutOfTime
+from finelu.krylov import CYCLE, METHODS
+from finelu.krylov.columns import takes_columns
+from finelu.krylov.criterion import solved_together
+from finelu.krylov.operators import as_operator, matrix_operator
+from finelu.krylov.system import System
+from finelu.matrix import norm
+from finelu.matrix.vectors import as_dtype
+from finelu.result import Attempt, Solution, Status
+
+LONGER = 3  # times the iterations of the column before, after which a column is left to the ladder
+LEAST = 20  # iterations that each may take in any case
+SHARE = 0.25  # of the free memory, that the vectors of columns may take together
+VECTORS = 12  # of a method without cycles
+WHY = "it solved the column before; these columns iterate together"
+
+
+def iterated(
+    ladder: Ladder, before: Solution, columns: Sequence[Any], guesses: Sequence[Any], atol: float
+) -> list[Any]:
+    """A Solution for each of the columns, converged or not, of the iterations that solved the column before; None where
+    there is nothing to be gained.
+
+    columns, guesses : (n,) each, of one dtype; a guess may be None.  atol : as in `solve`.
+    """
+    rung, last = ladder.preferred, before.attempts[-1] if before.attempts else None
+    listening = ladder.callback or ladder.watch or ladder.norm_callback
+    if rung is None or last is None or len(columns) < 2 or listening or ladder.most < math.inf:
+        return [None] * len(columns)
+    b, F, start = columns[0], ladder.factors[rung], now()
+    A = matrix_operator(
+        ladder.A if ladder.A.dtype == b.dtype else ladder.A.with_values(as_dtype(ladder.A.data, b.dtype))
+    )
+    try:
+        with limited(ladder.costs.deadline), ladder.A.unchanged(ladder.traits.mirrored):
+            if last.method == "refinement":
+                found = _refined(A, F, columns, ladder.rtol, atol)
+            elif METHODS[last.method].together({}):
+                found = _by_method(A, F, last, columns, guesses, ladder.rtol, atol)
+            else:
+                return [None] * len(columns)
+    except (OutOfTime, MemoryError):
+        return [None] * len(columns)
+    seconds = (now() - start) / len(columns)
+
+    def as_attempt(solution: Solution, b: Any) -> Solution:
+        reached = solution.residual_norm / (norm(b) or 1.0)
+        outcome = "solved" if solution.converged else solution.status.name.lower().replace("_", " ")
+        attempt = Attempt(last.recipe, last.method, WHY, outcome, solution.iterations, 0.0, seconds, reached)
+        return replace(solution, attempts=(attempt,))
+
+    return [as_attempt(solution, b) for solution, b in zip(found, columns, strict=True)]
+
+
+def completed(ladder: Ladder, started: Solution, b: Any, atol: float) -> Solution:
+    """The answer of the ladder from the x of `iterated`, with the iterations of both."""
+    found = joined(started, ladder.solve(b, started.x, atol))
+    return found if found.method else replace(found, method=started.method, recipe=started.attempts[0].recipe)
+
+
+def _by_method(
+    A: Any, F: Any, last: Attempt, columns: Sequence[Any], guesses: Sequence[Any], rtol: float, atol: float
+) -> list[Solution]:
+    method, b = METHODS[last.method], columns[0]
+    M, most = as_operator(F, "M", b, b.dtype), LONGER * last.iterations + LEAST
+    vectors = CYCLE + VECTORS if method.restarts else VECTORS
+    each = max(int(SHARE * free_memory(b) / (vectors * b.nbytes)), 1)
+    xp, found = namespace(b), []
+    for first in range(0, len(columns), each):
+        group = zip(columns[first : first + each], guesses[first : first + each], strict=True)
+        systems = [System(A, xp.ascontiguousarray(column), M, guess) for column, guess in group]
+        limits: dict[str, Any] = {"criterion": "residual", "rtol": rtol, "atol": atol, "maxiter": most}
+        found += solved_together(method, systems, **limits, callback=None, watch=None, **method.in_cycles(CYCLE))
+    return found
+
+
+def _refined(A: Any, F: Any, columns: Sequence[Any], rtol: float, atol: float) -> list[Solution]:
+    """x = M^-1 b, with one correction where b - A x is not yet small."""
+    xp = namespace(columns[0])
+    B = xp.stack(columns, axis=1)
+    solve = F.apply if F.dtype == B.dtype else F.solve
+    X, sizes = solve(B), [norm(b) for b in columns]
+    targets = np.maximum(rtol * np.array(sizes), atol)
+
+    def residual(which: Any) -> Any:
+        given = X if which is None else X[:, which]
+        product = A.apply(given) if takes_columns(A) else xp.stack([A @ x for x in given.T], axis=1)
+        return (B if which is None else B[:, which]) - product
+
+    R, steps = residual(None), np.ones(len(columns), int)
+    norms = np.array([norm(r) for r in R.T])
+    left = np.flatnonzero(~(norms <= targets) & np.isfinite(norms))
+    if left.size:
+        X[:, left] += solve(R[:, left])
+        steps[left] += 1
+        norms[left] = [norm(r) for r in residual(left).T]
+    return [
+        Solution(
+            xp.ascontiguousarray(X[:, c]),
+            Status.CONVERGED if norms[c] <= targets[c] else Status.STAGNATED,
+            int(steps[c]),
+            float(norms[c]),
+            np.array([sizes[c], *[norms[c]] * int(steps[c])]),
+            method="refinement",
+            recurrence=np.array([sizes[c], *[norms[c]] * int(steps[c])]),
+        )
+        for c in range(len(columns))
+    ]
