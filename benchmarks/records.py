@@ -82,6 +82,7 @@ BLOCKS = ("preconditioners/block_ilu.py", "kernels/{}/stencil*", "kernels/{}/blo
 ALL = ("preconditioners/*.py", "preconditioners/*/recipe.py", "preconditioners/multilevel", "kernels/{}/*.*")
 # the name of a record begins with -> the code that its figures speak of
 SPEAKS_OF = {
+    "batch": ("auto/batch.py", "preconditioners/batch.py", "kernels/{}/batch.*"),
     "body-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "calls": (*ELIMINATION, *TRIANGULAR),
     "clients": ("interop/scipy/route.py", "interop/fipy.py", "interop/pymatsolver.py", "interop/lineax.py"),
@@ -104,6 +105,7 @@ SPEAKS_OF = {
     "multilevel-setup": MULTILEVEL,
     "parilut": PARILUT,
     "petsc-scaling": (*ELIMINATION, *TRIANGULAR, *PARILUT, *MULTILEVEL, "interop/petsc"),
+    "programs": ("interop/scipy", "preconditioners/direct/klu.py", "recent.py"),
     "rates": ("auto/calibrate.py", "auto/rates.py"),
     "robustness": (*ELIMINATION, *THRESHOLD, *PARILUT, *MULTILEVEL),
     "schwarz": (*SCHWARZ, *ELIMINATION, *METHODS),
@@ -121,6 +123,10 @@ UNCOMMITTED = "measured code that is in no commit"
 LOST = "its commit is not in the history"
 SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
+    "entries that are zero in all systems are left out since, and refinement ends at rtol": (
+        "batch-gpu-nvidia-h200-2026-11-27",
+    ),
+    "recipes take a Batch since; what is computed is the same": ("syncfree-nvidia-h200-2026-11-27",),
     "FiPy gets a failure where a residual is above its tolerance since": ("clients-2-core-amd-epyc-2026-11-27",),
     "least squares end at rounding, and scale by powers of two since": (
         "least-squares-cpu-amd-epyc-2-cores-2026-11-27",
@@ -130,6 +136,10 @@ OLDER = {
     ),
     "the spectrum of a coarse matrix is looked for in another way since, and its steps are odd": (
         "schwarz-levels-nvidia-h200-2026-11-27",
+    ),
+    "errors of a coarse space over processes are agreed on in other places since; iterations are the same": (
+        "petsc-scaling-2-core-amd-epyc-2026-11-27",
+        "petsc-scaling-2-core-amd-epyc-debian-2026-11-27",
     ),
     NO_COMMIT: (
         "elimination-variants-nvidia-h200-2026-11-21",

@@ -361,11 +361,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = wanted_solvers(run, options.solvers)
     budget, complete = Budget(options.budget), True
     try:
-        for name in names_of(options.matrices) or (QUICK if options.quick else (*SYSTEMS, *BODIES)):
+        asked = names_of(options.matrices)
+        for name in asked or (QUICK if options.quick else (*SYSTEMS, *BODIES)):
             if budget.over():
                 run.left_out[name] = "the budget was spent"
                 continue
-            S = matrix(name, options.matrix_folder)
+            try:
+                S = matrix(name, options.matrix_folder)
+            except ParameterError:
+                if asked:
+                    raise
+                run.left_out[name] = "not in the folder of matrices"
+                continue
             symmetric = abs(S - S.T).max() <= 1e-14 * abs(S).max()
             run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz, "symmetric": bool(symmetric)}
             measure(run, name, S, wanted, options.seconds, gpu=gpu)

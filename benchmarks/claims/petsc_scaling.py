@@ -2,7 +2,7 @@
 factors alone, its stronger recipes save iterations at equal fill, and a failure on one process never hangs the others.
 
 This process starts the others: `mpiexec -n P python -m benchmarks.claims.petsc_worker ...`, with the
-mpiexec in the folder of this Python or in the PATH. Parts, all but the last two by default:
+mpiexec in the folder of this Python or in the PATH. Parts, all but the last three by default:
 
     agreement   iterations with PETSc's ILU(0) and with finelu's, for asm and bjacobi, on --ranks processes
     overhead    one apply through petsc4py compared with Factors.solve, one process
@@ -12,6 +12,8 @@ mpiexec in the folder of this Python or in the PATH. Parts, all but the last two
     subdomains  iterations against the number of subdomains, overlap, and multigrid around the smoother
     coupled     iterations of cg with Schwarz against the number of processes, with as many rows on each, for constant
                 and for random conductivities; the same system on one process; other preconditioners
+    multigrid   time and iterations of cg with Schwarz, gamg and BoomerAMG (if PETSc has hypre), set-up included, from
+                10^5 to 4*10^6 rows on two processes of one thread
     weak        weak scaling: --rows rows a process; time of an iteration and bandwidth of the memory
     files       finelu solve --petsc: time of its parts for --file
 
@@ -43,7 +45,7 @@ from finelu.errors import DeviceError, ParameterError
 
 OURS = "-sub_pc_type python -sub_pc_python_type finelu.interop.petsc.PC"
 TRUE = "-ksp_pc_side right"  # so that GMRES looks at the true residual
-PARTS = ("agreement", "overhead", "fill", "failures", "subdomains", "coupled", "weak", "files")
+PARTS = ("agreement", "overhead", "fill", "failures", "subdomains", "coupled", "multigrid", "weak", "files")
 AGREEMENT = ("grid:24", "grid:64", "memplus", "cage11", "of_pitzDaily_U", "opm_egg_3ph", "orsirr_1", "sherman3")
 HARDER = (
     "orsirr_1", "bayer10", "cryg2500", "fidapex6", "mipt_two_wells_tpfa", "of_airfoil_nuTilda", "of_hotRoom_h",
@@ -63,7 +65,9 @@ RUNS = 100
 LIMIT = 600  # seconds of one start of mpiexec
 
 
-def started(ranks: int, part: str, options: Sequence[str] = (), limit: float = LIMIT, **arguments) -> dict[str, Any]:
+def started(
+    ranks: int, part: str, options: Sequence[str] = (), limit: float = LIMIT, one_thread: bool = False, **arguments
+) -> dict[str, Any]:
     """The result of the worker of this part on `ranks` processes; {"error": why} where it fails, or does not end.
 
     Either has "status", the exit status of mpiexec, None where it had to be ended.
@@ -78,7 +82,7 @@ def started(ranks: int, part: str, options: Sequence[str] = (), limit: float = L
         json.dumps({"part": part, **arguments}),
     ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    if part == "weak":  # a process is a core
+    if part == "weak" or one_thread:  # a process is a core
         environment["FINELU_NUM_THREADS"] = "1"
     words = [mpiexec, *(["-bind-to", "core"] if arguments.get("bind") else []), "-n", str(ranks), *program, *options]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
@@ -246,6 +250,28 @@ def coupled(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield line
 
 
+MULTIGRID = {
+    "Schwarz": COUPLED["Schwarz"],
+    "gamg": COUPLED["gamg"],
+    "BoomerAMG": "-pc_type hypre",
+    "BoomerAMG, threshold 0.5": "-pc_type hypre -pc_hypre_boomeramg_strong_threshold 0.5",
+}
+
+
+def multigrid(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Each process solves twice: the first time loads kernels."""
+    for kind in ("constant", "jumps"):
+        for edge in (37, 79, 126):
+            line: dict[str, Any] = {"kind": kind, "rows": 2 * edge**3}
+            for who, preconditioner in MULTIGRID.items():
+                options = f"-ksp_type cg -ksp_norm_type unpreconditioned {preconditioner}"
+                task: dict[str, Any] = {"kind": kind, "edge": edge, "boxes": (2, 1, 1), "repeats": 2}
+                found = started(2, "coupled", options.split(), one_thread=True, **task)
+                line[who] = {key: found.get(key) for key in ("iterations", "reason", "seconds", "error")}
+            report(f"{kind}, {line['rows']}: " + ", ".join(f"{who} {line[who]['seconds']}" for who in MULTIGRID))
+            yield line
+
+
 def weak(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     inner = f"{OURS} -sub_finelu_recipe {given.recipe} -sub_finelu_device {given.device}"
     for outer, who, options in (
@@ -274,6 +300,7 @@ MEASURE = {
     "failures": failures,
     "subdomains": subdomains,
     "coupled": coupled,
+    "multigrid": multigrid,
     "weak": weak,
     "files": from_files,
 }

@@ -139,6 +139,22 @@ def coupled_table(lines: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def multigrid_table(lines: Sequence[dict[str, Any]]) -> str:
+    names = [name for name in lines[0] if isinstance(lines[0][name], dict)]
+
+    def shown(found: dict[str, Any]) -> Any:
+        if (found["reason"] or 0) <= 0:
+            return f"not solved: {found['error'] or found['reason']}"
+        return f"{found['seconds']:.2f} ({found['iterations']})"
+
+    rows = [(x["kind"], x["rows"], *(shown(x[name]) for name in names)) for x in lines]
+    return (
+        "cg to 1e-8 on 7-point grids, two processes of one thread: seconds of set-up and solve, the faster of two, and "
+        "iterations. Conductivities are constant, or from 1e-3 to 1e3 at random in each cell.\n\n"
+        + table(("conductivities", "rows", *names), rows)
+    )
+
+
 def weak_table(lines: Sequence[dict[str, Any]]) -> str:
     header = ("outer", "inner", "processes", "GPUs", "rows", "set-up, s", "efficiency", "ms an iteration", "efficiency",
               "preconditioner, ms", "efficiency", "copies of it, ms", "GB/s of the solve", "GB/s triad",
@@ -182,6 +198,7 @@ TABLES = {
     "failures": failures_table,
     "subdomains": subdomains_table,
     "coupled": coupled_table,
+    "multigrid": multigrid_table,
     "weak": weak_table,
     "files": files_table,
 }

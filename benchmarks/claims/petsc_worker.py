@@ -107,10 +107,11 @@ class Worker:
             "seconds": seconds,
         } | ({"error": f"PETSc's reason {reason}"} if reason in (-9, -11) else {})
 
-    def coupled(self, kind: str, edge: int, boxes: Sequence[int]) -> dict[str, Any]:
+    def coupled(self, kind: str, edge: int, boxes: Sequence[int], repeats: int = 1) -> dict[str, Any]:
         """cg for a 7-point grid of edge^3 cells in each box, a box a process, or all of them on one process.
 
         kind : "constant", or "jumps": conductivities from 1e-3 to 1e3 at random, the same on any number of processes.
+        repeats : of the solve, set-up included, the fastest of which counts.
         """
         PETSc, sizes = self.PETSc, [edge * count for count in boxes]
         grid = PETSc.DMDA().create(
@@ -146,7 +147,8 @@ class Worker:
         csr = S.indptr.astype(PETSc.IntType), S.indices.astype(PETSc.IntType), S.data
         A = PETSc.Mat().createAIJ((layout, layout), csr=csr)
         b.setArray(np.random.default_rng(7).uniform(-0.5, 0.5, k.size)[cells])
-        return self.solved(self.solver(A, most=2 * MAX_ITERATIONS), b)
+        runs = [self.solved(self.solver(A, most=2 * MAX_ITERATIONS), b) for _ in range(repeats)]
+        return min(runs, key=lambda run: run["seconds"])
 
     def overhead(self, n: int) -> dict[str, Any]:
         """A block of its own: PCApply through petsc4py, and the solve inside it called directly, in turn."""

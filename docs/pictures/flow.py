@@ -14,6 +14,8 @@ PICTURES = {  # name -> the program and its arguments
     "room": "room",
     "reservoir": "reservoir",
     "power_grid": "power_grid",
+    "beam": "beam",
+    "matting": "matting",
 }
 
 

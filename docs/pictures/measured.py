@@ -178,7 +178,50 @@ def sizes():
     write(figure, "sizes")
 
 
-PICTURES = {"sizes": sizes, "speed": speed, "robustness": robustness, "crossover": crossover}
+LEVELS, COUPLED = "schwarz-levels-nvidia-h200-2026-11-27", "petsc-scaling-2-core-amd-epyc-2026-11-27"
+
+
+def levels_on_a_gpu():
+    """levels -> (rows, seconds, iterations) of each grid, from the table of the record."""
+    lines = (RESULTS / f"{LEVELS}.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    columns = [cells[0].index(name) for name in ("levels", "rows", "both s", "iterations")]
+    found = {}
+    for line in cells[1:]:
+        levels, *numbers = (line[k] for k in columns)
+        found.setdefault(levels, []).append(tuple(map(float, numbers)))
+    return found
+
+
+def elliptic():
+    """Iterations and seconds against the rows of a 7-point grid."""
+    figure, (iterations, seconds) = panels(2, 4.2, 4.2)
+    on_gpu = {"auto": "GPU: Schwarz()", "2": "GPU: Schwarz(levels=2)"}
+    for levels, label in on_gpu.items():
+        rows, times, counts = zip(*levels_on_a_gpu()[levels], strict=True)
+        iterations.loglog(rows, counts, "o-", label=f"{label}: {counts[0]:.0f} to {counts[-1]:.0f}")
+        first = levels == "auto"  # whose first time waits for kernels, as its record says
+        seconds.loglog(rows[first:], times[first:], "o-", label=f"{label}, one H200")
+    lines = [r for r in read(RESULTS / f"{COUPLED}{ENDING}")["results"]["coupled"] if r["kind"] == "constant"]
+    names = {"Schwarz": "Schwarz", "Schwarz in each": "Schwarz in each alone", "ILU0, asm": "ILU0, asm", "gamg": "gamg"}
+    for name, label in names.items():
+        counts = [r[name]["iterations"] for r in lines]
+        iterations.loglog(
+            [r["rows"] for r in lines],
+            counts,
+            "s--",
+            ms=4,
+            label=f"1 to 16 processes: {label}: {counts[0]} to {counts[-1]}",
+        )
+    for axis, what in ((iterations, "iterations of cg to 1e-8"), (seconds, "seconds, set-up included")):
+        axis.set(xlabel="rows of the 7-point grid", ylabel=what)
+        axis.minorticks_off()
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), borderaxespad=0, fontsize=8)
+    iterations.set_yticks([10, 20, 40, 80, 160], ["10", "20", "40", "80", "160"])
+    write(figure, "elliptic")
+
+
+PICTURES = {"sizes": sizes, "speed": speed, "robustness": robustness, "crossover": crossover, "elliptic": elliptic}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PICTURES:

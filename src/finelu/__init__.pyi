@@ -84,6 +84,7 @@ from finelu.report import spy as spy
 from finelu.result import BatchSolution as BatchSolution
 from finelu.result import LeastSquaresSolution as LeastSquaresSolution
 from finelu.result import Solution as Solution
+from finelu.result import SolutionOfColumns as SolutionOfColumns
 from finelu.result import Status as Status
 from finelu.threads import get_num_threads as get_num_threads
 from finelu.threads import set_num_threads as set_num_threads

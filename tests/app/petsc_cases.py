@@ -417,6 +417,23 @@ def coupled_levels():
     return list(zip(found[::2], found[1::2], strict=True))
 
 
+def coupled_by_default():
+    """Levels of a coarse matrix that is large; and those where these would take too many steps, with the view."""
+    petsc.schwarz.MOST_FACTORED = 512
+    A = distributed(SYSTEMS["larger"]())
+    pc = coupled_pc(A, fl.Schwarz(size=16))
+    context = pc.getPythonContext()
+    first = context.shared.rows_of_levels, context.shared.coarse_steps, list(context._described())
+    sys.modules["finelu.preconditioners.schwarz.spectrum"].MOST_STEPS = 1
+    A.scale(2.0)
+    pc.setUp()
+    return (
+        first,
+        (context.shared.rows_of_levels, context.shared.coarse_steps, list(context._described())),
+        context.error,
+    )
+
+
 def coupled_iterations():
     """Iterations, reason and residual for each system; "insulated" is singular, with a right-hand side in its range."""
     found = {}

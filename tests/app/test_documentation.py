@@ -626,6 +626,28 @@ def test_the_tables_of_scaling_are_those_of_their_records():
             assert row.groups()[k] == ", ".join(map(str, counts))
 
 
+def test_the_iterations_over_processes_are_those_of_their_record():
+    text, record = (DOCS / "scaling.md").read_text(), "petsc-scaling-2-core-amd-epyc-2026-11-27"
+    names = ("Schwarz", "Schwarz on one", "Schwarz in each", "ILU0, asm", "gamg")
+    lines = read(RESULTS / f"{record}{ENDING}")["results"]["coupled"]
+    assert f"`{record}`" in text and [line["ranks"] for line in lines] == 2 * [1, 2, 4, 8, 16]
+    for line in lines:
+        counts = [line[name]["iterations"] for name in names]
+        assert f"| {line['kind']} | {line['ranks']} | {line['rows']:,} | {' | '.join(map(str, counts))} |" in text
+        assert counts[0] <= 1.2 * counts[1]
+    one, many = lines[0], lines[4]
+    ends = {name: (one[name]["iterations"], many[name]["iterations"]) for name in names}
+    page = " ".join((DOCS / "elliptic.md").read_text().split())
+    assert f"1 to 16 processes takes {ends['Schwarz'][0]} to {ends['Schwarz'][1]} iterations" in page
+    assert f"coupled by nothing, {' to '.join(map(str, ends['Schwarz in each']))}" in page
+    assert f"ILU(0) with asm {' to '.join(map(str, ends['ILU0, asm']))}" in page
+    assert f"the smoothed aggregation of PETSc's `gamg` takes {many['gamg']['iterations']}" in page
+    boomer = "petsc-scaling-2-core-amd-epyc-debian-2026-11-27"
+    (line,) = read(RESULTS / f"{boomer}{ENDING}")["results"]["multigrid"]
+    text = f"BoomerAMG takes {line['BoomerAMG']['iterations']} on {line['rows']:,} rows (`{boomer}`)"
+    assert text in page
+
+
 @pytest.mark.parametrize("record", ["64-2026-11-26", "96-2026-11-27", "128-2026-11-27"])
 def test_the_times_of_grids_of_several_blocks_are_those_of_their_records(record):
     text, edge = " ".join((DOCS / "scaling.md").read_text().split()), record.partition("-")[0]

@@ -25,6 +25,8 @@ SMALL = {
     "room": ["--frequency", "80"],
     "reservoir": ["--cells", "16"],
     "power_grid": ["--width", "20"],
+    "beam": ["--width", "2"],
+    "matting": ["--height", "24"],
     "torch_layer": ["--width", "4", "--steps", "3"],
 }
 NEEDS = {"fem": "skfem", "torch_layer": "torch"}
@@ -131,7 +133,27 @@ def test_the_pads_of_the_power_grid_give_what_the_blocks_take():
     assert solution.x.min() > 0
 
 
-@pytest.mark.parametrize("name", ["room", "reservoir", "power_grid"])
+def test_the_beam_sinks_as_beam_theory_says():
+    module = example("beam")
+    solution, u = module.bend(4)
+    assert solution.converged and not u[:, :, 0].any()
+    weight, long = module.WEIGHT / 4, module.LENGTH * 4  # the weight of a unit of the length, and the length
+    euler = weight * long**4 / (8 * 4**4 / 12)  # q L^4 / (8 E I)
+    assert 0.7 < -u[:, :, -1, 2].mean() / euler < 1.1  # trilinear elements are stiff in bending
+
+
+def test_the_matte_is_that_of_the_image():
+    module = example("matting")
+    image, opacity = module.dandelion(48)
+    A = module.laplacian(image)
+    assert abs(A - A.T).max() <= 1e-10 * abs(A).max() and abs(A.sum(axis=1)).max() <= 1e-10 * abs(A).max()
+    marked = (opacity > 0.999) | (opacity < 1e-3)
+    solution = module.matte(image, marked, opacity > 0.5)
+    assert solution.converged
+    assert abs(solution.x.reshape(opacity.shape) - opacity)[~marked].mean() < 0.05
+
+
+@pytest.mark.parametrize("name", ["room", "reservoir", "power_grid", "beam", "matting"])
 def test_it_draws_a_picture(name, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "picture.png"

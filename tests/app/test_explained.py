@@ -67,6 +67,12 @@ def test_the_last_line_takes_the_same_way_to_x(matrix, options):
     assert again.method == first.method or first.method == "refinement"  # which no caller names
 
 
+def test_the_last_line_is_there_for_several_columns():
+    columns = np.stack([b, np.cos(np.arange(b.size)), np.sin(np.arange(b.size))], axis=1)
+    for matrix in (A, UNSYMMETRIC):
+        assert fl.solve(matrix, columns).explain().splitlines()[-1].startswith("To take that at once: finelu.solve(")
+
+
 def test_no_call_is_named_where_none_would_solve_it():
     assert "at once" not in fl.solve(A, b, maxiter=0).explain()
     assert "at once" not in fl.cg(A, b).explain()

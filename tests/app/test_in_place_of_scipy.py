@@ -262,15 +262,17 @@ def test_steps_of_refinement_take_only_the_columns_that_need_them(k, monkeypatch
         assert (alone == x[:, j]).all() and error == found[j]
 
 
-def test_a_column_that_stays_bad_leaves_the_others_as_they_are(monkeypatch):
-    A, b = system_of(100), values((100, 3), "float64")
+def test_a_column_that_stays_bad_is_solved_once_more_and_leaves_the_others_as_they_are(monkeypatch):
+    A, b, widths = system_of(100), values((100, 3), "float64"), []
     expected = fl.spsolve(A, b)
     way = "_by_superlu" if klu.nbklu() is None else "_by_klu"
     good, recipe = getattr(route, way), route._by_recipe
 
     def wrong(function, error, *args):
-        x, errors = function(*args)
-        errors = np.array([1.0, error, 1.0])
+        x, _ = function(*args)
+        widths.append(x.shape[1])
+        errors = np.ones(x.shape[1])
+        errors[x.shape[1] // 2] = error
         return x, errors
 
     monkeypatch.setattr(route, way, lambda *args: wrong(good, 1e4, *args))
@@ -280,6 +282,7 @@ def test_a_column_that_stays_bad_leaves_the_others_as_they_are(monkeypatch):
             x = fl.spsolve(A, given)
         x = x.toarray() if sp.issparse(x) else x
         assert (x[:, [0, 2]] == expected[:, [0, 2]]).all() and roundings(A, x[:, 1], b[:, 1]) <= 30
+    assert widths == [3, 1, 3, 1]
 
 
 @pytest.mark.parametrize("n", [1, 100, 700])

@@ -761,6 +761,17 @@ def test_a_coarse_matrix_over_processes_is_solved_on_levels():
         assert more[0][0] <= two[0][0] + (2 if symmetric else 20)
 
 
+def test_a_large_coarse_matrix_over_processes_has_levels_by_default_if_they_suit_it():
+    _, (levels, factors, error) = mpi(2, "coupled_by_default")
+    rows, steps, view = levels
+    assert error is None
+    assert len(rows) == 3 and rows[0] == 24**3 and rows[1] > 512
+    assert f"a coarse solve takes {steps} steps of Chebyshev" in view
+    assert f"coupled by a coarse space over 2 processes; rows of levels ({rows[0]}, {rows[1]}, {rows[2]})" in view
+    assert factors[:2] == [rows[:2], None]
+    assert any(line.startswith(f"warning: the coarse matrix of {rows[1]} vectors has no fur") for line in factors[2])
+
+
 @pytest.mark.parametrize("levels", [2, 3])
 def test_new_values_over_processes_keep_the_parts(levels):
     _, ((anew, back, apart), kept, calls, rows) = mpi(2, "coupled_update", f"levels={levels}")

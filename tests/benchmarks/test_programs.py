@@ -35,6 +35,7 @@ from benchmarks.claims import (  # noqa: E402
     parilut,
     parilut_quality,
     parilut_steps,
+    programs,
     regret,
     robustness,
     schwarz,
@@ -103,6 +104,33 @@ AGAIN = (
     "fgbilu",
     "ilupack",
 )  # those that make the page from the record alone
+
+
+def test_systems_of_programs_are_solved_in_turn_and_in_many_columns(tmp_path):
+    """As tests/clients/systems.py writes them."""
+    A, rng = gallery.convection_diffusion(10).tocsc(), np.random.default_rng(0)
+    for example, rights in (
+        ("flow", [rng.standard_normal(1000), np.ones(1000)]),
+        ("flow, splu", [np.empty(0)]),
+        ("transfer", [rng.standard_normal((1000, 3))]),
+    ):
+        for k, b in enumerate(rights):
+            place = tmp_path / "systems" / "program" / example
+            place.mkdir(parents=True, exist_ok=True)
+            parts = {"data": (1 + k) * A.data, "indices": A.indices, "indptr": A.indptr, "shape": A.shape}
+            np.savez(place / f"{k:04d}.npz", format="csc", b=b, **parts)
+    out = tmp_path / "out"
+    words = [str(tmp_path / "systems"), "--repeats", "1", "--machine", "box", "--out", str(out)]
+    assert programs.main(words) == 0
+    (path,) = out.glob("*.json.gz")
+    run = Run.load(path)
+    assert not run.failures and all(r.error <= 1e-14 for r in run.records)
+    assert [r.detail["solves"] for r in run.find(work=programs.NEWTON)] == [2, 2, 2]
+    assert [r.variant for r in run.find(work=programs.TWICE)] == [programs.FIRST, programs.SECOND]
+    columns = {r.matrix: r.detail["columns"] for r in run.find(work=programs.MANY)}
+    assert columns == {"program/flow, splu": programs.COLUMNS, "program/transfer": 3}
+    text = page_of(path).read_text()
+    assert "## program: all systems of an example" in text and "| 401 to 3000" in text
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 import time
@@ -142,7 +141,6 @@ def forget() -> None:
     """Drop all that finelu has kept. Factors that are dropped give back an analysis, which is then kept: so twice."""
     for _ in range(2):
         RECENT.__init__()
-        gc.collect()
 
 
 def measured(example: Example, by_finelu: bool) -> tuple[Any, float]:

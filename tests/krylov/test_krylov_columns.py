@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import scipy.sparse.linalg as spla
 from checks import DTYPES, assert_close, in_dtype, refused, values
 
-from finelu import IC0, ILU0, MatrixError, gallery, krylov
+from finelu import IC0, ILU0, MatrixError, ParameterError, gallery, krylov
 from finelu.errors import NotConverged
 from finelu.krylov import METHODS
 from finelu.result import Status
@@ -138,3 +139,54 @@ def test_wrong_shapes_and_values_are_refused(backend):
     B[7, 3] = np.nan
     with refused(MatrixError, match="b holds NaN or Inf in column 3, row 7"):
         krylov.cg(A, backend.move(B))
+
+
+# Block conjugate gradients
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "complex128"])
+@pytest.mark.parametrize("with_M", [False, True])
+def test_a_block_takes_fewer_iterations(backend, dtype, with_M):
+    A = in_dtype(gallery.poisson5(16, 15), dtype)
+    B = values((240, 8), dtype)
+    B[:, 1], B[:, 3], B[:, 6] = 0, B[:, 2], B[:, 4] - B[:, 5]
+    A, B = backend.move(A), backend.move(B)
+    M = IC0().factor(A) if with_M else None
+    rtol = 1e-4 if dtype == "complex64" else 1e-10
+    block, alone = (krylov.cg(A, B, M=M, rtol=rtol, block=block) for block in (True, False))
+    assert block.all_converged and alone.all_converged and block[1].iterations == 0
+    assert block.iterations <= 0.85 * alone.iterations
+    for column in block.columns:
+        assert column.history.size == column.iterations + 1 and column.method == "cg"
+    R = backend.fetch(B - A @ block.x)
+    assert np.all(np.linalg.norm(R, axis=0) <= 2 * rtol * np.linalg.norm(backend.fetch(B), axis=0))
+
+
+def test_a_block_of_dependent_columns_has_their_rank(backend):
+    A = gallery.poisson5(9, 8)
+    seen = []
+    A = spla.LinearOperator((72, 72), matvec=lambda v, S=A: (seen.append(1), S @ v)[1], dtype=np.float64)
+    b = values((72, 1), "float64")
+    found = krylov.cg(A, b * np.arange(1.0, 7.0), rtol=1e-8, block=True)
+    assert found.all_converged and len(seen) < 2 * found[0].iterations + 6 * 6  # one direction, and a check of each
+
+
+def test_a_block_that_cannot_go_on_leaves_columns_to_the_method(backend):
+    A = backend.move(sp.diags([1.0] * 30 + [-1.0] * 2).tocsr())
+    B = backend.move(values((32, 3), "float64"))
+    found = krylov.cg(A, B, block=True)
+    assert found.status is Status.INDEFINITE
+    limited = krylov.cg(
+        backend.move(gallery.poisson5(9, 8)), backend.move(values((72, 3), "float64")), block=True, maxiter=2
+    )
+    assert limited.status is Status.MAX_ITERATIONS and limited.iterations == 6
+    with refused(ParameterError, match="block=2"):
+        krylov.cg(A, B, block=2)
+
+
+def test_a_block_begins_at_the_guess_and_meets_the_criterion(backend):
+    A, B = system()
+    A, x = backend.move(A), backend.move(values((72, 5), "float64"))
+    assert krylov.cg(A, A @ x, x, block=True).iterations == 0
+    found = krylov.cg(A, backend.move(B), x, rtol=1e-10, criterion="backward", block=True)
+    assert found.all_converged and max(s.row_residual or 0 for s in found.columns) <= 1e-10

@@ -128,6 +128,23 @@ def test_a_system_that_needs_row_exchanges_is_solved_by_itself(backend):
     np.testing.assert_allclose(backend.fetch(solution.x[33]), b[33][[1, 0, 2]])
 
 
+def test_what_double_precision_solves_alone_is_rounded_before_it_is_claimed(backend):
+    """x of a badly conditioned matrix has not enough digits in single precision; `solve` finds it in double."""
+    n = 12
+    i = np.arange(n)
+    hilbert = 1 / (i + i[:, None] + 1.0)
+    A = sp.csr_matrix(hilbert.astype(np.float32))
+    batch = fl.Batch(backend.move(A), backend.move(np.tile(A.data, (3, 1))))
+    b = values((3, n), np.float32, 1)
+    solution = fl.solve(batch, backend.move(b), 2e-5, verbose=False)
+    x = backend.fetch(solution.x)
+    assert x.dtype == np.float32
+    for s in range(3):
+        size = np.linalg.norm(b[s] - A.astype(float) @ x[s].astype(float))
+        assert not solution.converged[s] or size <= 2.02e-5 * np.linalg.norm(b[s])
+        np.testing.assert_allclose(size, solution.residual_norm[s], rtol=1e-3)
+
+
 def test_values_follow_the_order_of_the_given_matrix(backend):
     A = network()
     every = np.array([A.data, 2 * A.data])
@@ -198,7 +215,29 @@ def test_refinement_reaches_a_small_backward_error(backend):
     """A dominance that is lost in some systems makes pivots small, and one step more than none."""
     batch, _ = batch_of(backend, network(60, 3), 64, spread=0.7)
     b = values((64, 60), float, 1)
-    solution = fl.solve(batch, backend.move(b), 1e-6, verbose=False)
+    solution = fl.solve(batch, backend.move(b), 1e-13, verbose=False)
     found = solution.converged & ~np.isnan(solution.backward_error)
     assert found.sum() > 40 and solution.iterations[found].max() >= 1
-    assert (solution.backward_error[found] <= 64 * np.finfo(float).eps).all()
+    assert (solution.backward_error[found] <= 1e-13).all()
+    loose = fl.solve(batch, backend.move(b), 1e-6, verbose=False)
+    assert loose.iterations.sum() < solution.iterations.sum()
+
+
+def test_entries_that_are_zero_in_all_systems_are_left_out(backend):
+    """An arrow that points the wrong way would fill in, were its entries not all zero; later they are not."""
+    A = sp.csr_matrix(gallery.tridiagonal(40) + sp.random(40, 40, 0.3, random_state=np.random.default_rng(1)))
+    every = np.array([A.data, 2 * A.data, 3 * A.data])
+    zero = abs(A.indices - np.repeat(np.arange(40), np.diff(A.indptr))) > 1
+    few = every * ~zero
+    batch = fl.Batch(backend.move(A), backend.move(few))
+    assert (
+        fl.SparseLU().factor(batch).nnz
+        == 40 + 2 * 39
+        < fl.SparseLU().factor(batch.with_values(backend.move(every))).nnz
+    )
+    for values_of in (few, every, few):
+        solution = fl.solve(batch.with_values(backend.move(values_of)), backend.move(np.ones(40)), 1e-10)
+        assert solution.all_converged
+        dense = [sp.csr_matrix((v, A.indices, A.indptr)).toarray() for v in values_of]
+        wanted = np.linalg.solve(np.array(dense), np.ones((3, 40, 1)))[:, :, 0]
+        np.testing.assert_allclose(backend.fetch(solution.x), wanted, rtol=1e-7)

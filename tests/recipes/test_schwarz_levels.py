@@ -170,12 +170,28 @@ def test_auto_takes_levels_where_the_coarse_matrix_is_large(backend, meanwhile):
     few = fl.Schwarz(size=64).factor(A)
     assert few.report.rows_of_levels == (4096, 64) and few.report.coarse_steps is None
     meanwhile(recipes, MOST_INVERTED=63, MOST_FACTORED=63)
+    meanwhile(levels, SPARSE=0)
     many = fl.Schwarz(size=64).factor(A)
     assert many.report.rows_of_levels[:2] == (4096, 64) and many.report.coarse_steps > 1
     assert many.nnz > few.nnz
     general = sp.csr_matrix(gallery.problem("poisson7:16") + 0.3 * sp.eye(4096, k=1))
     assert fl.Schwarz(size=64).factor(backend.move(general)).report.coarse_steps is None
     assert fl.Schwarz(size=64, levels=2).factor(A).report.coarse_steps is None
+
+
+def test_auto_factors_a_large_coarse_matrix_on_the_cpu_where_its_factors_are_sparse(backend, meanwhile):
+    meanwhile(recipes, MOST_INVERTED=63, MOST_FACTORED=63)
+    A, b = gallery.problem("poisson5:64"), np.ones(4096)
+    M = fl.Schwarz(size=64).factor(backend.move(A))
+    assert (M.report.coarse_steps is None) == (backend.name == "cpu") and M.report.warning is None
+    assert fl.Schwarz(size=64, levels=3).factor(backend.move(A)).report.coarse_steps > 1
+    meanwhile(levels, SPARSE=1)
+    other = fl.Schwarz(size=64).factor(backend.move(A))
+    assert other.report.coarse_steps > 1
+    M.update(backend.move(2 * A))
+    assert_close(backend.fetch(M @ backend.move(b)), backend.fetch(other @ backend.move(b)) / 2, 1e13)
+    meanwhile(levels, SPARSE=100, FACTORED=63)
+    assert fl.Schwarz(size=64).factor(backend.move(A)).report.coarse_steps > 1
 
 
 @pytest.mark.parametrize("neumann", [False, True])
@@ -299,6 +315,7 @@ def test_singular_pieces_alone_leave_no_coarse_vector(backend, meanwhile, count,
 
 def test_a_coarse_matrix_that_does_not_suit_levels_is_factored_by_auto_alone(backend, meanwhile):
     meanwhile(recipes, MOST_INVERTED=10, MOST_FACTORED=10)
+    meanwhile(levels, SPARSE=0)
     meanwhile(spectrum, MOST_STEPS=1)
     A = backend.move(hermitian())
     F = fl.Schwarz(size=6).factor(A)

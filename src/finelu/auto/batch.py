@@ -23,7 +23,7 @@ from finelu.preconditioners.recipe import same
 from finelu.result import BatchSolution, Solution, Status
 from finelu.validation import flag, number, shown
 
-WANTED = 64.0  # roundings that the backward error of a refined solution may have: a few for each entry of a row
+WANTED = 64.0  # roundings of a backward error that no step of refinement lowers, whatever rtol is
 ROUNDED = 4.0  # roundings of a backward error that no other factors lower: then the precision limits b - A x
 TAKEN = ("A", "b", "rtol", "atol", "verbose", "raise_on_failure")  # parameters of solve(batch, b)
 STEPS = 3  # of refinement, at most
@@ -70,7 +70,7 @@ def _solved(
     steps, failed, replaced = (xp.empty(k, np.int64) for _ in range(3))
     plan = complete_plan(batch).plan
     tolerance = tolerances(batch, b, rtol, atol)
-    limits = guard_of(b.dtype), WANTED * eps, STEPS
+    limits = guard_of(b.dtype), max(rtol, WANTED * eps), STEPS
     results = x, norms, roundings, errors, steps, failed, replaced
     kernels.solve_direct(batch.pattern, plan, batch.values, b, limits, xp.asarray(tolerance.astype(real)), *results)
     claims = BatchClaims.of(batch, b, x, norms, roundings, tolerance)
@@ -81,6 +81,12 @@ def _solved(
         found = alone(batch[s], b[min(s, b.shape[0] - 1)], rtol, atol=atol)
         x[s], claims.norms[s], claims.converged[s] = found.x, found.residual_norm, found.converged
         status[s], iterations[s], errors[s] = found.status, found.iterations, np.nan
+        if found.x.dtype != x.dtype:  # it was solved in double precision, and x is rounded
+            rounded = xp.empty(1, np.float64)
+            kernels.residual_twice(batch.pattern, batch.values, b, x, xp.asarray([s]), rounded)
+            claims.norms[s] = float(rounded[0])
+            claims.converged[s] &= claims.norms[s] <= tolerance[s]
+            status[s] = Status.PRECISION_LIMIT if found.converged else found.status
     claims.note(
         rest,
         "factors without row exchanges did not reach the tolerance, so that it was solved by itself, with the choices "

@@ -31,7 +31,7 @@ LONGER = 3  # times the iterations of the column before, after which a column is
 LEAST = 20  # iterations that each may take in any case
 SHARE = 0.25  # of the free memory, that the vectors of columns may take together
 VECTORS = 12  # of a method without cycles
-WHY = "it solved the column before; these columns iterate together"
+WHY = "it solved the first column; the others iterate together"
 
 
 def iterated(
@@ -74,7 +74,10 @@ def iterated(
 def completed(ladder: Ladder, started: Solution, b: Any, atol: float) -> Solution:
     """The answer of the ladder from the x of `iterated`, with the iterations of both."""
     found = joined(started, ladder.solve(b, started.x, atol))
-    return found if found.method else replace(found, method=started.method, recipe=started.attempts[0].recipe)
+    if found.method:
+        return found
+    by = started.attempts[0]
+    return replace(found, method=by.method, recipe=by.recipe, tolerance=started.tolerance, called="finelu.solve")
 
 
 def _by_method(
@@ -122,6 +125,7 @@ def _refined(A: Any, F: Any, columns: Sequence[Any], rtol: float, atol: float) -
             np.array([sizes[c], *[norms[c]] * int(steps[c])]),
             method="refinement",
             recurrence=np.array([sizes[c], *[norms[c]] * int(steps[c])]),
+            tolerance=float(targets[c]),
         )
         for c in range(len(columns))
     ]

@@ -68,7 +68,7 @@ class SwitchMonitor:
         self.restarted = method != "refinement" and METHODS.registered[method].restarts
         self.seen = 0, math.inf  # the iteration of the last test for stagnation of cycles, and the smallest norm then
         self.next = LEAST  # the iteration of the next comparison
-        self.least = least(costs, left)  # seconds, up to which no rung is worth a change
+        self.least = least(costs, left) if left else math.inf  # seconds, up to which no rung is worth a change
         self.status: Status | None = None
         self.change: str | None = None
         self.why = ""

@@ -170,22 +170,22 @@ def solve(
             found: list[Solution] = []
             started: list[Any] = []  # what the iterations of several columns together have found
 
-            def guess_of(c: int) -> Any:
-                return None if x0 is None else as_dtype(x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)], b.dtype)
-
-            def right(c: int) -> Any:
-                return columns[:, c] if space is None else space.in_range(columns[:, c])
+            def system(c: int) -> tuple[Any, Any]:
+                """The right-hand side and the guess of a column."""
+                rhs = columns[:, c] if space is None else space.in_range(columns[:, c])
+                guess = None if x0 is None else x0.reshape(A.n, -1)[:, min(c, x0.size // A.n - 1)]
+                return rhs, None if guess is None else as_dtype(guess, b.dtype)
 
             for c in range(columns.shape[-1]):
-                rhs = right(c)
+                rhs, guess = system(c)
                 if c == 1 and found[0].converged:
-                    others = range(1, columns.shape[1])
-                    rest = [right(c) for c in others], [guess_of(c) for c in others]
-                    started = [None, *iterated(ladder, found[0], *rest, atol)]
+                    others = [system(c) for c in range(1, columns.shape[1])]
+                    rest, guesses = [rhs for rhs, _ in others], [guess for _, guess in others]
+                    started = [None, *iterated(ladder, found[0], rest, guesses, atol)]
                 if started and started[c] is not None:
                     solution = completed(ladder, started[c], rhs, atol)
                 else:
-                    solution = ladder.solve(rhs, guess_of(c), atol)
+                    solution = ladder.solve(rhs, guess, atol)
                 if may_need_double(solution, b):
                     A, b = precise(A, b, 0.0)
                     columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)

@@ -46,7 +46,12 @@ class Stack:
 
     def rows(self, which: tuple[int, ...], xp: Any) -> Any:
         """(len(which), ...) : the parts of these columns side by side, a copy if they do not lie so."""
-        return self.whole if self.which == which else xp.stack([self.parts[c] for c in which])
+        if self.which == which:
+            return self.whole
+        rows = xp.empty((len(which), *self.parts[which[0]].shape), self.parts[which[0]].dtype)
+        for row, c in zip(rows, which, strict=True):
+            xp.copyto(row, self.parts[c])  # one by one: cupy.stack brings addresses from the host, which no graph keeps
+        return rows
 
 
 class Columns:

@@ -18,6 +18,7 @@ from finelu.device import namespace
 from finelu.errors import ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
+from finelu.krylov.block import block_cg
 from finelu.krylov.columns import Columns, gains
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.operators import Operator, as_operator
@@ -212,6 +213,27 @@ def solved_together(method: type[Method], systems: list[System], /, **arguments:
     columns: Any = Columns([one.loop for one in every])
     found: Any = method.iterate(columns, **every[0].options)
     return [one.finished(solution) for one, solution in zip(every, found, strict=True)]
+
+
+def solved_in_block(method: type[Method], systems: list[System], /, **arguments: Any) -> list[Solution]:
+    """As `solved_together`, by `block_cg`. The method itself then checks each column, from the x that it has, and goes
+    on by itself if that does not pass."""
+    every = [Solving(method, system, **arguments) for system in systems]
+    loops = [one.loop for one in every]
+    if any(one.system is not one.given or one.loop.scale != 1 for one in every):
+        return solved_together(method, systems, **arguments)
+    targets = np.array([loop.tolerance for loop in loops])
+    X, iterations, histories = block_cg(systems, targets, loops[0].maxiter)
+    found = []
+    for c, (system, loop) in enumerate(zip(systems, loops, strict=True)):
+        done, x = int(iterations[c]), system.xp.ascontiguousarray(X[:, c])
+        start = x if kernels_for(x).vectors.first_not_finite(x) < 0 else system.x0
+        rest = System(system.A, system.b, system.M, start, narrow=system.narrow, started=system.started)
+        limits = {"rtol": 0.0, "atol": loop.tolerance, "maxiter": max(loop.maxiter - done, 0), "relative_to": "b"}
+        more = solved(method, rest, **(arguments | limits))
+        norms = [np.append(histories[c][:-1], history) for history in (more.history, more.recurrence)]
+        found.append(replace(more, iterations=done + more.iterations, history=norms[0], recurrence=norms[1]))
+    return found
 
 
 class Solving:

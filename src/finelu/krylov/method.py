@@ -11,7 +11,7 @@ from finelu.device import namespace
 from finelu.errors import NotConverged, ParameterError, meant
 from finelu.krylov.batch import iterate_batch
 from finelu.krylov.conventions import ARGUMENTS, Call, warn_of_callback
-from finelu.krylov.criterion import solved, solved_together
+from finelu.krylov.criterion import solved, solved_in_block, solved_together
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.spread import alike, checked
@@ -239,7 +239,10 @@ def _door(method: type[Method]) -> Door:
                 limits |= {"nullspace": nullspace, "M": M, **options}
                 every = [door(A, b[:, c], _column(x0, c), **limits) for c in columns]
             else:
-                every = solved_together(method, System.of_columns(A, b, x0, M), **limits, **options)
+                block = options.pop("block", False)
+                flag("block", block)
+                together = solved_in_block if block else solved_together
+                every = together(method, System.of_columns(A, b, x0, M), **limits, **options)
             x = namespace(every[0].x).stack([s.x for s in every], axis=1)
             joined = of_columns(every, x, [norm(b[:, c]) for c in columns])
             if raise_on_failure and not joined.converged:

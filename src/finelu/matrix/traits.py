@@ -116,7 +116,8 @@ def traits(A: CSR) -> MatrixTraits:
         coupled, levels = close / A.n, A.n / (A.n - linked)
         m_matrix = opposite > 0 and same <= (1 - NEARLY_ALL) * opposite and fine >= NEARLY_ALL * A.n
     looked_at = coupled > 0 and A.n >= MANY and not on_gpu(A.data)
-    longest = int((A.indptr[1:] - A.indptr[:-1]).max()) if found.missing else A.facts[0]
+    counted = not found.missing and A.n >= MANY  # of few rows a direct solve may come first, which needs no other facts
+    longest = A.facts[0] if counted else int((A.indptr[1:] - A.indptr[:-1]).max())
     return MatrixTraits(
         n=A.n,
         nnz=A.nnz,

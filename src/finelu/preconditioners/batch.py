@@ -186,19 +186,23 @@ def complete_plan(batch: Batch) -> Prepared:
 
     The matching with the largest product, its scaling, and an order with little fill are those of a typical matrix:
     each entry has the geometric mean of its magnitudes in up to 16 of the systems. An entry that is zero, or not
-    finite, in one of them is not matched, unless the pattern has no matching without it.
+    finite, in one of them is not matched, unless the pattern has no matching without it. Entries that are zero in all
+    systems are left out; a plan that has left out an entry which is no longer zero is made anew.
     Raises StructurallySingular if no matrix with this pattern has an inverse.
     """
     key = f"complete in {batch.dtype}"
-    if key not in batch.known:
-        A = batch.pattern.on(np)
+    kept: tuple[Prepared, Any] | None = batch.known.get(key)
+    if kept is None or (kept[1].size and bool(batch.values[:, kept[1]].any())):
+        A, typical = batch.pattern.on(np), _typical(batch)
+        unused = np.flatnonzero(typical == 0)
+        unused = unused[to_host(~batch.values[:, unused].any(axis=0))]
         try:
-            found = matching(A.with_values(_typical(batch)), power_of_two=True)
+            found = matching(A.with_values(typical), power_of_two=True)
         except StructurallySingular:
             found = matching(A.with_values(np.ones(A.nnz)), power_of_two=True)
-        batch.known[key] = _complete(batch, A, found)
-    prepared: Prepared = batch.known[key]
-    return prepared
+            unused = unused[:0]
+        kept = batch.known[key] = _complete(batch, A, found, unused), namespace(batch.values).asarray(unused)
+    return kept[0]
 
 
 def _typical(batch: Batch) -> Any:
@@ -208,12 +212,17 @@ def _typical(batch: Batch) -> Any:
     sizes = sizes[np.isfinite(sizes).all(axis=1)]
     if not sizes.size:
         return np.ones(batch.nnz)
-    return np.exp2(np.log2(sizes).mean(axis=0))
+    with np.errstate(divide="ignore"):
+        return np.exp2(np.log2(sizes).mean(axis=0))
 
 
-def _complete(batch: Batch, A: CSR, found: Matching) -> Prepared:
+def _complete(batch: Batch, A: CSR, found: Matching, unused: Any) -> Prepared:
+    """unused : entries of A that the factors do not have."""
     rows, columns = np.argsort(found.columns), np.arange(A.n)  # the row of A that is matched to each column
-    numbered = sp.csr_matrix((np.arange(1.0, A.nnz + 1), A.indices, A.indptr), shape=A.shape)
+    numbers = np.arange(1.0, A.nnz + 1)
+    numbers[unused] = 0
+    numbered = sp.csr_matrix((numbers, A.indices, A.indptr), shape=A.shape, copy=True)
+    numbered.eliminate_zeros()
     order, _ = with_little_fill(as_csr(numbered[rows], diagonal=False))
     rows, columns = rows[order], columns[order]
     B = as_csr(numbered[rows][:, columns])

@@ -168,7 +168,10 @@ class PC:
         share_cores()
         self._gpu = None
         P = pc.getOperators()[1]
-        comm = mpi(P.getComm())
+        try:
+            comm = mpi(P.getComm())
+        except ImportError as error:  # on all processes alike
+            raise Together(error) from error
         dtype = np.dtype(PETSc.ScalarType).name
 
         def check() -> None:

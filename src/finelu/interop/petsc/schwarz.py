@@ -96,7 +96,7 @@ class SharedSchwarz:
         vectors = self._equal_columns(columns, block)
         self._look_at(A, block)
         self._agreed(lambda: self._factor(block, vectors, A.getSize()[0], parts))
-        dependent = self._agreed(lambda: self._take_vectors(columns, vectors))
+        dependent = self._agreed(lambda: self._take_vectors(columns))
         E = self._coarse_rows(A, dependent)
         self._solve_by(E, dependent, vectors, columns)
         self.failures.clear()
@@ -134,13 +134,11 @@ class SharedSchwarz:
         return columns
 
     def _look_at(self, A: PETSc.Mat, block: CSR | None) -> None:
-        own = block is None or symmetry(block) == "hermitian"
-        positive = block is None or bool((block.data[block.diag].real > 0).all())
-        all_own, all_positive = (all(facts) for facts in zip(*self.comm.allgather((own, positive)), strict=True))
-        couplings = self._agreed(lambda: couplings_of(A))
+        couplings, *own = self._agreed(lambda: (couplings_of(A), *_facts(block)))
+        hermitian, positive = (all(facts) for facts in zip(*self.comm.allgather(own), strict=True))
         mirrored = mirrored_across(self.comm, A.getOwnershipRanges(), *couplings)
-        self.hermitian = all_own and symmetry_of(mirrored, np.dtype(PETSc.ScalarType)) == "hermitian"
-        self.definite = self.hermitian and all_positive
+        self.hermitian = hermitian and symmetry_of(mirrored, np.dtype(PETSc.ScalarType)) == "hermitian"
+        self.definite = self.hermitian and positive
 
     def _factor(self, block: CSR | None, vectors: int, n: int, parts: Callable[[CSR], Any] | None) -> None:
         """The factors of the own parts."""
@@ -158,7 +156,7 @@ class SharedSchwarz:
                 own |= {"size": usual_size(block, vectors, levels, n)}
             self.own = replace(recipe, **own).factor(block)
 
-    def _take_vectors(self, B: Any, vectors: int) -> Any:
+    def _take_vectors(self, B: Any) -> Any:
         """Set Z; returns a mask of the own vectors that are 0, since they depend on others."""
         self._Z = self._Z_by_parts = None
         if self.own is None:
@@ -192,7 +190,6 @@ class SharedSchwarz:
         AZ = rows_of(self._times_AZ.matrix)
         own = sp.csr_matrix((values, indices, pointers), shape=(n, dependent.size))
         wide = np.result_type(PETSc.ScalarType, np.float64)
-
         return self._agreed(lambda: (own.conj().T.astype(wide) @ AZ.astype(wide)).tocsr())
 
     def _solve_by(self, E: Any, dependent: Any, vectors: int, B: Any) -> None:
@@ -205,7 +202,11 @@ class SharedSchwarz:
             wanted = levels > 2
         n = int(self.comm.allreduce(self._parts.size))
         if wanted and has_levels(self._size // vectors, vectors):
-            known = self._coarse if isinstance(self._coarse, _Levels) else _Levels(self)
+            known = self._coarse
+            if not isinstance(known, _Levels) or known.definite != self.definite:
+                known = _Levels(self)
+            if self._coarse is not None and self._coarse is not known:
+                self._coarse.destroy()
             self._coarse = known
             try:
                 known.update(E, dependent, vectors, None if B is None else self._coefficients(B))
@@ -216,8 +217,9 @@ class SharedSchwarz:
                 if levels != AUTO or not isinstance(error.error, MatrixError | ZeroPivot):
                     raise
                 self.warning = f"the coarse matrix of {self._size} vectors has no further levels: {error}"
-        if isinstance(self._coarse, _Levels):
+        if self._coarse is not None:
             self._coarse.destroy()
+            self._coarse = None
         rows = self.comm.allgather((E, dependent))
         self._coarse = self._agreed(lambda: _Factored(self, rows))
         self.rows_of_levels, self.coarse_steps = (n, self._size), None
@@ -345,8 +347,8 @@ class _Levels:
 
     def __init__(self, shared: SharedSchwarz):
         recipe: Any = shared.recipe
-        self._shared = shared
-        local = ILU0() if recipe.local == AUTO and not shared.definite else recipe.local  # "auto" has positive pivots
+        self._shared, self.definite = shared, shared.definite
+        local = ILU0() if recipe.local == AUTO and not self.definite else recipe.local  # "auto" has positive pivots
         levels = AUTO if recipe.levels == AUTO else recipe.levels - 1
         own: dict[str, Any] = {"size": None, "parts": None, "partition": AUTO, "overlap": 0, "combine": "balanced"}
         coarser = replace(recipe, local=local, levels=levels, near_nullspace=None, **own)
@@ -380,7 +382,7 @@ class _Levels:
             self._product.destroy()
         self._product = _Product(matrix)
         self.factors.update(matrix, near_nullspace, lambda block: _parts_of_nodes(block, m))
-        if shared.definite:
+        if self.definite:
             if not self.factors.definite:
                 raise Together(MatrixError("it is not definite; levels=2."))
             self._deflates = self.factors.exact
@@ -389,7 +391,7 @@ class _Levels:
             self._interval = interval
 
     def __call__(self, g: Any, adjoint: bool) -> Any:
-        if not self._shared.definite:
+        if not self.definite:
             return self.factors.solve(g, "H" if adjoint else "N")
         return chebyshev(self._product, self._times_M, *self._start(g), *self._interval, self.steps)
 
@@ -447,6 +449,13 @@ def rows_of(A: PETSc.Mat) -> Any:
     """The rows of this process (own, all) in the terms of SciPy."""
     indptr, indices, data = A.getValuesCSR()
     return sp.csr_matrix((data, indices, indptr), shape=(A.getLocalSize()[0], A.getSize()[1]))
+
+
+def _facts(block: CSR | None) -> tuple[bool, bool]:
+    """Whether the diagonal block of a process is Hermitian, and whether its diagonal is positive."""
+    if block is None:
+        return True, True
+    return symmetry(block) == "hermitian", bool((block.data[block.diag].real > 0).all())
 
 
 def couplings_of(A: PETSc.Mat) -> tuple[Any, Any, Any]:

@@ -103,24 +103,30 @@ def solved(system: System, b: Any, permc_spec: str | None) -> Any:
             x, errors = _by_recipe(system, equation, plan)
     if (errors.max() if np.ndim(errors) else errors) <= ENOUGH:
         return x
-    bad = equation.finite & ~(errors <= ENOUGH)
-    if not bad.any():
+    bad = np.flatnonzero(equation.finite & ~(errors <= ENOUGH))  # columns
+    if not bad.size:
         return x
-    other, others = _by_recipe(system, equation)
-    errors, others = (np.nan_to_num(e, nan=np.inf) for e in (errors, others))
-    replaced = bad & (others < errors)
-    left = float(np.minimum(errors, others)[bad].max())
+    b_of_bad = b if b.ndim == 1 else b[:, bad]
+    other, others = _by_recipe(system, Equation(A, system.by_rows, b_of_bad, equation.longest))
+    before = np.nan_to_num(np.broadcast_to(errors, b.shape[1:]).reshape(-1)[bad], nan=np.inf)
+    after = np.nan_to_num(np.broadcast_to(others, bad.shape), nan=np.inf)
+    replaced = after < before
+    left = float(np.minimum(before, after).max())
     if left == np.inf:
         text = "overflow: x is not finite, though no pivot is 0; scale A or b"
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     elif left > ENOUGH:
         text = f"x has a backward error of {left:.0f} roundings in a row; A may be singular"
         warnings.warn(text, MatrixRankWarning, stacklevel=4)
-    if not sp.issparse(x):
-        return np.where(replaced, other, x)
-    columns = np.arange(replaced.size)
-    both: list[Any] = [x, other]
-    return sp.hstack(both, format="csc")[:, np.where(replaced, columns.size + columns, columns)]
+    if b.ndim == 1:
+        return other if replaced[0] else x
+    if sp.issparse(x):
+        columns = np.arange(b.shape[1])
+        columns[bad[replaced]] = b.shape[1] + np.flatnonzero(replaced)
+        both: list[Any] = [x, other]
+        return sp.hstack(both, format="csc")[:, columns]
+    x[:, bad[replaced]] = other[:, replaced]
+    return x
 
 
 def _kind(A: Columns, by_rows: bool) -> tuple[str, str, bool]:

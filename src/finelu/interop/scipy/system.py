@@ -111,7 +111,8 @@ class Equation:
     """
 
     def __init__(self, columns: Columns, by_rows: bool, b: Any, longest: int):
-        self.columns, self.by_rows, self.b, self.longest = columns, by_rows, b, longest
+        self.columns, self.by_rows, self.longest = columns, by_rows, longest
+        self.b: Any = b if sp.issparse(b) else np.ascontiguousarray(b)  # as the products take x
         self._unit = (longest + 1) * EPS
         self._sizes = abs(columns.data)
 
@@ -140,7 +141,7 @@ class Equation:
         B: Any = self.b
         if not sp.issparse(self.b):
             return self._refined(solve, B)
-        found = [self._refined(solve, B[:, i:end].toarray()) for i, end in self._blocks()]
+        found = [self._refined(solve, B[:, i:end].toarray(order="C")) for i, end in self._blocks()]
         errors = np.concatenate([np.broadcast_to(e, x.shape[1:]) for x, e in found])
         return sp.hstack([sp.csc_array(x) for x, _ in found], format="csc"), errors
 
@@ -159,7 +160,7 @@ class Equation:
         return [(i, i + width) for i in range(0, k, width)]
 
     def _refined(self, solve: Callable[[Any], Any], b: Any) -> tuple[Any, Any]:
-        x = solve(b)
+        x = np.ascontiguousarray(solve(b))
         found, r = self.errors(x, b)
         largest = found.max()
         if largest <= 1:  # as nearly always
@@ -170,7 +171,7 @@ class Equation:
         for _ in range(STEPS):
             if not wanted.size:
                 break
-            other = X[:, wanted] + solve(r)
+            other = np.ascontiguousarray(X[:, wanted] + solve(r))
             found, rest = self.errors(other, B[:, wanted])
             smaller = found.max(axis=0)
             helped = smaller < errors[wanted]
@@ -194,7 +195,6 @@ class Equation:
         if x.ndim == 1:
             getattr(_sparsetools, f"{kind}_matvec")(n, n, *arrays, x, y)
         else:
-            x = np.ascontiguousarray(x)
             getattr(_sparsetools, f"{kind}_matvecs")(n, n, x.shape[1], *arrays, x.ravel(), y.ravel())
         return y
 

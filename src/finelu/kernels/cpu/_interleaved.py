@@ -23,6 +23,9 @@ NARROWED = {"d": np.float32, "D": np.complex64}
 # The time of a full group of alike parts, in times of one of them alone: parts of a 5-point grid of 300^2, 16 or more,
 # took twice the time one by one.
 FULL = 4
+# Consecutive parts among which those of a group are sought, so that a cache holds their unknowns: of 21,944 aggregates
+# of a 5-point grid a solve takes 25 ms, and 41 if the groups are sought among all.
+WINDOW = 128
 SMALLEST, LARGEST = 1.2e-38, 3.4e38  # beyond which single precision loses digits
 SMALLEST_NORMAL = 2.3e-308  # of double precision
 BASIS, PRIME = np.uint64(14695981039346656037), np.uint64(1099511628211)  # of the FNV-1a hash
@@ -31,8 +34,8 @@ BASIS, PRIME = np.uint64(14695981039346656037), np.uint64(1099511628211)  # of t
 def grouped(starts, plans, items, threads):
     """The parts that are solved at once, and the number of full groups.
 
-    Returns groups (count, LANES) int64, the parts of each, or -1: first the full groups, of up to LANES parts, then
-    those of one part. In both the largest parts come first, and parts of one size and pattern lie in a row.
+    Returns groups (count, LANES) int64, the parts of each, the largest first, or -1: first the full groups, of up to
+    LANES parts, then those of one part, in both in the order of `_order`.
     items : the parts at which items of work begin.
     threads : that share the groups. Parts that these solve sooner one by one make groups of their own, as do those of
         groups that would hold too many zeros.
@@ -40,10 +43,12 @@ def grouped(starts, plans, items, threads):
     keys = np.empty(starts.size - 1, np.uint64)
     patterns = [plan.pattern for plan in plans]
     run_items(_fingerprints, items.size - 1, items, starts, *patterns, keys)
-    order = np.lexsort((keys, -np.diff(starts)))
+    sizes = np.append(np.diff(starts), 0)  # of -1, too
+    order = _order(sizes[:-1], keys)
     groups = np.full(-(-order.size // LANES) * LANES, -1, np.int64)
     groups[: order.size] = order
     groups = groups.reshape(-1, LANES)
+    groups = np.take_along_axis(groups, np.argsort(-sizes[groups], axis=1, kind="stable"), axis=1)
     if -(-order.size // threads) < FULL * -(-groups.shape[0] // threads):
         full = np.zeros(groups.shape[0], np.bool_)
     else:
@@ -56,6 +61,18 @@ def grouped(starts, plans, items, threads):
     alone = np.full((single.size, LANES), -1, np.int64)
     alone[:, 0] = single
     return np.concatenate([groups[full], alone]), int(full.sum())
+
+
+def _order(sizes, keys):
+    """The parts (count,): those with at least LANES of one size and pattern, the largest first; then the others in
+    their order, those of a window by size, so that parts solved at once, or one after the other, are near each other.
+    """
+    _, kind, numbers = np.unique(keys, return_inverse=True, return_counts=True)
+    shared = numbers[kind] >= LANES
+    parts, others = np.flatnonzero(shared), np.flatnonzero(~shared)
+    windows = np.arange(others.size) // WINDOW
+    parts = parts[np.lexsort((keys[parts], -sizes[parts]))]
+    return np.concatenate([parts, others[np.lexsort((-sizes[others], windows))]])
 
 
 @by_items

@@ -12,7 +12,13 @@ from finelu.errors import MatrixError, SingularMatrix, ZeroPivot
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Couplings, Sums
 from finelu.preconditioners.direct.superlu import SuperLU
-from finelu.preconditioners.schwarz.levels import CoarseLevels, coefficients, no_vectors, on_levels
+from finelu.preconditioners.schwarz.levels import (
+    CoarseLevels,
+    coefficients,
+    is_factored_sooner,
+    no_vectors,
+    on_levels,
+)
 
 # The least pivot of E relative to its diagonal: ten roundings of double precision for each of the K terms of its sum,
 # and thirty of A's own dtype, in which A Z is formed.
@@ -112,6 +118,8 @@ class CoarseSpace:
         try:
             own = self.adjoint if self._own_adjoint else None
             E, nodes, self.dropped = on_levels(blocks, couplings, own, A.dtype, definite, rounding)
+            if known is None and not self._required and is_factored_sooner(E):
+                return False
             self._inverse = CoarseLevels(self._coarser, E, nodes, self._coefficients, self.dropped, definite, known)
         except (MatrixError, ZeroPivot) as error:
             if self._required:

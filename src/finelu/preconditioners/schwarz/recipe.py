@@ -85,7 +85,8 @@ class Schwarz(Recipe):
         of 64 rows, and so on, up to this number of levels and while a coarse matrix has more than 512 rows, and vectors
         of at least 64 parts: for a Hermitian A with a positive diagonal by a fixed number of steps of Chebyshev, which
         leave about 0.1% of an error, else by one application. "auto": more than 2 while a coarse matrix has more than
-        4096 rows on a GPU, or 8192 on the CPU, if A is Hermitian with a positive diagonal; else 2.
+        4096 rows on a GPU, or 8192 on the CPU, if A is Hermitian with a positive diagonal; else 2. On the CPU a coarse
+        matrix of up to 32,768 rows is factored if its factors have at most 100 entries a row, as in the plane.
     combine : "balanced": P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);
         "additive": M^-1 + Q.
     precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and a Hermitian A of
