@@ -127,6 +127,13 @@ OLDER = {
         "batch-gpu-nvidia-h200-2026-11-27",
     ),
     "recipes take a Batch since; what is computed is the same": ("syncfree-nvidia-h200-2026-11-27",),
+    "several columns are solved together since; what one column takes is the same": (
+        "ilupack-2-core-amd-epyc-2026-11-27",
+        "ilupack-nvidia-h200-levels-2026-11-27",
+        "multiblock-scaling-nvidia-h200-x2-128-2026-11-27",
+        "multiblock-scaling-nvidia-h200-x2-96-2026-11-27",
+        "sphere-flow-2-core-amd-epyc-2026-11-27",
+    ),
     "FiPy gets a failure where a residual is above its tolerance since": ("clients-2-core-amd-epyc-2026-11-27",),
     "least squares end at rounding, and scale by powers of two since": (
         "least-squares-cpu-amd-epyc-2-cores-2026-11-27",

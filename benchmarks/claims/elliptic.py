@@ -39,7 +39,7 @@ from finelu.device import to_host
 from finelu.errors import ParameterError
 from finelu.recent import RECENT
 
-RTOL, ROUNDED, SEED, MOST, ROUNDS = 1e-8, 1.01, 0, 2000, 7
+RTOL, ROUNDED, SEED, MOST, ROUNDS = 1e-8, 1.01, 0, 1000, 7
 HALVED = 6  # times that a tolerance is halved at most
 REST = 0.02  # seconds until threads of the solver before have gone to sleep
 FAR = 3.0  # times the least time so far, from which a solver of others is not called again
@@ -170,7 +170,7 @@ class Solver:
             self.rtol *= 0.5 if halved else 1.0
             x, seconds, self.detail = self.call(self.rtol)
             self.residual = float(np.linalg.norm(b - S @ x) / np.linalg.norm(b))
-            if self.residual <= ROUNDED * RTOL:
+            if self.residual <= ROUNDED * RTOL or self.detail["iterations"] >= MOST:
                 break
         self.ended = "" if self.residual <= ROUNDED * RTOL else f"residual {self.residual:.1e}"
         if not (warm or self.ended):
@@ -220,7 +220,7 @@ def of_pyamg(S: sp.csr_matrix, b: Any, symmetric: bool, modes: Any) -> list[Solv
             levels = hierarchy(S, **options)
             middle = time.perf_counter()
             accel = "cg" if symmetric else "bicgstab"
-            x = levels.solve(b, tol=rtol, maxiter=MOST // 10, accel=accel, residuals=residuals)
+            x = levels.solve(b, tol=rtol, maxiter=MOST, accel=accel, residuals=residuals)
             seconds = time.perf_counter() - start
             return x, seconds, {"iterations": len(residuals) - 1, "setup": middle - start}
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 SYNONYMS = {
-    **{"gpu": "cuda", "nvidia": "cuda", "host": "cpu"},
-    **{"tol": "rtol", "maxiterations": "maxiter", "iterations": "maxiter", "preconditioner": "m"},
+    **dict.fromkeys(("gpu", "nvidia"), ("cuda",)),
+    **dict.fromkeys(("tol", "rtol"), ("rtol", "atol")),  # the methods of least squares have atol alone
+    **dict.fromkeys(("maxiterations", "iterations", "maxiter", "iterlim"), ("maxiter", "iterlim")),
+    **{"host": ("cpu",), "preconditioner": ("m",)},
 }
 MOST = 3  # names that are suggested
 
@@ -24,7 +26,7 @@ def meant(word: object, known: Iterable[object]) -> str:
         return ""
     names = {plain(name): name for name in known if isinstance(name, str)}
     begin = [key for key in names if key.startswith(typed)] if len(typed) > 1 else []
-    same = [key for key in names if key == SYNONYMS.get(typed)]
+    same = [key for key in SYNONYMS.get(typed, ()) if key in names][:1]
     swapped = [key for key in names if sorted(key) == sorted(typed)]
     like = get_close_matches(typed, [key for key in names if key[:1] == typed[0]], n=1, cutoff=0.75)
     found = [repr(names[key]) for key in (begin[:MOST] or same or swapped[:1] or like)]

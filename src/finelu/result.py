@@ -294,7 +294,8 @@ class BatchSolution:
     x (k, n) : on the device of the batch; 0 for a system that holds NaN or Inf. All other arrays are on the host.
     status (k,) : a Status for each system.  iterations (k,) : of a Krylov method, or steps of refinement.
     residual_norm (k,) : ||b - A x||_2 of exactly this x, computed anew; NaN for a system that holds NaN or Inf.
-    backward_error (k,) : the componentwise backward error, the largest |b - A x|_i / (|A| |x| + |b|)_i.
+    backward_error (k,) : the componentwise backward error, the largest |b - A x|_i / (|A| |x| + |b|)_i; NaN for a
+        system that holds NaN or Inf, and for one that was solved by itself.
     tolerance (k,) : max(rtol ||b||, atol).  method, recipe : as in Solution.
     notes : (systems, sentence) for systems that need a word: which hold NaN, which were solved one by one, and why.
     timings : seconds; "solve" is the whole call.

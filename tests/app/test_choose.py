@@ -104,6 +104,38 @@ def test_a_large_elastic_body_is_solved_by_subdomains_of_nodes():
     assert "elastic body" in solution.explain()
 
 
+def turning(n, peclet):
+    """Convection and diffusion in a square of n x n cells, by a wind that turns round its middle."""
+    x = np.arange(1, n + 1) / (n + 1)
+    X, Y = np.pi * x[None, None, :], np.pi * x[None, :, None]
+    u, v = peclet * np.sin(X) * np.cos(Y), -peclet * np.cos(X) * np.sin(Y)
+    return gallery._convection((n, n, 1), (1.0, 1.0, 0.0), (u, v, 0 * u), 0.0, "upwind")
+
+
+def test_subdomains_come_first_on_the_cpu_in_a_flow_that_turns(meanwhile):
+    slow, found = (traits(fl.as_csr(turning(150, peclet))) for peclet in (0.3, 4.0))
+    straight = traits(fl.as_csr(gallery.convection_diffusion(30, peclet=120.0)))
+    assert (slow.turns, found.turns, straight.turns) == (False, True, False)
+
+    def first(A):
+        return [repr(recipe) for recipe in rungs(A)["cheap"].recipes]
+
+    assert first(found) == ["Schwarz()", "MILU0()", "ILU0()"]
+    for other in (slow, replace(found, coupled=0.8), replace(found, n=9_999), straight):
+        assert first(other) == ["MILU0()", "ILU0()"]
+    meanwhile(choose_module, RATES=replace(SHIPPED, parts=3 * SHIPPED.parts))
+    assert first(found) == ["MILU0()", "ILU0()"]
+
+
+def test_a_flow_that_turns_is_solved_by_subdomains():
+    A = turning(150, 4.0)
+    b = np.random.default_rng(0).uniform(-1, 1, A.shape[0])
+    solution = fl.solve(A, b, rtol=1e-8)
+    assert solution.converged and (solution.recipe, solution.method) == ("Schwarz()", "bicgstab")
+    whole = fl.bicgstab(A, b, M=fl.MILU0().factor(A), rtol=1e-8, maxiter=2 * solution.iterations)
+    assert not whole.converged
+
+
 def test_two_stages_come_first_for_a_pressure_and_what_it_carries(meanwhile):
     """On the CPU at the shipped rates from some 11,000 cells on."""
     found = traits(fl.as_csr(gallery.black_oil(14, 14, 10)))

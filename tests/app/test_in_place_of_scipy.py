@@ -262,6 +262,24 @@ def test_steps_of_refinement_take_only_the_columns_that_need_them(k, monkeypatch
         assert (alone == x[:, j]).all() and error == found[j]
 
 
+def test_many_columns_are_refined_some_at_a_time_with_the_bits_of_all():
+    A, B, widths = badly_scaled(), values((150, 7), "float64"), []
+    lu, columns = sla.splu(A.tocsc()), System.of(A, "", "", 1).in_double()
+    B[:, 4:] = 0  # needs no step
+
+    def solve(r):
+        widths.append(r.shape[1])
+        return np.stack([lu.solve(column) for column in r.T], axis=1)
+
+    equation = Equation(columns, True, B, 10)
+    x, errors = equation.refined(solve)
+    assert widths[0] == 7
+    widths.clear()
+    some, of_some = equation.refined(solve, 300)
+    assert (some == x).all() and some.shape == B.shape and (of_some[:4] == errors[:4]).all() and of_some.max() <= 1
+    assert max(widths) == 2 and equation.refined(solve, 300)[1].shape == (7,)
+
+
 def test_a_column_that_stays_bad_is_solved_once_more_and_leaves_the_others_as_they_are(monkeypatch):
     A, b, widths = system_of(100), values((100, 3), "float64"), []
     expected = fl.spsolve(A, b)

@@ -41,6 +41,11 @@ class Multigrid:
         (lambda: fl.MultilevelILU(dropp_tol=1e-3), r"MultilevelILU\(\) .*Did you mean 'drop_tol'"),
         (lambda: fl.Sequence(rtoll=1e-3), r"Sequence\(\) .*Did you mean 'rtol'"),
         (lambda: fl.TriangularSolver(A, lowr=True), r"TriangularSolver\(\) .*Did you mean 'lower'"),
+        (lambda: fl.lsmr(A, b, tol=1e-6), r"lsmr\(\) .*Did you mean 'atol'"),
+        (lambda: fl.cgls(A, b, rtol=1e-6), r"cgls\(\) .*Did you mean 'atol'"),
+        (lambda: fl.lsqr(A, b, maxiter=9), r"lsqr\(\) .*Did you mean 'iter_lim'"),
+        (lambda: fl.lsmr(A, b, iter_lim=9), r"lsmr\(\) .*Did you mean 'maxiter'"),
+        (lambda: fl.spsolve(A, b, permcspec="COLAMD"), r"spsolve\(\) .*Did you mean 'permc_spec'"),
         (lambda: fl.ILU0(nonsense=1), "unexpected keyword argument 'nonsense'.$"),
     ],
 )

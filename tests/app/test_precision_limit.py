@@ -1,5 +1,6 @@
 """Residuals at the rounding of their terms, above the tolerance: the precision ends, and says so at once."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,17 @@ def test_solve_says_so_after_one_attempt(name, rtol):
     assert "componentwise backward error" in solution.explain()
     assert backward_error(A, b, solution.x) <= 4 * EPS
     assert solution.residual_norm <= solution.attempts[0].residual * np.linalg.norm(b) * 1.01  # the best x that was met
+
+
+def test_a_tolerance_at_the_rounding_of_factors_has_one_route_whatever_the_clock(everywhere):
+    A, b = case("sfepy_mM")
+    first = fl.solve(A, b, rtol=1e-12)
+    moments = itertools.count(step=0.5)
+    for name in ("now", "perf_counter"):
+        everywhere(name, lambda: float(next(moments)))
+    again = fl.solve(A, b, rtol=1e-12)
+    assert (again.x == first.x).all() and again.recipe == first.recipe and len(again.attempts) == len(first.attempts)
+    assert first.converged and np.linalg.norm(b - A @ first.x) <= 1e-12 * np.linalg.norm(b)
 
 
 def test_solve_says_so_of_a_small_system():

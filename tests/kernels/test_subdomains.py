@@ -236,6 +236,16 @@ def test_the_groups_of_parts_do_not_change_the_bits(monkeypatch, threads, dtype,
         np.testing.assert_array_equal(x, found[0])
 
 
+def test_parts_of_one_pattern_come_first_and_the_others_in_groups_of_neighbours(monkeypatch):
+    monkeypatch.setattr(_interleaved, "WINDOW", 16)
+    sizes, keys = np.arange(1, 101) * 7 % 23 + 1, np.arange(100, dtype=np.uint64)
+    sizes[40:52], keys[40:52] = 9, 5000
+    order = _interleaved._order(sizes, keys)
+    assert sorted(order) == list(range(100)) and list(order[:12]) == list(range(40, 52))
+    for window in np.split(order[12:], range(16, 88, 16)):
+        assert np.ptp(window) < 16 + 12 and (np.diff(sizes[window]) <= 0).all()
+
+
 @pytest.mark.parametrize("sizes", [[3000], [1500] * 2, [2800] + [20] * 10, [20] * 150], ids=str)
 def test_copies_of_parts_hold_few_zeros(sizes):
     """The copies of few or unequal parts have at most twice the entries of the parts."""

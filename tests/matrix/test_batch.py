@@ -129,7 +129,7 @@ def test_a_system_that_needs_row_exchanges_is_solved_by_itself(backend):
 
 
 def test_what_double_precision_solves_alone_is_rounded_before_it_is_claimed(backend):
-    """x of a badly conditioned matrix has not enough digits in single precision; `solve` finds it in double."""
+    """x of a badly conditioned matrix lacks digits in single precision, although `solve` finds it in double."""
     n = 12
     i = np.arange(n)
     hilbert = 1 / (i + i[:, None] + 1.0)
@@ -241,3 +241,15 @@ def test_entries_that_are_zero_in_all_systems_are_left_out(backend):
         dense = [sp.csr_matrix((v, A.indices, A.indptr)).toarray() for v in values_of]
         wanted = np.linalg.solve(np.array(dense), np.ones((3, 40, 1)))[:, :, 0]
         np.testing.assert_allclose(backend.fetch(solution.x), wanted, rtol=1e-7)
+
+
+def test_replaced_pivots_are_told(backend):
+    """In one system the other entries cancel the last pivot to four fifths of what is replaced."""
+    A = sp.csr_matrix(np.array([[2.0, 1.0], [1.0, 2.0]]))
+    every = np.tile(A.data, (40, 1))
+    every[7] = [1.0, 1.0, 1.0, 1.0 + 0.8 * np.sqrt(np.finfo(float).eps)]
+    batch = fl.Batch(backend.move(A), backend.move(every))
+    assert np.flatnonzero(fl.SparseLU().factor(batch).replaced).tolist() == [7]
+    solution = fl.solve(batch, backend.move(np.ones(2)), verbose=False)
+    assert solution.all_converged and [systems for systems, _ in solution.notes] == [(7,)]
+    assert "system 7: pivots that were too small were replaced by larger ones" in solution.explain()

@@ -625,3 +625,16 @@ def test_factors_of_another_matrix_are_taken_as_they_are(backend):
 )
 def test_there_is_no_deflated_form_of_others(settings, kind):
     assert fl.Schwarz(size=12, **settings).factor(system(kind)).deflated is None
+
+
+def test_parts_of_a_general_matrix_are_small_on_the_cpu(everywhere):
+    general = gallery.convection_diffusion(24, 24, 24, peclet=50)
+    assert fl.Schwarz().factor(general).report.parts == pytest.approx(24**3 / 64, rel=0.2)
+    assert fl.Schwarz(coarse=None).factor(general).report.parts < 24**3 / 300
+    everywhere("MOST_COARSE", 54)
+    assert fl.Schwarz().factor(general).report.parts <= 60
+    b = values(24**3, "float64")
+    small, large = (
+        fl.bicgstab(general, b, M=M.factor(general), rtol=1e-8) for M in (fl.Schwarz(size=64), fl.Schwarz(size=448))
+    )
+    assert small.converged and small.iterations < large.iterations

@@ -88,6 +88,10 @@ def _solved(
             claims.converged[s] &= claims.norms[s] <= tolerance[s]
             status[s] = Status.PRECISION_LIMIT if found.converged else found.status
     claims.note(
+        np.setdiff1d(np.flatnonzero((to_host(replaced) > 0) & claims.finite), rest),
+        "pivots that were too small were replaced by larger ones; refinement makes up for that",
+    )
+    claims.note(
         rest,
         "factors without row exchanges did not reach the tolerance, so that it was solved by itself, with the choices "
         "of solve(A, b)",

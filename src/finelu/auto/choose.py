@@ -52,6 +52,9 @@ BY_SUBDOMAINS, BY_WHOLE = (36.0, 135.0), (2.4, 4.8)
 # the least entries a row, which keep out bodies in the plane, whose complete factors are cheap. OF_NODES:
 # the least part of the rows whose columns are those of the next row.
 BY_NODES, BY_WHOLE_OF_NODES, SETUPS, IN_SPACE, OF_NODES = 76.0, 6.5, 3.0, 40.0, 0.45
+# The same for bicgstab, with two products each, in a flow that turns, for cell Peclet numbers of 1 to 10: 20 to 57, and
+# with MILU0 3 to 23 times the fourth root of the rows, or more than 500.
+IN_TURNING_FLOW, WHOLE_IN_TURNING_FLOW = 40.0, 4.0
 # Expected time of bicgstab for a pressure and what it carries: with CPR, set-up included, in iterations with ILU0 (12
 # iterations, as long as 2.4 each, and a set-up as long as 14) and in seconds; and the iterations with ILU0, as a
 # multiple of the third root of the cells. For 6000 to 100,000 cells ILU0 took 2.3 to 3.4 times that, CPR 10 to 13.
@@ -158,6 +161,14 @@ def _elastic(A: MatrixTraits) -> bool:
     return bool(fits and sooner and A.alike >= OF_NODES and A.mean_row >= IN_SPACE)
 
 
+def _sooner_in_turning_flow(A: MatrixTraits) -> bool:
+    """Whether A, an M-matrix of a flow that turns, is large enough, and enough of its rows are coupled, that subdomains
+    are expected to take less time than factors of the whole. On the CPU."""
+    by_parts = RATES.parts_setup + 2 * IN_TURNING_FLOW * RATES.parts
+    sooner = by_parts < WHOLE_IN_TURNING_FLOW * A.n**0.25 * RATES.bicgstab
+    return bool(A.n >= SUBDOMAINS and A.coupled >= NEARLY_COUPLED and sooner)
+
+
 def _sooner_by_pressures(A: MatrixTraits) -> bool:
     """Whether CPR is expected to take less time than ILU0. On a GPU it does for all systems that stay there."""
     iteration = RATES.bicgstab * A.nnz
@@ -178,6 +189,7 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
         lambda A: A.definite and not A.m_matrix and _elastic(A),
         Rung((Schwarz(near_nullspace="auto"), IC0()), BY_BODIES),
     ),
+    ("cheap", lambda A: A.turns and _sooner_in_turning_flow(A), Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
     ("cheap", lambda A: A.flow > 1 and _sooner_by_pressures(A), Rung((CPR(), ILU0()), BY_PRESSURES)),
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
     ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),

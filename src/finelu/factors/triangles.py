@@ -149,7 +149,8 @@ class TriangularFactors(Factors):
         conjugate, arranged = trans == self._conjugated, self._arranged
         R = R.conj() if conjugate else R
         R = R if arranged is None else arranged.gather_scaled(R, trans)
-        R = R if _fits(R) else R.copy(order="C")
+        if not (R.flags.c_contiguous or (R.flags.f_contiguous and not on_gpu(R))):
+            R = R.copy(order="C")
         x = np.empty_like(R) if out is None else out  # of CuPy for its own arrays
         if R.size:
             solve_in_turn(R, x)

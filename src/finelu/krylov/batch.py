@@ -17,7 +17,7 @@ from finelu.matrix.batch import Batch
 from finelu.preconditioners.batch import BatchFactors, diagonal_of_ones
 from finelu.preconditioners.recipe import same
 from finelu.result import BatchSolution, Status
-from finelu.validation import count, number, shown
+from finelu.validation import count, flag, number, shown
 
 Note = tuple[tuple[int, ...], str]
 METHODS = ("cg", "bicgstab", "gmres")
@@ -119,6 +119,7 @@ def iterate_batch(method: str, batch: Batch, b: Any, given: dict[str, tuple[Any,
             raise ParameterError(f"{name}={shown(value)}: for a Batch {method} takes {', '.join(TAKEN[:5])}.")
     option = {name: value for name, (value, _) in given.items()}
     rtol, atol = number("rtol", option["rtol"]), number("atol", option["atol"])
+    flag("raise_on_failure", option["raise_on_failure"])
     most = 10 * batch.n if option["maxiter"] is None else count("maxiter", option["maxiter"], 0)
     b = batch.right_hand_sides(b)
     M = option["M"]

@@ -179,12 +179,6 @@ def _require_own_parameters(method: type[Method]) -> None:
         raise ParameterError(f"{method.__name__}: a method with restarts = True needs the parameter restart.")
 
 
-def _several(b: Any) -> range | None:
-    """The numbers of the columns of b (n, k), k other than 1; None for one right-hand side."""
-    shape = getattr(b, "shape", None)
-    return range(shape[1]) if shape is not None and len(shape) == 2 and shape[1] != 1 else None
-
-
 def _column(x0: Any, c: int) -> Any:
     """The initial guess of column c."""
     return x0[:, min(c, x0.shape[1] - 1)] if getattr(x0, "ndim", 1) == 2 else x0
@@ -225,7 +219,9 @@ def _door(method: type[Method]) -> Door:
             choice("relative_to", relative_to, RELATIVE_TO)
         if raise_on_failure is not False:
             flag("raise_on_failure", raise_on_failure)
-        if (columns := _several(b)) is not None:
+        shape: tuple[int, ...] = getattr(b, "shape", None) or ()
+        if len(shape) == 2 and shape[1] != 1:
+            columns = range(shape[1])
             limits = {
                 "rtol": rtol,
                 "atol": atol,

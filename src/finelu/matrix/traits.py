@@ -24,6 +24,7 @@ SHARE = 0.9  # of a diagonal entry, see `coupled`
 # Rows that are looked at; the ratio of opposite entries of a row; the part of the rows with larger ones in two
 # directions, for `uneven`.
 LOOKED_AT, LARGER, OFTEN = 512, 10.0, 0.15
+MORE, HALF = 1.5, 0.5  # ratio of opposite entries from which one is upstream; part of the couplings, for `turns`
 TOGETHER = 8  # consecutive rows of those that `alike` looks at
 MANY = 5000  # rows from which it pays to know
 WINDOW, WINDOWS = 840, 8  # consecutive rows that `likely_block_size` looks at, a multiple of 2 to 8; places with such
@@ -57,6 +58,8 @@ class MatrixTraits:
         the diagonal one, as they do within the domain of an elliptic equation; the unknowns of other rows hardly depend
         on others. 0 if A is complex or has no full diagonal.
     uneven : couplings jump from cell to cell, see `uneven`. False for few rows, on a GPU, and where `coupled` is 0.
+    turns : the flow turns, see `turns`. False for few rows, on a GPU, for an A that is Hermitian or no M-matrix, and
+        where `coupled` is 0.
     alike : the part of some consecutive rows with entries in the same columns as the row after them: (b - 1) / b for b
         unknowns a node. 0 for few rows, on a GPU, for an M-matrix, and where `coupled` is 0.
     flow : the unknowns of a cell, if one of them is like a pressure and the others are carried by a flow, see `flow`; 0
@@ -79,6 +82,7 @@ class MatrixTraits:
     m_matrix: bool
     coupled: float
     uneven: bool
+    turns: bool
     alike: float
     flow: int
     levels: float
@@ -127,6 +131,7 @@ def traits(A: CSR) -> MatrixTraits:
         m_matrix=m_matrix,
         coupled=coupled,
         uneven=looked_at and uneven(A),
+        turns=looked_at and m_matrix and kind == "general" and turns(A),
         alike=alike(A) if looked_at and not m_matrix else 0.0,
         flow=flow(A) if coupled > 0 and A.n >= MANY and kind == "general" and not m_matrix else 0,
         levels=levels,
@@ -141,22 +146,44 @@ def traits(A: CSR) -> MatrixTraits:
 
 
 def uneven(A: CSR) -> bool:
-    """Whether couplings jump from cell to cell of a grid, not just from layer to layer: in 15% of some rows those to
-    opposite neighbours, i - k and i + k, differ by more than a factor of ten in two directions k.
+    """Whether couplings jump from cell to cell of a grid: in 15% of some rows those to opposite neighbours,
+    i - k and i + k, differ by more than a factor of ten.
 
     A : on the CPU, columns ascending. Cost: a look at 512 rows.
     """
+    rows, _, before, after = _opposite(A)
+    with np.errstate(over="ignore"):
+        differ = np.maximum(before, after) > LARGER * np.minimum(before, after)
+    return int(np.unique(rows[differ]).size) > OFTEN * min(A.n, LOOKED_AT)
+
+
+def turns(A: CSR) -> bool:
+    """Whether a flow on a grid turns: of the couplings of some rows to opposite neighbours, i - k and i + k, the first
+    is larger by half in 15% of the rows, and the second in 15%. This holds for numbers k of half of all couplings.
+
+    A : on the CPU, columns ascending. Cost: a look at 512 rows.
+    """
+    _, apart, before, after = _opposite(A)
+    turning = 0.0
+    for k in np.unique(apart):
+        first, second = before[apart == k], after[apart == k]
+        if min(int((first > MORE * second).sum()), int((second > MORE * first).sum())) > OFTEN * first.size:
+            turning += float(first.sum() + second.sum())
+    return turning > HALF * float(before.sum() + after.sum())
+
+
+def _opposite(A: CSR) -> tuple[Any, Any, Any, Any]:
+    """The pairs of entries (i, i - k) and (i, i + k), k > 0, of some rows: i, k, and the magnitudes of both."""
     rows = np.linspace(0, A.n - 1, min(A.n, LOOKED_AT)).astype(np.int64)
     begins, ends = A.indptr[rows].astype(np.int64), A.indptr[rows + 1].astype(np.int64)
     counts = ends - begins
     first = np.cumsum(counts) - counts
     places = np.arange(int(counts.sum())) + np.repeat(begins - first, counts)
     opposite = np.repeat(begins + ends - 1, counts) - places
-    paired = A.indices[places].astype(np.int64) + A.indices[opposite] == np.repeat(2 * rows, counts)
-    with np.errstate(over="ignore"):
-        differ = paired & (abs(A.data[places]) > LARGER * abs(A.data[opposite]))
-    directions = np.bincount(np.repeat(np.arange(rows.size), counts)[differ], minlength=rows.size)
-    return int((directions >= 2).sum()) > OFTEN * rows.size
+    of_rows = np.repeat(rows, counts)
+    apart = of_rows - A.indices[places].astype(np.int64)
+    paired = (apart > 0) & (A.indices[opposite].astype(np.int64) == of_rows + apart)
+    return of_rows[paired], apart[paired], abs(A.data[places[paired]]), abs(A.data[opposite[paired]])
 
 
 def alike(A: CSR) -> float:

@@ -142,6 +142,12 @@ def _fitting(batch: Batch, entries: int) -> int:
 # Plans --------------------------------------------------------------------------------------------------------------
 
 
+def own_plan(batch: Batch, shift: float) -> Prepared:
+    """The plan on the pattern of the matrices themselves. Raises MatrixError if the diagonal has gaps."""
+    A = as_csr(batch.pattern)
+    return natural_plan(batch, A, np.arange(A.nnz), shift)
+
+
 def natural_plan(batch: Batch, pattern: CSR, places: Any, shift: float = 0.0) -> Prepared:
     """The plan on `pattern`, a CSR with a full diagonal, in A's own order and scaling.
 

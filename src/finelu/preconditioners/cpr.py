@@ -22,7 +22,7 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import full_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.traits import LARGEST_BLOCK, likely_block_size, two_way
-from finelu.preconditioners.block_ilu import SingularBlock, check_block_size
+from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, check_block_size
 from finelu.preconditioners.block_jacobi import BlockJacobi, inverted
 from finelu.preconditioners.ilu0 import ILU0
 from finelu.preconditioners.polynomial import chebyshev, ritz_values
@@ -61,7 +61,8 @@ class CPR(Recipe):
     pressure : the recipe for A_p, or its name. "auto" is Schwarz(size=64).
     steps : applications of the factors of A_p: with more than one, A_p^-1 is replaced by as many steps of Chebyshev.
         One if the factors are complete.
-    whole : the recipe for A, or its name: BlockILU0(), ILUK(level=1), ... "auto" is ILU0.
+    whole : the recipe for A, or its name: BlockILU0(), ILUK(level=1), ... "auto" is ILU0, on a GPU BlockILU0, which has
+        fewer levels; where all blocks are stored full, both are the same up to rounding.
     precision : "float32" or "float64" for all factors, None for A's own.
     Facts: M is not symmetric, even if A is. It is the same in each application.
     Cost: that of both recipes; a solve also reads the columns of A that belong to pressures, and for each step but the
@@ -188,7 +189,7 @@ class CPRFactors(Factors):
     def __init__(self, recipe: CPR, A: CSR, size: int):
         self._recipes: tuple[Any, Any] = (
             Schwarz(size=PART) if recipe.pressure == AUTO else recipe.pressure,
-            ILU0() if recipe.whole == AUTO else recipe.whole,
+            (BlockILU0() if on_gpu(A.data) else ILU0()) if recipe.whole == AUTO else recipe.whole,
         )
         pressure, whole = map(repr, self._recipes)
         self._facts = CPRReport(block_size=size, pressure=pressure, whole=whole)

@@ -14,9 +14,8 @@ from finelu.errors import ZeroPivot
 from finelu.factors import LUFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.matrix import checked_csr
 from finelu.matrix.batch import Batch
-from finelu.preconditioners.batch import Prepared, natural_plan
+from finelu.preconditioners.batch import Prepared, own_plan
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
 
@@ -61,8 +60,7 @@ class ILU0(Recipe):
 
     def prepared(self, batch: Batch) -> Prepared:
         """On the pattern of A itself. Raises MatrixError if the diagonal has gaps."""
-        A = checked_csr(batch.pattern)
-        return natural_plan(batch, A, namespace(A.data).arange(A.nnz), self.shift)
+        return own_plan(batch, self.shift)
 
 
 class ILU0Elimination(Elimination):

@@ -32,6 +32,8 @@ from finelu.preconditioners.schwarz.recipe import AUTO, MOST_FACTORED, Schwarz, 
 from finelu.preconditioners.schwarz.spectrum import spectrum, steps_for
 from finelu.processes import agreed
 
+TIED = 0.5  # of its diagonal entry: a row that other processes hold by more is a part of its own
+
 
 class Together(Exception):
     """`error`, which all processes have raised."""
@@ -135,6 +137,7 @@ class SharedSchwarz:
 
     def _look_at(self, A: PETSc.Mat, block: CSR | None) -> None:
         couplings, *own = self._agreed(lambda: (couplings_of(A), *_facts(block)))
+        self._to_others = couplings[0] - A.getOwnershipRange()[0], couplings[2]
         hermitian, positive = (all(facts) for facts in zip(*self.comm.allgather(own), strict=True))
         mirrored = mirrored_across(self.comm, A.getOwnershipRanges(), *couplings)
         self.hermitian = hermitian and symmetry_of(mirrored, np.dtype(PETSc.ScalarType)) == "hermitian"
@@ -148,13 +151,31 @@ class SharedSchwarz:
             self.own.update(block)
         else:
             own: dict[str, Any] = {"coarse": None, "near_nullspace": None, "levels": AUTO}
-            recipe = self.recipe
-            if parts is not None:
-                own |= {"parts": parts(block)}
-            elif recipe.size is recipe.parts is None:
-                levels = self.definite if recipe.levels == AUTO else recipe.levels != 2
-                own |= {"size": usual_size(block, vectors, levels, n)}
-            self.own = replace(recipe, **own).factor(block)
+            if not isinstance(self.recipe.parts, ArrayParameter):
+                found = self._partition(block, vectors, n) if parts is None else parts(block)
+                own |= {"size": None, "parts": self._apart(found, block)}
+            self.own = replace(self.recipe, **own).factor(block)
+
+    def _partition(self, block: CSR, vectors: int, n: int) -> Any:
+        """The part of each own row, as the recipe finds it."""
+        recipe: Any = self.recipe
+        if recipe.parts is not None:
+            size = -(-block.n // recipe.parts)
+        else:
+            levels = self.definite if recipe.levels == AUTO else recipe.levels != 2
+            size = recipe.size or usual_size(block, vectors, levels, n)
+        return partition(block, size, recipe.partition).parts
+
+    def _apart(self, parts: Any, block: CSR) -> Any:
+        """The parts, with a part for each row that is tied to other processes more than to its own.
+
+        The vector of a larger part cannot follow both sides of such a coupling, and each would be a small eigenvalue.
+        """
+        rows, values = self._to_others
+        outside = np.bincount(rows, abs(values), minlength=block.n)
+        tied = outside > TIED * abs(block.data[block.diag])
+        parts = np.where(tied, int(parts.max()) + np.cumsum(tied), parts)
+        return np.unique(parts, return_inverse=True)[1]
 
     def _take_vectors(self, B: Any) -> Any:
         """Set Z; returns a mask of the own vectors that are 0, since they depend on others."""

@@ -18,7 +18,7 @@ from scipy.sparse import SparseEfficiencyWarning
 from finelu.errors import MatrixError, NotConverged, SingularMatrix, UnstableFactors, counted
 from finelu.factors import Columns
 from finelu.foreign import MatrixRankWarning
-from finelu.interop.scipy.system import EPS, Equation, System, longest_row
+from finelu.interop.scipy.system import CACHED, EPS, Equation, System, longest_row
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import as_csr
 from finelu.matrix.traits import dense_row
@@ -169,7 +169,7 @@ def _by_klu(plan: Plan, library: klu.KLU, equation: Equation) -> tuple[Any, Any]
             plan.values = None
             library.factor(A, _zero_pivot)
             plan.values = A.data.copy()
-        return equation.refined(partial(library.solve, trans="T" if equation.by_rows else "N"))
+        return equation.refined(partial(library.solve, trans="T" if equation.by_rows else "N"), CACHED)
 
 
 def _zero_pivot() -> str:

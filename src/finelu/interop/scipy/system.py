@@ -15,6 +15,7 @@ from finelu.factors import Columns
 from finelu.kernels.operands import CSR
 
 BLOCK = 2**21  # numbers of a sparse right-hand side that are dense at a time, 16 MiB
+CACHED = 2**16  # numbers of a dense one at a time, if a library solves column by column: all passes are in the cache
 STEPS = 5  # of refinement, at most: one or two are usual
 MANY = 0.9  # of the stored entries: if fewer are not 0, the zeros among them are many
 EPS, TINIEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
@@ -132,31 +133,37 @@ class Equation:
         unit = (self._times(self._sizes, abs(x)) + abs(b)) * self._unit
         return abs(r) / np.maximum(unit, TINIEST), r
 
-    def refined(self, solve: Callable[[Any], Any]) -> tuple[Any, Any]:
+    def refined(self, solve: Callable[[Any], Any], at_once: int | None = None) -> tuple[Any, Any]:
         """(x, errors) after steps of refinement: each column for as long as a step helps it and its error is above 1.
 
         solve : b -> x, approximately. A sparse b is solved by blocks of columns, and x is CSC.
+        at_once : the numbers in a block of columns of a dense b; None: all.
         errors : the largest of each column, () or (k,); or the largest of all, (), if that is at most 1.
         """
-        B: Any = self.b
-        if not sp.issparse(self.b):
+        B, is_sparse = self.b, sp.issparse(self.b)
+        if not is_sparse and (B.ndim == 1 or at_once is None or B.size <= at_once):
             return self._refined(solve, B)
-        found = [self._refined(solve, B[:, i:end].toarray(order="C")) for i, end in self._blocks()]
+        found = []
+        for i, end in self._blocks(BLOCK if is_sparse or at_once is None else at_once):
+            part = B[:, i:end]
+            found.append(self._refined(solve, part.toarray(order="C") if is_sparse else np.ascontiguousarray(part)))
         errors = np.concatenate([np.broadcast_to(e, x.shape[1:]) for x, e in found])
-        return sp.hstack([sp.csc_array(x) for x, _ in found], format="csc"), errors
+        if is_sparse:
+            return sp.hstack([sp.csc_array(x) for x, _ in found], format="csc"), errors
+        return np.hstack([x for x, _ in found]), errors
 
     def tested(self, x: Any) -> Any:
         """The largest error of each column of an x of b's shape; CSC if b is."""
         B: Any = self.b
         if not sp.issparse(self.b):
             return self.errors(x, B)[0].max(axis=0)
-        dense = ((x[:, i:end].toarray(), B[:, i:end].toarray()) for i, end in self._blocks())
+        dense = ((x[:, i:end].toarray(), B[:, i:end].toarray()) for i, end in self._blocks(BLOCK))
         return np.concatenate([self.errors(*block)[0].max(axis=0) for block in dense])
 
-    def _blocks(self) -> list[tuple[int, int]]:
-        """The columns of a sparse b that are dense at a time: from, to."""
+    def _blocks(self, numbers: int) -> list[tuple[int, int]]:
+        """The columns of b that are taken at a time: from, to."""
         n, k = self.b.shape
-        width = max(1, BLOCK // n)
+        width = max(1, numbers // n)
         return [(i, i + width) for i in range(0, k, width)]
 
     def _refined(self, solve: Callable[[Any], Any], b: Any) -> tuple[Any, Any]:

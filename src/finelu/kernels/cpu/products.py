@@ -26,6 +26,7 @@ class Product:
 
     def __init__(self, S):
         self.S, self.plan = S, None
+        self.columns = 0, None  # a number of columns, and the items of work with as many
 
     def __call__(self, x, out=None):
         S, plan = self.S, self.plan
@@ -42,7 +43,10 @@ class Product:
         y = np.empty_like(x) if out is None else out
         n, k = x.shape
         items, *matrix = self.plan
-        items = items if items.size > 2 else shared_out(self.S.indptr, k * self.S.nnz)
+        if items.size == 2:  # one column is too little work to be shared
+            if self.columns[0] != k:
+                self.columns = k, shared_out(self.S.indptr, k * self.S.nnz)
+            items = self.columns[1]
         blocks, width = blocks_of(k, 1)
         tiles, counts = tiles_of(blocks, n, x.dtype), (np.uint64(k), np.uint64(width))
         run_items(_into_tiles, items.size - 1, items, *counts, *flat(x), tiles)

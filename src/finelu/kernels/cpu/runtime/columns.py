@@ -27,7 +27,7 @@ KEPT = 2**25  # bytes of tiles that a thread keeps; larger ones take far longer 
 
 def blocks_of(columns: int, threads: int) -> tuple[int, int]:
     """(blocks, width): blocks of up to `width` columns, one for each thread if there are enough columns."""
-    width = min(-(-columns // threads), LANES)
+    width = max(min(-(-columns // threads), LANES), 1)
     return -(-columns // width), width
 
 
