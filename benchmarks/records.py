@@ -144,7 +144,7 @@ OLDER = {
     "the spectrum of a coarse matrix is looked for in another way since, and its steps are odd": (
         "schwarz-levels-nvidia-h200-2026-11-27",
     ),
-    "errors of a coarse space over processes are agreed on in other places since; iterations are the same": (
+    "rows that are tied to other processes are parts of their own since: iterations with jumps": (
         "petsc-scaling-2-core-amd-epyc-2026-11-27",
         "petsc-scaling-2-core-amd-epyc-debian-2026-11-27",
     ),

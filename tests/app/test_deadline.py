@@ -362,7 +362,7 @@ def test_a_method_for_symmetric_matrices_says_at_once_which_entries_differ(backe
     s = fl.solve(backend.move(A), backend.move(b), method=method, x0=backend.move(1e-3 * b))
     assert s.status is Status.NOT_SYMMETRIC and s.iterations == 0 and s.method == method
     assert s.residual_norm <= np.linalg.norm(b) and len(s.attempts) == 0
-    text = rf"{method} needs {needed}, but A\[(\d+), (\d+)\] = (\S+) and A\[(\d+), (\d+)\] = (\S+)\n"
+    text = rf"{method} needs {needed}, but A\[(\d+), (\d+)\] = (\S+) and A\[(\d+), (\d+)\] = (\S+)\.\n"
     i, j, a_ij, m, n, a_mn = re.search(text, s.explain()).groups()
     i, j, m, n = map(int, (i, j, m, n))
     assert (m, n) == (j, i) and float(a_ij) == A[i, j] and float(a_mn) == A[j, i] and A[i, j] != A[j, i]

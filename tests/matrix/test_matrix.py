@@ -406,7 +406,8 @@ def test_a_sparse_vector_is_refused():
 def test_nan_in_a_vector_is_named(backend, bad, shape):
     b = np.ones(shape)
     b[3] = bad
-    with refused(MatrixError, match="rhs holds NaN or Inf in row 3"):
+    where = "row 3" if len(shape) == 1 else "column 0, row 3"
+    with refused(MatrixError, match=f"rhs holds NaN or Inf in {where}"):
         check_vector(backend.move(b), 5, backend.move(np.ones(1)), "rhs")
 
 
