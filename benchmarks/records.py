@@ -144,8 +144,10 @@ OLDER = {
     "the spectrum of a coarse matrix is looked for in another way since, and its steps are odd": (
         "schwarz-levels-nvidia-h200-2026-11-27",
     ),
-    "rows that are tied to other processes are parts of their own since: iterations with jumps": (
+    "pivots of a batch that were replaced are told since; what it took is the same": (
         "petsc-scaling-2-core-amd-epyc-2026-11-27",
+    ),
+    "rows that are tied to other processes are parts of their own since; its system has none": (
         "petsc-scaling-2-core-amd-epyc-debian-2026-11-27",
     ),
     NO_COMMIT: (

@@ -24,7 +24,8 @@ def explained(solution: Solution, *, verbose: bool) -> str:
     lines.append(_ended(solution))
     if solution.attempts and "solve" in solution.timings:
         lines.append(_time(solution))
-    if solution.called and solution.converged and solution.attempts:
+    named = not re.search(r"<|\b(inf|nan)\b", solution.recipe)  # no array, and no number that Python has no word for
+    if solution.called and solution.converged and solution.attempts and named:
         lines.append(f"To take that at once: {call(solution)}")
     return "\n".join(lines)
 

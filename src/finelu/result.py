@@ -226,7 +226,8 @@ class Solution(NoArray):
             return bool(np.any((true > 2 * recurrence) | (true < recurrence / 2)))
 
     def explain(self, verbose: bool = False) -> str:
-        """What A is like, what was tried and why, how it ended, and the call that takes the same way at once.
+        """What A is like, what was tried and why, how it ended, and the call that takes the same way at once, to which
+        the caller adds the other arguments.
 
         verbose : True lists all attempts, each with its times and residual; False the last three.
         """

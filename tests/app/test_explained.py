@@ -162,6 +162,27 @@ def test_progress_follows_the_iterations_and_the_caller_still_watches(monkeypatc
     assert stopped.status is Status.INTERRUPTED
 
 
+@pytest.mark.parametrize("shape", [(900, 1), (900, 2), (900, 0)])
+def test_progress_with_columns(monkeypatch, shape):
+    made = Bar()
+
+    class Shown:
+        def __enter__(self):
+            return progress.Progress(made)
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr("finelu.auto.solve.bar", lambda wanted: Shown())
+    assert fl.solve(A, np.ones(shape), recipe=fl.IC0(), progress=True).converged
+    assert bool(made.noted) == (shape[1] > 0)
+
+
+def test_a_recipe_with_an_array_is_no_call():
+    solution = fl.solve(A, b, recipe=fl.Schwarz(size=16, near_nullspace=np.ones((900, 1))))
+    assert solution.converged and "at once" not in solution.explain()
+
+
 def test_progress_is_silent_where_it_cannot_be_seen(capsys):
     assert fl.solve(A, b, progress=True).converged
     assert capsys.readouterr() == ("", "")

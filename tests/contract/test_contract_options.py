@@ -60,7 +60,9 @@ def test_precision_float32_gives_the_factors_of_the_rounded_matrix(backend, name
     if dtype == "complex128" and backend.name == "cpu":  # which nothing else here compiles
         return
     exact = backend.fetch(made(name).factor(backend.move(A)).solve(R))
-    rounded = 1e-2 if name == "cpr" and backend.name == "cuda" else 1e-4  # the spectrum is estimated in single precision
+    rounded = (
+        1e-2 if name == "cpr" and backend.name == "cuda" else 1e-4
+    )  # the spectrum is estimated in single precision
     assert 0 < abs(z - exact).max() < rounded * abs(exact).max()
     wide = made(name, precision="float64").factor(backend.move(A.astype(single)))
     assert wide.dtype == dtype and wide.update(backend.move(A.astype(single))).dtype == dtype

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import finelu as fl
+from finelu.errors import ParameterError
 from finelu.result import Status
 
 HERMITIAN = [fl.cg, fl.minres, fl.solve]
@@ -249,3 +250,14 @@ def test_what_is_wrong_is_named_in_one_line(method, what):
     call, match = WRONG[what]
     with refused(fl.FineluError, match=match):
         call(method)
+
+
+def test_a_pair_with_nothing_in_it():
+    A = fl.gallery.poisson5(8)
+    A = sp.csr_matrix(A - sp.diags_array(np.asarray(A.sum(axis=1)).ravel()))
+    b, v = A @ values(64, float), np.ones(64)
+    assert fl.solve(A, b, nullspace=(v, np.zeros((64, 0)))).converged
+    with pytest.raises(ParameterError, match="V or U is None"):
+        fl.solve(A, b, nullspace=(v, None))
+    with pytest.raises(ParameterError, match="V has no column"):
+        fl.solve(A, b, nullspace=(np.zeros((64, 0)), v))

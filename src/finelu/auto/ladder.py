@@ -199,9 +199,17 @@ class Ladder:
                 rhs.status = Status.OUT_OF_TIME if rhs.attempts else rhs.status
             if rhs.aside is not None:
                 rhs.take_back()
-            if rhs.status is Status.PRECISION_LIMIT and self.zero_pivot and rhs.b.real.dtype == np.float64:
+            ended_by_rounding = rhs.status is Status.PRECISION_LIMIT and rhs.b.real.dtype == np.float64
+            if ended_by_rounding and self.zero_pivot and not self._passes_by_rows(rhs):
                 rhs.status, rhs.verdict = Status.NUMERICALLY_SINGULAR, f"{self.zero_pivot}; {rhs.verdict}"
             return self._solution(rhs, left)
+
+    def _passes_by_rows(self, rhs: RightHandSide) -> bool:
+        """Whether x solves the system with rows of equal size: then a large row hides that, and A may be regular."""
+        check = rhs.residual
+        if not check.has_seen(rhs.x):
+            check(rhs.b, rhs.x, rhs.target)
+        return check.rows is not None and check.rows <= self.rtol
 
     def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:
         """Try the rungs of `left` until one solves or there is a reason to stop. Each tried rung is removed from

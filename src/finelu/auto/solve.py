@@ -153,7 +153,8 @@ def solve(
                 x0 = _first_guess(x0, A, b)
                 b = as_dtype(b, np.result_type(b.dtype, x0.dtype))
             if shown is not None and shown.enabled:
-                options["watch"] = _both(shown.watcher("solving", norm(b), rtol, most), watch)
+                scale = norm(namespace(b).ascontiguousarray(b.reshape(A.n, -1)[:, 0])) if b.size else 0.0
+                options["watch"] = _both(shown.watcher("solving", scale, rtol, most), watch)
             A, b = precise(A, b, rtol)
             movable = on_gpu(A.data) and device is None and chosen == "auto"
             movable = movable and (callback is None or callback_type == "pr_norm")

@@ -18,12 +18,12 @@ class Solver:
 
     A matrix with the pattern of the one before is factored without an analysis, and an unchanged one is not factored
     again.
-    error : the FineluError of the last call without a solution, for which OpenSees gets -1 and ends its step; else
-        None.
+    error : the FineluError or MemoryError of the last call without a solution, for which OpenSees gets -1 and ends its
+        step; else None. A mechanism whose matrix is singular only up to rounding gives displacements of some 1e15.
     """
 
     def __init__(self) -> None:
-        self.error: FineluError | None = None
+        self.error: FineluError | MemoryError | None = None
         self._factors: Any = None
 
     def solve(
@@ -47,8 +47,11 @@ class Solver:
         try:
             if self._factors is None or matrix_status != "UNCHANGED":
                 self._factor(values, indices, index_ptr, matrix_status, storage_scheme)
-            np.frombuffer(x)[:] = self._factors.solve(np.array(np.frombuffer(rhs)))
-        except FineluError as error:
+            found = self._factors.solve(np.array(np.frombuffer(rhs)))
+            if not np.isfinite(found).all():
+                raise MatrixError("x holds NaN or Inf: the loads do, or A is singular or out of the range of doubles.")
+            np.frombuffer(x)[:] = found
+        except (FineluError, MemoryError) as error:
             self.error, self._factors = error, None
             return -1
         return 0

@@ -46,7 +46,10 @@ class NullSpace:
         """
         given, left = given if is_pair(given) else (given, None)
         V, residual = _vectors(given, like), Residual(A, like)
+        left = left if left is None or isinstance(left, str) or np.size(left) else None
         if V.shape[1] == 0:
+            if left is not None:
+                raise ParameterError("nullspace=(V, U): V has no column; a null vector of A is needed for each of A^H.")
             return None
         basis, terms = _null_basis(V, A, lambda v: _terms(A, residual, v), "A", "v")
         if left is not None:
@@ -128,6 +131,8 @@ class NullSpace:
 
 def is_pair(given: Any) -> bool:
     """Whether `nullspace` has the null vectors of A and those of A^H."""
+    if isinstance(given, tuple) and any(part is None for part in given):
+        raise ParameterError("nullspace=(V, U): V or U is None; give V alone where U is not known.")
     return isinstance(given, tuple) and len(given) == 2 and all(isinstance(V, str) or np.ndim(V) for V in given)
 
 
