@@ -317,7 +317,7 @@ def test_a_part_outside_of_the_range_that_rounding_may_reach_is_no_verdict_at_on
 def test_nearly_singular_systems_are_solved(shift):
     A = (neumann(30, 30) + shift * sp.identity(900)).tocsr()
     solution = solve(A, random(900), rtol=1e-4)
-    assert solution.converged and "A is singular" not in solution.explain()
+    assert solution.converged and "singular" not in solution.explain()
 
 
 def test_constants_are_exact_or_rounding_or_none():
