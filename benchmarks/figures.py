@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
-from benchmarks import records
+from benchmarks import front, records
 from benchmarks.claims import calls, memory, parilut, parilut_quality, spine
 from benchmarks.claims import solve_tables as solve
 from benchmarks.harness import RESULTS, ROOT
@@ -56,7 +56,7 @@ GRID = "65x65x65"  # of block ILU: 6 unknowns a cell
 class Figure:
     """A row: what is called where, the peer, and matrix -> the peer's time over ours.
 
-    kernel : of a kernel alone, on the GPU by CUDA events, and not of a call.  front : it stands in the README, too.
+    kernel : of a kernel alone, on the GPU by CUDA events, and not of a call.
     sides : 2 where a matrix counts twice, with L and with U.
     """
 
@@ -66,7 +66,6 @@ class Figure:
     record: str
     found: dict[str, float]
     kernel: bool = False
-    front: bool = False
     sides: int = 1
 
     @property
@@ -109,10 +108,10 @@ def solve_figures() -> Iterator[Figure]:
         f"{times.options['limit, seconds']:.0f} s"
     )
     called = "`fl.solve(A, b)`, 10,000 rows or more"
-    yield Figure(called, where(times), scipy, SOLVE_TIMES, solve.ratios(times, solve.SCIPY), front=True)
+    yield Figure(called, where(times), scipy, SOLVE_TIMES, solve.ratios(times, solve.SCIPY))
     others = solve.ratios(everybody, solve.peers(everybody))
     peer = "the fastest of SciPy's, pyamg's `solve` and ilupp's ILU with `gmres`, default settings"
-    yield Figure(called, where(everybody), peer, SOLVE, others, front=True)
+    yield Figure(called, where(everybody), peer, SOLVE, others)
     yield Figure("`fl.solve(A, b)`, any size", where(times), scipy, SOLVE_TIMES, solve.ratios(times, solve.SCIPY, 0))
     others = solve.ratios(everybody, solve.peers(everybody), 0)
     yield Figure("`fl.solve(A, b)`, any size", where(everybody), peer, SOLVE, others)
@@ -135,8 +134,7 @@ def call_figures() -> Iterator[Figure]:
             for variant in calls.PEERS[work]:
                 found = calls.ratios(run, work, variant)
                 if found:
-                    front = name == CALLS and variant == calls.MKL and work in calls.WORKS
-                    yield Figure(calls.OURS[work], where(run), calls.CALLED[work, variant], name, found, front=front)
+                    yield Figure(calls.OURS[work], where(run), calls.CALLED[work, variant], name, found)
 
 
 def bar(name: str, work: str) -> dict[str, float]:
@@ -160,7 +158,7 @@ def factor_figures() -> Iterator[Figure]:
     whole = bar(SPINE_GMRES, "GMRES(30)+ILU0 to 1e-8, GPU")
     yield Figure("`ILU0().factor(A)` and `gmres` to 1e-8", gpu,
                  "CuPy, `spilu(fill_factor=1)` and `gmres`, which tests for convergence every 30 iterations, stopped "
-                 "after 6 to 60 s", SPINE_GMRES, whole, front=True)  # fmt: skip
+                 "after 6 to 60 s", SPINE_GMRES, whole)  # fmt: skip
     apart = "`{}.factor(A)`, {}analyses of its triangular solves apart"
     eliminating = load(PARILUT_GPU).one(work="ParILUT", device="gpu")
     assert eliminating is not None
@@ -172,9 +170,7 @@ def factor_figures() -> Iterator[Figure]:
         for work, recipe, how in ((kind, f"{kind}()", exact), (kind + parilut.BY_SWEEPS, swept(kind), "")):
             found = ginkgo(PARILUT_GPU, work, "gpu", 0)
             called = apart.format(recipe, how)
-            yield Figure(
-                called, gpu, peer.format("CUDA, 5 steps of sweeps, fill 1"), PARILUT_GPU, found, front=work == "ParILUT"
-            )
+            yield Figure(called, gpu, peer.format("CUDA, 5 steps of sweeps, fill 1"), PARILUT_GPU, found)
     found = ginkgo(PARILUT_GPU, "ParILU", "gpu", 0)
     yield Figure(apart.format("ParILU()", ""), gpu, peer.format("CUDA, 5 sweeps"), PARILUT_GPU, found)
     host = {matrix: gain for gain, matrix in parilut.gains_over_cpu(load(PARILUT_GPU), 16)}
@@ -191,16 +187,16 @@ def factor_figures() -> Iterator[Figure]:
 
 def kernel_figures() -> Iterator[Figure]:
     gpu, cpu = where(load(SPINE_GPU)), where(load(SPINE_CPU))
-    for called, peer, work, front in (
-        ("triangular solve", "cuSPARSE SpSV, analysis kept", "SpTRSV solve, GPU", True),
-        ("its analysis", "SpSV's analysis", "SpTRSV analysis, GPU", False),
-        ("triangular solve with L", "Ginkgo 1.12, times measured earlier", "SpTRSV lower solve, GPU", False),
-        ("ILU(0), new values", "cuSPARSE csrilu02, its better policy", "ILU0 numeric, GPU", True),
-        ("ILU(0), analysis included", "csrilu02, its better total", "ILU0 analysis + numeric, GPU", False),
-        ("IC(0), new values", "cuSPARSE csric02, its better policy", "IC0 numeric, GPU", True),
-        ("IC(0), analysis included", "csric02, its better total", "IC0 analysis + numeric, GPU", False),
+    for called, peer, work in (
+        ("triangular solve", "cuSPARSE SpSV, analysis kept", "SpTRSV solve, GPU"),
+        ("its analysis", "SpSV's analysis", "SpTRSV analysis, GPU"),
+        ("triangular solve with L", "Ginkgo 1.12, times measured earlier", "SpTRSV lower solve, GPU"),
+        ("ILU(0), new values", "cuSPARSE csrilu02, its better policy", "ILU0 numeric, GPU"),
+        ("ILU(0), analysis included", "csrilu02, its better total", "ILU0 analysis + numeric, GPU"),
+        ("IC(0), new values", "cuSPARSE csric02, its better policy", "IC0 numeric, GPU"),
+        ("IC(0), analysis included", "csric02, its better total", "IC0 analysis + numeric, GPU"),
     ):
-        yield Figure(called, gpu, peer, SPINE_GPU, bar(SPINE_GPU, work), kernel=True, front=front,
+        yield Figure(called, gpu, peer, SPINE_GPU, bar(SPINE_GPU, work), kernel=True,
                      sides=2 if work in ("SpTRSV solve, GPU", "SpTRSV analysis, GPU") else 1)  # fmt: skip
     numeric = bar(SPINE_CPU, "ILU0 numeric, CPU, 2 threads")
     yield Figure("ILU(0), new values", cpu, "MKL dcsrilu0", SPINE_CPU, numeric, kernel=True)
@@ -240,13 +236,9 @@ def of_memory() -> str:
 def tables() -> dict[tuple[Path, str], str]:
     """(file, name of the table) -> its Markdown."""
     rows = figures()
-    link, name = "[{1}record](benchmarks/results/{0}.md)", "{1}`{0}`"
-    front = [row for row in rows if row.front]
-    assert len(front) <= 10, "the README shows at most ten rows"
+    name = "{1}`{0}`"
     return {
-        (README, "in front"): written(
-            [replace(row, called=f"kernel: {row.called}") if row.kernel else row for row in front], link, "called"
-        ),
+        (README, "in front"): front.front(),
         (MEASURED, "as called"): written([row for row in rows if not row.kernel], name, "called"),
         (MEASURED, "of kernels"): written([row for row in rows if row.kernel], name, "kernel"),
         (MEASURED, "of memory"): of_memory(),

@@ -13,8 +13,9 @@ from style import COLOURS, panels, write
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import figures  # noqa: E402
+from benchmarks import figures, front  # noqa: E402
 from benchmarks.claims import calls  # noqa: E402
+from benchmarks.claims import sizes as of_sizes  # noqa: E402
 from benchmarks.harness import RESULTS  # noqa: E402
 from benchmarks.harness.record import ENDING, read  # noqa: E402
 
@@ -158,6 +159,25 @@ def crossover():
     write(figure, "crossover")
 
 
+def sizes():
+    """Seconds against unknowns; the last point of a solver that gave up has a cross where its next size would be."""
+    figure, (axis,) = panels(width=6.4, height=3.8)
+    lines = [(front.SIZES_GPU, of_sizes.GPU, "finelu, one GPU", COLOURS[0], "-")]
+    lines += [(front.SIZES_CPU, of_sizes.CPU, "finelu, 2 cores", COLOURS[0], "--")]
+    lines += [
+        (front.SIZES_CPU, who, who, COLOURS[k], ":")
+        for k, who in enumerate((of_sizes.SPLU, of_sizes.PARDISO, of_sizes.AMGCL, of_sizes.PYAMG), 1)
+    ]
+    for record, who, label, colour, style in lines:
+        found = of_sizes.seconds(front.load(record), who)
+        n, taken = list(found), list(found.values())
+        axis.loglog(n, taken, style, marker="o", ms=3.5, color=colour, lw=1.6)
+        axis.annotate(label, (n[-1], taken[-1]), xytext=(6, -2), textcoords="offset points", fontsize=8, color=colour)
+    axis.set(xlabel="unknowns", ylabel="seconds from A and b to x", xlim=(6e3, 1.2e9))
+    axis.grid(True, which="major", alpha=0.3)
+    write(figure, "sizes")
+
+
 LEVELS, COUPLED = "schwarz-levels-nvidia-h200-2026-11-27", "petsc-scaling-2-core-amd-epyc-2026-11-27"
 
 
@@ -201,7 +221,7 @@ def elliptic():
     write(figure, "elliptic")
 
 
-PICTURES = {"speed": speed, "robustness": robustness, "crossover": crossover, "elliptic": elliptic}
+PICTURES = {"sizes": sizes, "speed": speed, "robustness": robustness, "crossover": crossover, "elliptic": elliptic}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PICTURES:
