@@ -83,7 +83,8 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     yield (
         "least squares",
         "`fl.lstsq(A, b)`",
-        f"{min(gains):.2g} to {max(gains):.2g} times as fast as SciPy's `lsmr`, its columns scaled or not: {len(gains)} panels of 10⁶ rows",
+        f"{min(gains):.2g} to {max(gains):.2g} times as fast as SciPy's `lsmr`, its columns scaled or not: "
+        f"{len(gains)} panels of 10⁶ rows",
         link(SQUARES),
     )
 
