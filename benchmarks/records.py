@@ -106,6 +106,8 @@ SPEAKS_OF = {
     "parilut": PARILUT,
     "petsc-scaling": (*ELIMINATION, *TRIANGULAR, *PARILUT, *MULTILEVEL, "interop/petsc"),
     "programs": ("interop/scipy", "preconditioners/direct/klu.py", "recent.py"),
+    "regret": ("auto",),
+    "sizes": ("auto", *SCHWARZ),
     "rates": ("auto/calibrate.py", "auto/rates.py"),
     "robustness": (*ELIMINATION, *THRESHOLD, *PARILUT, *MULTILEVEL),
     "schwarz": (*SCHWARZ, *ELIMINATION, *METHODS),
@@ -123,6 +125,15 @@ UNCOMMITTED = "measured code that is in no commit"
 LOST = "its commit is not in the history"
 SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
+    "the times that `solve` expects of its choices, and what it looks at before, are others since": (
+        "regret-amd-epyc-2-cores-counts-2026-11-27",
+    ),
+    "a line of the README's table was broken in two then, and traits of flows cost less since": (
+        "sizes-amd-epyc-2-cores-2026-11-27",
+    ),
+    "traits of flows and columns are looked at in other ways since; this system has none": (
+        "sizes-nvidia-h100-2026-11-27",
+    ),
     "a batch names pivots that were replaced, and right-hand sides are scaled since": (
         "batch-cpu-amd-epyc-2-cores-2026-11-27",
     ),

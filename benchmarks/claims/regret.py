@@ -372,8 +372,14 @@ def without_packages(names: Sequence[str], threads: int) -> Iterator[None]:
     # read by the processes to come: threads of SciPy's BLAS, and that no answer comes before kernels are compiled
     os.environ |= {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     os.environ["FINELU_BACKGROUND"] = "0"
-    with mock.patch.dict(sys.modules, dict.fromkeys(names)):  # an import of None fails
+    before = {name: sys.modules[name] for name in names if name in sys.modules}
+    sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]  # an import of None fails
+    try:
         yield
+    finally:  # of these alone: modules that were imported meanwhile stay
+        for name in names:
+            del sys.modules[name]
+        sys.modules.update(before)
 
 
 def measured(options: argparse.Namespace) -> Run:

@@ -138,7 +138,7 @@ def test_a_flow_that_turns_is_solved_by_subdomains():
 
 def test_two_stages_come_first_for_a_pressure_and_what_it_carries(meanwhile):
     """On the CPU at the shipped rates from some 11,000 cells on."""
-    found = traits(fl.as_csr(gallery.black_oil(14, 14, 10)))
+    found = traits(fl.as_csr(gallery.black_oil(15, 15, 15)))
     assert (found.flow, found.kind, found.m_matrix) == (3, "general", False)
     many = replace(found, n=36_000, nnz=730_000)
 

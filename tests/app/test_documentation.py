@@ -218,7 +218,8 @@ def test_the_memory_of_each_recipe_is_that_of_its_page():
     table = re.findall(
         r"^\| `(\w+)\(\)`[\w ]* \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", (DOCS / "memory.md").read_text(), re.M
     )
-    assert {name for name, *_ in table} == {recipe.__name__ for recipe in OWN} - {"BlockILU0", "CPR", "ICNE"}
+    elsewhere = {"BlockILU0", "CPR", "ICNE", "SparseLU"}  # the installation decides the order of the last
+    assert {name for name, *_ in table} == {recipe.__name__ for recipe in OWN} - elsewhere
     for name, *cells in table:
         F = getattr(finelu, name)().factor(A)
         found = [F.nnz / A.nnz, held_bytes(F, A) / own]

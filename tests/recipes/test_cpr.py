@@ -265,7 +265,7 @@ def test_couplings_that_go_both_ways_by_definition(backend):
 
 
 def test_a_flow_has_one_pressure():
-    flowing = gallery.black_oil(12, 12, 12)
+    flowing = gallery.black_oil(15, 15, 15)
     assert flow(fl.as_csr(flowing)) == traits(fl.as_csr(flowing)).flow == 3
     both_ways = sp.csr_matrix(sp.kron(gallery.convection_diffusion(12), np.ones((3, 3)) + 2 * np.eye(3)))
     one_way = sp.csr_matrix(sp.kron(sp.eye(600) - sp.eye(600, k=-1), np.ones((3, 3)) + np.eye(3)))

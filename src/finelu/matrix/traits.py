@@ -26,8 +26,9 @@ SHARE = 0.9  # of a diagonal entry, see `coupled`
 LOOKED_AT, LARGER, OFTEN = 512, 10.0, 0.15
 MORE, HALF = 1.5, 0.5  # ratio of opposite entries from which one is upstream; part of the couplings, for `turns`
 TOGETHER = 8  # consecutive rows of those that `alike` looks at
-MANY = 5000  # rows from which it pays to know
+MANY, FLOWING = 5000, 10_000  # rows from which it pays to know, and for `flow`
 WINDOW, WINDOWS = 840, 8  # consecutive rows that `likely_block_size` looks at, a multiple of 2 to 8; places with such
+GLANCE = 120  # consecutive rows that it looks at first
 BOTH_WAYS, ONE_WAY = 0.9, 0.5  # least result of `two_way` for a pressure, and the largest for all other unknowns
 CELLS = 64  # spread over A, that `two_way` looks at, with their neighbours
 DENSE, DENSE_ROOTS = 16, 10  # a row is dense if it has more entries than both 16 and 10 sqrt(n)
@@ -133,7 +134,7 @@ def traits(A: CSR) -> MatrixTraits:
         uneven=looked_at and uneven(A),
         turns=looked_at and m_matrix and kind == "general" and turns(A),
         alike=alike(A) if looked_at and not m_matrix else 0.0,
-        flow=flow(A) if coupled > 0 and A.n >= MANY and kind == "general" and not m_matrix else 0,
+        flow=flow(A) if coupled > 0 and A.n >= FLOWING and kind == "general" and not m_matrix else 0,
         levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
@@ -333,22 +334,36 @@ def block_size(A: CSR) -> int:
 
 
 def likely_block_size(A: CSR) -> int:
-    """As `block_size`, by a look at some of the rows, 840 at a time, which is a multiple of all sizes.
+    """As `block_size`, by a look at some of the rows, 840 at a time, which is a multiple of all sizes; 1 where 120 rows
+    in the middle show no blocks.
 
-    Cost: a copy of at most 6720 rows, from a GPU to the host, and a few passes over their entries there.
+    Cost: a copy of at most 6720 rows, from a GPU to the host, and a few passes over their entries there; where there
+    are no blocks, of 120 rows.
     """
-    starts = WINDOW * np.linspace(0, (A.n - 1) // WINDOW, WINDOWS).astype(np.int64)
+    starts = np.unique(WINDOW * np.linspace(0, (A.n - 1) // WINDOW, WINDOWS).astype(np.int64))
+    sizes = [b for b in range(LARGEST_BLOCK, 1, -1) if A.n % b == 0]
+    i, j = _entries(A, starts[starts.size // 2 :][:1], GLANCE)
+    sizes = [b for b in sizes if _fill_of_blocks(A, i, j, b) >= BLOCK_FILL / 2]
+    if not sizes:
+        return 1
+    i, j = _entries(A, starts, WINDOW)
+    return next((b for b in sizes if _fill_of_blocks(A, i, j, b) >= BLOCK_FILL), 1)
+
+
+def _entries(A: CSR, starts: Any, length: int) -> tuple[Any, Any]:
+    """Rows, numbered one after the other, and columns of the entries in the rows from `starts` on, on the host."""
     rows, columns, before = list[Any](), list[Any](), 0
-    for start in np.unique(starts).tolist():
-        indptr = to_host(A.indptr[start : start + WINDOW + 1])
+    for start in starts.tolist():
+        indptr = to_host(A.indptr[start : start + length + 1])
         columns.append(to_host(A.indices[int(indptr[0]) : int(indptr[-1])]))
         rows.append(before + np.repeat(np.arange(indptr.size - 1), np.diff(indptr)))
         before += indptr.size - 1
-    i, j = np.concatenate(rows), np.concatenate(columns).astype(np.int64)
-    for b in range(LARGEST_BLOCK, 1, -1):
-        if A.n % b == 0 and i.size >= BLOCK_FILL * b * b * np.unique(i // b * A.n + j // b).size:
-            return b
-    return 1
+    return np.concatenate(rows), np.concatenate(columns).astype(np.int64)
+
+
+def _fill_of_blocks(A: CSR, i: Any, j: Any, b: int) -> float:
+    """The entries (i, j) over those of all b x b blocks that they touch."""
+    return float(i.size / max(b * b * np.unique(i // b * A.n + j // b).size, 1))
 
 
 def flow(A: CSR) -> int:
