@@ -58,7 +58,7 @@ def tiles_of(blocks: int, n: int, dtype):
         if memory.size <= KEPT:
             _kept.memory = memory
     first = -memory.ctypes.data % LINE
-    return memory[first : first + blocks * row].view(dtype).reshape(blocks, -1)
+    return memory[first : first + blocks * row].view(dtype).reshape(blocks, row // dtype.itemsize)
 
 
 class _Rows:
