@@ -42,6 +42,8 @@ class Product:
         x = x if x.flags.c_contiguous or x.flags.f_contiguous else np.ascontiguousarray(x)
         y = np.empty_like(x) if out is None else out
         n, k = x.shape
+        if k == 0:
+            return y
         items, *matrix = self.plan
         if items.size == 2:  # one column is too little work to be shared
             if self.columns[0] != k:
