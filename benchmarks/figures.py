@@ -15,16 +15,16 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from statistics import median
 
 from benchmarks import front, records
 from benchmarks.claims import calls, memory, parilut, parilut_quality, spine
 from benchmarks.claims import solve_tables as solve
-from benchmarks.harness import RESULTS, ROOT
+from benchmarks.front import load
+from benchmarks.harness import ROOT
 from benchmarks.harness.options import command
-from benchmarks.harness.record import ENDING, Run
+from benchmarks.harness.record import Run
 from benchmarks.harness.table import mean, table
 from benchmarks.papers import fgbilu_tables as fgbilu
 from benchmarks.papers import ilupack_tables, parilut_tables
@@ -85,11 +85,6 @@ def shown(value: float | None) -> str:
     """Three digits from one to a hundred, else two."""
     assert value is not None
     return f"{value:.3g}" if 1 <= value < 100 else f"{value:.2g}"
-
-
-@cache
-def load(name: str) -> Run:
-    return Run.load(RESULTS / f"{name}{ENDING}")
 
 
 def where(run: Run) -> str:

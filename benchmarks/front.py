@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+from benchmarks import records
 from benchmarks.claims import regret_tables, sizes
 from benchmarks.harness import RESULTS
 from benchmarks.harness.record import ENDING, Run
@@ -29,7 +30,7 @@ def seconds(value: float) -> str:
 
 
 def link(name: str) -> str:
-    return f"[record](benchmarks/results/{name}.md)"
+    return f"[{'older ' if name in records.reasons() else ''}record](benchmarks/results/{name}.md)"
 
 
 def over_scipy() -> dict[str, float]:
