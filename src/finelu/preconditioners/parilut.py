@@ -183,7 +183,8 @@ class _AdaptionReport(SweepReport):
     residual_norms : ||A - L U||_F before each step and after the last, relative to ||A||_F, of the scaled matrix.
     candidates, left_out, nnz : of each step.
     shifts : the part of itself by which the diagonal was raised, for the elimination of the first pattern and of each
-        step; there is a warning if the last one is not 0.
+        step; there is a warning if that of the factors that are kept is not 0: of the last, or an earlier one if
+        steps end early.
     """
 
     steps: int = 0
