@@ -207,7 +207,7 @@ def test_a_system_of_a_batch_without_a_solution_is_named(device):
     data, *places = parts()
     data = jnp.stack([data, 0 * data, data])
     with pytest.raises(Exception, match="system 1 of the batch, A x = b did not converge"):
-        jax.vmap(lambda d: solve((d, *places), right_hand_side()))(data)
+        jax.block_until_ready(jax.vmap(lambda d: solve((d, *places), right_hand_side()))(data))
 
 
 def test_the_jacobian_is_the_inverse(device):

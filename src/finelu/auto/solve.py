@@ -147,11 +147,9 @@ def solve(
         try:
             home, moved = on_gpu(b), ""
             movable = device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm")
-            if movable and on_gpu(A) and hasattr(A, "nnz"):  # checks of a small A and a look at it take long on a GPU
-                moved = _with_kernels(sooner_by_size(A.shape[0], A.nnz))
+            if movable and home and on_gpu(A) and hasattr(A, "nnz") and (x0 is None or on_gpu(x0)):
+                moved = _with_kernels(sooner_by_size(A.shape[0], A.nnz))  # checks of a small A take long on a GPU
             A = checked_csr(to_host(A) if moved else A, diagonal=False)
-            if movable and not moved and on_gpu(A.data):
-                moved = _with_kernels(sooner_by_size(A.n, A.nnz))
             if moved or device is not None:
                 A, b, x0 = _moved(A, b, x0, device or "cpu")
             b = check_vector(b, A.n, A.data)
@@ -162,10 +160,15 @@ def solve(
                 scale = norm(namespace(b).ascontiguousarray(b.reshape(A.n, -1)[:, 0])) if b.size else 0.0
                 options["watch"] = _both(shown.watcher("solving", scale, rtol, most), watch)
             A, b = precise(A, b, rtol)
-            known = traits(A)
-            if movable and known.gpu and (moved := sooner_here_on_host(known)):
-                A, b, x0 = _moved(A, b, x0, "cpu")
-                known = replace(known, gpu=False)
+            known = None
+            if movable and on_gpu(A.data):
+                if not (moved := _with_kernels(sooner_by_size(A.n, A.nnz))):  # a look at a small A takes long there
+                    known = traits(A)
+                    if moved := sooner_here_on_host(known):
+                        known = replace(known, gpu=False)
+                if moved:
+                    A, b, x0 = _moved(A, b, x0, "cpu")
+            known = known or traits(A)
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
             columns = b.reshape(A.n, -1) if b.size else b
             space = None if nullspace is None else _null_space(nullspace, A, b, known)
