@@ -107,7 +107,7 @@ def compare(
         interrupted = True
     finally:
         course.end()
-    kept.save(course.rows)
+    course.save()
     outcome, reason = (INTERRUPTED, "Ctrl-C came before it") if interrupted else (NOT_REACHED, "the budget was spent")
     seen = {m.key for m in course.rows}
     return Comparison(
@@ -124,12 +124,19 @@ def compare(
     )
 
 
+def _is_ours(thing: Any) -> bool:
+    """Whether finelu's sources say what this recipe or method does: what others install may change without them."""
+    kind = thing if isinstance(thing, type) else type(thing)
+    return thing is None or kind.__module__.startswith("finelu.")
+
+
 class _Course:
     """The measurements of one call: which candidate has the process now, for how long, and the rows so far."""
 
     def __init__(self, system: System, todo: Sequence[Candidate], kept: Kept, watch: Watch | None):
         self.system, self.todo, self.kept, self.watch = system, todo, kept, watch
-        self.rows = [m for c in todo for m in kept.rows.get(c.key, ())]
+        self.lasting = {c.key for c in todo if all(map(_is_ours, (c.recipe, c.asked)))}
+        self.rows = [m for c in todo if c.key in self.lasting for m in kept.rows.get(c.key, ())]
         self.worker: Worker | None = None
         self.start, self.budget, self._compiled = 0.0, 0.0, 0.0
 
@@ -154,7 +161,7 @@ class _Course:
             if candidate.device == "cpu":  # on a GPU the first run compiles
                 share = min(share, max(2 * enough, LEAST_LOOK))
             self._measure(candidate, share, FIRST_LOOK, enough, 0, k, "")
-            self.kept.save(self.rows)
+            self.save()
 
     def rounds(self, once_more: bool) -> None:
         """Rounds over those that may win, in turn, until the last ones have had ROUNDS of them.
@@ -174,7 +181,7 @@ class _Course:
                     candidate = replace(candidate, method=m.method, asked=METHODS[m.method])  # and no other
                 text = f"round {made + 1} of {ROUNDS}, "
                 self._measure(candidate, left, 1.0, PATIENCE * m.total(), turn, len(self.todo), text)
-            self.kept.save(self.rows)
+            self.save()
 
     def second_look(self) -> None:
         """What was cut short or not reached, for an equal share of what is left, the first ones first."""
@@ -185,7 +192,7 @@ class _Course:
                 return
             share = left / (len(todo) - k)
             self._measure(candidate, share, 1.0, self._enough(candidate), 0, len(self.todo), "a longer look, ")
-            self.kept.save(self.rows)
+            self.save()
 
     def _enough(self, candidate: Candidate) -> float:
         """The seconds after which a solve cannot win any more."""
@@ -216,6 +223,9 @@ class _Course:
                 self.rows[k] = joined(old, row, turn)
                 return
         self.rows.append(joined(None, row, turn))
+
+    def save(self) -> None:
+        self.kept.save(m for m in self.rows if m.key in self.lasting)
 
     def end(self) -> None:
         if self.worker is not None:
