@@ -64,6 +64,12 @@ class Recent:
                     self._kept.popitem(last=False)
         return mine
 
+    def forget(self) -> None:
+        """Drop all that is kept, so that the next call takes what a first one takes."""
+        with self._alone() as mine:
+            if mine:
+                self._kept.clear()
+
     def _alone(self) -> _Turn:
         if self._process != os.getpid():  # a fork may have come while another thread had the lock
             self._turn, self._process = threading.Lock(), os.getpid()
