@@ -137,10 +137,11 @@ class Equation:
         """
         r, sizes, roundings = np.negative(b), abs(x), abs(b)
         roundings *= self._unit
+        roundings += TINIEST
         self._add(self.columns.data, x, r)
         self._add(self._sizes, sizes, roundings)
         of_r = abs(r)
-        fits = of_r <= roundings
+        fits = of_r < roundings  # not if both are Inf
         if np.count_nonzero(fits) == fits.size:  # as nearly always
             return np.ones(b.shape[1:]), r
         above, sizes = np.flatnonzero(~fits), sizes.reshape(len(b), -1)  # NaN is, too
@@ -157,7 +158,7 @@ class Equation:
         largest[found] = (sizes[:, found] * of_columns[:, None]).max(axis=0)
         whole = self._unit * of_rows[row] * largest[column]
         roundings = roundings + np.where(roundings <= NOISE * len(sizes) * EPS * whole, whole, 0.0)
-        np.maximum.at(errors, column, of_r / np.maximum(roundings, TINIEST))
+        np.maximum.at(errors, column, of_r / roundings)
         return errors
 
     @cached_property
