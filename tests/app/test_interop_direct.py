@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, PATTERNS, assert_close, bordered, dominant_matrices, one_line, perturbed
+from checks import DTYPES, PATTERNS, assert_close, bordered, dominant_matrices, one_line, perturbed, values
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import ended
@@ -539,7 +539,7 @@ def test_pardiso_takes_the_order_of_the_count_unless_a_dissection_pays_or_the_di
 def test_pivots_that_are_too_small_for_pardiso_in_a_given_order_are_matched(begun):
     A = gallery.stokes(40)
     columns, b = Columns(A.indptr, A.indices, A.data, A.shape), A @ np.ones(A.shape[0])  # symmetric
-    made = pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, True, fl.ordering.amd(A)).factor(columns, str)
+    made = pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, "hermitian", fl.ordering.amd(A)).factor(columns, str)
     (first, given, replaced), (then, again, left) = begun
     assert first == then == pardiso.INDEFINITE and given and not again and replaced > 0 == left == made.replaced
     assert np.linalg.norm(A @ made.solve(b, "N") - b) < 1e-12 * np.linalg.norm(b)
@@ -633,7 +633,7 @@ def test_pardiso_works_on_one_thread_where_there_is_little_work(meanwhile, work)
         for A in (gallery.poisson5(40), gallery.poisson5(80)):
             S = sp.csc_matrix(A)
             columns = Columns(S.indptr, S.indices, S.data, S.shape)
-            pardiso.Pardiso(columns, pardiso.DISSECTION, True, None, work).factor(columns, str)
+            pardiso.Pardiso(columns, pardiso.DISSECTION, "hermitian", None, work).factor(columns, str)
     finally:
         fl.set_num_threads(fl.threads.available_cores())
     expected = {1} if work == pardiso.ALONE_WORK else {2} if work else {1, 2}  # without a count the entries decide
@@ -683,12 +683,30 @@ def test_values_far_from_those_before_lose_no_digits_by_pardiso(begun, recipe):
 
 
 @blocks
-def test_pardiso_takes_no_triangle_of_a_complex_symmetric_matrix():
+def test_pardiso_takes_the_triangle_of_a_complex_symmetric_matrix_for_as_long_as_it_is_one(begun):
     A = gallery.helmholtz(30, 10.0)
     assert abs(A - A.T).max() == 0 < abs(A - A.conj().T).max()
-    F, b = fl.SparseLU(backend="pardiso").factor(A), np.ones(A.shape[0])
-    for trans, op in (("N", A), ("T", A.T), ("H", A.conj().T)):
-        assert np.linalg.norm(op @ F.solve(b, trans) - b) < 1e-8
+    F, b = fl.SparseLU(backend="pardiso").factor(A), values(A.shape[0], "complex128")
+    assert F.nnz < 0.8 * fl.SparseLU(backend="superlu").factor(A).nnz and F.report.backward_error < 1e-14
+    hermitian, general = A + A.conj().T, sp.csr_matrix(A + 0.1j * sp.triu(A, 1))
+    for S, kind in ((A, pardiso.COMPLEX_SYMMETRIC), (hermitian, pardiso.OF_COMPLEX[pardiso.INDEFINITE]), (general, 13)):
+        F.update(S)
+        assert begun[-1][0] == kind
+        for trans, op in (("N", S), ("T", S.T), ("H", S.conj().T)):
+            assert np.linalg.norm(op @ F.solve(b, trans) - b) < 1e-10 * np.linalg.norm(b)
+
+
+@blocks
+@pytest.mark.parametrize("weak", [False, True], ids=["diagonal", "gaps"])
+def test_auto_takes_pardiso_for_a_complex_symmetric_matrix(weak):
+    A = sp.csr_matrix(gallery.poisson7(12) + 1j * sp.identity(12**3))
+    if weak:
+        n = A.shape[0]
+        A = sp.csr_matrix(sp.block_array([[sp.identity(n) * 1e-9j, A], [A, None]]))
+    B = values((A.shape[0], 3), "complex128")
+    F = fl.SparseLU().factor(A)
+    assert F.report.backend == "pardiso" and F.report.warning is None and F.report.backward_error < 1e-12
+    assert np.linalg.norm(A @ F.solve(B) - B) < 1e-9 * np.linalg.norm(B)
 
 
 @blocks

@@ -14,7 +14,7 @@ import numpy as np
 from finelu.errors import FineluError, ParameterError, SingularMatrix
 from finelu.factors import Columns
 from finelu.foreign import Owner
-from finelu.preconditioners.direct.library import Library, installed, required
+from finelu.preconditioners.direct.library import HERMITIAN, Library, installed, required
 from finelu.threads import get_num_threads
 
 _lock = threading.Lock()
@@ -36,7 +36,7 @@ class LDL(Library):
     """
 
     name = "feral"
-    symmetric = True
+    symmetry = HERMITIAN
     _owners: ClassVar[list[Owner]] = []  # more than one if abandoned calls still run
 
     def __init__(self, columns: Columns, ordering: str):
