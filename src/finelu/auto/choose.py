@@ -259,6 +259,12 @@ def asks_first(A: MatrixTraits) -> bool:
     return not A.gpu and A.coupled >= SLOW and is_network(A)
 
 
+def asks_without_sums(A: MatrixTraits) -> bool:
+    """Whether it is counted once an M-matrix has no factors that keep its row sums. In most rows these are then 0, as
+    in a network or a mesh that is hardly grounded, and incomplete factors take many iterations."""
+    return not A.gpu and A.coupled >= SLOW and A.mean_row <= SHORT
+
+
 def is_network(A: MatrixTraits) -> bool:
     """Whether rows of A are short and differ in length, as those of a network do, on which incomplete factors take many
     iterations."""

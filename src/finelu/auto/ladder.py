@@ -17,7 +17,7 @@ import numpy as np
 
 from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide
 from finelu.auto.certify import certificate
-from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, methods, rungs, unfit
+from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, asks_without_sums, methods, rungs, unfit
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
@@ -537,6 +537,8 @@ class Ladder:
                     self.zero_pivot = str(error).split(": ", 1)[-1].rstrip(".")
                 if isinstance(error, StructurallySingular):  # true of A, or of the matrix that a recipe factors
                     self.solvability.look_at_structure()
+                if rung == "cheap" and isinstance(recipe, MILU0) and self._direct_comes_now():
+                    return outcome
             else:
                 if recipe is not chosen.recipes[0]:
                     self.rungs[rung] = Rung((recipe,), chosen.reason)
@@ -544,6 +546,13 @@ class Ladder:
                     synchronize(self.A.data)
                 return ""
         return outcome
+
+    def _direct_comes_now(self) -> bool:
+        """Whether complete factors are to be tried before other incomplete ones, as none keep A's row sums."""
+        if "direct" not in self.rungs or self.broken & set(COMPLETE):
+            return False
+        fits = self.costs.fits(self.costs.bytes_of("direct"))
+        return fits and self.costs.direct_comes_first(self._methods("cheap")[0], asks_without_sums)
 
     def _improve(self, rhs: RightHandSide, rung: str, left: list[str]) -> tuple[Solution, SwitchMonitor]:
         """The solution by the iterations with the factors of a rung, and their monitor.
