@@ -22,7 +22,7 @@ from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
 from finelu.auto.singular import UNRESOLVED, condition, condition_in_words, verdict
-from finelu.auto.solvability import Solvability
+from finelu.auto.solvability import Solvability, nullity_of, shift_of
 from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import namespace, synchronize
@@ -392,7 +392,7 @@ class Ladder:
             if rhs.evidence is None and complete and F is not None and self._is_settled(rhs, F):
                 rhs.status, rhs.best = Status.PRECISION_LIMIT, attempt
             if rhs.evidence is None and rhs.b.real.dtype == np.float64:  # from float32, double precision comes next
-                regular = rung != "direct" or not getattr(self.rungs[rung].recipes[0], "shift", 0)  # no pivot was 0
+                regular = not shift_of(F) and not nullity_of(F)  # no pivot was 0
                 limited = regular and rhs.status is Status.PRECISION_LIMIT
                 if rhs.has_grown(OUTGROWN if limited else math.sqrt(float(np.finfo(rhs.b.dtype).eps))):
                     rhs.put_aside()  # other factors may lead to an x that has not grown along null vectors
@@ -468,6 +468,7 @@ class Ladder:
                 or self.solvability.structure
                 or self.traits.diagonal.missing
                 or self.preferred == "multilevel"
+                or shift_of(self.factors.get(self.preferred or ""))
             )
         ):
             rhs.verdict = self.solvability.not_unique(self.factors.get(self.preferred or ""))
