@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -129,14 +130,14 @@ class Costs:
             return 0.0
         return RATES.metis * self.traits.nnz + METIS_GAIN * self._of(fill)
 
-    def direct_comes_first(self, method: str) -> bool:
+    def direct_comes_first(self, method: str, asks: Callable[[MatrixTraits], bool] = asks_first) -> bool:
         """Whether complete factors are to be tried before the cheap rung, whose first method is given.
 
-        Their fill is counted if `choose.asks_first` says so.
+        asks : whether their fill is counted for such a matrix.
         """
         if not self.counted:
             recipe: Any = self.rungs["direct"].recipes[0]
-            if not asks_first(self.traits) or not self.in_time(self.analysis_seconds):
+            if not asks(self.traits) or not self.in_time(self.analysis_seconds):
                 return False
             self.order()
             if recipe.backend != "klu" and (self.counting() > 0 or (self.light is None and self.job is None)):

@@ -16,8 +16,11 @@ from finelu.krylov import CYCLE, METHODS
 from finelu.result import Status
 
 # An attempt is given up if it is expected to take longer than the alternative: so much longer if it has just begun, and
-# any longer once it has spent BUDGET of the time of the alternative. Most gain more digits later on.
+# any longer once it has spent BUDGET of the time of the alternative. Most gain more digits later on. One that promised
+# to end sooner then, at the looks up to DECIDED times BUDGET, goes on unless it is expected to take LATE times as long:
+# what it has spent is lost with it.
 CAUTION, BUDGET = 8.0, 0.25
+DECIDED, LATE = 1.1, 2.0
 BEGUN = 0.05  # of the digits wanted, from which on the residual has begun to fall
 PRIOR = 1 / 30  # of the digits wanted, that count as gained before the first iteration
 LEAST = 3  # iterations before anything is expected
@@ -170,6 +173,9 @@ def worth(cost: float, elapsed: float, rest: float) -> bool:
     """Whether to change to a rung that costs `cost` seconds, if `rest` more seconds are expected after `elapsed`.
 
     The expectation is uncertain. So the less time has been spent, compared with a quarter of `cost`, the larger the
-    gain must be. Once a quarter of `cost` has been spent, any gain is enough.
+    gain must be. Once a quarter of `cost` has been spent, any gain is enough; after that, half of the time.
     """
-    return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False
+    if not 0 < cost < math.inf:
+        return False
+    spent = elapsed / (BUDGET * cost)
+    return rest > cost * (LATE if spent > DECIDED else 1 + CAUTION * max(0.0, 1 - spent))
