@@ -256,9 +256,10 @@ class _Sparse:
         return (self._weights * self._factors.solve(self._weights * g, trans)).astype(self._dtype)
 
     def with_dot(self, g: Any, v: Any, dots: Any, total: Any) -> Any:
-        """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots."""
+        """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots; not by BLAS, whose threads would take the cores of ours."""
         q = self(g, "N")
-        total[0] = np.vdot(v, q) + dots.sum()
+        kernels_for(g).vectors.dot(v, q, total)
+        total += dots.sum()
         return q
 
 
