@@ -12,13 +12,14 @@ import numpy as np
 from finelu.kernels.cpu.runtime.atomics import fetch_add, load_acquire, relax
 from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.items import by_ordered_items, complete, next_item, wait_until_done
-from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.jit import compiled, summing
 from finelu.kernels.cpu.runtime.row_blocks import threads_for, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.runtime.workers import run
 
 SHARE = 32  # of all entries of L the most that the rows of a subtree have
 ROWS = 64  # rows of an item where the pattern is sought
+LONG = np.uint64(16)  # entries of a run from which vector registers pay
 ALONE = 2**15  # entries of L up to which one thread is as fast as several
 
 
@@ -50,7 +51,10 @@ class Cholesky:
         np.cumsum(ordered, out=self.begin[1:])
         self.columns = np.empty(int(self.begin[-1]), index)
         self._reach(self.order, inverse, above, self.begin, self.columns, lengths)
+        _sort(self.begin, self.columns)
         self._inverse = inverse
+        runs = np.flatnonzero(_starts_run(self.begin, self.columns))  # of columns next to one another
+        self._runs = np.searchsorted(runs, self.begin), np.append(runs, self.columns.size), self.columns[runs]
         self._split = np.empty(n - self._below, np.int64)  # of each row above, where its columns above begin
         self._lower = np.zeros(self._below + 1, np.int64)  # the entries of rows above, by the columns of the subtrees
         _count_columns(self.begin, self.columns, self._below, self._split, self._lower)
@@ -81,7 +85,7 @@ class Cholesky:
         A = self.indptr, self.indices, data, weights
         run_items(
             *(_factor, items, self._starts, self._below, A, self.order, self._inverse),
-            *(self.begin, self.columns, self.values, self.pivots, work),
+            *(self.begin, self.columns, self._runs, self.values, self.pivots, work),
             threads=work.shape[0],
         )
         self._of_columns = self.values[self._places]
@@ -146,7 +150,7 @@ def _divide(parent, lengths, most, place, starts):
 
 @compiled
 def _reach(state, done, items, indptr, indices, order, inverse, parent, workspaces, begin, columns, lengths):
-    """The columns of the rows of L, ascending; where `columns` is empty, their numbers alone.
+    """The columns of the rows of L, in no order; where `columns` is empty, their numbers alone.
 
     A row has the entries of A, and all that is between these and the row in the tree.
     """
@@ -165,10 +169,29 @@ def _reach(state, done, items, indptr, indices, order, inverse, parent, workspac
                     count += 1
                     j = parent[j]
             lengths[i] = count
-            if columns.size:
-                columns[first : first + count].sort()
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _sort(begin, columns):
+    """Sort the columns of each row, by transposition and back."""
+    n = begin.size - 1
+    starts, rows = np.zeros(n + 1, np.int64), np.empty(columns.size, columns.dtype)
+    for p in range(columns.size):
+        starts[columns[p] + 1] += 1
+    for j in range(n):
+        starts[j + 1] += starts[j]
+    at = starts.copy()
+    for i in range(n):
+        for p in range(begin[i], begin[i + 1]):
+            rows[at[columns[p]]] = i
+            at[columns[p]] += 1
+    at = begin.copy()
+    for j in range(n):
+        for p in range(starts[j], starts[j + 1]):
+            columns[at[rows[p]]] = j
+            at[rows[p]] += 1
 
 
 @compiled
@@ -194,7 +217,7 @@ def _sort_columns(begin, columns, below, split, lower, rows, places):
 
 
 @compiled
-def _factor(state, done, starts, below, A, order, inverse, begin, columns, values, pivots, workspaces):
+def _factor(state, done, starts, below, A, order, inverse, begin, columns, runs, values, pivots, workspaces):
     """Items are the subtrees, then the rows above one by one. work (n,) : zeros, outside of a row."""
     trees, known = starts.size - 1, 0
     t = next_item(state)
@@ -202,17 +225,17 @@ def _factor(state, done, starts, below, A, order, inverse, begin, columns, value
     while t < done.size:
         if t < trees:
             for i in range(starts[t], starts[t + 1]):
-                _row(i, trees, below, done, A, order, inverse, begin, columns, values, pivots, work)
+                _row(i, trees, below, done, A, order, inverse, begin, columns, runs, values, pivots, work)
         else:
             known = wait_until_done(done, known, trees)
             i = below + t - trees
-            _row(i, trees, below, done, A, order, inverse, begin, columns, values, pivots, work)
+            _row(i, trees, below, done, A, order, inverse, begin, columns, runs, values, pivots, work)
         t = complete(state, done, t)
     wait_until_done(done, known, done.size)
 
 
 @compiled
-def _row(i, trees, below, done, A, order, inverse, begin, columns, values, pivots, work):
+def _row(i, trees, below, done, A, order, inverse, begin, columns, runs, values, pivots, work):
     """Row i of L and its pivot, once the rows of its columns are there. work[k] = l_ik d_k in the columns so far."""
     indptr, indices, data, weights = A
     row = order[i]
@@ -232,7 +255,7 @@ def _row(i, trees, below, done, A, order, inverse, begin, columns, values, pivot
             while load_acquire(done, trees + j - below) == 0:
                 relax(rounds)
                 rounds += 1
-        total = work[j] - _product(np.uint64(begin[j]), np.uint64(begin[j + 1]), columns, values, work)
+        total = work[j] - _product(j, runs, values, work)
         work[j] = total
         values[p] = total / pivots[j] if pivots[j] != 0 else total
     for p in range(first, last):
@@ -242,20 +265,44 @@ def _row(i, trees, below, done, A, order, inverse, begin, columns, values, pivot
     pivots[i] = pivot
 
 
+@summing
+def _long_product(k, p, end, values, work):
+    total = work.dtype.type(0)
+    for e in range(end - p):
+        total += work[k + e] * np.conj(values[p + e])
+    return total
+
+
 @compiled
-def _product(begin, end, columns, values, work):
-    """The sum of work conj(l) over a row of L, in four sums whose terms do not wait for one another."""
+def _starts_run(begin, columns):
+    starts = np.ones(columns.size, np.bool_)
+    for i in range(begin.size - 1):
+        for p in range(begin[i] + 1, begin[i + 1]):
+            starts[p] = columns[p] != columns[p - 1] + 1
+    return starts
+
+
+@compiled
+def _product(j, runs, values, work):
+    """The sum of work conj(l) over row j of L, in four sums whose terms do not wait for one another."""
+    starts, places, firsts = runs
     a = b = c = d = work.dtype.type(0)
-    p, rest = begin, begin + ((end - begin) & ~np.uint64(3))
-    while p < rest:
-        a += work[columns[p]] * np.conj(values[p])
-        b += work[columns[p + ONE]] * np.conj(values[p + ONE])
-        c += work[columns[p + ONE + ONE]] * np.conj(values[p + ONE + ONE])
-        d += work[columns[p + ONE + ONE + ONE]] * np.conj(values[p + ONE + ONE + ONE])
-        p += np.uint64(4)
-    while p < end:
-        a += work[columns[p]] * np.conj(values[p])
-        p += ONE
+    for r in range(np.uint64(starts[j]), np.uint64(starts[j + 1])):
+        p, end, k = np.uint64(places[r]), np.uint64(places[r + ONE]), np.uint64(firsts[r])
+        if end - p >= LONG:
+            a += _long_product(k, p, end, values, work)
+            continue
+        while p + np.uint64(3) < end:
+            a += work[k] * np.conj(values[p])
+            b += work[k + np.uint64(1)] * np.conj(values[p + np.uint64(1)])
+            c += work[k + np.uint64(2)] * np.conj(values[p + np.uint64(2)])
+            d += work[k + np.uint64(3)] * np.conj(values[p + np.uint64(3)])
+            p += np.uint64(4)
+            k += np.uint64(4)
+        while p < end:
+            a += work[k] * np.conj(values[p])
+            p += ONE
+            k += ONE
     return (a + b) + (c + d)
 
 
