@@ -131,6 +131,7 @@ USES: dict[str, dict[str, str]] = {
         "_schur": "_crout_rows",
         "blocks": "levels",
         "candidates": "vectors",
+        "columns": "recurrences vectors",
         "_crout_rows": "fill",
         "crout": "_crout_rows _schur",
         "crout_symmetric": "_crout_rows _schur",

@@ -22,6 +22,7 @@ class BiCGStab(Method):
     """
 
     products = 2
+    by_rows = True
 
     @classmethod
     def together(cls, options: dict[str, Any]) -> bool:

@@ -24,6 +24,7 @@ class CG(Method):
     """
 
     needs = "spd"
+    by_rows = True
     in_block = True
 
     @classmethod

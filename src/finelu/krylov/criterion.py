@@ -23,6 +23,7 @@ from finelu.krylov.columns import Columns, gains
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.operators import Operator, as_operator
 from finelu.krylov.residual import MANY, UNEVEN, Residual, largest, terms_are_even
+from finelu.krylov.rows import ColumnsInRows
 from finelu.krylov.system import System
 from finelu.matrix.vectors import as_dtype, flushes, in_single, norm, times_power, underflows
 from finelu.result import Solution, Status
@@ -210,7 +211,8 @@ def solved_together(method: type[Method], systems: list[System], /, **arguments:
     as_given = all(one.system is one.given for one in every)
     if not (as_given and method.together(every[0].options) and gains(systems[0])):
         return [one.finished(method.iterate(one.loop, **one.options)) for one in every]
-    columns: Any = Columns([one.loop for one in every])
+    loops = [one.loop for one in every]
+    columns: Any = ColumnsInRows(loops) if ColumnsInRows.suits(loops) else Columns(loops)
     found: Any = method.iterate(columns, **every[0].options)
     return [one.finished(solution) for one, solution in zip(every, found, strict=True)]
 

@@ -81,6 +81,7 @@ class Method:
         the end of each cycle.
     stationary : whether the method forms r = b - A x itself in each iteration, see `Loop`.
     spread : whether A may be spread over processes, see `finelu.krylov.spread`.
+    by_rows : whether the kernels that `iterate` calls have a form for several columns in rows, see `ColumnsInRows`.
     in_block : whether `block_cg` may solve several columns for it; `block`, a parameter of its own, then asks for that.
     """
 
@@ -90,6 +91,7 @@ class Method:
     restarts: ClassVar[bool] = False
     stationary: ClassVar[bool] = False
     spread: ClassVar[bool] = False
+    by_rows: ClassVar[bool] = False
     in_block: ClassVar[bool] = False
 
     iterate: ClassVar[Callable[..., Solution]]

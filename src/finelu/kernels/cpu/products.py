@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import fma
-from finelu.kernels.cpu.runtime.columns import blocks_of, flat, multiply_row, read_row, tiles_of
+from finelu.kernels.cpu.runtime.columns import blocks_of, flat, in_place, lie_in_tiles, multiply_row, read_row, tiles_of
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
@@ -50,9 +50,11 @@ class Product:
                 self.columns = k, shared_out(self.S.indptr, k * self.S.nnz)
             items = self.columns[1]
         blocks, width = blocks_of(k, 1)
-        tiles, counts = tiles_of(blocks, n, x.dtype), (np.uint64(k), np.uint64(width))
-        run_items(_into_tiles, items.size - 1, items, *counts, *flat(x), tiles)
-        run_items(_times_columns, items.size - 1, items, *counts, *matrix, tiles, *flat(y))
+        counts = np.uint64(k), np.uint64(width), np.uint64(blocks)
+        tiles = in_place(x) if lie_in_tiles(x) else tiles_of(blocks, n, x.dtype)
+        if not lie_in_tiles(x):
+            run_items(_into_tiles, items.size - 1, items, *counts, *flat(x), *tiles)
+        run_items(_times_columns, items.size - 1, items, *counts, *matrix, *tiles, *flat(y))
         return y
 
     def with_dot(self, x, y, total):
@@ -134,25 +136,26 @@ def _times(t, items, indptr, indices, data, x, y):
 
 
 @by_items
-def _into_tiles(t, items, columns, width, x, x_row, x_column, tiles):
+def _into_tiles(t, items, columns, width, blocks, x, x_row, x_column, tiles, stride, size):
     """The rows of an item of x, `width` columns a tile."""
     for i in range(items[t], items[t + 1]):
-        first = ZERO
-        for block in range(tiles.shape[0]):
-            last = min(width, columns - first) - ONE
-            read_row(tiles[block], np.uint64(i), x, i * x_row + first * x_column, x_column, last)
-            first += width
+        for block in range(blocks):
+            first = block * width
+            last, place = min(width, columns - first) - ONE, i * x_row + first * x_column
+            read_row(tiles, stride, block * size, np.uint64(i), x, place, x_column, last)
 
 
 @by_items
-def _times_columns(t, items, columns, width, indptr, indices, data, tiles, y, y_row, y_column):
+def _times_columns(
+    t, items, columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column
+):  # fmt: skip
     """y = A x for the rows of an item, with x in tiles: entries that were read for one are near for the next."""
     for i in range(items[t], items[t + 1]):
-        first = ZERO
-        for block in range(tiles.shape[0]):
+        for block in range(blocks):
+            first = block * width
             last, place = min(width, columns - first) - ONE, i * y_row + first * y_column
-            multiply_row(tiles[block], indices, data, indptr[i], indptr[i + ONE], y, place, y_column, last)
-            first += width
+            entries = indptr[i], indptr[i + ONE]
+            multiply_row(tiles, stride, block * size, indices, data, *entries, y, place, y_column, last)
 
 
 def subtract_product(M, x, y=None):

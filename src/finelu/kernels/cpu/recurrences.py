@@ -11,7 +11,7 @@ import numpy as np
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items
-from finelu.kernels.cpu.vectors import CHUNK, chunks, inner, length, shared
+from finelu.kernels.cpu.vectors import CHUNK, chunks, inner_of_chunks, length, length_of_chunks, shared
 from finelu.kernels.monitor import (
     BEST,
     BETA,
@@ -154,13 +154,13 @@ def record(state, norms, history, size):
 
 @by_items
 def _cg_step_of_chunks(t, monitor, rho, curvature, p, q, x, best, r, parts):
-    if _cg_sound(monitor, rho, curvature):
+    if cg_sound(monitor, rho, curvature):
         k = slice(t * CHUNK, min((t + 1) * CHUNK, x.size))
         parts[t] = _cg_move(monitor[IMPROVED], rho, curvature, p[k], q[k], x[k], best[k], r[k])
 
 
 @compiled
-def _cg_sound(state, rho, curvature):
+def cg_sound(state, rho, curvature):
     """Whether there is a step."""
     finite = np.isfinite(rho[0]) and np.isfinite(curvature[0])
     return state[CODE] == RUNNING and finite and rho[0].real > 0 and curvature[0].real > 0
@@ -179,11 +179,11 @@ def _cg_move(keep, rho, curvature, p, q, x, best, r):
 
 
 @compiled
-def _cg_end(state, norms, history, rho, curvature, rho_old, parts):
+def cg_end(state, norms, history, rho, curvature, rho_old, parts):
     """parts : norms of r in its parts, if there was a step."""
     if state[CODE] != RUNNING:
         return
-    if _cg_sound(state, rho, curvature):
+    if cg_sound(state, rho, curvature):
         norms[NORM] = length(parts) if parts.size > 1 else parts[0]
         record(state, norms, history, None)
     elif not np.isfinite(rho[0]) or not np.isfinite(curvature[0]):
@@ -196,7 +196,7 @@ def _cg_end(state, norms, history, rho, curvature, rho_old, parts):
 def _long_cg_step(state, norms, history, rho, curvature, rho_old, *vectors):
     parts = np.empty(chunks(vectors[0].size))
     run_items(_cg_step_of_chunks, parts.size, state, rho, curvature, *vectors, parts)
-    _cg_end(state, norms, history, rho, curvature, rho_old, parts)
+    cg_end(state, norms, history, rho, curvature, rho_old, parts)
 
 
 @shared(_long_cg_step, -1)
@@ -206,9 +206,12 @@ def cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
 
     rho_old = rho, for `direction`.
     """
-    parts = np.empty(1)
-    parts[0] = _cg_move(state[IMPROVED], rho, curvature, p, q, x, best, r) if _cg_sound(state, rho, curvature) else 0.0
-    _cg_end(state, norms, history, rho, curvature, rho_old, parts)
+    parts = np.zeros(max(-(-x.size // CHUNK), 1))
+    if cg_sound(state, rho, curvature):
+        for t in range(parts.size):
+            k = slice(t * CHUNK, (t + 1) * CHUNK)
+            parts[t] = _cg_move(state[IMPROVED], rho, curvature, p[k], q[k], x[k], best[k], r[k])
+    cg_end(state, norms, history, rho, curvature, rho_old, parts)
 
 
 @compiled
@@ -301,8 +304,14 @@ def bicgstab_step(state, norms, history, rho, sigma, ts, t_norm, shadow, shadow_
             best[i] = x[i]
         x[i] += alpha * p[i] + omega * s[i]
         r[i] -= omega * t[i]
-    norms[NORM] = length(r)
-    rho[0] = inner(shadow, r)
+    norms[NORM] = length_of_chunks(r)
+    rho[0] = inner_of_chunks(shadow, r)
+    bicgstab_end(state, norms, history, rho, sigma, omega, shadow_norm)
+
+
+@compiled
+def bicgstab_end(state, norms, history, rho, sigma, omega, shadow_norm):
+    """`record` of norms[NORM], and whether the recurrence is lost."""
     record(state, norms, history, None)
     if state[CODE] != RUNNING:
         return

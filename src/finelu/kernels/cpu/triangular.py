@@ -8,10 +8,21 @@ import numpy as np
 
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
-from finelu.kernels.cpu.runtime.columns import blocks_of, divisor, flat, read_row, solve_row, tiles_of, write_row
+from finelu.kernels.cpu.runtime.columns import (
+    blocks_of,
+    divisor,
+    flat,
+    in_place,
+    lie_in_tiles,
+    read_row,
+    solve_row,
+    tiles_of,
+    write_row,
+)
 from finelu.kernels.cpu.runtime.indices import unsigned
 from finelu.kernels.cpu.runtime.items import by_items, by_ordered_items
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.lanes import LANES
 from finelu.kernels.cpu.runtime.row_blocks import threads_for
 from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, forgo, schedule
 from finelu.kernels.cpu.runtime.sharing import run_items
@@ -58,12 +69,17 @@ def solve_in_turn(plans, b, x) -> None:
 def _solve_columns(naturals, b, x) -> None:
     n, k = b.shape
     entries = sum(natural.triangle.entries for natural in naturals)
-    blocks, width = blocks_of(k, threads_for(k * entries))
-    tiles = tiles_of(blocks, n, b.dtype)
+    threads = threads_for(k * entries)
+    blocks, width = blocks_of(k, threads)
+    there = lie_in_tiles(x) and width == LANES
+    tiles = in_place(x) if there else tiles_of(blocks, n, b.dtype)
+    items = min(threads, blocks)
+    counts = (np.uint64(number) for number in (items, blocks, k, width))
+    shared = *tiles, *counts
     for natural in naturals:
-        ends = natural is naturals[0], *flat(b), natural is naturals[-1], *flat(x)
+        ends = natural is naturals[0], *flat(b), natural is naturals[-1] and not there, *flat(x)
         operands = natural.triangle.reverse, *natural.pattern, natural.values, natural.places, natural.pivots
-        run_items(_substitute_tiles, blocks, tiles, np.uint64(k), np.uint64(width), *operands, *ends)
+        run_items(_substitute_tiles, items, *shared, *operands, *ends)
 
 
 def triangular_plan(triangle: Triangle, method: str, sweeps: int):
@@ -244,23 +260,25 @@ def _columns(b, n: int):
 
 @by_items
 def _substitute_tiles(
-    t, tiles, columns, width, reverse, begin, end, indices, values, places, pivots, reads, b, b_row, b_column,
-    writes, x, x_row, x_column,
+    t, tiles, stride, size, items, blocks, columns, width, reverse, begin, end, indices, values, places, pivots,
+    reads, b, b_row, b_column, writes, x, x_row, x_column,
 ):  # fmt: skip
-    """T^-1 of `width` of the columns from t width on, all in each row: from b if `reads`, else from tile t. The result
-    is left in the tile, and goes to x if `writes`. A thread has columns of its own."""
-    n, tile = begin.size, tiles[t]
-    first = np.uint64(t) * width
-    last = min(width, columns - first) - ONE
+    """T^-1 of the blocks of `width` columns of item t, all in each row: from b if `reads`, else from their tiles. The
+    result is left in the tiles, and goes to x if `writes`. A thread has blocks of its own."""
+    n, own = begin.size, np.uint64(t)
+    first_block, last_block = own * blocks // items, (own + ONE) * blocks // items
     one = values.dtype.type(1)
     for visit in range(n):
         i = np.uint64(n - 1 - visit if reverse else visit)
-        if reads:
-            read_row(tile, i, b, i * b_row + first * b_column, b_column, last)
         pivot = divisor(pivots[places[i]] if places.size else one)
-        solve_row(tile, i, indices, values, begin[i], end[i], places.size > 0, *pivot)
-        if writes:
-            write_row(tile, i, x, i * x_row + first * x_column, x_column, last)
+        for block in range(first_block, last_block):
+            first = block * width
+            last, tile = min(width, columns - first) - ONE, block * size
+            if reads:
+                read_row(tiles, stride, tile, i, b, i * b_row + first * b_column, b_column, last)
+            solve_row(tiles, stride, tile, i, indices, values, begin[i], end[i], places.size > 0, *pivot)
+            if writes:
+                write_row(tiles, stride, tile, i, x, i * x_row + first * x_column, x_column, last)
 
 
 @compiled

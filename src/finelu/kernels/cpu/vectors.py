@@ -1,7 +1,9 @@
 """Inner products, norms, scaled gathers and scatters of vectors.
 
-For SHARED elements and more, an inner product or norm is a sum of the sums of CHUNK elements each, which threads share:
-the bits are the same on any number of threads.
+An inner product or norm is a sum of the sums of CHUNK elements each, which threads share for SHARED elements and more:
+the bits are the same on any number of threads. A sum is made of LANES sums, of every LANES-th element each, which are
+then folded in halves. Vectors that lie side by side, (n, k), are added up as one that has LANES k sums: each column has
+the bits that it has alone, and a vector unit is busy.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled, summing
 from finelu.kernels.cpu.runtime.sharing import run_items
 
-CHUNK = 2**14  # elements that a thread takes at a time
+CHUNK = 2**12  # elements that a thread takes at a time
+LANES = 2**6  # sums that a sum is made of
 SHARED = 2**16  # fewer are through before another thread has come
 
 
@@ -25,32 +28,64 @@ def chunks(n: int) -> int:
     return -(-n // CHUNK)
 
 
-@summing
+@compiled
+def add_products(x, y, sums, conjugate):
+    """sums_l += conj(x_i) y_i, or x_i y_i, with l = i modulo the number of sums."""
+    for begin in range(0, x.size, sums.size):
+        X, Y = x[begin : begin + sums.size], y[begin : begin + sums.size]
+        if conjugate:
+            for i in range(X.size):
+                sums[i] += np.conj(X[i]) * Y[i]
+        else:
+            for i in range(X.size):
+                sums[i] += X[i] * Y[i]
+
+
+@compiled
+def add_squares(x, sums):
+    """The same with |x_i|^2, in double precision."""
+    for begin in range(0, x.size, sums.size):
+        X = x[begin : begin + sums.size]
+        for i in range(X.size):
+            re, im = np.float64(X[i].real), np.float64(X[i].imag)
+            sums[i] += re * re + im * im
+
+
+@compiled
+def fold(sums):
+    """sums[:k] = the totals of k sums of LANES each, which lie side by side."""
+    half, k = sums.size // 2, sums.size // LANES
+    while half >= k:
+        for i in range(half):
+            sums[i] += sums[half + i]
+        half //= 2
+
+
+@compiled
 def inner(x, y):
     """x^H y."""
-    total = x[0] * 0
-    for i in range(x.size):
-        total += np.conj(x[i]) * y[i]
-    return total
+    sums = np.zeros(LANES, x.dtype)
+    add_products(x, y, sums, True)
+    fold(sums)
+    return sums[0]
 
 
-@summing
+@compiled
 def bilinear(x, y):
     """x^T y."""
-    total = x[0] * 0
-    for i in range(x.size):
-        total += x[i] * y[i]
-    return total
+    sums = np.zeros(LANES, x.dtype)
+    add_products(x, y, sums, False)
+    fold(sums)
+    return sums[0]
 
 
-@summing
+@compiled
 def sum_of_squares(x):
     """x^H x, added up in double precision."""
-    total = 0.0
-    for i in range(x.size):
-        re, im = np.float64(x[i].real), np.float64(x[i].imag)
-        total += re * re + im * im
-    return total
+    sums = np.zeros(LANES)
+    add_squares(x, sums)
+    fold(sums)
+    return sums[0]
 
 
 @summing
@@ -66,7 +101,12 @@ def sum_of_scaled_squares(x, scale):
 @compiled
 def length(x):
     """||x||_2, without overflow or underflow where it is representable; a second pass only where it is extreme."""
-    square = sum_of_squares(x)
+    return root(x, sum_of_squares(x))
+
+
+@compiled
+def root(x, square):
+    """`length` of x, whose `sum_of_squares` is known."""
     if 1e-270 < square < 1e270 or math.isnan(square):
         return math.sqrt(square)
     largest = 0.0
@@ -75,6 +115,26 @@ def length(x):
     if largest == 0 or math.isinf(largest):
         return largest
     return largest * math.sqrt(sum_of_scaled_squares(x, largest))
+
+
+@compiled
+def inner_of_chunks(x, y):
+    """x^H y, as `dot` adds it up."""
+    total = inner(x[:CHUNK], y[:CHUNK])
+    for begin in range(CHUNK, x.size, CHUNK):
+        total += inner(x[begin : begin + CHUNK], y[begin : begin + CHUNK])
+    return total
+
+
+@compiled
+def length_of_chunks(x):
+    """||x||_2, as `norm` adds it up."""
+    if x.size <= CHUNK:
+        return length(x)
+    norms = np.empty(-(-x.size // CHUNK))
+    for t in range(norms.size):
+        norms[t] = length(x[t * CHUNK : (t + 1) * CHUNK])
+    return length(norms)
 
 
 def shared(by_chunks, at):
@@ -99,21 +159,33 @@ def _products(t, x, y, conjugate, sums):
 def _long_dot(x, y, out, conjugate=True):
     sums = np.empty(chunks(x.size), x.dtype)
     run_items(_products, sums.size, x, y, conjugate, sums)
-    out[0] = sums.sum()
+    add_up(sums, out)
+
+
+@compiled
+def add_up(sums, out):
+    """out[0] = the total of the sums of chunks."""
+    total = sums[0]
+    for t in range(1, sums.size):
+        total += sums[t]
+    out[0] = total
 
 
 @shared(_long_dot, 0)
 @compiled
 def dot(x, y, out):
     """out[0] = x^H y."""
-    out[0] = inner(x, y)
+    out[0] = inner_of_chunks(x, y)
 
 
 @shared(partial(_long_dot, conjugate=False), 0)
 @compiled
 def dotu(x, y, out):
     """out[0] = x^T y, the product without conjugation."""
-    out[0] = bilinear(x, y)
+    total = bilinear(x[:CHUNK], y[:CHUNK])
+    for begin in range(CHUNK, x.size, CHUNK):
+        total += bilinear(x[begin : begin + CHUNK], y[begin : begin + CHUNK])
+    out[0] = total
 
 
 @summing
@@ -139,14 +211,14 @@ def _norms(t, x, norms):
 def _long_norm(x, out):
     norms = np.empty(chunks(x.size))
     run_items(_norms, norms.size, x, norms)
-    out[0] = length(norms)
+    out[0] = length(norms) if norms.size > 1 else norms[0]
 
 
 @shared(_long_norm, 0)
 @compiled
 def norm(x, out):
     """out[0] = ||x||_2, without overflow or underflow where the norm is representable."""
-    out[0] = length(x)
+    out[0] = length_of_chunks(x)
 
 
 def dot_and_norm(x, y, out, size):

@@ -2,6 +2,8 @@
 
 A *tile* holds up to LANES columns side by side, so that a row of it is one cache line of float64. Where a block of
 columns is narrower, its last column is repeated: the copies compute the same bits, and are written to the same place.
+Tiles lie behind each other; the blocks of a row-major array whose number of columns is a multiple of LANES are tiles as
+they lie. Row i of a tile begins at i * stride + first.
 
 Numba's vectorizer does not keep such sums in vector registers, so their loop is written for LLVM. Products are rounded
 before they are added, and terms are added in the order of the entries: the bits are those of one column alone.
@@ -48,9 +50,19 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
+def lie_in_tiles(a) -> bool:
+    """Whether the columns of a (n, k) lie in tiles."""
+    return bool(a.flags.c_contiguous and a.shape[1] % LANES == 0)
+
+
+def in_place(a):
+    """(elements, stride, distance of the first elements of tiles) of an array of which `lie_in_tiles` holds."""
+    return a.reshape(-1), np.uint64(a.shape[1]), np.uint64(LANES)
+
+
 def tiles_of(blocks: int, n: int, dtype):
-    """(blocks, at least n LANES) with any contents, each tile at the beginning of a cache line. The memory is the
-    thread's own until it asks again."""
+    """As `in_place`: tiles with any contents, each at the beginning of a cache line. The memory is the thread's own
+    until it asks again."""
     row = -(-n * LANES * dtype.itemsize // LINE) * LINE
     memory = _kept.memory
     if memory.size < blocks * row + LINE:
@@ -58,7 +70,8 @@ def tiles_of(blocks: int, n: int, dtype):
         if memory.size <= KEPT:
             _kept.memory = memory
     first = -memory.ctypes.data % LINE
-    return memory[first : first + blocks * row].view(dtype).reshape(blocks, row // dtype.itemsize)
+    elements = memory[first : first + blocks * row].view(dtype)
+    return elements, np.uint64(LANES), np.uint64(row // dtype.itemsize)
 
 
 class _Rows:
@@ -79,15 +92,24 @@ class _Rows:
     def data(self, kind: Any, array: Any) -> Any:
         return self.context.make_array(kind)(self.context, self.builder, array).data
 
-    def _at(self, data: Any, row: Any) -> Any:
-        first = self.builder.gep(data, [self.builder.mul(row, ir.Constant(row.type, LANES))])
-        return self.builder.bitcast(first, self.vector.as_pointer())
+    def _at(self, data: Any, place: Any) -> Any:
+        return self.builder.bitcast(self.builder.gep(data, [place]), self.vector.as_pointer())
 
-    def load(self, data: Any, row: Any) -> Any:
-        return self.builder.load(self._at(data, row), align=self.size)
+    def row(self, i: Any, stride: Any, first: Any) -> Any:
+        """The place of row i of a tile."""
+        return self.builder.add(self.builder.mul(i, stride), first)
 
-    def store(self, vector: Any, data: Any, row: Any) -> None:
-        self.builder.store(vector, self._at(data, row), align=self.size)
+    def load(self, data: Any, place: Any) -> Any:
+        return self.builder.load(self._at(data, place), align=self.size)
+
+    def store(self, vector: Any, data: Any, place: Any) -> None:
+        self.builder.store(vector, self._at(data, place), align=self.size)
+
+    def side_by_side(self, step: Any, last: Any) -> Any:
+        """Whether all lanes have elements of their own, one behind the other."""
+        builder = self.builder
+        full = builder.icmp_unsigned("==", last, ir.Constant(last.type, LANES - 1))
+        return builder.and_(full, builder.icmp_unsigned("==", step, ir.Constant(step.type, 1)))
 
     def elements(self, data: Any, place: Any, step: Any, last: Any) -> Any:
         """For each lane its elements, (number in the vector, address): lane e has place + min(e, last) step of data."""
@@ -102,9 +124,27 @@ class _Rows:
             else:
                 yield lane, address
 
+    def gather(self, data: Any, place: Any, step: Any, last: Any) -> Any:
+        found = cgutils.alloca_once(self.builder, self.vector)
+        with self.builder.if_else(self.side_by_side(step, last)) as (together, apart):
+            with together:
+                self.builder.store(self.load(data, place), found)
+            with apart:
+                vector = self.undefined
+                for number, address in self.elements(data, place, step, last):
+                    element = self.builder.load(address)
+                    vector = self.builder.insert_element(vector, element, ir.Constant(self.number, number))
+                self.builder.store(vector, found)
+        return self.builder.load(found)
+
     def scatter(self, vector: Any, data: Any, place: Any, step: Any, last: Any) -> None:
-        for number, address in self.elements(data, place, step, last):
-            self.builder.store(self.builder.extract_element(vector, ir.Constant(self.number, number)), address)
+        with self.builder.if_else(self.side_by_side(step, last)) as (together, apart):
+            with together:
+                self.store(vector, data, place)
+            with apart:
+                for number, address in self.elements(data, place, step, last):
+                    element = self.builder.extract_element(vector, ir.Constant(self.number, number))
+                    self.builder.store(element, address)
 
     def spread(self, a: Any) -> Any:
         """The real number in all elements."""
@@ -137,47 +177,49 @@ class _Rows:
         crossed = fmul(self.spread_signs(cross, 1.0), self.exchanged(x))
         return fmul(self.builder.fadd(fmul(self.spread(direct), x), crossed), self.spread(scale))
 
-    def with_terms(self, total: Any, combine: Any, X: Any, columns: Any, values: Any, begin: Any, end: Any) -> Any:
-        """`total` combined with values[p] times row columns[p] of X for begin <= p < end, in this order."""
+    def with_terms(
+        self, total: Any, combine: Any, X: Any, tile: Any, columns: Any, values: Any, begin: Any, end: Any
+    ) -> Any:
+        """`total` combined with values[p] times row columns[p] of X for begin <= p < end, in this order.
+
+        tile : (stride, first) of X."""
         builder, total = self.builder, cgutils.alloca_once_value(self.builder, total)
         with cgutils.for_range_slice(builder, begin, end, ir.Constant(begin.type, 1), begin.type) as (entry, _):
             column = builder.zext(builder.load(builder.gep(columns, [entry])), begin.type)
-            term = self.product(builder.load(builder.gep(values, [entry])), self.load(X, column))
+            row = self.load(X, self.row(column, *tile))
+            term = self.product(builder.load(builder.gep(values, [entry])), row)
             builder.store(combine(builder.load(total), term), total)
         return builder.load(total)
 
 
 @intrinsic
-def read_row(typing, tile, i, a, place, step, last):
+def read_row(typing, tile, stride, first, i, a, place, step, last):
     """Row i of the tile is a[place + min(e, last) step], e = 0, 1, ..."""
 
     def generate(context, builder, signature, args):
         rows = _Rows(context, builder, signature.args[0])
-        tile, a = (rows.data(signature.args[k], args[k]) for k in (0, 2))
-        vector = rows.undefined
-        for number, address in rows.elements(a, *args[3:]):
-            vector = builder.insert_element(vector, builder.load(address), ir.Constant(rows.number, number))
-        rows.store(vector, tile, args[1])
+        tile, a = (rows.data(signature.args[k], args[k]) for k in (0, 4))
+        rows.store(rows.gather(a, *args[5:]), tile, rows.row(args[3], *args[1:3]))
         return context.get_dummy_value()
 
-    return types.void(tile, types.uint64, a, types.uint64, types.uint64, types.uint64), generate
+    return types.void(tile, *[types.uint64] * 3, a, *[types.uint64] * 3), generate
 
 
 @intrinsic
-def write_row(typing, tile, i, a, place, step, last):
+def write_row(typing, tile, stride, first, i, a, place, step, last):
     """The reverse of `read_row`."""
 
     def generate(context, builder, signature, args):
         rows = _Rows(context, builder, signature.args[0])
-        tile, a = (rows.data(signature.args[k], args[k]) for k in (0, 2))
-        rows.scatter(rows.load(tile, args[1]), a, *args[3:])
+        tile, a = (rows.data(signature.args[k], args[k]) for k in (0, 4))
+        rows.scatter(rows.load(tile, rows.row(args[3], *args[1:3])), a, *args[5:])
         return context.get_dummy_value()
 
-    return types.void(tile, types.uint64, a, types.uint64, types.uint64, types.uint64), generate
+    return types.void(tile, *[types.uint64] * 3, a, *[types.uint64] * 3), generate
 
 
 @intrinsic
-def solve_row(typing, tile, i, columns, values, begin, end, divided, direct, cross, scale):
+def solve_row(typing, tile, stride, first, i, columns, values, begin, end, divided, direct, cross, scale):
     """x_i = (x_i - values[p] x_columns[p] - ...) / d in each lane; `divided` False: not divided.
 
     direct, cross, scale : of `divisor(d)`.
@@ -185,32 +227,33 @@ def solve_row(typing, tile, i, columns, values, begin, end, divided, direct, cro
 
     def generate(context, builder, signature, args):
         rows = _Rows(context, builder, signature.args[0])
-        x, columns, values = (rows.data(signature.args[k], args[k]) for k in (0, 2, 3))
-        total = rows.with_terms(rows.load(x, args[1]), builder.fsub, x, columns, values, *args[4:6])
+        x, columns, values = (rows.data(signature.args[k], args[k]) for k in (0, 4, 5))
+        place = rows.row(args[3], *args[1:3])
+        total = rows.with_terms(rows.load(x, place), builder.fsub, x, args[1:3], columns, values, *args[6:8])
         solved = cgutils.alloca_once_value(builder, total)
-        with builder.if_then(builder.trunc(args[6], ir.IntType(1))):
-            builder.store(rows.quotient(total, *args[7:]), solved)
-        rows.store(builder.load(solved), x, args[1])
+        with builder.if_then(builder.trunc(args[8], ir.IntType(1))):
+            builder.store(rows.quotient(total, *args[9:]), solved)
+        rows.store(builder.load(solved), x, place)
         return context.get_dummy_value()
 
     numbers = types.uint64, types.uint64, types.boolean, direct, cross, scale
-    return types.void(tile, types.uint64, columns, values, *numbers), generate
+    return types.void(tile, *[types.uint64] * 3, columns, values, *numbers), generate
 
 
 @intrinsic
-def multiply_row(typing, tile, columns, values, begin, end, y, place, step, last):
+def multiply_row(typing, tile, stride, first, columns, values, begin, end, y, place, step, last):
     """y[place + min(e, last) step] = values[p] x + ... with row columns[p] of the tile as x, begin <= p < end."""
 
     def generate(context, builder, signature, args):
         rows = _Rows(context, builder, signature.args[0])
-        tile, columns, values, y = (rows.data(signature.args[k], args[k]) for k in (0, 1, 2, 5))
+        tile, columns, values, y = (rows.data(signature.args[k], args[k]) for k in (0, 3, 4, 7))
         zero = ir.Constant(rows.vector, [0.0] * rows.length)
-        total = rows.with_terms(zero, builder.fadd, tile, columns, values, *args[3:5])
-        rows.scatter(total, y, *args[6:])
+        total = rows.with_terms(zero, builder.fadd, tile, args[1:3], columns, values, *args[5:7])
+        rows.scatter(total, y, *args[8:])
         return context.get_dummy_value()
 
     numbers = types.uint64, types.uint64, y, types.uint64, types.uint64, types.uint64
-    return types.void(tile, columns, values, *numbers), generate
+    return types.void(tile, types.uint64, types.uint64, columns, values, *numbers), generate
 
 
 def divisor(d):

@@ -1,0 +1,215 @@
+"""`Columns` on the CPU for methods whose steps have a form for several columns: their vectors are the columns of
+arrays (n, k), row-major, so that a product or a step is one pass for all of them.
+
+A column computes what it computes alone, to the bit. Columns that are done are taken out of the arrays once ENOUGH of
+them are; until then they are carried along, and stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from finelu.kernels import monitor
+from finelu.krylov.columns import ENOUGH, Columns, takes_columns
+from finelu.krylov.loop import ROOM, Loop
+from finelu.krylov.operators import Identity
+from finelu.result import Solution
+
+FEWEST = 3  # columns that take less time as columns of one array
+
+
+class Rows:
+    """An array (n, k) of vectors, or (all columns,) of scalars."""
+
+    def __init__(self, array: Any):
+        self.array = array
+
+    @property
+    def real(self) -> Rows:
+        return Rows(self.array.real)
+
+
+class ColumnsInRows(Columns):
+    """Several solves in progress, in the terms of `Loop`.
+
+    which : the columns in the arrays, whose number c has the place c of `which`.
+    states, norms, histories : of all columns; those of a loop are rows of them.
+    """
+
+    @staticmethod
+    def suits(loops: list[Loop]) -> bool:
+        """Whether these loops can run so: in memory that is not of a GPU, with one A and M, and without a look at x."""
+        first = loops[0]
+        return (
+            first.method.by_rows
+            and len(loops) >= FEWEST
+            and first.xp is np
+            and first.M.deflated is None
+            and all(loop.callback is None and loop.scale == 1 for loop in loops)
+            and all(loop.A is first.A and loop.M is first.M for loop in loops)
+        )
+
+    def __init__(self, loops: list[Loop]):
+        super().__init__(loops)
+        first, k = loops[0], len(loops)
+        self.which = np.arange(k)
+        self.watched = any(loop.watch is not None for loop in loops)
+        self.states = np.stack([loop.state for loop in loops])
+        self.all_norms = np.stack([loop.norms for loop in loops])
+        for loop, state, norms in zip(loops, self.states, self.all_norms, strict=True):
+            loop.state, loop.norms = state, norms
+            loop.norm = norms[monitor.NORM : monitor.NORM + 1]
+        self._share_histories()
+        self._spare = 0  # iterations that need no look at the loops
+        self._vectors: list[Rows] = []
+        self.A, self.M = (InRows(self, name) for name in ("A", "M"))  # type: ignore[assignment]
+        self.xp, self.kernels = self, Kernels(self, first.kernels.columns)  # type: ignore[assignment]
+        (self.x,) = self.vectors(1)  # type: ignore[assignment]
+        self.best: Rows | None = None
+        self.state, self.norms = Rows(self.states), Rows(self.all_norms)  # type: ignore[assignment]
+
+    def _share_histories(self) -> None:
+        room = max(max(loop.history.size for loop in self.loops), min(ROOM, self.maxiter + 1))
+        shared = np.zeros((len(self.loops), room), self.real)
+        for row, loop in zip(shared, self.loops, strict=True):
+            row[: loop.history.size] = loop.history
+            if loop.checks.size < room:
+                loop.checks = loop._longer(loop.checks, room)
+            loop.history = row
+        self.histories = shared
+
+    @property
+    def history(self) -> Rows:  # type: ignore[override]
+        return Rows(self.histories)
+
+    def keeps_best(self) -> Rows:  # type: ignore[override]
+        for loop in self.loops:
+            loop.keeps_best()
+        (self.best,) = self.vectors(1)
+        return self.best
+
+    def vectors(self, k: int) -> list[Rows]:  # type: ignore[override]
+        made = [Rows(np.zeros((self.loops[0].b.size, self.which.size), self.dtype)) for _ in range(k)]
+        self._vectors += made
+        return made
+
+    def scalars(self, k: int) -> list[Rows]:  # type: ignore[override]
+        return [Rows(np.zeros(len(self.loops), self.dtype)) for _ in range(k)]
+
+    def real_scalar(self) -> Rows:  # type: ignore[override]
+        return Rows(np.zeros(len(self.loops), self.real))
+
+    def copyto(self, to: Rows, given: Rows) -> None:
+        np.copyto(to.array, given.array)
+
+    def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
+        return step
+
+    def cycle(self, r: Rows) -> bool:  # type: ignore[override]
+        self._write_back(range(self.which.size))
+        first = {}
+        for c in self.going:
+            own = np.empty(self.loops[c].b.size, self.dtype)
+            if self.loops[c].cycle(own):
+                first[c] = own
+        self.active = self.going = tuple(first)
+        if not first:
+            self.which = np.arange(0)
+            return False
+        self.which, self._spare = np.array(self.going), 0
+        for vector in self._vectors:
+            if vector.array.shape[1] != len(first):
+                vector.array = np.empty((vector.array.shape[0], len(first)), self.dtype)
+        for place, c in enumerate(self.going):
+            r.array[:, place] = first[c]
+            for rows, own in self._shown(c):
+                rows.array[:, place] = own
+        return True
+
+    def _shown(self, c: int) -> list[tuple[Rows, Any]]:
+        """The vectors of column c that its loop has, too."""
+        best: list[tuple[Rows, Any]] = [] if self.best is None else [(self.best, self.loops[c].best)]
+        return [(self.x, self.loops[c].x), *best]  # type: ignore[list-item]
+
+    def _write_back(self, places: Any) -> None:
+        """The loops of these columns get their vectors."""
+        for place in places:
+            for rows, own in self._shown(int(self.which[place])):
+                if rows.array.shape[1] == self.which.size and self.loops[self.which[place]].cycles:
+                    own[:] = rows.array[:, place]
+
+    def goes_on(self) -> bool:
+        if self._spare > 0 and (self.states[self.active, monitor.CODE] == monitor.RUNNING).all():
+            self._spare -= 1
+            return True
+        self.active = tuple(c for c in self.active if self.loops[c].goes_on())
+        if any(self.loops[c].history.base is not self.histories for c in self.active):
+            self._share_histories()
+        done = max((self.loops[c].iterations for c in self.active), default=0)
+        self._spare = 0 if self.watched else min(self.maxiter, self.histories.shape[1] - 1) - done - 2
+        if self.active and len(self.active) <= ENOUGH * self.which.size:
+            self._take_out()
+        return bool(self.active)
+
+    def _take_out(self) -> None:
+        """The arrays of the columns that go on."""
+        going = np.isin(self.which, self.active)
+        self._write_back(np.flatnonzero(~going))
+        for vector in self._vectors:
+            vector.array = np.ascontiguousarray(vector.array[:, going])
+        self.which = self.which[going]
+
+    def rejoin(self) -> None:
+        raise NotImplementedError("a method whose cycle has an end of its own has no steps for columns in rows")
+
+    def tell(self) -> None:
+        """No loop has a callback."""
+
+    def end(self) -> list[Solution]:
+        return [loop.end() for loop in self.loops]
+
+
+class InRows:
+    """Products with A or M for the columns in the arrays."""
+
+    deflated = None
+
+    def __init__(self, columns: ColumnsInRows, name: str):
+        self.columns, self.shared = columns, getattr(columns.loops[0], name)
+        self.takes_columns = takes_columns(self.shared)
+
+    def __matmul__(self, x: Rows) -> Rows:
+        if isinstance(self.shared, Identity):
+            return x
+        k = x.array.shape[1]
+        if k > 1 and self.takes_columns:
+            return Rows(np.ascontiguousarray(self.shared.apply(x.array)))
+        product = np.empty_like(x.array)
+        for c in range(k):
+            product[:, c] = self.shared @ np.ascontiguousarray(x.array[:, c])
+        return Rows(product)
+
+    def with_dot(self, x: Rows, y: Rows, total: Rows) -> Rows:
+        product = self @ x
+        self.columns.kernels.vectors.dot(y, product, total)
+        return product
+
+
+class Kernels:
+    """The steps for columns, under the families that have them for one."""
+
+    def __init__(self, columns: ColumnsInRows, family: Any):
+        self._columns, self._family = columns, family
+        self.vectors = self.recurrences = self
+
+    def __getattr__(self, name: str) -> Any:
+        kernel, columns = getattr(self._family, name), self._columns
+
+        def step(*arguments: Any) -> None:
+            kernel(columns.which, *(a.array if isinstance(a, Rows) else a for a in arguments))
+
+        setattr(self, name, step)
+        return step
