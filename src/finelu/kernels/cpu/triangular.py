@@ -208,8 +208,7 @@ class Natural:
         if t.source is None:
             self.values = values
         else:
-            if self.values is None:
-                self.values = np.empty(t.indices.size, values.dtype)
+            self.values = _room(self.values, t.indices.size, values.dtype)
             _gather(t.conjugate, t.source, values, self.values)
         if not check or t.diag is None:
             return -1
@@ -223,6 +222,11 @@ class Natural:
         t = self.triangle
         operands = self.values, self.places, self.pivots, _columns(b, t.n), b.reshape(-1), x.reshape(-1)
         _substitute(t.reverse, *self.pattern, *operands)
+
+
+def _room(array, size: int, dtype):
+    """The array if it has this dtype, else a new one, (size,)."""
+    return array if array is not None and array.dtype == dtype else np.empty(size, dtype)
 
 
 def _loaded(triangle: Triangle, values: Any) -> Natural:
@@ -252,12 +256,12 @@ def _substitute_tiles(
     n, tile = begin.size, tiles[t]
     first = np.uint64(t) * width
     last = min(width, columns - first) - ONE
-    one = values.dtype.type(1)
+    one, wide = values.dtype.type(1), tiles.dtype.type
     for visit in range(n):
         i = np.uint64(n - 1 - visit if reverse else visit)
         if reads:
             read_row(tile, i, b, i * b_row + first * b_column, b_column, last)
-        pivot = divisor(pivots[places[i]] if places.size else one)
+        pivot = divisor(wide(pivots[places[i]] if places.size else one))
         solve_row(tile, i, indices, values, begin[i], end[i], places.size > 0, *pivot)
         if writes:
             write_row(tile, i, x, i * x_row + first * x_column, x_column, last)
@@ -302,14 +306,15 @@ class Exact:
         if triangle.source is not None:
             self.source = triangle.source[self.source]
         self.diag_source = np.empty(0, index) if triangle.diag is None else triangle.diag[order]
-        self.vals = np.empty(triangle.entries, triangle.dtype)
-        self.diag = np.empty(self.diag_source.size, triangle.dtype)
+        self.vals = self.diag = None
         self._values: Any = None
         self._natural: Natural | None = None  # for many columns
 
     def load(self, values, check: bool = True) -> int:
         """Take new values. Returns the first row whose diagonal has no finite reciprocal, -1 for none or no `check`."""
         conjugate = self.triangle.conjugate
+        self.vals = _room(self.vals, self.source.size, values.dtype)
+        self.diag = _room(self.diag, self.diag_source.size, values.dtype)
         _gather(conjugate, unsigned(self.source), values, self.vals)
         _gather(conjugate, unsigned(self.diag_source), values, self.diag)
         self._values, self._natural = values, None
@@ -448,12 +453,10 @@ class _Sweeping:
         if t.source is None and not t.conjugate:
             self.values = values
         else:
-            if self.values is None:
-                self.values = np.empty(t.indices.size, values.dtype)
+            self.values = _room(self.values, t.indices.size, values.dtype)
             source = np.arange(t.indices.size) if t.source is None else t.source
             _gather(t.conjugate, source, values, self.values)
-        if self.diag is None:
-            self.diag = np.empty(0 if t.diag is None else t.n, values.dtype)
+        self.diag = _room(self.diag, 0 if t.diag is None else t.n, values.dtype)
         if t.diag is not None:
             _gather(t.conjugate, t.diag, values, self.diag)
         return _first_bad_diagonal(self.rows, self.diag) if check else -1
