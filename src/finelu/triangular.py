@@ -181,6 +181,10 @@ class TriangularSolver:
                 )
         self._valid = True
 
+    def multiply(self, data: Any, x: Any) -> Any:
+        """T x for x (n,), with the values `data` (nnz,) in place of A's; of a triangle with trans="N", unchecked."""
+        return self._kernels.triangular.triangle_product(self.plan.triangle, data, x)
+
     @ignore_fp_errors
     def solve(self, b: Any, out: Any = None) -> Any:
         """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of x's dtype, apart from b).

@@ -120,9 +120,8 @@ def test_entries_beyond_single_precision_stay_in_double(backend, recipe, change)
 def test_factors_that_rounding_would_change_stay_in_double(backend, recipe):
     A = sp.csr_matrix(hilbert(10))  # their entries have no room for rounding: cond(L) is 4e6
     F = recipe.factor(backend.move(A))
-    letter = "L" if recipe is CHOLESKY else "M"
     assert F.report.rounding_change > 1e-3
-    assert F.report.stored == "float64" and f"changes the factors too much: {letter}^-1 v" in F.report.stored_since
+    assert F.report.stored == "float64" and "changes M too much: by" in F.report.stored_since
     b = A @ values(10, "float64")
     assert np.linalg.norm(A @ backend.fetch(F.solve(backend.move(b))) - b) <= 1e-12 * np.linalg.norm(b)
 

@@ -18,7 +18,7 @@ from finelu.kernels.operands import CSR, narrowed
 from finelu.triangular import TriangularSolver
 
 PERIOD = 4093  # numbers of the random vector on which rounding is tried, a prime: it repeats them
-MOST_CHANGE = 1e-3  # of M^-1 v by rounding to single precision
+MOST_CHANGE = 1e-3  # of M by rounding to single precision, relative to M, on a random vector
 
 
 class Solve(NamedTuple):
@@ -143,8 +143,9 @@ class TriangularFactors(Factors):
     def _store(self) -> None:
         """Store the triangles in single precision for the solves, which have them in double, if M changes little.
 
-        Both are tried on a random vector, except by transposed solves: that with L^H is the adjoint of that with L, and
-        changes as much. Cost: two solves, and a pass over the values; waits for the device.
+        With M' for the rounded M, M'^-1 M y is compared with y, which is random: the change of M^-1 A. Transposed solves
+        are left out: by the rounding of L its adjoint changes as much. Cost: a solve, a product, and a pass over the
+        values; waits for the device.
         """
         values = self._triangles.data
         xp, vectors, report, single = namespace(values), kernels_for(values).vectors, self._report, narrowed(self.dtype)
@@ -154,34 +155,33 @@ class TriangularFactors(Factors):
             return
         kept = self._stored.dtype == single and self._stored.size == values.size
         rounded = self._stored if kept else xp.empty(values.size, single)
-        found = xp.empty(3)  # whether entries are out of range, the norms of the change and of the solution
+        found = xp.empty(3)  # whether entries are out of range, the norms of the change and of y
         vectors.rounded(values, rounded, found[:1])
         solvers = [self._solver(solve) for solve in self.SOLVES["N"] if solve.trans == "N"]
-        exact, changed = (self._tried(solvers, each) for each in (values, rounded))
-        vectors.difference(changed, exact, changed)
-        vectors.norm(changed, found[1:2])
-        vectors.norm(exact, found[2:])
+        self._load(rounded)
+        n = self.shape[0]
+        y = x = xp.tile(xp.asarray(random_numbers(PERIOD).astype(self.dtype)), -(-n // PERIOD))[:n]
+        for solver in reversed(solvers):
+            x = solver.multiply(values, x)
+        for solver in solvers:
+            x = solver.apply(x)
+        vectors.difference(x, y, x)
+        vectors.norm(x, found[1:2])
+        vectors.norm(y, found[2:])
         beyond, change, size = map(float, to_host(found))
         if beyond:
             report.stored_since = "the factors have an entry or a pivot beyond the range of single precision"
         else:
-            report.rounding_change = change / size if size > 0 else 0.0
+            report.rounding_change = change / size
             if report.rounding_change <= MOST_CHANGE:
-                report.stored = str(rounded.dtype)
+                report.stored = str(single)
             else:
                 report.stored_since = (
-                    f"rounding to single precision changes the factors too much: {'L' if len(solvers) == 1 else 'M'}^-1 v "
-                    f"by {report.rounding_change:.1e} of its norm for a random v"
+                    f"rounding to single precision changes M too much: by {report.rounding_change:.1e}, and "
+                    f"{MOST_CHANGE:g} is allowed"
                 )
-        self._load(values if report.stored_since else rounded)
-
-    def _tried(self, solvers: list[TriangularSolver], values: Any) -> Any:
-        """The result of these solves in turn, with these values, for a random vector."""
-        xp = namespace(values)
-        v = xp.tile(xp.asarray(random_numbers(PERIOD).astype(self.dtype)), -(-self.shape[0] // PERIOD))[: self.shape[0]]
-        for solver in solvers:
-            v = solver.update(values).apply(v)
-        return v
+        if report.stored_since:
+            self._load(values)
 
     def solvers(self, trans: str = "N") -> tuple[TriangularSolver, ...]:
         """The solves of M^-1 ("N"), M^-T ("T") or M^-H ("H"), in their order."""

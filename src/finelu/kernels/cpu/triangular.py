@@ -77,6 +77,15 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int):
     return Deferred(triangle) if method == "auto" else _by_levels(triangle)
 
 
+def triangle_product(triangle: Triangle, values, x):
+    """(D + N) x; see kernels/reference/triangular.py."""
+    t, y = triangle, np.empty_like(x)
+    diag = np.empty(0, t.indices.dtype) if t.diag is None else t.diag
+    pattern = (unsigned(a) for a in (t.begin, t.end, t.indices, diag))
+    run_items(_multiply, -(-t.n // ROWS_AN_ITEM), *pattern, values, x, y, threads=threads_for(t.entries))
+    return y
+
+
 def _by_levels(triangle: Triangle, chains: bool = False):
     """Substitution in the order of a schedule; with `chains` in natural order if no two rows could overlap."""
     level, depth = levels(triangle)
@@ -95,7 +104,7 @@ class Deferred:
     """
 
     def __init__(self, triangle: Triangle):
-        self._triangle, self._natural, self._solved, self._deciding = triangle, Natural(triangle), 0, False
+        self.triangle, self._natural, self._solved, self._deciding = triangle, Natural(triangle), 0, False
         self._now: Natural | Exact = self._natural  # the better one, once it is known
         self._behind, self._since = False, 0  # whether _now has older values; the solves since then
         self._values: Any = None
@@ -122,7 +131,7 @@ class Deferred:
     def __setstate__(self, state):
         self.__dict__.update(state)
         if self._natural is None:
-            self._natural = Natural(self._triangle)
+            self._natural = Natural(self.triangle)
             if self._behind:
                 self._natural.load(self._values, check=False)
 
@@ -130,7 +139,7 @@ class Deferred:
         self._values = values
         if self._solved < PAYS or self._deciding:
             self._solved = 0  # counted anew: the new values are ready for natural order at no cost
-        if self._triangle.source is not None:  # of a transpose both are copies
+        if self.triangle.source is not None:  # of a transpose both are copies
             if self._now is not self._natural:
                 self._natural.values = None
             return self._now.load(values, check)
@@ -138,11 +147,11 @@ class Deferred:
         return self._natural.load(values, check)
 
     def solve(self, b, x) -> None:
-        solves = max(b.size // self._triangle.n, 1)
+        solves = max(b.size // self.triangle.n, 1)
         if self._solved < PAYS:
             self._solved += solves
             if self._solved >= PAYS and not self._deciding:
-                if forgo(self._solved * (ROW * self._triangle.n + ENTRY * self._triangle.entries)):
+                if forgo(self._solved * (ROW * self.triangle.n + ENTRY * self.triangle.entries)):
                     self._solved = 0
                 else:
                     self._decide()
@@ -162,20 +171,20 @@ class Deferred:
             return None
         natural = self._natural  # another thread may replace it meanwhile
         if natural.values is None:
-            natural = self._natural = _loaded(self._triangle, self._values)
+            natural = self._natural = _loaded(self.triangle, self._values)
         return natural
 
     def _decide(self) -> None:
         self._deciding = True  # another thread that solves meanwhile does so in natural order
         try:
-            better = _by_levels(self._triangle, chains=True)
+            better = _by_levels(self.triangle, chains=True)
             if isinstance(better, Natural):
                 self._natural.depth = better.depth
             else:
                 better.load(self._values, check=False)
                 self._now = better
-                if self._triangle.source is not None:
-                    self._natural = Natural(self._triangle)  # without its copy of the values
+                if self.triangle.source is not None:
+                    self._natural = Natural(self.triangle)  # without its copy of the values
         except MemoryError:
             pass  # natural order needs no memory
         except BaseException:
@@ -265,6 +274,15 @@ def _substitute_tiles(
         solve_row(tile, i, indices, values, begin[i], end[i], places.size > 0, *pivot)
         if writes:
             write_row(tile, i, x, i * x_row + first * x_column, x_column, last)
+
+
+@by_items
+def _multiply(t, begin, end, indices, diag, values, x, y):
+    for i in range(t * ROWS_AN_ITEM, min(y.size, (t + 1) * ROWS_AN_ITEM)):
+        total = values[diag[i]] * x[i] if diag.size else x[i]
+        for p in range(begin[i], end[i]):
+            total += values[p] * x[indices[p]]
+        y[i] = total
 
 
 @compiled

@@ -217,6 +217,18 @@ __global__ void __launch_bounds__(256) trsv_columns(I n, int count, int each, in
     if (own.alive && own.first == 0) post(x + i * own.columns + own.column, (rhs - sum) * inv);
 }
 
+// y = (D + N) x, diag[i] being the place of D_ii, or diag null for D = I. A thread a row.
+template <typename T, typename I>
+__global__ void triangle_product(I n, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
+                                 const I* __restrict__ diag, const T* __restrict__ vals, const T* __restrict__ x, T* y)
+{
+    const I i = I(own_item());
+    if (i >= n) return;
+    T sum = diag == nullptr ? x[i] : vals[diag[i]] * x[i];
+    for (I p = begin[i]; p < end[i]; ++p) sum += vals[p] * x[cols[p]];
+    y[i] = sum;
+}
+
 // out[p] = vals[source[p]], conjugated if `conjugate`: values in the order of an analysis, or of a transpose.
 template <typename T, typename I>
 __global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source, const T* __restrict__ vals, T* out)

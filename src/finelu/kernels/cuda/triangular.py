@@ -36,6 +36,14 @@ def gather(values, source, out, conjugate=False) -> None:
     for_each("triangular", "gather_values", (values.dtype, n.dtype), n, np.int32(conjugate), source, values, out)
 
 
+def triangle_product(triangle: Triangle, values, x):
+    """(D + N) x; see kernels/reference/triangular.py."""
+    t, y, n = triangle, cupy.empty_like(x), triangle.indices.dtype.type(triangle.n)
+    operands = t.begin, t.end, t.indices, optional(t.diag), values, x, y
+    for_each("triangular", "triangle_product", (x.dtype, n.dtype), n, *operands)
+    return y
+
+
 class _Plan:
     """Common code of all methods: the values, the inverse of the diagonal, solves of several right-hand sides."""
 
