@@ -18,6 +18,7 @@ from finelu.matrix.batch import Batch
 from finelu.preconditioners.batch import Prepared, own_plan
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
+from finelu.validation import STORED
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -42,6 +43,7 @@ class ILU0(Recipe):
 
     batched = ("shift",)
     keeps_symmetry = True
+    precisions = STORED
 
     shift: float = 0.0
     variant: str = "auto"

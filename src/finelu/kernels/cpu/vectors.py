@@ -13,6 +13,7 @@ from functools import partial, wraps
 
 import numpy as np
 
+from finelu.kernels.cpu.runtime.arithmetic import beyond_single
 from finelu.kernels.cpu.runtime.atomics import fetch_min
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled, summing
@@ -254,6 +255,21 @@ def added(x, y):
 
 def scaled(factor, x, out):
     np.multiply(factor, x, out=out)
+
+
+def rounded(x, out, lost):
+    """out = x in single precision; see kernels/reference/vectors.py."""
+    beyond = np.zeros(chunks(x.size), np.bool_)
+    run_items(_rounded, beyond.size, x, out, beyond, threads=None if x.size >= SHARED else 1)
+    lost[0] = beyond.any()
+
+
+@by_items
+def _rounded(t, x, out, beyond):
+    for i in range(t * CHUNK, min((t + 1) * CHUNK, x.size)):
+        out[i] = x[i]
+        for part in (x[i].real, x[i].imag):
+            beyond[t] |= np.isfinite(part) and beyond_single(part)
 
 
 def first_not_positive(x, places):
