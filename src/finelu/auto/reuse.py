@@ -29,6 +29,7 @@ DIGITS = 1e-17  # part of a residual below which nothing is counted as gained
 # seen. On 14 sequences, six of Newton's method for power flow and eight of values that swing by 1%, the processor time
 # with 6 was 0.95 of that with 3, 0.89 of that with 0 (they are always tried), and 0.92 of that without a try.
 FIRST = 6.0
+TELLING = 3  # iterations with old factors from which on their excess is taken from them: fewer are whole numbers first
 # Iterations that take as long as an update, of recipes without fill; with fill by size; and of several levels. Medians
 # of 43 systems of 2000 to 200,000 rows, a product and a solve for an iteration, in processor time of one thread: ILU0
 # 3.7, MILU0 4.4, IC0 7.9; ICT 41, ILUT 60; MultilevelILU 63. A quarter is below 3.1 for ILU0, and above 11 for IC0.
@@ -94,6 +95,18 @@ class Ageing:
             return max(wanted * self.taken / self.gained, 1.0)
         return 1.0 if self.complete else math.inf
 
+    def likely(self, wanted: float) -> float:
+        """The iterations of a step that takes the logarithm `wanted` off the residual, with what `decide` would say of
+        it: those beyond fresh factors, or the price of an update, counted in."""
+        more = 0.0
+        if wanted > 0 and (self.excess or self.complete):
+            more = min(wanted * self._following() if self.excess else FIRST, self.price)
+        return self.expected(wanted) + more
+
+    def _following(self) -> float:
+        """The excess that is expected of the next step with old factors: the last that was seen at this age."""
+        return self.excess[min(self.age, len(self.excess) - 1)]
+
     def decide(self, wanted: float) -> tuple[str, str]:
         """The action for a step that is to take the logarithm `wanted` off the residual, "reuse" or "update", and the
         reason.
@@ -103,7 +116,7 @@ class Ageing:
         """
         if not self.excess and not self.complete:
             return "reuse", "it is not known how many iterations old factors take"
-        following = wanted * self.excess[min(self.age, len(self.excess) - 1)] if self.excess else FIRST
+        following = wanted * self._following() if self.excess else FIRST
         mean = (self.price + self.spent) / (self.age + 1)
         old = f"old factors are expected to take {following:.2g} iterations more than new ones"
         return "reuse" if following < mean else "update", f"{old}, and an update takes as long as {self.price:.2g}"
@@ -129,7 +142,8 @@ class Ageing:
         if expected == math.inf:  # an update then shows what is expected
             expected = 1.0
         more = max(iterations - expected, 0.0)
-        self._seen(more, gained)
+        if iterations >= TELLING or not self.excess:
+            self._seen(more, gained)
         self.spent, self.age = self.spent + more, self.age + 1
 
     def gave_up(self, iterations: int, wanted: float) -> None:
