@@ -21,6 +21,7 @@ FEW, MOST = 4, 8  # past solutions in a combination
 COMBINING = 5
 # Iterations without a combination after which one is tried again, whatever the last one saved: it takes 2% of them.
 AGAIN = 50 * COMBINING
+HOPED = 4.0  # times what FEW have saved, that MOST are presumed to save until there are as many
 INDEPENDENT = 1e-12  # times the largest eigenvalue of the Gram matrix of unit vectors: smaller ones are left out
 REFINED = 2  # solutions of the normal equations, each for the residual of the one before
 
@@ -71,13 +72,14 @@ class FirstGuess:
         m = max(gains, key=lambda m: gains[m])
         before = rhs.size
         if len(known) > 1 and gains[m] > 0 and before > rhs.target:
-            guess, parts = _combined(rhs.A, known[:m], rhs.b)
+            guess, part = _combined(rhs.A, known[:m], rhs.b)
             self._take(rhs, guess, min(m, len(known)))
-            if len(known) >= m and rhs.target > 0:
+            if len(known) >= FEW and rhs.target > 0:
                 wanted = logarithm(before, rhs.target)
-                self.saved[m] = logarithm(before, max(rhs.size, rhs.target)) / wanted
+                all_saved = logarithm(before, max(rhs.size, rhs.target)) / wanted
+                self.saved[FEW] = min(logarithm(before, max(part * before, rhs.target)) / wanted, all_saved)
                 if m == MOST:
-                    self.saved[FEW] = min(logarithm(before, max(parts * before, rhs.target)) / wanted, self.saved[m])
+                    self.saved[MOST] = all_saved if len(known) >= MOST else min(HOPED * self.saved[FEW], 1.0)
                 self.without = 0
         elif known and before > rhs.target and expected >= 2:
             self._take(rhs, known[0].copy(), 1)

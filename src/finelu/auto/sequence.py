@@ -18,6 +18,7 @@ from finelu.auto.guess import FirstGuess
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
+from finelu.auto.recycling import Recycling
 from finelu.auto.reuse import COMPLETE, ENTRY, STEP, Ageing, Patience, logarithm, update_in_iterations
 from finelu.auto.solve import sooner_here_on_host
 from finelu.compiling import compile_seconds
@@ -104,6 +105,7 @@ class Sequence:
         self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
         self._count: OrderingJob | None = None  # counts their fill
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
+        self._recycling = Recycling()
         self._precise = self.rtol  # 0 once single precision was not enough: see `precise`
 
     def __repr__(self) -> str:
@@ -165,7 +167,8 @@ class Sequence:
             self._guesses.forget()
         self._guesses.without += solution.iterations
         self.decisions.append(decision)
-        seen = (*solution.seen, *([f"it was solved on the CPU: {on_host}"] if on_host else ()), f"{decision}: {why}")
+        recycled = self._recycling.why
+        seen = (*solution.seen, *([recycled] if recycled else ()), *([f"it was solved on the CPU: {on_host}"] if on_host else ()), f"{decision}: {why}")
         return replace(
             solution,
             x=namespace(b).asarray(solution.x).reshape(b.shape),
@@ -270,6 +273,7 @@ class Sequence:
             return "solve", "there are no factors" + (" yet" if not self.decisions else "")
         if on_gpu(A.data) != on_gpu(known.data) or A.n != known.n or A.dtype != known.dtype:
             self._direct_looked_at, self._count = False, None  # of another A
+            self._recycling.drop()
             return "solve", "A has another size, device or precision"
         if self.recipe is None:
             self._current = True
@@ -278,6 +282,7 @@ class Sequence:
             return "reuse", "A is the same"
         if not known.same_pattern(A):
             self._count = None
+            self._recycling.drop()
             return "rebuild", "the pattern of A has changed"
         return "", ""
 
@@ -324,11 +329,13 @@ class Sequence:
         before, wanted = rhs.size, logarithm(rhs.size, rhs.target)
         start, compiled = perf_counter(), compile_seconds()
         complete = fresh and ageing.complete
+        space = self._recycling.space_for(self._method, self._F, A, wanted, ageing.likely(wanted))
         watched = not fresh or (way != "rebuild" and isinstance(self.recipe, str))  # whether others could be better
         iterations = Iterations(
             factors=self._F,
             recipe=recipe,
             methods=(self._method,),
+            recycle=space,
             complete=complete,
             refine=complete and self.method == "auto",
             begins=lambda method, target: Patience(
@@ -348,8 +355,10 @@ class Sequence:
         if found.residual_norm < rhs.size:
             rhs.x, rhs.size = found.x, found.residual_norm
         gained = logarithm(before, rhs.size)
-        if fresh and solved:
-            ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target))
+        if solved and self._recycling.seen(found.iterations, gained):
+            ageing.forget()  # what is known is of iterations with the space
+        elif fresh and solved:
+            ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target), found.history)
         elif solved:
             ageing.solved_with_old(found.iterations, gained)
         elif not fresh:
@@ -404,7 +413,8 @@ class Sequence:
             self._indefinite = not ladder.traits.definite
             self._ageing = self._aged(A)
             start = min([1.0, solution.history[0] / norm(b), *(attempt.residual for attempt in before)])
-            self._ageing.solved(done.iterations, logarithm(start, done.residual), logarithm(1.0, self.rtol))
+            norms = solution.history[-done.iterations - 1 :]
+            self._ageing.solved(done.iterations, logarithm(start, done.residual), logarithm(1.0, self.rtol), norms)
         return solution
 
 

@@ -32,6 +32,7 @@ class CG(Method):
 
     needs = "spd"
     in_block = True
+    recycles = True
 
     @classmethod
     def together(cls, options: dict[str, Any]) -> bool:
