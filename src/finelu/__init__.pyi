@@ -51,6 +51,7 @@ from finelu.krylov import lsqr as lsqr
 from finelu.krylov import minres as minres
 from finelu.krylov import richardson as richardson
 from finelu.krylov import sqmr as sqmr
+from finelu.krylov.recycle import RecycledSpace as RecycledSpace
 from finelu.matrix import as_csr as as_csr
 from finelu.matrix.batch import Batch as Batch
 from finelu.matrix.blocks import BlockMatrix as BlockMatrix

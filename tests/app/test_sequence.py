@@ -12,6 +12,7 @@ import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
 from finelu.auto import attempt, ladder
 from finelu.auto import sequence as module
+from finelu.auto.guess import AGAIN, FEW, MOST
 from finelu.auto.rates import SHIPPED_ON_GPU
 from finelu.auto.reuse import RETRY, UPDATE, Ageing, Patience, update_in_iterations
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
@@ -203,7 +204,7 @@ def test_an_update_without_factors_ends_in_a_new_choice():
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)
     assert sequence.decisions[-1] == "solve" and "update failed" in solution.explain()
-    sequence._ageing.price = 0.0
+    sequence._ageing.price, sequence._ageing.excess = 0.0, [1.0]
     zero = A.copy()
     zero.data[0] = 0.0  # the first pivot
     with pytest.raises(ZeroPivot):  # the recipe was asked for: there is no other
@@ -240,13 +241,13 @@ def test_the_first_guess_combines_the_last_solutions_where_that_saves_iterations
     parts = [values(A.shape[0], dtype, seed) for seed in range(3)]
     sequence = Sequence(rtol=1e-4 if dtype == "float32" else 1e-8, recipe="Jacobi")
     for k in range(6):
-        sequence._saved = saved
+        sequence._guesses.saved = {FEW: saved, MOST: saved}
         found.append(sequence.step(A, sum(np.cos(k * m) * v for m, v in enumerate(parts))))
     assert all(s.converged for s in found)
     assert found[0].iterations > 4 and (max(s.iterations for s in found[3:]) <= 2) is (saved == 1)
-    assert saved == 0 or sequence._saved > 0.5
+    assert saved == 0 or max(sequence._guesses.saved.values()) > 0.5
     other = sequence.step(A, np.float64(1) * values(A.shape[0], dtype, 9))  # of which the last four know nothing
-    assert other.converged and other.iterations > 2 and sequence._saved < 0.5
+    assert other.converged and other.iterations > 2 and sequence._guesses.saved[FEW] < 0.5
 
 
 def test_combinations_come_back_after_one_that_saved_nothing():
@@ -259,7 +260,7 @@ def test_combinations_come_back_after_one_that_saved_nothing():
     smooth, after = max(found[4:6]), found[6:]
     assert after[0] > 20 > smooth
     back = next(k for k, iterations in enumerate(after) if iterations <= smooth)
-    assert sum(after[:back]) < module.AGAIN + max(found) and max(after[back:]) <= max(2 * smooth, 10)
+    assert sum(after[:back]) < AGAIN + max(found) and max(after[back:]) <= max(2 * smooth, 10)
 
 
 def test_iterations_after_an_attempt_that_was_given_up_are_those_of_fresh_factors(meanwhile):

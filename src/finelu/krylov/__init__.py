@@ -69,6 +69,7 @@ from finelu.krylov.lsmr import lsmr
 from finelu.krylov.lsqr import lsqr
 from finelu.krylov.method import METHODS, Method, iterate, method_name, register
 from finelu.krylov.minres import MINRES, minres
+from finelu.krylov.recycle import RecycledSpace
 from finelu.krylov.richardson import richardson
 from finelu.krylov.sqmr import SQMR, sqmr
 
@@ -86,6 +87,7 @@ __all__ = [
     "OWN",
     "RESTART",
     "Method",
+    "RecycledSpace",
     "bicg",
     "bicgstab",
     "cg",
