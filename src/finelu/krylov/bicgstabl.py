@@ -8,6 +8,7 @@ from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
 from finelu.krylov.operators import Identity
 from finelu.krylov.scaled import evened
+from finelu.krylov.shadow import Shadows
 from finelu.result import Solution
 from finelu.validation import count
 
@@ -26,9 +27,10 @@ class BiCGStabL(Method):
     With l = 1 it is `bicgstab`, except that the factor by which the residual is minimized is made larger where the
     residual and its product with A are nearly orthogonal. `bicgstab` breaks down where A is nearly skew, A = -A^H, as
     for convection without diffusion, since one factor cannot stand for a pair of imaginary eigenvalues; l = 2 can.
-    If the recurrence breaks down, it is started again from the true residual with a new shadow vector. The solve ends
-    with Status.BREAKDOWN only if the residual was not halved in between. The residual norms may jump; x is the best
-    iterate.
+    The shadow residual is the first residual. If the recurrence breaks down, it is started again from the true residual
+    with a vector of random numbers, the same in every run, for it; `breakdowns` of the Solution counts that. The solve
+    ends with Status.BREAKDOWN after four such cycles in a row that have not halved the residual. The residual norms may
+    jump; x is the best iterate.
     Source: Sleijpen & Fokkema 1993; Sleijpen & van der Vorst 1995 for the minimization.
     """
 
@@ -41,9 +43,10 @@ class BiCGStabL(Method):
         A, x, best, k, xp = loop.A, loop.x, loop.keeps_best(), loop.kernels.bicgstabl, loop.xp
         n, dtype = loop.x.size, loop.dtype
         state, norms = loop.state, loop.norms
-        shadow, r = loop.vectors(2)
-        if not loop.cycle(r):
-            return loop.end()
+        S, r = xp.zeros((n, 1), dtype, order="F"), loop.vectors(1)[0]
+        shadow, shadows = S[:, 0], Shadows(loop)
+        if not shadows.cycle(r):
+            return shadows.end()
         M = evened(loop, r)
         R, U = (xp.zeros((n, columns), dtype, order="F") for columns in (steps, steps + 1))
         hats = not isinstance(M, Identity)
@@ -51,7 +54,7 @@ class BiCGStabL(Method):
         wide = np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
         G = xp.zeros((steps + 1, steps + 1), wide, order="F")
         rho, sigma, gamma = (xp.zeros(steps, dtype) for _ in range(3))
-        (omega,), shadow_norm = loop.scalars(1), loop.real_scalar()
+        (omega,), shadow_norm, size = loop.scalars(1), loop.real_scalar(), loop.real_scalar()
 
         def step() -> None:
             w = z = R[:, 0]
@@ -59,27 +62,32 @@ class BiCGStabL(Method):
                 k.direction(state, rho, sigma, omega, w, z, R, U, V, W, j)
                 z = M @ U[:, j]
                 w = A.with_dot(z, shadow, sigma[j : j + 1])
-                k.bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, j)
+                k.bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, size, j)
                 z = M @ R[:, j]
                 w = A.with_dot(z, shadow, rho[j + 1 : j + 2]) if j < steps - 1 else A @ z
             k.gram(state, sigma, w, R, G)
             k.polynomial(state, sigma, G, gamma, omega)
-            k.minimize(state, norms, loop.history, rho, sigma, gamma, omega, shadow, shadow_norm, w, z, x, R, U, V)
+            scalars = rho, sigma, gamma, omega, shadow, shadow_norm
+            k.minimize(state, norms, loop.history, *scalars, w, z, x, R, U, V, size)
 
         iteration = loop.repeated(step)
         while True:
-            for copy in (shadow, R[:, 0]):
-                xp.copyto(copy, r)
+            xp.copyto(R[:, 0], r)
+            if shadows.breakdowns:
+                shadows.draw(S)
+            else:
+                xp.copyto(shadow, r)
             U[:, 0].fill(0)  # so that the first direction is r_0, whatever beta is
             omega.fill(1)
             sigma.fill(1)
+            size.fill(0)
             loop.kernels.vectors.norm(shadow, shadow_norm)
             loop.kernels.vectors.dot(shadow, r, rho[:1])
             while loop.goes_on():
                 iteration()
                 loop.tell()
-            if not loop.cycle(r):
-                return loop.end()
+            if not shadows.cycle(r):
+                return shadows.end()
 
 
 bicgstabl = BiCGStabL.solve

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
 from finelu.krylov.scaled import evened
+from finelu.krylov.shadow import Shadows
 from finelu.result import Solution
 from finelu.validation import count
 
@@ -26,9 +25,12 @@ class IDRs(Method):
     arithmetic. With s = 1 it is as good as `bicgstab`, and with s = 4 it is often near the full `gmres`, with a fixed
     amount of memory. The shadow space is the same in every run: orthonormal vectors from random numbers with a fixed
     seed, real for a real system.
-    If the recurrence breaks down, it is started again from the true residual with another shadow space. The solve ends
-    with Status.BREAKDOWN only if the residual was not halved in between. The residual norms may jump; x is the best
-    iterate.
+    A real omega, the factor of each step into a smaller space, cannot stand for a pair of imaginary eigenvalues: for a
+    real A that is nearly skew, A = -A^H, take `bicgstabl`, or give b as complex numbers, so that the shadow space is
+    complex, too.
+    If the recurrence breaks down, it is started again from the true residual with another shadow space; `breakdowns` of
+    the Solution counts that. The solve ends with Status.BREAKDOWN after four such cycles in a row that have not halved
+    the residual. The residual norms may jump; x is the best iterate.
     Source: van Gijzen & Sonneveld 2011, Alg. 2; Sleijpen & van der Vorst 1995 for omega.
     """
 
@@ -42,13 +44,14 @@ class IDRs(Method):
         A, x, best, k, xp = loop.A, loop.x, loop.keeps_best(), loop.kernels.idrs, loop.xp
         state, norms = loop.state, loop.norms
         r, v, u = loop.vectors(3)
-        if not loop.cycle(r):
-            return loop.end()
+        shadows = Shadows(loop)
+        if not shadows.cycle(r):
+            return shadows.end()
         M = evened(loop, r)
         P, G, U = (xp.zeros((x.size, s), loop.dtype, order="F") for _ in range(3))
         Q = xp.zeros((s, s), loop.dtype, order="F")
         f, c = (xp.zeros(s, loop.dtype) for _ in range(2))
-        (omega,) = loop.scalars(1)
+        (omega,), size = loop.scalars(1), loop.real_scalar()
 
         @loop.repeated
         def iteration() -> None:
@@ -57,29 +60,20 @@ class IDRs(Method):
             k.direction(state, omega, U, c, M @ v, u)
             w = A @ u
             k.orthogonality(state, P, w, r, Q, f, c, omega)
-            k.step(state, norms, loop.history, Q, f, c, omega, u, w, G, U, x, best, r)
+            k.step(state, norms, loop.history, Q, f, c, omega, u, w, G, U, x, best, r, size)
 
         while True:
-            shadow_space(loop, P)
+            shadows.draw(P)
             for zero in (G, U, Q):
                 zero.fill(0)
             xp.fill_diagonal(Q, 1)
             omega.fill(1)
+            size.fill(0)
             while loop.goes_on():
                 iteration()
                 loop.tell()
-            if not loop.cycle(r):
-                return loop.end()
+            if not shadows.cycle(r):
+                return shadows.end()
 
 
 idrs = IDRs.solve
-
-
-def shadow_space(loop: Loop, P: Any) -> None:
-    """P (n, s), orthonormal by modified Gram-Schmidt; another one in each cycle."""
-    loop.kernels.idrs.draw(loop.cycles, 0, P)
-    for j in range(P.shape[1]):
-        p = P[:, j]
-        for i in range(j):
-            p -= loop.dot(P[:, i], p) * P[:, i]
-        p /= loop.length(p)

@@ -8,7 +8,7 @@ import numpy as np
 
 from finelu.kernels.cpu.recurrences import record
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.vectors import inner, length
+from finelu.kernels.cpu.vectors import inner, length, sum_of_squares
 from finelu.kernels.monitor import BROKEN, CODE, IMPROVED, NORM, RUNNING
 
 ANGLE = 0.7  # least cosine between the residual and its last product that the polynomial's last coefficient stands for
@@ -61,11 +61,11 @@ def direction(state, rho, sigma, omega, w, z, R, U, V, W, j):
 
 
 @compiled
-def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, j):
-    """U_(j+1) = w, W_j = z, alpha = rho_j / sigma_j, R_i -= alpha U_(i+1), so V_i, and x += alpha M^-1 u_0."""
+def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, size, j):
+    """U_(j+1) = w, W_j = z, alpha = rho_j / sigma_j, R_i -= alpha U_(i+1), so V_i, and x += alpha M^-1 u_0; the largest ||r_0||."""
     if state[CODE] != RUNNING or stopped(sigma, j + 1):
         return
-    alpha, keep = rho[j] / sigma[j], j == 0 and state[IMPROVED]
+    alpha, keep, square = rho[j] / sigma[j], j == 0 and state[IMPROVED], 0.0
     for begin in range(0, x.size, ROWS):
         k = slice(begin, begin + ROWS)
         _put(w[k], U[k, j + 1])
@@ -82,6 +82,8 @@ def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, j):
             _subtract(-alpha, U[k, 0], x[k])
         else:
             _subtract(-alpha, W[k, 0], x[k])
+        square += sum_of_squares(R[k, 0])
+    size[0] = max(size[0], math.sqrt(square))  # also where that is NaN, which the end of the iteration will show
 
 
 @compiled
@@ -155,7 +157,7 @@ def _solve(Z, first, last):
 
 
 @compiled
-def minimize(state, norms, history, rho, sigma, gamma, omega, shadow, shadow_norm, w, z, x, R, U, V):
+def minimize(state, norms, history, rho, sigma, gamma, omega, shadow, shadow_norm, w, z, x, R, U, V, size):
     """x += sum gamma_i M^-1 r_(i-1), r_0 -= sum gamma_i r_i, u_0 -= sum gamma_i u_i, and `record` of ||r_0||."""
     if state[CODE] != RUNNING:
         return
@@ -179,7 +181,7 @@ def minimize(state, norms, history, rho, sigma, gamma, omega, shadow, shadow_nor
                 _subtract(gamma[i], U[k, i + 1], U[k, 0])
     norms[NORM] = length(r)
     rho[0] = inner(shadow, r)
-    record(state, norms, history, None)
+    record(state, norms, history, size)
     if state[CODE] != RUNNING:
         return
     lost = abs(rho[0]) <= np.finfo(norms.dtype).eps * shadow_norm[0] * norms[NORM]

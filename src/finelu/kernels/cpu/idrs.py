@@ -122,7 +122,7 @@ def orthogonality(state, P, w, r, Q, f, c, omega):
 
 
 @compiled
-def step(state, norms, history, Q, f, c, omega, u, w, G, U, x, best, r):
+def step(state, norms, history, Q, f, c, omega, u, w, G, U, x, best, r, size):
     """The new columns of G and U, x += c_k U_k, r -= c_k G_k, or the step with omega; `record` of ||r||; the next k."""
     if state[CODE] != RUNNING:
         return
@@ -144,7 +144,9 @@ def step(state, norms, history, Q, f, c, omega, u, w, G, U, x, best, r):
             _subtract(-omega[0], u[rows], x[rows])
             _subtract(omega[0], w[rows], r[rows])
     norms[NORM] = length(r)
-    record(state, norms, history, None)
+    if norms[NORM] > size[0]:
+        size[0] = norms[NORM]
+    record(state, norms, history, size)
     if state[CODE] == RUNNING:
         state[COLUMNS] = (k + 1) % (s + 1)
         if 0 < state[COLUMNS] < s:

@@ -2,7 +2,7 @@
 // norms and history: kernels/monitor.py. R, U, V and W are stored by columns: R(i, j) = R[j * n + i]; V and W are null
 // without a preconditioner. Scalars are read from device memory, and every thread takes the same decision from them. The
 // sums are formed as in runtime/sums.cuh: the results are the same in every run.
-// Launch: `gram` and `minimize`: any 1-D grid, blockDim.x a multiple of 32, with room as they say; `polynomial`: one
+// Launch: `bicg_step`, `gram` and `minimize`: any 1-D grid, blockDim.x a multiple of 32, with room as they say; `polynomial`: one
 // thread; the others: any 1-D grid with gridDim.x * blockDim.x >= n.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
@@ -50,21 +50,30 @@ __global__ void direction(long long n, int steps, int j, const int* state, const
 }
 
 template <typename T>
-__global__ void bicg_step(long long n, int j, const int* state, const T* rho, const T* sigma, const T* w, const T* z, T* x,
-                          T* best, T* R, T* U, T* V, T* W)
+__global__ void bicg_step(long long n, double* room, unsigned* counter, int j, const int* state, const T* rho,
+                          const T* sigma, const T* w, const T* z, T* x, T* best, T* R, T* U, T* V, T* W, Real<T>* size)
 {
-    const long long row = own_item();
-    if (row >= n || state[CODE] != RUNNING || stopped(sigma, j + 1)) return;
+    if (state[CODE] != RUNNING || stopped(sigma, j + 1)) return;  // the same in all blocks
     const T alpha = rho[j] / sigma[j];
-    U[(j + 1) * n + row] = w[row];
-    if (W) W[j * n + row] = z[row];
-    for (int i = 0; i <= j; ++i) {
-        const long long at = i * n + row;
-        R[at] -= alpha * U[at + n];
-        if (V && i < j) V[at] -= alpha * W[at + n];
+    const bool keep = j == 0 && state[IMPROVED];
+    double square = 0;
+    for (long long row = own_item(); row < n; row += (long long)gridDim.x * blockDim.x) {
+        U[(j + 1) * n + row] = w[row];
+        if (W) W[j * n + row] = z[row];
+        for (int i = 0; i <= j; ++i) {
+            const long long at = i * n + row;
+            R[at] -= alpha * U[at + n];
+            if (V && i < j) V[at] -= alpha * W[at + n];
+        }
+        if (keep) best[row] = x[row];
+        x[row] += alpha * (W ? W : U)[row];
+        square += square_of(R[row]);
     }
-    if (j == 0 && state[IMPROVED]) best[row] = x[row];
-    x[row] += alpha * (W ? W : U)[row];
+    square = block_sum(square);
+    if (threadIdx.x == 0) room[blockIdx.x] = square;
+    if (!last_block(counter)) return;
+    const double length = norm_of_blocks(room, n, R);
+    if (threadIdx.x == 0 && length > *size) *size = Real<T>(length);
 }
 
 // STEPS: l. room: (l + 1) (l + 2) gridDim.x doubles.
@@ -168,7 +177,7 @@ __global__ void polynomial(int steps, const int* state, const T* sigma, const Wi
 template <typename T>
 __global__ void minimize(long long n, double* room, unsigned* counter, int steps, int* state, Real<T>* norms,
                          Real<T>* history, T* rho, const T* sigma, const T* gamma, const T* omega, const T* shadow,
-                         const Real<T>* shadow_norm, const T* w, const T* z, T* x, T* R, T* U, const T* V)
+                         const Real<T>* shadow_norm, const T* w, const T* z, T* x, T* R, T* U, const T* V, const Real<T>* size)
 {
     if (state[CODE] != RUNNING) return;  // the same in all blocks, which have read it before the last one writes it
     const bool none = zero(sigma[0]), whole = !stopped(sigma, steps);
@@ -208,7 +217,7 @@ __global__ void minimize(long long n, double* room, unsigned* counter, int steps
     if (threadIdx.x) return;
     rho[0] = sum;
     norms[NORM] = Real<T>(length);
-    take(state, norms, history);
+    take(state, norms, history, size);
     if (state[CODE] != RUNNING) return;
     const bool lost = hypot(real(sum), imag(sum)) <= rounding<Real<T>>() * *shadow_norm * norms[NORM];
     if (!whole || lost || zero(*omega) || !is_finite(sum / sigma[steps - 1] / *omega)) state[CODE] = BROKEN;

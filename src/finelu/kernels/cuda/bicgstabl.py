@@ -25,9 +25,9 @@ def direction(state, rho, sigma, omega, w, z, R, U, V, W, j):
     over_elements("bicgstabl", "direction", w, np.int32(rho.size), np.int32(j), *arguments)
 
 
-def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, j):
-    arguments = state, rho, sigma, w, z, x, best, R, U, optional(V), optional(W)
-    over_elements("bicgstabl", "bicg_step", x, np.int32(j), *arguments)
+def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, size, j):
+    arguments = state, rho, sigma, w, z, x, best, R, U, optional(V), optional(W), size
+    summing("bicgstabl", "bicg_step", x, np.int32(j), *arguments)
 
 
 def gram(state, sigma, w, R, G):
@@ -42,6 +42,6 @@ def polynomial(state, sigma, G, gamma, omega):
     single_thread("bicgstabl", "polynomial", gamma.dtype, np.int32(gamma.size), state, sigma, G, gamma, omega)
 
 
-def minimize(state, norms, history, rho, sigma, gamma, omega, shadow, shadow_norm, w, z, x, R, U, V):
+def minimize(state, norms, history, rho, sigma, gamma, omega, shadow, shadow_norm, w, z, x, R, U, V, size):
     scalars = np.int32(gamma.size), state, norms, history, rho, sigma, gamma, omega, shadow, shadow_norm
-    summing("bicgstabl", "minimize", x, *scalars, w, z, x, R, U, optional(V))
+    summing("bicgstabl", "minimize", x, *scalars, w, z, x, R, U, optional(V), size)

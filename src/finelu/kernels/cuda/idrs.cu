@@ -157,7 +157,8 @@ __global__ void orthogonality(long long n, double* room, unsigned* counter, int 
 
 template <typename T>
 __global__ void step(long long n, double* room, unsigned* counter, int s, int* state, Real<T>* norms, Real<T>* history,
-                     const T* Q, const T* f, T* c, const T* omega, const T* u, const T* w, T* G, T* U, T* x, T* best, T* r)
+                     const T* Q, const T* f, T* c, const T* omega, const T* u, const T* w, T* G, T* U, T* x, T* best, T* r,
+                     Real<T>* size)
 {
     if (state[CODE] != RUNNING) return;  // the same in all blocks, which have read it before the last one writes it
     const int k = state[COLUMNS];
@@ -186,7 +187,8 @@ __global__ void step(long long n, double* room, unsigned* counter, int s, int* s
     const double length = norm_of_blocks(room, n, r);
     if (threadIdx.x) return;
     norms[NORM] = Real<T>(length);
-    take(state, norms, history);
+    if (norms[NORM] > *size) *size = norms[NORM];
+    take(state, norms, history, size);
     if (state[CODE] != RUNNING) return;
     const int next = (k + 1) % (s + 1);
     state[COLUMNS] = next;

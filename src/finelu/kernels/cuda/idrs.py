@@ -29,8 +29,8 @@ def orthogonality(state, P, w, r, Q, f, c, omega):
     _summing("orthogonality", w, f.size, state, P, w, r, Q, f, c, omega)
 
 
-def step(state, norms, history, Q, f, c, omega, u, w, G, U, x, best, r):
-    _summing("step", x, f.size, state, norms, history, Q, f, c, omega, u, w, G, U, x, best, r)
+def step(state, norms, history, Q, f, c, omega, u, w, G, U, x, best, r, size):
+    _summing("step", x, f.size, state, norms, history, Q, f, c, omega, u, w, G, U, x, best, r, size)
 
 
 def _summing(function, x, s, *arguments):

@@ -44,9 +44,9 @@ def direction(state, rho, sigma, omega, w, z, R, U, V, W, j):
             W[:, i] = V[:, i] - beta * W[:, i]
 
 
-def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, j):
+def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, size, j):
     """Second half: U_(j+1) = w, W_j = z, alpha = rho_j / sigma_j, R_i -= alpha U_(i+1) for i <= j, so V_i for i < j, and
-    x += alpha M^-1 u_0.
+    x += alpha M^-1 u_0; size = ||r_0|| if that is larger: residuals in between leave their rounding in x, too.
 
     w = A M^-1 u_j, z = M^-1 u_j. x is kept in `best` in the first step, if it is better than all earlier iterates.
     """
@@ -63,6 +63,7 @@ def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, j):
         if V is not None and i < j:
             V[:, i] -= alpha * W[:, i + 1]
     x += alpha * (U if W is None else W)[:, 0]
+    size[0] = np.fmax(size[0], length(R[:, 0]))
 
 
 def gram(state, sigma, w, R, G):
@@ -118,7 +119,7 @@ def solved(Z, b):
     return y
 
 
-def minimize(state, norms, history, rho, sigma, gamma, omega, shadow, shadow_norm, w, z, x, R, U, V):
+def minimize(state, norms, history, rho, sigma, gamma, omega, shadow, shadow_norm, w, z, x, R, U, V, size):
     """x += sum gamma_i M^-1 r_(i-1), r_0 -= sum gamma_i r_i, u_0 -= sum gamma_i u_i, and `record` of ||r_0||; then
     rho_0 = (r_0, shadow).
 
@@ -140,7 +141,7 @@ def minimize(state, norms, history, rho, sigma, gamma, omega, shadow, shadow_nor
             U[:, 0] -= gamma[i] * U[:, i + 1]
     norms[NORM] = length(R[:, 0])
     rho[0] = np.vdot(shadow, R[:, 0])
-    record(state, norms, history, None)
+    record(state, norms, history, size)
     if not running(state):
         return
     lost = abs(rho[0]) <= eps_of(norms) * shadow_norm[0] * norms[NORM]

@@ -102,9 +102,11 @@ def orthogonality(state, P, w, r, Q, f, c, omega):
     f[k + 1 :] -= c[k] * Q[k + 1 :, k]
 
 
-def step(state, norms, history, Q, f, c, omega, u, w, G, U, x, best, r):
+def step(state, norms, history, Q, f, c, omega, u, w, G, U, x, best, r, size):
     """For k < s: G_k = w - G[:, :k] c[:k] and U_k = u - U[:, :k] c[:k], x += c_k U_k, r -= c_k G_k. For k = s:
-    x += omega u, r -= omega w. Then `record` of ||r||, k + 1 (0 after s) instead of k, and c of the next step."""
+    x += omega u, r -= omega w. Then `record` of ||r||, k + 1 (0 after s) instead of k, and c of the next step.
+
+    size : the largest ||r|| so far, whose rounding is left in x."""
     if not running(state):
         return
     keep(state, x, best)
@@ -118,7 +120,8 @@ def step(state, norms, history, Q, f, c, omega, u, w, G, U, x, best, r):
         x += omega[0] * u
         r -= omega[0] * w
     norms[NORM] = length(r)
-    record(state, norms, history, None)
+    size[0] = np.fmax(size[0], norms[NORM])
+    record(state, norms, history, size)
     if state[CODE] == RUNNING:
         state[COLUMNS] = (k + 1) % (s + 1)
         if 0 < state[COLUMNS] < s:
