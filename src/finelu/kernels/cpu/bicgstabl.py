@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from finelu.kernels.cpu.recurrences import record
-from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.jit import compiled, summing
 from finelu.kernels.cpu.vectors import inner, length, sum_of_squares
 from finelu.kernels.monitor import BROKEN, CODE, IMPROVED, NORM, RUNNING
 
@@ -86,19 +86,28 @@ def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, size, j):
     size[0] = max(size[0], math.sqrt(square))  # also where that is NaN, which the end of the iteration will show
 
 
+@summing
+def _wide_inner(zero, x, y):
+    """x^H y, in the type of `zero`."""
+    total = zero
+    for i in range(x.size):
+        total += np.conj(zero + x[i]) * (zero + y[i])
+    return total
+
+
 @compiled
 def gram(state, sigma, w, R, G):
-    """The inner products of the columns of R and of w, added up in blocks of rows and these in double precision."""
+    """The inner products of the columns of R and of w, in double precision."""
     if state[CODE] != RUNNING or stopped(sigma, sigma.size):
         return
-    steps = R.shape[1]
+    steps, zero = R.shape[1], G.dtype.type(0)
     G[:] = 0
     for begin in range(0, w.size, ROWS):
         k = slice(begin, begin + ROWS)
         for b in range(steps + 1):
             right = w[k] if b == steps else R[k, b]
             for a in range(b + 1):
-                G[a, b] += inner(w[k] if a == steps else R[k, a], right)
+                G[a, b] += _wide_inner(zero, w[k] if a == steps else R[k, a], right)
     for b in range(steps + 1):
         for a in range(b):
             G[b, a] = np.conj(G[a, b])
