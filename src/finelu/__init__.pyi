@@ -42,10 +42,12 @@ from finelu.io import read_matrix as read_matrix
 from finelu.krylov import Method as Method
 from finelu.krylov import bicg as bicg
 from finelu.krylov import bicgstab as bicgstab
+from finelu.krylov import bicgstabl as bicgstabl
 from finelu.krylov import cg as cg
 from finelu.krylov import cgls as cgls
 from finelu.krylov import fgmres as fgmres
 from finelu.krylov import gmres as gmres
+from finelu.krylov import idrs as idrs
 from finelu.krylov import lsmr as lsmr
 from finelu.krylov import lsqr as lsqr
 from finelu.krylov import minres as minres

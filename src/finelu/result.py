@@ -173,6 +173,7 @@ class Solution(NoArray):
     tolerance : max(rtol ||b||, atol), the norm of b - A x that was asked for; None of least squares, and without any
         attempt.
     called : "finelu.solve" if that chose method and recipe, else "".
+    breakdowns : of bicgstabl and idrs, how often the recurrence broke down and was started again or given up.
     bool(solution) is `converged`. As a pair, (x, info), it has the length 2, solution[0] and solution[1]. It is not an
     array, and an error says so if it is used as one; x is.
     """
@@ -194,6 +195,7 @@ class Solution(NoArray):
     outside: float | None = None
     tolerance: float | None = None
     called: str = ""
+    breakdowns: int = 0
 
     @property
     def converged(self) -> bool:
@@ -282,8 +284,9 @@ class Solution(NoArray):
         return facts_as_html(type(self).__name__, facts, norms_as_svg(self.history, self.tolerance))
 
     def __repr__(self) -> str:
+        broken = f"{counted(self.breakdowns, 'breakdown')}, " if self.breakdowns else ""
         return (
-            f"Solution({self.name}: {self.status.name.lower()}, {counted(self.iterations, 'iteration')}, "
+            f"Solution({self.name}: {self.status.name.lower()}, {counted(self.iterations, 'iteration')}, {broken}"
             f"residual norm {self.residual_norm:.3e}; {self.status.value})"
         )
 

@@ -134,8 +134,8 @@ def register(kind: M) -> M:
     """Make a Krylov method known by its `name`, to `solve`, `compare` and the command line; returns it.
 
     Use it for a class of your program, as a decorator or as a function. An installed package names its methods in the
-    entry-point group "finelu.methods" instead, and need not be imported: `bicgstabl = "package.module:BiCGStabL"`,
-    where the class has the name "bicgstabl". `compare` works in a process of its own, which must be able to import the
+    entry-point group "finelu.methods" instead, and need not be imported: `hybridbicg = "package.module:HybridBiCG"`,
+    where the class has the name "hybridbicg". `compare` works in a process of its own, which must be able to import the
     class.
     Raises ParameterError if `kind` is not a method, or if another method has its name.
     """

@@ -231,6 +231,8 @@ INSTANCES: dict[str, list[str]] = {
     "stencil_warps": _over(["factor_by_warps"], ("5, 5", "6, 1", "6, 5", "7, 5", "8, 5"), BOOLEANS)
     + _over(["solve_by_warps"], ("6, 1", "6, 5", "8, 5"), BOOLEANS, BOOLEANS)
     + _over(["solve_by_warps"], ("5, 5", "7, 5"), BOOLEANS, ("false",)),
+    "bicgstabl": _over("direction bicg_step polynomial minimize", VALUES) + _over(["gram"], VALUES, range(1, 9)),
+    "idrs": _over("draw begin residual_part direction orthogonality step", VALUES),
     "cycle": _over(["begin_cycle"], REALS) + _over(["keep_verified", "unless_finite"], VALUES),
     "recurrences": _over(["record", "sqmr_smooth"], REALS)
     + _over(["direction"], (*WITH_REALS, *(f"{value}, {value}" for value in COMPLEX)))
