@@ -18,6 +18,7 @@ print(f"{A.shape[0]:,} unknowns, {A.nnz:,} entries, {A.nnz / A.shape[0]:.1f} a r
 # `solve` looks at A, chooses a preconditioner and a Krylov method, and tests the answer.
 
 # %%
+fl.solve(A, b)  # the first call of a process loads the kernels
 solution = fl.solve(A, b, rtol=1e-10)
 print(solution.explain())
 

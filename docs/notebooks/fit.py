@@ -14,7 +14,8 @@ import finelu as fl
 
 n = 24  # cells a side; a resistor between neighbours, and one from each cell at the rim to the ground
 cell = np.arange(n * n).reshape(n, n)
-pairs = np.vstack([np.c_[cell[:, :-1].ravel(), cell[:, 1:].ravel()], np.c_[cell[:-1].ravel(), cell[1:].ravel()]])
+across, up = np.c_[cell[:, :-1].ravel(), cell[:, 1:].ravel()], np.c_[cell[:-1].ravel(), cell[1:].ravel()]
+pairs = np.vstack([across, up])
 m = len(pairs)
 G = sp.csr_matrix((np.tile([1.0, -1.0], m), (np.repeat(np.arange(m), 2), pairs.ravel())), shape=(m, n * n))
 rim = np.zeros((n, n))
@@ -69,10 +70,14 @@ print(f"misfit {misfit(np.zeros(n * n))[0]:.2e} before, {fit.fun:.2e} after; {fi
 
 # %%
 figure, axes = plt.subplots(1, 3, figsize=(8, 2.8))
-for axis, values, title in zip(axes, (truth, np.where(seen, 1.0, 0.0), fit.x), ("truth", "measured cells", "fitted")):
+shown = {"truth": truth, "measured cells": np.where(seen, 1.0, 0.0), "fitted": fit.x}
+for axis, (title, values) in zip(axes, shown.items()):
     drawn = axis.imshow(np.reshape(values, (n, n)), vmin=0, vmax=1.5, cmap="viridis", origin="lower")
     axis.set(title=title, xticks=[], yticks=[])
 figure.colorbar(drawn, ax=axes, label="logarithm of the conductivity")
 
 # %% [markdown]
+# The rim of the good conductor is found. Inside of it x is nearly flat, so that the data hardly tell the conductivity
+# there, and the penalty decides.
+#
 # With PyTorch and JAX the adjoint comes with `backward()` and `grad` ([gradients](../gradients.md)).
