@@ -1201,6 +1201,21 @@ def test_the_picture_of_inspect(capsys, tmp_path):
     assert b"<svg" in (tmp_path / "h.svg").read_bytes()
 
 
+@pytest.mark.parametrize("problem", ["poisson7:9", "stokes:6", "bidiagonal:40", "convection_diffusion:20"])
+def test_the_labels_of_the_picture_of_inspect_are_whole_numbers_that_are_named(calls_of, tmp_path, problem):
+    saved = calls_of(pytest.importorskip("matplotlib.figure").Figure, "savefig")
+    report.plot_matrix(str(tmp_path / "a.png"), as_csr(finelu.gallery.problem(problem), diagonal=False))
+    ((drawn, *_),) = saved
+    drawn.draw_without_rendering()
+    _, levels, rows, dominant, *_ = drawn.axes
+    assert all(axes.get_xlabel() and axes.get_ylabel() for axes in (levels, rows, dominant))
+    shown = [tick.get_text() for tick in rows.get_xticklabels() if tick.get_text()]
+    assert shown and all(re.fullmatch(r"[−\d]+", text) for text in shown)
+    for axes in drawn.axes:
+        texts = [*axes.get_yticklabels(), *axes.get_yticklabels(minor=True)]
+        assert not any("times" in text.get_text() for text in texts)
+
+
 # Bad input
 
 

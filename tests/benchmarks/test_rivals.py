@@ -145,7 +145,7 @@ def test_a_loss_in_a_record_comes_first(tmp_path, monkeypatch):
     monkeypatch.setattr(losses, "load", lambda name: Run.load(tmp_path / f"{name}.json.gz"))
     lines = losses.lost().splitlines()
     assert lines[0].startswith("Another solver is sooner 1 times")
-    assert [cell.strip() for cell in lines[4].split("|")[1:-1]][:5] == [
-        *("layers", "10", "4.78", "0.478"), "AMGCL ruge_stuben"]  # fmt: skip
+    assert [cell.strip() for cell in lines[4].split("|")[1:-1]][:6] == [
+        *("layers", "9", "10", "4.78", "0.478"), "AMGCL ruge_stuben"]  # fmt: skip
     assert path.name.removesuffix(".json.gz") in lines[4] and len(lines) == 5
     assert "0.478 (layers)" in losses.compared()
