@@ -17,6 +17,7 @@ from finelu.kernels.operands import CSR
 
 BLOCK = 2**21  # numbers of a sparse right-hand side that are dense at a time, 16 MiB
 CACHED = 2**16  # numbers of a dense one at a time, if a library solves column by column: all passes are in the cache
+LARGE = 16.0  # roundings, above which an error is compared with the size of its row
 NOISE = 1e3  # times n eps: the part of a row's size up to which its sum is rounding, as in the paper
 STEPS = 5  # of refinement, at most: one or two are usual
 MANY = 0.9  # of the stored entries: if fewer are not 0, the zeros among them are many
@@ -109,10 +110,11 @@ def numbers(b: Any) -> Any:
 class Equation:
     """A x = b in double precision, and the error of x in each column: the largest of its rows.
 
-    The error of a row is |b - A x|_i in roundings of its sum, (longest + 1) eps (|A| |x| + |b|)_i. Where this sum is
-    rounding itself, at most NOISE n eps s_i, s_i is added to it: the size that the row has for the largest element of
-    x, the columns of A scaled to one size. No step of refinement makes such an error small. Source: M. Arioli, J. W.
-    Demmel, I. S. Duff: Solving sparse linear systems with sparse backward error, 1989, equations (2.9) and (2.10).
+    The error of a row is |b - A x|_i in roundings of its sum, (longest + 1) eps (|A| |x| + |b|)_i. A row whose sum is
+    rounding itself, at most NOISE n eps s_i, may have a large error that no step of refinement makes small; from LARGE
+    on s_i is added to its sum, the size that the row has for the largest element of x, with all columns of A scaled to
+    one size. Source: M. Arioli, J. W. Demmel, I. S. Duff: Solving sparse linear systems with sparse backward error,
+    1989.
 
     columns, by_rows : A as in `System.in_double`.  b : (n,) or (n, k), or CSC (n, k).
     longest : the largest number of entries in a row of A.
@@ -152,13 +154,17 @@ class Equation:
 
         sizes (n, k) : of x.  of_r, roundings : of the elements at the places.
         """
-        row, column = np.divmod(places, sizes.shape[1])
-        errors, largest = np.ones((2, sizes.shape[1]))
-        (of_rows, of_columns), found = self._scales, np.flatnonzero(np.bincount(column))
-        largest[found] = (sizes[:, found] * of_columns[:, None]).max(axis=0)
-        whole = self._unit * of_rows[row] * largest[column]
-        roundings = roundings + np.where(roundings <= NOISE * len(sizes) * EPS * whole, whole, 0.0)
-        np.maximum.at(errors, column, of_r / roundings)
+        column = places % sizes.shape[1]
+        errors, of_places = np.ones(sizes.shape[1]), of_r / roundings
+        high = np.flatnonzero(of_places > LARGE)
+        if high.size:
+            (of_rows, of_columns), found = self._scales, np.flatnonzero(np.bincount(column[high]))
+            largest = np.zeros(errors.size)
+            largest[found] = (sizes[:, found] * of_columns[:, None]).max(axis=0)
+            whole = self._unit * of_rows[places[high] // errors.size] * largest[column[high]]
+            noise = roundings[high] <= NOISE * len(sizes) * EPS * whole
+            of_places[high[noise]] = of_r[high[noise]] / (roundings[high[noise]] + whole[noise])
+        np.maximum.at(errors, column, of_places)
         return errors
 
     @cached_property
