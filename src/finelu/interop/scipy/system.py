@@ -17,6 +17,7 @@ from finelu.kernels.operands import CSR
 
 BLOCK = 2**21  # numbers of a sparse right-hand side that are dense at a time, 16 MiB
 CACHED = 2**16  # numbers of a dense one at a time, if a library solves column by column: all passes are in the cache
+LARGE = 16.0  # roundings, up to which a step of refinement is made at once
 NOISE = 1e3  # times n eps: the part of a row's size up to which its sum is rounding, as in the paper
 STEPS = 5  # of refinement, at most: one or two are usual
 MANY = 0.9  # of the stored entries: if fewer are not 0, the zeros among them are many
@@ -109,10 +110,11 @@ def numbers(b: Any) -> Any:
 class Equation:
     """A x = b in double precision, and the error of x in each column: the largest of its rows.
 
-    The error of a row is |b - A x|_i in roundings of its sum, (longest + 1) eps (|A| |x| + |b|)_i. Where this sum is
-    rounding itself, at most NOISE n eps s_i, s_i is added to it: the size that the row has for the largest element of
-    x, the columns of A scaled to one size. No step of refinement makes such an error small. Source: M. Arioli, J. W.
-    Demmel, I. S. Duff: Solving sparse linear systems with sparse backward error, 1989, equations (2.9) and (2.10).
+    The error of a row is |b - A x|_i in roundings of its sum, (longest + 1) eps (|A| |x| + |b|)_i. A row whose sum is
+    rounding itself, at most NOISE n eps s_i, may have a large error that no step of refinement makes small; so s_i is
+    added to its sum, the size that the row has for the largest element of x, with all columns of A scaled to one size.
+    Source: M. Arioli, J. W. Demmel, I. S. Duff: Solving sparse linear systems with sparse backward error,
+    1989.
 
     columns, by_rows : A as in `System.in_double`.  b : (n,) or (n, k), or CSC (n, k).
     longest : the largest number of entries in a row of A.
@@ -130,10 +132,12 @@ class Equation:
         nothing: Any = self.b * 0  # NaN for what is not finite
         return np.asarray(nothing.sum(axis=0)).reshape(self.b.shape[1:]) == 0
 
-    def errors(self, x: Any, b: Any) -> tuple[Any, Any]:
+    def errors(self, x: Any, b: Any, large: float = 1.0) -> tuple[Any, Any]:
         """(errors, A x - b). The errors, () or (k,), are 1 where they are at most that, and NaN where x is not finite.
 
-        x, b : (n,) or (n, k), in the order of C. Cost: two products.
+        x, b : (n,) or (n, k), in the order of C.
+        large : up to that an error counts though the sum of its row may be rounding; that takes a pass over A to tell.
+        Cost: two products.
         """
         r, sizes, roundings = np.negative(b), abs(x), abs(b)
         roundings *= self._unit
@@ -145,20 +149,25 @@ class Equation:
         if np.count_nonzero(fits) == fits.size:  # as nearly always
             return np.ones(b.shape[1:]), r
         above, sizes = np.flatnonzero(~fits), sizes.reshape(len(b), -1)  # NaN is, too
-        return self._above(above, sizes, of_r.reshape(-1)[above], roundings.reshape(-1)[above]).reshape(b.shape[1:]), r
+        parts = (v.reshape(-1)[above] for v in (of_r, roundings))
+        return self._above(above, sizes, *parts, large).reshape(b.shape[1:]), r
 
-    def _above(self, places: Any, sizes: Any, of_r: Any, roundings: Any) -> Any:
+    def _above(self, places: Any, sizes: Any, of_r: Any, roundings: Any, large: float) -> Any:
         """The errors (k,), which only elements at these places may make larger than 1.
 
         sizes (n, k) : of x.  of_r, roundings : of the elements at the places.
         """
-        row, column = np.divmod(places, sizes.shape[1])
-        errors, largest = np.ones((2, sizes.shape[1]))
-        (of_rows, of_columns), found = self._scales, np.flatnonzero(np.bincount(column))
-        largest[found] = (sizes[:, found] * of_columns[:, None]).max(axis=0)
-        whole = self._unit * of_rows[row] * largest[column]
-        roundings = roundings + np.where(roundings <= NOISE * len(sizes) * EPS * whole, whole, 0.0)
-        np.maximum.at(errors, column, of_r / roundings)
+        column = places % sizes.shape[1]
+        errors, of_places = np.ones(sizes.shape[1]), of_r / roundings
+        high = np.flatnonzero(of_places > large)
+        if high.size:
+            (of_rows, of_columns), found = self._scales, np.flatnonzero(np.bincount(column[high]))
+            largest = np.zeros(errors.size)
+            largest[found] = (sizes[:, found] * of_columns[:, None]).max(axis=0)
+            whole = self._unit * of_rows[places[high] // errors.size] * largest[column[high]]
+            noise = roundings[high] <= NOISE * len(sizes) * EPS * whole
+            of_places[high[noise]] = of_r[high[noise]] / (roundings[high[noise]] + whole[noise])
+        np.maximum.at(errors, column, of_places)
         return errors
 
     @cached_property
@@ -212,9 +221,26 @@ class Equation:
 
     def _refined(self, solve: Callable[[Any], Any], b: Any) -> tuple[Any, Any]:
         x, b = np.ascontiguousarray(solve(b)), np.ascontiguousarray(b)  # as the products take them
-        found, r = self.errors(x, b)
+        found, r = self.errors(x, b, LARGE)
         if found.max() == 1:
             return x, found
+        X, B, errors = x.reshape(len(b), -1), b.reshape(len(b), -1), found.reshape(-1)
+        wanted = np.flatnonzero((errors > 1) & (errors < np.inf))  # no step helps a column that is not finite
+        r = r.reshape(X.shape)[:, wanted]
+        for _ in range(STEPS):
+            if not wanted.size:
+                break
+            other = np.ascontiguousarray(X[:, wanted])
+            other -= solve(r)
+            smaller, rest = self.errors(other, np.ascontiguousarray(B[:, wanted]))
+            helped = smaller < errors[wanted]
+            goes_on = helped & (smaller > 1)
+            if not helped.all():
+                wanted, other, smaller, goes_on = wanted[helped], other[:, helped], smaller[helped], goes_on[helped]
+                rest = rest[:, helped]
+            X[:, wanted], errors[wanted] = other, smaller
+            wanted, r = wanted[goes_on], rest[:, goes_on]
+        return x, found
         X, B, errors = x.reshape(len(b), -1), b.reshape(len(b), -1), found.reshape(-1)
         wanted = np.flatnonzero((errors > 1) & (errors < np.inf))  # no step helps a column that is not finite
         r = r.reshape(X.shape)[:, wanted]
