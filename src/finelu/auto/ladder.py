@@ -468,7 +468,7 @@ class Ladder:
                 or self.solvability.structure
                 or self.traits.diagonal.missing
                 or self.preferred == "multilevel"
-                or shift_of(self.factors.get(self.preferred or ""))
+                or self.zero_pivot
             )
         ):
             rhs.verdict = self.solvability.not_unique(self.factors.get(self.preferred or ""))
