@@ -730,8 +730,8 @@ def test_klu_is_asked_first_where_a_matrix_is_like_a_circuit(monkeypatch):
 @klu
 def test_klu_orders_few_rows_by_itself_where_another_library_may_be_wanted(calls_of):
     """Its own count takes less time than ours, and tells whether that library is."""
-    ordered = calls_of(OrderingJob, "_begin")
-    A, heavy = gallery.poisson5(30), gallery.poisson7(11)
+    ordered = calls_of(OrderingJob, "_here")
+    A, heavy = gallery.poisson5(30), gallery.poisson7(12)
     assert fl.SparseLU().factor(A).report.backend == "klu" and not ordered
     assert fl.SparseLU().factor(gallery.poisson5(50)).report.backend == "klu"
     assert bool(ordered) is may_be_by_blocks(fl.as_csr(A), symmetric=True, real=True)  # of more rows it may pay
