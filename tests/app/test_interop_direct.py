@@ -29,7 +29,7 @@ from finelu.matrix import as_csr
 from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
 from finelu.preconditioners.direct import pardiso
-from finelu.preconditioners.direct.analysis import KLU_FLOPS, KLU_WORK, analysed
+from finelu.preconditioners.direct.analysis import KLU_FLOPS, KLU_WORK, analysed, may_be_by_blocks
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.direct.klu import AMD, GIVEN, KLU
 from finelu.preconditioners.direct.pardiso import mkl
@@ -743,6 +743,17 @@ def test_klu_is_asked_first_where_a_matrix_is_like_a_circuit(monkeypatch):
         costs.count_fill()
         assert costs.analysis.library.name == "klu" and costs.fill.nnz > A.nnz
         assert costs.analysis.library.how[0] == (AMD if first else GIVEN)  # KLU takes an order that was counted
+
+
+@klu
+def test_klu_orders_few_rows_by_itself_where_another_library_may_be_wanted(calls_of):
+    """Its own count takes less time than ours, and tells whether that library is."""
+    ordered = calls_of(OrderingJob, "_here")
+    A, heavy = gallery.poisson5(30), gallery.poisson7(12)
+    assert fl.SparseLU().factor(A).report.backend == "klu" and not ordered
+    assert fl.SparseLU().factor(gallery.poisson5(50)).report.backend == "klu"
+    assert bool(ordered) is may_be_by_blocks(fl.as_csr(A), symmetric=True, real=True)  # of more rows it may pay
+    assert fl.SparseLU().factor(heavy).report.backend != "klu"
 
 
 # Dense rows, and patterns without a full structural rank, which `solve` counts with KLU and PARDISO there

@@ -232,9 +232,22 @@ class Ladder:
             if self.solvability.may_be_singular:
                 self.solvability.without_null_part(rhs)
             self.given_up.add(rung)
+            if rung == "direct" and self._shifted_is_left(rhs):
+                left.append(rung)
             before, rung = rung, change or self.next_rung(left)
             why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
         return rung
+
+    def _shifted_is_left(self, rhs: RightHandSide) -> bool:
+        """Whether the complete factors that were made are those of an A that is singular up to rounding, and factors
+        with a shifted diagonal were not tried. If so, they are the rung's from now on."""
+        recipe: Any = self.rungs["direct"].recipes[-1]
+        unresolved = self.condition * float(np.finfo(rhs.b.dtype).eps) > UNRESOLVED
+        if not unresolved or not recipe.shift or shift_of(self.factors.get("direct")):
+            return False
+        self.factors.pop("direct", None)
+        self.rungs["direct"] = replace(self.rungs["direct"], recipes=(recipe,))
+        return True
 
     def _off_range(self, rhs: RightHandSide, *, thorough: bool = False) -> Evidence | None:
         """`Solvability.off_range`. If A takes the constant vector to 0, factors that keep row sums are left out."""
@@ -468,7 +481,7 @@ class Ladder:
                 or self.solvability.structure
                 or self.traits.diagonal.missing
                 or self.preferred == "multilevel"
-                or shift_of(self.factors.get(self.preferred or ""))
+                or self.zero_pivot
             )
         ):
             rhs.verdict = self.solvability.not_unique(self.factors.get(self.preferred or ""))
