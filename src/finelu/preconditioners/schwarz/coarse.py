@@ -142,7 +142,9 @@ class CoarseSpace:
         return self._kernels.subdomains.restrict(self.starts, self.rows, self._Z_by_parts, r, self.adjoint == "H")
 
     def solve(self, g: Any, adjoint: bool = False) -> Any:
-        """E^-1 g, or E^-H g (E^-T if Z^T replaces Z^H)."""
+        """E^-1 g, or E^-H g (E^-T if Z^T replaces Z^H); g (K,), or (K, k)."""
+        if g.ndim == 2:
+            return np.stack([self.solve(np.ascontiguousarray(c), adjoint) for c in g.T], axis=1)
         return self._inverse(g, self.adjoint if adjoint and not self._own_adjoint else "N")
 
     def closely(self, g: Any) -> tuple[Any, float]:
@@ -153,14 +155,15 @@ class CoarseSpace:
         """x += Z (q - less)."""
         self._kernels.subdomains.prolong(self.parts, self.Z, q, x, less)
 
-    def sums(self, dtype: Any) -> Sums:
-        """Arrays for the sums that a solve with the parts, without overlap, computes for this space."""
+    def sums(self, dtype: Any, k: int = 1) -> Sums:
+        """Arrays for the sums that a solve with the parts, without overlap, computes for this space. For k columns the
+        solve computes those of the couplings alone."""
         xp, c = namespace(self.parts), self._couplings
-        of, restricted = xp.empty((c.members.size, self.columns), dtype), xp.empty(self.size, dtype)
+        of, restricted = xp.empty((c.members.size, self.columns * k), dtype), xp.empty(self.size, dtype)
         return Sums(c, self._Z_by_parts, self.adjoint == "H", of, restricted, xp.empty(self._count, dtype))
 
     def moments(self, sums: Sums) -> Any:
-        """(A Z)^H x, (K,), for the x of the last solve with the parts."""
+        """(A Z)^H x, (K,), or (K, k), for the x of the last solve with the parts."""
         return self._kernels.subdomains.sum_couplings(sums.couplings, sums.of)
 
     def rest(self, sums: Sums) -> Any:
@@ -171,7 +174,7 @@ class CoarseSpace:
         """(A Z)^H x, (K,), for any vector."""
         c, restrict = self._couplings, self._kernels.subdomains.restrict
         sums = restrict(c.ends, c.of_rows, c.values, x, self.adjoint == "H")
-        return self._kernels.subdomains.sum_couplings(c, sums.reshape(-1, self.columns))
+        return self._kernels.subdomains.sum_couplings(c, sums.reshape(c.members.size, -1))
 
     def correct(self, sums: Sums, rho: Any) -> Any:
         """q with z = x + Z q = M r, for an r without a component in this space, up to rounding, and the solve x of the
