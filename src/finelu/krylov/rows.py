@@ -47,7 +47,6 @@ class ColumnsInRows(Columns):
             first.method.by_rows
             and len(loops) >= FEWEST
             and first.xp is np
-            and first.M.deflated is None
             and all(loop.callback is None and loop.scale == 1 for loop in loops)
             and all(loop.A is first.A and loop.M is first.M for loop in loops)
         )
@@ -101,6 +100,9 @@ class ColumnsInRows(Columns):
 
     def real_scalar(self) -> Rows:  # type: ignore[override]
         return Rows(np.zeros(len(self.loops), self.real))
+
+    def forget(self) -> None:
+        """Nothing is recorded."""
 
     def copyto(self, to: Rows, given: Rows) -> None:
         np.copyto(to.array, given.array)
@@ -175,11 +177,14 @@ class ColumnsInRows(Columns):
 class InRows:
     """Products with A or M for the columns in the arrays."""
 
-    deflated = None
-
     def __init__(self, columns: ColumnsInRows, name: str):
         self.columns, self.shared = columns, getattr(columns.loops[0], name)
         self.takes_columns = takes_columns(self.shared)
+
+    @property
+    def deflated(self) -> Deflated | None:
+        form = self.shared.deflated
+        return None if form is None else Deflated(self.columns, form)
 
     def __matmul__(self, x: Rows) -> Rows:
         if isinstance(self.shared, Identity):
@@ -196,6 +201,36 @@ class InRows:
         product = self @ x
         self.columns.kernels.vectors.dot(y, product, total)
         return product
+
+
+class Deflated:
+    """The cheaper form of M in cg, see preconditioners/schwarz/deflation.py, for the columns in the arrays."""
+
+    def __init__(self, columns: ColumnsInRows, form: Any):
+        self.columns, self.form = columns, form
+
+    def start(self, A: InRows, x: Rows, r: Rows) -> bool:
+        """Whether all columns may take this form."""
+        started = True
+        for place in range(self.columns.which.size):
+            own, rest = (np.ascontiguousarray(v.array[:, place]) for v in (x, r))
+            started &= self.form.start(A.shared, own, rest)
+            x.array[:, place], r.array[:, place] = own, rest
+        return started
+
+    def __matmul__(self, r: Rows) -> Rows:
+        if r.array.shape[1] == 1:
+            return Rows((self.form @ np.ascontiguousarray(r.array[:, 0]))[:, None])
+        return Rows(self.form @ r.array)
+
+    def turn(self, state: Rows, r: Rows, rho: Rows, rho_old: Rows, p: Rows) -> None:
+        columns = self.columns
+        if self.form.overlaps:
+            z = self @ r
+            columns.kernels.vectors.dot(r, z, rho)
+            columns.kernels.recurrences.direction(state, rho.real, rho_old.real, z, p, None, None)
+        else:
+            self.form.turn_columns(columns.which, state.array, r.array, rho.array, rho_old.array, p.array)
 
 
 class Kernels:

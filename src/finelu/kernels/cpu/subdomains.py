@@ -132,16 +132,17 @@ class SubdomainSolve:
 
     def _solve_columns(self, r, x, rows, before, after, scattered, correction, sums):
         """Of r (n, k), row-major: a part after the other, for all columns."""
-        out = None
+        out = Z = None
         if sums is not None:
-            c = sums.couplings
-            out = c.starts, c.ends, unsigned(c.rows), c.values, sums.conjugate, sums.of.reshape(-1, r.shape[1])
+            c, Z, k = sums.couplings, sums.Z, r.shape[1]
+            couplings = c.starts, c.ends, unsigned(c.rows), c.values, sums.conjugate, sums.of.reshape(-1, k)
+            out = r.reshape(-1), *couplings, sums.restricted.reshape(sums.dots.shape[0], -1), sums.dots
         r = r if correction is None else coarse_residual(*correction, r)
         items, k = self._items, r.shape[1]
         blocks = -(-k // LANES)
         room = workspace(items.size - 1, (int(np.diff(self._row_starts).max(initial=0)) + 1) * blocks * LANES, x.dtype)
         layout = self.starts, self._groups, self._lanes, self._row_starts
-        arguments = *layout, r.reshape(-1), x.reshape(-1), k, blocks, unsigned(rows), before, after, scattered, out
+        arguments = *layout, r.reshape(-1), x.reshape(-1), k, blocks, unsigned(rows), before, after, scattered, out, Z
         triangles = (triangle.arguments() for triangle in self._triangles)
         run_items(_solve_in_columns, items.size - 1, items, *arguments, room, *triangles, threads=room.shape[0])
 
@@ -149,7 +150,7 @@ class SubdomainSolve:
 @compiled
 def _solve_in_columns(
     state, done, items, starts, groups, lanes, row_starts, r, x, k, blocks, rows, in_scale, out_scale, scattered, sums,
-    workspaces, first_triangle, second_triangle,
+    Z, workspaces, first_triangle, second_triangle,
 ):  # fmt: skip
     t = next_item(state)
     s = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]
@@ -177,10 +178,12 @@ def _solve_in_columns(
                         v = own[c] if out_scale is None else own[c] * out_scale[first + i]
                         found[c] = own[c] = v
                 if sums is not None:
-                    couplings, ends, coupled, values, conjugate, of = sums
-                    _add_up_columns(
-                        couplings[p], couplings[p + 1], ends, coupled, values, conjugate, s, stride, k, of
-                    )
+                    b, couplings, ends, coupled, values, conjugate, of, restricted, dots = sums
+                    of_part = couplings[p], couplings[p + 1], ends, coupled, values, conjugate
+                    _add_up_columns(*of_part, s, stride, k, of)
+                    own = slice(first, first + size)
+                    V = None if Z is None else Z[own]
+                    _add_up_parts(b, rows[own], s, stride, k, V, conjugate, restricted[p], dots[p])
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
 
@@ -199,6 +202,26 @@ def _add_up_columns(begin, end, ends, coupled, values, conjugate, x, stride, k, 
                 row = x[coupled[e] * stride : coupled[e] * stride + k]
                 for j in range(k):
                     own[j] += v * row[j]
+
+
+@compiled
+def _add_up_parts(r, rows, x, stride, k, Z, conjugate, restricted, dots):
+    """As `_add_up`, for k columns: those of a coarse vector are side by side in `restricted`."""
+    restricted[:] = 0
+    dots[:] = 0
+    for i in range(rows.size):
+        b, own = r[rows[i] * k : (rows[i] + 1) * k], x[i * stride : i * stride + k]
+        for c in range(k):
+            dots[c] += np.conj(b[c]) * own[c]
+        if Z is None:
+            for c in range(k):
+                restricted[c] += b[c]
+        else:
+            for column in range(Z.shape[1]):
+                z, total = Z[i, column], restricted[column * k : (column + 1) * k]
+                z = np.conj(z) if conjugate else z
+                for c in range(k):
+                    total[c] += z * b[c]
 
 
 @compiled
@@ -406,6 +429,42 @@ def _direction(t, monitor, rho, rho_old, parts, Z, q, z, p):
                 for c in range(q.shape[1]):
                     total += Z[i, c] * q[parts[i], c]
             p[i] = total + beta * p[i]
+
+
+def directions_with_coarse(which, states, rho, rho_old, parts, Z, q, z, p):
+    """As `direction_with_coarse` for the columns of p (n, k) and z, and q (K, k); `which` as in columns.py."""
+    moving, beta = factors_of_directions(which, states, rho, rho_old)
+    items = _items(p.shape[0], p.size)
+    run_items(_directions, items.size - 1, items, moving, beta, parts, Z, q, z, p)
+
+
+@compiled
+def factors_of_directions(which, states, rho, rho_old):
+    moving, beta = np.zeros(which.size, np.bool_), np.zeros(which.size, rho.real.dtype)
+    for c in range(which.size):
+        moving[c] = states[which[c], CODE] == RUNNING
+        if moving[c]:
+            beta[c] = rho[which[c]].real / rho_old[which[c]].real
+    return moving, beta
+
+
+@by_items
+def _directions(t, items, moving, beta, parts, Z, q, z, p):
+    m = 1 if Z is None else Z.shape[1]
+    for i in range(items[t], items[t + 1]):
+        own, total = p[i], z[i]
+        for column in range(m):
+            of = q[np.int64(parts[i]) * m + column]
+            if Z is None:
+                for c in range(own.size):
+                    total[c] += of[c]
+            else:
+                v = Z[i, column]
+                for c in range(own.size):
+                    total[c] += v * of[c]
+        for c in range(own.size):
+            v = total[c] + beta[c] * own[c]
+            own[c] = v if moving[c] else own[c]
 
 
 def coarse_products(indptr, indices, data, parts, count, Z):

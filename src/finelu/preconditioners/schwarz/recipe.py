@@ -214,7 +214,6 @@ class SchwarzFactors(Factors):
     block-diagonal matrix whose row t is row `rows[t]` of A."""
 
     well_formed = True
-    together = False
     _bound = ("_lock", "_recorded")
 
     def __init__(self, recipe: Schwarz, A: CSR, block_size: int = 1):
@@ -393,6 +392,10 @@ class SchwarzFactors(Factors):
         return on_gpu(self.pattern.data)
 
     @property
+    def together(self) -> bool:  # type: ignore[override]
+        return not on_gpu(self.pattern.data)
+
+    @property
     def deflated(self) -> Deflated | None:
         """The cheaper form of M in cg, if A is Hermitian and M is balanced."""
         balanced = self.coarse is not None and self.recipe.combine == "balanced"
@@ -469,7 +472,6 @@ class SchwarzFactors(Factors):
         sums = coarse.sums(self.dtype, x.size // x.shape[0]) if after and not self.overlaps else None
         self._local.apply(r, trans, x, (coarse.products, q) if before else None, sums)  # P r = r - A Z q
         moments = coarse.moments(sums) if sums else coarse.moments_of(x) if after else None
-        moments = moments if moments is None else moments.reshape(q.shape)
         coarse.prolong(q, x, coarse.solve(moments, True) if after else None)  # P^H x = x - Z E^-H (A Z)^H x
 
 
