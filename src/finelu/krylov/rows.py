@@ -19,6 +19,7 @@ from finelu.krylov.operators import Identity
 from finelu.result import Solution
 
 FEWEST = 3  # columns that take less time as columns of one array
+AT_ONCE = 1024  # rows that are transposed at a time: a cache holds them
 
 
 class Rows:
@@ -30,6 +31,22 @@ class Rows:
     @property
     def real(self) -> Rows:
         return Rows(self.array.real)
+
+
+def put(rows: Any, columns: dict[int, Any]) -> None:
+    """rows[:, place] = column for each place."""
+    for begin in range(0, rows.shape[0], AT_ONCE):
+        part = rows[begin : begin + AT_ONCE]
+        for place, column in columns.items():
+            part[:, place] = column[begin : begin + AT_ONCE]
+
+
+def take(rows: Any, columns: dict[int, Any]) -> None:
+    """column = rows[:, place] for each place."""
+    for begin in range(0, rows.shape[0], AT_ONCE):
+        part = rows[begin : begin + AT_ONCE]
+        for place, column in columns.items():
+            column[begin : begin + AT_ONCE] = part[:, place]
 
 
 class ColumnsInRows(Columns):
@@ -125,23 +142,20 @@ class ColumnsInRows(Columns):
         for vector in self._vectors:
             if vector.array.shape[1] != len(first):
                 vector.array = np.empty((vector.array.shape[0], len(first)), self.dtype)
-        for place, c in enumerate(self.going):
-            r.array[:, place] = first[c]
-            for rows, own in self._shown(c):
-                rows.array[:, place] = own
+        put(r.array, dict(enumerate(first.values())))
+        for rows, name in self._shared():
+            put(rows.array, {place: getattr(self.loops[c], name) for place, c in enumerate(self.going)})
         return True
 
-    def _shown(self, c: int) -> list[tuple[Rows, Any]]:
-        """The vectors of column c that its loop has, too."""
-        best: list[tuple[Rows, Any]] = [] if self.best is None else [(self.best, self.loops[c].best)]
-        return [(self.x, self.loops[c].x), *best]  # type: ignore[list-item]
+    def _shared(self) -> list[tuple[Any, str]]:
+        """The vectors that the loops have, too, and their names there."""
+        return [(self.x, "x"), *([] if self.best is None else [(self.best, "best")])]
 
     def _write_back(self, places: Any) -> None:
-        """The loops of these columns get their vectors."""
-        for place in places:
-            for rows, own in self._shown(int(self.which[place])):
-                if rows.array.shape[1] == self.which.size and self.loops[self.which[place]].cycles:
-                    own[:] = rows.array[:, place]
+        """The loops of these columns get their vectors, once they have begun."""
+        begun = [(int(place), self.loops[self.which[place]]) for place in places]
+        for rows, name in self._shared():
+            take(rows.array, {place: getattr(loop, name) for place, loop in begun if loop.cycles})
 
     def goes_on(self) -> bool:
         if self._spare > 0 and (self.states[self.active, monitor.CODE] == monitor.RUNNING).all():
@@ -211,12 +225,14 @@ class Deflated:
 
     def start(self, A: InRows, x: Rows, r: Rows) -> bool:
         """Whether all columns may take this form."""
-        started = True
-        for place in range(self.columns.which.size):
-            own, rest = (np.ascontiguousarray(v.array[:, place]) for v in (x, r))
-            started &= self.form.start(A.shared, own, rest)
-            x.array[:, place], r.array[:, place] = own, rest
-        return started
+        places = range(self.columns.which.size)
+        of_x, of_r = ({place: np.empty(v.array.shape[0], v.array.dtype) for place in places} for v in (x, r))
+        for rows, columns in ((x, of_x), (r, of_r)):
+            take(rows.array, columns)
+        started = [self.form.start(A.shared, of_x[place], of_r[place]) for place in places]
+        for rows, columns in ((x, of_x), (r, of_r)):
+            put(rows.array, columns)
+        return all(started)
 
     def __matmul__(self, r: Rows) -> Rows:
         if r.array.shape[1] == 1:
