@@ -321,6 +321,26 @@ def multiply_row(typing, tile, stride, first, columns, values, begin, end, y, pl
     return types.void(tile, types.uint64, types.uint64, columns, values, *numbers), generate
 
 
+@intrinsic
+def combine_rows(typing, tile, stride, first, row, values, value, step, count, y, place):
+    """y[place : place + LANES] = the sum of values[value + e step] times row `row` + e of the tile, e < count."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, values, y = (rows.data(signature.args[k], args[k]) for k in (0, 4, 8))
+        word = args[3].type
+        total = cgutils.alloca_once_value(builder, ir.Constant(rows.vector, [0.0] * rows.length))
+        zero, one = ir.Constant(word, 0), ir.Constant(word, 1)
+        with cgutils.for_range_slice(builder, zero, args[7], one, word) as (entry, _):
+            v = builder.load(builder.gep(values, [builder.add(args[5], builder.mul(entry, args[6]))]))
+            row = rows.load(X, rows.row(builder.add(args[3], entry), *args[1:3]))
+            builder.store(builder.fadd(builder.load(total), rows.product(v, row)), total)
+        rows.store(builder.load(total), y, args[9])
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 3, values, *[types.uint64] * 3, y, types.uint64), generate
+
+
 def divisor(d):
     """(direct, cross, scale) of a number d that several are divided by: Smith's method, as in arithmetic.py."""
     raise TypeError("only kernels call it")
