@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.kernels import monitor
 from finelu.krylov.columns import ENOUGH, Columns, takes_columns
 from finelu.krylov.loop import ROOM, Loop
@@ -158,6 +159,7 @@ class ColumnsInRows(Columns):
             take(rows.array, {place: getattr(loop, name) for place, loop in begun if loop.cycles})
 
     def goes_on(self) -> bool:
+        deadline.check()
         if self._spare > 0 and (self.states[self.active, monitor.CODE] == monitor.RUNNING).all():
             self._spare -= 1
             return True
