@@ -31,8 +31,9 @@ from finelu import (
 )
 from finelu.auto import choose, cost, ladder, monitor
 from finelu.compiling import now
-from finelu.errors import DeviceError, MatrixError, ParameterError, ZeroPivot
+from finelu.errors import DeviceError, MatrixError, OutOfTime, ParameterError, ZeroPivot
 from finelu.factors import LUFactors
+from finelu.kernels.cpu import columns as cpu_columns
 from finelu.matrix.traits import traits
 from finelu.ordering import with_little_fill
 from finelu.preconditioners.direct import superlu
@@ -170,6 +171,30 @@ def test_columns_iterate_together_after_one_of_zeros():
     whys = [[attempt.why for attempt in column.attempts] for column in solution.columns]
     together = "it solved the column before; the others iterate together"
     assert solution.all_converged and whys[0] == [] and together not in whys[1] and whys[2:] == [[together]] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (MemoryError, "the memory did not suffice for them: 8 iterations were lost"),
+        (OutOfTime, "the time limit was reached: 8 iterations were lost"),
+    ],
+)
+def test_iterations_of_columns_together_that_are_lost_are_counted_and_told(error, text, monkeypatch):
+    B, step, calls = values((N, 5), "float64"), cpu_columns.cg_step, []
+
+    def ended(*arguments):
+        calls.append(arguments)
+        if len(calls) > 2:
+            raise error
+        step(*arguments)
+
+    alone = sum(solve(POISSON, B[:, c], recipe="ic0").iterations for c in range(5))
+    monkeypatch.setattr(cpu_columns, "cg_step", ended)
+    solution = solve(POISSON, B, recipe="ic0")
+    assert len(calls) == 3 and solution.all_converged and solution.iterations == alone + 8
+    assert any(f"4 columns iterated together, but {text}, and each goes on alone" in seen for seen in solution.seen)
+    assert text in solution.explain()
 
 
 @pytest.mark.parametrize("k", [0, 1, 3])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,11 @@ from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import free_memory, namespace
 from finelu.errors import OutOfTime
+from finelu.kernels import monitor
 from finelu.krylov import CYCLE, METHODS
 from finelu.krylov.columns import takes_columns
 from finelu.krylov.criterion import solved_together
+from finelu.krylov.loop import Loop
 from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.krylov.system import System
 from finelu.matrix import norm
@@ -30,22 +32,36 @@ from finelu.result import Attempt, Solution, Status
 LONGER = 3  # times the iterations of the column before, after which a column is left to the ladder
 LEAST = 20  # iterations that each may take in any case
 SHARE = 0.25  # of the free memory, that the vectors of columns may take together
-VECTORS = 12  # of a method without cycles
+VECTORS = 15  # of a method without cycles
 WHY = "it solved the column before; the others iterate together"
+
+
+class Together(NamedTuple):
+    """What columns reached together: a Solution for each, converged or not, or None.
+
+    lost : the iterations of those that ended without a result.  why : this in words, or "".
+    """
+
+    solutions: list[Any]
+    lost: int = 0
+    why: str = ""
 
 
 def iterated(
     ladder: Ladder, before: Solution, columns: Sequence[Any], guesses: Sequence[Any], atol: float
-) -> list[Any]:
-    """A Solution for each of the columns, converged or not, of the iterations that solved the column before; None where
-    there is nothing to be gained.
+) -> Together:
+    """The iterations that solved the column before, for all of the columns, as far as there is something to be gained.
 
     columns, guesses : (n,) each, of one dtype; a guess may be None.  atol : as in `solve`.
     """
     rung, last = ladder.preferred, before.attempts[-1] if before.attempts else None
     listening = ladder.callback or ladder.watch or ladder.norm_callback
+    nothing = Together([None] * len(columns))
     if rung is None or last is None or len(columns) < 2 or listening or ladder.most < math.inf:
-        return [None] * len(columns)
+        return nothing
+    found: list[Solution] = []
+    begun: list[Loop] = []
+    why = ""
     b, F, start = columns[0], ladder.factors[rung], now()
     A = matrix_operator(
         ladder.A if ladder.A.dtype == b.dtype else ladder.A.with_values(as_dtype(ladder.A.data, b.dtype))
@@ -53,13 +69,15 @@ def iterated(
     try:
         with limited(ladder.costs.deadline), ladder.A.unchanged(ladder.traits.mirrored):
             if last.method == "refinement":
-                found = _refined(A, F, columns, ladder.rtol, atol)
+                found += _refined(A, F, columns, ladder.rtol, atol)
             elif METHODS[last.method].together({}):
-                found = _by_method(A, F, last, columns, guesses, ladder.rtol, atol)
+                _by_method(A, F, last, columns, guesses, ladder.rtol, atol, found, begun)
             else:
-                return [None] * len(columns)
-    except (OutOfTime, MemoryError):
-        return [None] * len(columns)
+                return nothing
+    except OutOfTime:
+        why = "the time limit was reached"
+    except MemoryError:
+        why = "the memory did not suffice for them"
     seconds = (now() - start) / len(columns)
 
     def as_attempt(solution: Solution, b: Any) -> Solution:
@@ -68,7 +86,13 @@ def iterated(
         attempt = Attempt(last.recipe, last.method, WHY, outcome, solution.iterations, 0.0, seconds, reached)
         return replace(solution, attempts=(attempt,))
 
-    return [as_attempt(solution, b) for solution, b in zip(found, columns, strict=True)]
+    solved: list[Any] = [as_attempt(solution, b) for solution, b in zip(found, columns, strict=False)]
+    left = [None] * (len(columns) - len(solved))
+    if not why:
+        return Together(solved + left)
+    lost = sum(int(loop.state[monitor.ITERATIONS]) for loop in begun)
+    text = f"{len(left)} columns iterated together, but {why}: {lost} iterations were lost, and each goes on alone"
+    return Together(solved + left, lost, text)
 
 
 def completed(ladder: Ladder, started: Solution, b: Any, atol: float) -> Solution:
@@ -81,19 +105,29 @@ def completed(ladder: Ladder, started: Solution, b: Any, atol: float) -> Solutio
 
 
 def _by_method(
-    A: Any, F: Any, last: Attempt, columns: Sequence[Any], guesses: Sequence[Any], rtol: float, atol: float
-) -> list[Solution]:
+    A: Any,
+    F: Any,
+    last: Attempt,
+    columns: Sequence[Any],
+    guesses: Sequence[Any],
+    rtol: float,
+    atol: float,
+    found: list[Solution],
+    begun: list[Loop],
+) -> None:
+    """`found` takes the solutions, `begun` the loops of those columns whose solutions it does not have yet."""
     method, b = METHODS[last.method], columns[0]
     M, most = as_operator(F, "M", b, b.dtype), LONGER * last.iterations + LEAST
     vectors = CYCLE + VECTORS if method.restarts else VECTORS
     each = max(int(SHARE * free_memory(b) / (vectors * b.nbytes)), 1)
-    xp, found = namespace(b), []
+    xp = namespace(b)
     for first in range(0, len(columns), each):
         group = zip(columns[first : first + each], guesses[first : first + each], strict=True)
         systems = [System(A, xp.ascontiguousarray(column), M, guess) for column, guess in group]
         limits: dict[str, Any] = {"criterion": "residual", "rtol": rtol, "atol": atol, "maxiter": most}
-        found += solved_together(method, systems, **limits, callback=None, watch=None, **method.in_cycles(CYCLE))
-    return found
+        more = {"callback": None, "watch": None, **method.in_cycles(CYCLE)}
+        found += solved_together(method, systems, begun, **limits, **more)
+        begun.clear()
 
 
 def _refined(A: Any, F: Any, columns: Sequence[Any], rtol: float, atol: float) -> list[Solution]:

@@ -14,7 +14,7 @@ import numpy as np
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.batch import solve_batch
 from finelu.auto.choose import recipe_asked, sooner_by_size, sooner_on_host
-from finelu.auto.columns import completed, iterated
+from finelu.auto.columns import Together, completed, iterated
 from finelu.auto.first_answer import FirstAnswer, euclidean
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
@@ -133,6 +133,7 @@ def solve(
     compiled, size, answer = compile_seconds(), norm, None
     given = A, b
     asked: list[FirstAnswer] = []
+    together = Together([])
 
     def first() -> FirstAnswer:
         if not asked:
@@ -186,7 +187,8 @@ def solve(
                 if started is None and found and found[-1].converged and found[-1].attempts:
                     others = [system(other) for other in range(c, columns.shape[1])]
                     rest, guesses = [rhs for rhs, _ in others], [guess for _, guess in others]
-                    started = [*[None] * c, *iterated(ladder, found[-1], rest, guesses, atol)]
+                    together = iterated(ladder, found[-1], rest, guesses, atol)
+                    started = [*[None] * c, *together.solutions]
                 if started and started[c] is not None:
                     solution = completed(ladder, started[c], rhs, atol)
                 else:
@@ -218,6 +220,8 @@ def solve(
         else:
             x = namespace(found[0].x).stack([s.x for s in found], axis=1)
             worst = of_columns(found, x, [size(columns[:, c]) for c in range(len(found))])
+            if together.why:
+                worst = replace(worst, iterations=worst.iterations + together.lost, seen=(*worst.seen, together.why))
         if x.shape != b.shape:
             x = x.reshape(b.shape)
         if on_gpu(x) != home:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.factors import Factors
 from finelu.kernels import monitor
 from finelu.krylov.loop import Loop, updates_of
@@ -130,6 +131,7 @@ class Columns:
 
     def goes_on(self) -> bool:
         """Whether one more iteration is due for any column; others take no part in it."""
+        deadline.check()
         running = tuple(c for c in self.active if self.loops[c].goes_on())
         ended = all(c in running or self.loops[c].code != monitor.RUNNING for c in self.active)
         # kernels leave a column as it is that has ended by its norms: to record the step anew takes longer

@@ -204,10 +204,17 @@ def solved(method: type[Method], system: System, /, **arguments: Any) -> Solutio
     return solving.finished(method.iterate(solving.loop, **solving.options))
 
 
-def solved_together(method: type[Method], systems: list[System], /, **arguments: Any) -> list[Solution]:
+def solved_together(
+    method: type[Method], systems: list[System], /, begun: list[Loop] | None = None, **arguments: Any
+) -> list[Solution]:
     """`solved` for systems with the same A and M: their iterations together if the method can do that and M takes less
-    time for several columns, else one system after the other; then corrections of each by itself."""
+    time for several columns, else one system after the other; then corrections of each by itself.
+
+    begun : takes the loops, for a caller that must know how far they came if this raises an error.
+    """
     every = [Solving(method, system, **arguments) for system in systems]
+    if begun is not None:
+        begun += [one.loop for one in every]
     as_given = all(one.system is one.given for one in every)
     if not (as_given and method.together(every[0].options) and gains(systems[0])):
         return [one.finished(method.iterate(one.loop, **one.options)) for one in every]

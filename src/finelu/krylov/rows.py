@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu import deadline
 from finelu.kernels import monitor
 from finelu.krylov.columns import ENOUGH, Columns, takes_columns
 from finelu.krylov.loop import ROOM, Loop
@@ -19,6 +20,7 @@ from finelu.krylov.operators import Identity
 from finelu.result import Solution
 
 FEWEST = 3  # columns that take less time as columns of one array
+AT_ONCE = 1024  # rows that are transposed at a time: a cache holds them
 
 
 class Rows:
@@ -30,6 +32,22 @@ class Rows:
     @property
     def real(self) -> Rows:
         return Rows(self.array.real)
+
+
+def put(rows: Any, columns: dict[int, Any]) -> None:
+    """rows[:, place] = column for each place."""
+    for begin in range(0, rows.shape[0], AT_ONCE):
+        part = rows[begin : begin + AT_ONCE]
+        for place, column in columns.items():
+            part[:, place] = column[begin : begin + AT_ONCE]
+
+
+def take(rows: Any, columns: dict[int, Any]) -> None:
+    """column = rows[:, place] for each place."""
+    for begin in range(0, rows.shape[0], AT_ONCE):
+        part = rows[begin : begin + AT_ONCE]
+        for place, column in columns.items():
+            column[begin : begin + AT_ONCE] = part[:, place]
 
 
 class ColumnsInRows(Columns):
@@ -47,7 +65,6 @@ class ColumnsInRows(Columns):
             first.method.by_rows
             and len(loops) >= FEWEST
             and first.xp is np
-            and first.M.deflated is None
             and all(loop.callback is None and loop.scale == 1 for loop in loops)
             and all(loop.A is first.A and loop.M is first.M for loop in loops)
         )
@@ -102,6 +119,9 @@ class ColumnsInRows(Columns):
     def real_scalar(self) -> Rows:  # type: ignore[override]
         return Rows(np.zeros(len(self.loops), self.real))
 
+    def forget(self) -> None:
+        """Nothing is recorded."""
+
     def copyto(self, to: Rows, given: Rows) -> None:
         np.copyto(to.array, given.array)
 
@@ -123,25 +143,23 @@ class ColumnsInRows(Columns):
         for vector in self._vectors:
             if vector.array.shape[1] != len(first):
                 vector.array = np.empty((vector.array.shape[0], len(first)), self.dtype)
-        for place, c in enumerate(self.going):
-            r.array[:, place] = first[c]
-            for rows, own in self._shown(c):
-                rows.array[:, place] = own
+        put(r.array, dict(enumerate(first.values())))
+        for rows, name in self._shared():
+            put(rows.array, {place: getattr(self.loops[c], name) for place, c in enumerate(self.going)})
         return True
 
-    def _shown(self, c: int) -> list[tuple[Rows, Any]]:
-        """The vectors of column c that its loop has, too."""
-        best: list[tuple[Rows, Any]] = [] if self.best is None else [(self.best, self.loops[c].best)]
-        return [(self.x, self.loops[c].x), *best]  # type: ignore[list-item]
+    def _shared(self) -> list[tuple[Any, str]]:
+        """The vectors that the loops have, too, and their names there."""
+        return [(self.x, "x"), *([] if self.best is None else [(self.best, "best")])]
 
     def _write_back(self, places: Any) -> None:
-        """The loops of these columns get their vectors."""
-        for place in places:
-            for rows, own in self._shown(int(self.which[place])):
-                if rows.array.shape[1] == self.which.size and self.loops[self.which[place]].cycles:
-                    own[:] = rows.array[:, place]
+        """The loops of these columns get their vectors, once they have begun."""
+        begun = [(int(place), self.loops[self.which[place]]) for place in places]
+        for rows, name in self._shared():
+            take(rows.array, {place: getattr(loop, name) for place, loop in begun if loop.cycles})
 
     def goes_on(self) -> bool:
+        deadline.check()
         if self._spare > 0 and (self.states[self.active, monitor.CODE] == monitor.RUNNING).all():
             self._spare -= 1
             return True
@@ -175,11 +193,14 @@ class ColumnsInRows(Columns):
 class InRows:
     """Products with A or M for the columns in the arrays."""
 
-    deflated = None
-
     def __init__(self, columns: ColumnsInRows, name: str):
         self.columns, self.shared = columns, getattr(columns.loops[0], name)
         self.takes_columns = takes_columns(self.shared)
+
+    @property
+    def deflated(self) -> Deflated | None:
+        form = self.shared.deflated
+        return None if form is None else Deflated(self.columns, form)
 
     def __matmul__(self, x: Rows) -> Rows:
         if isinstance(self.shared, Identity):
@@ -196,6 +217,38 @@ class InRows:
         product = self @ x
         self.columns.kernels.vectors.dot(y, product, total)
         return product
+
+
+class Deflated:
+    """The cheaper form of M in cg, see preconditioners/schwarz/deflation.py, for the columns in the arrays."""
+
+    def __init__(self, columns: ColumnsInRows, form: Any):
+        self.columns, self.form = columns, form
+
+    def start(self, A: InRows, x: Rows, r: Rows) -> bool:
+        """Whether all columns may take this form."""
+        places = range(self.columns.which.size)
+        of_x, of_r = ({place: np.empty(v.array.shape[0], v.array.dtype) for place in places} for v in (x, r))
+        for rows, columns in ((x, of_x), (r, of_r)):
+            take(rows.array, columns)
+        started = [self.form.start(A.shared, of_x[place], of_r[place]) for place in places]
+        for rows, columns in ((x, of_x), (r, of_r)):
+            put(rows.array, columns)
+        return all(started)
+
+    def __matmul__(self, r: Rows) -> Rows:
+        if r.array.shape[1] == 1:
+            return Rows((self.form @ np.ascontiguousarray(r.array[:, 0]))[:, None])
+        return Rows(self.form @ r.array)
+
+    def turn(self, state: Rows, r: Rows, rho: Rows, rho_old: Rows, p: Rows) -> None:
+        columns = self.columns
+        if self.form.overlaps:
+            z = self @ r
+            columns.kernels.vectors.dot(r, z, rho)
+            columns.kernels.recurrences.direction(state, rho.real, rho_old.real, z, p, None, None)
+        else:
+            self.form.turn_columns(columns.which, state.array, r.array, rho.array, rho_old.array, p.array)
 
 
 class Kernels:

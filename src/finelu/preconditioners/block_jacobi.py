@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, to_host
+from finelu.device import namespace, on_gpu, to_host
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -102,6 +102,9 @@ class BlockJacobiFactors(BlockFactors):
     def _apply(self, R: Any, trans: str) -> Any:
         return times(self.inverses, R, trans)
 
+    def _apply_into(self, R: Any, trans: str, out: Any) -> None:
+        times_into(self.inverses, R, trans, out)
+
     @property
     def nnz(self) -> int:
         """Entries of the blocks, zeros among them."""
@@ -139,6 +142,9 @@ class CutBlockJacobiFactors(Factors):
     def _apply(self, R: Any, trans: str) -> Any:
         return times(self.inverses, R, trans)
 
+    def _apply_into(self, R: Any, trans: str, out: Any) -> None:
+        times_into(self.inverses, R, trans, out)
+
     @property
     def nnz(self) -> int:
         """Stored entries of A inside the blocks."""
@@ -175,11 +181,34 @@ def inverted(recipe: BlockJacobi, blocks: Any, cell: Callable[[int], Any]) -> An
     return inverse
 
 
+def times_into(blocks: Any, R: Any, trans: str, out: Any) -> None:
+    """`times` with the result in `out`, which on the CPU is written at once, unless it is R: new memory would cost as
+    much as the product."""
+    (m, n), rows = blocks.shape[:2], R.shape[0]
+    direct = n <= LARGEST_KERNEL and all(v.flags.c_contiguous for v in (R, out))
+    if not direct or on_gpu(R) or np.may_share_memory(R, out):
+        out[...] = times(blocks, R, trans)
+        return
+    full = rows // n
+    if full:
+        kernels_for(R).blocks.blocks_times(blocks[:full], R[: full * n], out[: full * n], trans)
+    if full < m:
+        last = np.zeros((n, *R.shape[1:]), R.dtype)
+        last[: rows - full * n] = R[full * n :]
+        product = np.empty_like(last)
+        kernels_for(R).blocks.blocks_times(blocks[full:], last, product, trans)
+        out[full * n :] = product[: rows - full * n]
+
+
 def times(blocks: Any, R: Any, trans: str) -> Any:
     """diag(B_0, B_1, ...) R, or with B_i^T or B_i^H; blocks (m, n, n), R (rows,) or (rows, k) with rows <= m n."""
     xp = namespace(R)
     (m, n), rows = blocks.shape[:2], R.shape[0]
     given = xp.ascontiguousarray(R)
+    if rows < m * n and n <= LARGEST_KERNEL and not on_gpu(R):
+        out = np.empty_like(given)
+        times_into(blocks, given, trans, out)
+        return out
     if rows < m * n:
         given = xp.zeros((m * n, *R.shape[1:]), R.dtype)
         given[:rows] = R

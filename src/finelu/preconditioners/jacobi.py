@@ -12,7 +12,7 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, checked_csr
 from finelu.matrix.batch import Batch
 from finelu.preconditioners.batch import Prepared, block_diagonal_plan
-from finelu.preconditioners.block_jacobi import times
+from finelu.preconditioners.block_jacobi import times, times_into
 from finelu.preconditioners.recipe import Recipe
 
 
@@ -54,6 +54,13 @@ class JacobiFactors(Factors):
         if R.ndim == 1 or on_gpu(R):
             return (R.T * inverse).T
         return times(inverse[:, None, None], R, "N")
+
+    def _apply_into(self, R: Any, trans: str, out: Any) -> None:
+        if R.ndim == 1 or on_gpu(R):
+            super()._apply_into(R, trans, out)
+            return
+        inverse = self._inverse.conj() if trans == "H" else self._inverse
+        times_into(inverse[:, None, None], R, "N", out)
 
     @property
     def nnz(self) -> int:

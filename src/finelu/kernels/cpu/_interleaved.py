@@ -13,6 +13,7 @@ import numpy as np
 
 from finelu.kernels.cpu.runtime.arithmetic import beyond_single, divide
 from finelu.kernels.cpu.runtime.atomics import fetch_add
+from finelu.kernels.cpu.runtime.columns import divide_row, divisor, scale_row, subtract_entries
 from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
@@ -353,3 +354,29 @@ def _substitute_one(
         if pivots.size and not scaled:
             total = divide(total, pivots[np.uint64(row + pivot_offset)])
         s[np.uint64(k)] = total
+
+
+@compiled
+def substitute_columns(
+    s, blocks, size, g, lane, lanes, first, last, reverse, alike, begins, columns, offsets, value_offsets, pivot_offsets,
+    values, pivots, scaled,
+):  # fmt: skip
+    """s = T^-1 s for the part of `size` rows in a lane of group g, for the columns in the rows of s: LANES a block,
+    with the operations of `substitute` for each."""
+    step, one = np.uint64(lanes), np.uint64(1)
+    column_step, column_lane = (one, 0) if alike[g] else (step, lane)
+    stride = np.uint64(blocks * LANES)
+    for t in range(size):
+        k = size - 1 - t if reverse else t
+        row = first + k
+        i, begin = np.uint64(k), begins[np.uint64(row)]
+        count = np.uint64(begins[np.uint64(row) + ONE] - begin)
+        column = np.uint64(begin * np.int64(column_step) + column_lane + offsets[g])
+        value = np.uint64(begin * lanes + lane + value_offsets[g])
+        for block in range(blocks):
+            tile = np.uint64(block * LANES)
+            if pivots.size and scaled:
+                scale_row(s, stride, tile, i, pivots[row * lanes + lane + pivot_offsets[g]])
+            subtract_entries(s, stride, tile, i, columns, column, values, value, step, column_step, count)
+            if pivots.size and not scaled:
+                divide_row(s, stride, tile, i, *divisor(pivots[row * lanes + lane + pivot_offsets[g]]))

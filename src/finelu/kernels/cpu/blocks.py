@@ -15,6 +15,7 @@ import numpy as np
 from finelu import deadline
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_min
+from finelu.kernels.cpu.runtime.columns import combine_rows, lie_in_tiles
 from finelu.kernels.cpu.runtime.dense import (
     finite,
     invert,
@@ -30,6 +31,7 @@ from finelu.kernels.cpu.runtime.halting import halted
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items, by_ordered_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.lanes import LANES
 from finelu.kernels.cpu.runtime.schedule import Schedule, schedule, sequential, sharers
 from finelu.kernels.cpu.runtime.workers import run
 from finelu.kernels.operands import Triangle
@@ -99,6 +101,11 @@ def blocks_times(blocks, x, out, trans) -> None:
     if x.ndim == 2:
         given = np.uint64(x.shape[1]), trans != "N", trans == "H" and blocks.dtype.kind == "c"
         work = ROW + TIMES * n * n * x.shape[1]
+        if lie_in_tiles(x):
+            transposed, blocks = given[1], blocks.conj() if given[2] else blocks
+            operands = given[0], transposed, blocks.reshape(-1), x.reshape(-1), out.reshape(-1)
+            _share(_times_tiles, m, work, n, *operands)
+            return
         _share(_times_columns, m, work, n, *given, blocks.reshape(-1), x.reshape(-1), out.reshape(-1))
         return
     kernel, more = (_times, ()) if trans == "N" else (_times_transposed, (trans == "H" and blocks.dtype.kind == "c",))
@@ -366,6 +373,20 @@ def _times_columns(t, size, order, count, chunk, columns, transposed, conjugate,
             for v in range(n):
                 a = blocks[(k * n + v) * n + u] if transposed else blocks[(k * n + u) * n + v]
                 _add_multiple(np.conj(a) if conjugate else a, x, (k * n + v) * columns, out, to, columns)
+
+
+@by_items
+def _times_tiles(t, size, order, count, chunk, columns, transposed, blocks, x, out):
+    """The same where the columns lie in tiles: the sums of LANES columns stay in vector registers."""
+    n = order_of(size, order)
+    first, lanes = np.uint64(t) * chunk, np.uint64(LANES)
+    for k in range(first, min(count, first + chunk)):
+        for block in range(columns // lanes):
+            tile = block * lanes
+            for u in range(n):
+                value, step = (k * n * n + u, n) if transposed else ((k * n + u) * n, ONE)
+                place = (k * n + u) * columns + tile
+                combine_rows(x, columns, tile, k * n, blocks, value, step, n, out, place)
 
 
 @compiled

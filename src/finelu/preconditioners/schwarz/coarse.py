@@ -145,7 +145,9 @@ class CoarseSpace:
         return self._kernels.subdomains.restrict(self.starts, self.rows, self._Z_by_parts, r, self.adjoint == "H")
 
     def solve(self, g: Any, adjoint: bool = False) -> Any:
-        """E^-1 g, or E^-H g (E^-T if Z^T replaces Z^H)."""
+        """E^-1 g, or E^-H g (E^-T if Z^T replaces Z^H); g (K,), or (K, k)."""
+        if g.ndim == 2:
+            return np.stack([self.solve(np.ascontiguousarray(c), adjoint) for c in g.T], axis=1)
         return self._inverse(g, self.adjoint if adjoint and not self._own_adjoint else "N")
 
     def closely(self, g: Any) -> tuple[Any, float]:
@@ -156,34 +158,44 @@ class CoarseSpace:
         """x += Z (q - less)."""
         self._kernels.subdomains.prolong(self.parts, self.Z, q, x, less)
 
-    def sums(self, dtype: Any) -> Sums:
-        """Arrays for the sums that a solve with the parts, without overlap, computes for this space."""
-        xp, c = namespace(self.parts), self._couplings
-        of, restricted = xp.empty((c.members.size, self.columns), dtype), xp.empty(self.size, dtype)
-        return Sums(c, self._Z_by_parts, self.adjoint == "H", of, restricted, xp.empty(self._count, dtype))
+    def sums(self, dtype: Any, k: int = 1) -> Sums:
+        """Arrays for the sums that a solve with the parts, without overlap, computes for this space, for k columns."""
+        xp, c, more = namespace(self.parts), self._couplings, () if k == 1 else (k,)
+        of, restricted = xp.empty((c.members.size, self.columns * k), dtype), xp.empty((self.size, *more), dtype)
+        return Sums(c, self._Z_by_parts, self.adjoint == "H", of, restricted, xp.empty((self._count, *more), dtype))
 
     def moments(self, sums: Sums) -> Any:
-        """(A Z)^H x, (K,), for the x of the last solve with the parts."""
-        return self._kernels.subdomains.sum_couplings(sums.couplings, sums.of)
+        """(A Z)^H x, (K,), or (K, k), for the x of the last solve with the parts."""
+        return self._kernels.subdomains.sum_couplings(sums.couplings, sums.of).reshape(sums.restricted.shape)
 
     def rest(self, sums: Sums) -> Any:
-        """Z^H r - (A Z)^H x, (K,), for the r and x of the last solve with the parts."""
-        return self._kernels.subdomains.sum_couplings(sums.couplings, sums.of, sums.restricted)
+        """Z^H r - (A Z)^H x, (K,), or (K, k), for the r and x of the last solve with the parts."""
+        less = sums.restricted.reshape(-1)
+        return self._kernels.subdomains.sum_couplings(sums.couplings, sums.of, less).reshape(sums.restricted.shape)
 
     def moments_of(self, x: Any) -> Any:
         """(A Z)^H x, (K,), for any vector."""
         c, restrict = self._couplings, self._kernels.subdomains.restrict
         sums = restrict(c.ends, c.of_rows, c.values, x, self.adjoint == "H")
-        return self._kernels.subdomains.sum_couplings(c, sums.reshape(-1, self.columns))
+        return self._kernels.subdomains.sum_couplings(c, sums.reshape(c.members.size, -1)).reshape(-1, *x.shape[1:])
 
     def correct(self, sums: Sums, rho: Any) -> Any:
         """q with z = x + Z q = M r, for an r without a component in this space, up to rounding, and the solve x of the
-        parts with it; rho[0] = r^H z."""
-        return self._inverse.with_dot(self.rest(sums), sums.restricted, sums.dots, rho)
+        parts with it; rho[0] = r^H z. For k columns rho (k,)."""
+        rest = self.rest(sums)
+        if rest.ndim == 1:
+            return self._inverse.with_dot(rest, sums.restricted, sums.dots, rho)
+        columns = zip(*(np.ascontiguousarray(v.T) for v in (rest, sums.restricted, sums.dots)), strict=True)
+        return np.stack([self._inverse.with_dot(*v, rho[c : c + 1]) for c, v in enumerate(columns)], axis=1)
 
     def add_direction(self, state: Any, rho: Any, rho_old: Any, q: Any, x: Any, p: Any) -> None:
         """p = x + Z q + (rho / rho_old) p, see kernels/reference/subdomains.py."""
         self._kernels.subdomains.direction_with_coarse(state, rho, rho_old, self.parts, self.Z, q, x, p)
+
+
+    def add_directions(self, which: Any, states: Any, rho: Any, rho_old: Any, q: Any, x: Any, p: Any) -> None:
+        """The same for columns, on the CPU."""
+        self._kernels.subdomains.directions_with_coarse(which, states, rho, rho_old, self.parts, self.Z, q, x, p)
 
 
 def orthonormal(parts: Any, starts: Any, rows: Any, B: Any) -> tuple[Any, Any]:

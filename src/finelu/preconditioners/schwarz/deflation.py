@@ -41,7 +41,7 @@ class Deflated:
     def __matmul__(self, r: Any) -> Any:
         factors, coarse = self._factors, self._factors.coarse
         z = namespace(r).empty_like(r)
-        sums = None if factors.overlaps else coarse.sums(r.dtype)
+        sums = None if factors.overlaps else coarse.sums(r.dtype, r.size // r.shape[0])
         factors.local_solve(r, z, sums)
         rest = coarse.rest(sums) if sums else coarse.restrict(r) - coarse.moments_of(z)
         coarse.prolong(coarse.solve(rest), z)  # z + Z E^-1 (Z^H r - (A Z)^H z)
@@ -62,3 +62,21 @@ class Deflated:
         factors.local_solve(r, x, sums)
         q = coarse.correct(sums, rho)
         coarse.add_direction(state, rho, rho_old, q, x, p)
+
+    def turn_columns(self, which: Any, states: Any, r: Any, rho: Any, rho_old: Any, p: Any) -> None:
+        """`turn` for the columns of r (n, k) and p, on the CPU; without overlap. `which`, `states` and scalars as in
+        kernels/cpu/columns.py."""
+        factors, coarse = self._factors, self._factors.coarse
+        x, sums, own = np.empty_like(r), coarse.sums(r.dtype, which.size), np.empty(which.size, rho.dtype)
+        factors.local_solve(r, x, sums)
+        if which.size == 1:
+            q = coarse.correct(sums, own)[:, None]
+        else:
+            q = coarse.correct(sums, own)
+        rho[which] = own
+        coarse.add_directions(which, states, rho, rho_old, q, x, p)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether rows are in several parts."""
+        return bool(self._factors.overlaps)

@@ -214,7 +214,6 @@ class SchwarzFactors(Factors):
     block-diagonal matrix whose row t is row `rows[t]` of A."""
 
     well_formed = True
-    together = False
     _bound = ("_lock", "_recorded")
 
     def __init__(self, recipe: Schwarz, A: CSR, block_size: int = 1):
@@ -393,6 +392,10 @@ class SchwarzFactors(Factors):
         return on_gpu(self.pattern.data)
 
     @property
+    def together(self) -> bool:  # type: ignore[override]
+        return not on_gpu(self.pattern.data)
+
+    @property
     def deflated(self) -> Deflated | None:
         """The cheaper form of M in cg, if A is Hermitian and M is balanced."""
         balanced = self.coarse is not None and self.recipe.combine == "balanced"
@@ -430,6 +433,11 @@ class SchwarzFactors(Factors):
         if R.ndim == 1 and out.flags.c_contiguous and not namespace(R).may_share_memory(R, out):
             self._apply_one(namespace(R).ascontiguousarray(R), trans, out)
             return
+        if R.ndim == 2 and R.shape[1] > 1 and not on_gpu(R):
+            X = np.empty(R.shape, R.dtype)
+            self._apply_one(np.ascontiguousarray(R), trans, X)
+            out[...] = X
+            return
         columns = namespace(R).ascontiguousarray(R.reshape(R.shape[0], -1).T)
         X = namespace(R).empty_like(columns)
         for r, x in zip(columns, X, strict=True):
@@ -437,7 +445,7 @@ class SchwarzFactors(Factors):
         out[...] = X.T.reshape(R.shape)
 
     def _apply_one(self, r: Any, trans: str, x: Any) -> None:
-        """x = M^-1 r, or with a transpose. Of T and H the one that the coarse space computes, `adjoint`, is taken
+        """x = M^-1 r, or with a transpose; on the CPU of r (n, k), too, both row-major. Of T and H the one that the coarse space computes, `adjoint`, is taken
         directly, and the other by complex conjugation."""
         adjoint = "H" if self.coarse is None else self.coarse.adjoint
         if trans not in ("N", adjoint) and self.dtype.kind == "c":
@@ -461,7 +469,7 @@ class SchwarzFactors(Factors):
         transposed, general = trans != "N", self._kind == "general"
         q = coarse.solve(coarse.restrict(r), transposed)
         before, after = not (transposed and general), transposed or not general
-        sums = coarse.sums(self.dtype) if after and not self.overlaps else None
+        sums = coarse.sums(self.dtype, x.size // x.shape[0]) if after and not self.overlaps else None
         self._local.apply(r, trans, x, (coarse.products, q) if before else None, sums)  # P r = r - A Z q
         moments = coarse.moments(sums) if sums else coarse.moments_of(x) if after else None
         coarse.prolong(q, x, coarse.solve(moments, True) if after else None)  # P^H x = x - Z E^-H (A Z)^H x

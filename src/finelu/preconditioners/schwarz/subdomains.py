@@ -183,7 +183,7 @@ class LocalFactors:
         return "L or D^-1 U of a part has an entry or a pivot beyond the range of single precision"
 
     def apply(self, r: Any, trans: str, x: Any, correction: Any = None, sums: Sums | None = None) -> None:
-        """x = the sum over the parts, for r (n,), or with the blocks' transposes.
+        """x = the sum over the parts, for r (n,), on the CPU (n, k), too, or with the blocks' transposes.
 
         correction : (A Z, q) of the CoarseSpace; r - A Z q replaces r.
         sums : sums to be computed in addition; not with overlap.
@@ -195,7 +195,7 @@ class LocalFactors:
         if self._sum is None:
             self._solve(trans).solve(r, x, domains.rows, before, after, True, correction, sums)
         else:
-            copies = namespace(r).empty(domains.rows.size, r.dtype)
+            copies = namespace(r).empty((domains.rows.size, *r.shape[1:]), r.dtype)
             self._solve(trans).solve(r, copies, domains.rows, before, after, False, correction)
             x[...] = kernels_for(r).products.subtract_product(self._sum, copies)
 

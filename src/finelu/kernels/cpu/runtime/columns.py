@@ -182,6 +182,19 @@ class _Rows:
         cross = fmul(self.spread_signs(part(a, 1), -1.0), self.exchanged(x))
         return self.builder.fadd(fmul(self.spread(part(a, 0)), x), cross)
 
+    def widened(self, a: Any) -> Any:
+        """A number, of this dtype or narrower, in this dtype."""
+        if not self.is_complex:
+            return a if a.type == self.real else self.builder.fpext(a, self.real)
+        kind = ir.LiteralStructType([self.real, self.real])
+        if a.type.elements[0] == self.real:
+            return a
+        wide = ir.Constant(kind, ir.Undefined)
+        for part in (0, 1):
+            extended = self.builder.fpext(self.builder.extract_value(a, part), self.real)
+            wide = self.builder.insert_value(wide, extended, part)
+        return wide
+
     def quotient(self, x: Any, direct: Any, cross: Any, scale: Any) -> Any:
         """A row divided by the number of which `divisor` has made the others."""
         fmul = self.builder.fmul
@@ -254,6 +267,58 @@ def solve_row(typing, tile, stride, first, i, columns, values, begin, end, divid
 
 
 @intrinsic
+def subtract_entries(typing, tile, stride, first, i, columns, column, values, value, step, column_step, count):
+    """Row i of the tile -= values[value + e step] times row columns[column + e column_step], e = 0, ..., count - 1.
+
+    values : of the tile's dtype or narrower.
+    """
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, columns, values = (rows.data(signature.args[k], args[k]) for k in (0, 4, 6))
+        place, word = rows.row(args[3], *args[1:3]), args[3].type
+        total = cgutils.alloca_once_value(builder, rows.load(X, place))
+        zero, one = ir.Constant(word, 0), ir.Constant(word, 1)
+        with cgutils.for_range_slice(builder, zero, args[10], one, word) as (entry, _):
+            at = builder.add(args[5], builder.mul(entry, args[9]))
+            row = builder.zext(builder.load(builder.gep(columns, [at])), word)
+            v = builder.load(builder.gep(values, [builder.add(args[7], builder.mul(entry, args[8]))]))
+            term = rows.product(rows.widened(v), rows.load(X, rows.row(row, *args[1:3])))
+            builder.store(builder.fsub(builder.load(total), term), total)
+        rows.store(builder.load(total), X, place)
+        return context.get_dummy_value()
+
+    places = [types.uint64] * 3
+    return types.void(tile, *places, columns, types.uint64, values, types.uint64, *places), generate
+
+
+@intrinsic
+def scale_row(typing, tile, stride, first, i, factor):
+    """Row i of the tile *= factor, of the tile's dtype."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, place = rows.data(signature.args[0], args[0]), rows.row(args[3], *args[1:3])
+        rows.store(rows.product(args[4], rows.load(X, place)), X, place)
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 3, tile.dtype), generate
+
+
+@intrinsic
+def divide_row(typing, tile, stride, first, i, direct, cross, scale):
+    """Row i of the tile /= the number of which `divisor` has made the others."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, place = rows.data(signature.args[0], args[0]), rows.row(args[3], *args[1:3])
+        rows.store(rows.quotient(rows.load(X, place), *args[4:]), X, place)
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 3, direct, cross, scale), generate
+
+
+@intrinsic
 def multiply_row(typing, tile, stride, first, columns, values, begin, end, y, place, step, last):
     """y[place + min(e, last) step] = values[p] x + ... with row columns[p] of the tile as x, begin <= p < end."""
 
@@ -267,6 +332,26 @@ def multiply_row(typing, tile, stride, first, columns, values, begin, end, y, pl
 
     numbers = types.uint64, types.uint64, y, types.uint64, types.uint64, types.uint64
     return types.void(tile, types.uint64, types.uint64, columns, values, *numbers), generate
+
+
+@intrinsic
+def combine_rows(typing, tile, stride, first, row, values, value, step, count, y, place):
+    """y[place : place + LANES] = the sum of values[value + e step] times row `row` + e of the tile, e < count."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, values, y = (rows.data(signature.args[k], args[k]) for k in (0, 4, 8))
+        word = args[3].type
+        total = cgutils.alloca_once_value(builder, ir.Constant(rows.vector, [0.0] * rows.length))
+        zero, one = ir.Constant(word, 0), ir.Constant(word, 1)
+        with cgutils.for_range_slice(builder, zero, args[7], one, word) as (entry, _):
+            v = builder.load(builder.gep(values, [builder.add(args[5], builder.mul(entry, args[6]))]))
+            row = rows.load(X, rows.row(builder.add(args[3], entry), *args[1:3]))
+            builder.store(builder.fadd(builder.load(total), rows.product(v, row)), total)
+        rows.store(builder.load(total), y, args[9])
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 3, values, *[types.uint64] * 3, y, types.uint64), generate
 
 
 def divisor(d):
