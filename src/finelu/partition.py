@@ -33,11 +33,13 @@ class Partition:
     parts (n,) int32, on the device of A : the part of each row.
     count : the parts are 0, ..., count - 1, none of them empty, in the order of their first rows.
     method : the method that was used, never "auto".
+    shape : nx, ny, nz of the grid of which the parts are bricks, 1 for a missing direction; None for other parts.
     """
 
     parts: Any
     count: int
     method: str
+    shape: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ def _at(v: Any, ranges: list[tuple[int, int]]) -> Any:
 
 def _bricks(A: CSR, grid: Grid, size: int) -> Partition:
     cuts = _cuts(grid.shape, size)
-    return Partition(_parts_of_bricks(A, grid.shape, cuts), math.prod(cuts), "geometric")
+    return Partition(_parts_of_bricks(A, grid.shape, cuts), math.prod(cuts), "geometric", grid.shape)
 
 
 def _parts_of_bricks(A: CSR, shape: Any, cuts: Any) -> Any:

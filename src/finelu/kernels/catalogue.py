@@ -135,6 +135,7 @@ USES: dict[str, dict[str, str]] = {
         "_crout_rows": "fill",
         "crout": "_crout_rows _schur",
         "crout_symmetric": "_crout_rows _schur",
+        "cycle": "vectors",
         "elimination": "_ic0_columns _waiting levels",
         "products": "vectors",
         "recurrences": "vectors",
