@@ -23,7 +23,7 @@ FEW = 8_000  # vertices, and a 16th of the entries, up to which the host is fast
 ALIKE = 4.0  # the largest ratio of the couplings of a grid's directions with which "auto" takes bricks
 TOLERATED = 1.3  # the most rows of a brick in units of `size`
 WINDOWS, WINDOW, LONGEST = (0.5, 0.382, 0.618, 0.236, 0.764), 64, 27  # where rows are looked at first; of a stencil
-LOOKED_AT, TORN, SELDOM = 4096, 10.0, 500  # rows; times all couplings to the own part; rows of which one may be torn
+SAMPLE, TORN, SELDOM = 4096, 10.0, 500  # rows; times all couplings to the own part; rows of which one may be torn
 METIS_TOTAL = 2**30  # sum of the weights for METIS, which adds up 32-bit integers
 
 
@@ -168,7 +168,7 @@ def _tears(A: CSR, parts: Any) -> bool:
 
     A : on the CPU. Cost: a look at 4096 rows.
     """
-    rows = np.linspace(0, A.n - 1, min(A.n, LOOKED_AT)).astype(np.int64)
+    rows = np.linspace(0, A.n - 1, min(A.n, SAMPLE)).astype(np.int64)
     begins, counts = A.indptr[rows].astype(np.int64), np.diff(A.indptr)[rows].astype(np.int64)
     of_row = np.repeat(np.arange(rows.size), counts)
     places = np.arange(of_row.size) + np.repeat(begins - np.cumsum(counts) + counts, counts)
