@@ -42,8 +42,8 @@ def test_solutions_and_pivots_are_those_of_the_specification(name, dtype):
         F.solve(g, x)
         found.append((pivots, x))
     (pivots, x), (want_pivots, want) = found
-    assert_close(pivots, want_pivots, 64, scale=1)
-    assert_close(x, want, 1e4, scale=abs(want).max())
+    assert_close(pivots, want_pivots, 256)
+    assert_close(x, want, 1e4)
     assert np.linalg.norm(S @ x - g) < 1e-11 * np.linalg.norm(g) * abs(S).max() * abs(x).max()
 
 
