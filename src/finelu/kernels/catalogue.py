@@ -31,6 +31,7 @@ BLOCK_PLAN = (
 
 # (form, family) -> the names of the kernels without that form, and why.
 MISSING: dict[tuple[str, str], tuple[str, str]] = {
+    ("cuda", "cholesky"): ("Cholesky", "the coarse matrix is inverted densely there"),
     ("cuda", "crout"): ("crout schur_complement", SEQUENTIAL),
     ("cuda", "crout_symmetric"): ("crout_symmetric schur_complement_symmetric", SEQUENTIAL),
     ("reference", "cycle"): ("Snapshot", "it copies two small arrays to the host"),
@@ -56,7 +57,7 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("cpu", "subdomains"): (
         "coarse_weights hermitian_inverse magnitudes lu inverse_by_lu product_with_dot",
-        "the coarse matrix is sparse there, and SuperLU factors it",
+        "the coarse matrix is sparse there, and `cholesky` or SuperLU factors it",
     ),
     ("cuda", "threshold"): ("ilut_crout", SEQUENTIAL),
     ("cpu", "vectors"): ("largest", "NumPy's is taken there, without a compiler"),
@@ -138,11 +139,12 @@ USES: dict[str, dict[str, str]] = {
         "_crout_rows": "fill",
         "crout": "_crout_rows _schur",
         "crout_symmetric": "_crout_rows _schur",
+        "cycle": "vectors",
         "elimination": "_ic0_columns _waiting levels",
         "idrs": "recurrences vectors",
         "products": "vectors",
         "recurrences": "vectors",
-        "subdomains": "_interleaved levels vectors",
+        "subdomains": "_interleaved indices levels vectors",
         "threshold": "graph",
         "triangular": "levels",
     },
@@ -153,6 +155,7 @@ USES: dict[str, dict[str, str]] = {
         "elimination": "indices levels",
         "fill": "indices threshold",
         "independent": "indices pattern vectors",
+        "indices": "vectors",
         "partition": "indices",
         "pattern": "indices",
         "subdomains": "indices vectors",

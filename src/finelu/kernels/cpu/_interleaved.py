@@ -31,7 +31,7 @@ SMALLEST_NORMAL = 2.3e-308  # of double precision
 BASIS, PRIME = np.uint64(14695981039346656037), np.uint64(1099511628211)  # of the FNV-1a hash
 
 
-def grouped(starts, plans, items, threads):
+def in_groups(starts, plans, items, threads):
     """The parts that are solved at once, and the number of full groups.
 
     Returns groups (count, LANES) int64, the parts of each, the largest first, or -1: first the full groups, of up to
@@ -113,7 +113,7 @@ def _hashed(key, first, last, begin, end, indices):
 class Interleaved:
     """A triangle of all parts.
 
-    groups : of `grouped`.  lanes (groups,) : the lanes of each.  items : the groups at which items of work begin.
+    groups : of `in_groups`.  lanes (groups,) : the lanes of each.  items : the groups at which items of work begin.
     row_starts (groups + 1,) : the first row of each group, which has as many rows as its largest part.
     """
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.runtime.items import by_items
+from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for
+from finelu.kernels.cpu.runtime.sharing import run_items
+
 
 def progression(n, first, step, dtype, like):
     return np.full(n, first, dtype) if step == 0 else np.arange(first, first + n * step, step, dtype=dtype)
@@ -47,3 +51,37 @@ def starts(numbers, count):
 
 def longest(pointers):
     return int((pointers[1:] - pointers[:-1]).max(initial=0))
+
+
+def grouped(numbers, count):
+    """The places of equal numbers one after the other; see kernels/reference/indices.py.
+
+    Blocks of the places are counted and then written by threads, each block behind those before it.
+    """
+    n = numbers.size
+    blocks = max(min(n // COPY, n // max(count, 1)), 1) if threads_for(n, 2 * COPY) > 1 else 1
+    items, ends = np.linspace(0, n, blocks + 1).astype(np.int64), np.zeros((blocks, count), np.int32)
+    run_items(_count, blocks, items, numbers, ends)
+    starts = np.zeros(count + 1, np.int32)
+    np.cumsum(ends.sum(axis=0, dtype=np.int32), out=starts[1:])
+    if blocks > 1:
+        ends[1:] = np.cumsum(ends[:-1], axis=0, dtype=np.int32)
+    ends[0] = 0
+    ends += starts[:-1]
+    order = np.empty(n, np.int32)
+    run_items(_place, blocks, items, numbers, ends, order)
+    return order, starts
+
+
+@by_items
+def _count(t, items, numbers, counts):
+    for i in range(items[t], items[t + 1]):
+        counts[t, numbers[i]] += 1
+
+
+@by_items
+def _place(t, items, numbers, places, order):
+    for i in range(items[t], items[t + 1]):
+        k = numbers[i]
+        order[places[t, k]] = i
+        places[t, k] += 1

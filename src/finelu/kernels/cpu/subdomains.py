@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.kernels.cpu._interleaved import Interleaved, grouped, substitute, substitute_columns
+from finelu.kernels.cpu._interleaved import Interleaved, in_groups, substitute, substitute_columns
+from finelu.kernels.cpu.indices import grouped
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_add
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
@@ -17,6 +18,8 @@ from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks
 from finelu.kernels.monitor import CODE, RUNNING
 from finelu.kernels.operands import Couplings, require_indices
+
+FAR = 6  # times as long as cheap operations on neighbouring entries take those on entries anywhere in memory
 
 
 def _items(parts: int, work: int):
@@ -82,7 +85,7 @@ class SubdomainSolve:
         self.starts, self.plans, self._narrow = starts, plans, narrow
         work = int(starts[-1]) + sum(plan.triangle.entries for plan in plans)
         threads = threads_for(work, 2 * COPY)
-        self._groups, full = grouped(starts, plans, _items(starts.size - 1, work), threads)
+        self._groups, full = in_groups(starts, plans, _items(starts.size - 1, work), threads)
         sizes = np.append(np.diff(starts), 0)  # -1, no part, has none
         heights = sizes[self._groups].max(axis=1)
         self._row_starts = np.concatenate([[0], np.cumsum(heights)]).astype(np.int64)
@@ -395,14 +398,15 @@ def _prolong_columns(t, items, parts, Z, q, x):
 def sum_couplings(couplings, sums, less=None):
     """The sums of each coarse vector over its couplings; see kernels/reference/subdomains.py."""
     out = np.zeros((couplings.vector_starts.size - 1, sums.shape[1]), sums.dtype)
-    _sum_couplings(couplings.vector_starts, couplings.members, sums, out)
+    items = _items(out.shape[0], FAR * couplings.members.size * sums.shape[1])
+    run_items(_sum_couplings, items.size - 1, items, couplings.vector_starts, couplings.members, sums, out)
     total = out.reshape(-1)
     return total if less is None else less - total
 
 
-@compiled
-def _sum_couplings(starts, members, sums, out):
-    for q in range(out.shape[0]):
+@by_items
+def _sum_couplings(t, items, starts, members, sums, out):
+    for q in range(items[t], items[t + 1]):
         for column in range(out.shape[1]):
             total = out[q, column]  # in a register
             for k in range(starts[q], starts[q + 1]):
@@ -584,9 +588,7 @@ def couple(products, rows, parts, starts, members):
     ends[-1] = entries
     filled = ends, of_vectors, local, of_rows, sorted_values
     run_items(_couple, items.size - 1, *arguments, True, of_parts, filled, threads=places.shape[0])
-    by_vectors = np.argsort(of_vectors, kind="stable").astype(np.int32)
-    vector_starts = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(of_vectors, minlength=count), out=vector_starts[1:])
+    by_vectors, vector_starts = grouped(of_vectors, count)
     return Couplings(of_parts[0].copy(), ends, local, of_rows, sorted_values, vector_starts, by_vectors), None
 
 

@@ -246,7 +246,16 @@ def _gather(t, x, places, out):
 
 def difference(b, y, r):
     """r = b - y; r may be one of them."""
-    np.subtract(b, y, out=r)
+    if b.ndim == 1 and b.size >= SHARED and b.dtype == y.dtype == r.dtype:
+        run_items(_difference, chunks(b.size), b, y, r)
+    else:
+        np.subtract(b, y, out=r)
+
+
+@by_items
+def _difference(t, b, y, r):
+    for i in range(t * CHUNK, min((t + 1) * CHUNK, r.size)):
+        r[i] = b[i] - y[i]
 
 
 def added(x, y):
