@@ -65,7 +65,7 @@ def test_values_changed_in_place():
 def test_an_update_when_old_factors_have_cost_more():
     sequence, b = Sequence(recipe="ilu0"), values(N, "float64")
     sequence.step(convection(), b)
-    sequence._ageing.price = 0.0
+    sequence._ageing.price, sequence._ageing.excess = 0.0, [1.0]
     B = perturbed(convection())
     assert_solves(B, b, sequence.step(B, b))
     assert sequence.decisions == ["solve", "update"]
@@ -199,7 +199,7 @@ def test_an_update_without_factors_ends_in_a_new_choice():
         raise ZeroPivot(ILU0(), 3, 0.0)
 
     sequence._F.update = fails
-    sequence._ageing.price = 0.0
+    sequence._ageing.price, sequence._ageing.excess = 0.0, [1.0]
     B = perturbed(A)
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)

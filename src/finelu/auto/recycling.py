@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from finelu.auto.rates import RATES, current_on_gpu
 from finelu.device import on_gpu
-from finelu.krylov import METHODS
+from finelu.auto.reuse import COMPLETE
+from finelu.krylov import CYCLE, METHODS
 from finelu.krylov.recycle import RecycledSpace
 from finelu.matrix import CSR
 
@@ -44,7 +46,7 @@ class Recycling:
         self.best = math.inf
         self.used, self.left, self.rest = 0, 0.0, float(REST)
         self.why = ""
-        self._cost = Cost.nothing()
+        self._cost = Cost()
         self._with = False  # whether the present solve has vectors
 
     def drop(self) -> None:
@@ -57,9 +59,11 @@ class Recycling:
         expected : the iterations that it is expected to take as the last ones did.
         """
         self._with = False
-        if method not in METHODS or not METHODS[method].recycles or self.left > 0 or wanted <= 0:
+        if method not in METHODS or not METHODS[method].recycles or isinstance(F, COMPLETE):
+            return None  # with complete factors of an earlier A no eigenvalue of M A is far from all others
+        if self.left > 0 or wanted <= 0:
             return None
-        self._cost = Cost.of(F, A)
+        self._cost = Cost.of(F, A, cycles=METHODS[method].restarts)
         m = self._cost.vectors()
         plain = expected if self.plain is None else self.plain * wanted
         if self.space is None:
@@ -99,22 +103,23 @@ class Recycling:
         return True
 
 
+@dataclass(frozen=True)
 class Cost:
     """The cost of a recycled space, in plain iterations.
 
-    vector : part of an iteration that one vector adds to each.  image : of forming A w, for a vector.  solve : of a
-    product with M.  square : of a product of (n, m) with (m, m), for each of the m^2.
+    vector : part of an iteration that one vector adds to each.  image : of forming A w, for a vector.
+    square : of a product of (n, m) with (m, m), for each of the m^2.  launches : of those of the kernels on a GPU.
+    cycles : whether the vectors are formed anew after each cycle, not once for a solve.
     """
 
-    def __init__(self, vector: float, image: float, solve: float, square: float, launches: float):
-        self.vector, self.image, self.solve, self.square, self.launches = vector, image, solve, square, launches
+    vector: float = 0.0
+    image: float = 0.0
+    square: float = 0.0
+    launches: float = 0.0
+    cycles: bool = False
 
     @classmethod
-    def nothing(cls) -> Cost:
-        return cls(0.0, 0.0, 0.0, 0.0, 0.0)
-
-    @classmethod
-    def of(cls, F: Any, A: CSR) -> Cost:
+    def of(cls, F: Any, A: CSR, *, cycles: bool) -> Cost:
         """For factors F, or None, of A."""
         gpu, entries = on_gpu(A.data), A.nnz if F is None else max(float(getattr(F, "nnz", A.nnz)), A.nnz)
         rates: Any = current_on_gpu() if gpu else RATES
@@ -124,14 +129,15 @@ class Cost:
         return cls(
             2 * A.n * entry / iteration,
             TOGETHER * product * A.nnz,
-            product * entries,
             2 * A.n * flop / iteration,
             launches / iteration,
+            cycles,
         )
 
     def share(self, m: int) -> float:
-        """What m vectors add to an iteration."""
-        return m * self.vector + self.launches
+        """What m vectors add to an iteration: two products with them; five of dense arrays after each cycle."""
+        anew = 5 * m * (1 + m / CYCLE) * self.square if self.cycles else 0.0
+        return m * self.vector + self.launches + anew
 
     def vectors(self) -> int:
         return int(min(max(SHARE / self.vector, FEWEST), MOST)) if self.vector > 0 else MOST

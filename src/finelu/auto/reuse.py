@@ -31,6 +31,7 @@ DIGITS = 1e-17  # part of a residual below which nothing is counted as gained
 # seen. On 14 sequences, six of Newton's method for power flow and eight of values that swing by 1%, the processor time
 # with 6 was 0.95 of that with 3, 0.89 of that with 0 (they are always tried), and 0.92 of that without a try.
 FIRST = 6.0
+NEAR = 0.7  # the logarithm of 2: so much larger a residual is not much above another
 TELLING = 3  # iterations with old factors from which on their excess is taken from them: fewer are whole numbers first
 # Iterations that take as long as an update, of recipes without fill; with fill by size; and of several levels. Medians
 # of 43 systems of 2000 to 200,000 rows, a product and a solve for an iteration, in processor time of one thread: ILU0
@@ -78,8 +79,8 @@ class Ageing:
     age : steps with other values since the factors were fresh.
     spent : the iterations beyond those of fresh factors in these steps.
     unseen : updates since the excess of the oldest factors was seen.
-    course : course[k], the natural logarithm of the residual that the first k of the iterations with fresh factors took
-        off, in the last solve with them.
+    course : course[k], the natural logarithm of ||b|| over the least residual norm until the k-th iteration of the last
+        solve with fresh factors.
     """
 
     price: float
@@ -129,11 +130,11 @@ class Ageing:
     def solved(self, iterations: int, gained: float, wanted: float, norms: Any = ()) -> None:
         """Record iterations with fresh factors that took the logarithm `gained` off the residual.
 
-        wanted : that of a solve from x = 0.  norms : of the residual, from the first on, if they are known.
+        wanted : that of a solve from x = 0.  norms : of the residual as a part of ||b||, from the first on, if known.
         """
-        if len(norms) > 1 and norms[0] > 0:
+        if len(norms) > 1:
             least = np.minimum.accumulate(np.nan_to_num(norms, nan=math.inf))
-            self.course = [logarithm(norms[0], float(norm)) for norm in least]
+            self.course = [logarithm(1.0, float(norm)) for norm in least]
         if iterations and 0 < gained < math.inf:
             rest = max(1 - gained / wanted, 0.0)  # of the solves before
             self.gained, self.taken = rest * self.gained + gained, rest * self.taken + iterations
@@ -178,6 +179,7 @@ class Patience:
     old : whether the factors are those of other values; else of these, and only others could be better.
     unfit : says why the method does not fit A, "" if it does. It is asked once, as it may take as long as an iteration:
         after FRESH times the iterations that were expected.
+    scale : ||b||.
 
     Attributes after the end:
     status : NOT_SYMMETRIC if the method does not fit A, else None.
@@ -187,8 +189,10 @@ class Patience:
 
     looks_at_claims = True  # the residual of the x that a method has found is formed
 
-    def __init__(self, target: float, ageing: Ageing, *, old: bool, unfit: Callable[[], str] = str):
-        self.target, self.ageing, self.old, self.unfit = target, ageing, old, unfit
+    def __init__(
+        self, target: float, ageing: Ageing, *, old: bool, unfit: Callable[[], str] = str, scale: float = math.inf
+    ):
+        self.target, self.ageing, self.old, self.unfit, self.scale = target, ageing, old, unfit, scale
         self.status: Status | None = None
         self.asked = False  # whether the method fits A
         self.norms: list[tuple[int, float]] = []  # of looks, each with the smallest norm until then
@@ -206,7 +210,7 @@ class Patience:
                 return True
         if iteration < LEAST or not 0 < self.target < first:
             return False
-        if self._as_usual(iteration, logarithm(first, self.norms[-1][1])):
+        if self._as_usual(iteration):
             return False
         (rest, _), expected, price = iterations_left(self.norms, self.target), self.ageing.expected, self.ageing.price
         if self.old:  # a method that begins anew takes about as long as from here, for the digits that it has to find
@@ -219,11 +223,13 @@ class Patience:
         self.why = f"stopped, as {counted(math.ceil(rest), 'more iteration')} were expected"
         return True
 
-    def _as_usual(self, iteration: int, gained: float) -> bool:
-        """Whether the iterations have gained at least what fresh factors had, FRESH times sooner: norms of residuals
-        may stand still for long before they fall, with these factors as with others."""
-        course = self.ageing.course
-        return bool(course) and gained > 0 and gained >= course[min(int(iteration / FRESH), len(course) - 1)]
+    def _as_usual(self, iteration: int) -> bool:
+        """Whether the residual is not much above that of fresh factors FRESH times sooner, and the iterations are not
+        many more than expected: norms may stand still for long before they fall, with these factors as with others."""
+        course, (_, first), (_, least) = self.ageing.course, self.norms[0], self.norms[-1]
+        if not course or iteration > FRESH * self._usual(logarithm(first, self.target)):
+            return False
+        return logarithm(self.scale, least) + NEAR >= course[min(int(iteration / FRESH), len(course) - 1)]
 
     def _usual(self, wanted: float) -> float:
         """The iterations that are expected, 1 if nothing is known."""

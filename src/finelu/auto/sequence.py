@@ -339,7 +339,7 @@ class Sequence:
             complete=complete,
             refine=complete and self.method == "auto",
             begins=lambda method, target: Patience(
-                target if watched else 0.0, ageing, old=not fresh, unfit=partial(self._unfit, A)
+                target if watched else 0.0, ageing, old=not fresh, unfit=partial(self._unfit, A), scale=rhs.scale
             ),
         )
         found, patience = iterations.run(rhs)
@@ -358,7 +358,7 @@ class Sequence:
         if solved and self._recycling.seen(found.iterations, gained):
             ageing.forget()  # what is known is of iterations with the space
         elif fresh and solved:
-            ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target), found.history)
+            ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target), found.history / rhs.scale)
         elif solved:
             ageing.solved_with_old(found.iterations, gained)
         elif not fresh:
@@ -413,7 +413,7 @@ class Sequence:
             self._indefinite = not ladder.traits.definite
             self._ageing = self._aged(A)
             start = min([1.0, solution.history[0] / norm(b), *(attempt.residual for attempt in before)])
-            norms = solution.history[-done.iterations - 1 :]
+            norms = solution.history[-done.iterations - 1 :] / norm(b)
             self._ageing.solved(done.iterations, logarithm(start, done.residual), logarithm(1.0, self.rtol), norms)
         return solution
 

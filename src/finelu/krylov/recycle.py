@@ -15,6 +15,7 @@ from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError
 from finelu.krylov.block import RANK, times
 from finelu.matrix.vectors import as_dtype
+from finelu.threads import one_blas_thread
 from finelu.validation import count, flag
 
 MOST = 10  # vectors where `k` is not given
@@ -24,7 +25,7 @@ SOUND = 1e4  # condition of the Gram matrix up to which one pass is enough
 
 
 class RecycledSpace:
-    """Vectors for `recycle=` of `cg` and `gcrodr`: what slowed down one solve is kept out of the iterations of the next.
+    """Vectors for `recycle=` of `cg` and `gmres`: what slowed down one solve is kept out of the iterations of the next.
 
     k : the most vectors.
     directions : the search directions of a solve with `cg` from which the vectors are renewed after it; 4 k if None.
@@ -37,7 +38,7 @@ class RecycledSpace:
     products, solves : how many products with A, and with M, were formed for the space itself so far.
 
     A solve forms A W first (m products with A), and makes W orthonormal: W^H A W = I in `cg`, and (A W)^H A W = I in
-    `gcrodr`. Vectors that depend on the others up to rounding are dropped; all are, if A W has NaN or Inf. Its
+    `gmres`. Vectors that depend on the others up to rounding are dropped; all are, if A W has NaN or Inf. Its
     iterations cost 4 n m operations more each. With `renew`, its end costs m products with M and
     about 2 n k (m + directions) operations in `cg`. Memory: 2 n m, and n directions until the end.
     A space belongs to one sequence of systems: of one size, on one device. It may be used with any M.
@@ -49,6 +50,7 @@ class RecycledSpace:
         flag("renew", renew)
         self.renew = renew
         self.image: Any = None
+        self.origin: Any = None  # of `gmres`: W = M^-1 origin, for the M with which W was found
         self.products = self.solves = 0
         if W is not None and (getattr(W, "ndim", 0) != 2 or W.dtype.kind not in "fc" or not W.shape[1]):
             raise MatrixError(f"W has shape {np.shape(W)}; an array (n, m) of numbers is needed.")
@@ -67,7 +69,12 @@ class RecycledSpace:
 
     def drop(self) -> None:
         """Forget the vectors."""
-        self.W = self.image = None
+        self.W = self.image = self.origin = None
+
+    @property
+    def namespace(self) -> Any:
+        """numpy or cupy, of the vectors; numpy without any."""
+        return namespace(self.W)
 
     def fit(self, A: Any, like: Any, *, energy: bool) -> bool:
         """Form A W, and make W independent: W^H A W = I (energy), or (A W)^H A W = I.
@@ -89,37 +96,41 @@ class RecycledSpace:
             raise MatrixError("recycle holds complex vectors, but the system is real; use a new RecycledSpace.")
         W = as_dtype(self.W, like.dtype)
         image, definite = times(A, W), True
+        origin = self.origin if self.origin is None else as_dtype(self.origin, like.dtype)
         self.products += self.size
         for _ in range(PASSES):
-            W, image, sound, definite = _independent(W, image, energy)
-            if sound or not definite:
+            some, T, sound, definite = _independent(W, image, energy)
+            if not definite:
+                return False
+            W, image, origin = (v if v is None else v[:, some] @ T for v in (W, image, origin))
+            if sound:
                 break
-        self.W, self.image = (_by_columns(W), _by_columns(image)) if W.shape[1] else (None, None)
-        return definite
+        self.drop()
+        if W.shape[1]:
+            self.W, self.image = _by_columns(W), _by_columns(image)
+            self.origin = origin if origin is None else _by_columns(origin)
+        return True
 
 
 def _independent(W: Any, image: Any, energy: bool) -> tuple[Any, Any, bool, bool]:
-    """(W T, image T, whether one pass is enough, whether no eigenvalue is negative), for the T (m, m'), m' <= m, by
-    which (W T)^H image T = I, with energy, or (image T)^H image T = I."""
+    """(columns, T, whether one pass is enough, whether no eigenvalue is negative), with which V[:, columns] @ T for
+    V = W and V = image has W^H image = 1, with energy, or image^H image = 1. T has no columns if nothing is left."""
     xp = namespace(W)
-    gram = to_host((W if energy else image).conj().T @ image)
+    with one_blas_thread():
+        gram = to_host((W if energy else image).conj().T @ image)
     gram = (gram + gram.conj().T) / 2
     sizes = gram.diagonal().real
-    if not np.isfinite(gram).all():
-        return W[:, :0], image[:, :0], True, True
-    if energy and (sizes < 0).any():
-        return W, image, True, False
     some = np.flatnonzero(sizes > 0)
-    if not some.size:
-        return W[:, :0], image[:, :0], True, True
+    if not (np.isfinite(gram).all() and some.size):
+        definite = not (energy and (sizes < 0).any())
+        return some, xp.zeros((some.size, 0), W.dtype), True, definite
     scale = 1 / np.sqrt(sizes[some])
     values, vectors = np.linalg.eigh(gram[np.ix_(some, some)] * scale * scale[:, None])
     least = RANK * np.finfo(values.dtype).eps * values[-1]
-    if energy and values[0] < -least:
-        return W, image, True, False
+    definite = not energy or not ((sizes < 0).any() or values[0] < -least)
     kept = values > least
     T = xp.asarray((scale[:, None] * vectors[:, kept] / np.sqrt(values[kept])).astype(W.dtype))
-    return W[:, some] @ T, image[:, some] @ T, bool(values[0] * SOUND > values[-1]), True
+    return some, T, bool(values[0] * SOUND > values[-1]), definite
 
 
 def _by_columns(V: Any) -> Any:
