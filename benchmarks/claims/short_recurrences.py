@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_budget(parser)
     parser.add_argument("--matrices", default=UNSYMMETRIC, help="names with commas between them")
     options = parser.parse_args(argv)
-    run = new_run("short-recurrences", machine_name=options.machine)
+    run = new_run("short-recurrences", gpu=False, machine_name=options.machine)
     finelu.set_num_threads(1)
     run.options = {"threads": 1, "rtol": RTOL, "limit": f"{LIMIT} products"}
     budget, complete = Budget(options.budget), True

@@ -115,6 +115,8 @@ def checked_shifts(shifts: Any) -> Any:
     """(k,) on the host, float64 or complex128."""
     try:
         found = np.atleast_1d(to_host(shifts) if hasattr(shifts, "dtype") else np.asarray(shifts))
+        if found.dtype.kind not in "biufc":
+            raise TypeError
         found = found.astype(np.complex128 if found.dtype.kind == "c" else np.float64)
     except (TypeError, ValueError):
         raise ParameterError(f"shifts is {shifts!r:.60}; an array of k numbers is needed.") from None

@@ -56,7 +56,7 @@ def lanczos_family(seed: System, sigma: Any, definite: bool, tolerance: float, m
     k.vectors.norm(seed.b, norm)
     size = float(norm[0])
     unit = power_of_two(size, seed)
-    wide = np.result_type(seed.dtype, sigma.dtype)
+    wide = np.result_type(seed.dtype, np.complex64) if np.iscomplexobj(sigma) else seed.dtype
     X, P = (xp.zeros((sigma.size, n), wide) for _ in range(2))
     r = seed.b / unit if unit != 1 else seed.b.copy()
     P[:], p = r, r.copy()
