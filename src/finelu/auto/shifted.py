@@ -158,10 +158,8 @@ class Shifted:
         if self.matrix:
             S = self.A.tosparse()
             dtype = S.dtype if real else np.result_type(S.dtype, np.complex64)
-            S = S.astype(dtype) + dtype.type(value) * sparse_module(self.A.data).identity(
-                S.shape[0], dtype=dtype, format="csr"
-            )
-            return as_csr(S, diagonal=False)
+            unit = sparse_module(self.A.data).identity(S.shape[0], dtype=dtype, format="csr")
+            return as_csr(S.astype(dtype) + unit * value, diagonal=False)
         return Sum(self.A, value)
 
     def seed(self, shift: complex, dtype: Any) -> System:
