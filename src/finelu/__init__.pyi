@@ -21,6 +21,8 @@ from finelu import threads as threads
 from finelu import triangular as triangular
 from finelu.auto.lstsq import lstsq as lstsq
 from finelu.auto.sequence import Sequence as Sequence
+from finelu.auto.shifted import SolutionOfShifts as SolutionOfShifts
+from finelu.auto.shifted import solve_shifted as solve_shifted
 from finelu.auto.solve import solve as solve
 from finelu.errors import DeviceError as DeviceError
 from finelu.errors import FileError as FileError

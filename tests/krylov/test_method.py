@@ -149,7 +149,7 @@ from finelu.krylov import METHODS
 assert "hybridbicg" in METHODS and "stabilized" not in sys.modules
 A = fl.gallery.problem("convection_diffusion:6")
 b = np.ones(A.shape[0])
-found = fl.solve(A, b, method="BiCGStab-L")
+found = fl.solve(A, b, method="Hybrid-BiCG")
 assert found.converged and found.method == "hybridbicg" and "stabilized" in sys.modules
 x = System(fl.as_csr(A), Options(recipe=fl.ILU0(), method="hybridbicg")).solve(b, "T")
 assert np.allclose(A.T @ x, b, atol=1e-8)

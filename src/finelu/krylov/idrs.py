@@ -64,9 +64,9 @@ class IDRs(Method):
 
         while True:
             shadows.draw(P)
-            for zero in (G, U, Q):
+            for zero in (G, U):
                 zero.fill(0)
-            xp.fill_diagonal(Q, 1)
+            xp.copyto(Q, xp.eye(s, dtype=loop.dtype))
             omega.fill(1)
             size.fill(0)
             while loop.goes_on():

@@ -233,6 +233,10 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["solve_by_warps"], ("5, 5", "7, 5"), BOOLEANS, ("false",)),
     "bicgstabl": _over("direction bicg_step polynomial minimize", VALUES) + _over(["gram"], VALUES, range(1, 9)),
     "idrs": _over("draw begin residual_part direction orthogonality step", VALUES),
+    "multishift": _over(
+        "coefficients step",
+        (*(f"{value}, {value}" for value in VALUES), "float, Complex<float>", "double, Complex<double>"),
+    ),
     "cycle": _over(["begin_cycle"], REALS) + _over(["keep_verified", "unless_finite"], VALUES),
     "recurrences": _over(["record", "sqmr_smooth"], REALS)
     + _over(["direction"], (*WITH_REALS, *(f"{value}, {value}" for value in COMPLEX)))
