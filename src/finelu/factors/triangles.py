@@ -50,8 +50,8 @@ class TriangularFactors(Factors):
     all are kept.
 
     With precision="auto" in the recipe they read the values in single precision, and compute with them in double, as
-    long as that changes M little: `_store` rounds the values and measures it. A transposed solve reads the same numbers,
-    so M^-H is the adjoint of M^-1, and M = L L^H stays Hermitian and definite.
+    long as that changes M little: `_store` rounds the values and measures it. A transposed solve reads the same
+    numbers, so M^-H is the adjoint of M^-1, and M = L L^H stays Hermitian and definite.
     """
 
     SOLVES: ClassVar[dict[str, tuple[Solve, ...]]]
@@ -143,9 +143,8 @@ class TriangularFactors(Factors):
     def _store(self) -> None:
         """Store the triangles in single precision for the solves, which have them in double, if M changes little.
 
-        With M' for the rounded M, M'^-1 M y is compared with y, which is random: the change of M^-1 A. Transposed solves
-        are left out: by the rounding of L its adjoint changes as much. Cost: a solve, a product, and a pass over the
-        values; waits for the device.
+        With M' for the rounded M, M'^-1 M y is compared with y, which is random. Of M = L L^H the same is done with L:
+        its adjoint changes as much. Cost: a solve, a product, and a pass over the values; waits for the device.
         """
         values = self._triangles.data
         xp, vectors, report, single = namespace(values), kernels_for(values).vectors, self._report, narrowed(self.dtype)
