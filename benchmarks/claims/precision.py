@@ -85,7 +85,7 @@ def measure(run: Run, name: str, S: sp.csr_matrix, recipes: Sequence[str], gpu: 
             continue
         method = finelu.cg if made[0].hermitian else finelu.gmres
 
-        def whole(recipe: Any) -> Callable[[], tuple[Any, Any]]:
+        def whole(recipe: Any, method: Any = method) -> Callable[[], tuple[Any, Any]]:
             def call() -> tuple[Any, Any]:
                 F = recipe.factor(A)
                 return F, method(A, right, M=F, rtol=RTOL, maxiter=MOST)
