@@ -157,8 +157,8 @@ class TriangularSolver:
     def update(self, data: Any) -> TriangularSolver:
         """Take new values; the analysis is kept. Returns self.
 
-        data : (nnz,), the new values in the order of A's entries, in A's dtype; or, for the exact methods and jacobi, in
-            single precision where A has double: solves then read them as they are, and compute in double.
+        data : (nnz,), the new values in the order of A's entries, in A's dtype; or, except for isai, in single
+            precision where A has double: solves then read them as they are, and compute in double.
         The array may be kept rather than copied: do not change it before the next update.
         """
         require_one_device(data, self._like, "the new values and the analysis")

@@ -247,7 +247,7 @@ def test_recipes_without_it_refuse_it():
             recipe(precision="auto")
         one_line(error)
     for recipe in WITH_AUTO:
-        with pytest.raises(ParameterError, match="precision must be .*auto"):
+        with pytest.raises(ParameterError, match=r"precision must be .*auto"):
             recipe(precision="half")
         with pytest.raises(ParameterError, match="isai solves with inverses"):
             recipe(precision="auto", triangular="isai")

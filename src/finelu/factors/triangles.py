@@ -18,7 +18,10 @@ from finelu.kernels.operands import CSR, narrowed
 from finelu.triangular import TriangularSolver
 
 PERIOD = 4093  # numbers of the random vector on which rounding is tried, a prime: it repeats them
-MOST_CHANGE = 1e-3  # of M by rounding to single precision, relative to M, on a random vector
+# Change of M by rounding to single precision, on a random vector. With 283 factors of 55 real matrices it was at most
+# 2.2e-4: 220 of them led to 1e-8 with and without rounding, in the same number of iterations up to one of 256, and 63
+# in neither case. With 22 others it was 1.1e-3 to 8e43.
+MOST_CHANGE = 1e-3
 
 
 class Solve(NamedTuple):
@@ -50,8 +53,8 @@ class TriangularFactors(Factors):
     all are kept.
 
     With precision="auto" in the recipe they read the values in single precision, and compute with them in double, as
-    long as that changes M little: `_store` rounds the values and measures it. A transposed solve reads the same numbers,
-    so M^-H is the adjoint of M^-1, and M = L L^H stays Hermitian and definite.
+    long as that changes M little: `_store` rounds the values and measures it. A transposed solve reads the same
+    numbers, so M^-H is the adjoint of M^-1, and M = L L^H stays Hermitian and definite.
     """
 
     SOLVES: ClassVar[dict[str, tuple[Solve, ...]]]
@@ -143,9 +146,8 @@ class TriangularFactors(Factors):
     def _store(self) -> None:
         """Store the triangles in single precision for the solves, which have them in double, if M changes little.
 
-        With M' for the rounded M, M'^-1 M y is compared with y, which is random: the change of M^-1 A. Transposed solves
-        are left out: by the rounding of L its adjoint changes as much. Cost: a solve, a product, and a pass over the
-        values; waits for the device.
+        With M' for the rounded M, M'^-1 M y is compared with y, which is random. Of M = L L^H the same is done with L:
+        its adjoint changes as much. Cost: a solve, a product, and a pass over the values; waits for the device.
         """
         values = self._triangles.data
         xp, vectors, report, single = namespace(values), kernels_for(values).vectors, self._report, narrowed(self.dtype)

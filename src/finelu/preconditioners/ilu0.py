@@ -37,7 +37,10 @@ class ILU0(Recipe):
         first update). All give the same factors: the same bits on the CPU, on any number of threads; equal to a few
         ulps on the GPU.
     triangular, sweeps : method of the triangular solves and its sweeps, see `finelu.triangular`.
-    precision : "float32" or "float64" for the factors, None for A's own.
+    precision : "float32" or "float64" for the factors, None for A's own. "auto": A's own, and rounded to single
+        precision for the solves, which compute in double, if that changes M by at most 1e-3 on a random vector and no
+        entry is beyond the range of single precision; see the report's `stored`. Each factorization then takes a solve
+        and a product more.
     Cost: for each entry (i, k) below the diagonal the length of row k; depth: the level sets of A's lower triangle.
     """
 

@@ -126,7 +126,9 @@ class Recipe(Parameters):
         precision = getattr(self, "precision", None)
         choice("precision", precision, self.precisions, of=self)
         if precision == "auto" and getattr(self, "triangular", None) == "isai":
-            raise ParameterError(f"{self!r}: isai solves with inverses, which precision='auto' does not round; leave it out.")
+            raise ParameterError(
+                f"{self!r}: isai solves with inverses, which precision='auto' does not round; leave it out."
+            )
 
     def factor(self, A: Any) -> Factors:
         """Factors of A (n, n), which is not written; of a `Batch` its BatchFactors."""

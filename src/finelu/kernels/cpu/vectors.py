@@ -275,10 +275,12 @@ def rounded(x, out, lost):
 
 @by_items
 def _rounded(t, x, out, beyond):
+    unfit = 0
     for i in range(t * CHUNK, min((t + 1) * CHUNK, x.size)):
-        out[i] = x[i]
-        for part in (x[i].real, x[i].imag):
-            beyond[t] |= np.isfinite(part) and beyond_single(part)
+        v = x[i]
+        out[i] = v
+        unfit += (beyond_single(v.real) & np.isfinite(v.real)) | (beyond_single(v.imag) & np.isfinite(v.imag))
+    beyond[t] = unfit > 0
 
 
 def first_not_positive(x, places):

@@ -64,7 +64,9 @@ class _Plan:
             if self.inverse is None:
                 self.inverse = cupy.empty(self.n, t.dtype)
             given = np.int32(t.conjugate), t.diag, values, self.inverse, optional(bad)
-            for_each("triangular", "invert_diagonal", (t.dtype, values.dtype, self.index), self.index.type(self.n), *given)
+            for_each(
+                "triangular", "invert_diagonal", (t.dtype, values.dtype, self.index), self.index.type(self.n), *given
+            )
         self._load(values)
         return bad
 

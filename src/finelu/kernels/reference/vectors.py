@@ -57,7 +57,7 @@ def rounded(x, out, lost):
     """out = x in the dtype of `out`, of single precision.
 
     lost (1,) float64 : 1 if the real or imaginary part of an element is beyond the range in which single precision has
-        all its digits, else 0. 0, NaN and Inf are within.
+        all its digits, else 0. 0, NaN and Inf are within. A GPU may round numbers below that range to 0.
     """
     with np.errstate(over="ignore", under="ignore"):
         out[:] = x

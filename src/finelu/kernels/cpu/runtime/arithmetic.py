@@ -44,7 +44,7 @@ def _divide(a, b):
 @compiled
 def beyond_single(v):
     """Whether the real number v is beyond the range in which single precision has all its digits; not so of 0."""
-    return v != 0 and not SMALLEST <= abs(v) <= LARGEST
+    return (v != 0) & ((abs(v) < SMALLEST) | ~(abs(v) <= LARGEST))
 
 
 @intrinsic
