@@ -6,6 +6,7 @@
 // thread; the others: any 1-D grid with gridDim.x * blockDim.x >= n.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
+#include "runtime/constants.cuh"
 #include "runtime/record.cuh"
 
 using namespace fl;

@@ -4,6 +4,7 @@
 // has to read.
 // Launch: `coefficients`: one block; `step`: any 2-D grid with gridDim.x * blockDim.x >= n and gridDim.y = k.
 #include "runtime/finelu.cuh"
+#include "runtime/constants.cuh"
 #include "runtime/record.cuh"
 
 using namespace fl;

@@ -1,7 +1,6 @@
 // The end of an iteration of a Krylov method with short recurrences; see `record` of kernels/reference/recurrences.py.
+// To be included after finelu.cuh and constants.cuh.
 #pragma once
-#include "runtime/finelu.cuh"
-#include "runtime/constants.cuh"
 
 namespace fl {
 
