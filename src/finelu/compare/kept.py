@@ -1,4 +1,4 @@
-"""What was measured, kept in a file that is named by all that it depends on, so that the next call goes on from there."""
+"""What was measured, in a file that is named by all that it depends on, so that the next call goes on from there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-import finelu
 from finelu import machine_code
 from finelu.auto.rates import gpu, processor
 from finelu.compare.model import NOT_REACHED, SOLVED, TIME_LIMIT, Measurement, Pictures
@@ -27,7 +26,8 @@ from finelu.matrix import CSR
 from finelu.threads import get_num_threads
 
 ENDING = ".compare.json"
-FORMAT = 1
+PACKAGE = Path(__file__).resolve().parents[1]  # finelu, whose sources name the file, too
+FORMAT = 1  # of the file; one with another number is passed over
 MOST = 64  # files in the cache folder; the oldest go
 PICTURES = ("density", "lower", "upper")
 LATER = (NOT_REACHED, TIME_LIMIT, "ended", "out of memory")  # outcomes that another call may change
@@ -43,11 +43,18 @@ class Kept:
     """The rows of one system on this machine, with these versions, tolerance, threads and method.
 
     Which recipes and how many seconds a call asks for does not matter: each finds the rows that it asks for.
-    folder : of the file; None keeps nothing.  again : pass over what is there.
+    folder : of the file; None keeps nothing.  again : pass over an earlier file.
     """
 
     def __init__(
-        self, folder: Path | None, A: CSR, b: NDArray[Any], rtol: float, method: str, devices: Sequence[str], again: bool
+        self,
+        folder: Path | None,
+        A: CSR,
+        b: NDArray[Any],
+        rtol: float,
+        method: str,
+        devices: Sequence[str],
+        again: bool,
     ):
         self.path: Path | None = None
         self.rows: dict[tuple[str, str, str], list[Measurement]] = {}
@@ -82,8 +89,7 @@ def digest(A: CSR, b: NDArray[Any], more: str) -> str:
     for array in (A.indptr, A.indices, A.data, b):
         found.update(f"{array.dtype.str} {array.shape}".encode())
         found.update(np.ascontiguousarray(array).data)
-    package = Path(finelu.__file__).parent
-    for path in sorted(p for kind in ("*.py", "*.cu", "*.cuh") for p in package.rglob(kind)):
+    for path in sorted(p for kind in ("*.py", "*.cu", "*.cuh") for p in PACKAGE.rglob(kind)):
         found.update(path.read_bytes())
     return found.hexdigest()[:20]
 
@@ -131,7 +137,9 @@ def _read(path: Path) -> list[Measurement]:
     except OSError as error:
         raise FileError(f"{path}: what was measured before cannot be read: {error.strerror}.") from error
     except Exception as error:  # whatever comes of a damaged file
-        raise FileError(f"{path}: what was measured before is damaged ({error}). Remove it, or measure again.") from error
+        raise FileError(
+            f"{path}: what was measured before is damaged ({error}). Remove it, or measure again."
+        ) from error
 
 
 def _keep_the_newest(folder: Path) -> None:
