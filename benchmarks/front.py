@@ -71,7 +71,8 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     yield (
         "a program that calls SciPy",
         "`fl.install()`",
-        f"its solvers take {mean(gains):.2g} of the time (mean of {len(gains)} programs; {min(gains):.2g} to {max(gains):.2g})",
+        f"its solvers take {mean(gains):.2g} of the time "
+        f"(mean of {len(gains)} programs; {min(gains):.2g} to {max(gains):.2g})",
         link(CLIENTS),
     )
     found = [r for r in load(SQUARES).records if r.matrix.startswith("fixed effects")]

@@ -116,7 +116,7 @@ def notebook(found: list[Cell]) -> str:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Called by MkDocs for each page: links to the files, which lead somewhere in a checkout, too, lead to the pages."""
+    """Called by MkDocs for each page: links to the files, which work in a checkout, become links to the pages."""
     return re.sub(r"\(notebooks/([\w-]+)\.py\)", r"(notebooks/\1.md)", markdown)
 
 

@@ -694,6 +694,16 @@ def test_a_damaged_file_is_named(scripted, tmp_path, content):
     assert compared(keep=tmp_path, again=True)[1].kept == 0
 
 
+def test_a_folder_that_cannot_be_written_ends_nothing(scripted, tmp_path):
+    (tmp_path / "file").write_text("")
+    _, compared = scripted(KEPT)
+    rows, result = compared(keep=tmp_path / "file" / "folder")
+    assert rows["ilu0"].solved and result.file is None and "Not a directory" in result.not_kept
+    console = Console(file=io.StringIO(), width=200)
+    report.print_comparison(console, result, SMALL, None, None)
+    assert "nothing is kept" in console.file.getvalue()
+
+
 def test_the_oldest_files_of_the_cache_go(tmp_path, monkeypatch):
     for k in range(5):
         (tmp_path / f"{k}{kept.ENDING}").write_text("")

@@ -469,10 +469,8 @@ def test_the_counts_of_robustness_are_those_of_the_guide(measured):
         f"{first.count('MultilevelILU')} times" in text
     )
     more = len(set(times["ILUT"]) - set(times["ILU0"]))
-    assert (
-        f"ILUT solves {n['ILUT']} systems, {more} of them not solved by ILU0; the two together solve {n['ILU0'] + more}."
-        in text
-    )
+    assert f"ILUT solves {n['ILUT']} systems, {more} of them not solved by ILU0;" in text
+    assert f"the two together solve {n['ILU0'] + more}." in text
     both = [m for m in times["ILUT"] if m in times["ILU0"]]
     share = measured["mean"]([times["ILUT"][m] / times["ILU0"][m] for m in both])
     assert f"On the {len(both)} that both solve" in text and f"ILUT takes {share:.2g} of ILU0's time there" in text

@@ -43,7 +43,8 @@ class Kept:
     """The rows of one system on this machine, with these versions, tolerance, threads and method.
 
     Which recipes and how many seconds a call asks for does not matter: each finds the rows that it asks for.
-    folder : of the file; None keeps nothing.  again : pass over an earlier file.
+    folder : of the file; None keeps nothing. Where it cannot be read or written, `failure` has the reason, and nothing
+    is kept.  again : pass over an earlier file.  Raises FileError if the file is damaged.
     """
 
     def __init__(
@@ -57,17 +58,22 @@ class Kept:
         again: bool,
     ):
         self.path: Path | None = None
+        self.failure = ""  # why nothing can be kept
         self.rows: dict[tuple[str, str, str], list[Measurement]] = {}
         if folder is None:
             return
         name = digest(A, b, repr((rtol, method, get_num_threads(), *surroundings(devices))))
         self.path = folder / (name + ENDING)
-        if not again:
+        if again:
+            return
+        try:
             for m in _read(self.path):
                 self.rows.setdefault(m.key, []).append(m)
+        except OSError as error:
+            self._fails(error)
 
     def save(self, rows: Iterable[Measurement]) -> None:
-        """Write these rows, and those of other candidates that are kept. Raises FileError."""
+        """Write these rows, and those of other candidates that are kept."""
         if self.path is None:
             return
         now: dict[tuple[str, str, str], list[Measurement]] = {}
@@ -78,9 +84,13 @@ class Kept:
         try:
             machine_code.write(self.path, json.dumps(found).encode())
         except OSError as error:
-            raise FileError(f"{self.path}: what was measured cannot be kept: {error.strerror}.") from error
+            self._fails(error)
+            return
         if self.path.parent == cache_folder():
             _keep_the_newest(self.path.parent)
+
+    def _fails(self, error: OSError) -> None:
+        self.failure, self.path = f"{self.path}: {error.strerror}", None
 
 
 def digest(A: CSR, b: NDArray[Any], more: str) -> str:
@@ -118,7 +128,7 @@ def _unpacked(packed: list[Any]) -> NDArray[Any]:
 
 
 def _read(path: Path) -> list[Measurement]:
-    """The rows of a file; none where there is no such file. Raises FileError if it is damaged."""
+    """The rows of a file; none where there is no such file. Raises OSError, or FileError if it is damaged."""
     try:
         found = json.loads(path.read_bytes())
         if found["format"] != FORMAT:
@@ -134,8 +144,8 @@ def _read(path: Path) -> list[Measurement]:
         return rows
     except FileNotFoundError:
         return []
-    except OSError as error:
-        raise FileError(f"{path}: what was measured before cannot be read: {error.strerror}.") from error
+    except OSError:
+        raise
     except Exception as error:  # whatever comes of a damaged file
         raise FileError(
             f"{path}: what was measured before is damaged ({error}). Remove it, or measure again."

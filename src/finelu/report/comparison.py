@@ -73,6 +73,8 @@ def print_comparison(console: Console, result: Comparison, matrix: str, rhs: str
         if m.chosen and m.solved:
             line(f"fl.solve took {m.chosen}, {m.device}; its set-up is in each call")
     line(timing_note(result))
+    if result.not_kept:
+        line(f"for another call nothing is kept: {result.not_kept}")
     for text in verdict(result):
         line(text)
     for title, text, code in advice(result, matrix, rhs):
@@ -211,6 +213,7 @@ def comparison_facts(result: Comparison, matrix: str, rhs: str | None) -> dict[s
         "interrupted": result.interrupted,
         "kept": result.kept,
         "file": result.file,
+        "not_kept": result.not_kept,
         "measurements": rows,
         "left_out": result.left_out,
         "margin": won
