@@ -56,6 +56,7 @@ def execute(path: Path) -> list[Cell]:
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
+    plt.close("all")  # figures of others
     found, space = cells(path.read_text()), {"__name__": "__main__"}
     style = {
         "figure.figsize": (6.4, 3.2),
