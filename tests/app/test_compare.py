@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from checks import without_gpu
 from command_line import run, run_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -1193,6 +1194,35 @@ def test_the_schema_of_json_is_the_documented_one(small):
     assert sorted(listed["measurements"]) == sorted(facts["measurements"][0])
     assert sorted(listed["margin"]) == sorted(facts["margin"])
     assert facts["schema"] == 1
+
+
+def test_a_table_of_both_devices_says_which_is_faster_and_by_how_much():
+    A = as_csr(finelu.gallery.problem("poisson7:3"))
+    rows = [made_up("ic0", 1.0, 2.0), made_up("ilu0", 0.5, 1.0, device="cuda"), made_up("ict", 5.0, 9.0, device="cuda")]
+    texts = report.verdict(comparison(A, rows))
+    assert texts[-1].endswith("cg with ILU0() on the GPU is 2 times as fast as cg with IC0() on the CPU.")
+    assert len(report.verdict(comparison(A, rows[:1]))) == 0 and len(report.verdict(comparison(A, rows[1:]))) == 1
+    facts = comparison_facts(comparison(A, rows[1:2]), SMALL, None) if not without_gpu() else {"margin": None}
+    assert facts["margin"] is None
+
+
+def test_both_devices_need_a_gpu(capsys):
+    if not without_gpu():
+        pytest.skip("there is a GPU")
+    status, _, err = run(capsys, "compare", SMALL, "--device", "both")
+    assert status == 2 and "CuPy" in err or "GPU" in err
+
+
+@pytest.mark.gpu
+def test_both_devices_are_in_one_table_and_the_second_call_measures_nothing(cupy, tmp_path):
+    A = finelu.gallery.problem("poisson7:20")
+    options = {"device": "both", "recipes": ["ilu0", "ic0", "solve", "splu"], "budget": 100, "keep": tmp_path}
+    first, second = (compare(A, np.ones(A.shape[0]), **options) for _ in range(2))
+    found = {(m.name, m.device) for m in first.measurements}
+    assert {("ilu0", "cpu"), ("ilu0", "cuda"), ("solve", "cpu"), ("solve", "cuda"), ("splu", "cpu")} <= found
+    assert all(m.solved for m in first.measurements)
+    assert second.kept == len(first.measurements) and second.seconds < first.seconds
+    assert any(text.startswith("GPU and CPU: ") for text in report.verdict(second))
 
 
 @FORKED
