@@ -101,9 +101,11 @@ def lost() -> str:
         lines += [(*line, load(name).matrices.get(line[1], {}).get("n"), link(name)) for line in shown]
         count += len(slower)
     heads = ("system", "rows", "finelu, ms", "the other, ms", "the other / finelu", "who", "record")
-    cells = [(system, n, ours, theirs, ratio, who, record) for ratio, system, ours, theirs, who, n, record in sorted(lines)]
-    told = f"the {MOST} worst of each record are shown, and the {MOST} worst of {LARGER:.0f} ms or more"
-    return f"Another solver is sooner {count} times; {told}.\n\n{table(heads, cells)}"
+    cells = [
+        (system, n, ours, theirs, ratio, who, record) for ratio, system, ours, theirs, who, n, record in sorted(lines)
+    ]
+    which = f"the {MOST} worst of each record are shown, and the {MOST} worst of {LARGER:.0f} ms or more"
+    return f"Another solver is sooner {count} times; {which}.\n\n{table(heads, cells)}"
 
 
 def compared() -> str:

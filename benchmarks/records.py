@@ -136,7 +136,7 @@ OLDER = {
     "traits of flows and columns are looked at in other ways since; this system has none": (
         "sizes-nvidia-h100-2026-11-27",
     ),
-    "what is kept for the last patterns can be dropped since; what is computed is the same": (
+    "results kept for the last patterns can be dropped since; what is computed is the same": (
         "programs-amd-epyc-2-cores-2026-11-27",
     ),
     "a batch names pivots that were replaced, and right-hand sides are scaled since": (

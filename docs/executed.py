@@ -1,7 +1,7 @@
 """For the pages: docs/notebooks/*.py are executed when the pages are made, and shown with what they printed and drew.
 
-A file is a notebook in the percent format, which Jupyter (by Jupytext), VS Code and Spyder open: `# %% [markdown]` begins
-a cell of text, `# %%` one of code. Each becomes a page, and a notebook with its outputs to download.
+A file is a notebook in the percent format, which Jupyter (by Jupytext), VS Code and Spyder open: `# %% [markdown]`
+begins a cell of text, `# %%` one of code. Each becomes a page, and a notebook to download.
 """
 
 from __future__ import annotations
@@ -56,8 +56,14 @@ def execute(path: Path) -> list[Cell]:
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
+    plt.close("all")  # figures of others
     found, space = cells(path.read_text()), {"__name__": "__main__"}
-    style = {"figure.figsize": (6.4, 3.2), "figure.constrained_layout.use": True, "font.size": 9, "svg.hashsalt": "finelu"}
+    style = {
+        "figure.figsize": (6.4, 3.2),
+        "figure.constrained_layout.use": True,
+        "font.size": 9,
+        "svg.hashsalt": "finelu",
+    }
     for cell in found:
         if cell.kind != CODE:
             continue
@@ -100,12 +106,19 @@ def notebook(found: list[Cell]) -> str:
     for k, cell in enumerate(found):
         entry = {"cell_type": cell.kind, "id": f"cell-{k}", "metadata": {}, "source": cell.text}
         if cell.kind == CODE:
-            drawn = [{"output_type": "display_data", "metadata": {}, "data": {"image/svg+xml": s}} for s, _ in cell.figures]
+            drawn = [
+                {"output_type": "display_data", "metadata": {}, "data": {"image/svg+xml": s}} for s, _ in cell.figures
+            ]
             printed = [{"output_type": "stream", "name": "stdout", "text": cell.printed}] if cell.printed else []
             entry |= {"execution_count": None, "outputs": printed + drawn}
         made.append(entry)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": kernel}, "cells": made}, indent=1)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Called by MkDocs for each page: links to the files, which work in a checkout, become links to the pages."""
+    return re.sub(r"\(notebooks/([\w-]+)\.py\)", r"(notebooks/\1.md)", markdown)
 
 
 def on_files(files: Any, config: Any) -> Any:

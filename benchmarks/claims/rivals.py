@@ -58,7 +58,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_
 
 @dataclass(frozen=True)
 class Peer:
-    """A file: its first line as `about`, the names of its SETTINGS, the versions of its PACKAGES; `missing`: why not."""
+    """A file: its first line as `about`, its SETTINGS, the versions of its PACKAGES; `missing`: why it has no part."""
 
     name: str
     path: Path
@@ -269,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 run.save(options.out)
                 ours, others = fastest(run, name, ours=True), fastest(run, name, ours=False)
                 texts = [f"{r.who} {r.variant} {cell(r.numeric_ms)} ms" for r in (ours, others) if r is not None]
-                print(f"{budget.spent():5.0f} s  {name}: {', '.join(texts) or 'nobody solved it'}", flush=True)
+                print(f"{budget.spent():5.0f} s  {name}: {', '.join(texts) or 'no solver succeeded'}", flush=True)
         finally:
             for worker in workers.values():
                 worker.stop()

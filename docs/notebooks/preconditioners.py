@@ -17,8 +17,8 @@ b = np.ones(A.shape[0])
 recipes = [fl.Jacobi(), fl.ILU0(), fl.MILU0(), fl.ILUK(), fl.ILUT(drop_tol=1e-2), fl.ILUT()]
 
 # %% [markdown]
-# `factor` makes the factors; every method takes them as `M`. The first call of a recipe may compile its kernels, so each
-# is called twice, and the second call is timed.
+# `factor` makes the factors; every method takes them as `M`. The first call of a recipe may compile its kernels, so
+# each is called twice, and the second call is timed.
 
 # %%
 found = []
@@ -33,8 +33,10 @@ for recipe in recipes:
     assert solution.converged
     fill = F.nnz / A.nnz
     found.append((recipe, fill, setup, seconds, solution))
-    print(f"{recipe!r:20} {fill:3.1f} times A's entries, set-up {1e3 * setup:5.1f} ms,"
-          f" {solution.iterations:3} iterations in {1e3 * seconds:5.1f} ms")
+    print(
+        f"{recipe!r:20} {fill:3.1f} times A's entries, set-up {1e3 * setup:5.1f} ms,"
+        f" {solution.iterations:3} iterations in {1e3 * seconds:5.1f} ms"
+    )
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
@@ -49,6 +51,6 @@ right.set(title="Set-up and, paler, one solve", xlabel="ms", yticks=range(len(na
 right.invert_yaxis()
 
 # %% [markdown]
-# With many right-hand sides the set-up counts once, and the order changes. `finelu compare A.mtx` measures all recipes on
-# your matrix and says from how many right-hand sides on each is the best ([compare](../compare.md)). `fl.solve` chooses
-# by itself. [The tutorial](../which-preconditioner.md) tries harder matrices.
+# With many right-hand sides the set-up counts once, and the order changes. `finelu compare A.mtx` measures all recipes
+# on your matrix and says from how many right-hand sides on each is the best ([compare](../compare.md)). `fl.solve`
+# chooses by itself. [The tutorial](../which-preconditioner.md) tries harder matrices.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Time steps with a sequence, executed
 #
-# Heat spreads in a plate with a hot spot. An implicit step solves (1 + Δt K) u_new = u, and Δt grows. The pattern stays,
-# the values change: a `Sequence` decides before each step whether the old factors still do.
+# Heat spreads in a plate with a hot spot. An implicit step solves (1 + Δt K) u_new = u, and Δt grows. The pattern
+# stays, the values change: a `Sequence` decides before each step whether its factors still do.
 
 # %%
 import matplotlib.pyplot as plt

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from checks import without_gpu
 from command_line import run, run_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -504,7 +505,7 @@ def test_shares_are_of_what_is_left_and_end_with_the_budget(scripted):
     assert process.asked[0][1] == 15.0  # a third of a half
     assert {m.outcome for m in rows.values()} == {"time limit"}
     assert result.seconds == pytest.approx(90.0)
-    assert turns(process, process.asked[0][0]) == 2  # a longer look, with what was left
+    assert turns(process, process.asked[0][0]) == 2  # a longer look, with the rest
 
 
 def test_every_candidate_is_looked_at_before_one_is_measured_again(scripted):
@@ -529,7 +530,7 @@ def test_a_dear_set_up_has_a_place_in_the_rounds_where_its_solves_win(scripted):
     process, compared = scripted(times, math.inf)
     rows, result = compared(budget=4000)
     assert turns(process, "sparse_lu") == 7
-    assert turns(process, "ict") == 2 and rows["ict"].solved  # cut short at first, then looked at with what was left
+    assert turns(process, "ict") == 2 and rows["ict"].solved  # cut short at first, then looked at with the rest
     assert [m.name for _, m in stages(result.measurements)] == ["ilu0", "sparse_lu", "ict"]
 
 
@@ -537,7 +538,7 @@ def test_a_first_look_is_cut_short_where_it_cannot_win_and_gets_the_rest_later(s
     times = {"ilu0": (1.0, 1.0), "ic0": (1.0, 1.5), "ict": (300.0, 1.0)}
     process, compared = scripted(times)
     rows, _ = compared()
-    (first, short), (last, long) = (look for look in process.asked if look[0] == "ict")
+    (_, short), (_, long) = (look for look in process.asked if look[0] == "ict")
     assert short == 40.0 and long > 300.0  # twice ten times the cheapest total
     assert rows["ict"].solved
     assert process.asked.index(("ict", long)) > max(k for k, (name, _) in enumerate(process.asked) if name == "ilu0")
@@ -555,13 +556,13 @@ def test_the_margin_is_of_rounds_that_both_had_and_not_of_the_first_look(scripte
     assert "2 times as long" in text and "6 rounds, 97 % sure" in text
 
 
-def test_what_cannot_be_told_apart_is_said(scripted):
+def test_what_cannot_be_distinguished_is_said(scripted):
     swings = [(0.0, t) for t in (2.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.5)]
     _, compared = scripted({"ilu0": (0.0, 2.0), "ic0": swings})
     _, result = compared()
     won = margin(result.measurements)
     assert won.low < 1 < won.high and not won.decided
-    assert "not told apart" in report.verdict(result)[0]
+    assert "cannot be distinguished" in report.verdict(result)[0]
 
 
 @given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=9), st.integers(0, 5))
@@ -583,7 +584,7 @@ def test_nobody_near_needs_no_rounds_and_the_margin_says_so(scripted):
     assert "single look" in report.verdict(result)[0]
 
 
-# What is kept
+# The file
 
 KEPT = {"ilu0": (1.0, 1.0), "ic0": (1.0, 1.2), "ict": (0.0, 90.0)}
 
@@ -633,7 +634,7 @@ def test_values_threads_and_sources_name_the_file(tmp_path, monkeypatch):
     names.add(name())
     (tmp_path / "finelu").mkdir()
     (tmp_path / "finelu" / "x.py").write_text("changed")
-    monkeypatch.setattr(finelu, "__file__", str(tmp_path / "finelu" / "__init__.py"))
+    monkeypatch.setattr(kept, "PACKAGE", tmp_path / "finelu")
     names.add(name())
     assert len(names) == 5 and name() in names
 
@@ -646,7 +647,9 @@ def test_ctrl_c_keeps_what_was_measured_and_the_next_call_goes_on(scripted, tmp_
     rows, result = compared(keep=tmp_path)
     assert second.asked[0][0] == process.asked[2][0] and result.kept == 2 and not result.interrupted
     assert turns(second, process.asked[0][0]) in (0, 6)  # no first look again
-    assert {name: m.outcome for name, m in rows.items()} == dict(ilu0="converged", ic0="converged", ict="too slow")
+    assert {name: m.outcome for name, m in rows.items()} == dict.fromkeys(("ilu0", "ic0"), "converged") | {
+        "ict": "too slow"
+    }
 
 
 def test_ctrl_c_in_the_rounds_loses_no_round(scripted, tmp_path):
@@ -687,9 +690,19 @@ def test_a_damaged_file_is_named(scripted, tmp_path, content):
     _, result = compared(keep=tmp_path)
     with open(result.file, "w") as file:
         file.write(content)
-    with pytest.raises(finelu.FileError, match="damaged.*Remove it, or measure again"):
+    with pytest.raises(finelu.FileError, match=r"damaged.*Remove it, or measure again"):
         compared(keep=tmp_path)
     assert compared(keep=tmp_path, again=True)[1].kept == 0
+
+
+def test_a_folder_that_cannot_be_written_ends_nothing(scripted, tmp_path):
+    (tmp_path / "file").write_text("")
+    _, compared = scripted(KEPT)
+    rows, result = compared(keep=tmp_path / "file" / "folder")
+    assert rows["ilu0"].solved and result.file is None and "Not a directory" in result.not_kept
+    console = Console(file=io.StringIO(), width=200)
+    report.print_comparison(console, result, SMALL, None, None)
+    assert "nothing is kept" in console.file.getvalue()
 
 
 def test_the_oldest_files_of_the_cache_go(tmp_path, monkeypatch):
@@ -1181,6 +1194,34 @@ def test_the_schema_of_json_is_the_documented_one(small):
     assert sorted(listed["measurements"]) == sorted(facts["measurements"][0])
     assert sorted(listed["margin"]) == sorted(facts["margin"])
     assert facts["schema"] == 1
+
+
+def test_a_table_of_both_devices_says_which_is_faster_and_by_how_much():
+    A = as_csr(finelu.gallery.problem("poisson7:3"))
+    rows = [made_up("ic0", 1.0, 2.0), made_up("ilu0", 0.5, 1.0, device="cuda"), made_up("ict", 5.0, 9.0, device="cuda")]
+    texts = report.verdict(comparison(A, rows))
+    assert texts[-1].endswith("cg with ILU0() on the GPU is 2 times as fast as cg with IC0() on the CPU.")
+    assert len(report.verdict(comparison(A, rows[:1]))) == 0 and len(report.verdict(comparison(A, rows[1:]))) == 1
+    assert comparison_facts(comparison(A, rows[:1]), SMALL, None)["margin"] is None
+
+
+def test_both_devices_need_a_gpu(capsys):
+    if not without_gpu():
+        pytest.skip("there is a GPU")
+    status, _, err = run(capsys, "compare", SMALL, "--device", "both")
+    assert status == 2 and ("CuPy" in err or "GPU" in err)
+
+
+@pytest.mark.gpu
+def test_both_devices_are_in_one_table_and_the_second_call_measures_nothing(cupy, tmp_path):
+    A = finelu.gallery.problem("poisson7:20")
+    options = {"device": "both", "recipes": ["ilu0", "ic0", "solve", "splu"], "budget": 100, "keep": tmp_path}
+    first, second = (compare(A, np.ones(A.shape[0]), **options) for _ in range(2))
+    found = {(m.name, m.device) for m in first.measurements}
+    assert {("ilu0", "cpu"), ("ilu0", "cuda"), ("solve", "cpu"), ("solve", "cuda"), ("splu", "cpu")} <= found
+    assert all(m.solved for m in first.measurements)
+    assert second.kept == len(first.measurements) and second.seconds < first.seconds
+    assert any(text.startswith("GPU and CPU: ") for text in report.verdict(second))
 
 
 @FORKED

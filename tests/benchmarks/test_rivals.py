@@ -1,4 +1,4 @@
-"""The benchmark that rivals can amend: a file in a folder takes part, and no x is timed that does not solve the system."""
+"""The benchmark that rivals can amend: a file takes part, and no x is timed that does not solve the system."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ PACKAGES = ("numpy",)
 def dense(A, b, rtol):
     return np.linalg.solve(A.toarray(), b)
 def wrong(A, b, rtol):
-    A.data[:], b[:] = 0, 0  # what it does to its copies helps nobody
+    A.data[:], b[:] = 0, 0  # its copies
     return np.zeros_like(b)
 SETTINGS = {"dense": dense, "wrong": wrong, "nan": lambda A, b, rtol: b * np.nan, "fails": lambda A, b, rtol: 1 / 0}
 '''

@@ -1,1 +1,1 @@
-"""Solvers of whole systems for `benchmarks.claims.rivals`: a file for each library. docs/benchmarks.md has the rules."""
+"""Solvers of whole systems for `benchmarks.claims.rivals`, a file a library; the rules are in docs/benchmarks.md."""

@@ -1,4 +1,4 @@
-"""What was measured, kept in a file that is named by all that it depends on, so that the next call goes on from there."""
+"""What was measured, in a file that is named by all that it depends on, so that the next call goes on from there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-import finelu
 from finelu import machine_code
 from finelu.auto.rates import gpu, processor
 from finelu.compare.model import NOT_REACHED, SOLVED, TIME_LIMIT, Measurement, Pictures
@@ -27,7 +26,8 @@ from finelu.matrix import CSR
 from finelu.threads import get_num_threads
 
 ENDING = ".compare.json"
-FORMAT = 1
+PACKAGE = Path(__file__).resolve().parents[1]  # finelu, whose sources name the file, too
+FORMAT = 1  # of the file; one with another number is passed over
 MOST = 64  # files in the cache folder; the oldest go
 PICTURES = ("density", "lower", "upper")
 LATER = (NOT_REACHED, TIME_LIMIT, "ended", "out of memory")  # outcomes that another call may change
@@ -43,24 +43,37 @@ class Kept:
     """The rows of one system on this machine, with these versions, tolerance, threads and method.
 
     Which recipes and how many seconds a call asks for does not matter: each finds the rows that it asks for.
-    folder : of the file; None keeps nothing.  again : pass over what is there.
+    folder : of the file; None keeps nothing. Where it cannot be read or written, `failure` has the reason, and nothing
+    is kept.  again : pass over an earlier file.  Raises FileError if the file is damaged.
     """
 
     def __init__(
-        self, folder: Path | None, A: CSR, b: NDArray[Any], rtol: float, method: str, devices: Sequence[str], again: bool
+        self,
+        folder: Path | None,
+        A: CSR,
+        b: NDArray[Any],
+        rtol: float,
+        method: str,
+        devices: Sequence[str],
+        again: bool,
     ):
         self.path: Path | None = None
+        self.failure = ""  # why nothing can be kept
         self.rows: dict[tuple[str, str, str], list[Measurement]] = {}
         if folder is None:
             return
         name = digest(A, b, repr((rtol, method, get_num_threads(), *surroundings(devices))))
         self.path = folder / (name + ENDING)
-        if not again:
+        if again:
+            return
+        try:
             for m in _read(self.path):
                 self.rows.setdefault(m.key, []).append(m)
+        except OSError as error:
+            self._fails(error)
 
     def save(self, rows: Iterable[Measurement]) -> None:
-        """Write these rows, and those of other candidates that are kept. Raises FileError."""
+        """Write these rows, and those of other candidates that are kept."""
         if self.path is None:
             return
         now: dict[tuple[str, str, str], list[Measurement]] = {}
@@ -71,9 +84,13 @@ class Kept:
         try:
             machine_code.write(self.path, json.dumps(found).encode())
         except OSError as error:
-            raise FileError(f"{self.path}: what was measured cannot be kept: {error.strerror}.") from error
+            self._fails(error)
+            return
         if self.path.parent == cache_folder():
             _keep_the_newest(self.path.parent)
+
+    def _fails(self, error: OSError) -> None:
+        self.failure, self.path = f"{self.path}: {error.strerror}", None
 
 
 def digest(A: CSR, b: NDArray[Any], more: str) -> str:
@@ -82,8 +99,7 @@ def digest(A: CSR, b: NDArray[Any], more: str) -> str:
     for array in (A.indptr, A.indices, A.data, b):
         found.update(f"{array.dtype.str} {array.shape}".encode())
         found.update(np.ascontiguousarray(array).data)
-    package = Path(finelu.__file__).parent
-    for path in sorted(p for kind in ("*.py", "*.cu", "*.cuh") for p in package.rglob(kind)):
+    for path in sorted(p for kind in ("*.py", "*.cu", "*.cuh") for p in PACKAGE.rglob(kind)):
         found.update(path.read_bytes())
     return found.hexdigest()[:20]
 
@@ -112,7 +128,7 @@ def _unpacked(packed: list[Any]) -> NDArray[Any]:
 
 
 def _read(path: Path) -> list[Measurement]:
-    """The rows of a file; none where there is no such file. Raises FileError if it is damaged."""
+    """The rows of a file; none where there is no such file. Raises OSError, or FileError if it is damaged."""
     try:
         found = json.loads(path.read_bytes())
         if found["format"] != FORMAT:
@@ -128,10 +144,12 @@ def _read(path: Path) -> list[Measurement]:
         return rows
     except FileNotFoundError:
         return []
-    except OSError as error:
-        raise FileError(f"{path}: what was measured before cannot be read: {error.strerror}.") from error
+    except OSError:
+        raise
     except Exception as error:  # whatever comes of a damaged file
-        raise FileError(f"{path}: what was measured before is damaged ({error}). Remove it, or measure again.") from error
+        raise FileError(
+            f"{path}: what was measured before is damaged ({error}). Remove it, or measure again."
+        ) from error
 
 
 def _keep_the_newest(folder: Path) -> None:

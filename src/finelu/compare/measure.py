@@ -1,7 +1,7 @@
 """`compare`: sends one candidate after the other to a second process, and keeps to the budget.
 
 A running kernel cannot be interrupted, so that process does the work. All candidates get a short first look, those that
-may win are then measured again in rounds, and what is left of the budget goes to those whose first look was cut short.
+may win are then measured again in rounds, and the rest of the budget goes to those whose first look was cut short.
 If a set-up takes longer than its share, the process is ended and replaced.
 """
 
@@ -74,7 +74,8 @@ def compare(
     only one that all recipes, and `finelu.solve`, are measured with.
     pictures : keep patterns and levels of the factors, too.
     keep : a folder, in which a file named by the system, the settings, the machine and the versions holds what was
-    measured: another such call goes on from there.  again : measure anew what that file holds.
+    measured: another such call goes on from there. Where it cannot be written, the result says so.
+    again : measure anew what that file holds.
     watch(text, done, of) : called with the candidate being measured. Ctrl-C ends the measurements, not the call.
     Raises MatrixError, ParameterError, FileError or DeviceError for bad input, before anything is measured;
     ParameterError, too, where A is not what the method needs.
@@ -121,6 +122,7 @@ def compare(
         interrupted=interrupted,
         kept=before,
         file=None if kept.path is None else str(kept.path),
+        not_kept=kept.failure,
     )
 
 
@@ -177,14 +179,14 @@ class _Course:
                 if (left := self.left()) <= m.total():
                     continue
                 (candidate,) = (c for c in self.todo if c.key == m.key)
-                if m.method in METHODS and candidate.recipe is not None or candidate.name in ("none", "spilu"):
+                if m.method in METHODS and candidate.name != "solve":
                     candidate = replace(candidate, method=m.method, asked=METHODS[m.method])  # and no other
                 text = f"round {made + 1} of {ROUNDS}, "
                 self._measure(candidate, left, 1.0, PATIENCE * m.total(), turn, len(self.todo), text)
             self.save()
 
     def second_look(self) -> None:
-        """What was cut short or not reached, for an equal share of what is left, the first ones first."""
+        """Candidates that were cut short or not reached, for an equal share of the rest, the first ones first."""
         late = [m.key for m in self.rows if m.outcome in LATER]
         todo = [c for c in self.todo if c.key in late or not any(m.key == c.key for m in self.rows)]
         for k, candidate in enumerate(todo):

@@ -136,7 +136,8 @@ class Comparison:
     properties : of A.  measurements : in the order of their first look.  left_out : name -> why a recipe does not
     apply.  seconds : of the whole call.  compile_seconds : the part of them spent on compiling kernels or loading
     compiled ones; no measurement contains it, and it does not count in the budget.
-    interrupted : by Ctrl-C.  kept : of the measurements, how many an earlier call had made.  file : where they are kept.
+    interrupted : by Ctrl-C.  kept : how many of the rows an earlier call had made.  file : where they are kept.
+    not_kept : why there is no such file though one was asked for.
     """
 
     properties: Properties
@@ -149,6 +150,7 @@ class Comparison:
     interrupted: bool
     kept: int = 0
     file: str | None = None
+    not_kept: str = ""
 
     @property
     def ranked(self) -> list[Measurement]:

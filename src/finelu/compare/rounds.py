@@ -11,7 +11,7 @@ from finelu.compare.model import Measurement
 
 ROUNDS = 6  # of the last ones: the least with which the range of the ratios holds their median with 95 per cent
 NEAR = 4.0  # only rows within this factor of the best are measured again
-FINALISTS = 2
+FINALISTS = 2  # rows that have all rounds, at least: for one right-hand side, and for many
 FAR = 10.0  # the best for many right-hand sides has a place in the rounds up to this many times the least total
 
 

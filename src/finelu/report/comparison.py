@@ -73,6 +73,8 @@ def print_comparison(console: Console, result: Comparison, matrix: str, rhs: str
         if m.chosen and m.solved:
             line(f"fl.solve took {m.chosen}, {m.device}; its set-up is in each call")
     line(timing_note(result))
+    if result.not_kept:
+        line(f"for another call nothing is kept: {result.not_kept}")
     for text in verdict(result):
         line(text)
     for title, text, code in advice(result, matrix, rhs):
@@ -167,7 +169,7 @@ def advice(result: Comparison, matrix: str, rhs: str | None) -> list[tuple[str, 
 
 
 def verdict(result: Comparison) -> list[str]:
-    """By how much the cheapest wins, and how sure that is; and what the other device takes, where both were measured."""
+    """By how much the cheapest wins, and how sure that is; and how the devices compare where both were measured."""
     won, lines = margin(result.measurements), []
     if won is not None:
         first, second = _how(won.first), _how(won.second)
@@ -178,7 +180,7 @@ def verdict(result: Comparison) -> list[str]:
         elif won.low > 1:
             lines.append(f"{second} takes {won.ratio:.3g} times as long as {first}: {low_high}{sure}.")
         else:
-            lines.append(f"{first} and {second} are not told apart: the ratio of their times is {low_high}{sure}.")
+            lines.append(f"{first} and {second} cannot be distinguished: their ratio is {low_high}{sure}.")
     places = {device: best([m for m in result.measurements if m.device == device]) for device in ("cuda", "cpu")}
     on_gpu, on_cpu = places["cuda"], places["cpu"]
     if on_gpu is not None and on_cpu is not None:
@@ -211,6 +213,7 @@ def comparison_facts(result: Comparison, matrix: str, rhs: str | None) -> dict[s
         "interrupted": result.interrupted,
         "kept": result.kept,
         "file": result.file,
+        "not_kept": result.not_kept,
         "measurements": rows,
         "left_out": result.left_out,
         "margin": won

@@ -65,7 +65,7 @@ def plot_matrix(path: str, A: CSR, title: str = "") -> None:
     rows.set(title="lengths of rows", xlabel="entries", ylabel="rows")
     rows.xaxis.get_major_locator().set_params(integer=True)
     ends = np.array([1e-4, 1e4])
-    dominant.hist(np.clip(dominance(A), *ends), bins=np.geomspace(*ends, 65), log=True)
+    dominant.hist(np.clip(dominance(A), *ends), bins=np.geomspace(ends[0], ends[1], 65), log=True)
     dominant.axvline(1, color="0.5", linestyle="--", linewidth=1.0)
     dominant.set(title="dominance of rows", ylabel="rows", xscale="log")
     dominant.set(xlabel="|diagonal| / sum of the others; dominant from 1 on", xlim=ends * (0.7, 1.4))
