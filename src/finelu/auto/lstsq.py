@@ -29,7 +29,7 @@ LONG_ROWS = 40.0  # entries of a row, in the mean over the entries, beyond which
 MOST = 8  # null vectors that are looked for
 SUSPECT = 1e-4  # ||A v|| / (||A|| ||v||), up to which v is refined, as it may lead to a null vector
 REFINED = 3  # corrections of A^H y, at most
-ALPHA = 2.0**-32  # of the longest column: the smallest singular values of A are expected above that
+ALPHA = 2e-10  # of the longest column: the smallest singular values of A are expected above that
 SOLVED = 1e-3  # of ||b||, below which ||b - A x|| shows that b is in A's range
 GAIN = 0.1  # of its ||A v||, that the next v has at most if there is a null vector
 
@@ -163,7 +163,7 @@ def _augmented(problem: LeastSquares, S: Any) -> Any:
 
 def _by_factors(problem: LeastSquares, F: Any, b: Any, limits: Limits, x: Any, size: float) -> Any:
     """The solution by `_augmented`'s factors, corrected while that at least halves b - A x; x, with b - A x of this
-    size, unless that is better, and A x = b is solved but for rounding of a long x."""
+    size, if that is better, or if A x = b is not even solved up to the rounding of a long x."""
     b, zeros = problem.xp.ascontiguousarray(b), problem.xp.zeros(problem.n, problem.dtype)
     target, found, rest, left = limits.btol * norm(b), zeros, b, norm(b)
     for _ in range(1 + REFINED):
