@@ -2,7 +2,8 @@
 
 So a loop over `solve` or `SparseLU().factor` with new values of one pattern orders and analyses once. The results have
 the same bits as computed anew, those of PARDISO on one thread only: on several, the bits of any of its factors differ
-from run to run. Of KLU factors that are used no more are kept, too, whose pivots the next ones may have.
+from run to run. Of KLU factors that are used no more are kept, too, whose pivots the next ones may have; of feral the
+solvers of definite matrices, for the next definite ones.
 """
 
 from __future__ import annotations

@@ -331,6 +331,26 @@ print(abs(A @ F.solve(np.ones(1000)) - 1).max() < 1e-10)
 
 
 @ldl
+def test_a_definite_matrix_takes_the_analysis_of_one_before_it_with_the_same_bits(monkeypatch):
+    A = gallery.poisson7(9)
+    scales = 10.0 ** np.random.default_rng(0).uniform(-3, 3, (3, A.shape[0]))
+    others = [sp.csr_matrix(sp.diags(d) @ A @ sp.diags(d)) for d in scales]
+    indefinite_one, b = sp.csr_matrix(A - 2.0 * sp.identity(A.shape[0])), np.ones(A.shape[0])
+    recipe, made = fl.SparseLU(backend="feral"), []
+
+    def solved(S):
+        F = recipe.factor(S)
+        made.append(F._lu._state.box)
+        return F.solve(b)
+
+    kept = [solved(S) for S in (A, *others, indefinite_one, A)]
+    assert made[0] is made[1] is made[2] is made[3] and made[4] is not made[3] and made[5] is not made[4]
+    for S, x in zip((A, *others, indefinite_one, A), kept, strict=True):
+        monkeypatch.setattr("finelu.preconditioners.direct.feral.RECENT", Recent())
+        assert (solved(S) == x).all()
+
+
+@ldl
 def test_an_interrupt_of_feral_is_one():
     text = """
 import finelu as fl, os, signal, threading

@@ -111,7 +111,9 @@ class Costs:
     @cached_property
     def _by_amd(self) -> bool:
         """Whether `count_fill` begins with `amd`: with a matching only where no library makes it by itself."""
-        by_blocks = bool(symmetry(self.A)) and may_be_by_blocks(self.traits, symmetric=True, real=not self.traits.complex)
+        by_blocks = bool(symmetry(self.A)) and may_be_by_blocks(
+            self.traits, symmetric=True, real=not self.traits.complex
+        )
         return self._automatic and (by_blocks or not needs_matching(self.A))
 
     def counting(self) -> float:

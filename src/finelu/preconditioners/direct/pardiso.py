@@ -35,7 +35,7 @@ from finelu.threads import get_num_threads
 
 MINIMUM_DEGREE, DISSECTION = 0, 3  # orderings of PARDISO, the second by all threads
 DEFINITE, INDEFINITE, GENERAL = 2, -2, 11  # its kinds of real matrices
-COMPLEX_SYMMETRIC = 6  # of complex ones only
+COMPLEX_SYMMETRIC = 6  # its kind of complex matrices with A = A^T
 OF_COMPLEX = {DEFINITE: 4, INDEFINITE: -4, GENERAL: 13}
 ANALYSE, FACTOR, SOLVE, FREE_FACTORS, FREE = 11, 22, 33, 0, -1  # its phases
 NO_MEMORY = (-2, -8, -9)  # its errors
