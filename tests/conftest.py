@@ -233,7 +233,7 @@ def patient(everywhere):
     """No attempt is given up for another, whatever it is expected to take."""
     import finelu.auto.monitor  # noqa: F401  # which `everywhere` then finds
 
-    everywhere("worth", lambda cost, elapsed, rest: False)
+    everywhere("worth", lambda *_: False)
 
 
 @pytest.fixture

@@ -598,7 +598,7 @@ def test_a_saddle_point_with_constraints_twice_is_solved_and_not_unique(multilev
 
 
 def test_an_unsymmetric_saddle_point_with_constraints_twice_is_solved(no_multilevel):
-    """Of few rows complete factors have a pivot that is rounding instead of 0; those with a shift come after."""
+    """Complete factors of few rows have a pivot that is rounding instead of 0; those with a shift come after."""
     no_multilevel()
     for shape in ((21, 60, 30), (8, 10, 3)):
         A = saddle_point(*shape)

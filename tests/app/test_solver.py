@@ -448,9 +448,10 @@ def test_rungs_are_compared_only_where_one_of_them_may_pay(costs, calls_of):
 
 
 def test_worth_demands_more_the_less_has_been_spent():
-    assert worth(1.0, elapsed=0.25, rest=1.1) and not worth(1.0, elapsed=0.25, rest=0.9)
+    assert worth(1.0, elapsed=2.0, rest=1.1) and not worth(1.0, elapsed=2.0, rest=0.9)
     assert not worth(1.0, elapsed=0.0, rest=8.9) and worth(1.0, elapsed=0.0, rest=9.1)
-    assert not worth(1.0, elapsed=0.5, rest=1.9) and worth(1.0, elapsed=0.5, rest=2.1)  # what was spent is lost
+    assert worth(1.0, elapsed=2.0, rest=1.1, before=0.2)
+    assert not worth(1.0, elapsed=2.0, rest=1.9, before=0.3) and worth(1.0, elapsed=2.0, rest=2.1, before=0.3)
     assert not worth(np.inf, 1.0, np.inf) and not worth(0.0, 1.0, 1.0)
 
 

@@ -74,7 +74,7 @@ FEW_PERMUTED = 100_000
 # takes a few tenths of a microsecond to one for a level, however few they are.
 SHORT_LEVELS = 150
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
-PAIRED = 0.95  # part of the entries with a partner, from which on that diagonal may hold the pivots though it had gaps
+PAIRED = 0.95  # part of the entries with a partner, from which on pivots may lie on a shifted diagonal that had gaps
 
 Rule = Callable[[MatrixTraits], bool]
 
