@@ -227,6 +227,15 @@ def test_a_block_that_cannot_go_on_leaves_columns_to_the_method(backend):
         krylov.cg(A, B, block=2)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_a_block_does_not_stagnate_where_rows_are_of_uneven_size(backend, dtype):
+    A = in_dtype(gallery.poisson5(16, 15), dtype).tolil()
+    A[0, 0], A[7, 7], A[100, 100] = 1e12, 1e10, 1e15
+    A, B = backend.move(A.tocsr()), backend.move(values((240, 8), dtype))
+    block, alone = (krylov.cg(A, B, rtol=1e-8, maxiter=900, block=block) for block in (True, False))
+    assert block.all_converged and block.iterations <= 0.5 * alone.iterations
+
+
 def test_columns_of_a_block_that_converge_early_do_not_hold_up_the_others(backend):
     A, x = gallery.poisson5(30, 30), values((900, 4), "float64")
     x0 = backend.move(x + 10.0 ** -np.arange(0, 12, 3) * values((900, 4), "float64", 1))

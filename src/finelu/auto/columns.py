@@ -47,9 +47,7 @@ class Together(NamedTuple):
     why: str = ""
 
 
-def iterated(
-    ladder: Ladder, before: Solution, columns: Sequence[Any], guesses: Sequence[Any], atol: float
-) -> Together:
+def iterated(ladder: Ladder, before: Solution, columns: Sequence[Any], guesses: Sequence[Any], atol: float) -> Together:
     """The iterations that solved the column before, for all of the columns, as far as there is something to be gained.
 
     columns, guesses : (n,) each, of one dtype; a guess may be None.  atol : as in `solve`.

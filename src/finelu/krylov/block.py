@@ -15,7 +15,9 @@ from finelu import deadline
 from finelu.device import namespace, to_host
 from finelu.krylov.columns import takes_columns
 from finelu.krylov.operators import Identity
+from finelu.krylov.residual import UNEVEN
 from finelu.krylov.system import System
+from finelu.matrix import CSR
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,7 +49,8 @@ def block_cg(
     iterations, searching = np.zeros(len(systems), int), np.flatnonzero(norms > targets)
     left = np.ones(searching.size, bool)  # those of them that are not at their targets
     R = R[:, searching]
-    P = orthonormal(times(M, R)) if searching.size else R
+    weights = scaling(A) if isinstance(M, Identity) else None
+    P = orthonormal(preconditioned(M, weights, R)) if searching.size else R
     for _ in range(maxiter):
         if not (left.any() and P.shape[1]):
             break
@@ -66,9 +69,23 @@ def block_cg(
             histories[c].append(norm)
         left[left] = ~(norms <= targets[active])
         if left.any():
-            Z = times(M, R)
+            Z = preconditioned(M, weights, R)
             P = orthonormal(Z - P @ xp.asarray(np.linalg.solve(curvature, to_host(Q.conj().T @ Z))))
     return X, iterations, [np.array(history, norms.dtype) for history in histories]
+
+
+def scaling(A: Any) -> Any:
+    """(n, 1) : the reciprocals of the diagonal of A, if its entries are known, and differ by more than UNEVEN; else
+    None."""
+    if not isinstance(A.matrix, CSR):
+        return None
+    diagonal = A.matrix.tosparse().diagonal().real
+    least, most = float(diagonal.min()), float(diagonal.max())
+    return 1 / diagonal[:, None] if 0 < least * UNEVEN < most < np.inf else None
+
+
+def preconditioned(M: Any, weights: Any, R: Any) -> Any:
+    return times(M, R) if weights is None else weights * R
 
 
 def times(operator: Any, V: Any) -> Any:

@@ -205,7 +205,7 @@ def solved(method: type[Method], system: System, /, **arguments: Any) -> Solutio
 
 
 def solved_together(
-    method: type[Method], systems: list[System], /, begun: list[Loop] | None = None, **arguments: Any
+    method: type[Method], systems: list[System], begun: list[Loop] | None = None, /, **arguments: Any
 ) -> list[Solution]:
     """`solved` for systems with the same A and M: their iterations together if the method can do that and M takes less
     time for several columns, else one system after the other; then corrections of each by itself.

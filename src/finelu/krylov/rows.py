@@ -19,7 +19,7 @@ from finelu.krylov.loop import ROOM, Loop
 from finelu.krylov.operators import Identity
 from finelu.result import Solution
 
-FEWEST = 3  # columns that take less time as columns of one array
+FEWEST = 3  # columns from which on they lie in arrays together
 AT_ONCE = 1024  # rows that are transposed at a time: a cache holds them
 
 

@@ -358,8 +358,8 @@ def _substitute_one(
 
 @compiled
 def substitute_columns(
-    s, blocks, size, g, lane, lanes, first, last, reverse, alike, begins, columns, offsets, value_offsets, pivot_offsets,
-    values, pivots, scaled,
+    s, blocks, size, g, lane, lanes, first, last, reverse, alike, begins, columns, offsets, value_offsets,
+    pivot_offsets, values, pivots, scaled,
 ):  # fmt: skip
     """s = T^-1 s for the part of `size` rows in a lane of group g, for the columns in the rows of s: LANES a block,
     with the operations of `substitute` for each."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.kernels.cpu._interleaved import Interleaved, in_groups, substitute, substitute_columns
+from finelu.kernels.cpu._interleaved import Interleaved, in_groups, substitute
+from finelu.kernels.cpu._subdomain_columns import (
+    coarse_residual_columns,
+    directions,
+    factors_of_directions,
+    prolong_columns,
+    restrict_columns,
+    solve_in_columns,
+)
 from finelu.kernels.cpu.indices import grouped
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_add
@@ -132,9 +140,8 @@ class SubdomainSolve:
         triangles = (triangle.arguments() for triangle in self._triangles)
         run_items(_solve, items.size - 1, items, *arguments, room, *triangles, threads=room.shape[0])
 
-
     def _solve_columns(self, r, x, rows, before, after, scattered, correction, sums):
-        """Of r (n, k), row-major: a part after the other, for all columns."""
+        """For r (n, k), row-major."""
         out = Z = None
         if sums is not None:
             c, Z, k = sums.couplings, sums.Z, r.shape[1]
@@ -147,84 +154,7 @@ class SubdomainSolve:
         layout = self.starts, self._groups, self._lanes, self._row_starts
         arguments = *layout, r.reshape(-1), x.reshape(-1), k, blocks, unsigned(rows), before, after, scattered, out, Z
         triangles = (triangle.arguments() for triangle in self._triangles)
-        run_items(_solve_in_columns, items.size - 1, items, *arguments, room, *triangles, threads=room.shape[0])
-
-
-@compiled
-def _solve_in_columns(
-    state, done, items, starts, groups, lanes, row_starts, r, x, k, blocks, rows, in_scale, out_scale, scattered, sums,
-    Z, workspaces, first_triangle, second_triangle,
-):  # fmt: skip
-    t = next_item(state)
-    s = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]
-    stride = blocks * LANES
-    while t < done.size:
-        for g in range(items[t], items[t + 1]):
-            base, end = row_starts[g], row_starts[g + 1]
-            for lane in range(lanes[g]):
-                p = groups[g, lane]
-                if p < 0:
-                    continue
-                first, size = starts[p], starts[p + 1] - starts[p]
-                for i in range(size):
-                    given, own = r[rows[first + i] * k : (rows[first + i] + 1) * k], s[i * stride : (i + 1) * stride]
-                    for c in range(k):
-                        own[c] = given[c] if in_scale is None else given[c] * in_scale[first + i]
-                    own[k:] = 0
-                s[size * stride : (end - base + 1) * stride] = 0
-                substitute_columns(s, blocks, size, g, lane, lanes[g], base, end, *first_triangle)
-                substitute_columns(s, blocks, size, g, lane, lanes[g], base, end, *second_triangle)
-                for i in range(size):
-                    at = rows[first + i] if scattered else first + i
-                    found, own = x[at * k : (at + 1) * k], s[i * stride : (i + 1) * stride]
-                    for c in range(k):
-                        v = own[c] if out_scale is None else own[c] * out_scale[first + i]
-                        found[c] = own[c] = v
-                if sums is not None:
-                    b, couplings, ends, coupled, values, conjugate, of, restricted, dots = sums
-                    of_part = couplings[p], couplings[p + 1], ends, coupled, values, conjugate
-                    _add_up_columns(*of_part, s, stride, k, of)
-                    own = slice(first, first + size)
-                    V = None if Z is None else Z[own]
-                    _add_up_parts(b, rows[own], s, stride, k, V, conjugate, restricted[p], dots[p])
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
-
-
-@compiled
-def _add_up_columns(begin, end, ends, coupled, values, conjugate, x, stride, k, sums):
-    """As `_add_up_couplings`, for k columns of x: those of a coarse vector are side by side in `sums`."""
-    m = values.shape[1]
-    for c in range(begin, end):
-        for column in range(m):
-            own = sums[c * m + column]
-            own[:] = 0
-            for e in range(ends[c], ends[c + 1]):
-                v = values[e, column]
-                v = np.conj(v) if conjugate else v
-                row = x[coupled[e] * stride : coupled[e] * stride + k]
-                for j in range(k):
-                    own[j] += v * row[j]
-
-
-@compiled
-def _add_up_parts(r, rows, x, stride, k, Z, conjugate, restricted, dots):
-    """As `_add_up`, for k columns: those of a coarse vector are side by side in `restricted`."""
-    restricted[:] = 0
-    dots[:] = 0
-    for i in range(rows.size):
-        b, own = r[rows[i] * k : (rows[i] + 1) * k], x[i * stride : i * stride + k]
-        for c in range(k):
-            dots[c] += np.conj(b[c]) * own[c]
-        if Z is None:
-            for c in range(k):
-                restricted[c] += b[c]
-        else:
-            for column in range(Z.shape[1]):
-                z, total = Z[i, column], restricted[column * k : (column + 1) * k]
-                z = np.conj(z) if conjugate else z
-                for c in range(k):
-                    total[c] += z * b[c]
+        run_items(solve_in_columns, items.size - 1, items, *arguments, room, *triangles, threads=room.shape[0])
 
 
 @compiled
@@ -316,7 +246,7 @@ def restrict(starts, rows, values, r, conjugate):
     if r.ndim == 2:
         g = np.zeros(((starts.size - 1) * columns, r.shape[1]), r.dtype)
         items = _items(starts.size - 1, rows.size * columns * r.shape[1])
-        run_items(_restrict_columns, items.size - 1, items, starts, rows, values, r, conjugate, columns, g)
+        run_items(restrict_columns, items.size - 1, items, starts, rows, values, r, conjugate, columns, g)
         return g
     g = np.zeros((starts.size - 1, columns), r.dtype)
     items = _items(starts.size - 1, rows.size * columns)
@@ -342,28 +272,12 @@ def _restrict(t, items, starts, rows, values, r, conjugate, g):
                     g[p, c] += (np.conj(values[k, c]) if conjugate else values[k, c]) * v
 
 
-@by_items
-def _restrict_columns(t, items, starts, rows, values, r, conjugate, m, g):
-    for p in range(items[t], items[t + 1]):
-        for i in range(starts[p], starts[p + 1]):
-            given = r[rows[i]]
-            for column in range(m):
-                total = g[p * m + column]
-                if values is None:
-                    for c in range(given.size):
-                        total[c] += given[c]
-                else:
-                    v = np.conj(values[i, column]) if conjugate else values[i, column]
-                    for c in range(given.size):
-                        total[c] += v * given[c]
-
-
 def prolong(parts, Z, q, x, less=None):
     """x_i += Z_i (q - less)_p for i in part p; see kernels/reference/subdomains.py."""
     q = q if less is None else q - less
     if x.ndim == 2:
         items = _items(x.shape[0], x.size)
-        run_items(_prolong_columns, items.size - 1, items, parts, Z, q, x)
+        run_items(prolong_columns, items.size - 1, items, parts, Z, q, x)
         return
     items = _items(x.size, x.size)
     q = q.reshape(-1, 1 if Z is None else Z.shape[1])
@@ -378,21 +292,6 @@ def _prolong(t, items, parts, Z, q, x):
         else:
             for c in range(q.shape[1]):
                 x[i] += Z[i, c] * q[parts[i], c]
-
-
-@by_items
-def _prolong_columns(t, items, parts, Z, q, x):
-    for i in range(items[t], items[t + 1]):
-        own = x[i]
-        if Z is None:
-            of = q[parts[i]]
-            for c in range(own.size):
-                own[c] += of[c]
-        else:
-            for column in range(Z.shape[1]):
-                z, of = Z[i, column], q[np.int64(parts[i]) * Z.shape[1] + column]
-                for c in range(own.size):
-                    own[c] += z * of[c]
 
 
 def sum_couplings(couplings, sums, less=None):
@@ -439,36 +338,7 @@ def directions_with_coarse(which, states, rho, rho_old, parts, Z, q, z, p):
     """As `direction_with_coarse` for the columns of p (n, k) and z, and q (K, k); `which` as in columns.py."""
     moving, beta = factors_of_directions(which, states, rho, rho_old)
     items = _items(p.shape[0], p.size)
-    run_items(_directions, items.size - 1, items, moving, beta, parts, Z, q, z, p)
-
-
-@compiled
-def factors_of_directions(which, states, rho, rho_old):
-    moving, beta = np.zeros(which.size, np.bool_), np.zeros(which.size, rho.real.dtype)
-    for c in range(which.size):
-        moving[c] = states[which[c], CODE] == RUNNING
-        if moving[c]:
-            beta[c] = rho[which[c]].real / rho_old[which[c]].real
-    return moving, beta
-
-
-@by_items
-def _directions(t, items, moving, beta, parts, Z, q, z, p):
-    m = 1 if Z is None else Z.shape[1]
-    for i in range(items[t], items[t + 1]):
-        own, total = p[i], z[i]
-        for column in range(m):
-            of = q[np.int64(parts[i]) * m + column]
-            if Z is None:
-                for c in range(own.size):
-                    total[c] += of[c]
-            else:
-                v = Z[i, column]
-                for c in range(own.size):
-                    total[c] += v * of[c]
-        for c in range(own.size):
-            v = total[c] + beta[c] * own[c]
-            own[c] = v if moving[c] else own[c]
+    run_items(directions, items.size - 1, items, moving, beta, parts, Z, q, z, p)
 
 
 def coarse_products(indptr, indices, data, parts, count, Z):
@@ -539,7 +409,7 @@ def coarse_residual(products, q, r):
     out = np.empty_like(r)
     if r.ndim == 2:
         items = _items(r.shape[0], r.size + values.size * r.shape[1])
-        run_items(_coarse_residual_columns, items.size - 1, items, *products, q, r, out)
+        run_items(coarse_residual_columns, items.size - 1, items, *products, q, r, out)
         return out
     items = _items(r.size, r.size + values.size)
     run_items(_coarse_residual, items.size - 1, items, *products, q.reshape(-1, values.shape[1]), r, out)
@@ -554,20 +424,6 @@ def _coarse_residual(t, items, pointers, part, values, q, r, out):
             for c in range(values.shape[1]):
                 total -= values[p, c] * q[part[p], c]
         out[i] = total
-
-
-@by_items
-def _coarse_residual_columns(t, items, pointers, part, values, q, r, out):
-    m = values.shape[1]
-    for i in range(items[t], items[t + 1]):
-        total, given = out[i], r[i]
-        for c in range(total.size):
-            total[c] = given[c]
-        for p in range(pointers[i], pointers[i + 1]):
-            for column in range(m):
-                v, of = values[p, column], q[np.int64(part[p]) * m + column]
-                for c in range(total.size):
-                    total[c] -= v * of[c]
 
 
 def couple(products, rows, parts, starts, members):

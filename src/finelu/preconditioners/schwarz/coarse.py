@@ -192,7 +192,6 @@ class CoarseSpace:
         """p = x + Z q + (rho / rho_old) p, see kernels/reference/subdomains.py."""
         self._kernels.subdomains.direction_with_coarse(state, rho, rho_old, self.parts, self.Z, q, x, p)
 
-
     def add_directions(self, which: Any, states: Any, rho: Any, rho_old: Any, q: Any, x: Any, p: Any) -> None:
         """The same for columns, on the CPU."""
         self._kernels.subdomains.directions_with_coarse(which, states, rho, rho_old, self.parts, self.Z, q, x, p)

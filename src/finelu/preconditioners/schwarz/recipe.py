@@ -447,8 +447,8 @@ class SchwarzFactors(Factors):
         out[...] = X.T.reshape(R.shape)
 
     def _apply_one(self, r: Any, trans: str, x: Any) -> None:
-        """x = M^-1 r, or with a transpose; on the CPU of r (n, k), too, both row-major. Of T and H the one that the coarse space computes, `adjoint`, is taken
-        directly, and the other by complex conjugation."""
+        """x = M^-1 r, or with a transpose; on the CPU r and x may be (n, k), row-major. Of T and H the one that the
+        coarse space computes, `adjoint`, is taken directly, and the other by complex conjugation."""
         adjoint = "H" if self.coarse is None else self.coarse.adjoint
         if trans not in ("N", adjoint) and self.dtype.kind == "c":
             self._apply_one(r.conj(), adjoint, x)
