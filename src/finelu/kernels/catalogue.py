@@ -137,6 +137,7 @@ USES: dict[str, dict[str, str]] = {
         "crout_symmetric": "_crout_rows _schur",
         "cycle": "vectors",
         "elimination": "_ic0_columns _waiting levels",
+        "_interleaved": "indices",
         "products": "vectors",
         "recurrences": "vectors",
         "subdomains": "_interleaved indices levels vectors",
