@@ -259,7 +259,7 @@ class _Sparse:
         return (self._weights * self._factors.solve(self._weights * g, trans)).astype(self._dtype)
 
     def with_dot(self, g: Any, v: Any, dots: Any, total: Any) -> Any:
-        """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots; not by BLAS, whose threads would take the cores of ours."""
+        """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots. BLAS's threads would take the cores of the kernels."""
         q = self(g, "N")
         kernels_for(g).vectors.dot(v, q, total)
         total += dots.sum()
