@@ -329,8 +329,12 @@ def _without_pivoting(E: Any, weights: Any, tolerance: float, dtype: Any) -> _Ch
 
 def _largest(E: Any) -> Any:
     """(K,) : the largest magnitude of each row and column together, of a sparse E."""
-    size = abs(sp.csr_matrix(E))
-    return np.maximum(size.max(axis=0).toarray().ravel(), size.max(axis=1).toarray().ravel())
+    found = np.zeros(E.shape[0])
+    for S in (sp.csr_matrix(E), sp.csc_matrix(E)):
+        filled = np.flatnonzero(np.diff(S.indptr))
+        if filled.size:
+            found[filled] = np.maximum(found[filled], np.maximum.reduceat(abs(S.data), S.indptr[filled]))
+    return found
 
 
 # The functions below return two results: the factorization of E scaled by weights, with ones on the diagonal for
