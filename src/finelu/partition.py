@@ -161,10 +161,10 @@ def _bricks(A: CSR, grid: Grid, size: int) -> Partition:
 
 
 def _tears(A: CSR, parts: Any) -> bool:
-    """Whether these parts tear small strongly coupled groups of rows apart: in some rows, one in 500 or more, a coupling
-    to another part is more than TORN times all those to their own. Bricks do where cells that conduct far better than
-    most are scattered: on 40^3 cells, a tenth of which conduct 10^4 times as well, cg took 585 iterations with bricks
-    and 179 with aggregates.
+    """Whether these parts tear small strongly coupled groups of rows apart: in some rows, one in 500 or more, a
+    coupling to another part is more than TORN times all those to their own. Bricks do where cells that conduct far
+    better than most are scattered: on 40^3 cells, a tenth of which conduct 10^4 times as well, cg took 585 iterations
+    with bricks and 179 with aggregates.
 
     A : on the CPU. Cost: a look at 4096 rows.
     """

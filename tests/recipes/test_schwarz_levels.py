@@ -361,7 +361,7 @@ def test_single_precision_has_levels_too(backend):
 
 
 def test_several_threads_take_fewer_parts_of_a_grid_in_space(threads, everywhere):
-    """So few that the coarse matrix is factored; not of a grid in the plane, and not where a size is given."""
+    """Fewer, with which the coarse matrix is factored; not of a grid in the plane, and not where a size is given."""
     everywhere("MOST_IN_SPACE", 40)
     everywhere("THICK", 8)
     S, found = gallery.poisson7(16), {}

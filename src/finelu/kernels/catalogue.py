@@ -144,6 +144,7 @@ USES: dict[str, dict[str, str]] = {
         "elimination": "_ic0_columns _waiting levels",
         "idrs": "recurrences vectors",
         "multishift": "vectors",
+        "_interleaved": "indices",
         "products": "vectors",
         "recurrences": "vectors",
         "_subdomain_columns": "_interleaved",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.indices import pointers
 from finelu.kernels.cpu.runtime.arithmetic import beyond_single, divide
 from finelu.kernels.cpu.runtime.atomics import fetch_add
 from finelu.kernels.cpu.runtime.columns import divide_row, divisor, scale_row, subtract_entries
@@ -123,8 +124,7 @@ class Interleaved:
         count, rows = groups.shape[0], int(row_starts[-1])
         self.alike, widths = np.empty(count, np.bool_), np.empty(rows, np.int64)
         run_items(_measure, items.size - 1, items, *self._parts, plan.pattern, self.alike, widths)
-        self.begins = np.zeros(rows + 1, np.int64)
-        np.cumsum(widths, out=self.begins[1:])
+        self.begins, _ = pointers(widths)
         ends = self.begins[row_starts]
         self.offsets, places = _offsets(np.where(self.alike, 1, lanes), ends)
         self._value_offsets, self._values = _offsets(lanes, ends)

@@ -70,15 +70,10 @@ class Cholesky:
         arguments = items, self.indptr, self.indices, order, inverse, parent, marks, begin, columns, lengths
         run_items(_reach, items.size - 1, *arguments, threads=marks.shape[0])
 
-    @property
-    def nnz(self) -> int:
-        """The entries of L below the diagonal."""
-        return self.columns.size
-
     def factor(self, data, weights):
         """Factor W A W, with ones on the diagonal where a weight is 0; returns the pivots (n,), in A's order."""
         n = self.order.size
-        self.weights, self.values, self.pivots = weights, np.empty(self.nnz, data.dtype), np.empty(n)
+        self.weights, self.values, self.pivots = weights, np.empty(self.columns.size, data.dtype), np.empty(n)
         items = self._starts.size - 1 + n - self._below
         work = workspace(1 if self._threads == 1 else items, n, data.dtype)
         work[:] = 0

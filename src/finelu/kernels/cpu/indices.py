@@ -24,9 +24,34 @@ def lengths(begin, end):
 
 def pointers(counts):
     """Where lists of these lengths begin, and how many places they have in all; see kernels/reference/indices.py."""
-    out = np.zeros(counts.size + 1, counts.dtype)
-    np.cumsum(counts, out=out[1:])
-    return out, int(counts.sum(dtype=np.int64))
+    n = counts.size
+    out = np.zeros(n + 1, counts.dtype)
+    blocks = n // COPY if threads_for(n, 4 * COPY) > 1 else 1
+    if blocks <= 1:
+        np.cumsum(counts, out=out[1:])
+        return out, int(counts.sum(dtype=np.int64))
+    items, sums = np.arange(blocks + 1) * n // blocks, np.empty(blocks, np.int64)
+    run_items(_sum, blocks, items, counts, sums)
+    before = np.cumsum(sums) - sums
+    run_items(_add_up, blocks, items, counts, before, out)
+    return out, int(before[-1] + sums[-1])
+
+
+@by_items
+def _sum(t, items, counts, sums):
+    total = np.int64(0)
+    for i in range(items[t], items[t + 1]):
+        total += counts[i]
+    sums[t] = total
+
+
+@by_items
+def _add_up(t, items, counts, before, out):
+    """out[i + 1] : the sum of the counts up to i.  before : of the items before each."""
+    total = before[t]
+    for i in range(items[t], items[t + 1]):
+        total += counts[i]
+        out[i + 1] = total
 
 
 def entries(pointers, total, begin):
@@ -60,7 +85,7 @@ def grouped(numbers, count):
     """
     n = numbers.size
     blocks = max(min(n // COPY, n // max(count, 1)), 1) if threads_for(n, 2 * COPY) > 1 else 1
-    items, ends = np.linspace(0, n, blocks + 1).astype(np.int64), np.zeros((blocks, count), np.int32)
+    items, ends = np.arange(blocks + 1) * n // blocks, np.zeros((blocks, count), np.int32)
     run_items(_count, blocks, items, numbers, ends)
     starts = np.zeros(count + 1, np.int32)
     np.cumsum(ends.sum(axis=0, dtype=np.int32), out=starts[1:])

@@ -15,6 +15,7 @@ from finelu.kernels.cpu._subdomain_columns import (
     solve_in_columns,
 )
 from finelu.kernels.cpu.indices import grouped
+from finelu.kernels.cpu.indices import pointers as list_pointers
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_add
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
@@ -33,7 +34,7 @@ FAR = 6  # times as long as cheap operations on neighbouring entries take those 
 def _items(parts: int, work: int):
     """The parts, or rows, at which items of about COPY units of work begin; one item where one thread is as fast."""
     count = max(min(parts, work // COPY), 1) if threads_for(work, 2 * COPY) > 1 else 1
-    return np.linspace(0, parts, count + 1).astype(np.int64)
+    return np.arange(count + 1) * parts // count
 
 
 def inside(starts, rows, indptr, indices):
@@ -44,10 +45,9 @@ def inside(starts, rows, indptr, indices):
     arguments = items, starts, rows, *A, where
     counts, none = np.empty(rows.size, indices.dtype), np.empty(0, indices.dtype)
     run_items(_inside, items.size - 1, *arguments, False, counts, none, none, threads=where.shape[0])
-    pointers = np.zeros(rows.size + 1, indices.dtype)
-    require_indices("the diagonal blocks", int(counts.sum(dtype=np.int64)), pointers.dtype)
-    np.cumsum(counts, out=pointers[1:])
-    columns, places = (np.empty(int(pointers[-1]), indices.dtype) for _ in range(2))
+    pointers, total = list_pointers(counts)
+    require_indices("the diagonal blocks", total, pointers.dtype)
+    columns, places = (np.empty(total, indices.dtype) for _ in range(2))
     run_items(_inside, items.size - 1, *arguments, True, pointers, columns, places, threads=where.shape[0])
     return pointers, columns, places
 
@@ -349,10 +349,9 @@ def coarse_products(indptr, indices, data, parts, count, Z):
     arguments = items, unsigned(indptr), unsigned(indices), data, parts, Z, places
     counts, none, nothing = np.empty(n, np.int32), np.empty(0, np.int32), np.empty((0, m), data.dtype)
     run_items(_coarse_products, items.size - 1, *arguments, False, counts, none, nothing, threads=places.shape[0])
-    pointers = np.zeros(n + 1, np.int32)
-    require_indices("A Z", int(counts.sum(dtype=np.int64)), pointers.dtype)
-    np.cumsum(counts, out=pointers[1:])
-    part, values = np.empty(pointers[-1], np.int32), np.empty((int(pointers[-1]), m), data.dtype)
+    pointers, total = list_pointers(counts)
+    require_indices("A Z", total, pointers.dtype)
+    part, values = np.empty(total, np.int32), np.empty((total, m), data.dtype)
     run_items(_coarse_products, items.size - 1, *arguments, True, pointers, part, values, threads=places.shape[0])
     return pointers, part, values
 

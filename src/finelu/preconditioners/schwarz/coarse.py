@@ -270,7 +270,7 @@ class _Sparse:
         return (self._weights * self._factors.solve(self._weights * g, trans)).astype(self._dtype)
 
     def with_dot(self, g: Any, v: Any, dots: Any, total: Any) -> Any:
-        """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots; not by BLAS, whose threads would take the cores of ours."""
+        """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots. BLAS's threads would take the cores of the kernels."""
         q = self(g, "N")
         kernels_for(g).vectors.dot(v, q, total)
         total += dots.sum()
@@ -329,7 +329,7 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
 
 def _without_pivoting(E: Any, weights: Any, tolerance: float, dtype: Any) -> _Cholesky | None:
     """The factors of a definite sparse E scaled by weights; None if a pivot is not more than the tolerance, or if they
-    take so many operations that SuperLU, which works on dense blocks, is faster."""
+    take more than MOST_FLOPS operations: SuperLU, which works on dense blocks, is then faster."""
     S = without_zeros(as_csr(E, diagonal=False))
     _, order, fill = OrderingJob(S, aside=False).found()
     if fill.flops > MOST_FLOPS:
@@ -340,8 +340,12 @@ def _without_pivoting(E: Any, weights: Any, tolerance: float, dtype: Any) -> _Ch
 
 def _largest(E: Any) -> Any:
     """(K,) : the largest magnitude of each row and column together, of a sparse E."""
-    size = abs(sp.csr_matrix(E))
-    return np.maximum(size.max(axis=0).toarray().ravel(), size.max(axis=1).toarray().ravel())
+    found = np.zeros(E.shape[0])
+    for S in (sp.csr_matrix(E), sp.csc_matrix(E)):
+        filled = np.flatnonzero(np.diff(S.indptr))
+        if filled.size:
+            found[filled] = np.maximum(found[filled], np.maximum.reduceat(abs(S.data), S.indptr[filled]))
+    return found
 
 
 # The functions below return two results: the factorization of E scaled by weights, with ones on the diagonal for

@@ -143,8 +143,8 @@ def has_levels(nodes: int, m: int) -> bool:
 
 
 def size_in_space(A: CSR, found: Partition, largest: int) -> int | None:
-    """The rows of larger bricks of a grid in space, so many that several threads factor the coarse matrix in little
-    time: on levels the steps are too short to be shared. None where the bricks that were found are as good.
+    """The rows of larger bricks of a grid in space, with which several threads factor the coarse matrix in little time:
+    on levels the steps are too short to be shared. None where the bricks that were found are as good.
 
     largest : the most rows of a brick; where there would be more, the coarse matrix is solved on levels.
     """
