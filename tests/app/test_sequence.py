@@ -14,6 +14,7 @@ from finelu.auto import attempt, ladder
 from finelu.auto import sequence as module
 from finelu.auto.guess import AGAIN, FEW, MOST
 from finelu.auto.rates import SHIPPED_ON_GPU
+from finelu.auto.recycling import REST, Cost
 from finelu.auto.reuse import RETRY, UPDATE, Ageing, Patience, update_in_iterations
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.matrix import as_csr
@@ -556,3 +557,61 @@ def test_steps_of_growing_length_cost_less_than_with_factors_updated_by_hand():
         dt *= 1.1
     updates = sequence.decisions.count("update")
     assert done + UPDATE * updates <= by_hand + UPDATE * 19 and "rebuild" not in sequence.decisions
+
+
+def drifting(A, steps):
+    """A_k within 1% of A, and b_k of which the last ones say nothing."""
+    rng = np.random.default_rng(5)
+    for k in range(steps):
+        D = sp.diags(1 + 0.005 * np.sin(k + rng.uniform(0, 2 * np.pi, A.shape[0])))
+        yield sp.csr_matrix(D @ A @ D), rng.standard_normal(A.shape[0])
+
+
+def test_a_recycled_space_is_kept_where_it_saves_iterations():
+    A, found = gallery.elasticity(20, 5, 5), []
+    sequence = Sequence(recipe="ic0", method="cg")
+    for B, b in drifting(A, 8):
+        found.append(sequence.step(B, b))
+        assert_solves(B, b, found[-1])
+    assert "recycled vectors keep about" in found[-1].explain() and sequence._recycling.space.size >= 4
+    assert max(s.iterations for s in found[5:]) < 0.7 * found[0].iterations
+
+
+def test_a_recycled_space_that_does_not_pay_is_dropped_and_tried_rarely():
+    """With Jacobi and few entries a row, an iteration with the space takes about as long as it saves."""
+    A, texts = gallery.poisson5(70), []
+    sequence = Sequence(recipe="jacobi", method="cg")
+    for B, b in drifting(A, 9):
+        solution = sequence.step(B, b)
+        assert_solves(B, b, solution)
+        texts.append(solution.explain())
+    recycling = sequence._recycling
+    assert any("recycled vectors were dropped" in text for text in texts)
+    assert recycling.space is None and 0 < recycling.left < REST
+
+
+def test_another_pattern_drops_the_space():
+    A = gallery.elasticity(10, 4, 4)
+    sequence = Sequence(recipe="ic0", method="cg")
+    for B, b in drifting(A, 4):
+        sequence.step(B, b)
+    assert sequence._recycling.space.size
+    other = sp.csr_matrix(A + 0.01 * sp.eye(A.shape[0], k=30) + 0.01 * sp.eye(A.shape[0], k=-30))
+    assert other.nnz != A.nnz
+    solution = sequence.step(other, b)
+    assert_solves(other, b, solution)
+    assert sequence.decisions[-1] == "rebuild" and "recycled" not in solution.explain()
+
+
+def test_complete_factors_take_no_space():
+    sequence = Sequence(recipe="sparse_lu")
+    for B, b in drifting(gallery.poisson5(30), 4):
+        assert_solves(B, b, sequence.step(B, b))
+    assert sequence._recycling.space is None
+
+
+def test_the_cost_of_a_space_grows_with_its_vectors_and_falls_with_the_entries_of_a_row():
+    sparse, dense = (Cost.of(None, as_csr(A), cycles=False) for A in (gallery.poisson5(30), gallery.elasticity(9, 6, 6)))
+    assert 0 < sparse.share(4) < sparse.share(8) and dense.share(8) < sparse.share(8)
+    assert dense.vectors() >= sparse.vectors() and dense.pays(100, 50, 8) and not dense.pays(50, 50, 8)
+    assert Cost.of(None, as_csr(gallery.poisson5(30)), cycles=True).share(8) > sparse.share(8)

@@ -66,11 +66,13 @@ class Sequence:
     Update and `solve`, which may choose another recipe, then follow in this order, from the best x so far; `attempts`
     lists every try, and `iterations` counts all. With method="auto", `solve` follows at once if an iteration takes long
     and its method needs a symmetry that A has no longer.
-    The first guess is the last x, or the combination of the last four x with the least residual, if that is smaller
-    than b: the last x if two iterations are expected, the combination if the last one has saved more of them than its
-    products with A take; after 250 iterations without a combination it is tried again. Source: P. F. Fischer:
-    Projection techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost: up to six
-    products with A, and eight vectors.
+    The first guess is the last x, or the combination of the last four or eight x with the least residual, if that is
+    smaller than b: the last x if two iterations are expected, a combination if the last one has saved more of them than
+    its products with A take; after 250 iterations without a combination it is tried again. Source: P. F. Fischer:
+    Projection techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost: up to nine
+    products with A, and 24 vectors.
+    cg and gmres with incomplete factors take a `RecycledSpace` of 4 to 16 vectors, where it saves more iterations than
+    it takes by a model of its cost; it is dropped, and tried again rarely, where it does not, which `explain()` says.
     On a GPU, A and b are moved to the CPU, and x back, if `solve` would do so. With cuDSS its complete factors replace
     other factors once, by one more rebuild: when the steps so far have taken as long as cuDSS's plan is expected to
     take, and a step with it is expected to take less than two thirds of the last one. Updates then repeat the numeric

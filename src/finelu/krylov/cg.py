@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from finelu.errors import ParameterError
 from finelu.krylov.deflated_cg import deflated_cg
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
@@ -43,8 +42,6 @@ class CG(Method):
     def iterate(loop: Loop, *, block: bool = False, recycle: RecycledSpace | None = None) -> Solution:
         """Saad 2003, Alg. 9.1, line by line; alpha and beta are formed on the device, in the step that uses them."""
         if space_asked(recycle) is not None:
-            if block:
-                raise ParameterError("block=True has no recycle; leave out one of them.")
             return deflated_cg(loop, recycle)
         A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
         state, norms = loop.state, loop.norms

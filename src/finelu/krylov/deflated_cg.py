@@ -24,9 +24,10 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
     state, norms = loop.state, loop.norms
     r, p = loop.vectors(2)
     rho, rho_old, curvature = loop.scalars(3)
-    if not space.fit(A, loop.b, energy=True):
+    definite = space.fit(A, loop.b, energy=True)
+    if not definite:
         loop.fail(Status.INDEFINITE)
-    W, image = space.W, space.image
+    W, image = (space.W, space.image) if definite else (None, None)
     mu = loop.xp.zeros(space.size, loop.dtype)
     directions = Directions(loop, space)
 

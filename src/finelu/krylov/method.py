@@ -225,6 +225,8 @@ def _door(method: type[Method]) -> Door:
         block = method.in_block and options.get("block", False)
         if block is not False:
             flag("block", block)
+            if block and options.get("recycle") is not None:
+                raise ParameterError("block=True has no recycle; leave out one of them.")
         shape: tuple[int, ...] = getattr(b, "shape", None) or ()
         if len(shape) == 2 and shape[1] != 1:
             columns = range(shape[1])
