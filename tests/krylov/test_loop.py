@@ -67,7 +67,7 @@ def test_looking_rarely_queues_a_bounded_number_of_iterations_too_many(method, l
     for interval in (1, 4):
         look_every(interval)
         method(counted(), b, rtol=1e-9)
-    per_iteration = 2 if method is bicgstab else 1
+    per_iteration = method.method.products
     restart_check = 1 + 4  # gmres may learn of its end one cycle later, and one look
     assert len(products[0]) <= len(products[1]) <= len(products[0]) + per_iteration * 2 * 4 + restart_check
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from finelu.krylov.loop import Loop
@@ -47,7 +49,7 @@ class BiCGStabL(Method):
         shadow, shadows = S[:, 0], Shadows(loop)
         if not shadows.cycle(r):
             return shadows.end()
-        M = evened(loop, r)
+        M, first = evened(loop, r)
         R, U = (xp.zeros((n, columns), dtype, order="F") for columns in (steps, steps + 1))
         hats = not isinstance(M, Identity)
         V, W = (xp.zeros((n, c), dtype, order="F") if hats else None for c in (steps - 1, steps))
@@ -56,12 +58,16 @@ class BiCGStabL(Method):
         rho, sigma, gamma = (xp.zeros(steps, dtype) for _ in range(3))
         (omega,), shadow_norm, size = loop.scalars(1), loop.real_scalar(), loop.real_scalar()
 
-        def step() -> None:
+        def step(first: Any = None) -> None:  # first: M^-1 r and A M^-1 r
             w = z = R[:, 0]
             for j in range(steps):
                 k.direction(state, rho, sigma, omega, w, z, R, U, V, W, j)
-                z = M @ U[:, j]
-                w = A.with_dot(z, shadow, sigma[j : j + 1])
+                if first is None or j > 0:
+                    z = M @ U[:, j]
+                    w = A.with_dot(z, shadow, sigma[j : j + 1])
+                else:
+                    z, w = first
+                    loop.kernels.vectors.dot(shadow, w, sigma[:1])
                 k.bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, size, j)
                 z = M @ R[:, j]
                 w = A.with_dot(z, shadow, rho[j + 1 : j + 2]) if j < steps - 1 else A @ z
@@ -84,7 +90,11 @@ class BiCGStabL(Method):
             loop.kernels.vectors.norm(shadow, shadow_norm)
             loop.kernels.vectors.dot(shadow, r, rho[:1])
             while loop.goes_on():
-                iteration()
+                if first is None:
+                    iteration()
+                else:
+                    step(first)
+                    first = None
                 loop.tell()
             if not shadows.cycle(r):
                 return shadows.end()

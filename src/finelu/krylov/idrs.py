@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
 from finelu.krylov.scaled import evened
@@ -47,21 +49,21 @@ class IDRs(Method):
         shadows = Shadows(loop)
         if not shadows.cycle(r):
             return shadows.end()
-        M = evened(loop, r)
+        M, first = evened(loop, r)
         P, G, U = (xp.zeros((x.size, s), loop.dtype, order="F") for _ in range(3))
         Q = xp.zeros((s, s), loop.dtype, order="F")
         f, c = (xp.zeros(s, loop.dtype) for _ in range(2))
         (omega,), size = loop.scalars(1), loop.real_scalar()
 
-        @loop.repeated
-        def iteration() -> None:
+        def step(first: Any = None) -> None:  # first: M^-1 r and A M^-1 r
             k.begin(state, P, r, Q, f, c)
             k.residual_part(state, G, c, r, v)
-            k.direction(state, omega, U, c, M @ v, u)
-            w = A @ u
+            k.direction(state, omega, U, c, M @ v if first is None else first[0], u)
+            w = A @ u if first is None else first[1]
             k.orthogonality(state, P, w, r, Q, f, c, omega)
             k.step(state, norms, loop.history, Q, f, c, omega, u, w, G, U, x, best, r, size)
 
+        iteration = loop.repeated(step)
         while True:
             shadows.draw(P)
             for zero in (G, U):
@@ -70,7 +72,11 @@ class IDRs(Method):
             omega.fill(1)
             size.fill(0)
             while loop.goes_on():
-                iteration()
+                if first is None:
+                    iteration()
+                else:
+                    step(first)
+                    first = None
                 loop.tell()
             if not shadows.cycle(r):
                 return shadows.end()

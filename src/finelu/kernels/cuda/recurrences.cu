@@ -6,6 +6,7 @@
 // blockDim.x a multiple of 32, room for 4 * gridDim.x doubles; the others: one thread.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
+#include "runtime/constants.cuh"
 #include "runtime/record.cuh"
 
 using namespace fl;
