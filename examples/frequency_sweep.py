@@ -26,8 +26,8 @@ SLOWEST, FASTEST = 1e-3, 10.0  # rad/s
 
 
 def cube(cells: int) -> tuple[Any, Any, Any]:
-    """(A, b, place): for the temperatures of cells^3 cells, the lowest layer first, between six walls that are held at 0;
-    the cell above the middle of the heater."""
+    """(A, b, place): for the temperatures of cells^3 cells, the lowest layer first, between six walls held at 0; the
+    cell above the middle of the heater."""
     h = SIDE / cells
     k = np.asarray(LAYERS)[np.arange(cells) * len(LAYERS) // cells]
     faces = np.r_[2 * k[0], 2 / (1 / k[:-1] + 1 / k[1:]), 2 * k[-1]]  # between layers, and to the walls

@@ -22,7 +22,7 @@ from finelu import gallery
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import products
-from finelu.krylov import RESTART, bicgstab, cg, gmres, minres, sqmr
+from finelu.krylov import RESTART, cg, gmres, minres, sqmr
 from finelu.krylov.cg import CG
 from finelu.krylov.loop import Loop
 from finelu.krylov.residual import PROBES

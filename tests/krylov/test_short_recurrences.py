@@ -12,7 +12,7 @@ from krylov_cases import residual, system
 
 import finelu as fl
 from finelu.kernels import kernels_for, reference
-from finelu.kernels.monitor import BEST, BROKEN, CLAIM, CLAIMED, CODE, COLUMNS, IMPROVED, ITERATIONS, NORM, RUNNING
+from finelu.kernels.monitor import BEST, BROKEN, CLAIM, CLAIMED, CODE, IMPROVED, ITERATIONS, NORM, RUNNING
 from finelu.krylov.loop import Loop
 from finelu.krylov.shadow import Shadows
 from finelu.krylov.system import System
@@ -83,7 +83,9 @@ def agree(backend, family, function, values, factor=200.0):
     return want
 
 
-STEPS = [("bicgstabl", f, j) for f in BICGSTABL for j in range(L)] + [("idrs", f, k) for f in IDRS for k in range(S + 1)]
+STEPS = [("bicgstabl", f, j) for f in BICGSTABL for j in range(L)] + [
+    ("idrs", f, k) for f in IDRS for k in range(S + 1)
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -146,7 +146,7 @@ class Shifted:
         self.matrix = not hasattr(A, "matvec") and hasattr(A, "tosparse")
 
     def kind(self) -> str:
-        """"hermitian", "symmetric" or "general", as far as it is known."""
+        """ "hermitian", "symmetric" or "general", as far as it is known."""
         return traits(self.A).kind if self.matrix else "general"
 
     def shifted(self, shift: complex) -> Any:

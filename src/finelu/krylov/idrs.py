@@ -20,9 +20,9 @@ class IDRs(Method):
     Arguments as in `finelu.krylov`, and
     s : the dimension of the shadow space, 1 to 32; min(4, n) by default. A larger one takes fewer iterations, and more
         work and memory for each.
-    An iteration is one product with A and one with M, on average about 1.5 s + 4 dot products and 2 s + 6 passes over
-    vectors; memory 3 s + 10 vectors. callback(x) is called after each iteration. If the iteration is recorded (on a
-    GPU), the vectors that its products make are also kept until the solve ends.
+    An iteration is one product with A and one with M, and about (6 s + 10) n operations on vectors; memory 3 s + 10
+    vectors. callback(x) is called after each iteration. If the iteration is recorded (on a GPU), the vectors that its
+    products make are also kept until the solve ends.
     Residuals lie in spaces whose dimension falls by s with every s + 1 iterations, so that n + n / s suffice in exact
     arithmetic. With s = 1 it is as good as `bicgstab`, and with s = 4 it is often near the full `gmres`, with a fixed
     amount of memory. The shadow space is the same in every run: orthonormal vectors from random numbers with a fixed
