@@ -5,8 +5,8 @@
 
 A x = b to 1e-8 with the factors of ILU0, b = A 1, or of ones without them: bicgstab, gmres with cycles of 50, bicgstabl
 with l = 1, 2 and 4, and idrs with s = 1, 2, 4 and 8, each until LIMIT products with A. Matrices: the real unsymmetric
-ones of a folder (FINELU_MATRICES, or ../shared/matrices) that have such factors, and systems that are skew but for a
-part of the identity, without a preconditioner. Counted are products with A of the iterations, and the processor's time
+ones of a folder (FINELU_MATRICES, or ../shared/matrices) that have such factors, and systems with a skew A and
+a small multiple of I, without a preconditioner. Counted are products with A of the iterations, and the processor's time
 of the second call on one thread.
 """
 
@@ -71,7 +71,7 @@ def measure(run: Run, name: str, A: sp.csr_matrix, F: Any) -> None:
 
 
 def products(run: Run, name: str, variant: str) -> int | None:
-    """Of a solve that converged."""
+    """The products of a solve that converged, else None."""
     found = run.one(matrix=name, variant=variant)
     return None if found is None or found.detail["status"] != "CONVERGED" else int(found.detail["products"])
 

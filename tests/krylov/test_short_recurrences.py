@@ -229,7 +229,7 @@ def test_bicgstabl_solves_where_one_factor_cannot_stand_for_imaginary_eigenvalue
 
 
 def test_idrs_solves_a_skew_dominant_system_with_a_complex_shadow_space(backend):
-    """A real omega is no help with imaginary eigenvalues: what happens to a real system is told."""
+    """A real omega is no help with imaginary eigenvalues: what happens to a real system is reported."""
     A = skew_dominant()
     for b in (np.ones(400), np.random.default_rng(0).standard_normal(400)):
         found = fl.idrs(backend.move(A), backend.move(b.astype(complex)), rtol=1e-8)

@@ -17,7 +17,7 @@ from finelu.kernels.reference.recurrences import eps_of, keep, record, running
 from finelu.kernels.reference.vectors import length
 
 ANGLE = 0.7  # least cosine between the residual and its product with A for which omega is the minimizing one
-MASK = 2**64 - 1
+MASK = 2**64 - 1  # products of 64-bit integers are taken modulo 2^64
 
 
 def scattered(key: int) -> int:
