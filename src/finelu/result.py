@@ -152,7 +152,7 @@ class Solution(NoArray):
 
     x : (n,), or (n, 1) if b is, on the device of b: the converged iterate, or else the best one known; never NaN.
     status : a Status, why the solve ended.
-    iterations : of the recurrence; each takes one product with A, two in bicgstab.
+    iterations : of the recurrence; each takes one product with A, two in bicgstab, 2 l in bicgstabl.
     residual_norm : ||b - A x||_2 of exactly this x, computed anew, never the recurrence's.
     history : (iterations + 1,) residual norms on the host: true ones at the beginning of each cycle, the recurrence's
         in between, and that of x at the end. With `finelu.solve` those of all attempts one after the other; each

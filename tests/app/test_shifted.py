@@ -148,9 +148,9 @@ def test_zero_b_and_extreme_b():
 def test_a_linear_operator_and_a_dense_matrix():
     A, b = system("general")
     op = spla.LinearOperator(A.shape, matvec=lambda v: A @ v, dtype=A.dtype)
-    for given in (op, A.toarray()):
+    for form in (op, A.toarray()):
         for shifts in (REAL, COMPLEX):
-            holds(A, b, fl.solve_shifted(given, b, shifts))
+            holds(A, b, fl.solve_shifted(form, b, shifts))
     with pytest.raises(fl.MatrixError, match="a recipe needs the entries of A"):
         fl.solve_shifted(op, b, REAL, recipe=fl.ILU0())
 

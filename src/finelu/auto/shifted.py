@@ -23,7 +23,7 @@ from finelu.result import Solution, SolutionOfColumns, of_columns
 from finelu.validation import choice, count, number
 
 SPACES = ("cg", "cocg", "gmres")  # the methods with one space for all shifts
-COMPLETED_BY = {"cg": "cg", "cocg": "gmres", "gmres": "gmres"}  # what takes a shift further by itself
+COMPLETED_BY = {"cg": "cg", "cocg": "bicgstabl", "gmres": "bicgstabl"}  # what takes a shift further by itself
 NAMES = {"cg": "multi-shift cg", "cocg": "multi-shift cocg", "gmres": "shifted gmres"}
 EARLIER = 6  # solutions from which a guess is made
 DEPENDENT = 1e-10  # part of the largest singular value below which images of solutions count as dependent
@@ -81,7 +81,7 @@ def solve_shifted(
     "auto" is cg if A is Hermitian, the shifts are real and the factors stay positive definite, and idrs otherwise.
 
     Each x_j is tested by its true residual. A shift that a space has left above its tolerance goes on by itself, by cg
-    or gmres from there; its Solution counts all its iterations.
+    or bicgstabl from there; its Solution counts all its iterations.
     Cost: docs/shifts.md. Raises ParameterError, MatrixError and DeviceError for arguments without a meaning.
     Source: Jegerlehner 1996; Frommer & Maass 1999; Frommer & Glassner 1998.
     """
@@ -146,7 +146,7 @@ class Shifted:
         self.matrix = not hasattr(A, "matvec") and hasattr(A, "tosparse")
 
     def kind(self) -> str:
-        """"hermitian", "symmetric" or "general", as far as it is known."""
+        """ "hermitian", "symmetric" or "general", as far as it is known."""
         return traits(self.A).kind if self.matrix else "general"
 
     def shifted(self, shift: complex) -> Any:
@@ -191,7 +191,7 @@ class Shifted:
         """Shift j, whose true residual is formed, and which goes on by itself if that is above the tolerance."""
         own = COMPLETED_BY[method]
         if own == "cg" and self.shifts[j].imag != 0:
-            own = "gmres"
+            own = "bicgstabl"
         found = self.alone(own, j, family.X[j])
         iterations = int(family.iterations[j]) + found.iterations
         history, recurrence = (np.concatenate([family.sizes[j][:-1], v]) for v in (found.history, found.recurrence))

@@ -56,9 +56,9 @@ An iterate passed in between may have been better if the residual of the recurre
 which is computed anew only at the start of a cycle.
 
 On a GPU cg, bicgstab, bicgstabl, idrs, gmres and fgmres record their iteration as a CUDA graph if A and M allow that;
-docs/gpu.md says which do. Such a solve keeps all vectors that one iteration makes until it ends, each in memory of its own: the products
-with A and M, which are counted in the memory of each method, and the intermediate vectors of M. If nothing is recorded,
-memory that one operation frees serves the next.
+docs/gpu.md says which do. Such a solve keeps all vectors that one iteration makes until it ends, each in memory of its
+own: the products with A and M, which are counted in the memory of each method, and the intermediate vectors of M. If
+nothing is recorded, memory that one operation frees serves the next.
 """
 
 from finelu.krylov.bicg import BiCG, bicg

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
 from finelu.krylov.scaled import evened
@@ -18,9 +20,9 @@ class IDRs(Method):
     Arguments as in `finelu.krylov`, and
     s : the dimension of the shadow space, 1 to 32; min(4, n) by default. A larger one takes fewer iterations, and more
         work and memory for each.
-    An iteration is one product with A and one with M, on average about 1.5 s + 4 dot products and 2 s + 6 passes over
-    vectors; memory 3 s + 10 vectors. callback(x) is called after each iteration. If the iteration is recorded (on a
-    GPU), the vectors that its products make are also kept until the solve ends.
+    An iteration is one product with A and one with M, and about (6 s + 10) n operations on vectors; memory 3 s + 10
+    vectors. callback(x) is called after each iteration. If the iteration is recorded (on a GPU), the vectors that its
+    products make are also kept until the solve ends.
     Residuals lie in spaces whose dimension falls by s with every s + 1 iterations, so that n + n / s suffice in exact
     arithmetic. With s = 1 it is as good as `bicgstab`, and with s = 4 it is often near the full `gmres`, with a fixed
     amount of memory. The shadow space is the same in every run: orthonormal vectors from random numbers with a fixed
@@ -47,21 +49,21 @@ class IDRs(Method):
         shadows = Shadows(loop)
         if not shadows.cycle(r):
             return shadows.end()
-        M = evened(loop, r)
+        M, first = evened(loop, r)
         P, G, U = (xp.zeros((x.size, s), loop.dtype, order="F") for _ in range(3))
         Q = xp.zeros((s, s), loop.dtype, order="F")
         f, c = (xp.zeros(s, loop.dtype) for _ in range(2))
         (omega,), size = loop.scalars(1), loop.real_scalar()
 
-        @loop.repeated
-        def iteration() -> None:
+        def step(first: Any = None) -> None:  # first: M^-1 r and A M^-1 r
             k.begin(state, P, r, Q, f, c)
             k.residual_part(state, G, c, r, v)
-            k.direction(state, omega, U, c, M @ v, u)
-            w = A @ u
+            k.direction(state, omega, U, c, M @ v if first is None else first[0], u)
+            w = A @ u if first is None else first[1]
             k.orthogonality(state, P, w, r, Q, f, c, omega)
             k.step(state, norms, loop.history, Q, f, c, omega, u, w, G, U, x, best, r, size)
 
+        iteration = loop.repeated(step)
         while True:
             shadows.draw(P)
             for zero in (G, U):
@@ -70,7 +72,11 @@ class IDRs(Method):
             omega.fill(1)
             size.fill(0)
             while loop.goes_on():
-                iteration()
+                if first is None:
+                    iteration()
+                else:
+                    step(first)
+                    first = None
                 loop.tell()
             if not shadows.cycle(r):
                 return shadows.end()

@@ -105,9 +105,9 @@ def arnoldi_family(seed: System, sigma: Any, tolerance: float, maxiter: int, res
     """Shifted gmres with restarts for (A + sigma_j I) x_j = b, for any A.
 
     seed : A x = b in the dtype of all x_j.
-    Each shift has the x of least residual in the space of a cycle. If some have not converged when it ends, the one with
-    the largest residual keeps that x, and the others take the x whose residual is a multiple of its residual, so that
-    they share the next space, too. A shift without such an x, or whose residual would grow, is left as it is.
+    Each shift has the x of least residual in the space of a cycle. If some have not converged when it ends, the one
+    with the largest residual keeps that x, and the others take the x whose residual is a multiple of its residual, so
+    that they share the next space, too. A shift without such an x, or whose residual would grow, is left as it is.
     Cost of a cycle of m columns: m products with A, 4 n m^2 operations, 2 n m for each shift, and a few least-squares
     problems of m columns for each shift on the host; memory restart + k + 5 vectors.
     Source: Frommer & Glassner 1998.
@@ -195,8 +195,8 @@ def least(T: Any, shifts: Any, begun: Any) -> tuple[Any, Any]:
 
 
 def collinear(T: Any, shifts: Any, begun: Any, Y: Any, z: Any, hardest: int) -> tuple[Any, Any] | None:
-    """(Y, factors): for each shift begun e_1 - (T + shift I) y = factor z, the hardest with the given y and 1. None if z
-    is 0. A factor that does not exist is NaN."""
+    """(Y, factors): for each shift begun e_1 - (T + shift I) y = factor z, the hardest with the given y and 1. None if
+    z is 0. A factor that does not exist is NaN."""
     if not z.any():
         return None
     Y, factors = Y.copy(), np.ones(shifts.size, begun.dtype)

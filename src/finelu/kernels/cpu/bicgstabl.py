@@ -17,10 +17,10 @@ ROWS = 1024  # that a step goes over the columns with; they stay in the first ca
 
 @compiled
 def stopped(sigma, steps):
+    none = False
     for i in range(steps):
-        if sigma[i] == 0:
-            return True
-    return False
+        none |= sigma[i] == 0
+    return none
 
 
 @compiled
@@ -55,14 +55,17 @@ def direction(state, rho, sigma, omega, w, z, R, U, V, W, j):
                 _put(z[k], V[k, j - 1])
         for i in range(j + 1):
             _turn(beta, R[k, i], U[k, i])
-            if V is not None:
+            if V is not None:  # noqa: SIM102 (apart, as Numba leaves such a branch out before it types it)
                 if i < j:
                     _turn(beta, V[k, i], W[k, i])
 
 
 @compiled
 def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, size, j):
-    """U_(j+1) = w, W_j = z, alpha = rho_j / sigma_j, R_i -= alpha U_(i+1), so V_i, and x += alpha M^-1 u_0; the largest ||r_0||."""
+    """U_(j+1) = w, W_j = z, alpha = rho_j / sigma_j, R_i -= alpha U_(i+1), so V_i, and x += alpha M^-1 u_0.
+
+    size : the largest ||r_0||.
+    """
     if state[CODE] != RUNNING or stopped(sigma, j + 1):
         return
     alpha, keep, square = rho[j] / sigma[j], j == 0 and state[IMPROVED], 0.0
@@ -73,7 +76,7 @@ def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, size, j):
             _put(z[k], W[k, j])
         for i in range(j + 1):
             _subtract(alpha, U[k, i + 1], R[k, i])
-            if V is not None:
+            if V is not None:  # noqa: SIM102 (apart, as Numba leaves such a branch out before it types it)
                 if i < j:
                     _subtract(alpha, W[k, i + 1], V[k, i])
         if keep:
@@ -115,7 +118,7 @@ def gram(state, sigma, w, R, G):
 
 @compiled
 def polynomial(state, sigma, G, gamma, omega):
-    """gamma of the least ||r_0 - sum gamma_i r_i||, whose last one is made larger where it stands for a small cosine."""
+    """gamma of the least ||r_0 - sum gamma_i r_i||, the last one made larger where it stands for a small cosine."""
     if state[CODE] != RUNNING or stopped(sigma, sigma.size):
         return
     steps, eps = gamma.size, np.finfo(np.float64).eps

@@ -32,7 +32,7 @@ def _draw(seed, first, P, imaginary):
 
 
 def draw(seed, first, P):
-    """P_ij = a number in [-1, 1) that depends on seed, the row first + i and the column j only; complex: two numbers."""
+    """P_ij = a number in [-1, 1) that depends on seed, the row first + i and the column j; complex: two numbers."""
     _draw(seed, first, P, 1j if P.dtype.kind == "c" else 0.0)
 
 

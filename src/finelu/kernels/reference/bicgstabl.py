@@ -45,7 +45,7 @@ def direction(state, rho, sigma, omega, w, z, R, U, V, W, j):
 
 
 def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, size, j):
-    """Second half: U_(j+1) = w, W_j = z, alpha = rho_j / sigma_j, R_i -= alpha U_(i+1) for i <= j, so V_i for i < j, and
+    """Second half: U_(j+1) = w, W_j = z, alpha = rho_j / sigma_j, R_i -= alpha U_(i+1) for i <= j, V_i for i < j, and
     x += alpha M^-1 u_0; size = ||r_0|| if that is larger: residuals in between leave their rounding in x, too.
 
     w = A M^-1 u_j, z = M^-1 u_j. x is kept in `best` in the first step, if it is better than all earlier iterates.

@@ -17,11 +17,11 @@ from finelu.kernels.reference.recurrences import eps_of, keep, record, running
 from finelu.kernels.reference.vectors import length
 
 ANGLE = 0.7  # least cosine between the residual and its product with A for which omega is the minimizing one
-MASK = 2**64 - 1
+MASK = 2**64 - 1  # products of 64-bit integers are taken modulo 2^64
 
 
 def scattered(key: int) -> int:
-    """A 64-bit integer in which each bit depends on all bits of `key`. Source: Steele, Lea & Flood 2014 (SplitMix64)."""
+    """A 64-bit integer in which each bit depends on all of `key`. Source: Steele, Lea & Flood 2014 (SplitMix64)."""
     z = (key * 0x9E3779B97F4A7C15) & MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
@@ -34,7 +34,7 @@ def between(key: int) -> float:
 
 
 def draw(seed, first, P):
-    """P_ij = a number in [-1, 1) that depends on seed, the row first + i and the column j only; complex: two numbers."""
+    """P_ij = a number in [-1, 1) that depends on seed, the row first + i and the column j; complex: two numbers."""
     n, s = P.shape
     for i in range(n):
         for j in range(s):
