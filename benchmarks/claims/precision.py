@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -67,10 +68,10 @@ def matrices(names: str) -> list[tuple[str, Callable[[], sp.csr_matrix]]]:
     found: list[tuple[str, Callable[[], sp.csr_matrix]]] = []
     for name in names_of(names):
         if name.startswith(RED_BLACK):
-            found.append((name, lambda side=int(name.removeprefix(RED_BLACK)): red_black(side)))
+            found.append((name, partial(red_black, int(name.removeprefix(RED_BLACK)))))
         else:
             (problem,) = suite(matrix_folder(), [name], quick=False)
-            found.append((name, lambda problem=problem: matrix_of(problem)))
+            found.append((name, partial(matrix_of, problem)))
     return found
 
 

@@ -86,7 +86,7 @@ def test_jacobi_sweeps_read_the_rounded_factors_too(backend):
     A = backend.move(gallery.poisson7(8, 7, 6))
     F = fl.ILU0(precision="auto", triangular="jacobi").factor(A)
     r = backend.move(values(336, "float64"))
-    assert F.report.stored == "float32"
+    assert F.report.stored == "float32" and F.report.rounding_change < 1e-6  # not the error of the sweeps
     got, want = (backend.fetch(x) for x in (F.solve(r), by_rounded_factors(F, r, "N")))
     np.testing.assert_array_equal(got, want)
 

@@ -15,7 +15,7 @@ from finelu.factors.base import Factors, random_numbers
 from finelu.factors.report import TriangularReport
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, narrowed
-from finelu.triangular import TriangularSolver
+from finelu.triangular import DEFAULT_SWEEPS, TriangularSolver
 
 PERIOD = 4093  # numbers of the random vector on which rounding is tried, a prime: it repeats them
 # Change of M by rounding to single precision, on a random vector. With 283 factors of 55 real matrices it was at most
@@ -146,8 +146,8 @@ class TriangularFactors(Factors):
     def _store(self) -> None:
         """Store the triangles in single precision for the solves, which have them in double, if M changes little.
 
-        With M' for the rounded M, M'^-1 M y is compared with y, which is random. Of M = L L^H the same is done with L:
-        its adjoint changes as much. Cost: a solve, a product, and a pass over the values; waits for the device.
+        With M' for the rounded M, M'^-1 M y is compared with y, which is random; if solves are approximate, M'^-1 r with
+        M^-1 r for a random r. Of M = L L^H the same is done with L: its adjoint changes as much. Cost: a solve, a product, and a pass over the values; waits for the device.
         """
         values = self._triangles.data
         xp, vectors, report, single = namespace(values), kernels_for(values).vectors, self._report, narrowed(self.dtype)
@@ -160,13 +160,16 @@ class TriangularFactors(Factors):
         found = xp.empty(3)  # whether entries are out of range, the norms of the change and of y
         vectors.rounded(values, rounded, found[:1])
         solvers = [self._solver(solve) for solve in self.SOLVES["N"] if solve.trans == "N"]
-        self._load(rounded)
         n = self.shape[0]
-        y = x = xp.tile(xp.asarray(random_numbers(PERIOD).astype(self.dtype)), -(-n // PERIOD))[:n]
-        for solver in reversed(solvers):
-            x = solver.multiply(values, x)
-        for solver in solvers:
-            x = solver.apply(x)
+        y = r = xp.tile(xp.asarray(random_numbers(PERIOD).astype(self.dtype)), -(-n // PERIOD))[:n]
+        if self.recipe.triangular in DEFAULT_SWEEPS:
+            self._load(values)
+            y = _in_turn(solvers, r)
+        else:
+            for solver in reversed(solvers):
+                r = solver.multiply(values, r)
+        self._load(rounded)
+        x = _in_turn(solvers, r)
         vectors.difference(x, y, x)
         vectors.norm(x, found[1:2])
         vectors.norm(y, found[2:])
@@ -242,6 +245,13 @@ class TriangularFactors(Factors):
     @property
     def nnz(self) -> int:
         return self._triangles.nnz
+
+
+def _in_turn(solvers: list[TriangularSolver], x: Any) -> Any:
+    """The solution of the solves, each of the result of the one before."""
+    for solver in solvers:
+        x = solver.apply(x)
+    return x
 
 
 def _fits(R: Any) -> bool:
