@@ -76,7 +76,8 @@ class TriangularReport(Report):
     With precision="auto" also:
     stored, stored_since : the dtype in which solves read the factors; why it is double precision where it is.
     rounding_change : ||M'^-1 M y - y|| / ||y|| for a random y, M' being M rounded to single precision; for jacobi
-        ||M'^-1 r - M^-1 r|| / ||M^-1 r|| for a random r; of Cholesky factors the same of L. None if entries are beyond the range of single precision.
+        ||M'^-1 r - M^-1 r|| / ||M^-1 r|| for a random r; of Cholesky factors the same of L. None if entries are beyond
+        the range of single precision.
     """
 
     variant: str | None = None

@@ -146,8 +146,9 @@ class TriangularFactors(Factors):
     def _store(self) -> None:
         """Store the triangles in single precision for the solves, which have them in double, if M changes little.
 
-        With M' for the rounded M, M'^-1 M y is compared with y, which is random; if solves are approximate, M'^-1 r with
-        M^-1 r for a random r. Of M = L L^H the same is done with L: its adjoint changes as much. Cost: a solve, a product, and a pass over the values; waits for the device.
+        With M' for the rounded M, M'^-1 M y is compared with y, which is random; where solves are approximate, M'^-1 r
+        with M^-1 r for a random r. Of M = L L^H the same is done with L: its adjoint changes as much. Cost: a solve, a
+        product, and a pass over the values; waits for the device.
         """
         values = self._triangles.data
         xp, vectors, report, single = namespace(values), kernels_for(values).vectors, self._report, narrowed(self.dtype)
