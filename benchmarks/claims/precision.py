@@ -11,13 +11,15 @@ M^-1 r alone, of one vector, and with `update`. ||b - A x|| / ||b|| is computed 
 What can be expected: a solve with a triangle reads 8 + 4 bytes an entry, and 4 + 4 after rounding; and in both forms
 for each row 36 bytes (two pointers, its place in the order, 1 / D_ii, b and x): with m entries a row 1.20 times fewer
 bytes for m = 3 (poisson7), 1.37 for m = 13 (poisson27), less than 1.5 always. Where levels are narrow the time is that
-of a chain of round trips, and does not change. The choice itself takes a solve, a product and a pass over the values.
+of a chain of round trips, and does not change; so "red-black:100" is poisson7:100 with the unknowns of even points of
+the grid first, whose triangles have two levels. The choice itself takes a solve, a product and a pass over the values.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -49,10 +51,28 @@ RECIPES: dict[str, Callable[[str | None], Any]] = {
     "ParICT": lambda p: finelu.ParICT(precision=p),
     "ParILUT": lambda p: finelu.ParILUT(precision=p),
 }
+RED_BLACK = "red-black:"  # the points of a side
 MATRICES = (
-    "poisson7:100,poisson27:60,poisson5:1000,1000,anisotropic_triangles:6,atmosmodd_like,ecology2_like,"
+    "red-black:100,poisson7:100,poisson27:60,poisson5:1000,1000,anisotropic_triangles:6,atmosmodd_like,ecology2_like,"
     "g3_circuit_like,parabolic_fem_nat,topopt3d_060,of_pitzDaily_p,ng_heatsink2d,memplus"
 )
+
+
+def matrices(names: str) -> list[tuple[str, Callable[[], sp.csr_matrix]]]:
+    """(name, its matrix)."""
+
+    def red_black(side: int) -> sp.csr_matrix:
+        order = np.argsort(np.indices((side,) * 3).sum(axis=0).ravel() % 2, kind="stable")
+        return finelu.gallery.poisson7(side)[order][:, order].tocsr()
+
+    found: list[tuple[str, Callable[[], sp.csr_matrix]]] = []
+    for name in names_of(names):
+        if name.startswith(RED_BLACK):
+            found.append((name, partial(red_black, int(name.removeprefix(RED_BLACK)))))
+        else:
+            (problem,) = suite(matrix_folder(), [name], quick=False)
+            found.append((name, partial(matrix_of, problem)))
+    return found
 
 
 def in_turn(calls: Sequence[Callable[[], Any]], gpu: bool) -> list[tuple[float, Any]]:
@@ -181,11 +201,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.options = {"threads": finelu.get_num_threads()}
     budget, complete = Budget(options.budget), True
     try:
-        for problem in suite(matrix_folder(), names_of(options.matrices), quick=False):
+        for name, read in matrices(options.matrices):
             if budget.over():
-                run.left_out[problem.name] = "the budget was spent"
+                run.left_out[name] = "the budget was spent"
                 continue
-            measure(run, problem.name, matrix_of(problem), recipes, gpu)
+            measure(run, name, read(), recipes, gpu)
             run.save(options.out)
     except (RunEnded, KeyboardInterrupt):
         complete = False

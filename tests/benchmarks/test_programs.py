@@ -76,7 +76,11 @@ PROGRAMS = {
         {"finelu.solve", "IC0() cg", "SparseLU()", "splu"},
     ),
     "batch": (batch, ["--cpu", "--systems", "9", "--matrices", ONE], {batch.BATCH, batch.SPLU, batch.SOLVE}),
-    "precision": (precision, ["--cpu", "--matrices", ONE, "--recipes", "IC0,ILU0-jacobi"], {*precision.WORKS, "None", "auto"}),
+    "precision": (
+        precision,
+        ["--cpu", "--matrices", "red-black:6", "--recipes", "IC0,ILU0-jacobi"],
+        {*precision.WORKS, "None", "auto"},
+    ),
     "robustness": (robustness, [FOLDER, "--solvers", "MultilevelILU,ILU0,spilu", *ONE_THREAD], {"ILU0", "spilu"}),
     "schwarz": (schwarz, ["--cpu", "--matrices", ONE], {"Schwarz", "exact", "MILU0", "adapted"}),
     "sequence": (sequence, ["--matrices", ONE], {sequence.SOLVES, sequence.SEQUENCE}),

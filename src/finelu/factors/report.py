@@ -75,8 +75,9 @@ class TriangularReport(Report):
         `finelu.ordering.dense_last`; None for 0.
     With precision="auto" also:
     stored, stored_since : the dtype in which solves read the factors; why it is double precision where it is.
-    rounding_change : ||M'^-1 M y - y|| / ||y|| for a random y, M' being M rounded to single precision; of Cholesky
-        factors the same of L. None if entries are beyond the range of single precision.
+    rounding_change : ||M'^-1 M y - y|| / ||y|| for a random y, M' being M rounded to single precision; for jacobi
+        ||M'^-1 r - M^-1 r|| / ||M^-1 r|| for a random r; of Cholesky factors the same of L. None if entries are beyond
+        the range of single precision.
     """
 
     variant: str | None = None

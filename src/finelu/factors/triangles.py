@@ -15,7 +15,7 @@ from finelu.factors.base import Factors, random_numbers
 from finelu.factors.report import TriangularReport
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, narrowed
-from finelu.triangular import TriangularSolver
+from finelu.triangular import DEFAULT_SWEEPS, TriangularSolver
 
 PERIOD = 4093  # numbers of the random vector on which rounding is tried, a prime: it repeats them
 # Change of M by rounding to single precision, on a random vector. With 283 factors of 55 real matrices it was at most
@@ -144,32 +144,44 @@ class TriangularFactors(Factors):
             solver.update(values)
 
     def _store(self) -> None:
-        """Store the triangles in single precision for the solves, which have them in double, if M changes little.
+        """Store the triangles in single precision for the solves, which have them in double, if that pays and M changes
+        little.
 
-        With M' for the rounded M, M'^-1 M y is compared with y, which is random. Of M = L L^H the same is done with L:
-        its adjoint changes as much. Cost: a solve, a product, and a pass over the values; waits for the device.
+        With M' for the rounded M, M'^-1 M y is compared with y, which is random; where solves are approximate, M'^-1 r
+        with M^-1 r for a random r. Of M = L L^H the same is done with L: its adjoint changes as much. Cost: a solve, a
+        product, and a pass over the values; waits for the device.
         """
         values = self._triangles.data
-        xp, vectors, report, single = namespace(values), kernels_for(values).vectors, self._report, narrowed(self.dtype)
+        xp, kernels, report, single = namespace(values), kernels_for(values), self._report, narrowed(self.dtype)
         report.stored, report.stored_since, report.rounding_change = str(self.dtype), None, None
         if single == self.dtype:
+            self._load(values)
+            return
+        solvers = [self._solver(solve) for solve in self.SOLVES["N"] if solve.trans == "N"]
+        if not any(kernels.triangular.bound_by_bytes(solver.plan) for solver in solvers):
+            levels = max(solver.levels or 0 for solver in solvers)
+            report.stored_since = (
+                f"the time of a solve is that of {levels} levels that wait for each other, not of the bytes"
+            )
             self._load(values)
             return
         kept = self._stored.dtype == single and self._stored.size == values.size
         rounded = self._stored if kept else xp.empty(values.size, single)
         found = xp.empty(3)  # whether entries are out of range, the norms of the change and of y
-        vectors.rounded(values, rounded, found[:1])
-        solvers = [self._solver(solve) for solve in self.SOLVES["N"] if solve.trans == "N"]
-        self._load(rounded)
+        kernels.vectors.rounded(values, rounded, found[:1])
         n = self.shape[0]
-        y = x = xp.tile(xp.asarray(random_numbers(PERIOD).astype(self.dtype)), -(-n // PERIOD))[:n]
-        for solver in reversed(solvers):
-            x = solver.multiply(values, x)
-        for solver in solvers:
-            x = solver.apply(x)
-        vectors.difference(x, y, x)
-        vectors.norm(x, found[1:2])
-        vectors.norm(y, found[2:])
+        y = r = xp.tile(xp.asarray(random_numbers(PERIOD).astype(self.dtype)), -(-n // PERIOD))[:n]
+        if self.recipe.triangular in DEFAULT_SWEEPS:
+            self._load(values)
+            y = _in_turn(solvers, r)
+        else:
+            for solver in reversed(solvers):
+                r = solver.multiply(values, r)
+        self._load(rounded)
+        x = _in_turn(solvers, r)
+        kernels.vectors.difference(x, y, x)
+        kernels.vectors.norm(x, found[1:2])
+        kernels.vectors.norm(y, found[2:])
         beyond, change, size = map(float, to_host(found))
         if beyond:
             report.stored_since = "the factors have an entry or a pivot beyond the range of single precision"
@@ -242,6 +254,13 @@ class TriangularFactors(Factors):
     @property
     def nnz(self) -> int:
         return self._triangles.nnz
+
+
+def _in_turn(solvers: list[TriangularSolver], x: Any) -> Any:
+    """The solution of the solves, each of the result of the one before."""
+    for solver in solvers:
+        x = solver.apply(x)
+    return x
 
 
 def _fits(R: Any) -> bool:

@@ -93,6 +93,11 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int):
     return Deferred(triangle) if method == "auto" else _by_levels(triangle)
 
 
+def bound_by_bytes(plan) -> bool:
+    """Always, as a core reads the values one after the other; see kernels/reference/triangular.py."""
+    return True
+
+
 def triangle_product(triangle: Triangle, values, x):
     """(D + N) x; see kernels/reference/triangular.py."""
     t, y = triangle, np.empty_like(x)

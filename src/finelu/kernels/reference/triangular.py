@@ -118,6 +118,11 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int):
     return Plan(triangle, method, sweeps)
 
 
+def bound_by_bytes(plan):
+    """Whether the time of a solve with this plan follows the bytes that it reads, so that shorter values pay."""
+    return True
+
+
 class Plan:
     """`triangle` by rows, with the values of the last `load`."""
 
