@@ -182,19 +182,6 @@ class _Rows:
         cross = fmul(self.spread_signs(part(a, 1), -1.0), self.exchanged(x))
         return self.builder.fadd(fmul(self.spread(part(a, 0)), x), cross)
 
-    def widened(self, a: Any) -> Any:
-        """A number, of this dtype or narrower, in this dtype."""
-        if not self.is_complex:
-            return a if a.type == self.real else self.builder.fpext(a, self.real)
-        kind = ir.LiteralStructType([self.real, self.real])
-        if a.type.elements[0] == self.real:
-            return a
-        wide = ir.Constant(kind, ir.Undefined)
-        for part in (0, 1):
-            extended = self.builder.fpext(self.builder.extract_value(a, part), self.real)
-            wide = self.builder.insert_value(wide, extended, part)
-        return wide
-
     def quotient(self, x: Any, direct: Any, cross: Any, scale: Any) -> Any:
         """A row divided by the number of which `divisor` has made the others."""
         fmul = self.builder.fmul
