@@ -315,11 +315,12 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
     size = np.where(size > NEGLIGIBLE * largest, size, largest)
     dropped = to_host(dependent) | ~(size > 0)
     scale = 1 / np.sqrt(np.where(dropped, 1, size))
-    if not gpu and definite and (found := _without_pivoting(E, np.where(dropped, 0.0, scale), tolerance, dtype)):
-        return found, dropped
     factored = _factored_dense if gpu else _factored_sparse
     while not dropped.all():
         weights = np.where(dropped, 0.0, scale)
+        if definite and not gpu and (ready := _without_pivoting(E, weights, tolerance, dtype)) is not None:
+            return ready, dropped
+        definite = False  # with pivoting, it names the columns that are only rounding
         found, tiny = factored(E, weights, dropped, tolerance, dtype)
         dropped = dropped | tiny
         if found is not None:
