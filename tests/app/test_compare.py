@@ -291,11 +291,11 @@ def test_what_works_on_the_cpu_alone_is_measured_there_alone():
 @pytest.mark.parametrize(
     ("problem", "permc"), [("poisson7:5", ["MMD_AT_PLUS_A", "COLAMD"]), ("bidiagonal:30", ["COLAMD"])]
 )
-def test_the_yardstick_comes_first_with_the_ordering_that_suits_the_pattern(problem, permc):
+def test_the_yardstick_comes_early_with_the_ordering_that_suits_the_pattern(problem, permc):
     A = as_csr(finelu.gallery.problem(problem))
     todo, _ = candidates(A, properties(A), ["ilu0", "spilu", "splu", "solve", "none"], ["cpu"])
-    assert (todo[0].name, todo[0].permc) == ("splu", permc[0])
-    assert todo[1].name == "solve"
+    first = [c.name for c in todo].index("solve")  # after the recipe that `solve` tries first, if that is asked for
+    assert first <= 1 and (todo[first + 1].name, todo[first + 1].permc) == ("splu", permc[0])
     assert [c.permc for c in todo if c.name == "splu"] == permc
 
 
@@ -505,7 +505,7 @@ def test_shares_are_of_what_is_left_and_end_with_the_budget(scripted):
     assert process.asked[0][1] == 15.0  # a third of a half
     assert {m.outcome for m in rows.values()} == {"time limit"}
     assert result.seconds == pytest.approx(90.0)
-    assert turns(process, process.asked[0][0]) == 2  # a longer look, with the rest
+    assert max(turns(process, name) for name in rows) == 2  # a longer look, with the rest
 
 
 def test_every_candidate_is_looked_at_before_one_is_measured_again(scripted):
@@ -542,6 +542,17 @@ def test_a_first_look_is_cut_short_where_it_cannot_win_and_gets_the_rest_later(s
     assert short == 40.0 and long > 300.0  # twice ten times the cheapest total
     assert rows["ict"].solved
     assert process.asked.index(("ict", long)) > max(k for k, (name, _) in enumerate(process.asked) if name == "ilu0")
+
+
+def test_a_longer_look_is_for_the_not_reached_first_and_never_for_less_than_was_too_short(scripted):
+    times = {"none": (0.0, 30.0), "ilu0": (200.0, 1.0), "ic0": (200.0, 1.0), "ict": (200.0, 1.0), "jacobi": (0.0, 40.0)}
+    process, compared = scripted(times)
+    rows, _ = compared(budget=100)
+    for name in times:
+        shares = [share for asked, share in process.asked if asked == name]
+        assert rows[name].solved or shares == sorted(shares)
+    reached = [name for name, _ in process.asked]
+    assert reached.index("jacobi") < len(times) or rows["jacobi"].outcome == "not reached"
 
 
 def test_the_margin_is_of_rounds_that_both_had_and_not_of_the_first_look(scripted):

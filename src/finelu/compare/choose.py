@@ -72,7 +72,7 @@ def candidates(
 ) -> tuple[list[Candidate], dict[str, str]]:
     """The candidates in the order of their measurement, and the reasons why other names do not apply.
 
-    splu, fl.solve and the recipe that `solve` tries first come first, then the others as RECIPES lists them, cheap
+    The recipe that `solve` tries first, fl.solve and splu come first, then the others as RECIPES lists them, cheap
     set-ups first, so that the time to beat is known early. If the pattern is symmetric, splu is called with
     PERMC["MMD_AT_PLUS_A"], and with its default settings it comes last.
     method : "auto", or the only one.
@@ -83,7 +83,7 @@ def candidates(
         raise ParameterError(f"{lacking}.")
     first = choose(what_A_is).recipe
     suggested = "none" if first is None else first.name
-    order = dict.fromkeys(("splu", "solve", suggested, "none", *RECIPES, "spilu"))
+    order = dict.fromkeys((suggested, "solve", "splu", "none", *RECIPES, "spilu"))
     todo: list[Candidate] = []
     last: list[Candidate] = []
     left_out: dict[str, str] = {}

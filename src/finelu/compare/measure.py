@@ -140,6 +140,7 @@ class _Course:
         self.lasting = {c.key for c in todo if all(map(_is_ours, (c.recipe, c.asked)))}
         self.rows = [m for c in todo if c.key in self.lasting for m in kept.rows.get(c.key, ())]
         self.worker: Worker | None = None
+        self.shares: dict[tuple[str, str, str], float] = {}  # the last one of each candidate
         self.start, self.budget, self._compiled = 0.0, 0.0, 0.0
 
     def begin(self, start: float, budget: float, compiled: float) -> None:
@@ -186,13 +187,16 @@ class _Course:
             self.save()
 
     def second_look(self) -> None:
-        """Candidates that were cut short or not reached, for an equal share of the rest, the first ones first."""
-        late = [m.key for m in self.rows if m.outcome in LATER]
-        todo = [c for c in self.todo if c.key in late or not any(m.key == c.key for m in self.rows)]
+        """Candidates that were not reached, then those that were cut short, for an equal share of the rest."""
+        seen = {m.key for m in self.rows}
+        late = {m.key for m in self.rows if m.outcome in LATER}
+        todo = [c for c in self.todo if c.key not in seen] + [c for c in self.todo if c.key in late]
         for k, candidate in enumerate(todo):
             if (left := self.left()) <= 0:
                 return
             share = left / (len(todo) - k)
+            if share <= self.shares.get(candidate.key, 0.0):  # less than what was too short
+                continue
             self._measure(candidate, share, 1.0, self._enough(candidate), 0, len(self.todo), "a longer look, ")
             self.save()
 
@@ -213,6 +217,7 @@ class _Course:
                 self.watch(f"{candidate.label} on {candidate.device}: {text}{what}", done, len(self.todo))
 
         deadline = time.monotonic() + self.left(part)
+        self.shares[candidate.key] = share
         for row in self.worker.measure(candidate, share, deadline, enough, stage):
             self._take(row, turn)
         if self.worker.ended:

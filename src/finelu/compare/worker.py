@@ -34,7 +34,7 @@ from finelu.result import Solution, Status
 from finelu.threads import set_num_threads
 
 MAXITER = 5000  # or 10 n, which is less for small systems
-RUNS, REPEAT = 3, 0.5  # at most RUNS runs a turn, of which the fastest counts; none begins after REPEAT seconds of them
+RUNS, REPEAT = 3, 0.5  # runs a turn, of which the fastest counts; none begins after REPEAT s, or a quarter of the share
 PATIENCE = 10.0  # a solve that takes this many times the cheapest total of its device is given up: it cannot win
 ROUNDING = 1.01  # the residual computed here and that of the method are rounded differently
 CURVE = 300  # the most points of a residual history
@@ -305,7 +305,7 @@ class _Task:
             synchronize(data)
             times.append(time.perf_counter() - start - (self.share.spent() - before))
             compiles = on_gpu(data) and len(times) == 1
-            more = len(times) < RUNS and (sum(times) < REPEAT or compiles)
+            more = len(times) < RUNS and (sum(times) < min(REPEAT, self.share.limit / 4) or compiles)
             if not (more and good(result)) or times[-1] > self.share.left:
                 break
         counted = times[1:] if on_gpu(data) and len(times) > 1 else times
