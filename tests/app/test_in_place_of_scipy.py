@@ -236,6 +236,35 @@ def test_a_column_is_refined_whatever_its_neighbours_hold(bad):
                 assert (x[:, 0] == alone).all()
 
 
+@pytest.mark.parametrize("by_rows", [True, False], ids=["rows", "columns"])
+def test_an_error_is_compared_with_the_size_of_a_row_whose_sum_is_rounding(by_rows):
+    """By definition, in any units of the rows; and no units of the columns excuse a row that is wrong."""
+    n, rng, eps = 60, np.random.default_rng(0), np.finfo(float).eps
+    A = np.where(rng.random((n, n)) < 0.1, rng.standard_normal((n, n)), 0) + 4 * np.eye(n)
+    x = rng.standard_normal((n, 3))
+    b = A @ x
+    alone = slice(40, n)  # rows that no large element of x reaches, and where b is 0
+    A[alone, :40], x[alone, 1], b[alone, 1] = 0, 1e-17 * rng.standard_normal(20), 0
+    b[:, [0, 2]] = A @ x[:, [0, 2]]
+    b[:40, 1] = (A @ x)[:40, 1]
+    b[50, 2] += 1e-9  # too large an error for any row
+    sums, unit = abs(A) @ abs(x) + abs(b), ((A != 0).sum(axis=1).max() + 1) * eps
+    by_row = abs(A) / abs(A).max(axis=1)[:, None]
+    scale = by_row.max(axis=0)
+    whole = (abs(A) / scale).sum(axis=1)[:, None] * (abs(x) * scale[:, None]).max(axis=0)
+    size = np.where(sums <= 1e3 * n * eps * whole, sums + whole, sums)
+    expected = np.maximum(1, (abs(b - A @ x) / (unit * size)).max(axis=0))
+    assert expected[1] == 1 < 1e3 < expected[2] and (abs(b - A @ x) > 1e3 * unit * sums)[alone, 1].any()
+    ones, rows = np.ones(n), 2.0 ** rng.integers(-60, 60, n)
+    for columns in (ones, 2.0 ** rng.integers(-60, 60, n)):
+        S = sp.csr_matrix(rows[:, None] * A * columns)
+        given = System.of(S if by_rows else S.tocsc(), "", "", 1).in_double()
+        equation = Equation(given, by_rows, None, int((A != 0).sum(axis=1).max()))
+        found, r = equation.errors(x / columns[:, None], b * rows[:, None])
+        assert np.allclose(found[2], expected[2], rtol=1e-3) and (found[: 2 if columns is ones else 1] == 1).all()
+        assert np.allclose(r[50, 2], -1e-9 * rows[50], rtol=1e-3)
+
+
 @pytest.mark.parametrize("k", [40, None], ids=["columns", "one"])
 def test_steps_of_refinement_take_only_the_columns_that_need_them(k, monkeypatch):
     A = badly_scaled()

@@ -149,8 +149,8 @@ class Equation:
         if np.count_nonzero(fits) == fits.size:  # as nearly always
             return np.ones(b.shape[1:]), r
         above, sizes = np.flatnonzero(~fits), sizes.reshape(len(b), -1)  # NaN is, too
-        parts = (v.reshape(-1)[above] for v in (of_r, roundings))
-        return self._above(above, sizes, *parts, large).reshape(b.shape[1:]), r
+        of_r, roundings = (v.reshape(-1)[above] for v in (of_r, roundings))
+        return self._above(above, sizes, of_r, roundings, large).reshape(b.shape[1:]), r
 
     def _above(self, places: Any, sizes: Any, of_r: Any, roundings: Any, large: float) -> Any:
         """The errors (k,), which only elements at these places may make larger than 1.
