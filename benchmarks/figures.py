@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks import front, records
+from benchmarks import front, losses, records
 from benchmarks.claims import calls, memory, parilut, parilut_quality, spine
 from benchmarks.claims import solve_tables as solve
 from benchmarks.front import load
@@ -47,7 +47,7 @@ PAPER_TABLES = "parilut-papers-nvidia-h200-tables-2026-11-27"  # Tables 2 and 3 
 QUALITY = "parilut-quality-2-core-amd-epyc-2026-11-27"  # iterations compared with Ginkgo's and others
 ILUPACK = "ilupack-nvidia-h200-2026-11-27"  # the variants of the paper on GMRES on GPUs
 README, MEASURED, PARILUT = ROOT / "README.md", ROOT / "docs" / "measured.md", ROOT / "docs" / "parilut.md"
-MULTILEVEL = ROOT / "docs" / "multilevel.md"
+MULTILEVEL, RIVALS = ROOT / "docs" / "multilevel.md", ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- figures {}: python -m benchmarks.figures writes them -->", "<!-- end of figures -->"
 GRID = "65x65x65"  # of block ILU: 6 unknowns a cell
 
@@ -237,6 +237,8 @@ def tables() -> dict[tuple[Path, str], str]:
         (MEASURED, "as called"): written([row for row in rows if not row.kernel], name, "called"),
         (MEASURED, "of kernels"): written([row for row in rows if row.kernel], name, "kernel"),
         (MEASURED, "of memory"): of_memory(),
+        (RIVALS, "lost"): losses.lost(),
+        (RIVALS, "compared"): losses.compared(),
         (PARILUT, "of iterations"): parilut_quality.summary(load(QUALITY)),
         (PARILUT, "of the paper"): parilut_tables.summary(load(PAPER_TABLES)),
         (MULTILEVEL, "of one preconditioner"): ilupack_tables.summary(load(ILUPACK)),

@@ -88,6 +88,7 @@ SPEAKS_OF = {
     "clients": ("interop/scipy/route.py", "interop/fipy.py", "interop/pymatsolver.py", "interop/lineax.py"),
     "cudss": ("preconditioners/direct/cudss.py", "kernels/cuda/runtime/cudss.py"),
     "elimination-variants": ELIMINATION,
+    "elliptic": ("auto", *SCHWARZ),
     "fgbilu": BLOCKS,
     "first_call_gpu": ("kernels/cuda/runtime/nvrtc.py", "kernels/cuda/runtime/instances.py"),
     "fgbilu-flow": (
@@ -107,8 +108,17 @@ SPEAKS_OF = {
     "petsc-scaling": (*ELIMINATION, *TRIANGULAR, *PARILUT, *MULTILEVEL, "interop/petsc"),
     "programs": ("interop/scipy", "preconditioners/direct/klu.py", "recent.py"),
     "regret": ("auto",),
+    "short-recurrences": (
+        "krylov/bicgstabl.py",
+        "krylov/idrs.py",
+        "krylov/shadow.py",
+        "kernels/{}/bicgstabl.*",
+        "kernels/{}/idrs.*",
+        *METHODS,
+    ),
     "sizes": ("auto", *SCHWARZ),
     "rates": ("auto/calibrate.py", "auto/rates.py"),
+    "rivals": ("auto",),
     "robustness": (*ELIMINATION, *THRESHOLD, *PARILUT, *MULTILEVEL),
     "schwarz": (*SCHWARZ, *ELIMINATION, *METHODS),
     "selection": ("selection.py", "kernels/{}/selection.*"),
@@ -133,6 +143,9 @@ OLDER = {
     ),
     "traits of flows and columns are looked at in other ways since; this system has none": (
         "sizes-nvidia-h100-2026-11-27",
+    ),
+    "results kept for the last patterns can be dropped since; what is computed is the same": (
+        "programs-amd-epyc-2-cores-2026-11-27",
     ),
     "a batch names pivots that were replaced, and right-hand sides are scaled since": (
         "batch-cpu-amd-epyc-2-cores-2026-11-27",

@@ -120,7 +120,17 @@ PLACES = {
 # which takes kernels of all families, is the last of them: most are compiled by then.
 LONGEST = [
     *("programs", "first_call", "body_flow", "compare", "fuzz", "parilut", "background", "channel_flow", "trial"),
-    *("kernels_cpu", "cli", "truth", "interop_libraries", "interrupts", "interop_direct", "flows", "cli_output"),
+    *(
+        "kernels_cpu",
+        "cli",
+        "truth",
+        "interop_libraries",
+        "interrupts",
+        "notebooks",
+        "interop_direct",
+        "flows",
+        "cli_output",
+    ),
     *("parilut_blocks", "contract_recipes", "multilevel", "package", "singular", "dense_rows", "carried"),
 ]
 
@@ -223,7 +233,7 @@ def patient(everywhere):
     """No attempt is given up for another, whatever it is expected to take."""
     import finelu.auto.monitor  # noqa: F401  # which `everywhere` then finds
 
-    everywhere("worth", lambda cost, elapsed, rest: False)
+    everywhere("worth", lambda *_: False)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def stranger() -> type:
     module = {"__name__": "stranger"}
     exec(method_in_one_file(), module)
     REGISTERED.registered = before
-    return module["BiCGStabL"]
+    return module["HybridBiCG"]
 
 
 def name(value):

@@ -6,6 +6,8 @@ import matplotlib as mpl
 
 mpl.use("agg")
 import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.ticker import AutoLocator, LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 HERE = Path(__file__).parent
 COLOURS = ("#1f5fa8", "#d1651f", "#3a8f4e", "#8a4fa0", "#777777", "#b8292f")
@@ -64,11 +66,32 @@ def collisions(figure):
     return found
 
 
+def ticks(axis):
+    """Whole numbers where all that is drawn lies on such; on a short logarithmic axis 1, 2, 5, on others decades alone.
+
+    Ticks that a picture has set itself stay as they are.
+    """
+    drawn = np.vstack([line.get_xydata() for line in axis.lines]) if axis.lines else np.empty((0, 2))
+    for side, values in ((axis.xaxis, drawn[:, 0]), (axis.yaxis, drawn[:, 1])):
+        locator = side.get_major_locator()
+        if isinstance(locator, LogLocator):
+            low, high = side.get_view_interval()
+            if np.log10(high / low) < 1.5:
+                locator = LogLocator(subs=(1, 2, 5))
+                side.set_major_locator(locator)
+                side.set_major_formatter(StrMethodFormatter("{x:g}"))
+            side.set_minor_formatter(NullFormatter())
+        elif isinstance(locator, AutoLocator) and values.size and np.all(values == np.round(values)):
+            side.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
 def write(figure, name, raster=False):
     """<name>.svg, or <name>.png where the picture is a pattern of many points.
 
     Refuses a picture whose legends and labels are drawn upon.
     """
+    for axis in figure.axes:
+        ticks(axis)
     if found := collisions(figure):
         raise AssertionError(f"{name}: {'; '.join(found)}")
     if raster:

@@ -21,6 +21,8 @@ from finelu import threads as threads
 from finelu import triangular as triangular
 from finelu.auto.lstsq import lstsq as lstsq
 from finelu.auto.sequence import Sequence as Sequence
+from finelu.auto.shifted import SolutionOfShifts as SolutionOfShifts
+from finelu.auto.shifted import solve_shifted as solve_shifted
 from finelu.auto.solve import solve as solve
 from finelu.errors import DeviceError as DeviceError
 from finelu.errors import FileError as FileError
@@ -42,15 +44,18 @@ from finelu.io import read_matrix as read_matrix
 from finelu.krylov import Method as Method
 from finelu.krylov import bicg as bicg
 from finelu.krylov import bicgstab as bicgstab
+from finelu.krylov import bicgstabl as bicgstabl
 from finelu.krylov import cg as cg
 from finelu.krylov import cgls as cgls
 from finelu.krylov import fgmres as fgmres
 from finelu.krylov import gmres as gmres
+from finelu.krylov import idrs as idrs
 from finelu.krylov import lsmr as lsmr
 from finelu.krylov import lsqr as lsqr
 from finelu.krylov import minres as minres
 from finelu.krylov import richardson as richardson
 from finelu.krylov import sqmr as sqmr
+from finelu.krylov.recycle import RecycledSpace as RecycledSpace
 from finelu.matrix import as_csr as as_csr
 from finelu.matrix.batch import Batch as Batch
 from finelu.matrix.blocks import BlockMatrix as BlockMatrix

@@ -284,6 +284,14 @@ def _tree(S: Any, order: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return parent, post, count
 
 
+def elimination_tree(A: CSR, order: Any) -> np.ndarray:
+    """(n,) : the row above each row in the elimination tree of A + A^T by rows `order`, or -1. A is on the host.
+
+    Cost: nearly O(nnz).
+    """
+    return _tree(_graph(A), order)[0]
+
+
 class Subtrees(NamedTuple):
     """The result of `by_subtrees`: order (n,), starts (p + 1,), above (p,).
 

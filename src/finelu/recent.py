@@ -2,7 +2,8 @@
 
 So a loop over `solve` or `SparseLU().factor` with new values of one pattern orders and analyses once. The results have
 the same bits as computed anew, those of PARDISO on one thread only: on several, the bits of any of its factors differ
-from run to run. Of KLU factors that are used no more are kept, too, whose pivots the next ones may have.
+from run to run. Of KLU factors that are used no more are kept, too, whose pivots the next ones may have; of feral the
+solvers of definite matrices, for the next definite ones.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ class Recent:
                 while sum(size for *_, size in self._kept.values()) > self._most:  # of few entries
                     self._kept.popitem(last=False)
         return mine
+
+    def forget(self) -> None:
+        """Drop all that is kept, so that the next call takes what a first one takes."""
+        with self._alone() as mine:
+            if mine:
+                self._kept.clear()
 
     def _alone(self) -> _Turn:
         if self._process != os.getpid():  # a fork may have come while another thread had the lock

@@ -152,7 +152,7 @@ class Solution(NoArray):
 
     x : (n,), or (n, 1) if b is, on the device of b: the converged iterate, or else the best one known; never NaN.
     status : a Status, why the solve ended.
-    iterations : of the recurrence; each takes one product with A, two in bicgstab.
+    iterations : of the recurrence; each takes one product with A, two in bicgstab, 2 l in bicgstabl.
     residual_norm : ||b - A x||_2 of exactly this x, computed anew, never the recurrence's.
     history : (iterations + 1,) residual norms on the host: true ones at the beginning of each cycle, the recurrence's
         in between, and that of x at the end. With `finelu.solve` those of all attempts one after the other; each
@@ -173,6 +173,7 @@ class Solution(NoArray):
     tolerance : max(rtol ||b||, atol), the norm of b - A x that was asked for; None of least squares, and without any
         attempt.
     called : "finelu.solve" if that chose method and recipe, else "".
+    breakdowns : of bicgstabl and idrs, how often the recurrence broke down and was started again or given up.
     bool(solution) is `converged`. As a pair, (x, info), it has the length 2, solution[0] and solution[1]. It is not an
     array, and an error says so if it is used as one; x is.
     """
@@ -194,6 +195,7 @@ class Solution(NoArray):
     outside: float | None = None
     tolerance: float | None = None
     called: str = ""
+    breakdowns: int = 0
 
     @property
     def converged(self) -> bool:
@@ -282,8 +284,9 @@ class Solution(NoArray):
         return facts_as_html(type(self).__name__, facts, norms_as_svg(self.history, self.tolerance))
 
     def __repr__(self) -> str:
+        broken = f"{counted(self.breakdowns, 'breakdown')}, " if self.breakdowns else ""
         return (
-            f"Solution({self.name}: {self.status.name.lower()}, {counted(self.iterations, 'iteration')}, "
+            f"Solution({self.name}: {self.status.name.lower()}, {counted(self.iterations, 'iteration')}, {broken}"
             f"residual norm {self.residual_norm:.3e}; {self.status.value})"
         )
 

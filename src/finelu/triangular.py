@@ -16,7 +16,7 @@ from finelu.arithmetic import ignore_fp_errors
 from finelu.device import as_any_other, namespace, on_gpu, require_one_device
 from finelu.errors import MatrixError, NoFactors, ParameterError, ZeroPivot, counted, meant
 from finelu.kernels import kernels_for
-from finelu.kernels.operands import Triangle
+from finelu.kernels.operands import Triangle, narrowed
 from finelu.matrix import CSR, as_csr
 
 DEFAULT_SWEEPS = {"jacobi": 10, "isai": 1}
@@ -157,11 +157,13 @@ class TriangularSolver:
     def update(self, data: Any) -> TriangularSolver:
         """Take new values; the analysis is kept. Returns self.
 
-        data : (nnz,), the new values in the order of A's entries.
+        data : (nnz,), the new values in the order of A's entries, in A's dtype; or, except for isai, in single
+            precision where A has double: solves then read them as they are, and compute in double.
         The array may be kept rather than copied: do not change it before the next update.
         """
         require_one_device(data, self._like, "the new values and the analysis")
-        if data.shape != (self._nnz,) or data.dtype != self.dtype:
+        stored = data.dtype == self.dtype or (data.dtype == narrowed(self.dtype) and self.plan.method != "isai")
+        if data.shape != (self._nnz,) or not stored:
             raise MatrixError(
                 f"new values have shape {data.shape} and dtype {data.dtype}; ({self._nnz},) of {self.dtype} is needed."
             )
@@ -178,6 +180,10 @@ class TriangularSolver:
                     self, row, "zero or too small", "has no finite reciprocal", "Store a larger one, or pass unit=True."
                 )
         self._valid = True
+
+    def multiply(self, data: Any, x: Any) -> Any:
+        """T x for x (n,), with the values `data` (nnz,) in place of A's; of a triangle with trans="N", unchecked."""
+        return self._kernels.triangular.triangle_product(self.plan.triangle, data, x)
 
     @ignore_fp_errors
     def solve(self, b: Any, out: Any = None) -> Any:

@@ -162,6 +162,8 @@ def test_parameters_reach_the_recipe(capsys):
     )
     _, plain = run_json(capsys, "solve", SMALL, "--recipe", "ilu0")
     assert option["recipe"] == setting["recipe"] == repr(finelu.ILU0(shift=0.25, precision="float32"))
+    _, stored = run_json(capsys, "solve", SMALL, "--recipe", "ilu0", "--precision", "auto")
+    assert stored["recipe"] == repr(finelu.ILU0(precision="auto")) and stored["iterations"] == plain["iterations"]
     assert option["iterations"] > plain["iterations"]  # a shifted factorization is a worse one here
     options = ("--set", "sweep=paper", "--set", "sweeps=add_fraction=0.5, progressive=true")
     _, of_sweeps = run_json(capsys, "solve", SMALL, "--recipe", "parilut", *options)

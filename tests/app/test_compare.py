@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from checks import without_gpu
 from command_line import run, run_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,11 +39,14 @@ from finelu.compare import (
     compare,
     crossover,
     held_bytes,
+    kept,
+    margin,
     measure,
     script,
     stages,
 )
 from finelu.compare.measure import GRACE, Worker
+from finelu.compare.rounds import contenders
 from finelu.compare.worker import Share, serve
 from finelu.matrix import as_csr
 from finelu.preconditioners import RECIPES
@@ -84,6 +89,12 @@ class Forked:
 @pytest.fixture
 def forked(meanwhile):
     meanwhile(measure, subprocess=SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
+
+
+@pytest.fixture(autouse=True)
+def keeps_apart(monkeypatch, tmp_path_factory):
+    """What the command line keeps lies in a folder of this test."""
+    monkeypatch.setattr(finelu.compare, "cache_folder", lambda: tmp_path_factory.mktemp("kept"))
 
 
 FORKED = pytest.mark.usefixtures("forked")  # of tests of what is measured, not of the process that measures
@@ -429,30 +440,279 @@ def test_what_takes_too_long_is_ended_a_second_after_its_share(clock, messages, 
     assert ended == [pytest.approx(100 + end + GRACE, abs=1e-9)]
 
 
-def test_shares_are_of_what_is_left_and_end_with_the_budget(clock, meanwhile):
-    clock, asked = clock(), []
+class Scripted:
+    """Replaces the process that measures: each candidate takes its seconds, or is cut short with its share.
 
-    class Instead:
-        """Replaces the process: each candidate takes three times its share."""
+    times : name -> (set-up, solve), or a list of these for its turns, of which the last one is repeated.
+    asked : (name, share) of each turn.
+    """
 
-        def __init__(self, _):
-            self.ended, self.compiled = False, 0.0
+    def __init__(self, clock, times):
+        self.clock, self.times, self.asked, self.turns = clock, times, [], {}
+        self.ended, self.compiled, self.ends_at = False, 0.0, math.inf
 
-        def measure(self, candidate, limit, deadline, enough, tell):
-            asked.append((candidate.name, limit, deadline))
-            clock.ahead += 3 * limit
-            yield made_up(candidate.name, 1.0, 1.0)
+    def __call__(self, system):
+        self.ended = False
+        return self
 
-        def end(self):
-            """Nothing to end."""
+    def measure(self, candidate, limit, deadline, enough, stage):
+        stage("the set-up")
+        self.asked.append((candidate.name, limit))
+        turn = self.turns[candidate.name] = self.turns.get(candidate.name, 0) + 1
+        if len(self.asked) == self.ends_at:
+            raise KeyboardInterrupt
+        course = self.times[candidate.name]
+        setup, solve = course[min(turn, len(course)) - 1] if isinstance(course, list) else course
+        took = min(setup + solve, limit, deadline - self.clock.ahead)
+        self.clock.ahead += took
+        if took < setup:
+            self.ended = True
+            yield candidate.row("time limit", "cut short")
+            return
+        more = {"setup": setup, "solve": solve, "iterations": 3, "residual": 1e-9, "runs": 1, "history": HISTORY}
+        yield candidate.row("converged" if took >= setup + solve else "too slow", "", **more)
 
-    meanwhile(measure, Worker=Instead)
-    A = finelu.gallery.problem("poisson7:6")
-    result = compare(A, np.ones(216), budget=90, device="cpu", recipes=["none", "ilu0", "ic0", "jacobi"])
-    names = [m.name for m in result.measurements]
-    assert [(limit, deadline) for _, limit, deadline in asked] == [(30.0, 90.0)]  # then nothing is left
-    assert asked[0][0] == names[0] and {m.outcome for m in result.measurements[1:]} == {"not reached"}
-    assert len(names) == 4 and result.seconds == 90.0
+    def end(self):
+        """Nothing to end."""
+
+
+@pytest.fixture
+def scripted(clock, meanwhile):
+    """scripted(times): the process that `compared` uses, and `compared` itself: the rows by name, the comparison."""
+
+    def made(times, ends_at=math.inf):
+        process = Scripted(clock(), times)
+        process.ends_at = ends_at
+        meanwhile(measure, Worker=process)
+
+        def compared(recipes=tuple(times), problem="poisson7:6", **options):
+            A = finelu.gallery.problem(problem)
+            result = compare(A, np.ones(A.shape[0]), device="cpu", recipes=recipes, **({"budget": 1000} | options))
+            return {m.name: m for m in result.measurements}, result
+
+        return process, compared
+
+    return made
+
+
+def turns(process, name):
+    return sum(asked == name for asked, _ in process.asked)
+
+
+def test_shares_are_of_what_is_left_and_end_with_the_budget(scripted):
+    process, compared = scripted(dict.fromkeys(("none", "ilu0", "ic0", "jacobi"), (1000.0, 1.0)))
+    rows, result = compared(budget=90)
+    assert process.asked[0][1] == 15.0  # a third of a half
+    assert {m.outcome for m in rows.values()} == {"time limit"}
+    assert result.seconds == pytest.approx(90.0)
+    assert turns(process, process.asked[0][0]) == 2  # a longer look, with the rest
+
+
+def test_every_candidate_is_looked_at_before_one_is_measured_again(scripted):
+    times = {"none": (0.0, 3.0), "ilu0": (1.0, 1.0), "ic0": (1.0, 1.2), "jacobi": (0.0, 2.5), "ict": (9.0, 1.0)}
+    process, compared = scripted(times)
+    compared()
+    assert sorted(name for name, _ in process.asked[: len(times)]) == sorted(times)
+
+
+def test_the_rounds_go_to_those_that_may_win(scripted):
+    times = {"ilu0": (1.0, 1.0), "ic0": (1.0, 1.2), "jacobi": (0.0, 5.0), "none": (0.0, 7.0), "ict": (0.0, 90.0)}
+    process, compared = scripted(times)
+    rows, _ = compared()
+    assert turns(process, "ict") == 1  # far from the best
+    assert turns(process, "ilu0") == turns(process, "ic0") == 7  # the first look, and six rounds
+    assert turns(process, "none") == 2 and turns(process, "jacobi") == 2  # four in the first round, two in the next
+    assert [turn for turn, *_ in rows["ilu0"].samples] == list(range(7))
+
+
+def test_a_dear_set_up_has_a_place_in_the_rounds_where_its_solves_win(scripted):
+    times = {"ilu0": (0.0, 5.0), "ic0": (0.0, 5.5), "sparse_lu": (20.0, 0.1), "ict": (200.0, 0.05)}
+    process, compared = scripted(times, math.inf)
+    rows, result = compared(budget=4000)
+    assert turns(process, "sparse_lu") == 7
+    assert turns(process, "ict") == 2 and rows["ict"].solved  # cut short at first, then looked at with the rest
+    assert [m.name for _, m in stages(result.measurements)] == ["ilu0", "sparse_lu", "ict"]
+
+
+def test_a_first_look_is_cut_short_where_it_cannot_win_and_gets_the_rest_later(scripted):
+    times = {"ilu0": (1.0, 1.0), "ic0": (1.0, 1.5), "ict": (300.0, 1.0)}
+    process, compared = scripted(times)
+    rows, _ = compared()
+    (_, short), (_, long) = (look for look in process.asked if look[0] == "ict")
+    assert short == 40.0 and long > 300.0  # twice ten times the cheapest total
+    assert rows["ict"].solved
+    assert process.asked.index(("ict", long)) > max(k for k, (name, _) in enumerate(process.asked) if name == "ilu0")
+
+
+def test_the_margin_is_of_rounds_that_both_had_and_not_of_the_first_look(scripted):
+    lucky = [(0.0, 1.0), *[(0.0, 4.0)] * 6]  # ic0 looks best at first
+    _, compared = scripted({"ilu0": (0.0, 2.0), "ic0": lucky})
+    rows, result = compared()
+    won = margin(result.measurements)
+    assert (won.first.name, won.second.name, won.ratio, won.low, won.high) == ("ilu0", "ic0", 2.0, 2.0, 2.0)
+    assert won.rounds == 6 and won.decided and won.confidence == 1 - 2**-5
+    assert rows["ic0"].solve == 4.0 and rows["ic0"].runs == 7
+    (text,) = report.verdict(result)
+    assert "2 times as long" in text and "6 rounds, 97 % sure" in text
+
+
+def test_what_cannot_be_distinguished_is_said(scripted):
+    swings = [(0.0, t) for t in (2.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.5)]
+    _, compared = scripted({"ilu0": (0.0, 2.0), "ic0": swings})
+    _, result = compared()
+    won = margin(result.measurements)
+    assert won.low < 1 < won.high and not won.decided
+    assert "cannot be distinguished" in report.verdict(result)[0]
+
+
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=9), st.integers(0, 5))
+def test_contenders_include_the_best_and_become_fewer(times, made):
+    rows = [made_up(f"r{k}", float(s), float(t)) for k, (s, t) in enumerate(times)]
+    chosen = contenders(rows, made)
+    assert len(chosen) != 1 and len(contenders(rows, made + 1)) <= len(chosen)
+    assert not chosen or min(m.total() for m in chosen) == best(rows).total()
+    for m in chosen:
+        assert m.total() <= 10 * best(rows).total()
+
+
+def test_nobody_near_needs_no_rounds_and_the_margin_says_so(scripted):
+    process, compared = scripted({"ilu0": (0.0, 1.0), "ic0": (0.0, 8.0)})
+    _, result = compared()
+    assert len(process.asked) == 2
+    won = margin(result.measurements)
+    assert (won.ratio, won.rounds, won.confidence, won.decided) == (8.0, 0, 0.0, False)
+    assert "single look" in report.verdict(result)[0]
+
+
+# The file
+
+KEPT = {"ilu0": (1.0, 1.0), "ic0": (1.0, 1.2), "ict": (0.0, 90.0)}
+
+
+def test_another_call_measures_nothing_anew(scripted, tmp_path):
+    first, compared = scripted(KEPT)
+    before, _ = compared(keep=tmp_path)
+    second, compared = scripted(KEPT)
+    rows, result = compared(keep=tmp_path)
+    assert first.asked and not second.asked and result.kept == 3
+    for name, m in rows.items():
+        assert m.samples == before[name].samples and m.times == before[name].times
+        np.testing.assert_array_equal(m.history, before[name].history)
+    assert os.listdir(tmp_path) == [os.path.basename(result.file)]
+
+
+def test_other_recipes_join_what_is_there(scripted, tmp_path):
+    _, compared = scripted(KEPT)
+    compared(["ict"], keep=tmp_path)
+    process, compared = scripted(KEPT)
+    rows, result = compared(keep=tmp_path)
+    assert turns(process, "ict") == 0 and turns(process, "ilu0") == 7 and result.kept == 1
+    assert len(rows) == 3 and len(os.listdir(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    "other", [{"rtol": 1e-6}, {"method": "gmres"}, {"problem": "poisson7:5"}, {"again": True}], ids=str
+)
+def test_another_setting_or_matrix_is_measured_anew(scripted, tmp_path, other):
+    _, compared = scripted(KEPT)
+    compared(keep=tmp_path)
+    process, compared = scripted(KEPT)
+    _, result = compared(keep=tmp_path, **other)
+    assert {name for name, _ in process.asked} == set(KEPT) and result.kept == 0
+    assert len(os.listdir(tmp_path)) == (1 if "again" in other else 2)
+
+
+def test_values_threads_and_sources_name_the_file(tmp_path, monkeypatch):
+    A = as_csr(finelu.gallery.problem("poisson7:4"))
+    b = np.ones(A.n)
+
+    def name(A=A, b=b):
+        return kept.Kept(tmp_path, A, b, 1e-8, "auto", ["cpu"], False).path.name
+
+    names = {name(), name(A.with_values(2 * A.data)), name(b=2 * b)}
+    monkeypatch.setattr(kept, "get_num_threads", lambda: 17)
+    names.add(name())
+    (tmp_path / "finelu").mkdir()
+    (tmp_path / "finelu" / "x.py").write_text("changed")
+    monkeypatch.setattr(kept, "PACKAGE", tmp_path / "finelu")
+    names.add(name())
+    assert len(names) == 5 and name() in names
+
+
+def test_ctrl_c_keeps_what_was_measured_and_the_next_call_goes_on(scripted, tmp_path):
+    process, compared = scripted(KEPT, ends_at=3)
+    rows, result = compared(keep=tmp_path)
+    assert result.interrupted and sum(m.outcome == "interrupted" for m in rows.values()) == 1
+    second, compared = scripted(KEPT)
+    rows, result = compared(keep=tmp_path)
+    assert second.asked[0][0] == process.asked[2][0] and result.kept == 2 and not result.interrupted
+    assert turns(second, process.asked[0][0]) in (0, 6)  # no first look again
+    assert {name: m.outcome for name, m in rows.items()} == dict.fromkeys(("ilu0", "ic0"), "converged") | {
+        "ict": "too slow"
+    }
+
+
+def test_ctrl_c_in_the_rounds_loses_no_round(scripted, tmp_path):
+    process, compared = scripted(KEPT, ends_at=8)
+    compared(keep=tmp_path)
+    second, compared = scripted(KEPT)
+    rows, _ = compared(keep=tmp_path)
+    both = turns(process, "ilu0") + turns(second, "ilu0")
+    assert len(rows["ilu0"].samples) in (7, 8) and both - len(rows["ilu0"].samples) <= 1
+    assert margin(list(rows.values())).rounds >= 6
+
+
+def test_what_was_cut_short_is_measured_by_the_next_call(scripted, tmp_path):
+    times = {"ilu0": (1.0, 1.0), "ict": (70.0, 1.0)}
+    _, compared = scripted(times)
+    assert compared(keep=tmp_path, budget=50)[0]["ict"].outcome == "time limit"
+    process, compared = scripted(times)
+    rows, _ = compared(keep=tmp_path, budget=100)
+    assert rows["ict"].solved and turns(process, "ilu0") == 0
+
+
+def test_pictures_are_kept_with_the_rows(small, tmp_path):
+    A, b, result = small
+    holder = kept.Kept(tmp_path, as_csr(A), b, 1e-8, "auto", ["cpu"], False)
+    holder.save(result.measurements)
+    rows = kept.Kept(tmp_path, as_csr(A), b, 1e-8, "auto", ["cpu"], False).rows
+    for m in result.measurements:
+        (same,) = (row for row in rows[m.key] if row.method == m.method)
+        assert (same.outcome, same.samples, same.recipe) == (m.outcome, m.samples, m.recipe)
+        assert (same.pictures is None) == (m.pictures is None)
+        for part in kept.PICTURES if m.pictures else ():
+            np.testing.assert_array_equal(getattr(same.pictures, part), getattr(m.pictures, part))
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"format": 1, "rows": [{"name": "x"}]}'])
+def test_a_damaged_file_is_named(scripted, tmp_path, content):
+    _, compared = scripted(KEPT)
+    _, result = compared(keep=tmp_path)
+    with open(result.file, "w") as file:
+        file.write(content)
+    with pytest.raises(finelu.FileError, match=r"damaged.*Remove it, or measure again"):
+        compared(keep=tmp_path)
+    assert compared(keep=tmp_path, again=True)[1].kept == 0
+
+
+def test_a_folder_that_cannot_be_written_ends_nothing(scripted, tmp_path):
+    (tmp_path / "file").write_text("")
+    _, compared = scripted(KEPT)
+    rows, result = compared(keep=tmp_path / "file" / "folder")
+    assert rows["ilu0"].solved and result.file is None and "Not a directory" in result.not_kept
+    console = Console(file=io.StringIO(), width=200)
+    report.print_comparison(console, result, SMALL, None, None)
+    assert "nothing is kept" in console.file.getvalue()
+
+
+def test_the_oldest_files_of_the_cache_go(tmp_path, monkeypatch):
+    for k in range(5):
+        (tmp_path / f"{k}{kept.ENDING}").write_text("")
+        os.utime(tmp_path / f"{k}{kept.ENDING}", (k, k))
+    (tmp_path / "other").write_text("")
+    monkeypatch.setattr(kept, "MOST", 2)
+    kept._keep_the_newest(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["3.compare.json", "4.compare.json", "other"]
 
 
 def flies(clock, seconds, during):
@@ -543,9 +803,13 @@ def odd(own_recipes):
 
 
 def test_a_set_up_that_sleeps_has_its_share_and_the_others_have_theirs(odd, clock):
-    watch = flies(clock, 1000, "the set-up of Sleeping()")
-    rows, result = odd("sleeping", "spilu", budget=2000, watch=watch)
-    assert 1000 < result.seconds < 2000
+    clock = clock(time.monotonic)
+
+    def watch(text, *_):
+        clock.ahead += 700 if "the set-up of Sleeping()" in text else 0
+
+    rows, result = odd("sleeping", "spilu", budget=2000, watch=watch)  # 333 s of the first look, the rest later
+    assert 2000 < result.seconds < 3000
     assert rows["sleeping"].outcome == "time limit" and "the set-up of Sleeping()" in rows["sleeping"].reason
     assert rows["spilu"].solved  # by another process
 
@@ -574,6 +838,14 @@ def test_threads_reach_the_other_process(odd):
 
 
 @FORKED
+def test_recipes_of_others_are_measured_anew_each_time(odd, tmp_path):
+    for _ in range(2):
+        rows, result = odd("greedy", "spilu", keep=tmp_path)
+        assert (rows["greedy"].outcome, rows["greedy"].reason) == ("out of memory", "8 TiB")
+    assert result.kept == 1
+
+
+@FORKED
 def test_a_preconditioner_that_is_useless_is_not_called_solved(odd):
     rows, _ = odd("wrong")
     assert not rows["wrong"].solved and rows["wrong"].outcome != "error"
@@ -596,7 +868,8 @@ def test_watch_is_called_with_what_is_measured():
     A = finelu.gallery.problem("poisson7:6")
     watch = lambda *what: reported.append(what)  # noqa: E731
     compare(A, np.ones(216), budget=60, device="cpu", recipes=["ic0", "splu"], watch=watch)
-    assert {(k, of) for _, k, of in reported} == {(0, 3), (1, 3), (2, 3)}
+    assert {(k, of) for _, k, of in reported} == {(0, 3), (1, 3), (2, 3), (3, 3)}
+    assert any("round 6 of 6, " in text for text, *_ in reported)
     assert all(
         text.startswith(("IC0() on cpu: ", "scipy splu, MMD_AT_PLUS_A on cpu: ", "scipy splu, COLAMD on cpu: "))
         for text, *_ in reported
@@ -649,6 +922,9 @@ def runs(pid):
 
 def at_work(folder, *options):
     """`finelu compare` in a process, once its second candidate has begun, which takes long; and what works for it."""
+    keeps = folder.with_name(f"{folder.name}-kept")
+    keeps.mkdir()
+    options = ("--out", str(keeps), *options)
     arguments = ["gallery:poisson7:45", "--recipes", "none,sparse_lu", "--budget", "10m", "--device", "cpu", *options]
     process = heard([sys.executable, "-c", REPORTING, "compare", *arguments], cwd=folder)
     for _ in range(1200):
@@ -877,7 +1153,7 @@ def test_the_table_names_every_row_and_what_to_take(capsys):
     assert (status, err) == (0, "")
     for text in ("IC0()", "Jacobi()", "scipy splu", "pays from", "right-hand side", "import finelu as fl"):
         assert text in out
-    assert "without the" in out or "fastest of up to 3 runs" in out
+    assert "medians of the rounds" in out and " in 6 rounds" in out
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -905,6 +1181,49 @@ def test_json_has_everything(capsys):
     assert found["stages"][0]["from"] == 1 == found["measurements"][0]["pays_from"]
 
 
+def test_the_schema_of_json_is_the_documented_one(small):
+    _, _, result = small
+    text = (Path(__file__).resolve().parents[2] / "docs" / "compare.md").read_text()
+    listed = {
+        name: re.findall(r"^\| `(\w+)` \|", block, re.MULTILINE)
+        for name, block in re.findall(r"\*\*`(\w+)`\*\*.*?\n\n((?:\|.*\n)+)", text)
+    }
+    facts = {"matrix": SMALL, "rhs": "", "page": None, **comparison_facts(result, SMALL, None)}
+    assert list(listed) == ["object", "measurements", "margin"]
+    assert sorted(listed["object"]) == sorted(facts)
+    assert sorted(listed["measurements"]) == sorted(facts["measurements"][0])
+    assert sorted(listed["margin"]) == sorted(facts["margin"])
+    assert facts["schema"] == 1
+
+
+def test_a_table_of_both_devices_says_which_is_faster_and_by_how_much():
+    A = as_csr(finelu.gallery.problem("poisson7:3"))
+    rows = [made_up("ic0", 1.0, 2.0), made_up("ilu0", 0.5, 1.0, device="cuda"), made_up("ict", 5.0, 9.0, device="cuda")]
+    texts = report.verdict(comparison(A, rows))
+    assert texts[-1].endswith("cg with ILU0() on the GPU is 2 times as fast as cg with IC0() on the CPU.")
+    assert len(report.verdict(comparison(A, rows[:1]))) == 0 and len(report.verdict(comparison(A, rows[1:]))) == 1
+    assert comparison_facts(comparison(A, rows[:1]), SMALL, None)["margin"] is None
+
+
+def test_both_devices_need_a_gpu(capsys):
+    if not without_gpu():
+        pytest.skip("there is a GPU")
+    status, _, err = run(capsys, "compare", SMALL, "--device", "both")
+    assert status == 2 and ("CuPy" in err or "GPU" in err)
+
+
+@pytest.mark.gpu
+def test_both_devices_are_in_one_table_and_the_second_call_measures_nothing(cupy, tmp_path):
+    A = finelu.gallery.problem("poisson7:20")
+    options = {"device": "both", "recipes": ["ilu0", "ic0", "solve", "splu"], "budget": 100, "keep": tmp_path}
+    first, second = (compare(A, np.ones(A.shape[0]), **options) for _ in range(2))
+    found = {(m.name, m.device) for m in first.measurements}
+    assert {("ilu0", "cpu"), ("ilu0", "cuda"), ("solve", "cpu"), ("solve", "cuda"), ("splu", "cpu")} <= found
+    assert all(m.solved for m in first.measurements)
+    assert second.kept == len(first.measurements) and second.seconds < first.seconds
+    assert any(text.startswith("GPU and CPU: ") for text in report.verdict(second))
+
+
 @FORKED
 def test_rtol_reaches_the_methods(capsys):
     arguments = ("compare", SMALL, "--recipes", "none", "--device", "cpu")
@@ -921,6 +1240,21 @@ def test_the_picture_of_inspect(capsys, tmp_path):
     scipy.io.mmwrite(tmp_path / "hole.mtx", hole)
     assert run(capsys, "inspect", tmp_path / "hole.mtx", "--plot", tmp_path / "h.svg")[0] == 0
     assert b"<svg" in (tmp_path / "h.svg").read_bytes()
+
+
+@pytest.mark.parametrize("problem", ["poisson7:9", "stokes:6", "bidiagonal:40", "convection_diffusion:20"])
+def test_the_labels_of_the_picture_of_inspect_are_whole_numbers_that_are_named(calls_of, tmp_path, problem):
+    saved = calls_of(pytest.importorskip("matplotlib.figure").Figure, "savefig")
+    report.plot_matrix(str(tmp_path / "a.png"), as_csr(finelu.gallery.problem(problem), diagonal=False))
+    ((drawn, *_),) = saved
+    drawn.draw_without_rendering()
+    _, levels, rows, dominant, *_ = drawn.axes
+    assert all(axes.get_xlabel() and axes.get_ylabel() for axes in (levels, rows, dominant))
+    shown = [tick.get_text() for tick in rows.get_xticklabels() if tick.get_text()]
+    assert shown and all(re.fullmatch(r"[−\d]+", text) for text in shown)
+    for axes in drawn.axes:
+        texts = [*axes.get_yticklabels(), *axes.get_yticklabels(minor=True)]
+        assert not any("times" in text.get_text() for text in texts)
 
 
 # Bad input

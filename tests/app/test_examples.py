@@ -22,6 +22,7 @@ SMALL = {
     "circuit": ["--width", "10"],
     "power_flow": ["--samples", "5", "--buses", "12"],
     "fem": ["--refine", "2"],
+    "frequency_sweep": ["--cells", "8", "--frequencies", "5", "--each"],
     "room": ["--frequency", "80"],
     "reservoir": ["--cells", "16"],
     "power_grid": ["--width", "20"],

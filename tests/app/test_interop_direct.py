@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, PATTERNS, assert_close, bordered, dominant_matrices, one_line, perturbed
+from checks import DTYPES, PATTERNS, assert_close, bordered, dominant_matrices, one_line, perturbed, values
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import ended
@@ -29,7 +29,7 @@ from finelu.matrix import as_csr
 from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
 from finelu.preconditioners.direct import pardiso
-from finelu.preconditioners.direct.analysis import KLU_FLOPS, KLU_WORK, analysed
+from finelu.preconditioners.direct.analysis import KLU_FLOPS, KLU_WORK, analysed, may_be_by_blocks
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.direct.klu import AMD, GIVEN, KLU
 from finelu.preconditioners.direct.pardiso import mkl
@@ -331,6 +331,26 @@ print(abs(A @ F.solve(np.ones(1000)) - 1).max() < 1e-10)
 
 
 @ldl
+def test_a_definite_matrix_takes_the_analysis_of_one_before_it_with_the_same_bits(monkeypatch):
+    A = gallery.poisson7(9)
+    scales = 10.0 ** np.random.default_rng(0).uniform(-3, 3, (3, A.shape[0]))
+    others = [sp.csr_matrix(sp.diags(d) @ A @ sp.diags(d)) for d in scales]
+    indefinite_one, b = sp.csr_matrix(A - 2.0 * sp.identity(A.shape[0])), np.ones(A.shape[0])
+    recipe, made = fl.SparseLU(backend="feral"), []
+
+    def solved(S):
+        F = recipe.factor(S)
+        made.append(F._lu._state.box)
+        return F.solve(b)
+
+    kept = [solved(S) for S in (A, *others, indefinite_one, A)]
+    assert made[0] is made[1] is made[2] is made[3] and made[4] is not made[3] and made[5] is not made[4]
+    for S, x in zip((A, *others, indefinite_one, A), kept, strict=True):
+        monkeypatch.setattr("finelu.preconditioners.direct.feral.RECENT", Recent())
+        assert (solved(S) == x).all()
+
+
+@ldl
 def test_an_interrupt_of_feral_is_one():
     text = """
 import finelu as fl, os, signal, threading
@@ -539,7 +559,7 @@ def test_pardiso_takes_the_order_of_the_count_unless_a_dissection_pays_or_the_di
 def test_pivots_that_are_too_small_for_pardiso_in_a_given_order_are_matched(begun):
     A = gallery.stokes(40)
     columns, b = Columns(A.indptr, A.indices, A.data, A.shape), A @ np.ones(A.shape[0])  # symmetric
-    made = pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, True, fl.ordering.amd(A)).factor(columns, str)
+    made = pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, "hermitian", fl.ordering.amd(A)).factor(columns, str)
     (first, given, replaced), (then, again, left) = begun
     assert first == then == pardiso.INDEFINITE and given and not again and replaced > 0 == left == made.replaced
     assert np.linalg.norm(A @ made.solve(b, "N") - b) < 1e-12 * np.linalg.norm(b)
@@ -633,7 +653,7 @@ def test_pardiso_works_on_one_thread_where_there_is_little_work(meanwhile, work)
         for A in (gallery.poisson5(40), gallery.poisson5(80)):
             S = sp.csc_matrix(A)
             columns = Columns(S.indptr, S.indices, S.data, S.shape)
-            pardiso.Pardiso(columns, pardiso.DISSECTION, True, None, work).factor(columns, str)
+            pardiso.Pardiso(columns, pardiso.DISSECTION, "hermitian", None, work).factor(columns, str)
     finally:
         fl.set_num_threads(fl.threads.available_cores())
     expected = {1} if work == pardiso.ALONE_WORK else {2} if work else {1, 2}  # without a count the entries decide
@@ -683,12 +703,30 @@ def test_values_far_from_those_before_lose_no_digits_by_pardiso(begun, recipe):
 
 
 @blocks
-def test_pardiso_takes_no_triangle_of_a_complex_symmetric_matrix():
+def test_pardiso_takes_the_triangle_of_a_complex_symmetric_matrix_for_as_long_as_it_is_one(begun):
     A = gallery.helmholtz(30, 10.0)
     assert abs(A - A.T).max() == 0 < abs(A - A.conj().T).max()
-    F, b = fl.SparseLU(backend="pardiso").factor(A), np.ones(A.shape[0])
-    for trans, op in (("N", A), ("T", A.T), ("H", A.conj().T)):
-        assert np.linalg.norm(op @ F.solve(b, trans) - b) < 1e-8
+    F, b = fl.SparseLU(backend="pardiso").factor(A), values(A.shape[0], "complex128")
+    assert F.nnz < 0.8 * fl.SparseLU(backend="superlu").factor(A).nnz and F.report.backward_error < 1e-14
+    hermitian, general = A + A.conj().T, sp.csr_matrix(A + 0.1j * sp.triu(A, 1))
+    for S, kind in ((A, pardiso.COMPLEX_SYMMETRIC), (hermitian, pardiso.OF_COMPLEX[pardiso.INDEFINITE]), (general, 13)):
+        F.update(S)
+        assert begun[-1][0] == kind
+        for trans, op in (("N", S), ("T", S.T), ("H", S.conj().T)):
+            assert np.linalg.norm(op @ F.solve(b, trans) - b) < 1e-10 * np.linalg.norm(b)
+
+
+@blocks
+@pytest.mark.parametrize("weak", [False, True], ids=["diagonal", "gaps"])
+def test_auto_takes_pardiso_for_a_complex_symmetric_matrix(weak):
+    A = sp.csr_matrix(gallery.poisson7(12) + 1j * sp.identity(12**3))
+    if weak:
+        n = A.shape[0]
+        A = sp.csr_matrix(sp.block_array([[sp.identity(n) * 1e-9j, A], [A, None]]))
+    B = values((A.shape[0], 3), "complex128")
+    F = fl.SparseLU().factor(A)
+    assert F.report.backend == "pardiso" and F.report.warning is None and F.report.backward_error < 1e-12
+    assert np.linalg.norm(A @ F.solve(B) - B) < 1e-9 * np.linalg.norm(B)
 
 
 @blocks
@@ -725,6 +763,17 @@ def test_klu_is_asked_first_where_a_matrix_is_like_a_circuit(monkeypatch):
         costs.count_fill()
         assert costs.analysis.library.name == "klu" and costs.fill.nnz > A.nnz
         assert costs.analysis.library.how[0] == (AMD if first else GIVEN)  # KLU takes an order that was counted
+
+
+@klu
+def test_klu_orders_few_rows_by_itself_where_another_library_may_be_wanted(calls_of):
+    """Its own count takes less time than ours, and tells whether that library is."""
+    ordered = calls_of(OrderingJob, "_here")
+    A, heavy = gallery.poisson5(30), gallery.poisson7(12)
+    assert fl.SparseLU().factor(A).report.backend == "klu" and not ordered
+    assert fl.SparseLU().factor(gallery.poisson5(50)).report.backend == "klu"
+    assert bool(ordered) is may_be_by_blocks(fl.as_csr(A), symmetric=True, real=True)  # of more rows it may pay
+    assert fl.SparseLU().factor(heavy).report.backend != "klu"
 
 
 # Dense rows, and patterns without a full structural rank, which `solve` counts with KLU and PARDISO there

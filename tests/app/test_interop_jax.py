@@ -142,6 +142,74 @@ def test_vmap_over_A_and_b_and_of_gradients(device):
     np.testing.assert_allclose(jax.vmap(gradient)(data, B)[1], gradient(data[1], B[1]), rtol=1e-7, atol=1e-10)
 
 
+@pytest.fixture
+def batches(monkeypatch):
+    """The Batches that are solved together."""
+    found = []
+
+    class Seen(interop.BatchSystem):
+        def __init__(self, batch, options):
+            found.append(batch)
+            super().__init__(batch, options)
+
+    monkeypatch.setattr(interop, "BatchSystem", Seen)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_vmap_over_the_values_solves_the_systems_together(device, batches, compiled, dtype):
+    data, *places = parts(dtype)
+    data = data * jnp.asarray(np.random.default_rng(2).uniform(1, 2, (2, 3, 1)))
+    B = right_hand_side(shape=(2, 3, N)).astype(dtype)
+    each = jax.vmap(jax.vmap(lambda d, b: solve((d, *places), b, rtol=1e-12)))
+    X = (jax.jit(each) if compiled else each)(data, B)
+    assert [batch.k for batch in batches] == [6]
+    np.testing.assert_allclose(X, jnp.linalg.solve(jax.vmap(jax.vmap(dense))(data), B[..., None])[..., 0], rtol=1e-9)
+    weights = jnp.arange(1.0, N + 1)
+
+    def misfit(d, b):
+        return (abs(solve((d, *places), b, rtol=1e-12)) * weights).sum()
+
+    def dense_misfit(d, b):
+        return (abs(jnp.linalg.solve(dense(d), b)) * weights).sum()
+
+    both = [jax.vmap(jax.grad(f, (0, 1)))(data[0], B[0]) for f in (misfit, dense_misfit)]
+    assert [batch.k for batch in batches] == [6, 3, 3]  # once more for the gradients
+    for of_values, of_dense in zip(*both, strict=True):
+        np.testing.assert_allclose(of_values, of_dense, rtol=1e-7, atol=1e-10)
+
+
+def test_one_right_hand_side_for_all_systems_of_a_batch(device, batches):
+    data, *places = parts()
+    data, b = data * jnp.asarray([[1.0], [2.0], [3.0]]), right_hand_side()
+    X = jax.vmap(lambda d: solve((d, *places), b))(data)
+    assert [batch.k for batch in batches] == [3]
+    np.testing.assert_allclose(X, X[0] / jnp.asarray([[1.0], [2.0], [3.0]]), rtol=1e-9)
+
+
+def test_systems_that_are_no_batch_are_solved_one_by_one(device, batches):
+    data, indices, indptr = parts()
+    data, b = data * jnp.asarray([[1.0], [2.0]]), right_hand_side()
+    twice = jnp.repeat(data, 2, axis=1) / 2, jnp.repeat(indices, 2), 2 * indptr  # stored twice: they are added up
+    want = jax.vmap(lambda d: jnp.linalg.solve(dense(d), b))(data)
+    for X in (
+        jax.vmap(lambda d: solve((d, indices, indptr), b, **TIGHT))(data),
+        jax.vmap(lambda d: solve((d, *twice[1:]), b))(twice[0]),
+        jax.vmap(lambda d, j: solve((d, j, indptr), b))(data, jnp.stack([indices, indices])),
+        jax.vmap(lambda d: solve((d, indices, indptr), jnp.stack([b, b], axis=1)))(data)[..., 1],
+    ):
+        np.testing.assert_allclose(X, want, rtol=1e-8)
+    assert not batches
+
+
+def test_a_system_of_a_batch_without_a_solution_is_named(device):
+    data, *places = parts()
+    data = jnp.stack([data, 0 * data, data])
+    with pytest.raises(Exception, match="system 1 of the batch, A x = b did not converge"):
+        jax.block_until_ready(jax.vmap(lambda d: solve((d, *places), right_hand_side()))(data))
+
+
 def test_the_jacobian_is_the_inverse(device):
     data, b = parts()[0], right_hand_side()
     np.testing.assert_allclose(jax.jacrev(lambda b: of_values(data, b))(b), jnp.linalg.inv(dense(data)), atol=1e-9)

@@ -743,7 +743,7 @@ def test_an_interrupt_as_a_call_begins_leaves_no_thread_at_work_for_others():
 def test_a_call_that_has_not_begun_is_taken_back(calls_of):
     A, go, started = gallery.poisson7(6), threading.Event(), threading.Event()
     F = fl.SparseLU(backend="feral").factor(A)
-    owner = F._lu._owner
+    owner = F._lu._state.owner
 
     def works():
         started.set()
@@ -761,7 +761,7 @@ def test_a_call_that_has_not_begun_is_taken_back(calls_of):
         go.set()
         other.join()
         assert np.linalg.norm(A @ F.solve(np.ones(216)) - 1) < 1e-10
-        assert not made and F._lu._owner is owner
+        assert not made and F._lu._state.owner is owner
     finally:
         go.set()
 
@@ -770,16 +770,16 @@ def test_a_call_that_has_not_begun_is_taken_back(calls_of):
 def test_factors_of_feral_move_from_a_thread_where_a_call_was_left_only_while_it_goes_on():
     A, go = gallery.poisson7(6), threading.Event()
     F, G = (fl.SparseLU(backend="feral").factor(A) for _ in range(2))
-    owner, box = F._lu._owner, F._lu._solver
-    assert G._lu._owner is owner
+    owner, box = F._lu._state.owner, F._lu._state.box
+    assert G._lu._state.owner is owner
     with pytest.raises(OutOfTime), deadline.limited(deadline.now() + 0.2):
         owner.call(go.wait, 60)
     try:
-        assert np.linalg.norm(A @ F.solve(np.ones(216)) - 1) < 1e-10 and F._lu._owner is not owner
+        assert np.linalg.norm(A @ F.solve(np.ones(216)) - 1) < 1e-10 and F._lu._state.owner is not owner
     finally:
         go.set()
     until(lambda: owner.usable and not box)  # what F has had there is dropped
-    assert np.linalg.norm(A @ G.solve(np.ones(216)) - 1) < 1e-10 and G._lu._owner is owner
+    assert np.linalg.norm(A @ G.solve(np.ones(216)) - 1) < 1e-10 and G._lu._state.owner is owner
 
 
 def test_small_factorizations_start_no_thread(splu_is):

@@ -260,6 +260,11 @@ def test_every_parameter_of_every_recipe_is_an_option(name):
         assert device == "cpu"
 
 
+@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if "auto" in recipe.precisions])
+def test_factors_stored_in_single_precision_are_an_option(name):
+    assert petsc.options.from_options(*given(name, {"precision": "auto"}))[0] == RECIPES[name](precision="auto")
+
+
 def test_a_recipe_that_is_registered_is_an_option(own_recipes):
     @dataclass(frozen=True, kw_only=True, repr=False)
     class Scaled(Recipe):

@@ -256,3 +256,107 @@ def test_wrong_options_are_refused(options, match):
 @pytest.mark.parametrize("code", documented("interop", "torch") + documented("gradients", "torch"))
 def test_documented_examples_run(code):
     exec(code, {})
+
+
+# Many matrices with one pattern
+
+
+def several(device, dtype=torch.float64, k=3):
+    """crow, col, values (k, nnz), b (k, N)."""
+    crow, col, values = parts(device, dtype)
+    factors = torch.linspace(1, 2, k, dtype=torch.float64).to(device)
+    return crow, col, values * factors[:, None] + values.flip(0) / 50, right_hand_side(device, dtype, (k, N))
+
+
+def dense_of(crow, col, values):
+    rows = torch.repeat_interleave(torch.arange(N, device=crow.device), crow.diff())
+    return torch.zeros(N, N, dtype=values.dtype, device=values.device).index_put((rows, col), values)
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """The Batches that are solved together."""
+    module, found = pytest.importorskip("finelu.interop.torch"), []
+
+    class Seen(module.BatchSystem):
+        def __init__(self, batch, options):
+            found.append(batch)
+            super().__init__(batch, options)
+
+    monkeypatch.setattr(module, "BatchSystem", Seen)
+    return found
+
+
+@pytest.mark.parametrize("dtype", DOUBLE)
+def test_matrices_of_one_pattern_are_solved_together(device, batches, dtype):
+    crow, col, values, b = several(device, dtype)
+    want = torch.stack([torch.linalg.solve(dense_of(crow, col, v), c) for v, c in zip(values, b, strict=True)])
+    torch.testing.assert_close(solve((crow, col, values), b, rtol=1e-12), want)
+    torch.testing.assert_close(solve((crow, col, values), b[1], rtol=1e-12)[1], want[1])
+    size = {"size": (3, N, N), "check_invariants": True}
+    A = torch.sparse_csr_tensor(crow.expand(3, -1).contiguous(), col.expand(3, -1).contiguous(), values, **size)
+    torch.testing.assert_close(solve(A, b, rtol=1e-12), want)
+    assert [batch.k for batch in batches] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("of_b", DOUBLE)
+@pytest.mark.parametrize("of_A", DOUBLE)
+def test_gradcheck_of_matrices_of_one_pattern(device, of_A, of_b):
+    crow, col, values, _ = several(device, of_A)
+    inputs = values.requires_grad_(), right_hand_side(device, of_b, (3, N)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda v, b: solve((crow, col, v), b, rtol=1e-13), inputs, nondet_tol=1e-9)
+    assert torch.autograd.gradgradcheck(lambda v, b: solve((crow, col, v), b, rtol=1e-13), inputs, nondet_tol=1e-9)
+
+
+def test_vmap_over_the_values_solves_the_systems_together(device, batches):
+    crow, col, values, b = several(device, k=6)
+
+    def one(v, c):
+        return solve((crow, col, v), c, rtol=1e-12)
+
+    want = torch.stack([torch.linalg.solve(dense_of(crow, col, v), c) for v, c in zip(values, b, strict=True)])
+    torch.testing.assert_close(torch.vmap(one)(values, b), want)
+    pairs = torch.vmap(torch.vmap(one))(values.reshape(2, 3, -1), b.reshape(2, 3, N))
+    torch.testing.assert_close(pairs.reshape(6, N), want)
+    assert [batch.k for batch in batches] == [6, 6]
+
+    def misfit(v, c, solved):
+        return (solved(v, c) ** 2 * torch.arange(1.0, N + 1, device=v.device)).sum()
+
+    found = torch.vmap(torch.func.grad(lambda v, c: misfit(v, c, one)))(values, b)
+    twin = torch.func.grad(lambda v, c: misfit(v, c, lambda v, c: torch.linalg.solve(dense_of(crow, col, v), c)))
+    torch.testing.assert_close(found, torch.stack([twin(v, c) for v, c in zip(values, b, strict=True)]))
+    assert [batch.k for batch in batches] == [6, 6, 6, 6]  # once more for the gradients
+
+
+def test_vmap_over_b_alone_factors_once_and_with_a_recipe_systems_are_solved_one_by_one(device, batches):
+    factored = []
+
+    class Counting(fl.ILU0):
+        def factor(self, A):
+            factored.append(1)
+            return super().factor(A)
+
+    crow, col, values, b = several(device)
+    with_recipe = {"recipe": Counting(), "method": "gmres", "rtol": 1e-13}
+    X = torch.vmap(lambda c: solve((crow, col, values[0]), c, **with_recipe))(b)
+    torch.testing.assert_close(X, torch.linalg.solve(dense_of(crow, col, values[0]), b.T).T)
+    assert len(factored) == 1
+    X = torch.vmap(lambda v, c: solve((crow, col, v), c, **with_recipe))(values, b)
+    torch.testing.assert_close(X[2], torch.linalg.solve(dense_of(crow, col, values[2]), b[2]))
+    assert len(factored) == 4 and not batches
+
+
+def test_what_is_no_batch_is_named(device):
+    crow, col, values, b = several(device)
+    other = torch.stack([col, col.flip(0), col])
+    size = {"size": (3, N, N), "check_invariants": False}
+    differs = torch.sparse_csr_tensor(crow.expand(3, -1).contiguous(), other, values, **size)
+    with pytest.raises(MatrixError, match="matrix 1 of A stores entries at other places"):
+        solve(differs, b)
+    with pytest.raises(MatrixError, match=r"b has shape \(2, 8\), but the Batch has 3 systems"):
+        solve((crow, col, values), b[:2])
+    with pytest.raises(ParameterError, match="leave recipe and method out"):
+        solve((crow, col, values), b, **TIGHT)
+    with pytest.raises(NotConverged, match="system 1 of the batch, A x = b did not converge"):
+        solve((crow, col, values * torch.tensor([[1.0], [0.0], [1.0]], device=values.device)), b)

@@ -122,6 +122,24 @@ def test_b_out_of_the_range_does_not_count_as_solved_for_a_long_x():
     assert "of ||b||: b is out of A's range" in fl.lstsq(wide, values(100, float)).explain()
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("condition", [1e8, 1e10, 1e12])
+def test_a_wide_matrix_of_any_condition_is_solved_with_least_norm(condition, dtype):
+    m, n = 40, 110
+    U, V = (np.linalg.qr(values((k, m), dtype, k))[0] for k in (m, n))
+    A = sp.csr_matrix((U * np.logspace(0, -np.log10(condition), m)) @ V.conj().T)
+    for b, in_range in ((A @ values(n, dtype), True), (values(m, dtype), False)):
+        found = fl.lstsq(A, b, rtol=1e-12)
+        residual = np.linalg.norm(b - A @ found.x) / np.linalg.norm(b)
+        least = np.linalg.lstsq(A.toarray(), b, rcond=1e-16)[0]
+        assert np.linalg.norm(found.x - least) <= 1e-14 * condition * np.linalg.norm(least)
+        if in_range:
+            assert found.converged and found.passed == 1 and residual <= 1e-12
+        else:  # x is so long that its own rounding leaves more
+            assert not found.converged and residual <= 1e-14 * condition
+        assert "complete factors of [alpha I, A^H; A, 0]" in found.explain()
+
+
 def test_columns_of_0_take_no_solve_of_their_own():
     A = of_rank(300, 100, 1).tolil()
     A[:, 50:70] = 0

@@ -180,6 +180,17 @@ def words_and_counts(printed):
     return re.sub(r"-?\d+(\.\d*)?e[+-]?\d+|-?\d+\.\d+", "#", " ".join(without_times.split()))
 
 
+MANY = re.compile(r"\b\d{3,}(?= iterations)")  # which another processor's rounding changes by one or two
+
+
+def assert_alike(printed, shown):
+    """The output is that of the page, but for times, rounding, and 1 percent of MANY iterations."""
+    printed, shown = words_and_counts(printed), words_and_counts(shown)
+    assert MANY.sub("many", printed) == MANY.sub("many", shown)
+    for found, expected in zip(MANY.findall(printed), MANY.findall(shown), strict=True):
+        assert abs(int(found) - int(expected)) <= 0.01 * int(expected), (found, expected)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_no_line_of_code_is_wider_than_a_page_shows(page):
     inside, wide = False, []
@@ -195,7 +206,7 @@ def test_no_line_of_code_is_wider_than_a_page_shows(page):
 def test_documented_examples_run_and_print_what_the_page_shows(code, shown, own_recipes, own_methods, capsys):
     exec(code, {})
     if shown is not None:
-        assert words_and_counts(capsys.readouterr().out) == words_and_counts(shown)
+        assert_alike(capsys.readouterr().out, shown)
 
 
 def test_words_and_counts_of_an_output_are_compared_and_times_are_not():
@@ -203,6 +214,16 @@ def test_words_and_counts_of_an_output_are_compared_and_times_are_not():
     again = "Converged: 36 iterations, ||b - A x|| = 1.9e-06.\nTime: 1 s: kernels 0.2 s.\nin 2 s\n"
     assert words_and_counts(page) == words_and_counts(again) == "Converged: 36 iterations, ||b - A x|| = #. in # s"
     assert words_and_counts(page.replace("36", "35")) != words_and_counts(again)
+
+
+def test_of_many_iterations_one_percent_may_differ():
+    page = "ILU0(): 148 iterations, converged; IC0(): 20 iterations"
+    assert_alike(page.replace("148", "149"), page)
+    for other in ("151 iterations", "148 rows", "99 iterations"):
+        with pytest.raises(AssertionError):
+            assert_alike(page.replace("148 iterations", other), page)
+    with pytest.raises(AssertionError):
+        assert_alike(page.replace("20", "21"), page)
 
 
 def places(page):

@@ -12,7 +12,9 @@ import finelu
 from finelu import ILU0, Jacobi, Sequence, gallery
 from finelu.auto import attempt, ladder
 from finelu.auto import sequence as module
+from finelu.auto.guess import AGAIN, FEW, MOST
 from finelu.auto.rates import SHIPPED_ON_GPU
+from finelu.auto.recycling import REST, Cost
 from finelu.auto.reuse import RETRY, UPDATE, Ageing, Patience, update_in_iterations
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.matrix import as_csr
@@ -64,7 +66,7 @@ def test_values_changed_in_place():
 def test_an_update_when_old_factors_have_cost_more():
     sequence, b = Sequence(recipe="ilu0"), values(N, "float64")
     sequence.step(convection(), b)
-    sequence._ageing.price = 0.0
+    sequence._ageing.price, sequence._ageing.excess = 0.0, [1.0]
     B = perturbed(convection())
     assert_solves(B, b, sequence.step(B, b))
     assert sequence.decisions == ["solve", "update"]
@@ -198,12 +200,12 @@ def test_an_update_without_factors_ends_in_a_new_choice():
         raise ZeroPivot(ILU0(), 3, 0.0)
 
     sequence._F.update = fails
-    sequence._ageing.price = 0.0
+    sequence._ageing.price, sequence._ageing.excess = 0.0, [1.0]
     B = perturbed(A)
     solution = sequence.step(B, b)
     assert_solves(B, b, solution)
     assert sequence.decisions[-1] == "solve" and "update failed" in solution.explain()
-    sequence._ageing.price = 0.0
+    sequence._ageing.price, sequence._ageing.excess = 0.0, [1.0]
     zero = A.copy()
     zero.data[0] = 0.0  # the first pivot
     with pytest.raises(ZeroPivot):  # the recipe was asked for: there is no other
@@ -240,13 +242,13 @@ def test_the_first_guess_combines_the_last_solutions_where_that_saves_iterations
     parts = [values(A.shape[0], dtype, seed) for seed in range(3)]
     sequence = Sequence(rtol=1e-4 if dtype == "float32" else 1e-8, recipe="Jacobi")
     for k in range(6):
-        sequence._saved = saved
+        sequence._guesses.saved = {FEW: saved, MOST: saved}
         found.append(sequence.step(A, sum(np.cos(k * m) * v for m, v in enumerate(parts))))
     assert all(s.converged for s in found)
     assert found[0].iterations > 4 and (max(s.iterations for s in found[3:]) <= 2) is (saved == 1)
-    assert saved == 0 or sequence._saved > 0.5
+    assert saved == 0 or max(sequence._guesses.saved.values()) > 0.5
     other = sequence.step(A, np.float64(1) * values(A.shape[0], dtype, 9))  # of which the last four know nothing
-    assert other.converged and other.iterations > 2 and sequence._saved < 0.5
+    assert other.converged and other.iterations > 2 and sequence._guesses.saved[FEW] < 0.5
 
 
 def test_combinations_come_back_after_one_that_saved_nothing():
@@ -259,7 +261,7 @@ def test_combinations_come_back_after_one_that_saved_nothing():
     smooth, after = max(found[4:6]), found[6:]
     assert after[0] > 20 > smooth
     back = next(k for k, iterations in enumerate(after) if iterations <= smooth)
-    assert sum(after[:back]) < module.AGAIN + max(found) and max(after[back:]) <= max(2 * smooth, 10)
+    assert sum(after[:back]) < AGAIN + max(found) and max(after[back:]) <= max(2 * smooth, 10)
 
 
 def test_iterations_after_an_attempt_that_was_given_up_are_those_of_fresh_factors(meanwhile):
@@ -555,3 +557,61 @@ def test_steps_of_growing_length_cost_less_than_with_factors_updated_by_hand():
         dt *= 1.1
     updates = sequence.decisions.count("update")
     assert done + UPDATE * updates <= by_hand + UPDATE * 19 and "rebuild" not in sequence.decisions
+
+
+def drifting(A, steps):
+    """A_k within 1% of A, and b_k of which the last ones say nothing."""
+    rng = np.random.default_rng(5)
+    for k in range(steps):
+        D = sp.diags(1 + 0.005 * np.sin(k + rng.uniform(0, 2 * np.pi, A.shape[0])))
+        yield sp.csr_matrix(D @ A @ D), rng.standard_normal(A.shape[0])
+
+
+def test_a_recycled_space_is_kept_where_it_saves_iterations():
+    A, found = gallery.elasticity(20, 5, 5), []
+    sequence = Sequence(recipe="ic0", method="cg")
+    for B, b in drifting(A, 8):
+        found.append(sequence.step(B, b))
+        assert_solves(B, b, found[-1])
+    assert "recycled vectors keep about" in found[-1].explain() and sequence._recycling.space.size >= 4
+    assert max(s.iterations for s in found[5:]) < 0.7 * found[0].iterations
+
+
+def test_a_recycled_space_that_does_not_pay_is_dropped_and_tried_rarely():
+    """With Jacobi and few entries a row, an iteration with the space takes about as long as it saves."""
+    A, texts = gallery.poisson5(70), []
+    sequence = Sequence(recipe="jacobi", method="cg")
+    for B, b in drifting(A, 9):
+        solution = sequence.step(B, b)
+        assert_solves(B, b, solution)
+        texts.append(solution.explain())
+    recycling = sequence._recycling
+    assert any("recycled vectors were dropped" in text for text in texts)
+    assert recycling.space is None and 0 < recycling.left < REST
+
+
+def test_another_pattern_drops_the_space():
+    A = gallery.elasticity(10, 4, 4)
+    sequence = Sequence(recipe="ic0", method="cg")
+    for B, b in drifting(A, 4):
+        sequence.step(B, b)
+    assert sequence._recycling.space.size
+    other = sp.csr_matrix(A + 0.01 * sp.eye(A.shape[0], k=30) + 0.01 * sp.eye(A.shape[0], k=-30))
+    assert other.nnz != A.nnz
+    solution = sequence.step(other, b)
+    assert_solves(other, b, solution)
+    assert sequence.decisions[-1] == "rebuild" and "recycled" not in solution.explain()
+
+
+def test_complete_factors_take_no_space():
+    sequence = Sequence(recipe="sparse_lu")
+    for B, b in drifting(gallery.poisson5(30), 4):
+        assert_solves(B, b, sequence.step(B, b))
+    assert sequence._recycling.space is None
+
+
+def test_the_cost_of_a_space_grows_with_its_vectors_and_falls_with_the_entries_of_a_row():
+    sparse, dense = (Cost.of(None, as_csr(A), cycles=False) for A in (gallery.poisson5(30), gallery.elasticity(9, 6, 6)))
+    assert 0 < sparse.share(4) < sparse.share(8) and dense.share(8) < sparse.share(8)
+    assert dense.vectors() >= sparse.vectors() and dense.pays(100, 50, 8) and not dense.pays(50, 50, 8)
+    assert Cost.of(None, as_csr(gallery.poisson5(30)), cycles=True).share(8) > sparse.share(8)

@@ -24,7 +24,7 @@ def registered() -> dict:
 
 def registered_methods() -> dict:
     """Name -> function of every Krylov method, also that of docs/extend.md: the one place that knows where they are."""
-    return {name: kind.solve for name, kind in METHODS.items()} | {"bicgstabl": stranger().solve}
+    return {name: kind.solve for name, kind in METHODS.items()} | {"hybridbicg": stranger().solve}
 
 
 def needing(*needs) -> tuple:

@@ -454,7 +454,7 @@ for dtype in ("float32", "float64"):
     for tiles in range(2, stencil.MOST_TILES + 1):
         asked.add(("stencil", f"factor_by_tiles<{value}, {tiles}, true>"))
     for mean in range(200):
-        asked.add(("triangular", f"trsv_sync_free<{value}, int, {schedule.lanes_for(mean)}>"))
+        asked.add(("triangular", f"trsv_sync_free<{value}, {value}, int, {schedule.lanes_for(mean)}>"))
     order = "MAGNITUDES"
     asked.add(("selection", f"count_buckets<{value}, {order}, LANES, true>"))
     asked.add(("selection", f"count_buckets<{selection.KEYS[dtype]}, KEYS, LANES, true>"))

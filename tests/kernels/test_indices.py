@@ -46,12 +46,24 @@ def test_against_the_specification(backend, index, counts, seed):
     same(backend, got.inverse(move(order)), want.inverse(order))
     numbers = np.sort(rng.integers(0, max(n, 1), 2 * n)).astype(index)
     same(backend, got.starts(move(numbers), n), want.starts(numbers, n))
+    numbers = rng.permutation(numbers)
+    for mine, its in zip(got.grouped(move(numbers), n), want.grouped(numbers, n), strict=True):
+        same(backend, mine, its)
     end = begin + counts
     same(backend, got.lengths(move(begin), move(end)), want.lengths(begin, end))
     for by, dtype in ((0, None), (1, None), (-1, index), (0, "int32"), (0, "int64")):
         same(backend, got.shifted(move(begin), by, dtype), want.shifted(begin, by, dtype))
     for first, step in ((0, 1), (1, 0), (-3, 2)):
         same(backend, got.progression(n, first, step, index, found), want.progression(n, first, step, index, pointers))
+
+
+@pytest.mark.parametrize("n", LARGE)
+@pytest.mark.parametrize("count", [1, 7, 5000])
+def test_the_places_of_equal_numbers(backend, n, count):
+    numbers = np.random.default_rng(0).integers(0, count, n).astype(np.int32)
+    order, starts = kernels(backend).indices.grouped(backend.move(numbers), count)
+    same(backend, order, np.argsort(numbers, kind="stable").astype(np.int32))
+    same(backend, starts, np.searchsorted(np.sort(numbers), np.arange(count + 1)).astype(np.int32))
 
 
 @pytest.mark.parametrize("index", INDICES)

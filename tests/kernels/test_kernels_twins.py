@@ -122,6 +122,33 @@ def test_a_vector_times_a_number_and_its_largest_magnitude(backend, dtype):
         assert np.isnan(form.vectors.largest(moved(both)))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("n", [1, 1000, 70_000])
+def test_values_in_single_precision(backend, dtype, n):
+    """Rounded to the nearest; numbers that a float has no digits for are reported, wherever they are."""
+    single = {"float64": "float32", "complex128": "complex64"}[dtype]
+    fine = [0.0, -0.0, 1.2e-38, -1.2e-38, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan]
+    beyond = [1.1e-38, -1.1e-38, 5e-324, 3.5e38, -1e300]
+    numbers = [*fine, *beyond] if dtype == "float64" else [*fine, *beyond, *(complex(1, v) for v in (*fine, *beyond))]
+    kernels = kernels_for(backend.move(np.zeros(1)))
+    for number in [*numbers, None]:
+        for place in {0, n // 2, n - 1}:
+            x = values(n, dtype)
+            if number is not None:
+                x[place] = number
+            want, lost = np.empty(n, single), np.empty(1)
+            if n <= 1000:
+                reference.vectors.rounded(x, want, lost)
+            else:
+                with np.errstate(all="ignore"):
+                    want[:], lost[0] = x, any(number in (b, complex(1, b)) for b in beyond)
+            out, found = backend.move(np.empty(n, single)), backend.move(np.full(1, 7.0))
+            kernels.vectors.rounded(backend.move(x), out, found)
+            assert backend.fetch(found)[0] == lost[0] == any(number in (b, complex(1, b)) for b in beyond)
+            if not lost[0]:
+                np.testing.assert_array_equal(backend.fetch(out), want)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_the_magnitudes_of_the_terms_of_a_row(backend, dtype, index):

@@ -359,10 +359,59 @@ def test_update_is_a_fresh_solver(backend, kind):
         np.testing.assert_array_equal(backend.fetch(solver.solve(b)), backend.fetch(want))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_values_in_single_precision_are_computed_with_in_double(backend, kind, dtype):
+    single = {"float64": "float32", "complex128": "complex64"}[dtype]
+    A = well_conditioned(in_dtype(gallery.convection_diffusion(8, 7, 2, peclet=50), dtype), kind["unit"])
+    rounded = A.data.astype(single)
+    widened = sp.csr_matrix((rounded.astype(dtype), A.indices, A.indptr), shape=A.shape)
+    for method in [*exact_methods(backend), "jacobi"]:
+        solver = TriangularSolver(backend.move(A), method=method, **kind)
+        want = TriangularSolver(backend.move(widened), method=method, **kind)
+        for shape in ((), (1,), (3,), (40,)):
+            b = backend.move(values((A.shape[0], *shape), dtype))
+            in_double = backend.fetch(solver.solve(b))
+            x = backend.fetch(solver.update(backend.move(rounded)).solve(b))
+            assert x.dtype == dtype == solver.dtype
+            np.testing.assert_array_equal(x, backend.fetch(want.solve(b)))
+            np.testing.assert_array_equal(backend.fetch(solver.update(backend.move(A.data)).solve(b)), in_double)
+            assert abs(x - in_double).max() > 1e-12  # the numbers were rounded
+        solver.update(backend.move(rounded))
+        for _ in range(25):  # "auto" changes its method meanwhile
+            x = backend.fetch(solver.solve(b))
+        np.testing.assert_array_equal(x, backend.fetch(want.solve(b)))
+
+
+def test_values_in_single_precision_are_checked_and_refused_where_they_do_not_serve(backend):
+    A = backend.move(gallery.poisson7(4))
+    rounded = A.data.astype("float32")
+    with refused(MatrixError, "new values have .* dtype float32"):
+        TriangularSolver(A, method="isai").update(rounded)
+    with refused(MatrixError, "new values have .* dtype complex64"):
+        TriangularSolver(A).update(A.data.astype("complex64"))
+    solver = TriangularSolver(A)
+    rounded[as_csr(A).diag[17]] = 0
+    with pytest.raises(ZeroPivot, match="row 17"):
+        solver.update(rounded)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_product_is_that_of_the_reference(backend, dtype):
+    for S in (gallery.convection_diffusion(9, 7, 2, peclet=50), long_rows(300)):
+        A = as_csr(in_dtype(S, dtype))
+        x = values(A.n, dtype)
+        for lower, unit in product((True, False), (True, False)):
+            want = reference.triangular.triangle_product(triangle(A, lower, unit), A.data, x)
+            solver = TriangularSolver(backend.move(A), lower=lower, unit=unit)
+            got = backend.fetch(solver.multiply(backend.move(A.data), backend.move(x)))
+            assert got.dtype == dtype
+            assert_close(got, want, 64, abs(want).max() * 10)
+
+
 def test_update_with_values_that_do_not_fit_is_refused(backend):
     A = gallery.poisson7(4)
     solver = TriangularSolver(backend.move(A))
-    for data in (A.data[:-1], A.data.astype("float32"), A.data.astype(complex), A.data[:, None]):
+    for data in (A.data[:-1], A.data.astype("int64"), A.data.astype(complex), A.data[:, None]):
         with refused(MatrixError, match=rf"\({A.nnz},\) of float64"):
             solver.update(backend.move(data))
 

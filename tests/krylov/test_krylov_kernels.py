@@ -46,7 +46,7 @@ FAMILIES = {
     ),
     "arnoldi": (
         "arnoldi_begin", "keep_column", "mgs_step", "cgs2_step", "givens_step", "hessenberg_solve", "combine",
-        "update_solution",
+        "update_solution", "take_off",
     ),
 }  # fmt: skip
 BASIS = 5  # columns of H
@@ -107,7 +107,7 @@ class Values:
         if name == "c":
             return self.positive(BASIS, dtype=self.real)
         if name in ("s", "y", "g") and self.small:
-            return self.vector(BASIS + (name == "g"))
+            return self.vector(BASIS + (name == "g" or self.whole))
         if name == "out":
             return np.zeros(1, self.real if self.norm else self.dtype)
         return self.vector(self.n)
@@ -116,7 +116,7 @@ class Values:
         """The arguments of a kernel, in their order; given: some of them, or a function that changes a random one."""
         names = list(inspect.signature(getattr(getattr(reference, family), function)).parameters)
         self.small, self.norm = family == "arnoldi", function in ("norm", "size_of_dot")
-        self.columns = BASIS - (function in COLUMN_STEPS)
+        self.columns, self.whole = BASIS - (function in COLUMN_STEPS), function == "take_off"  # of Q
         values = {name: self.of(name) for name in names}
         for name, value in dict(given).items():
             if value is None:
@@ -178,7 +178,7 @@ def unchanged(values, after, *but):
 
 STEPS = [(family, name) for family in ("recurrences", "arnoldi") for name in FAMILIES[family]]
 FREE = ("combine", "hessenberg_solve", "update_solution")  # of what a cycle leaves, whatever ended it
-SUMS = {"mgs_step", "cgs2_step", "combine", "hessenberg_solve", "cg_step", "bicgstab_step"}
+SUMS = {"mgs_step", "cgs2_step", "combine", "take_off", "hessenberg_solve", "cg_step", "bicgstab_step"}
 WIDER = {"sqmr_smooth"}  # scalars that Numba computes in double precision
 HYPOT = {"sqmr_smooth"}  # a function of the C library: NumPy's and Numba's differ by a rounding
 
@@ -206,6 +206,19 @@ def test_a_step_is_that_of_the_specification(backend, family, function, dtype, n
 @draws
 def test_sums_of_vectors_are_those_of_the_specification(backend, function, dtype, n, seed, power):
     agree(backend, "vectors", function, Values(dtype, n, seed, power).arguments("vectors", function), 4.0 * n)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [1, 4, 7])
+@pytest.mark.parametrize("n", [1, 300, 2**16 + 5])
+def test_moments_are_those_of_the_specification_on_any_number_of_threads(backend, dtype, columns, n, threads):
+    random, results = Values(dtype, n, 5), []
+    values = {"Q": random.vector(n, columns), "w": random.vector(n), "y": random.vector(columns)}
+    agree(backend, "arnoldi", "moments", values, 4.0 * n**0.5 + 64)
+    for number in (1, 2):
+        threads(number)
+        results.append(called(kernels_for(np.empty(0)), "arnoldi", "moments", values)["y"])
+    np.testing.assert_array_equal(*results)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

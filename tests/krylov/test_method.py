@@ -131,9 +131,9 @@ def test_the_parameters_of_a_stranger_are_checked_by_it():
 
 
 @pytest.fixture
-def with_bicgstabl(installed):
-    """The environment of a process in which a package with BiCGStabL, and a broken one, are installed."""
-    points = {"bicgstabl": "stabilized:BiCGStabL", "ghost": "ghost_package:Ghost"}
+def with_hybridbicg(installed):
+    """The environment of a process in which a package with HybridBiCG, and a broken one, are installed."""
+    points = {"hybridbicg": "stabilized:HybridBiCG", "ghost": "ghost_package:Ghost"}
     return installed("stabilized", method_in_one_file(), "methods", points)
 
 
@@ -146,17 +146,17 @@ from finelu.compare import compare, script
 from finelu.interop.adjoint import Options, System
 from finelu.krylov import METHODS
 
-assert "bicgstabl" in METHODS and "stabilized" not in sys.modules
+assert "hybridbicg" in METHODS and "stabilized" not in sys.modules
 A = fl.gallery.problem("convection_diffusion:6")
 b = np.ones(A.shape[0])
-found = fl.solve(A, b, method="BiCGStab-L")
-assert found.converged and found.method == "bicgstabl" and "stabilized" in sys.modules
-x = System(fl.as_csr(A), Options(recipe=fl.ILU0(), method="bicgstabl")).solve(b, "T")
+found = fl.solve(A, b, method="Hybrid-BiCG")
+assert found.converged and found.method == "hybridbicg" and "stabilized" in sys.modules
+x = System(fl.as_csr(A), Options(recipe=fl.ILU0(), method="hybridbicg")).solve(b, "T")
 assert np.allclose(A.T @ x, b, atol=1e-8)
 
-from stabilized import BiCGStabL
+from stabilized import HybridBiCG
 names = ["none", "ilu0", "solve", "spilu"]
-rows = compare(A, b, recipes=names, method=BiCGStabL, device="cpu", budget=200).measurements
+rows = compare(A, b, recipes=names, method=HybridBiCG, device="cpu", budget=200).measurements
 assert all(m.solved for m in rows), rows
 measured = sorted((m.name, m.method) for m in rows)
 code = script(next(m for m in rows if m.name == "ilu0"), "gallery:convection_diffusion:6", None, 1e-8)
@@ -164,8 +164,8 @@ exec(code, {})
 
 said = []
 name = "gallery:convection_diffusion:6"
-for arguments in (["solve", name, "--method", "bicgstabl", "--recipe", "ilu0", "--json"],
-                  ["compare", name, "--method", "bicgstabl", "--recipes", "jacobi", "--json", "--device", "cpu"],
+for arguments in (["solve", name, "--method", "hybridbicg", "--recipe", "ilu0", "--json"],
+                  ["compare", name, "--method", "hybridbicg", "--recipes", "jacobi", "--json", "--device", "cpu"],
                   ["solve", "gallery:poisson5:9", "--method", "ghost"],
                   ["compare", name, "--method", "cg"]):
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
@@ -175,18 +175,18 @@ print(json.dumps([measured, code, said]))
 """
 
 
-def test_a_method_of_an_installed_package_is_taken_by_solve_compare_the_gradients_and_the_command_line(with_bicgstabl):
+def test_a_method_of_an_installed_package_is_taken_by_solve_compare_the_gradients_and_the_command_line(with_hybridbicg):
     command = [sys.executable, "-c", CALLS]
-    done = subprocess.run(command, env=with_bicgstabl, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, env=with_hybridbicg, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     measured, code, (solved, compared, ghost, unfit) = json.loads(done.stdout)
-    assert measured[:3] == [["ilu0", "bicgstabl"], ["none", "bicgstabl"], ["solve", "bicgstabl"]]
+    assert measured[:3] == [["ilu0", "hybridbicg"], ["none", "hybridbicg"], ["solve", "hybridbicg"]]
     assert measured[3:] == [["spilu", "gmres"]]
-    assert "from stabilized import BiCGStabL" in code and "BiCGStabL.solve(A, b, M=F, rtol=1e-08)" in code
+    assert "from stabilized import HybridBiCG" in code and "HybridBiCG.solve(A, b, M=F, rtol=1e-08)" in code
     status, out, _ = solved
-    assert status == 0 and json.loads(out)["method"] == "bicgstabl" and json.loads(out)["converged"]
+    assert status == 0 and json.loads(out)["method"] == "hybridbicg" and json.loads(out)["converged"]
     status, out, _ = compared
-    assert status == 0 and [row["method"] for row in json.loads(out)["measurements"]] == ["bicgstabl"]
+    assert status == 0 and [row["method"] for row in json.loads(out)["measurements"]] == ["hybridbicg"]
     status, _, err = ghost
     assert status == 2 and "the method 'ghost' of ghost_package:Ghost cannot be loaded: ModuleNotFoundError" in err
     status, _, err = unfit

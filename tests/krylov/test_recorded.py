@@ -23,14 +23,14 @@ from finelu import (
     gallery,
 )
 from finelu.kernels import kernels_for
-from finelu.krylov import bicgstab, cg, fgmres, gmres
+from finelu.krylov import bicgstab, bicgstabl, cg, fgmres, gmres, idrs
 from finelu.krylov.cg import CG
 from finelu.krylov.loop import Loop
 from finelu.krylov.operators import as_operator
 from finelu.krylov.system import System
 from finelu.result import Status
 
-RECORDED = (cg, bicgstab, gmres, fgmres, stranger().solve)
+RECORDED = (cg, bicgstab, bicgstabl, idrs, gmres, fgmres, stranger().solve)
 RECIPES = (
     *(None, Jacobi(), BlockJacobi(block_size=4), IC0(), ILU0(), ILU0(triangular="jacobi"), ILU0(triangular="isai")),
     *(ParILU(ordering="rcm"), MultilevelILU(), Schwarz(size=60), Schwarz(size=60, overlap=1)),

@@ -368,6 +368,21 @@ def test_auto_takes_bricks_where_couplings_jump_from_layer_to_layer():
     assert counts[0] <= 1.05 * counts[1]
 
 
+def test_auto_takes_aggregates_on_the_cpu_where_bricks_tear_strong_couplings():
+    """A tenth of the cells conducts far better, too few for couplings that jump from cell to cell."""
+    rng, n = np.random.default_rng(3), 24
+    conductivity = np.where(rng.uniform(size=n**3) < 0.1, 1e4, 1.0)
+    S = sp.coo_array(gallery.poisson7(n))
+    S.data = np.where(S.row == S.col, 0, -2 / (1 / conductivity[S.row] + 1 / conductivity[S.col]))
+    S = S.tocsr()
+    S = sp.csr_array(S + sp.diags_array(1 - np.asarray(S.sum(axis=1)).ravel()))
+    S.sort_indices()
+    assert not finelu.partition.uneven(as_csr(S))
+    assert partition(as_csr(S), 64).method == "aggregate"
+    assert partition(as_csr(S), 64, "geometric").method == "geometric"
+    assert partition(as_csr(gallery.poisson7(n)), 1).method == "geometric"  # every row is alone in its part
+
+
 def test_auto_takes_aggregates_on_the_cpu_where_couplings_jump_from_cell_to_cell():
     """Then they need fewer iterations: bricks cut strong couplings."""
     S = conducting(10 ** np.random.default_rng(0).uniform(-3, 3, 24**3))

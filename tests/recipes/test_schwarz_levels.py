@@ -358,3 +358,19 @@ def test_single_precision_has_levels_too(backend):
     F = fl.Schwarz(size=12, levels=3).factor(backend.move(A))
     assert F.coarse.levels.factors.dtype == np.float32
     assert solved(A, F, backend, 1e-4) <= 25
+
+
+def test_several_threads_take_fewer_parts_of_a_grid_in_space(threads, everywhere):
+    """Fewer, with which the coarse matrix is factored; not of a grid in the plane, and not where a size is given."""
+    everywhere("MOST_IN_SPACE", 40)
+    everywhere("THICK", 8)
+    S, found = gallery.poisson7(16), {}
+    for number in (1, 4, 4):
+        threads(number)
+        F = fl.Schwarz().factor(S)
+        b = np.ones(S.shape[0])
+        found.setdefault(number, []).append((F.report.parts, F.report.largest, fl.cg(S, b, M=F).x.tobytes()))
+    assert found[1][0][:2] == (64, 64) and found[4][0][0] < 40 * 1.3 and found[4][0][1] > 64
+    assert found[4][0] == found[4][1]
+    assert fl.Schwarz(size=64).factor(S).report.parts == 64
+    assert fl.Schwarz().factor(gallery.poisson5(64, 64)).report.parts == 64

@@ -17,6 +17,7 @@ from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 from finelu.krylov.criterion import OUTGROWN, Criterion
 from finelu.krylov.operators import as_operator, matrix_operator
+from finelu.krylov.recycle import RecycledSpace
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR
@@ -127,6 +128,7 @@ class Iterations:
     most : the largest number of iterations.
     ended : the statuses of a method after which the next one goes on.
     callback : called with each new x.
+    recycle : vectors for the methods that take them.
     """
 
     factors: Any
@@ -138,6 +140,7 @@ class Iterations:
     most: float = math.inf
     ended: tuple[Status, ...] = field(default=BROKEN)
     callback: Listener = None
+    recycle: RecycledSpace | None = None
 
     def run(self, rhs: RightHandSide) -> tuple[Solution, SwitchMonitor]:
         """The solution that the iterations find from the x of `rhs`, or that x if they find no better one."""
@@ -167,6 +170,7 @@ class Iterations:
                     callback=None if callback is None else lambda correction, x=x: callback(x + correction),  # type: ignore[misc]
                     watch=monitor,
                     restart=REFINEMENTS if self.complete else krylov.CYCLE,
+                    recycle=self.recycle,
                 )
                 iterations, status = iterations + found.iterations, found.status
                 better = kernels_for(b).vectors.added(x, found.x)  # corrections are solved for: rtol keeps its meaning

@@ -63,9 +63,10 @@ BY_STAGES, FIXED, BY_ILU0 = 43.0, 0.025, 2.4
 # not (a quarter of a 27-point grid of 22^3), and of the M-matrices that are not symmetric those that subdomains do not
 # fit have up to 0.72 (memplus).
 COUPLED, NEARLY_COUPLED = 0.5, 0.85
-# Rows below which a system on a GPU is solved sooner by the CPU, the copies there and back included: of an A
-# that may be definite, and of others; where cuDSS is installed, only with fewer entries. Of an H100 and 16 cores.
-FEW_DEFINITE, FEW, FEW_ENTRIES = 10_000, 25_000, 200_000
+# Rows and entries below which a system on a GPU is solved sooner by the CPU, the copies there and back included: rows
+# of an A that may be definite, and of others. Of an H100 and 16 cores, where IC0 + cg for bodies of 2475, 4884 and 7830
+# rows (73,000, 290,000 and 279,000 entries) took the GPU 22, 34 and 62 ms, and `solve` on the CPU 43, 39 and 231.
+FEW_DEFINITE, FEW, FEW_ENTRIES = 10_000, 25_000, 100_000
 # Rows up to which complete factors whose rows are to be permuted are made by the CPU, where they are short and A is not
 # symmetric: networks of 13,436 and 59,070 rows took it 49 and 55 ms, and cuDSS 180 and 100. No larger one was measured.
 FEW_PERMUTED = 100_000
@@ -73,6 +74,7 @@ FEW_PERMUTED = 100_000
 # takes a few tenths of a microsecond to one for a level, however few they are.
 SHORT_LEVELS = 150
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
+PAIRED = 0.95  # part of the entries with a partner, from which on pivots may lie on a shifted diagonal that had gaps
 
 Rule = Callable[[MatrixTraits], bool]
 
@@ -112,8 +114,9 @@ class Choice:
 def _direct(ordering: str, usable: bool) -> tuple[Recipe, ...]:
     """Recipes of the direct solve; the last one also accepts a singular A.
 
-    usable : whether the diagonal is. If not, the last recipe has the order "auto": if no matching is complete, an order
-        of columns alone would fill in far more.
+    usable : whether the diagonal, once shifted, may hold the pivots: it has no gaps, or the pattern is symmetric. If
+        not, the last recipe has the order "auto": if no matching is complete, an order of columns alone would fill in
+        far more.
     """
     last = SparseLU(ordering=ordering if usable else "auto", matching=not usable, shift=NUDGE)
     return SparseLU(ordering=ordering), last
@@ -200,7 +203,7 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     ("threshold", lambda A: A.diagonal.usable and A.gpu, Rung((ParILUT(),), LEAST)),
     ("threshold", lambda A: A.diagonal.usable, Rung((ILUT(),), LEAST)),
     ("direct", _by_columns, Rung(_direct(COLAMD, False), ESTIMATED)),
-    ("direct", lambda A: A.diagonal.usable, Rung(_direct("auto", True), COUNTED)),
+    ("direct", lambda A: A.diagonal.usable or A.paired >= PAIRED, Rung(_direct("auto", True), COUNTED)),
     ("direct", lambda A: True, Rung(_direct("auto", False), COUNTED)),
     ("multilevel", lambda A: not A.diagonal.usable, Rung((MultilevelILU(),), GAPS)),
     ("multilevel", lambda A: True, Rung((MultilevelILU(),), "it is the strongest")),
@@ -225,8 +228,8 @@ def sooner_by_size(n: int, nnz: int, few: int = FEW_DEFINITE) -> str:
 
     few : rows below which it does; by default those below which any system does.
     """
-    if n < few and (cudss.missing() or nnz < FEW_ENTRIES):
-        return f"the CPU took less time than a GPU for such systems of fewer than {few} rows"
+    if n < few and nnz < FEW_ENTRIES:
+        return f"the CPU took less time than a GPU for such systems of fewer than {few} rows and {FEW_ENTRIES} entries"
     return ""
 
 
@@ -257,6 +260,12 @@ def asks_first(A: MatrixTraits) -> bool:
     which the cheap rung shows what it is worth.
     """
     return not A.gpu and A.coupled >= SLOW and is_network(A)
+
+
+def asks_without_sums(A: MatrixTraits) -> bool:
+    """Whether it is counted once an M-matrix has no factors that keep its row sums. In most rows these are then 0, as
+    in a network or a mesh that is hardly grounded, and incomplete factors take many iterations."""
+    return not A.gpu and A.coupled >= SLOW and A.mean_row <= SHORT
 
 
 def is_network(A: MatrixTraits) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -34,7 +35,7 @@ from finelu.preconditioners.direct.analysis import (
     may_be_by_blocks,
     needs_matching,
 )
-from finelu.preconditioners.direct.library import INDEX, is_mirrored
+from finelu.preconditioners.direct.library import INDEX, symmetry
 from finelu.preconditioners.direct.superlu import structurally_singular
 from finelu.preconditioners.multilevel.factors import AT_ONCE
 from finelu.preconditioners.multilevel.order import definite_scale
@@ -110,8 +111,9 @@ class Costs:
     @cached_property
     def _by_amd(self) -> bool:
         """Whether `count_fill` begins with `amd`: with a matching only where no library makes it by itself."""
-        symmetric = is_mirrored(self.A)
-        by_blocks = symmetric and may_be_by_blocks(self.traits, symmetric=True, real=not self.traits.complex)
+        by_blocks = bool(symmetry(self.A)) and may_be_by_blocks(
+            self.traits, symmetric=True, real=not self.traits.complex
+        )
         return self._automatic and (by_blocks or not needs_matching(self.A))
 
     def counting(self) -> float:
@@ -124,20 +126,20 @@ class Costs:
             usual = self.of_library(Fill(USUAL_FILL * self.traits.nnz, 0.0), library, half=False)
             matched = self.ordered and not self._by_amd  # before, this look at the rows would delay the iterations
             return self.analysis_seconds + matched * RATES.metis * self.traits.nnz + usual
-        fill, symmetric = self.job.found()[2], is_mirrored(self.A)
+        fill, symmetric = self.job.found()[2], bool(symmetry(self.A))
         real = symmetric and not self.traits.complex
         if not self.job.goes_on or may_be_by_blocks(self.traits, symmetric=symmetric, real=real, fill=fill):
             return 0.0
         return RATES.metis * self.traits.nnz + METIS_GAIN * self._of(fill)
 
-    def direct_comes_first(self, method: str) -> bool:
+    def direct_comes_first(self, method: str, asks: Callable[[MatrixTraits], bool] = asks_first) -> bool:
         """Whether complete factors are to be tried before the cheap rung, whose first method is given.
 
-        Their fill is counted if `choose.asks_first` says so.
+        asks : whether their fill is counted for such a matrix.
         """
         if not self.counted:
             recipe: Any = self.rungs["direct"].recipes[0]
-            if not asks_first(self.traits) or not self.in_time(self.analysis_seconds):
+            if not asks(self.traits) or not self.in_time(self.analysis_seconds):
                 return False
             self.order()
             if recipe.backend != "klu" and (self.counting() > 0 or (self.light is None and self.job is None)):
@@ -247,7 +249,7 @@ class Costs:
     def _of(self, fill: Fill) -> float:
         """The time of a direct solve with that fill in seconds."""
         library = self.analysis.library if self.analysis is not None else None
-        name, half = (library.name, library.symmetric) if library is not None else ("superlu", False)
+        name, half = (library.name, bool(library.symmetry)) if library is not None else ("superlu", False)
         matched = name == "pardiso" and half and not self.traits.diagonal.usable
         return (MATCHED if matched else 1.0) * self.of_library(fill, name, half=half)
 

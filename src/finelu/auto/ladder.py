@@ -17,12 +17,12 @@ import numpy as np
 
 from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide
 from finelu.auto.certify import certificate
-from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, methods, rungs, unfit
+from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, asks_without_sums, methods, rungs, unfit
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
 from finelu.auto.singular import UNRESOLVED, condition, condition_in_words, verdict
-from finelu.auto.solvability import Solvability
+from finelu.auto.solvability import Solvability, nullity_of, shift_of
 from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import namespace, synchronize
@@ -232,9 +232,22 @@ class Ladder:
             if self.solvability.may_be_singular:
                 self.solvability.without_null_part(rhs)
             self.given_up.add(rung)
+            if rung == "direct" and self._shifted_is_left(rhs):
+                left.append(rung)
             before, rung = rung, change or self.next_rung(left)
             why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
         return rung
+
+    def _shifted_is_left(self, rhs: RightHandSide) -> bool:
+        """Whether the complete factors that were made are those of an A that is singular up to rounding, and factors
+        with a shifted diagonal were not tried. If so, they are the rung's from now on."""
+        recipe: Any = self.rungs["direct"].recipes[-1]
+        unresolved = self.condition * float(np.finfo(rhs.b.dtype).eps) > UNRESOLVED
+        if not unresolved or not recipe.shift or shift_of(self.factors.get("direct")):
+            return False
+        self.factors.pop("direct", None)
+        self.rungs["direct"] = replace(self.rungs["direct"], recipes=(recipe,))
+        return True
 
     def _off_range(self, rhs: RightHandSide, *, thorough: bool = False) -> Evidence | None:
         """`Solvability.off_range`. If A takes the constant vector to 0, factors that keep row sums are left out."""
@@ -392,7 +405,7 @@ class Ladder:
             if rhs.evidence is None and complete and F is not None and self._is_settled(rhs, F):
                 rhs.status, rhs.best = Status.PRECISION_LIMIT, attempt
             if rhs.evidence is None and rhs.b.real.dtype == np.float64:  # from float32, double precision comes next
-                regular = rung != "direct" or not getattr(self.rungs[rung].recipes[0], "shift", 0)  # no pivot was 0
+                regular = not shift_of(F) and not nullity_of(F)  # no pivot was 0
                 limited = regular and rhs.status is Status.PRECISION_LIMIT
                 if rhs.has_grown(OUTGROWN if limited else math.sqrt(float(np.finfo(rhs.b.dtype).eps))):
                     rhs.put_aside()  # other factors may lead to an x that has not grown along null vectors
@@ -468,6 +481,7 @@ class Ladder:
                 or self.solvability.structure
                 or self.traits.diagonal.missing
                 or self.preferred == "multilevel"
+                or self.zero_pivot
             )
         ):
             rhs.verdict = self.solvability.not_unique(self.factors.get(self.preferred or ""))
@@ -537,6 +551,8 @@ class Ladder:
                     self.zero_pivot = str(error).split(": ", 1)[-1].rstrip(".")
                 if isinstance(error, StructurallySingular):  # true of A, or of the matrix that a recipe factors
                     self.solvability.look_at_structure()
+                if rung == "cheap" and isinstance(recipe, MILU0) and self._direct_comes_now():
+                    return outcome
             else:
                 if recipe is not chosen.recipes[0]:
                     self.rungs[rung] = Rung((recipe,), chosen.reason)
@@ -544,6 +560,13 @@ class Ladder:
                     synchronize(self.A.data)
                 return ""
         return outcome
+
+    def _direct_comes_now(self) -> bool:
+        """Whether complete factors are to be tried before other incomplete ones, as none keep A's row sums."""
+        if "direct" not in self.rungs or self.broken & set(COMPLETE):
+            return False
+        fits = self.costs.fits(self.costs.bytes_of("direct"))
+        return fits and self.costs.direct_comes_first(self._methods("cheap")[0], asks_without_sums)
 
     def _improve(self, rhs: RightHandSide, rung: str, left: list[str]) -> tuple[Solution, SwitchMonitor]:
         """The solution by the iterations with the factors of a rung, and their monitor.

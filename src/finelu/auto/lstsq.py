@@ -20,7 +20,7 @@ from finelu.krylov.lsmr import steps
 from finelu.matrix import norm
 from finelu.matrix.rectangular import as_rows, scaled
 from finelu.matrix.traits import dense_row
-from finelu.preconditioners import ICNE
+from finelu.preconditioners import ICNE, SparseLU
 from finelu.result import LeastSquaresSolution, Status
 from finelu.validation import count, flag, number
 
@@ -29,6 +29,8 @@ LONG_ROWS = 40.0  # entries of a row, in the mean over the entries, beyond which
 MOST = 8  # null vectors that are looked for
 SUSPECT = 1e-4  # ||A v|| / (||A|| ||v||), up to which v is refined, as it may lead to a null vector
 REFINED = 3  # corrections of A^H y, at most
+ALPHA = 2e-10  # of the longest column: the smallest singular values of A are expected above that
+SOLVED = 1e-3  # of ||b||, below which ||b - A x|| shows that b is in A's range
 GAIN = 0.1  # of its ||A v||, that the next v has at most if there is a null vector
 
 
@@ -57,9 +59,12 @@ def lstsq(
     How it is solved:
         m >= n, or damp: `lsmr` with factors of the normal equations, `finelu.ICNE`; complete ones up to 1000 unknowns;
             columns are only scaled if rows have more than 40 entries, as A^H A then has too many.
-        m < n: conjugate gradients for A A^H y = b with such factors of A^H; x = A^H y has the least norm. If b is out
-            of A's range, or A A^H too badly conditioned, `lsmr` without factors goes on from there.
-    No dense matrix of A's size is made. Returns a LeastSquaresSolution.
+        m < n: conjugate gradients for A A^H y = b with such factors of A^H; x = A^H y has the least norm. If A A^H is
+            too badly conditioned for that, complete factors of the augmented matrix [alpha I, A^H; A, 0] give x, whose
+            condition number is about that of A. If b is out of A's range, or these factors do not fit, `lsmr` without
+            factors goes on from there.
+    No dense matrix of A's size is made. Returns a LeastSquaresSolution. Source of the augmented matrix: A. Bjorck:
+    Numerical Methods for Least Squares Problems, 1996, section 2.5.3.
     Raises MatrixError for wrong shapes, NaN or Inf, ParameterError for meaningless numbers.
     """
     start, rtol = perf_counter(), number("rtol", rtol)
@@ -120,12 +125,18 @@ def _of_wide(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolut
     xp, normal = problem.xp, Normal(problem)
     columns = problem.b.reshape(problem.m, -1)
     first = [_corrected(problem, normal, F, columns[:, c], limits) for c in range(columns.shape[1])]
-    guesses = xp.stack([x for x, _, _ in first], axis=1)
-    problem.x0 = guesses.reshape(problem.n, *problem.b.shape[1:])
+    guesses, factors = [x for x, *_ in first], None
+    left = [c for c, (_, size, *_) in enumerate(first) if size > limits.btol * norm(columns[:, c])]
+    if left and (factors := _augmented(problem, S)) is not None:
+        for c in left:
+            guesses[c] = _by_factors(problem, factors, columns[:, c], limits, *first[c][:2])
+    problem.x0 = xp.stack(guesses, axis=1).reshape(problem.n, *problem.b.shape[1:])
     found = solved("lsmr", steps, problem, limits)
-    done = sum(iterations for _, iterations, _ in first)
-    recipe = first[0][2]
+    done = sum(iterations for *_, iterations, _ in first)
+    recipe = first[0][-1]
     text = f"x = A^H y is of least norm, from {counted(done, 'iteration')} of cg for A A^H y = b with {recipe}"
+    if factors is not None:
+        text += ", which did not solve A x = b, and from complete factors of [alpha I, A^H; A, 0]"
     if found.iterations:
         text += (
             f"; {counted(found.iterations, 'iteration')} of lsmr without factors followed, as A x = b was not solved"
@@ -139,8 +150,35 @@ def _of_wide(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolut
     return _with(text, _with(why, replace(found, iterations=done + found.iterations, recipe=recipe)))
 
 
-def _corrected(problem: LeastSquares, normal: Normal, F: Any, b: Any, limits: Limits) -> tuple[Any, int, str]:
-    """x = A^H y, the iterations of cg for A A^H y = b, and the name of F.
+def _augmented(problem: LeastSquares, S: Any) -> Any:
+    """Complete factors of [alpha I, A^H; A, 0], None if there are none. With (0, b) on the right the first n unknowns
+    are the solution of least norm, whatever alpha is."""
+    sparse = sparse_module(S.data)
+    unit = ALPHA * problem.longest * sparse.identity(problem.n, S.dtype, "csr")
+    try:
+        return SparseLU(ordering="colamd").factor(sparse.bmat([[unit, S.conj().T], [S, None]], format="csr"))
+    except (FineluError, MemoryError):
+        return None
+
+
+def _by_factors(problem: LeastSquares, F: Any, b: Any, limits: Limits, x: Any, size: float) -> Any:
+    """The solution by `_augmented`'s factors, corrected while that at least halves b - A x; x, with b - A x of this
+    size, if that is better, or if A x = b is not even solved up to the rounding of a long x."""
+    b, zeros = problem.xp.ascontiguousarray(b), problem.xp.zeros(problem.n, problem.dtype)
+    target, found, rest, left = limits.btol * norm(b), zeros, b, norm(b)
+    for _ in range(1 + REFINED):
+        longer = found + F.solve(problem.xp.concatenate([zeros, rest]))[: problem.n]
+        r, length = problem.residual(b, longer, target)
+        if not length <= left / 2:
+            break
+        found, rest, left = longer, r, length
+        if left <= target:
+            break
+    return found if left < SOLVED * norm(b) and left < size else x
+
+
+def _corrected(problem: LeastSquares, normal: Normal, F: Any, b: Any, limits: Limits) -> tuple[Any, float, int, str]:
+    """x = A^H y, the size of b - A x, the iterations of cg for A A^H y = b, and the name of F.
 
     Where rounding of a long y leaves a residual of A x = b, up to 3 solves for it follow, while they at least halve it.
     """
@@ -159,7 +197,7 @@ def _corrected(problem: LeastSquares, normal: Normal, F: Any, b: Any, limits: Li
         x, r, size = longer, rest, left
         if size <= target or taken >= limits.maxiter:
             break
-    return x, taken, y.recipe
+    return x, size, taken, y.recipe
 
 
 class Normal:

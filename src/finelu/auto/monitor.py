@@ -16,8 +16,10 @@ from finelu.krylov import CYCLE, METHODS
 from finelu.result import Status
 
 # An attempt is given up if it is expected to take longer than the alternative: so much longer if it has just begun, and
-# any longer once it has spent BUDGET of the time of the alternative. Most gain more digits later on.
-CAUTION, BUDGET = 8.0, 0.25
+# any longer at the first look after it has spent BUDGET of the time of the alternative. Most gain more digits later on.
+# An attempt that promises to end sooner at that look is given up later on only if it is expected to take LATE times as
+# long as the alternative, since its time is then lost.
+CAUTION, BUDGET, LATE = 8.0, 0.25, 2.0
 BEGUN = 0.05  # of the digits wanted, from which on the residual has begun to fall
 PRIOR = 1 / 30  # of the digits wanted, that count as gained before the first iteration
 LEAST = 3  # iterations before anything is expected
@@ -68,6 +70,7 @@ class SwitchMonitor:
         self.restarted = method != "refinement" and METHODS.registered[method].restarts
         self.seen = 0, math.inf  # the iteration of the last test for stagnation of cycles, and the smallest norm then
         self.next = LEAST  # the iteration of the next comparison
+        self.before = 0.0  # seconds until the last one
         self.least = least(costs, left) if left else math.inf  # seconds, up to which no rung is worth a change
         self.status: Status | None = None
         self.change: str | None = None
@@ -96,11 +99,12 @@ class SwitchMonitor:
         if iteration < self.next or not self.left or self.target == 0:
             return False
         self.next, elapsed = math.floor(1.1 * iteration) + 1, iteration * self.step
+        before, self.before = self.before, elapsed
         more, begun = iterations_left(self.norms, self.target)
         rest = more * self.step
         if rest <= self.least:
             return False
-        self.change = better(self.costs, self.left, elapsed, rest, begun=begun)
+        self.change = better(self.costs, self.left, elapsed, rest, begun=begun, before=before)
         if self.change is None:
             self.least = least(self.costs, self.left)  # it may have counted the fill
             return False
@@ -124,28 +128,31 @@ def least(costs: Costs, left: Sequence[str]) -> float:
     return min(known, default=math.inf)
 
 
-def better(costs: Costs, left: Sequence[str], elapsed: float, rest: float, *, begun: bool = True) -> str | None:
+def better(
+    costs: Costs, left: Sequence[str], elapsed: float, rest: float, *, begun: bool = True, before: float = 0.0
+) -> str | None:
     """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
 
     The fill of the direct solve is counted once that costs little compared with `rest`.
     begun : whether the residual has begun to fall. Before, `rest` tells little, and the count waits until iterations
         have taken as long as it takes.
+    before : as in `worth`.
     """
     known = begun or elapsed >= costs.analysis_seconds
-    if "direct" in left and not costs.counted and known and _pays(costs, elapsed, rest):
+    if "direct" in left and not costs.counted and known and _pays(costs, elapsed, rest, before):
         costs.order()
-        if _pays(costs, elapsed, rest):
+        if _pays(costs, elapsed, rest, before):
             costs.count_fill()
     found = {rung: costs.seconds(rung) for rung in left if rung != "direct" or costs.counted}
     found = {rung: seconds for rung, seconds in found.items() if costs.in_time(seconds)}
     rung = min(found, key=lambda rung: found[rung], default=None)
-    return rung if rung is not None and worth(found[rung], elapsed, rest) else None
+    return rung if rung is not None and worth(found[rung], elapsed, rest, before) else None
 
 
-def _pays(costs: Costs, elapsed: float, rest: float) -> bool:
+def _pays(costs: Costs, elapsed: float, rest: float, before: float) -> bool:
     """Whether to go on with the count of the fill."""
     counting = costs.counting()
-    return costs.in_time(counting) and (counting == 0 or worth(counting, elapsed, rest))
+    return costs.in_time(counting) and (counting == 0 or worth(counting, elapsed, rest, before))
 
 
 def iterations_left(norms: Sequence[tuple[int, float]], target: float) -> tuple[float, bool]:
@@ -166,10 +173,15 @@ def iterations_left(norms: Sequence[tuple[int, float]], target: float) -> tuple[
     return left, gained >= BEGUN * wanted
 
 
-def worth(cost: float, elapsed: float, rest: float) -> bool:
+def worth(cost: float, elapsed: float, rest: float, before: float = 0.0) -> bool:
     """Whether to change to a rung that costs `cost` seconds, if `rest` more seconds are expected after `elapsed`.
 
     The expectation is uncertain. So the less time has been spent, compared with a quarter of `cost`, the larger the
-    gain must be. Once a quarter of `cost` has been spent, any gain is enough.
+    gain must be. Once a quarter of `cost` has been spent, any gain is enough, but only once: later on, half of the time
+    must be gained.
+    before : the seconds until the last look, at which there was no change.
     """
-    return rest > cost * (1 + CAUTION * max(0.0, 1 - elapsed / (BUDGET * cost))) if 0 < cost < math.inf else False
+    if not 0 < cost < math.inf:
+        return False
+    spent, decided = elapsed / (BUDGET * cost), before >= BUDGET * cost
+    return rest > cost * (LATE if decided else 1 + CAUTION * max(0.0, 1 - spent))

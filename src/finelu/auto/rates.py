@@ -68,9 +68,9 @@ class Rates:
     feral_row: float = 1.5e-6
     feral_entry: float = 15e-9
     feral_flop: float = 0.14e-9
-    pardiso_row: float = 0.45e-6
-    pardiso_entry: float = 14e-9
-    pardiso_flop: float = 0.11e-9
+    pardiso_row: float = 0.55e-6
+    pardiso_entry: float = 12e-9
+    pardiso_flop: float = 0.03e-9
     dense_flop: float = 0.1e-9
 
     def of(self, library: str) -> tuple[float, float, float]:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from finelu.auto.monitor import LEAST, iterations_left, worth
 from finelu.auto.rates import RATES, current_on_gpu
 from finelu.device import on_gpu
@@ -23,12 +25,14 @@ from finelu.result import Status
 
 COMPLETE = SparseLUFactors | cudss.CudssFactors
 RETRY = 16  # updates after which the excess of old factors is forgotten, and they are tried again
-FRESH = 2.0  # times that iterations with factors of the present values may exceed what is expected
+FRESH = 2.0  # times that iterations may exceed what is expected of fresh factors, or that they may be slower
 DIGITS = 1e-17  # part of a residual below which nothing is counted as gained
 # Iterations beyond those with new factors that old complete ones are presumed to take in their first step, until it is
 # seen. On 14 sequences, six of Newton's method for power flow and eight of values that swing by 1%, the processor time
 # with 6 was 0.95 of that with 3, 0.89 of that with 0 (they are always tried), and 0.92 of that without a try.
 FIRST = 6.0
+NEAR = 0.7  # the logarithm of 2: so much larger a residual is not much above another
+TELLING = 3  # iterations with old factors from which on their excess is taken from them: fewer are whole numbers first
 # Iterations that take as long as an update, of recipes without fill; with fill by size; and of several levels. Medians
 # of 43 systems of 2000 to 200,000 rows, a product and a solve for an iteration, in processor time of one thread: ILU0
 # 3.7, MILU0 4.4, IC0 7.9; ICT 41, ILUT 60; MultilevelILU 63. A quarter is below 3.1 for ILU0, and above 11 for IC0.
@@ -75,6 +79,8 @@ class Ageing:
     age : steps with other values since the factors were fresh.
     spent : the iterations beyond those of fresh factors in these steps.
     unseen : updates since the excess of the oldest factors was seen.
+    course : course[k], the natural logarithm of ||b|| over the least residual norm until the k-th iteration of the last
+        solve with fresh factors.
     """
 
     price: float
@@ -85,6 +91,7 @@ class Ageing:
     age: int = 0
     spent: float = 0.0
     unseen: int = 0
+    course: list[float] = field(default_factory=list)
 
     def expected(self, wanted: float) -> float:
         """The iterations with fresh factors that take the logarithm `wanted` off the residual; Inf if unknown."""
@@ -93,6 +100,18 @@ class Ageing:
         if self.gained > 0:
             return max(wanted * self.taken / self.gained, 1.0)
         return 1.0 if self.complete else math.inf
+
+    def likely(self, wanted: float) -> float:
+        """The iterations of a step that takes the logarithm `wanted` off the residual, with what `decide` would say of
+        it: those beyond fresh factors, or the price of an update, counted in."""
+        more = 0.0
+        if wanted > 0 and (self.excess or self.complete):
+            more = min(wanted * self._following() if self.excess else FIRST, self.price)
+        return self.expected(wanted) + more
+
+    def _following(self) -> float:
+        """The excess that is expected of the next step with old factors: the last that was seen at this age."""
+        return self.excess[min(self.age, len(self.excess) - 1)]
 
     def decide(self, wanted: float) -> tuple[str, str]:
         """The action for a step that is to take the logarithm `wanted` off the residual, "reuse" or "update", and the
@@ -103,19 +122,26 @@ class Ageing:
         """
         if not self.excess and not self.complete:
             return "reuse", "it is not known how many iterations old factors take"
-        following = wanted * self.excess[min(self.age, len(self.excess) - 1)] if self.excess else FIRST
+        following = wanted * self._following() if self.excess else FIRST
         mean = (self.price + self.spent) / (self.age + 1)
         old = f"old factors are expected to take {following:.2g} iterations more than new ones"
         return "reuse" if following < mean else "update", f"{old}, and an update takes as long as {self.price:.2g}"
 
-    def solved(self, iterations: int, gained: float, wanted: float) -> None:
+    def solved(self, iterations: int, gained: float, wanted: float, norms: Any = ()) -> None:
         """Record iterations with fresh factors that took the logarithm `gained` off the residual.
 
-        wanted : that of a solve from x = 0.
+        wanted : that of a solve from x = 0.  norms : of the residual as a part of ||b||, from the first on, if known.
         """
+        if len(norms) > 1:
+            least = np.minimum.accumulate(np.nan_to_num(norms, nan=math.inf))
+            self.course = [logarithm(1.0, float(norm)) for norm in least]
         if iterations and 0 < gained < math.inf:
             rest = max(1 - gained / wanted, 0.0)  # of the solves before
             self.gained, self.taken = rest * self.gained + gained, rest * self.taken + iterations
+
+    def forget(self) -> None:
+        """Forget what iterations have taken: those that follow are of another kind."""
+        self.gained, self.taken, self.excess, self.course = 0.0, 0.0, [], []
 
     def renewed(self) -> None:
         """Record an update."""
@@ -129,7 +155,8 @@ class Ageing:
         if expected == math.inf:  # an update then shows what is expected
             expected = 1.0
         more = max(iterations - expected, 0.0)
-        self._seen(more, gained)
+        if iterations >= TELLING or not self.excess:
+            self._seen(more, gained)
         self.spent, self.age = self.spent + more, self.age + 1
 
     def gave_up(self, iterations: int, wanted: float) -> None:
@@ -152,6 +179,7 @@ class Patience:
     old : whether the factors are those of other values; else of these, and only others could be better.
     unfit : says why the method does not fit A, "" if it does. It is asked once, as it may take as long as an iteration:
         after FRESH times the iterations that were expected.
+    scale : ||b||.
 
     Attributes after the end:
     status : NOT_SYMMETRIC if the method does not fit A, else None.
@@ -161,8 +189,10 @@ class Patience:
 
     looks_at_claims = True  # the residual of the x that a method has found is formed
 
-    def __init__(self, target: float, ageing: Ageing, *, old: bool, unfit: Callable[[], str] = str):
-        self.target, self.ageing, self.old, self.unfit = target, ageing, old, unfit
+    def __init__(
+        self, target: float, ageing: Ageing, *, old: bool, unfit: Callable[[], str] = str, scale: float = math.inf
+    ):
+        self.target, self.ageing, self.old, self.unfit, self.scale = target, ageing, old, unfit, scale
         self.status: Status | None = None
         self.asked = False  # whether the method fits A
         self.norms: list[tuple[int, float]] = []  # of looks, each with the smallest norm until then
@@ -172,7 +202,7 @@ class Patience:
     def __call__(self, iteration: int, norm: float) -> bool:
         least = self.norms[-1][1] if self.norms else math.inf
         self.norms.append((iteration, norm if norm < least else least))  # not a NaN
-        first, smallest = self.norms[0][1], self.norms[-1][1]
+        first = self.norms[0][1]
         if not self.asked and iteration >= LEAST + FRESH * self._usual(logarithm(first, self.target)):
             self.asked, self.why = True, self.unfit()
             if self.why:
@@ -180,9 +210,11 @@ class Patience:
                 return True
         if iteration < LEAST or not 0 < self.target < first:
             return False
+        if self._as_usual(iteration):
+            return False
         (rest, _), expected, price = iterations_left(self.norms, self.target), self.ageing.expected, self.ageing.price
-        if self.old:
-            cost = price + expected(logarithm(smallest, self.target))
+        if self.old:  # a method that begins anew takes about as long as from here, for the digits that it has to find
+            cost = price + expected(logarithm(first, self.target))
         else:
             cost = FRESH * (price + expected(logarithm(first, self.target)))
         if not worth(cost, iteration, rest):
@@ -190,6 +222,14 @@ class Patience:
         self.change = "update"
         self.why = f"stopped, as {counted(math.ceil(rest), 'more iteration')} were expected"
         return True
+
+    def _as_usual(self, iteration: int) -> bool:
+        """Whether the residual is not much above that of fresh factors FRESH times sooner, and the iterations are not
+        many more than expected: norms may stand still for long before they fall, with these factors as with others."""
+        course, (_, first), (_, least) = self.ageing.course, self.norms[0], self.norms[-1]
+        if not course or iteration > FRESH * self._usual(logarithm(first, self.target)):
+            return False
+        return logarithm(self.scale, least) + NEAR >= course[min(int(iteration / FRESH), len(course) - 1)]
 
     def _usual(self, wanted: float) -> float:
         """The iterations that are expected, 1 if nothing is known."""

@@ -14,9 +14,11 @@ import numpy as np
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.attempt import Iterations, RightHandSide, joined
 from finelu.auto.choose import ASKED, recipe_asked, unfit
+from finelu.auto.guess import FirstGuess
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.auto.rates import current_on_gpu
+from finelu.auto.recycling import Recycling
 from finelu.auto.reuse import COMPLETE, ENTRY, STEP, Ageing, Patience, logarithm, update_in_iterations
 from finelu.auto.solve import sooner_here_on_host
 from finelu.compiling import compile_seconds
@@ -36,19 +38,12 @@ from finelu.preconditioners.direct import cudss
 from finelu.result import Attempt, Solution, Status
 from finelu.validation import number
 
-PAST = 4  # past solutions in the combination for a first guess
 GAIN = 1.5  # a step with cuDSS must be expected to be this many times as fast as the last
-# Iterations, with factors of A's own pattern, that take as long as a combination of past solutions: 2.7 to 5.3 on grids
-# of 3267 to 21,936 rows, and a residual. On 24 sequences of 12 to 16 systems 5 took 0.97 of the time with 3.
-COMBINING = 5
-# Iterations without a combination after which one is tried again, whatever the last one saved: it takes 2% of them.
-AGAIN = 50 * COMBINING
 WHY = {  # an attempt is made
     "reuse": "the factors are those of an earlier matrix, which may do",
     "update": "the factors were updated",
     "rebuild": "A has another pattern, and the factors are new",
 }
-INDEPENDENT = 1e-12  # times the largest eigenvalue of the Gram matrix: smaller eigenvalues are left out
 
 
 class Sequence:
@@ -71,11 +66,13 @@ class Sequence:
     Update and `solve`, which may choose another recipe, then follow in this order, from the best x so far; `attempts`
     lists every try, and `iterations` counts all. With method="auto", `solve` follows at once if an iteration takes long
     and its method needs a symmetry that A has no longer.
-    The first guess is the last x, or the combination of the last four x with the least residual, if that is smaller
-    than b: the last x if two iterations are expected, the combination if the last one has saved more of them than its
-    products with A take; after 250 iterations without a combination it is tried again. Source: P. F. Fischer:
-    Projection techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost: up to six
-    products with A, and eight vectors.
+    The first guess is the last x, or the combination of the last four or eight x with the least residual, if that is
+    smaller than b: the last x if two iterations are expected, a combination if the last one has saved more of them than
+    its products with A take; after 250 iterations without a combination it is tried again. Source: P. F. Fischer:
+    Projection techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost: up to nine
+    products with A, and 24 vectors.
+    cg and gmres with incomplete factors take a `RecycledSpace` of 4 to 16 vectors, where it saves more iterations than
+    it takes by a model of its cost; it is dropped, and tried again rarely, where it does not, which `explain()` says.
     On a GPU, A and b are moved to the CPU, and x back, if `solve` would do so. With cuDSS its complete factors replace
     other factors once, by one more rebuild: when the steps so far have taken as long as cuDSS's plan is expected to
     take, and a step with it is expected to take less than two thirds of the last one. Updates then repeat the numeric
@@ -99,7 +96,7 @@ class Sequence:
         self.nullspace = nullspace
         self.decisions: list[str] = []
         self._A: Any = A
-        self._past: list[Any] = []  # solutions, the last first; none of before a step that failed
+        self._guesses = FirstGuess()  # from the solutions since the last step that failed
         self._F: Any = None
         self._pattern: CSR | None = None
         self._method = ""
@@ -110,9 +107,7 @@ class Sequence:
         self._direct_looked_at = False  # whether complete factors by cuDSS were thought of, once
         self._count: OrderingJob | None = None  # counts their fill
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
-        # Part of the digits that the last combination of PAST solutions has saved, all until it is seen, and the
-        # iterations since then.
-        self._saved, self._uncombined = 1.0, 0
+        self._recycling = Recycling()
         self._precise = self.rtol  # 0 once single precision was not enough: see `precise`
 
     def __repr__(self) -> str:
@@ -168,10 +163,14 @@ class Sequence:
             solution = space.completed(found, product, v, given, self.rtol, 0.0)
         self._taken = perf_counter() - start - (compile_seconds() - compiled)
         self._spent += self._taken
-        self._past = [solution.x, *self._past[: PAST - 1]] if solution.converged else []
-        self._uncombined += solution.iterations
+        if solution.converged:
+            self._guesses.keep(solution.x)
+        else:
+            self._guesses.forget()
+        self._guesses.without += solution.iterations
         self.decisions.append(decision)
-        seen = (*solution.seen, *([f"it was solved on the CPU: {on_host}"] if on_host else ()), f"{decision}: {why}")
+        recycled = self._recycling.why
+        seen = (*solution.seen, *([recycled] if recycled else ()), *([f"it was solved on the CPU: {on_host}"] if on_host else ()), f"{decision}: {why}")
         return replace(
             solution,
             x=namespace(b).asarray(solution.x).reshape(b.shape),
@@ -199,9 +198,10 @@ class Sequence:
             A, b = A.on(np), to_host(b)
         decision, why = self._need(A)
         if decision == "solve":
-            return self._from_the_beginning(A, b, next(iter(self._known(b)), None)), "solve", why + failed, on_host
+            return self._from_the_beginning(A, b, next(iter(self._guesses.known(b)), None)), "solve", why + failed, on_host
         rhs = self._right(A, b, scale)
-        self._guess(rhs)
+        product = self._product(A)
+        self._guesses.begin(rhs, self._ageing.likely(logarithm(rhs.scale, rhs.target)), product)
         if rhs.size <= rhs.target:
             return self._found(rhs, Status.CONVERGED), "reuse", "the first guess is good enough" + failed, on_host
         if decision == "":
@@ -275,6 +275,7 @@ class Sequence:
             return "solve", "there are no factors" + (" yet" if not self.decisions else "")
         if on_gpu(A.data) != on_gpu(known.data) or A.n != known.n or A.dtype != known.dtype:
             self._direct_looked_at, self._count = False, None  # of another A
+            self._recycling.drop()
             return "solve", "A has another size, device or precision"
         if self.recipe is None:
             self._current = True
@@ -283,6 +284,7 @@ class Sequence:
             return "reuse", "A is the same"
         if not known.same_pattern(A):
             self._count = None
+            self._recycling.drop()
             return "rebuild", "the pattern of A has changed"
         return "", ""
 
@@ -329,15 +331,17 @@ class Sequence:
         before, wanted = rhs.size, logarithm(rhs.size, rhs.target)
         start, compiled = perf_counter(), compile_seconds()
         complete = fresh and ageing.complete
+        space = self._recycling.space_for(self._method, self._F, A, wanted, ageing.likely(wanted))
         watched = not fresh or (way != "rebuild" and isinstance(self.recipe, str))  # whether others could be better
         iterations = Iterations(
             factors=self._F,
             recipe=recipe,
             methods=(self._method,),
+            recycle=space,
             complete=complete,
             refine=complete and self.method == "auto",
             begins=lambda method, target: Patience(
-                target if watched else 0.0, ageing, old=not fresh, unfit=partial(self._unfit, A)
+                target if watched else 0.0, ageing, old=not fresh, unfit=partial(self._unfit, A), scale=rhs.scale
             ),
         )
         found, patience = iterations.run(rhs)
@@ -353,8 +357,10 @@ class Sequence:
         if found.residual_norm < rhs.size:
             rhs.x, rhs.size = found.x, found.residual_norm
         gained = logarithm(before, rhs.size)
-        if fresh and solved:
-            ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target))
+        if solved and self._recycling.seen(found.iterations, gained):
+            ageing.forget()  # what is known is of iterations with the space
+        elif fresh and solved:
+            ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target), found.history / rhs.scale)
         elif solved:
             ageing.solved_with_old(found.iterations, gained)
         elif not fresh:
@@ -386,27 +392,10 @@ class Sequence:
             tolerance=rhs.target,
         )
 
-    def _guess(self, rhs: RightHandSide) -> None:
-        """Begin with the last x, or with a combination of the last ones, where this is expected to save more iterations
-        than it takes, and if its residual is smaller than b."""
-        known, expected = self._known(rhs.b), self._ageing.expected(logarithm(rhs.scale, rhs.target))
-        if self._uncombined >= AGAIN:
-            self._saved = 1.0
-        for combine in (False, True) if known else ():
-            before = rhs.size
-            if before > rhs.target and (self._saved * expected > COMBINING if combine else expected >= 2):
-                guess = _combined(rhs.A, known, rhs.b) if combine else known[0]
-                _, size = rhs.residual(rhs.b, guess, rhs.target)
-                if size < rhs.size:
-                    rhs.x, rhs.size, rhs.history, rhs.recurrence = guess.copy(), size, [size], [size]
-                if combine and len(known) == PAST and rhs.target > 0:
-                    gained = logarithm(before, max(rhs.size, rhs.target))
-                    self._saved, self._uncombined = gained / logarithm(rhs.scale, rhs.target), 0
-
-    def _known(self, b: Any) -> list[Any]:
-        """The last solutions that fit b, the last first."""
-        fits = [x for x in self._past if x.shape == b.shape and on_gpu(x) == on_gpu(b)]
-        return [x.astype(b.dtype, copy=False) for x in fits if np.can_cast(x.dtype, b.dtype)]
+    def _product(self, A: CSR) -> float:
+        """A product with A in iterations, relative to that in iterations with factors of A's own pattern."""
+        entries = getattr(self._F, "nnz", A.nnz) if isinstance(self._F, COMPLETE) else A.nnz
+        return 2 * A.nnz / (A.nnz + entries)
 
     def _from_the_beginning(self, A: CSR, b: Any, x0: Any = None) -> Solution:
         """Solve as `solve` does, from x0 if its residual is smaller than b."""
@@ -426,27 +415,11 @@ class Sequence:
             self._indefinite = not ladder.traits.definite
             self._ageing = self._aged(A)
             start = min([1.0, solution.history[0] / norm(b), *(attempt.residual for attempt in before)])
-            self._ageing.solved(done.iterations, logarithm(start, done.residual), logarithm(1.0, self.rtol))
+            norms = solution.history[-done.iterations - 1 :] / norm(b)
+            self._ageing.solved(done.iterations, logarithm(start, done.residual), logarithm(1.0, self.rtol), norms)
         return solution
 
 
 def _seconds_since(start: float, compiled: float) -> float:
     """The seconds since `start` without those that were spent compiling, of which there were `compiled` then."""
     return max(perf_counter() - start - (compile_seconds() - compiled), 0.0)
-
-
-def _combined(product: Any, known: list[Any], b: Any) -> Any:
-    """The combination V y of the `known` vectors with the least ||b - A V y||; NaN where numbers overflow, or the
-    eigenvalues of their products are not found."""
-    xp = namespace(b)
-    V, W = xp.stack(known), xp.stack([product @ x for x in known])
-    gram, right = to_host(W.conj() @ W.T), to_host(W.conj() @ b)
-    if not (np.isfinite(gram).all() and np.isfinite(right).all()):
-        return xp.full_like(b, np.nan)
-    try:
-        values, vectors = np.linalg.eigh(gram)
-    except np.linalg.LinAlgError:
-        return xp.full_like(b, np.nan)
-    kept = values > max(INDEPENDENT, 10 * float(np.finfo(gram.dtype).eps)) * abs(values[-1])
-    y = vectors[:, kept] @ ((vectors[:, kept].conj().T @ right) / values[kept])
-    return xp.asarray(y.astype(b.dtype)) @ V

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from finelu.auto.attempt import RightHandSide
+from finelu.auto.inverse_iteration import null_vector
 from finelu.auto.null_space import (
     Constants,
     Evidence,
@@ -19,6 +20,7 @@ from finelu.device import namespace, to_host
 from finelu.errors import OutOfTime, StructurallySingular, counted
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
+from finelu.preconditioners import SparseLU
 from finelu.scaling import require_matching
 
 SUMS = 64.0  # roundings of all entries, up to which their sum counts as 0
@@ -120,12 +122,19 @@ class Solvability:
             return "x is not unique, as A is singular"
         if self.missing and (empty := int((self.A.indptr[1:] == self.A.indptr[:-1]).sum())):
             return f"{counted(empty, 'row')} of A {'has' if empty == 1 else 'have'} no entry: x is not unique"
-        levels = getattr(getattr(factors, "report", None), "levels", None) or [{}]
-        if nullity := levels[-1].get("nullity", 0):
+        if shift_of(factors) and self._has_null_vector(factors):
+            return "A is singular to working precision (A v = 0 up to rounding for a v of length 1): x is not unique"
+        if nullity := nullity_of(factors):
             return f"A is singular to working precision, or nearly ({counted(nullity, 'row')} of the last level " + (
                 f"{'depends' if nullity == 1 else 'depend'} on others): x may not be unique"
             )
         return ""
+
+    def _has_null_vector(self, factors: Any) -> bool:
+        """Whether inverse iteration with complete factors of a shifted A finds a null vector."""
+        xp = namespace(self.A.data)
+        begin = xp.asarray(np.random.default_rng(0).standard_normal(self.A.n)).astype(self.A.dtype)
+        return null_vector(self.A, factors, begin, "N") is not None
 
     def empty_rows(self, b: Any) -> str:
         """The rows without an entry where b is not 0, in words; "" if there are none."""
@@ -139,3 +148,15 @@ class Solvability:
             f"{counted(rows.size, 'row')} of A without an entry {'has' if rows.size == 1 else 'have'} a right-hand "
             f"side that is not 0: {'row' if rows.size == 1 else 'rows'} {named}{', ...' if rows.size > first else ''}"
         )
+
+
+def shift_of(factors: Any) -> float:
+    """The shift of the diagonal in complete factors; 0 for other factors."""
+    recipe = getattr(factors, "recipe", None)
+    return float(recipe.shift) if isinstance(recipe, SparseLU) else 0.0
+
+
+def nullity_of(factors: Any) -> int:
+    """The rows of the last of several levels that depend on others; 0 for other factors."""
+    levels = getattr(getattr(factors, "report", None), "levels", None) or [{}]
+    return int(levels[-1].get("nullity", 0))

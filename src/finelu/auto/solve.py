@@ -146,9 +146,13 @@ def solve(
     before, here.otherwise = here.otherwise, first if default else None
     with nullcontext() if verbose else quietly(), bar(progress) if progress else nullcontext() as shown:
         try:
-            A, home = checked_csr(A, diagonal=False), on_gpu(b)
-            if device is not None:
-                A, b, x0 = _moved(A, b, x0, device)
+            home, moved = on_gpu(b), ""
+            movable = device is None and chosen == "auto" and (callback is None or callback_type == "pr_norm")
+            if movable and home and on_gpu(A) and hasattr(A, "nnz") and (x0 is None or on_gpu(x0)):
+                moved = _with_kernels(sooner_by_size(A.shape[0], A.nnz))  # checks of a small A take long on a GPU
+            A = checked_csr(to_host(A) if moved else A, diagonal=False)
+            if moved or device is not None:
+                A, b, x0 = _moved(A, b, x0, device or "cpu")
             b = check_vector(b, A.n, A.data)
             if x0 is not None:
                 x0 = _first_guess(x0, A, b)
@@ -157,14 +161,14 @@ def solve(
                 scale = norm(namespace(b).ascontiguousarray(b.reshape(A.n, -1)[:, 0])) if b.size else 0.0
                 options["watch"] = _both(shown.watcher("solving", scale, rtol, most), watch)
             A, b = precise(A, b, rtol)
-            movable = on_gpu(A.data) and device is None and chosen == "auto"
-            movable = movable and (callback is None or callback_type == "pr_norm")
-            moved = _with_kernels(sooner_by_size(A.n, A.nnz)) if movable else ""
-            known = None if moved else traits(A)  # a look at a small A takes long on a GPU
-            if movable and known is not None and (moved := sooner_here_on_host(known)):
-                known = replace(known, gpu=False)
-            if moved:
-                A, b, x0 = _moved(A, b, x0, "cpu")
+            known = None
+            if movable and on_gpu(A.data):
+                if not (moved := _with_kernels(sooner_by_size(A.n, A.nnz))):  # a look at a small A takes long there
+                    known = traits(A)
+                    if moved := sooner_here_on_host(known):
+                        known = replace(known, gpu=False)
+                if moved:
+                    A, b, x0 = _moved(A, b, x0, "cpu")
             known = known or traits(A)
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
             columns = b.reshape(A.n, -1) if b.size else b

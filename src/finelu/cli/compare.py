@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 import typer
@@ -22,6 +23,7 @@ from finelu.cli.arguments import (
     set_threads,
 )
 from finelu.cli.output import AlreadyReported, console, print_json, write_line
+from finelu.errors import FileError
 from finelu.progress import progress
 
 
@@ -34,7 +36,7 @@ def compare(
     ] = "60s",
     rtol: Rtol = 1e-8,
     device: Annotated[
-        Literal["cpu", "cuda", "auto"], typer.Option(help="auto: the CPU, and the GPU if there is one")
+        Literal["cpu", "cuda", "both", "auto"], typer.Option(help="auto: the CPU, and the GPU if there is one")
     ] = "auto",
     recipes: Annotated[
         str | None,
@@ -47,6 +49,10 @@ def compare(
         str, typer.Option(help="the only Krylov method: {names}; auto takes those that fit the matrix and the recipe")
     ] = "auto",
     threads: Threads = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="keeps what was measured there, not in the cache folder")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="measure anew what an earlier call measured")] = False,
     as_json: Json = False,
 ) -> int:
     """Measure every recipe that applies to this system, and recommend one for a single solve and one for many."""
@@ -58,6 +64,8 @@ def compare(
     from finelu import report
 
     with progress(as_json) as shown:
+        if out is not None and not os.path.isdir(out):
+            raise FileError(f"--out {out}: there is no such folder.")
         shown.stage(f"reading {matrix}")
         A = load(matrix)
         rhs, rhs_name, _ = right_hand_side(b, A, "finelu solve takes several")
@@ -70,6 +78,8 @@ def compare(
             recipes=names,
             method=method,
             pictures=html is not None,
+            keep=comparing.cache_folder() if out is None else out,
+            again=again,
             watch=shown.stage,
         )
         if html is not None:
@@ -79,8 +89,8 @@ def compare(
         facts = report.comparison_facts(result, matrix, b)
         print_json({"matrix": matrix, "rhs": rhs_name, "page": html, **facts})
     else:
-        with console() as out:
-            report.print_comparison(out, result, matrix, b, html)
+        with console() as terminal:
+            report.print_comparison(terminal, result, matrix, b, html)
     if result.interrupted:
         if not as_json:
             write_line("finelu: interrupted; the earlier measurements are shown")

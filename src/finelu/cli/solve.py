@@ -52,7 +52,9 @@ def solve(
     steps: Annotated[str | None, typer.Option(metavar="INT", help="recipe parameter: steps of {names}")] = None,
     variant: Annotated[str | None, typer.Option(metavar="NAME", help="recipe parameter: kernel of {names}")] = None,
     triangular: Annotated[str | None, typer.Option(metavar="NAME", help="recipe parameter: triangular solve")] = None,
-    precision: Annotated[str | None, typer.Option(metavar="DTYPE", help="recipe parameter: dtype of factors")] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="recipe parameter: dtype of factors, or auto")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="recipe parameter, such as block_size=4")
     ] = None,

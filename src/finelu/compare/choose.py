@@ -24,7 +24,7 @@ from finelu.preconditioners.recipe import ON_CPU, Recipe
 from finelu.properties import Properties
 
 WITHOUT_RECIPE = ("none", "solve", *REFERENCES)  # names that stand for no recipe of finelu
-DEVICES = ("cpu", "cuda", "auto")
+DEVICES = ("cpu", "cuda", "both", "auto")
 
 
 # ---- which are measured
@@ -53,7 +53,7 @@ def _name(recipe: Any) -> str:
 
 
 def requested_devices(device: str) -> list[str]:
-    """The devices to measure on; a DeviceError if "cuda" is requested and no GPU can be used."""
+    """The devices to measure on; a DeviceError if "cuda" or "both" is requested and no GPU can be used."""
     if device not in DEVICES:
         raise ParameterError(f"device={device!r}; one of {', '.join(DEVICES)} is needed." + meant(device, DEVICES))
     if device == "cpu":
@@ -61,7 +61,7 @@ def requested_devices(device: str) -> list[str]:
     try:
         require_gpu()
     except DeviceError:
-        if device == "cuda":
+        if device != "auto":
             raise
         return ["cpu"]
     return ["cuda"] if device == "cuda" else ["cuda", "cpu"]

@@ -1,7 +1,8 @@
 """`compare`: sends one candidate after the other to a second process, and keeps to the budget.
 
-A running kernel cannot be interrupted, so that process does the work. Each candidate gets a share of the remaining
-time; if a set-up takes longer, the process is ended and replaced.
+A running kernel cannot be interrupted, so that process does the work. All candidates get a short first look, those that
+may win are then measured again in rounds, and the rest of the budget goes to those whose first look was cut short.
+If a set-up takes longer than its share, the process is ended and replaced.
 """
 
 from __future__ import annotations
@@ -11,28 +12,34 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import Pipe
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.compare.choose import best, candidates, requested_devices, requested_names
+from finelu.compare.kept import LATER, Kept
 from finelu.compare.model import INTERRUPTED, NOT_REACHED, TIME_LIMIT, Candidate, Comparison, Measurement
+from finelu.compare.rounds import ROUNDS, contenders, joined, rounds_of
 from finelu.compare.worker import PATIENCE, System
 from finelu.compiling import compile_clock
 from finelu.device import to_host
 from finelu.errors import MatrixError, ParameterError
-from finelu.krylov import method_name
+from finelu.krylov import METHODS, method_name
 from finelu.matrix import as_csr, check_vector
 from finelu.properties import properties
 from finelu.threads import get_num_threads
 from finelu.validation import number
 
-FIRST, FIRST_SHARE = 3, 3  # the first three, which set the time to beat, may each take a third of the rest
+FIRST_LOOK = 0.5  # of the budget, at most, for the first look at all candidates
+FIRST, FIRST_SHARE = 3, 3  # the first three, which set the time to beat, may each take a third of its rest
 LEAST_PATIENCE = 0.5  # s that any solve may take
+LEAST_LOOK = 2.0  # s that a first look may take on the CPU: another process takes about as long to begin
 GRACE = 1.0  # s that the other process has to end without being killed
 
 Watch = Callable[[str, int, int], object]
@@ -49,22 +56,29 @@ def compare(
     recipes: Any = None,
     method: Any = "auto",
     pictures: bool = False,
+    keep: str | os.PathLike[str] | None = None,
+    again: bool = False,
     watch: Watch | None = None,
 ) -> Comparison:
     """Measure every recipe that applies to A x = b.
 
     A : (n, n), anything that `as_csr` takes; b (n,).  budget : seconds for everything but compiling the CPU's kernels
-    or loading compiled ones; each of the first three candidates may take a third of the rest, each other one an
-    equal share. The call ends within a second or two after it.
-    device : "cpu", "cuda", or "auto", the CPU and the GPU if there is one.
+    or loading compiled ones. At most half of them go to a first look at each candidate, in which the first three may
+    each take a third, each other one an equal share, and none much more than ten times the cheapest total so far. Then
+    those that may win are measured in rounds, of which each halves their number; the rest goes to those that were cut
+    short. The call ends within a second or two after its budget, and before it where all is measured.
+    device : "cpu", "cuda", "both", or "auto", the CPU and the GPU if there is one.
     recipes : a name of RECIPES, "none", "solve" for `finelu.solve`, "spilu" or "splu" for SciPy's, a recipe with its
     default parameters, or several of these; all by default.
     method : "auto", for those that fit A and the recipe, or a Krylov method by its name, its function or its class: the
     only one that all recipes, and `finelu.solve`, are measured with.
     pictures : keep patterns and levels of the factors, too.
+    keep : a folder, in which a file named by the system, the settings, the machine and the versions holds what was
+    measured: another such call goes on from there. Where it cannot be written, the result says so.
+    again : measure anew what that file holds.
     watch(text, done, of) : called with the candidate being measured. Ctrl-C ends the measurements, not the call.
-    Raises MatrixError, ParameterError or DeviceError for bad input, before anything is measured; ParameterError, too,
-    where A is not what the method needs.
+    Raises MatrixError, ParameterError, FileError or DeviceError for bad input, before anything is measured;
+    ParameterError, too, where A is not what the method needs.
     """
     start = time.monotonic()
     budget, rtol = number("budget", budget), number("rtol", rtol)
@@ -80,53 +94,145 @@ def compare(
             raise MatrixError(f"b has {b.shape[1]} columns; one right-hand side is compared at a time.")
         found = properties(A)
         todo, left_out = candidates(A, found, names, devices, method)
+        kept = Kept(None if keep is None else Path(keep), A, b, rtol, method, devices, again)
         compiled = compiling()  # in this process, and in those that have ended
-    rows: list[Measurement] = []
-    interrupted, worker = False, None
+    course = _Course(System(A.tosparse(), b, rtol, pictures, get_num_threads()), todo, kept, watch)
+    before, interrupted = len(course.rows), False
     try:
-        for k, candidate in enumerate(todo):
-            now = time.monotonic()
-            deadline = start + budget + compiled + (0.0 if worker is None else worker.compiled)
-            if now >= deadline:
-                break
-            if worker is None:
-                worker = Worker(System(A.tosparse(), b, rtol, pictures, get_num_threads()))
-            rival = best([m for m in rows if m.device == candidate.device])
-            enough = math.inf if rival is None else max(PATIENCE * rival.total(), LEAST_PATIENCE)
-            limit = (deadline - now) / min(len(todo) - k, FIRST_SHARE if k < FIRST else len(todo))
-            for row in worker.measure(candidate, limit, deadline, enough, _stage(watch, candidate, k, len(todo))):
-                rows.append(row)
-            if worker.ended:
-                compiled, worker = compiled + worker.compiled, None
+        course.begin(start, budget, compiled)
+        course.first_look()
+        course.rounds(pictures and not any(m.pictures for m in course.rows))
+        course.second_look()
+        course.rounds(False)
     except KeyboardInterrupt:
         interrupted = True
     finally:
-        if worker is not None:
-            compiled += worker.compiled
-            worker.end()
-    done = {(m.name, m.device, m.permc) for m in rows}
+        course.end()
+    course.save()
     outcome, reason = (INTERRUPTED, "Ctrl-C came before it") if interrupted else (NOT_REACHED, "the budget was spent")
-    rows += [c.row(outcome, reason) for c in todo if (c.name, c.device, c.permc) not in done]
+    seen = {m.key for m in course.rows}
     return Comparison(
         properties=found,
         rtol=rtol,
         budget=budget,
         seconds=time.monotonic() - start,
-        compile_seconds=compiled,
-        measurements=rows,
+        compile_seconds=course.compiled,
+        measurements=course.rows + [c.row(outcome, reason) for c in todo if c.key not in seen],
         left_out=left_out,
         interrupted=interrupted,
+        kept=before,
+        file=None if kept.path is None else str(kept.path),
+        not_kept=kept.failure,
     )
 
 
-def _stage(watch: Watch | None, candidate: Candidate, k: int, of: int) -> Callable[[str], object]:
-    """A function that reports the stage of candidate k to `watch`."""
+def _is_ours(thing: Any) -> bool:
+    """Whether finelu's sources say what this recipe or method does: what others install may change without them."""
+    kind = thing if isinstance(thing, type) else type(thing)
+    return thing is None or kind.__module__.startswith("finelu.")
 
-    def stage(text: str) -> None:
-        if watch is not None:
-            watch(f"{candidate.label} on {candidate.device}: {text}", k, of)
 
-    return stage
+class _Course:
+    """The measurements of one call: which candidate has the process now, for how long, and the rows so far."""
+
+    def __init__(self, system: System, todo: Sequence[Candidate], kept: Kept, watch: Watch | None):
+        self.system, self.todo, self.kept, self.watch = system, todo, kept, watch
+        self.lasting = {c.key for c in todo if all(map(_is_ours, (c.recipe, c.asked)))}
+        self.rows = [m for c in todo if c.key in self.lasting for m in kept.rows.get(c.key, ())]
+        self.worker: Worker | None = None
+        self.start, self.budget, self._compiled = 0.0, 0.0, 0.0
+
+    def begin(self, start: float, budget: float, compiled: float) -> None:
+        self.start, self.budget, self._compiled = start, budget, compiled
+
+    @property
+    def compiled(self) -> float:
+        return self._compiled + (0.0 if self.worker is None else self.worker.compiled)
+
+    def left(self, part: float = 1.0) -> float:
+        """Seconds until this part of the budget is spent."""
+        return self.start + part * self.budget + self.compiled - time.monotonic()
+
+    def first_look(self) -> None:
+        """Each candidate that has no row yet, once; none takes much longer than one that can win would."""
+        todo = [c for c in self.todo if not any(m.key == c.key for m in self.rows)]
+        for k, candidate in enumerate(todo):
+            if (left := self.left(FIRST_LOOK)) <= 0:
+                return
+            share, enough = left / min(len(todo) - k, FIRST_SHARE if k < FIRST else len(todo)), self._enough(candidate)
+            if candidate.device == "cpu":  # on a GPU the first run compiles
+                share = min(share, max(2 * enough, LEAST_LOOK))
+            self._measure(candidate, share, FIRST_LOOK, enough, 0, k, "")
+            self.save()
+
+    def rounds(self, once_more: bool) -> None:
+        """Rounds over those that may win, in turn, until the last ones have had ROUNDS of them.
+
+        once_more : one round at least, for what rows of before do not have.
+        """
+        last = contenders(self.rows, ROUNDS - 1)
+        begin = min((rounds_of(m) for m in last), default=ROUNDS)
+        turn = max((turn for m in self.rows for turn, *_ in m.samples), default=0)
+        for made in range(min(begin, ROUNDS - 1) if once_more else begin, ROUNDS):
+            rows, turn = contenders(self.rows, made), turn + 1
+            for m in rows if turn % 2 else reversed(rows):
+                if (left := self.left()) <= m.total():
+                    continue
+                (candidate,) = (c for c in self.todo if c.key == m.key)
+                if m.method in METHODS and candidate.name != "solve":
+                    candidate = replace(candidate, method=m.method, asked=METHODS[m.method])  # and no other
+                text = f"round {made + 1} of {ROUNDS}, "
+                self._measure(candidate, left, 1.0, PATIENCE * m.total(), turn, len(self.todo), text)
+            self.save()
+
+    def second_look(self) -> None:
+        """Candidates that were cut short or not reached, for an equal share of the rest, the first ones first."""
+        late = [m.key for m in self.rows if m.outcome in LATER]
+        todo = [c for c in self.todo if c.key in late or not any(m.key == c.key for m in self.rows)]
+        for k, candidate in enumerate(todo):
+            if (left := self.left()) <= 0:
+                return
+            share = left / (len(todo) - k)
+            self._measure(candidate, share, 1.0, self._enough(candidate), 0, len(self.todo), "a longer look, ")
+            self.save()
+
+    def _enough(self, candidate: Candidate) -> float:
+        """The seconds after which a solve cannot win any more."""
+        rival = best([m for m in self.rows if m.device == candidate.device])
+        return math.inf if rival is None else max(PATIENCE * rival.total(), LEAST_PATIENCE)
+
+    def _measure(
+        self, candidate: Candidate, share: float, part: float, enough: float, turn: int, done: int, text: str
+    ) -> None:
+        """Give the candidate its share, which ends with this part of the budget, and take its rows in."""
+        if self.worker is None:
+            self.worker = Worker(self.system)
+
+        def stage(what: str) -> None:
+            if self.watch is not None:
+                self.watch(f"{candidate.label} on {candidate.device}: {text}{what}", done, len(self.todo))
+
+        deadline = time.monotonic() + self.left(part)
+        for row in self.worker.measure(candidate, share, deadline, enough, stage):
+            self._take(row, turn)
+        if self.worker.ended:
+            self._compiled, self.worker = self.compiled, None
+
+    def _take(self, row: Measurement, turn: int) -> None:
+        """A row takes the place of the one with its method, or of one that an earlier look left without an answer."""
+        for k, old in enumerate(self.rows):
+            if old.key == row.key and (old.method == row.method or old.outcome in LATER):
+                self.rows[k] = joined(old, row, turn)
+                return
+        self.rows.append(joined(None, row, turn))
+
+    def save(self) -> None:
+        self.kept.save(m for m in self.rows if m.key in self.lasting)
+
+    def end(self) -> None:
+        if self.worker is not None:
+            self._compiled, worker, self.worker = self.compiled, self.worker, None
+            worker.end()
 
 
 class Worker:

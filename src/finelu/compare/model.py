@@ -39,6 +39,10 @@ class Candidate:
     asked: type[Method] | None = None
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        return self.name, self.device, self.permc
+
+    @property
     def label(self) -> str:
         if self.name in REFERENCES:
             return f"scipy {self.name}" + (f", {self.permc}" if self.permc else "")
@@ -78,7 +82,9 @@ class Measurement:
     "inaccurate", "ended", "error", "not reached", "interrupted".  reason : one line that explains the outcome.
     fill : entries of the factors over those of A; SuperLU's include the zeros that it stores.  memory : bytes of the
     arrays that the factors hold, those of A not counted (of SuperLU's: entries times a value and an index).
-    setup, solve : seconds, the fastest of `runs`, without compilation.
+    samples (k, 3) : turn, seconds of the set-up, seconds of a solve, without compilation; turn 0 is the first look, and
+    each later one a round in which the candidates that may win were measured one after the other.
+    setup, solve : seconds, the medians of the rounds; without any of the first look.  runs : of all turns.
     residual : ||b - A x||_2 / ||b||_2 of the returned x, computed from the given A, and again in twice the precision if
     rounding could have brought it below rtol.
     history (k, 3) : iteration, seconds since the solve began, relative residual norm.
@@ -97,10 +103,16 @@ class Measurement:
     iterations: int | None = None
     residual: float | None = None
     runs: int = 0
+    samples: tuple[tuple[int, float, float], ...] = ()
     permc: str = ""
     chosen: str = ""
     history: NDArray[np.float64] | None = field(default=None, repr=False)
     pictures: Pictures | None = field(default=None, repr=False)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """That of its candidate."""
+        return self.name, self.device, self.permc
 
     @property
     def solved(self) -> bool:
@@ -121,10 +133,11 @@ class Measurement:
 class Comparison:
     """The result of `compare`.
 
-    properties : of A.  measurements : in the order in which they were made.  left_out : name -> why a recipe does not
+    properties : of A.  measurements : in the order of their first look.  left_out : name -> why a recipe does not
     apply.  seconds : of the whole call.  compile_seconds : the part of them spent on compiling kernels or loading
     compiled ones; no measurement contains it, and it does not count in the budget.
-    interrupted : by Ctrl-C.
+    interrupted : by Ctrl-C.  kept : how many of the rows an earlier call had made.  file : where they are kept.
+    not_kept : why there is no such file though one was asked for.
     """
 
     properties: Properties
@@ -135,6 +148,9 @@ class Comparison:
     measurements: list[Measurement]
     left_out: dict[str, str]
     interrupted: bool
+    kept: int = 0
+    file: str | None = None
+    not_kept: str = ""
 
     @property
     def ranked(self) -> list[Measurement]:

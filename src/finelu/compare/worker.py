@@ -29,11 +29,12 @@ from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual
 from finelu.matrix import CSR, as_csr
 from finelu.properties import density, level_sizes
+from finelu.recent import RECENT
 from finelu.result import Solution, Status
 from finelu.threads import set_num_threads
 
 MAXITER = 5000  # or 10 n, which is less for small systems
-RUNS, REPEAT = 3, 0.5  # at most RUNS runs, of which the fastest counts; none begins after REPEAT seconds of them
+RUNS, REPEAT = 3, 0.5  # at most RUNS runs a turn, of which the fastest counts; none begins after REPEAT seconds of them
 PATIENCE = 10.0  # a solve that takes this many times the cheapest total of its device is given up: it cannot win
 ROUNDING = 1.01  # the residual computed here and that of the method are rounded differently
 CURVE = 300  # the most points of a residual history
@@ -298,6 +299,7 @@ class _Task:
         times: list[float] = []
         while True:
             result: Any = None  # frees the memory of the run before
+            RECENT.forget()  # orders and analyses of the run before
             before, start = self.share.spent(), time.perf_counter()
             result = work()
             synchronize(data)

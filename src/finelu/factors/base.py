@@ -344,12 +344,12 @@ def reduction(A: CSR, apply: Callable[[Any], Any], steps: int, enough: float, tr
 def trial_vector(A: CSR) -> Any:
     """The y (n,) of `trial_residual`, of A's dtype and on its device."""
     most = 2.0 ** -(4 * kernels_for(A.data).indices.longest(A.indptr)).bit_length()  # so that no sum of v overflows
-    random = _random(A.n) if A.n <= KEPT else _random.__wrapped__(A.n)
+    random = random_numbers(A.n) if A.n <= KEPT else random_numbers.__wrapped__(A.n)
     return namespace(A.data).asarray((most * random).astype(A.data.real.dtype).astype(A.dtype))
 
 
 @lru_cache(8)
-def _random(n: int) -> Any:
+def random_numbers(n: int) -> Any:
     """(n,) : numbers between -1 and 1, the same in every run; kept for small n, where a generator takes longer."""
     return np.random.default_rng(TRIAL_SEED).uniform(-1, 1, n)
 

@@ -73,6 +73,11 @@ class TriangularReport(Report):
     trial_residual : see `finelu.factors.trial_residual`.
     dense_last : the number of dense rows that were moved to the end, since they would fill in, see
         `finelu.ordering.dense_last`; None for 0.
+    With precision="auto" also:
+    stored, stored_since : the dtype in which solves read the factors; why it is double precision where it is.
+    rounding_change : ||M'^-1 M y - y|| / ||y|| for a random y, M' being M rounded to single precision; for jacobi
+        ||M'^-1 r - M^-1 r|| / ||M^-1 r|| for a random r; of Cholesky factors the same of L. None if entries are beyond
+        the range of single precision.
     """
 
     variant: str | None = None
@@ -81,6 +86,9 @@ class TriangularReport(Report):
     triangular: dict[str, dict[str, Any]] = field(default_factory=dict)
     trial_residual: float | None = None
     dense_last: int | None = None
+    stored: str | None = None
+    stored_since: str | None = None
+    rounding_change: float | None = None
 
 
 def _lines(value: Any) -> list[str]:

@@ -9,13 +9,19 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from finelu.device import on_gpu, synchronize
+from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.factors.arranged import Arrangement
-from finelu.factors.base import Factors
+from finelu.factors.base import Factors, random_numbers
 from finelu.factors.report import TriangularReport
 from finelu.kernels import kernels_for
-from finelu.kernels.operands import CSR
-from finelu.triangular import TriangularSolver
+from finelu.kernels.operands import CSR, narrowed
+from finelu.triangular import DEFAULT_SWEEPS, TriangularSolver
+
+PERIOD = 4093  # numbers of the random vector on which rounding is tried, a prime: it repeats them
+# Change of M by rounding to single precision, on a random vector. With 283 factors of 55 real matrices it was at most
+# 2.2e-4: 220 of them led to 1e-8 with and without rounding, in the same number of iterations up to one of 256, and 63
+# in neither case. With 22 others it was 1.1e-3 to 8e43.
+MOST_CHANGE = 1e-3
 
 
 class Solve(NamedTuple):
@@ -45,6 +51,10 @@ class TriangularFactors(Factors):
     arranged : the order of the factors' rows, if it is not A's.  trial : whether factors are tried by a solve, see
     `trial_residual`. The solves with M are made with the factors, those with its transpose when they are first needed;
     all are kept.
+
+    With precision="auto" in the recipe they read the values in single precision, and compute with them in double, as
+    long as that changes M little: `_store` rounds the values and measures it. A transposed solve reads the same
+    numbers, so M^-H is the adjoint of M^-1, and M = L L^H stays Hermitian and definite.
     """
 
     SOLVES: ClassVar[dict[str, tuple[Solve, ...]]]
@@ -69,6 +79,8 @@ class TriangularFactors(Factors):
         self._conjugated = self.CONJUGATED if self.dtype.kind == "c" else ""
         self._numeric, self._sweeps, self._arranged, self._trial = numeric, sweeps, arranged, trial
         self._triangles = triangles
+        self._auto = getattr(recipe, "precision", None) == "auto"
+        self._stored = triangles.data  # the values that the solves read
         self._assemble(A, triangles)
 
     @property  # type: ignore[override]  # more facts than the base's
@@ -100,9 +112,11 @@ class TriangularFactors(Factors):
             done = False
             if verdict is not None:
                 self.updates += 1
-                for solver in self._solvers.values():  # while the device is at work
-                    solver.update(self._triangles.data)
+                if not self._auto:
+                    self._load(self._triangles.data)  # while the device is at work
                 done = verdict()
+                if done and self._auto:
+                    self._store()
             self._valid = done or valid
         return done
 
@@ -112,14 +126,76 @@ class TriangularFactors(Factors):
         if triangles.indices is not self._triangles.indices:
             self._reported, self._solvers, self._in_turn = (), {}, {}
         self._triangles = triangles
-        for solver in self._solvers.values():
-            solver.update(triangles.data)
+        if self._auto:
+            self._store()
+        else:
+            self._load(triangles.data)
         for solve in self.SOLVES["N"]:
             self._solver(solve)
         self._reported = tuple(self._solvers)
         self._report.triangular_seconds = perf_counter() - start
         if self._trial:
             self._try_solve(A, lambda v: self._apply(v, "N"))
+
+    def _load(self, values: Any) -> None:
+        """Have all solves read these values."""
+        self._stored = values
+        for solver in self._solvers.values():
+            solver.update(values)
+
+    def _store(self) -> None:
+        """Store the triangles in single precision for the solves, which have them in double, if that pays and M changes
+        little.
+
+        With M' for the rounded M, M'^-1 M y is compared with y, which is random; where solves are approximate, M'^-1 r
+        with M^-1 r for a random r. Of M = L L^H the same is done with L: its adjoint changes as much. Cost: a solve, a
+        product, and a pass over the values; waits for the device.
+        """
+        values = self._triangles.data
+        xp, kernels, report, single = namespace(values), kernels_for(values), self._report, narrowed(self.dtype)
+        report.stored, report.stored_since, report.rounding_change = str(self.dtype), None, None
+        if single == self.dtype:
+            self._load(values)
+            return
+        solvers = [self._solver(solve) for solve in self.SOLVES["N"] if solve.trans == "N"]
+        if not any(kernels.triangular.bound_by_bytes(solver.plan) for solver in solvers):
+            levels = max(solver.levels or 0 for solver in solvers)
+            report.stored_since = (
+                f"the time of a solve is that of {levels} levels that wait for each other, not of the bytes"
+            )
+            self._load(values)
+            return
+        kept = self._stored.dtype == single and self._stored.size == values.size
+        rounded = self._stored if kept else xp.empty(values.size, single)
+        found = xp.empty(3)  # whether entries are out of range, the norms of the change and of y
+        kernels.vectors.rounded(values, rounded, found[:1])
+        n = self.shape[0]
+        y = r = xp.tile(xp.asarray(random_numbers(PERIOD).astype(self.dtype)), -(-n // PERIOD))[:n]
+        if self.recipe.triangular in DEFAULT_SWEEPS:
+            self._load(values)
+            y = _in_turn(solvers, r)
+        else:
+            for solver in reversed(solvers):
+                r = solver.multiply(values, r)
+        self._load(rounded)
+        x = _in_turn(solvers, r)
+        kernels.vectors.difference(x, y, x)
+        kernels.vectors.norm(x, found[1:2])
+        kernels.vectors.norm(y, found[2:])
+        beyond, change, size = map(float, to_host(found))
+        if beyond:
+            report.stored_since = "the factors have an entry or a pivot beyond the range of single precision"
+        else:
+            report.rounding_change = change / size
+            if report.rounding_change <= MOST_CHANGE:
+                report.stored = str(single)
+            else:
+                report.stored_since = (
+                    f"rounding to single precision changes M too much: by {report.rounding_change:.1e}, and "
+                    f"{MOST_CHANGE:g} is allowed"
+                )
+        if report.stored_since:
+            self._load(values)
 
     def solvers(self, trans: str = "N") -> tuple[TriangularSolver, ...]:
         """The solves of M^-1 ("N"), M^-T ("T") or M^-H ("H"), in their order."""
@@ -136,6 +212,8 @@ class TriangularFactors(Factors):
             if solve not in self._solvers:
                 method, sweeps = self.recipe.triangular, self._sweeps
                 solver = TriangularSolver(self._triangles, **solve._asdict(), method=method, sweeps=sweeps, check=False)
+                if self._stored.dtype != self.dtype:
+                    solver.update(self._stored)
                 synchronize(self._triangles.data)  # another thread may use it on another stream
                 self._solvers[solve] = solver
             return self._solvers[solve]
@@ -176,6 +254,13 @@ class TriangularFactors(Factors):
     @property
     def nnz(self) -> int:
         return self._triangles.nnz
+
+
+def _in_turn(solvers: list[TriangularSolver], x: Any) -> Any:
+    """The solution of the solves, each of the result of the one before."""
+    for solver in solvers:
+        x = solver.apply(x)
+    return x
 
 
 def _fits(R: Any) -> bool:

@@ -16,11 +16,13 @@ import numpy as np
 from finelu.auto.attempt import BROKEN, INDEFINITE, MAXITER
 from finelu.auto.choose import choose
 from finelu.auto.ladder import Ladder
+from finelu.auto.solve import solve as solve_by_the_rules
 from finelu.device import namespace
 from finelu.errors import MatrixError, NotConverged, ParameterError
 from finelu.factors import Factors
 from finelu.krylov import CYCLE, METHODS, Method, method_name
 from finelu.matrix import CSR, as_csr, check_vector
+from finelu.matrix.batch import Batch
 from finelu.matrix.traits import traits
 from finelu.preconditioners import recipe_of
 from finelu.result import Solution
@@ -47,6 +49,17 @@ class Options:
     method: str | Callable[..., Any] = "auto"
     rtol: float | None = None
     maxiter: int | None = None
+
+    @property
+    def by_the_rules(self) -> bool:
+        """Whether the way to solve is left to finelu, so that the systems of a Batch are solved together."""
+        return self.recipe == "auto" and self.method == "auto"
+
+    def tolerance(self, dtype: Any) -> float:
+        """rtol for vectors of this dtype."""
+        if self.rtol is not None:
+            return self.rtol
+        return 1e-5 if dtype in (np.float32, np.complex64) else 1e-10
 
     def __post_init__(self) -> None:
         if isinstance(self.recipe, type) or not (hasattr(self.recipe, "factor") or isinstance(self.recipe, Factors)):
@@ -92,9 +105,8 @@ class System:
         return xp.stack(columns, axis=1) if columns else xp.empty(B.shape, np.result_type(self.A.dtype, B.dtype))
 
     def _column(self, b: Any, trans: str, what: str) -> Any:
-        dtype, rtol = np.result_type(self.A.dtype, b.dtype), self.options.rtol
-        if rtol is None:
-            rtol = 1e-5 if dtype in (np.float32, np.complex64) else 1e-10
+        dtype = np.result_type(self.A.dtype, b.dtype)
+        rtol = self.options.tolerance(dtype)
         if self.options.recipe == "auto":
             with self._lock:  # a ladder remembers its attempts
                 solution = self._automatic(b.astype(dtype, copy=False), trans, rtol)
@@ -149,3 +161,35 @@ class _Adjoint:
     def __init__(self, M: Factors):
         self.shape, self.dtype, self.recipe = M.shape, M.dtype, M.recipe
         self.matvec, self.rmatvec = M.rmatvec, M.matvec
+
+
+class BatchSystem:
+    """The systems of a Batch: `solve(B)`, and `solve(B, "T")` and `solve(B, "H")`, which make factors of their own."""
+
+    def __init__(self, batch: Batch, options: Options):
+        if not options.by_the_rules:
+            raise ParameterError(
+                "a batch of systems is solved by complete factors: leave recipe and method out, or solve the systems "
+                "one by one."
+            )
+        self.batch, self.options = batch, options
+
+    def solve(self, B: Any, trans: str = "N") -> Any:
+        """A_s^-1 b_s, A_s^-T b_s or A_s^-H b_s for each row b_s of B (k, n), or for B (n,), on the device of the Batch;
+        NotConverged, naming the first system, if not all are solved."""
+        if trans == "T":
+            return self.solve(B.conj(), "H").conj()
+        batch = self.batch if trans == "N" else self._adjoint
+        rtol = self.options.tolerance(np.result_type(batch.dtype, B.dtype))
+        found: Any = solve_by_the_rules(batch, B, rtol)
+        if not found.all_converged:
+            s = int(np.flatnonzero(~found.converged)[0])
+            raise NotConverged(f"system {s} of the batch, {NAMES[trans]}", found[s], rtol)
+        return found.x
+
+    @cached_property
+    def _adjoint(self) -> Batch:
+        pattern, values = self.batch.pattern, self.batch.values
+        numbers = namespace(values).arange(1, pattern.nnz + 1, dtype=np.float64)
+        turned = as_csr(pattern.with_values(numbers).tosparse().T.tocsr(), diagonal=False)
+        return Batch(turned, namespace(values).take(values, turned.data.astype(np.int64) - 1, axis=1).conj())

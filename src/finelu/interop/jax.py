@@ -14,8 +14,9 @@ import numpy as np
 
 from finelu.device import as_any_other, namespace, require_gpu
 from finelu.errors import DeviceError, MatrixError
-from finelu.interop.adjoint import Options, System
+from finelu.interop.adjoint import BatchSystem, Options, System
 from finelu.matrix import CSR, DTYPES, as_csr, sparse_module
+from finelu.matrix.batch import Batch
 
 try:
     import jax
@@ -55,7 +56,8 @@ def solve(
     `jax.pure_callback`, which gets arrays on the host. If the program runs on a GPU they are copied to a GPU, and
     solved there: the GPU of the arrays that are constants of the program, else that of `jax.default_device` when it is
     traced, else CuPy's current one. Systems are always solved on this one, also if arrays are committed to another GPU.
-    vmap over b alone factors A once.
+    vmap over b alone factors A once. vmap over the values of A, with its places kept and b (n,), solves the systems
+    together, as `finelu.solve` does those of a `Batch`, unless `recipe` or `method` is given; gradients take as long.
     Cost: the factors, k solves, and k more for the gradients, with the same factors if these are among the last 4 made.
     """
     data, places = _parts(A)
@@ -157,7 +159,12 @@ def _solved_each(
     batches = [part.shape[: part.ndim - rank] for part, rank in zip(given, ranks, strict=True)]
     batch, b = np.broadcast_shapes(*batches), given[-2]
     x = np.empty((*batch, *b.shape[len(batch) :]), b.dtype)
-    tokens = np.empty((*batch, 2), np.uint32)
+    tokens = np.zeros((*batch, 2), np.uint32)  # NO_TOKEN: of systems solved together no factors are kept
+    if (together := _batch(options, given, batches, ranks, batch, on_gpu)) is not None:
+        rows = np.broadcast_to(b, x.shape).reshape(-1, x.shape[-1])
+        solution = BatchSystem(together, options).solve(require_gpu().asarray(rows) if on_gpu else rows, trans)
+        x[...] = (solution.get() if on_gpu else solution).reshape(x.shape)
+        return x, tokens
     made: dict[Any, np.ndarray] = {}  # the tokens of this call, by the matrix
     for at in np.ndindex(batch):
         own = [tuple(i if long > 1 else 0 for i, long in zip(at, axes, strict=True)) for axes in batches]
@@ -170,6 +177,27 @@ def _solved_each(
         x[at] = solution.get() if on_gpu else solution
         tokens[at] = made[matrix]
     return x, tokens
+
+
+def _batch(
+    options: Options, given: list[Any], batches: list[Any], ranks: tuple[int, ...], batch: tuple[int, ...], on_gpu: bool
+) -> Batch | None:
+    """The Batch of the matrices, if they have values of their own at the same places, each with one right-hand side;
+    else None."""
+    data, *places, _, _ = given
+    mapped = batches[0] == batch and int(np.prod(batch)) > 1
+    if not (mapped and options.by_the_rules and len(places) == 2 and ranks[-2] == 1):
+        return None
+    if any(int(np.prod(axes)) > 1 for axes in batches[1:-2]):
+        return None
+    indices, indptr = (part.reshape(-1) for part in places)
+    values = data.reshape(-1, data.shape[-1])
+    if on_gpu:
+        values, indices, indptr = (require_gpu().asarray(part) for part in (values, indices, indptr))
+    n = indptr.size - 1
+    pattern = sparse_module(values).csr_matrix((values[0], indices, indptr), shape=(n, n))
+    repeated = as_csr(pattern, diagonal=False).nnz < values.shape[1]
+    return None if repeated else Batch(pattern, values)
 
 
 def _solved(options: Options, trans: str, arrays: list[Any], token: np.ndarray) -> tuple[Any, np.ndarray]:

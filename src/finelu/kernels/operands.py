@@ -128,6 +128,11 @@ class CSR:
         return sparse_module(self.data).csr_matrix((self.data, self.indices, self.indptr), shape=self.shape)
 
 
+def narrowed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of single precision in which values of this one may be stored, real or complex as it is."""
+    return np.dtype(np.complex64 if dtype.kind == "c" else np.float32)
+
+
 def require_indices(what: str, total: int, dtype) -> None:
     """A MatrixError if these are more entries than integers of `dtype` count."""
     if total > np.iinfo(dtype).max:

@@ -1,4 +1,5 @@
-"""Krylov methods cg, minres, sqmr, gmres, fgmres, bicg and bicgstab, and the stationary method richardson.
+"""Krylov methods cg, minres, sqmr, gmres, fgmres, bicgstab, bicgstabl, idrs and bicg, and the stationary method
+richardson.
 
 The methods lsmr, lsqr and cgls, for least squares, have arguments of their own. All others share one set of arguments,
 whose names are SciPy's, and return the same kind of solution. `METHODS` maps the names that `solve` and the command
@@ -32,7 +33,8 @@ criterion : the convergence test, one of three:
     "backward": |b - A x|_i <= rtol (|A| |x| + |b|)_i in each row, instead of any norm.
     If a small norm of b - A x does not satisfy the test, corrections of x are iterated, as long as each halves the
     remaining error. Solution.row_residual has the figure reached.
-maxiter : the largest number of iterations, 10 n by default. An iteration is a product with A (bicgstab: two products).
+maxiter : the largest number of iterations, 10 n by default. An iteration is a product with A (two in
+    bicgstab, 2 l in bicgstabl).
 M : approximates the inverse of A, M @ r: Factors, a LinearOperator, a sparse or dense matrix, or a function of r.
     bicg also multiplies by A^H and M^H: a LinearOperator then needs rmatvec, and a function is not accepted.
     A product with A or M must return a new array (or its argument). That array is not written.
@@ -53,22 +55,25 @@ the best one by the recurrence, and those at which a cycle began, x0 first. So x
 An iterate passed in between may have been better if the residual of the recurrence has drifted from the true residual,
 which is computed anew only at the start of a cycle.
 
-On a GPU cg, bicgstab, gmres and fgmres record their iteration as a CUDA graph if A and M allow that; docs/gpu.md says
-which do. Such a solve keeps all vectors that one iteration makes until it ends, each in memory of its own: the products
-with A and M, which are counted in the memory of each method, and the intermediate vectors of M. If nothing is recorded,
-memory that one operation frees serves the next.
+On a GPU cg, bicgstab, bicgstabl, idrs, gmres and fgmres record their iteration as a CUDA graph if A and M allow that;
+docs/gpu.md says which do. Such a solve keeps all vectors that one iteration makes until it ends, each in memory of its
+own: the products with A and M, which are counted in the memory of each method, and the intermediate vectors of M. If
+nothing is recorded, memory that one operation frees serves the next.
 """
 
 from finelu.krylov.bicg import BiCG, bicg
 from finelu.krylov.bicgstab import BiCGStab, bicgstab
+from finelu.krylov.bicgstabl import BiCGStabL, bicgstabl
 from finelu.krylov.cg import CG, cg
 from finelu.krylov.cgls import cgls
 from finelu.krylov.fgmres import FGMRES, fgmres
 from finelu.krylov.gmres import GMRES, RESTART, gmres
+from finelu.krylov.idrs import IDRs, idrs
 from finelu.krylov.lsmr import lsmr
 from finelu.krylov.lsqr import lsqr
 from finelu.krylov.method import METHODS, Method, iterate, method_name, register
 from finelu.krylov.minres import MINRES, minres
+from finelu.krylov.recycle import RecycledSpace
 from finelu.krylov.richardson import richardson
 from finelu.krylov.sqmr import SQMR, sqmr
 
@@ -76,7 +81,7 @@ CYCLE = 50  # iterations of a cycle, of the methods that restart, where `solve`,
 
 # finelu's own methods, in the order in which texts name them. richardson is not registered, since it converges for few
 # A and M only: no caller can choose it by its name.
-OWN: tuple[type[Method], ...] = (CG, MINRES, SQMR, GMRES, FGMRES, BiCGStab, BiCG)
+OWN: tuple[type[Method], ...] = (CG, MINRES, SQMR, GMRES, FGMRES, BiCGStab, BiCGStabL, IDRs, BiCG)
 for _kind in OWN:
     register(_kind)
 
@@ -86,12 +91,15 @@ __all__ = [
     "OWN",
     "RESTART",
     "Method",
+    "RecycledSpace",
     "bicg",
     "bicgstab",
+    "bicgstabl",
     "cg",
     "cgls",
     "fgmres",
     "gmres",
+    "idrs",
     "iterate",
     "lsmr",
     "lsqr",

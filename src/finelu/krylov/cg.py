@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from finelu.krylov.deflated_cg import deflated_cg
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
+from finelu.krylov.recycle import RecycledSpace, space_asked
 from finelu.result import Solution
 
 
@@ -18,6 +20,10 @@ class CG(Method):
     M are also kept until the solve ends.
     block : of several columns b (n, k): True searches for all of them in one space, `block_cg`. That takes fewer
         iterations where few eigenvalues are far from the others, and 12 n k operations more for a column in each.
+    recycle : a `RecycledSpace`, which gives the vectors W that a solve before has left in it, and takes new ones: the
+        search directions are kept conjugate to W (deflated cg, Saad, Yeung, Erhel & Guyomarc'h 2000). That pays where a
+        few small eigenvalues of M A are far from the others, and systems follow each other. Several columns of b are
+        then solved in turn. Its cost is told there.
     It ends with Status.INDEFINITE if a curvature p^H A p is not positive, and with INDEFINITE_PRECONDITIONER if r^H M r
     is not positive.
     Source: Hestenes & Stiefel 1952; Saad 2003, Alg. 9.1.
@@ -26,14 +32,17 @@ class CG(Method):
     needs = "spd"
     by_rows = True
     in_block = True
+    recycles = True
 
     @classmethod
     def together(cls, options: dict[str, Any]) -> bool:
-        return True
+        return options.get("recycle") is None
 
     @staticmethod
-    def iterate(loop: Loop, *, block: bool = False) -> Solution:
+    def iterate(loop: Loop, *, block: bool = False, recycle: RecycledSpace | None = None) -> Solution:
         """Saad 2003, Alg. 9.1, line by line; alpha and beta are formed on the device, in the step that uses them."""
+        if space_asked(recycle) is not None:
+            return deflated_cg(loop, recycle)
         A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
         state, norms = loop.state, loop.norms
         r, p = loop.vectors(2)

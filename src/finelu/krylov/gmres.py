@@ -6,8 +6,10 @@ from typing import Any
 
 from finelu.errors import ParameterError, meant
 from finelu.kernels.monitor import CLAIM, CLAIMED, CODE, NORM, RUNNING
+from finelu.krylov.gcrodr import gcrodr
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
+from finelu.krylov.recycle import RecycledSpace, space_asked
 from finelu.result import Solution
 from finelu.validation import choice, count
 
@@ -28,6 +30,10 @@ class GMRES(Method):
         M^-1 (b - A x). On the left the recurrence counts in a unit in which each cycle begins with ||b - A x||: a cycle
         ends where that is met, and the solve where the true b - A x meets rtol, too, as on the right. As long as a
         cycle lowers M^-1 (b - A x) as it claims, another follows, even if b - A x has not been halved.
+    recycle : a `RecycledSpace`: the vectors that a solve before has left in it are kept out of the iterations, and new
+        ones are formed after each cycle, so that a restart forgets less (GCRO-DR, Parks, de Sturler, Mackey, Johnson &
+        Maiti 2006). M may then change from step to step; several columns of b are solved in turn. Memory 2 restart +
+        8 vectors and 3 of the space for each of its k.
     callback_type : what callback gets, and what maxiter and `info` count:
         None: x after each cycle, since x does not exist in between; maxiter counts inner iterations over all cycles.
             As the default of SciPy's gmres is "legacy", a DeprecationWarning says so if there is a callback.
@@ -44,17 +50,28 @@ class GMRES(Method):
     """
 
     restarts = True
+    recycles = True
 
     @classmethod
     def together(cls, options: dict[str, Any]) -> bool:
-        return bool(options.get("side", "right") == "right")
+        return bool(options.get("side", "right") == "right") and options.get("recycle") is None
 
     @staticmethod
     def iterate(
-        loop: Loop, *, restart: int | None = None, orthogonalization: str = "mgs", side: str = "right"
+        loop: Loop,
+        *,
+        restart: int | None = None,
+        orthogonalization: str = "mgs",
+        side: str = "right",
+        recycle: RecycledSpace | None = None,
     ) -> Solution:
         """Saad 2003, Alg. 9.5, or Alg. 9.4 on the left."""
         choice("side", side, SIDES)
+        if space_asked(recycle) is not None:
+            if side == "left":
+                raise ParameterError("side='left' has no recycle; leave out one of them.")
+            m, orthogonalize = _checked(loop, restart, orthogonalization)
+            return gcrodr(loop, recycle, m, orthogonalize)
         return arnoldi(loop, restart, orthogonalization, side)
 
 
@@ -68,16 +85,10 @@ def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, side: str) 
         z_j = M^-1 q_j in Z instead of applying M to the combination of the q_j.
     """
     left, flexible = side == "left", side == "flexible"
-    if orthogonalization not in ORTHOGONALIZATIONS:
-        raise ParameterError(
-            f"orthogonalization={orthogonalization!r}; one of {', '.join(ORTHOGONALIZATIONS)} is needed."
-            + meant(orthogonalization, ORTHOGONALIZATIONS)
-        )
-    m = count("restart", RESTART if restart is None else restart, 1)
+    m, orthogonalize = _checked(loop, restart, orthogonalization)
     A, M, x, k, xp = loop.A, loop.M, loop.x, loop.kernels, loop.xp
     state, norms = loop.state, loop.norms
     n = x.size
-    m = max(min(m, n, loop.maxiter), 1)
     r, u, v = loop.vectors(3)
     Q = xp.zeros((n, m + 1), loop.dtype, order="F")
     Z = xp.zeros((n, m), loop.dtype, order="F") if flexible else None
@@ -85,7 +96,6 @@ def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, side: str) 
     g = xp.zeros(m + 1, loop.dtype)
     s, y = (xp.zeros(m, loop.dtype) for _ in range(2))
     c = xp.zeros(m, loop.real)
-    orthogonalize = k.arnoldi.mgs_step if orthogonalization == "mgs" else k.arnoldi.cgs2_step
 
     @loop.repeated
     def iteration() -> None:
@@ -131,3 +141,15 @@ def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, side: str) 
             code[:] = xp.where(spared, RUNNING, code)
         loop.tell()
     return loop.end()  # line 12 is the outer loop
+
+
+def _checked(loop: Loop, restart: int | None, orthogonalization: str) -> tuple[int, Any]:
+    """The iterations of a cycle, and the step of Gram-Schmidt."""
+    if orthogonalization not in ORTHOGONALIZATIONS:
+        raise ParameterError(
+            f"orthogonalization={orthogonalization!r}; one of {', '.join(ORTHOGONALIZATIONS)} is needed."
+            + meant(orthogonalization, ORTHOGONALIZATIONS)
+        )
+    m = count("restart", RESTART if restart is None else restart, 1)
+    steps = loop.kernels.arnoldi
+    return max(min(m, loop.x.size, loop.maxiter), 1), steps.mgs_step if orthogonalization == "mgs" else steps.cgs2_step

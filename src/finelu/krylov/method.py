@@ -14,6 +14,7 @@ from finelu.krylov.conventions import ARGUMENTS, Call, warn_of_callback
 from finelu.krylov.criterion import solved, solved_in_block, solved_together
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.nullspace import NullSpace
+from finelu.krylov.recycle import RecycledSpace
 from finelu.krylov.spread import alike, checked
 from finelu.krylov.system import System, columns_of, guess_of
 from finelu.matrix.batch import Batch
@@ -83,6 +84,7 @@ class Method:
     spread : whether A may be spread over processes, see `finelu.krylov.spread`.
     by_rows : whether the kernels that `iterate` calls have a form for several columns in rows, see `ColumnsInRows`.
     in_block : whether `block_cg` may solve several columns for it; `block`, a parameter of its own, then asks for that.
+    recycles : whether it takes a `RecycledSpace`, as `recycle`, a parameter of its own.
     """
 
     name: ClassVar[str] = ""
@@ -93,6 +95,7 @@ class Method:
     spread: ClassVar[bool] = False
     by_rows: ClassVar[bool] = False
     in_block: ClassVar[bool] = False
+    recycles: ClassVar[bool] = False
 
     iterate: ClassVar[Callable[..., Solution]]
     solve: ClassVar[Door]
@@ -131,8 +134,8 @@ def register(kind: M) -> M:
     """Make a Krylov method known by its `name`, to `solve`, `compare` and the command line; returns it.
 
     Use it for a class of your program, as a decorator or as a function. An installed package names its methods in the
-    entry-point group "finelu.methods" instead, and need not be imported: `bicgstabl = "package.module:BiCGStabL"`,
-    where the class has the name "bicgstabl". `compare` works in a process of its own, which must be able to import the
+    entry-point group "finelu.methods" instead, and need not be imported: `hybridbicg = "package.module:HybridBiCG"`,
+    where the class has the name "hybridbicg". `compare` works in a process of its own, which must be able to import the
     class.
     Raises ParameterError if `kind` is not a method, or if another method has its name.
     """
@@ -179,7 +182,7 @@ def _require_own_parameters(method: type[Method]) -> None:
             raise ParameterError(f"{where}: {name} needs a default.")
         if name in COMMON:
             raise ParameterError(f"{where}: all methods have {name} already; give the parameter another name.")
-    for fact, name in (("restarts", "restart"), ("in_block", "block")):
+    for fact, name in (("restarts", "restart"), ("in_block", "block"), ("recycles", "recycle")):
         if getattr(method, fact) and name not in _own(method):
             raise ParameterError(f"{method.__name__}: a method with {fact} = True needs the parameter {name}.")
 
@@ -222,6 +225,8 @@ def _door(method: type[Method]) -> Door:
         block = method.in_block and options.get("block", False)
         if block is not False:
             flag("block", block)
+            if block and options.get("recycle") is not None:
+                raise ParameterError("block=True has no recycle; leave out one of them.")
         shape: tuple[int, ...] = getattr(b, "shape", None) or ()
         if len(shape) == 2 and shape[1] != 1:
             columns = range(shape[1])
@@ -311,11 +316,14 @@ def iterate(
     callback: Callback = None,
     watch: Watch = None,
     restart: int | None = None,
+    recycle: RecycledSpace | None = None,
 ) -> Solution:
     """Run a method on a checked system, for callers that have checked their arguments and run under `ignore_fp_errors`.
 
     method : a key, as returned by `method_name`.  restart : iterations per cycle, if the method works in cycles.
+    recycle : the space, if the method takes one.
     """
     kind = METHODS.registered[method]
     loop = Loop(kind, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
-    return kind.iterate(loop, restart=restart) if kind.restarts else kind.iterate(loop)
+    own: dict[str, Any] = {"restart": restart} if kind.restarts else {}
+    return kind.iterate(loop, **own, **({"recycle": recycle} if kind.recycles else {}))

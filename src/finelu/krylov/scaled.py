@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finelu.errors import MatrixError
+from finelu.krylov.operators import Identity, Operator
 from finelu.krylov.residual import Measures
 from finelu.krylov.system import System
 
@@ -63,3 +64,20 @@ def power_of_two(size: float, system: System) -> float:
 def narrowest(system: System) -> Any:
     """The limits of the real dtype with the least range among those in which residuals are held."""
     return np.finfo(min(system.real, system.narrow, key=lambda real: real.itemsize))
+
+
+def evened(loop: Any, r: Any) -> tuple[Any, Any]:
+    """(M, first): M, or M / s for a power of two s about as large as A M if powers of A M would over- or underflow.
+
+    s is the length of A M r by that of r.  first : M r and A M r, which a method begins with; None if M was divided.
+    Cost: a product with each. Waits for a GPU.
+    """
+    M, size = loop.M, loop.size(r)
+    z = M @ r
+    w = loop.A @ z
+    unit = loop.power(loop.size(w) / size) if size > 0 else 1.0
+    if unit == 1:
+        return M, (z, w)
+    if isinstance(M, Identity):
+        M = Operator(lambda v: v, None, "M", capturable=True)
+    return M.scaled(M.factor / unit, levels=M.levels, comm=M.comm), None

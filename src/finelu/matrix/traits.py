@@ -27,8 +27,8 @@ LOOKED_AT, LARGER, OFTEN = 512, 10.0, 0.15
 MORE, HALF = 1.5, 0.5  # ratio of opposite entries from which one is upstream; part of the couplings, for `turns`
 TOGETHER = 8  # consecutive rows of those that `alike` looks at
 MANY, FLOWING = 5000, 10_000  # rows from which it pays to know, and for `flow`
-WINDOW, WINDOWS = 840, 8  # consecutive rows that `likely_block_size` looks at, a multiple of 2 to 8; places with such
-GLANCE = 120  # consecutive rows that it looks at first
+WINDOW, WINDOWS = 840, 8  # places that `likely_block_size` looks at: a multiple of 2 to 8, before them; their number
+GLANCE = 120  # consecutive rows at each of them
 BOTH_WAYS, ONE_WAY = 0.9, 0.5  # least result of `two_way` for a pressure, and the largest for all other unknowns
 CELLS = 64  # spread over A, that `two_way` looks at, with their neighbours
 DENSE, DENSE_ROOTS = 16, 10  # a row is dense if it has more entries than both 16 and 10 sqrt(n)
@@ -334,35 +334,42 @@ def block_size(A: CSR) -> int:
 
 
 def likely_block_size(A: CSR) -> int:
-    """As `block_size`, by a look at some of the rows, 840 at a time, which is a multiple of all sizes; 1 where 120 rows
-    in the middle show no blocks.
+    """As `block_size`, by a look at 120 consecutive rows in each of 8 places; 1 where those in the middle have none.
 
-    Cost: a copy of at most 6720 rows, from a GPU to the host, and a few passes over their entries there; where there
+    Cost: a copy of at most 960 rows, from a GPU to the host, and a few passes over their entries there; where there
     are no blocks, of 120 rows.
     """
     starts = np.unique(WINDOW * np.linspace(0, (A.n - 1) // WINDOW, WINDOWS).astype(np.int64))
     sizes = [b for b in range(LARGEST_BLOCK, 1, -1) if A.n % b == 0]
-    i, j = _entries(A, starts[starts.size // 2 :][:1], GLANCE)
+    i, j, _ = _entries(A, _consecutive(A, starts[starts.size // 2 :][:1]))
     sizes = [b for b in sizes if _fill_of_blocks(A, i, j, b) >= BLOCK_FILL / 2]
     if not sizes:
         return 1
-    i, j = _entries(A, starts, WINDOW)
+    i, j, _ = _entries(A, _consecutive(A, starts))
     return next((b for b in sizes if _fill_of_blocks(A, i, j, b) >= BLOCK_FILL), 1)
 
 
-def _entries(A: CSR, starts: Any, length: int) -> tuple[Any, Any]:
-    """Rows, numbered one after the other, and columns of the entries in the rows from `starts` on, on the host."""
-    rows, columns, before = list[Any](), list[Any](), 0
-    for start in starts.tolist():
-        indptr = to_host(A.indptr[start : start + length + 1])
-        columns.append(to_host(A.indices[int(indptr[0]) : int(indptr[-1])]))
-        rows.append(before + np.repeat(np.arange(indptr.size - 1), np.diff(indptr)))
-        before += indptr.size - 1
-    return np.concatenate(rows), np.concatenate(columns).astype(np.int64)
+def _consecutive(A: CSR, starts: Any) -> Any:
+    """GLANCE rows from each of the starts on."""
+    rows = (starts[:, None] + np.arange(GLANCE)).ravel()
+    return rows[rows < A.n]
+
+
+def _entries(A: CSR, rows: Any, values: bool = False) -> tuple[Any, Any, Any]:
+    """The row and the column of each entry of these rows, and with `values` its value, on the host."""
+    indptr = to_host(A.indptr)
+    lengths = indptr[rows + 1] - indptr[rows]
+    ends = np.cumsum(lengths)
+    places = np.arange(ends[-1]) + np.repeat(indptr[rows] - (ends - lengths), lengths)
+    places, gather = namespace(A.data).asarray(places), kernels_for(A.data).vectors.gather
+    data = to_host(gather(A.data, places)) if values else None
+    return np.repeat(rows, lengths), to_host(gather(A.indices, places)).astype(np.int64), data
 
 
 def _fill_of_blocks(A: CSR, i: Any, j: Any, b: int) -> float:
-    """The entries (i, j) over those of all b x b blocks that they touch."""
+    """The entries (i, j) over those of all b x b blocks that they touch, among rows that belong to whole blocks."""
+    whole = i % WINDOW < GLANCE // b * b
+    i, j = i[whole], j[whole]
     return float(i.size / max(b * b * np.unique(i // b * A.n + j // b).size, 1))
 
 
@@ -384,21 +391,24 @@ def two_way(A: CSR, size: int) -> Any:
     pressure has almost 1, and a quantity that a flow carries downstream only, almost 0. 0 if no cells are coupled.
     Cost: a look at some hundred cells, on the host.
     """
-    S, xp = A.tosparse(), namespace(A.data)
     cells = np.unique(np.linspace(0, A.n // size - 1, CELLS).astype(np.int64))
 
-    def rows_of(cells: Any) -> Any:
-        return S[xp.asarray((cells[:, None] * size + np.arange(size)).ravel())]
+    def of(cells: Any, values: bool = False) -> tuple[Any, Any, Any]:
+        return _entries(A, (cells[:, None] * size + np.arange(size)).ravel(), values)
 
-    cells = np.unique(np.append(to_host(rows_of(cells).indices) // size, cells))
-    found = to_host(rows_of(cells)).tocoo()
-    place = np.minimum(np.searchsorted(cells, found.col // size), cells.size - 1)
-    apart = (cells[place] == found.col // size) & (place != found.row // size)
-    ratios = np.zeros(size)
+    cells = np.unique(np.append(of(cells)[1] // size, cells))
+    i, j, data = of(cells, values=True)
+    row, column, m = np.searchsorted(cells, i // size), np.searchsorted(cells, j // size), cells.size
+    apart = (cells[np.minimum(column, m - 1)] == j // size) & (column != row)
+    row, column, unknown = row[apart], column[apart], j[apart] % size
+    couplings, of_entries = np.unique(row * m + column, return_inverse=True)
+    ratios, other = np.zeros(size), couplings % m * m + couplings // m
+    place = np.minimum(np.searchsorted(couplings, other), max(couplings.size - 1, 0))
+    paired = couplings[place] == other
     for u in range(size):
-        of_it = apart & (found.col % size == u)
-        where = found.row[of_it] // size, place[of_it]
-        there = sp.csr_matrix((abs(found.data[of_it]).astype(np.float64), where), shape=(cells.size, cells.size))
-        larger = there.maximum(there.T).sum()
-        ratios[u] = there.minimum(there.T).sum() / larger if larger > 0 else 0.0
+        of_it = np.where(unknown == u, abs(data[apart]), 0).astype(np.float64)
+        there = np.bincount(of_entries, of_it, couplings.size)
+        back = np.where(paired, there[place], 0) if couplings.size else there
+        larger = np.maximum(there, back).sum() + there[~paired].sum()
+        ratios[u] = np.minimum(there, back).sum() / larger if larger > 0 else 0.0
     return ratios

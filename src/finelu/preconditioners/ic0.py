@@ -20,6 +20,7 @@ from finelu.matrix.traits import require_hermitian
 from finelu.preconditioners.batch import Prepared, own_plan
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
+from finelu.validation import STORED
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -35,6 +36,7 @@ class IC0(Recipe):
 
     batched = ("shift",)
     hermitian = keeps_symmetry = keeps_definite = True
+    precisions = STORED
 
     shift: float = 0.0
     variant: str = "auto"

@@ -18,6 +18,7 @@ from finelu.matrix import lower_triangle
 from finelu.preconditioners.dense_rows import DenseLast
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.threshold import Threshold, check_threshold, checked_threshold, keeps_all, row_norms
+from finelu.validation import STORED
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -38,6 +39,7 @@ class ICT(Recipe):
     """
 
     hermitian = keeps_symmetry = keeps_definite = True
+    precisions = STORED
 
     drop_tol: float = 1e-3
     fill: float = 10.0

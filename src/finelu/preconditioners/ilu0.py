@@ -18,6 +18,7 @@ from finelu.matrix.batch import Batch
 from finelu.preconditioners.batch import Prepared, own_plan
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
+from finelu.validation import STORED
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -36,12 +37,16 @@ class ILU0(Recipe):
         first update). All give the same factors: the same bits on the CPU, on any number of threads; equal to a few
         ulps on the GPU.
     triangular, sweeps : method of the triangular solves and its sweeps, see `finelu.triangular`.
-    precision : "float32" or "float64" for the factors, None for A's own.
+    precision : "float32" or "float64" for the factors, None for A's own. "auto": A's own, and rounded to single
+        precision for the solves, which compute in double, if that changes M by at most 1e-3 on a random vector and no
+        entry is beyond the range of single precision; see the report's `stored`. Each factorization then takes a solve
+        and a product more.
     Cost: for each entry (i, k) below the diagonal the length of row k; depth: the level sets of A's lower triangle.
     """
 
     batched = ("shift",)
     keeps_symmetry = True
+    precisions = STORED
 
     shift: float = 0.0
     variant: str = "auto"

@@ -22,7 +22,7 @@ from finelu.preconditioners.batch import Prepared, natural_plan
 from finelu.preconditioners.dense_rows import DenseLast
 from finelu.preconditioners.ilu0 import ILU0Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted
-from finelu.validation import count
+from finelu.validation import STORED, count
 
 LONG = 1000  # rows with more entries behind the diagonal may fill in more than the memory holds
 
@@ -43,6 +43,7 @@ class ILUK(Recipe):
 
     batched = ("level", "shift")
     keeps_symmetry = True
+    precisions = STORED
 
     level: int = 1
     shift: float = 0.0

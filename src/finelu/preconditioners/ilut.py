@@ -23,7 +23,7 @@ from finelu.preconditioners.threshold import (
     keeps_all,
     row_norms,
 )
-from finelu.validation import choice
+from finelu.validation import STORED, choice
 
 FORMS = ("row", "crout")
 
@@ -53,6 +53,8 @@ class ILUT(Recipe):
     the rows that it needs. form="crout" is factored on the CPU, even for A on a GPU, and then applied on the GPU.
     drop_tol=0 with fill=inf is the complete factorization.
     """
+
+    precisions = STORED
 
     drop_tol: float = 1e-3
     fill: float = 10.0

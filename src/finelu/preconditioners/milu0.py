@@ -16,7 +16,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.preconditioners.ilu0 import ILU0Elimination
 from finelu.preconditioners.recipe import Recipe, checked
-from finelu.validation import number
+from finelu.validation import STORED, number
 
 ADVICE = "Try relax=0.95 (or smaller), shift=1e-3 (or larger), a reordering of A, or another recipe."
 
@@ -32,6 +32,7 @@ class MILU0(Recipe):
     """
 
     keeps_symmetry, keeps_hermitian = True, False  # the sum of a row's dropped fill is complex, if A is
+    precisions = STORED
 
     relax: float = 1.0
     shift: float = 0.0

@@ -26,7 +26,7 @@ from finelu.preconditioners.fixed_point import (
     norm_squared,
 )
 from finelu.preconditioners.recipe import Recipe
-from finelu.validation import choice, count, flag, number
+from finelu.validation import STORED, choice, count, flag, number
 
 PIVOTS = ("new", "old")
 RETRIES = 4  # each with half the damping factor
@@ -35,6 +35,8 @@ RETRIES = 4  # each with half the damping factor
 @dataclass(frozen=True, kw_only=True, repr=False)
 class _OnPattern(Recipe):
     """The parameters of ParILU and ParIC."""
+
+    precisions = STORED
 
     sweeps: int = 5
     asynchronous: bool = False

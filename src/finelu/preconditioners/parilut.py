@@ -31,7 +31,7 @@ from finelu.preconditioners.fixed_point import (
 from finelu.preconditioners.pattern_elimination import SHIFTS, Eliminated, NoPivots, PatternElimination
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.sweeps import Sweeps, leaders
-from finelu.validation import choice, count, number
+from finelu.validation import STORED, choice, count, number
 
 SWEEPS = ("exact", "synchronous", "asynchronous", "paper")
 NO_PIVOTS = "pivots fail with the candidates; the factors of the step before were taken"
@@ -48,6 +48,8 @@ CANDIDATES, LEAST_CANDIDATES = 8, 2**20  # allowed for each entry of A, and in t
 @dataclass(frozen=True, kw_only=True, repr=False)
 class _Adapting(Recipe):
     """The parameters of ParILUT and ParICT."""
+
+    precisions = STORED
 
     steps: int = 3
     fill: float = 1.0

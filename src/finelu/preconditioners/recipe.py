@@ -90,6 +90,7 @@ class Recipe(Parameters):
     normal : M is about A^H A, for least squares, and A has any shape; such a recipe is not for A x = b.
     matrices : the kinds of matrix with an algorithm of their own; "CSR" stands for all that `finelu.as_csr` takes.
     factored_on, applied_on : "device of A" or "CPU".
+    precisions : the values of the parameter `precision`, if there is one.
     batched : the parameters that have an effect on a `Batch`; None: the recipe does not take one.
     """
 
@@ -103,6 +104,7 @@ class Recipe(Parameters):
     matrices: ClassVar[tuple[str, ...]] = ("CSR",)
     factored_on: ClassVar[str] = ON_DEVICE
     applied_on: ClassVar[str] = ON_DEVICE
+    precisions: ClassVar[tuple[str | None, ...]] = PRECISIONS
     batched: ClassVar[tuple[str, ...] | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -121,7 +123,12 @@ class Recipe(Parameters):
 
     def check(self) -> None:
         number("shift", getattr(self, "shift", 0.0), of=self)
-        choice("precision", getattr(self, "precision", None), PRECISIONS, of=self)
+        precision = getattr(self, "precision", None)
+        choice("precision", precision, self.precisions, of=self)
+        if precision == "auto" and getattr(self, "triangular", None) == "isai":
+            raise ParameterError(
+                f"{self!r}: isai solves with inverses, which precision='auto' does not round; leave it out."
+            )
 
     def factor(self, A: Any) -> Factors:
         """Factors of A (n, n), which is not written; of a `Batch` its BatchFactors."""
@@ -214,7 +221,9 @@ def checked(recipe: Any, A: Any, *, diagonal: bool | None = None) -> CSR:
     deadline.check()
     A = checked_csr(A, diagonal=recipe.full_diagonal if diagonal is None else diagonal)
     return (
-        A if recipe.precision is None else checked_csr(A, diagonal=False, dtype=in_precision(recipe.precision, A.dtype))
+        A
+        if recipe.precision in (None, "auto")
+        else checked_csr(A, diagonal=False, dtype=in_precision(recipe.precision, A.dtype))
     )
 
 

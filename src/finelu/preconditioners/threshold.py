@@ -80,7 +80,8 @@ def checked_threshold(recipe: Any, A: Any) -> CSR:
 def keeps_all(recipe: Any) -> bool:
     """Whether the factors are those of A up to rounding, and solves with them exact."""
     limited = recipe.drop_tol > 0 or recipe.fill < np.inf or recipe.nnz is not None
-    return not (limited or recipe.shift or recipe.triangular in DEFAULT_SWEEPS)
+    approximate = recipe.triangular in DEFAULT_SWEEPS or recipe.precision == "auto"
+    return not (limited or recipe.shift or approximate)
 
 
 def row_norms(A: CSR) -> Any:

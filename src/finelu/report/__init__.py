@@ -1,6 +1,6 @@
 """Results in a form to read: tables for the terminal, plots, and the page of `finelu compare`."""
 
-from finelu.report.comparison import advice, comparison_facts, print_comparison
+from finelu.report.comparison import advice, comparison_facts, print_comparison, verdict
 from finelu.report.pages import check_page, write_page
 from finelu.report.plots import check_plot, plot_convergence, plot_matrix, spy
 from finelu.report.tables import properties_in_words, seconds, size, solution_in_words, sparkline, table
@@ -20,5 +20,6 @@ __all__ = [
     "sparkline",
     "spy",
     "table",
+    "verdict",
     "write_page",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -12,14 +11,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from finelu.compare import Comparison, Measurement, best, crossover, script, stages
-from finelu.device import require_gpu
+from finelu.auto.rates import gpu, processor
+from finelu.compare import Comparison, Measurement, best, crossover, margin, script, stages
+from finelu.errors import counted
 from finelu.krylov import CYCLE, METHODS
 from finelu.report.tables import seconds, size
 from finelu.threads import get_num_threads
 
 DISPENSABLE = ("residual", "memory", "total", "fill")  # columns, in the order in which a narrow terminal loses them
 EXPLAINED = ("no factors", "error", "ended", "out of memory", "inaccurate", "breakdown", "indefinite")  # outcomes
+SCHEMA = 1  # of the facts for JSON: docs/compare.md lists them
 FILE_WIDTH = 140  # least characters of a table that is not printed to a terminal
 
 T = TypeVar("T", int, float)
@@ -72,6 +73,10 @@ def print_comparison(console: Console, result: Comparison, matrix: str, rhs: str
         if m.chosen and m.solved:
             line(f"fl.solve took {m.chosen}, {m.device}; its set-up is in each call")
     line(timing_note(result))
+    if result.not_kept:
+        line(f"for another call nothing is kept: {result.not_kept}")
+    for text in verdict(result):
+        line(text)
     for title, text, code in advice(result, matrix, rhs):
         console.print()
         line(f"{title}: {text}", style="bold")
@@ -120,7 +125,10 @@ def names_by_reason(result: Comparison) -> dict[str, list[str]]:
 
 def timing_note(result: Comparison) -> str:
     spent = max(result.seconds - result.compile_seconds, 0.0)
-    note = f"measured in {seconds(spent)} of {seconds(result.budget)}; figures are the fastest of up to 3 runs"
+    note = f"measured in {seconds(spent)} of {seconds(result.budget)}"
+    if result.kept:
+        note += f", {result.kept} of {len(result.measurements)} rows before that"
+    note += "; figures are medians of the rounds, or of the first look where there was none"
     if result.compile_seconds > 0.005:
         note += f"; both without the {seconds(result.compile_seconds)} that compiling or fetching kernels took, once"
     return note + ("; interrupted" if result.interrupted else "")
@@ -160,6 +168,28 @@ def advice(result: Comparison, matrix: str, rhs: str | None) -> list[tuple[str, 
     return advised
 
 
+def verdict(result: Comparison) -> list[str]:
+    """By how much the cheapest wins, and how sure that is; and how the devices compare where both were measured."""
+    won, lines = margin(result.measurements), []
+    if won is not None:
+        first, second = _how(won.first), _how(won.second)
+        low_high = f"{won.low:.3g} to {won.high:.3g} in {counted(won.rounds, 'round')}"
+        sure = f", {100 * won.confidence:.0f} % sure of the median" if won.rounds > 1 else ""
+        if not won.rounds:
+            lines.append(f"{second} takes {won.ratio:.3g} times as long as {first}, by a single look at each.")
+        elif won.low > 1:
+            lines.append(f"{second} takes {won.ratio:.3g} times as long as {first}: {low_high}{sure}.")
+        else:
+            lines.append(f"{first} and {second} cannot be distinguished: their ratio is {low_high}{sure}.")
+    places = {device: best([m for m in result.measurements if m.device == device]) for device in ("cuda", "cpu")}
+    on_gpu, on_cpu = places["cuda"], places["cpu"]
+    if on_gpu is not None and on_cpu is not None:
+        gain = on_cpu.total() / on_gpu.total()
+        ratio = f"{gain:.3g} times" if gain >= 1 else f"1/{1 / gain:.3g}"
+        lines.append(f"GPU and CPU: {_how(on_gpu)} on the GPU is {ratio} as fast as {_how(on_cpu)} on the CPU.")
+    return lines
+
+
 def comparison_facts(result: Comparison, matrix: str, rhs: str | None) -> dict[str, Any]:
     """All facts except the pictures, for JSON."""
     cheapest, found = best(result.measurements), stages(result.measurements)
@@ -170,7 +200,9 @@ def comparison_facts(result: Comparison, matrix: str, rhs: str | None) -> dict[s
         row["pays_from"] = None if cheapest is None else crossover(m, cheapest)
         row["history"] = [] if m.history is None else m.history
         rows.append(row)
+    won = margin(result.measurements)
     return {
+        "schema": SCHEMA,
         "machine": machine(result),
         "properties": asdict(result.properties),
         "rtol": result.rtol,
@@ -179,23 +211,31 @@ def comparison_facts(result: Comparison, matrix: str, rhs: str | None) -> dict[s
         "seconds": result.seconds,
         "compile_seconds": result.compile_seconds,
         "interrupted": result.interrupted,
+        "kept": result.kept,
+        "file": result.file,
+        "not_kept": result.not_kept,
         "measurements": rows,
         "left_out": result.left_out,
-        "stages": [{"from": k, "recipe": m.recipe, "method": m.method, "device": m.device} for k, m in found],
+        "margin": won
+        and {
+            "first": _facts_of_row(won.first),
+            "second": _facts_of_row(won.second),
+            "ratio": won.ratio,
+            "low": won.low,
+            "high": won.high,
+            "rounds": won.rounds,
+            "confidence": won.confidence,
+        },
+        "stages": [{"from": k, **_facts_of_row(m)} for k, m in found],
         "recommendation": [{"for": t, "text": w, "code": c} for t, w, c in advice(result, matrix, rhs)],
     }
 
 
+def _facts_of_row(m: Measurement) -> dict[str, str]:
+    return {"recipe": m.recipe, "method": m.method, "device": m.device}
+
+
 def machine(result: Comparison) -> str:
     """The processor, threads and GPU of the measurements, in one line."""
-    name = platform.processor()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            name = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):  # another system than Linux on x86
-        pass
-    text = f"{name or platform.machine()}, {get_num_threads()} threads"
-    if any(m.device == "cuda" for m in result.measurements):
-        cupy = require_gpu()
-        text += f"; {cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)['name'].decode()}"
-    return text
+    text = f"{processor()}, {get_num_threads()} threads"
+    return f"{text}; {gpu()}" if any(m.device == "cuda" for m in result.measurements) else text

@@ -12,7 +12,7 @@ from finelu.errors import FineluError
 from finelu.io import check_writable, replacing
 from finelu.matrix import CSR
 from finelu.report.charts import charts, colour, pattern_pictures
-from finelu.report.comparison import advice, cells, machine, method_name, names_by_reason, timing_note
+from finelu.report.comparison import advice, cells, machine, method_name, names_by_reason, timing_note, verdict
 from finelu.report.plots import figure_class
 from finelu.report.tables import properties_in_words
 
@@ -42,6 +42,7 @@ def write_page(
         left_out=names_by_reason(result),
         facts=properties_in_words(result.properties) | {"right-hand side": rhs_name},
         advice=advice(result, matrix, rhs),
+        verdict=verdict(result),
         stages=_stages(found) if len(found) > 1 else [],
         rows=_rows(ranked, drawn, best(result.measurements)),
         columns=list(cells(ranked[0], None)) if ranked else [],

@@ -17,6 +17,7 @@ from finelu.matrix import CSR, as_csr
 from finelu.properties import density, dominance, level_sizes
 
 PLOT_FORMATS = (".png", ".pdf", ".svg")
+LENGTHS = 60  # bins of the lengths of rows, at most
 
 
 def check_plot(path: str) -> None:
@@ -58,12 +59,22 @@ def plot_matrix(path: str, A: CSR, title: str = "") -> None:
         levels.stairs(*binned(sizes), label=label, linestyle=style, linewidth=1.6)
     levels.set(title="rows of each level", xlabel="level", ylabel="rows", yscale="log")
     levels.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)  # below, where no curve is
-    rows.hist(np.diff(A.indptr), bins=40, log=True)
+    lengths = np.diff(A.indptr)
+    width = -(-(int(np.ptp(lengths)) + 1) // LENGTHS)  # whole numbers of entries in each bin
+    rows.hist(lengths, bins=np.arange(lengths.min() - 0.5, lengths.max() + width, width), log=True)
     rows.set(title="lengths of rows", xlabel="entries", ylabel="rows")
-    ratio = np.log10(np.clip(dominance(A), 1e-4, 1e4))
-    dominant.hist(ratio, bins=np.linspace(-4, 4, 65), log=True)
-    dominant.axvline(0, color="0.5", linestyle="--", linewidth=1.0)
-    dominant.set(title="dominance of rows", xlabel="log10(|diagonal| / sum of the others)")
+    rows.xaxis.get_major_locator().set_params(integer=True)
+    ends = np.array([1e-4, 1e4])
+    dominant.hist(np.clip(dominance(A), *ends), bins=np.geomspace(ends[0], ends[1], 65), log=True)
+    dominant.axvline(1, color="0.5", linestyle="--", linewidth=1.0)
+    dominant.set(title="dominance of rows", ylabel="rows", xscale="log")
+    dominant.set(xlabel="|diagonal| / sum of the others; dominant from 1 on", xlim=ends * (0.7, 1.4))
+    dominant.set_xticks([*ends, 1e-2, 1, 1e2], ["≤ 0.0001", "≥ 10000", "0.01", "1", "100"])
+    dominant.minorticks_off()
+    for axes in (levels, rows, dominant):  # numbers of rows
+        axes.set_ylim(bottom=0.7)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
     _save(figure, path, dpi=130)
 
 
@@ -84,7 +95,12 @@ def _draw_pattern(axes: Any, A: CSR) -> None:
     shown = np.where(counts > 0, counts, np.nan)
     image = axes.imshow(shown, cmap="viridis", norm="log", interpolation="none", extent=(0, A.n, A.n, 0))
     if counts.max(initial=0) > 1:
-        axes.figure.colorbar(image, ax=axes, shrink=0.8, label="entries in a square")
+        bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, label="entries in a square")
+        low, high = np.nanmin(shown), np.nanmax(shown)
+        if high < 20 * low:  # two powers of ten at most
+            bar.set_ticks([t for d in (1, 10, 100, 1000, 10_000) for t in (d, 2 * d, 5 * d) if low <= t <= high])
+            bar.ax.yaxis.set_major_formatter("{x:g}")
+            bar.minorticks_off()
     axes.set(title=f"pattern, {A.nnz} entries", xlabel="column", ylabel="row")
 
 

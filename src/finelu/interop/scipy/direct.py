@@ -42,7 +42,8 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
     SingularMatrix, which is a RuntimeError.
 
     The way depends on A alone as long as the factors fit in memory. They are complete, and each column of x is refined
-    until its backward error in each row is a few roundings; a MatrixRankWarning is given if it stays far above, and a
+    until its backward error in each row is a few roundings, of the size of the row if its sum is rounding itself; a
+    MatrixRankWarning is given if it stays far above, and a
     RuntimeWarning if x is not finite though A and b are. Factors that do not fit 80% of the free memory are not begun:
     then iterations of `finelu.solve` reach a direct method's accuracy, with a SparseEfficiencyWarning that says so, or
     raise NotConverged.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from finelu.kernels.operands import CSR
 
 BLOCK = 2**21  # numbers of a sparse right-hand side that are dense at a time, 16 MiB
 CACHED = 2**16  # numbers of a dense one at a time, if a library solves column by column: all passes are in the cache
+LARGE = 16.0  # roundings, up to which a step of refinement is made at once
+NOISE = 1e3  # times n eps: the part of a row's size up to which its sum is rounding, as in the paper
 STEPS = 5  # of refinement, at most: one or two are usual
 MANY = 0.9  # of the stored entries: if fewer are not 0, the zeros among them are many
 EPS, TINIEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
@@ -107,15 +110,21 @@ def numbers(b: Any) -> Any:
 class Equation:
     """A x = b in double precision, and the error of x in each column: the largest of its rows.
 
+    The error of a row is |b - A x|_i in roundings of its sum, (longest + 1) eps (|A| |x| + |b|)_i. A row whose sum is
+    rounding itself, at most NOISE n eps s_i, may have a large error that no step of refinement makes small; so s_i is
+    added to its sum, the size that the row has for the largest element of x, with all columns of A scaled to one size.
+    Source: M. Arioli, J. W. Demmel, I. S. Duff: Solving sparse linear systems with sparse backward error,
+    1989.
+
     columns, by_rows : A as in `System.in_double`.  b : (n,) or (n, k), or CSC (n, k).
     longest : the largest number of entries in a row of A.
     """
 
     def __init__(self, columns: Columns, by_rows: bool, b: Any, longest: int):
-        self.columns, self.by_rows, self.longest = columns, by_rows, longest
-        self.b: Any = b if sp.issparse(b) else np.ascontiguousarray(b)  # as the products take x
+        self.columns, self.by_rows, self.longest, self.b = columns, by_rows, longest, b
         self._unit = (longest + 1) * EPS
         self._sizes = abs(columns.data)
+        self._sizes *= self._unit
 
     @property
     def finite(self) -> Any:
@@ -123,42 +132,86 @@ class Equation:
         nothing: Any = self.b * 0  # NaN for what is not finite
         return np.asarray(nothing.sum(axis=0)).reshape(self.b.shape[1:]) == 0
 
-    def errors(self, x: Any, b: Any) -> tuple[Any, Any]:
-        """(errors, b - A x), where the error of an element is |b - A x|_i in roundings of its sum,
-        (longest + 1) eps (|A| |x| + |b|)_i.
+    def errors(self, x: Any, b: Any, large: float = 1.0) -> tuple[Any, Any]:
+        """(errors, A x - b). The errors, () or (k,), are 1 where they are at most that, and NaN where x is not finite.
 
-        x, b : (n,) or (n, k), as the errors, which are NaN where x is not finite. Cost: two products.
+        x, b : (n,) or (n, k), in the order of C.
+        large : up to that an error counts though the sum of its row may be rounding; that takes a pass over A to tell.
+        Cost: two products.
         """
-        r = b - self._times(self.columns.data, x)
-        unit = (self._times(self._sizes, abs(x)) + abs(b)) * self._unit
-        return abs(r) / np.maximum(unit, TINIEST), r
+        r, sizes, roundings = np.negative(b), abs(x), abs(b)
+        roundings *= self._unit
+        roundings += TINIEST
+        self._add(self.columns.data, x, r)
+        self._add(self._sizes, sizes, roundings)
+        of_r = abs(r)
+        fits = of_r < roundings  # not if both are Inf
+        if np.count_nonzero(fits) == fits.size:  # as nearly always
+            return np.ones(b.shape[1:]), r
+        above, sizes = np.flatnonzero(~fits), sizes.reshape(len(b), -1)  # NaN is, too
+        parts = (v.reshape(-1)[above] for v in (of_r, roundings))
+        return self._above(above, sizes, *parts, large).reshape(b.shape[1:]), r
+
+    def _above(self, places: Any, sizes: Any, of_r: Any, roundings: Any, large: float) -> Any:
+        """The errors (k,), which only elements at these places may make larger than 1.
+
+        sizes (n, k) : of x.  of_r, roundings : of the elements at the places.
+        """
+        column = places % sizes.shape[1]
+        errors, of_places = np.ones(sizes.shape[1]), of_r / roundings
+        high = np.flatnonzero(of_places > large)
+        if high.size:
+            (of_rows, of_columns), found = self._scales, np.flatnonzero(np.bincount(column[high]))
+            largest = np.zeros(errors.size)
+            largest[found] = (sizes[:, found] * of_columns[:, None]).max(axis=0)
+            whole = self._unit * of_rows[places[high] // errors.size] * largest[column[high]]
+            noise = roundings[high] <= NOISE * len(sizes) * EPS * whole
+            of_places[high[noise]] = of_r[high[noise]] / (roundings[high[noise]] + whole[noise])
+        np.maximum.at(errors, column, of_places)
+        return errors
+
+    @cached_property
+    def _scales(self) -> tuple[Any, Any]:
+        """(rows, columns), both (n,): the largest entry of each column of A, of which each row is divided by its own
+        largest; and the sums of the sizes in each row, each divided by that of its column."""
+        starts, indices, sizes = self.columns.indptr, self.columns.indices, abs(self.columns.data)
+        n = starts.size - 1
+        other = np.repeat(np.arange(n), np.diff(starts))
+        row, column = (other, indices) if self.by_rows else (indices, other)
+        largest, columns = np.zeros(n), np.zeros(n)
+        np.maximum.at(largest, row, sizes)
+        np.maximum.at(columns, column, sizes / np.maximum(largest, TINIEST)[row])
+        columns[columns == 0] = 1.0
+        return np.bincount(row, sizes / columns[column], n), columns
 
     def refined(self, solve: Callable[[Any], Any], at_once: int | None = None) -> tuple[Any, Any]:
         """(x, errors) after steps of refinement: each column for as long as a step helps it and its error is above 1.
 
         solve : b -> x, approximately. A sparse b is solved by blocks of columns, and x is CSC.
         at_once : the numbers in a block of columns of a dense b; None: all.
-        errors : the largest of each column, () or (k,); or the largest of all, (), if that is at most 1.
+        errors : that of each column, () or (k,), as `errors` has it.
         """
         B, is_sparse = self.b, sp.issparse(self.b)
         if not is_sparse and (B.ndim == 1 or at_once is None or B.size <= at_once):
             return self._refined(solve, B)
-        found = []
-        for i, end in self._blocks(BLOCK if is_sparse or at_once is None else at_once):
+        found, errors = [], np.empty(B.shape[1])
+        X = None if is_sparse else np.empty(B.shape, B.dtype)
+        for i, end in self._blocks(BLOCK if at_once is None else at_once):
             part = B[:, i:end]
-            found.append(self._refined(solve, part.toarray(order="C") if is_sparse else np.ascontiguousarray(part)))
-        errors = np.concatenate([np.broadcast_to(e, x.shape[1:]) for x, e in found])
-        if is_sparse:
-            return sp.hstack([sp.csc_array(x) for x, _ in found], format="csc"), errors
-        return np.hstack([x for x, _ in found]), errors
+            x, errors[i:end] = self._refined(solve, part.toarray(order="F") if is_sparse else part)
+            if X is None:
+                found.append(sp.csc_array(x))
+            else:
+                X[:, i:end] = x
+        return sp.hstack(found, format="csc") if X is None else X, errors
 
     def tested(self, x: Any) -> Any:
-        """The largest error of each column of an x of b's shape; CSC if b is."""
+        """The error of each column of an x of b's shape; CSC if b is."""
         B: Any = self.b
         if not sp.issparse(self.b):
-            return self.errors(x, B)[0].max(axis=0)
-        dense = ((x[:, i:end].toarray(), B[:, i:end].toarray()) for i, end in self._blocks(BLOCK))
-        return np.concatenate([self.errors(*block)[0].max(axis=0) for block in dense])
+            return self.errors(np.ascontiguousarray(x), np.ascontiguousarray(B))[0]
+        dense = ((x[:, i:end].toarray("C"), B[:, i:end].toarray("C")) for i, end in self._blocks(BLOCK))
+        return np.concatenate([self.errors(*block)[0] for block in dense])
 
     def _blocks(self, numbers: int) -> list[tuple[int, int]]:
         """The columns of b that are taken at a time: from, to."""
@@ -167,25 +220,40 @@ class Equation:
         return [(i, i + width) for i in range(0, k, width)]
 
     def _refined(self, solve: Callable[[Any], Any], b: Any) -> tuple[Any, Any]:
-        x = np.ascontiguousarray(solve(b))
-        found, r = self.errors(x, b)
-        largest = found.max()
-        if largest <= 1:  # as nearly always
-            return x, largest
-        X, B, errors = x.reshape(len(b), -1), b.reshape(len(b), -1), np.atleast_1d(found.max(axis=0))
+        x, b = np.ascontiguousarray(solve(b)), np.ascontiguousarray(b)  # as the products take them
+        found, r = self.errors(x, b, LARGE)
+        if found.max() == 1:
+            return x, found
+        X, B, errors = x.reshape(len(b), -1), b.reshape(len(b), -1), found.reshape(-1)
         wanted = np.flatnonzero((errors > 1) & (errors < np.inf))  # no step helps a column that is not finite
         r = r.reshape(X.shape)[:, wanted]
         for _ in range(STEPS):
             if not wanted.size:
                 break
-            other = np.ascontiguousarray(X[:, wanted] + solve(r))
-            found, rest = self.errors(other, B[:, wanted])
-            smaller = found.max(axis=0)
+            other = np.ascontiguousarray(X[:, wanted])
+            other -= solve(r)
+            smaller, rest = self.errors(other, np.ascontiguousarray(B[:, wanted]))
+            helped = smaller < errors[wanted]
+            goes_on = helped & (smaller > 1)
+            if not helped.all():
+                wanted, other, smaller, goes_on = wanted[helped], other[:, helped], smaller[helped], goes_on[helped]
+                rest = rest[:, helped]
+            X[:, wanted], errors[wanted] = other, smaller
+            wanted, r = wanted[goes_on], rest[:, goes_on]
+        return x, found
+        X, B, errors = x.reshape(len(b), -1), b.reshape(len(b), -1), found.reshape(-1)
+        wanted = np.flatnonzero((errors > 1) & (errors < np.inf))  # no step helps a column that is not finite
+        r = r.reshape(X.shape)[:, wanted]
+        for _ in range(STEPS):
+            if not wanted.size:
+                break
+            other = np.ascontiguousarray(X[:, wanted] - solve(r))
+            smaller, rest = self.errors(other, np.ascontiguousarray(B[:, wanted]))
             helped = smaller < errors[wanted]
             X[:, wanted[helped]], errors[wanted[helped]] = other[:, helped], smaller[helped]
             goes_on = helped & (smaller > 1)
             wanted, r = wanted[goes_on], rest[:, goes_on]
-        return X.reshape(b.shape), errors.reshape(b.shape[1:])
+        return x, found
 
     def dense(self) -> Any:
         """The matrix of `columns` (n, n), stored by columns as LAPACK takes it."""
@@ -193,17 +261,15 @@ class Equation:
         _sparsetools.csr_todense(n, n, self.columns.indptr, self.columns.indices, self.columns.data, found)
         return found.T
 
-    def _times(self, values: Any, x: Any) -> Any:
-        """The matrix with these values, in the places of A, times x. SciPy's products without its checks of operands,
-        which take as long as a small solve."""
+    def _add(self, values: Any, x: Any, y: Any) -> None:
+        """Add the matrix with these values, in the places of A, times x to y. SciPy's products without its checks of
+        operands, which take as long as a small solve."""
         n, kind = self.columns.shape[0], "csr" if self.by_rows else "csc"
         arrays = self.columns.indptr, self.columns.indices, values
-        y = np.zeros(x.shape, x.dtype)
         if x.ndim == 1:
             getattr(_sparsetools, f"{kind}_matvec")(n, n, *arrays, x, y)
         else:
             getattr(_sparsetools, f"{kind}_matvecs")(n, n, x.shape[1], *arrays, x.ravel(), y.ravel())
-        return y
 
 
 def longest_row(columns: Columns, by_rows: bool) -> int:

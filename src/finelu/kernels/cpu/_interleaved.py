@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from finelu.kernels.cpu.runtime.arithmetic import divide
+from finelu.kernels.cpu.indices import pointers
+from finelu.kernels.cpu.runtime.arithmetic import beyond_single, divide
 from finelu.kernels.cpu.runtime.atomics import fetch_add
 from finelu.kernels.cpu.runtime.columns import divide_row, divisor, scale_row, subtract_entries
 from finelu.kernels.cpu.runtime.indices import ONE
@@ -19,20 +20,19 @@ from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.lanes import LANES, subtract_products
 from finelu.kernels.cpu.runtime.sharing import run_items
+from finelu.kernels.operands import narrowed
 
-NARROWED = {"d": np.float32, "D": np.complex64}
 # The time of a full group of alike parts, in times of one of them alone: parts of a 5-point grid of 300^2, 16 or more,
 # took twice the time one by one.
 FULL = 4
 # Consecutive parts among which those of a group are sought, so that a cache holds their unknowns: of 21,944 aggregates
 # of a 5-point grid a solve takes 25 ms, and 41 if the groups are sought among all.
 WINDOW = 128
-SMALLEST, LARGEST = 1.2e-38, 3.4e38  # beyond which single precision loses digits
 SMALLEST_NORMAL = 2.3e-308  # of double precision
 BASIS, PRIME = np.uint64(14695981039346656037), np.uint64(1099511628211)  # of the FNV-1a hash
 
 
-def grouped(starts, plans, items, threads):
+def in_groups(starts, plans, items, threads):
     """The parts that are solved at once, and the number of full groups.
 
     Returns groups (count, LANES) int64, the parts of each, the largest first, or -1: first the full groups, of up to
@@ -114,7 +114,7 @@ def _hashed(key, first, last, begin, end, indices):
 class Interleaved:
     """A triangle of all parts.
 
-    groups : of `grouped`.  lanes (groups,) : the lanes of each.  items : the groups at which items of work begin.
+    groups : of `in_groups`.  lanes (groups,) : the lanes of each.  items : the groups at which items of work begin.
     row_starts (groups + 1,) : the first row of each group, which has as many rows as its largest part.
     """
 
@@ -124,8 +124,7 @@ class Interleaved:
         count, rows = groups.shape[0], int(row_starts[-1])
         self.alike, widths = np.empty(count, np.bool_), np.empty(rows, np.int64)
         run_items(_measure, items.size - 1, items, *self._parts, plan.pattern, self.alike, widths)
-        self.begins = np.zeros(rows + 1, np.int64)
-        np.cumsum(widths, out=self.begins[1:])
+        self.begins, _ = pointers(widths)
         ends = self.begins[row_starts]
         self.offsets, places = _offsets(np.where(self.alike, 1, lanes), ends)
         self._value_offsets, self._values = _offsets(lanes, ends)
@@ -143,7 +142,7 @@ class Interleaved:
             and some would become another number of single precision.
         """
         given, plan = self.plan.values.dtype, self.plan
-        self.stored = np.dtype(NARROWED.get(given.char, given) if narrow else given)
+        self.stored = narrowed(given) if narrow else given
         self.scaled = self.stored != given
         self.values = np.empty(self._values, self.stored)
         self.pivots = np.empty(0 if plan.triangle.diag is None else self._pivots, given)
@@ -294,12 +293,7 @@ def _is_lost(v, source):
     source that is 0, NaN or Inf."""
     if source == 0 or not np.isfinite(source):
         return False
-    return v == 0 or _is_beyond(v.real) or _is_beyond(v.imag)
-
-
-@compiled
-def _is_beyond(v):
-    return v != 0 and not SMALLEST <= abs(v) <= LARGEST
+    return v == 0 or beyond_single(v.real) or beyond_single(v.imag)
 
 
 @compiled

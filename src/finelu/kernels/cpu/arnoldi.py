@@ -13,8 +13,10 @@ import math
 import numpy as np
 from scipy.linalg.blas import get_blas_funcs
 
-from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.vectors import inner, length
+from finelu.kernels.cpu.runtime.items import by_items
+from finelu.kernels.cpu.runtime.jit import compiled, summing
+from finelu.kernels.cpu.runtime.sharing import run_items
+from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks, inner, length
 from finelu.kernels.monitor import (
     BROKEN,
     CLAIM,
@@ -214,3 +216,56 @@ def update_solution(state, u, x):
         return
     for i in range(x.size):
         x[i] += u[i]
+
+
+@summing
+def _four_inner(a, b, c, d, w, out):
+    s, t, u, v = w[0] * 0, w[0] * 0, w[0] * 0, w[0] * 0
+    for i in range(w.size):
+        s += np.conj(a[i]) * w[i]
+        t += np.conj(b[i]) * w[i]
+        u += np.conj(c[i]) * w[i]
+        v += np.conj(d[i]) * w[i]
+    out[0], out[1], out[2], out[3] = s, t, u, v
+
+
+@by_items
+def _moments(t, Q, w, sums):
+    """sums[t] = Q^H w over the rows of chunk t; four columns at a time, so that w is read a quarter as often."""
+    begin, end, k = t * CHUNK, min((t + 1) * CHUNK, w.size), Q.shape[1]
+    part, own = w[begin:end], sums[t]
+    for j in range(0, k - 3, 4):
+        a, b, c, d = Q[begin:end, j], Q[begin:end, j + 1], Q[begin:end, j + 2], Q[begin:end, j + 3]
+        _four_inner(a, b, c, d, part, own[j : j + 4])
+    for j in range(k - k % 4, k):
+        own[j] = inner(Q[begin:end, j], part)
+
+
+def moments(Q, w, y):
+    """y = Q^H w: sums over chunks of rows, which threads share; the same bits on any number of them."""
+    sums = np.empty((chunks(w.size), y.size), w.dtype)
+    run_items(_moments, sums.shape[0], Q, w, sums, threads=None if w.size >= SHARED else 1)
+    sums.sum(axis=0, out=y)
+
+
+@by_items
+def _take_off(t, Q, y, w):
+    k = y.size
+    for begin in range(t * CHUNK, min((t + 1) * CHUNK, w.size), ROWS):
+        end = min(begin + ROWS, w.size)
+        part = w[begin:end]
+        for j in range(0, k - 3, 4):
+            a, b, c, d = Q[begin:end, j], Q[begin:end, j + 1], Q[begin:end, j + 2], Q[begin:end, j + 3]
+            ya, yb, yc, yd = y[j], y[j + 1], y[j + 2], y[j + 3]
+            for i in range(part.size):
+                part[i] -= ya * a[i] + yb * b[i] + yc * c[i] + yd * d[i]
+        for j in range(k - k % 4, k):
+            a, ya = Q[begin:end, j], y[j]
+            for i in range(part.size):
+                part[i] -= ya * a[i]
+
+
+def take_off(state, Q, y, w):
+    """w -= Q y, in one pass over w. Each row has one writer, so threads share the rows."""
+    if state[CODE] == RUNNING:
+        run_items(_take_off, chunks(w.size), Q, y, w, threads=None if w.size >= SHARED else 1)

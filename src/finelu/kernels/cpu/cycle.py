@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.sharing import run_items
+from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks
 from finelu.kernels.monitor import (
     BEST,
     BREAKDOWN,
@@ -73,11 +76,16 @@ def begin_cycle(state, norms, history, checks):
         state[IMPROVED] = 1
 
 
-@compiled
 def keep_verified(state, x, verified):
     """verified = x where `begin_cycle` has found the smallest true residual norm so far."""
-    if state[IMPROVED]:
-        for i in range(x.size):
+    threads = None if x.size >= SHARED else 1
+    run_items(_keep_verified, chunks(x.size), state, x, verified, threads=threads)
+
+
+@by_items
+def _keep_verified(t, monitor, x, verified):
+    if monitor[IMPROVED]:
+        for i in range(t * CHUNK, min((t + 1) * CHUNK, x.size)):
             verified[i] = x[i]
 
 

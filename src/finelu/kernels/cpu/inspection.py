@@ -152,7 +152,7 @@ def mirrored(indptr, indices, data, diag):
         return _mirrored_by_one(items, *pattern, data, diag)
     root, sizes, counts = np.empty(n), np.zeros((count, 5)), np.zeros((count, 3), np.int64)
     run_items(_roots, count, items, pattern[0], data, diag, root)
-    run_items(_below, count, items, *pattern, data, diag, root, sizes, counts)
+    run_items(_below, count, items, *pattern, data, diag, root, np.empty(0, np.uint64), sizes, counts)
     on_diagonal, paired, above = counts.sum(axis=0).tolist()
     if paired < above:  # as many entries above the diagonal as below have a partner
         run_items(_alone_above, count, items, *pattern, data, root, sizes)
@@ -172,9 +172,13 @@ def _roots(t, items, indptr, data, diag, root):
 
 
 @by_items
-def _below(t, items, indptr, indices, data, diag, root, sizes, counts):
+def _below(t, items, indptr, indices, data, diag, root, above_diagonal, sizes, counts):
     """sizes[t] of the entries on and below the diagonal and their partners; counts[t]: on it, below with a partner,
-    above."""
+    above.
+
+    above_diagonal (n,) : of one thread: where each row goes on above its diagonal, behind the partners that are found,
+        since these come in the order of the rows. With 0 elements each partner is searched for in its whole row.
+    """
     largest = adjoint = transposed = by_root = by_root_transposed = 0.0
     on_diagonal = paired = above = 0
     for i in range(items[t], items[t + 1]):
@@ -190,10 +194,14 @@ def _below(t, items, indptr, indices, data, diag, root, sizes, counts):
                 b = a
             else:
                 start = np.uint64(diag[j] + 1) if diag[j] >= 0 else np.uint64(indptr[j])
+                if above_diagonal.size:
+                    start = max(start, above_diagonal[j])
                 q = _place(start, np.uint64(indptr[j + ONE]), indices, i)
                 if q < indptr[j + ONE]:
                     paired += 1
                     b = data[q]
+                    if above_diagonal.size:
+                        above_diagonal[j] = q + ONE
             largest = max(largest, abs(a), abs(b))
             one, other = abs(a - np.conj(b)), abs(a - b)
             if one > 0:
@@ -226,7 +234,8 @@ def _mirrored_by_one(items, indptr, indices, data, diag):
     root, sizes, counts = np.empty(diag.size), np.zeros((1, 5)), np.zeros((1, 3), np.int64)
     _roots(np.zeros(3, np.int64), np.zeros(1, np.int8), items, indptr, data, diag, root)
     state, done = np.zeros(3, np.int64), np.zeros(1, np.int8)
-    _below(state, done, items, indptr, indices, data, diag, root, sizes, counts)
+    above_diagonal = np.zeros(diag.size, np.uint64)
+    _below(state, done, items, indptr, indices, data, diag, root, above_diagonal, sizes, counts)
     on_diagonal, paired, above = counts[0, 0], counts[0, 1], counts[0, 2]
     if paired < above:
         _alone_above(np.zeros(3, np.int64), np.zeros(1, np.int8), items, indptr, indices, data, root, sizes)

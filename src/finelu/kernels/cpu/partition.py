@@ -15,6 +15,7 @@ ONE = 2.0**20  # the weight of a coupling as large as the diagonal
 LARGEST = 2.0**30  # that of any
 NONE = np.uint64(2**32)  # the keys of weights that are not 0 are larger, the others smaller
 CHUNK, ALONE = 2**12, 2**14  # vertices of an item; up to which one thread is as fast as several
+SHORT = 8  # entries among which one is sought one by one
 
 
 @nested
@@ -34,45 +35,64 @@ def _size(a):
     return np.float64(abs(a.real)) + np.float64(abs(a.imag))
 
 
-@compiled
 def couplings(indptr, indices, data, diag, weights):
     """Weights of the entries, and how many have no mirror image; see kernels/reference/partition.py.
 
-    place[j] : the first entry of row j that the rows before i have not passed, as rows are sorted.
+    Row i weighs both entries of a pair (i, j), (j, i), j > i; those below the diagonal that none has weighed are alone.
     """
-    n = diag.size
-    scale = np.empty(n)
-    place = np.empty(n, np.int64)
-    for i in range(n):
+    items, scale = even_blocks(indptr), np.empty(diag.size)
+    unpaired = np.zeros(items.size - 1, np.int64)
+    A = indptr, indices, data, diag
+    for kernel in (_begin_weights, _weigh_pairs, _weigh_others):
+        run_items(kernel, items.size - 1, items, *A, scale, weights, unpaired)
+    return int(unpaired.sum())
+
+
+@by_items
+def _begin_weights(t, items, indptr, indices, data, diag, scale, weights, unpaired):
+    """scale (n,), and weights of -1 below the diagonal, of 0 on it."""
+    for i in range(items[t], items[t + 1]):
         size = _row_size(i, indptr, data, diag)
         scale[i] = 1.0 / np.sqrt(size) if size > 0.0 else 0.0
-        p = indptr[i]
-        while p < indptr[i + 1] and indices[p] <= i:
-            p += 1
-        place[i] = p
-    unpaired = 0
-    for i in range(n):
+        for p in range(indptr[i], indptr[i + 1]):
+            if indices[p] > i:
+                break
+            weights[p] = -1 if indices[p] < i else 0
+
+
+@by_items
+def _weigh_pairs(t, items, indptr, indices, data, diag, scale, weights, unpaired):
+    for i in range(items[t], items[t + 1]):
         for p in range(indptr[i], indptr[i + 1]):
             j = indices[p]
-            if j > i:
-                weights[p] = _weight(_size(data[p]), scale[i] * scale[j])  # unless row j has an entry i
-                unpaired += 1
-            elif j == i:
-                weights[p] = 0
-            else:
-                q = place[j]
-                while q < indptr[j + 1] and indices[q] < i:
-                    q += 1
-                if q < indptr[j + 1] and indices[q] == i:
-                    weights[p] = _weight(_size(data[p]) + _size(data[q]), scale[i] * scale[j])
-                    weights[q] = weights[p]
-                    unpaired -= 1
-                    q += 1
+            if j <= i:
+                continue
+            q, end = indptr[j], indptr[j + 1]
+            while end - q > SHORT:
+                middle = (q + end) // 2
+                if indices[middle] > i:
+                    end = middle
                 else:
-                    weights[p] = _weight(_size(data[p]), scale[i] * scale[j])
-                    unpaired += 1
-                place[j] = q
-    return unpaired
+                    q = middle
+            while q < end and indices[q] < i:
+                q += 1
+            if q < end and indices[q] == i:
+                weights[p] = weights[q] = _weight(_size(data[p]) + _size(data[q]), scale[i] * scale[j])
+            else:
+                weights[p] = _weight(_size(data[p]), scale[i] * scale[j])
+                unpaired[t] += 1
+
+
+@by_items
+def _weigh_others(t, items, indptr, indices, data, diag, scale, weights, unpaired):
+    for i in range(items[t], items[t + 1]):
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            if j >= i:
+                break
+            if weights[p] < 0:
+                weights[p] = _weight(_size(data[p]), scale[i] * scale[j])
+                unpaired[t] += 1
 
 
 @nested
@@ -161,7 +181,7 @@ def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, 
     n = sizes.size
     firsts = np.empty(-(-n // CHUNK), np.int64)
     threads = min(_threads_for(n), firsts.size)
-    count = _enumerate(begin, end, sizes, wish, owner, totals, firsts)
+    count = _enumerate(begin, end, sizes, wish, owner, totals, firsts, threads)
     places = np.empty((threads, count), np.uint32)
     graph = begin, end, neighbours, weights, wish
     lists = starts, stops, adjacent, sums
@@ -175,25 +195,44 @@ def _partner(i, wish):
     return j if np.uint32(wish[j]) == i else np.uint32(i)
 
 
-@compiled
-def _enumerate(begin, end, sizes, wish, owner, totals, firsts):
-    """The coarse vertices and their sizes.  firsts : the number of entries before each item."""
-    count, entries = 0, 0
-    for i in range(sizes.size):
-        if i % CHUNK == 0:
-            firsts[i // CHUNK] = entries
+def _enumerate(begin, end, sizes, wish, owner, totals, firsts, threads):
+    """The coarse vertices and their sizes, and how many there are.  firsts : the number of entries before each item."""
+    counts = np.empty((firsts.size, 2), np.int64)
+    run_items(_count_pairs, firsts.size, begin, end, wish, counts, threads=threads)
+    before = np.cumsum(counts, axis=0) - counts
+    firsts[:] = before[:, 1]
+    run_items(_number_pairs, firsts.size, before, sizes, wish, owner, totals, threads=threads)
+    return int(counts[:, 0].sum())
+
+
+@by_items
+def _count_pairs(t, begin, end, wish, counts):
+    """counts[t] : the pairs with their lower vertices in item t, and the entries of both."""
+    pairs, entries = np.int64(0), np.int64(0)
+    for i in range(t * CHUNK, min((t + 1) * CHUNK, wish.size)):
         j = _partner(i, wish)
         if j < i:
-            owner[i] = owner[j]
+            continue
+        pairs += 1
+        entries += end[i] - begin[i]
+        if j > i:
+            entries += end[j] - begin[j]
+    counts[t, 0], counts[t, 1] = pairs, entries
+
+
+@by_items
+def _number_pairs(t, before, sizes, wish, owner, totals):
+    count = before[t, 0]
+    for i in range(t * CHUNK, min((t + 1) * CHUNK, wish.size)):
+        j = _partner(i, wish)
+        if j < i:
             continue
         owner[i] = count
         totals[count] = sizes[i]
-        entries += end[i] - begin[i]
         if j > i:
+            owner[j] = count
             totals[count] += sizes[j]
-            entries += end[j] - begin[j]
         count += 1
-    return count
 
 
 @compiled

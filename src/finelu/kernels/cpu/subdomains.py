@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from finelu.kernels.cpu._interleaved import Interleaved, grouped, substitute
+from finelu.kernels.cpu._interleaved import Interleaved, in_groups, substitute
 from finelu.kernels.cpu._subdomain_columns import (
     coarse_residual_columns,
     directions,
@@ -14,6 +14,8 @@ from finelu.kernels.cpu._subdomain_columns import (
     restrict_columns,
     solve_in_columns,
 )
+from finelu.kernels.cpu.indices import grouped
+from finelu.kernels.cpu.indices import pointers as list_pointers
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_add
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
@@ -26,11 +28,13 @@ from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks
 from finelu.kernels.monitor import CODE, RUNNING
 from finelu.kernels.operands import Couplings, require_indices
 
+FAR = 6  # times as long as cheap operations on neighbouring entries take those on entries anywhere in memory
+
 
 def _items(parts: int, work: int):
     """The parts, or rows, at which items of about COPY units of work begin; one item where one thread is as fast."""
     count = max(min(parts, work // COPY), 1) if threads_for(work, 2 * COPY) > 1 else 1
-    return np.linspace(0, parts, count + 1).astype(np.int64)
+    return np.arange(count + 1) * parts // count
 
 
 def inside(starts, rows, indptr, indices):
@@ -41,10 +45,9 @@ def inside(starts, rows, indptr, indices):
     arguments = items, starts, rows, *A, where
     counts, none = np.empty(rows.size, indices.dtype), np.empty(0, indices.dtype)
     run_items(_inside, items.size - 1, *arguments, False, counts, none, none, threads=where.shape[0])
-    pointers = np.zeros(rows.size + 1, indices.dtype)
-    require_indices("the diagonal blocks", int(counts.sum(dtype=np.int64)), pointers.dtype)
-    np.cumsum(counts, out=pointers[1:])
-    columns, places = (np.empty(int(pointers[-1]), indices.dtype) for _ in range(2))
+    pointers, total = list_pointers(counts)
+    require_indices("the diagonal blocks", total, pointers.dtype)
+    columns, places = (np.empty(total, indices.dtype) for _ in range(2))
     run_items(_inside, items.size - 1, *arguments, True, pointers, columns, places, threads=where.shape[0])
     return pointers, columns, places
 
@@ -90,7 +93,7 @@ class SubdomainSolve:
         self.starts, self.plans, self._narrow = starts, plans, narrow
         work = int(starts[-1]) + sum(plan.triangle.entries for plan in plans)
         threads = threads_for(work, 2 * COPY)
-        self._groups, full = grouped(starts, plans, _items(starts.size - 1, work), threads)
+        self._groups, full = in_groups(starts, plans, _items(starts.size - 1, work), threads)
         sizes = np.append(np.diff(starts), 0)  # -1, no part, has none
         heights = sizes[self._groups].max(axis=1)
         self._row_starts = np.concatenate([[0], np.cumsum(heights)]).astype(np.int64)
@@ -294,14 +297,15 @@ def _prolong(t, items, parts, Z, q, x):
 def sum_couplings(couplings, sums, less=None):
     """The sums of each coarse vector over its couplings; see kernels/reference/subdomains.py."""
     out = np.zeros((couplings.vector_starts.size - 1, sums.shape[1]), sums.dtype)
-    _sum_couplings(couplings.vector_starts, couplings.members, sums, out)
+    items = _items(out.shape[0], FAR * couplings.members.size * sums.shape[1])
+    run_items(_sum_couplings, items.size - 1, items, couplings.vector_starts, couplings.members, sums, out)
     total = out.reshape(-1)
     return total if less is None else less - total
 
 
-@compiled
-def _sum_couplings(starts, members, sums, out):
-    for q in range(out.shape[0]):
+@by_items
+def _sum_couplings(t, items, starts, members, sums, out):
+    for q in range(items[t], items[t + 1]):
         for column in range(out.shape[1]):
             total = out[q, column]  # in a register
             for k in range(starts[q], starts[q + 1]):
@@ -345,10 +349,9 @@ def coarse_products(indptr, indices, data, parts, count, Z):
     arguments = items, unsigned(indptr), unsigned(indices), data, parts, Z, places
     counts, none, nothing = np.empty(n, np.int32), np.empty(0, np.int32), np.empty((0, m), data.dtype)
     run_items(_coarse_products, items.size - 1, *arguments, False, counts, none, nothing, threads=places.shape[0])
-    pointers = np.zeros(n + 1, np.int32)
-    require_indices("A Z", int(counts.sum(dtype=np.int64)), pointers.dtype)
-    np.cumsum(counts, out=pointers[1:])
-    part, values = np.empty(pointers[-1], np.int32), np.empty((int(pointers[-1]), m), data.dtype)
+    pointers, total = list_pointers(counts)
+    require_indices("A Z", total, pointers.dtype)
+    part, values = np.empty(total, np.int32), np.empty((total, m), data.dtype)
     run_items(_coarse_products, items.size - 1, *arguments, True, pointers, part, values, threads=places.shape[0])
     return pointers, part, values
 
@@ -440,9 +443,7 @@ def couple(products, rows, parts, starts, members):
     ends[-1] = entries
     filled = ends, of_vectors, local, of_rows, sorted_values
     run_items(_couple, items.size - 1, *arguments, True, of_parts, filled, threads=places.shape[0])
-    by_vectors = np.argsort(of_vectors, kind="stable").astype(np.int32)
-    vector_starts = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(of_vectors, minlength=count), out=vector_starts[1:])
+    by_vectors, vector_starts = grouped(of_vectors, count)
     return Couplings(of_parts[0].copy(), ends, local, of_rows, sorted_values, vector_starts, by_vectors), None
 
 

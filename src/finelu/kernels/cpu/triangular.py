@@ -93,6 +93,20 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int):
     return Deferred(triangle) if method == "auto" else _by_levels(triangle)
 
 
+def bound_by_bytes(plan) -> bool:
+    """Always, as a core reads the values one after the other; see kernels/reference/triangular.py."""
+    return True
+
+
+def triangle_product(triangle: Triangle, values, x):
+    """(D + N) x; see kernels/reference/triangular.py."""
+    t, y = triangle, np.empty_like(x)
+    diag = np.empty(0, t.indices.dtype) if t.diag is None else t.diag
+    pattern = (unsigned(a) for a in (t.begin, t.end, t.indices, diag))
+    run_items(_multiply, -(-t.n // ROWS_AN_ITEM), *pattern, values, x, y, threads=threads_for(t.entries))
+    return y
+
+
 def _by_levels(triangle: Triangle, chains: bool = False):
     """Substitution in the order of a schedule; with `chains` in natural order if no two rows could overlap."""
     level, depth = levels(triangle)
@@ -111,7 +125,7 @@ class Deferred:
     """
 
     def __init__(self, triangle: Triangle):
-        self._triangle, self._natural, self._solved, self._deciding = triangle, Natural(triangle), 0, False
+        self.triangle, self._natural, self._solved, self._deciding = triangle, Natural(triangle), 0, False
         self._now: Natural | Exact = self._natural  # the better one, once it is known
         self._behind, self._since = False, 0  # whether _now has older values; the solves since then
         self._values: Any = None
@@ -138,7 +152,7 @@ class Deferred:
     def __setstate__(self, state):
         self.__dict__.update(state)
         if self._natural is None:
-            self._natural = Natural(self._triangle)
+            self._natural = Natural(self.triangle)
             if self._behind:
                 self._natural.load(self._values, check=False)
 
@@ -146,7 +160,7 @@ class Deferred:
         self._values = values
         if self._solved < PAYS or self._deciding:
             self._solved = 0  # counted anew: the new values are ready for natural order at no cost
-        if self._triangle.source is not None:  # of a transpose both are copies
+        if self.triangle.source is not None:  # of a transpose both are copies
             if self._now is not self._natural:
                 self._natural.values = None
             return self._now.load(values, check)
@@ -154,11 +168,11 @@ class Deferred:
         return self._natural.load(values, check)
 
     def solve(self, b, x) -> None:
-        solves = max(b.size // self._triangle.n, 1)
+        solves = max(b.size // self.triangle.n, 1)
         if self._solved < PAYS:
             self._solved += solves
             if self._solved >= PAYS and not self._deciding:
-                if forgo(self._solved * (ROW * self._triangle.n + ENTRY * self._triangle.entries)):
+                if forgo(self._solved * (ROW * self.triangle.n + ENTRY * self.triangle.entries)):
                     self._solved = 0
                 else:
                     self._decide()
@@ -178,20 +192,20 @@ class Deferred:
             return None
         natural = self._natural  # another thread may replace it meanwhile
         if natural.values is None:
-            natural = self._natural = _loaded(self._triangle, self._values)
+            natural = self._natural = _loaded(self.triangle, self._values)
         return natural
 
     def _decide(self) -> None:
         self._deciding = True  # another thread that solves meanwhile does so in natural order
         try:
-            better = _by_levels(self._triangle, chains=True)
+            better = _by_levels(self.triangle, chains=True)
             if isinstance(better, Natural):
                 self._natural.depth = better.depth
             else:
                 better.load(self._values, check=False)
                 self._now = better
-                if self._triangle.source is not None:
-                    self._natural = Natural(self._triangle)  # without its copy of the values
+                if self.triangle.source is not None:
+                    self._natural = Natural(self.triangle)  # without its copy of the values
         except MemoryError:
             pass  # natural order needs no memory
         except BaseException:
@@ -224,8 +238,7 @@ class Natural:
         if t.source is None:
             self.values = values
         else:
-            if self.values is None:
-                self.values = np.empty(t.indices.size, values.dtype)
+            self.values = _room(self.values, t.indices.size, values.dtype)
             _gather(t.conjugate, t.source, values, self.values)
         if not check or t.diag is None:
             return -1
@@ -239,6 +252,11 @@ class Natural:
         t = self.triangle
         operands = self.values, self.places, self.pivots, _columns(b, t.n), b.reshape(-1), x.reshape(-1)
         _substitute(t.reverse, *self.pattern, *operands)
+
+
+def _room(array, size: int, dtype):
+    """The array if it has this dtype, else a new one, (size,)."""
+    return array if array is not None and array.dtype == dtype else np.empty(size, dtype)
 
 
 def _loaded(triangle: Triangle, values: Any) -> Natural:
@@ -267,10 +285,10 @@ def _substitute_tiles(
     result is left in the tiles, and goes to x if `writes`. A thread has blocks of its own."""
     n, own = begin.size, np.uint64(t)
     first_block, last_block = own * blocks // items, (own + ONE) * blocks // items
-    one = values.dtype.type(1)
+    one, wide = values.dtype.type(1), tiles.dtype.type
     for visit in range(n):
         i = np.uint64(n - 1 - visit if reverse else visit)
-        pivot = divisor(pivots[places[i]] if places.size else one)
+        pivot = divisor(wide(pivots[places[i]] if places.size else one))
         for block in range(first_block, last_block):
             first = block * width
             last, tile = min(width, columns - first) - ONE, block * size
@@ -279,6 +297,15 @@ def _substitute_tiles(
             solve_row(tiles, stride, tile, i, indices, values, begin[i], end[i], places.size > 0, *pivot)
             if writes:
                 write_row(tiles, stride, tile, i, x, i * x_row + first * x_column, x_column, last)
+
+
+@by_items
+def _multiply(t, begin, end, indices, diag, values, x, y):
+    for i in range(t * ROWS_AN_ITEM, min(y.size, (t + 1) * ROWS_AN_ITEM)):
+        total = values[diag[i]] * x[i] if diag.size else x[i]
+        for p in range(begin[i], end[i]):
+            total += values[p] * x[indices[p]]
+        y[i] = total
 
 
 @compiled
@@ -320,14 +347,15 @@ class Exact:
         if triangle.source is not None:
             self.source = triangle.source[self.source]
         self.diag_source = np.empty(0, index) if triangle.diag is None else triangle.diag[order]
-        self.vals = np.empty(triangle.entries, triangle.dtype)
-        self.diag = np.empty(self.diag_source.size, triangle.dtype)
+        self.vals = self.diag = None
         self._values: Any = None
         self._natural: Natural | None = None  # for many columns
 
     def load(self, values, check: bool = True) -> int:
         """Take new values. Returns the first row whose diagonal has no finite reciprocal, -1 for none or no `check`."""
         conjugate = self.triangle.conjugate
+        self.vals = _room(self.vals, self.source.size, values.dtype)
+        self.diag = _room(self.diag, self.diag_source.size, values.dtype)
         _gather(conjugate, unsigned(self.source), values, self.vals)
         _gather(conjugate, unsigned(self.diag_source), values, self.diag)
         self._values, self._natural = values, None
@@ -466,12 +494,10 @@ class _Sweeping:
         if t.source is None and not t.conjugate:
             self.values = values
         else:
-            if self.values is None:
-                self.values = np.empty(t.indices.size, values.dtype)
+            self.values = _room(self.values, t.indices.size, values.dtype)
             source = np.arange(t.indices.size) if t.source is None else t.source
             _gather(t.conjugate, source, values, self.values)
-        if self.diag is None:
-            self.diag = np.empty(0 if t.diag is None else t.n, values.dtype)
+        self.diag = _room(self.diag, 0 if t.diag is None else t.n, values.dtype)
         if t.diag is not None:
             _gather(t.conjugate, t.diag, values, self.diag)
         return _first_bad_diagonal(self.rows, self.diag) if check else -1

@@ -13,6 +13,7 @@ from functools import partial, wraps
 
 import numpy as np
 
+from finelu.kernels.cpu.runtime.arithmetic import beyond_single
 from finelu.kernels.cpu.runtime.atomics import fetch_min
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled, summing
@@ -245,7 +246,16 @@ def _gather(t, x, places, out):
 
 def difference(b, y, r):
     """r = b - y; r may be one of them."""
-    np.subtract(b, y, out=r)
+    if b.ndim == 1 and b.size >= SHARED and b.dtype == y.dtype == r.dtype:
+        run_items(_difference, chunks(b.size), b, y, r)
+    else:
+        np.subtract(b, y, out=r)
+
+
+@by_items
+def _difference(t, b, y, r):
+    for i in range(t * CHUNK, min((t + 1) * CHUNK, r.size)):
+        r[i] = b[i] - y[i]
 
 
 def added(x, y):
@@ -254,6 +264,23 @@ def added(x, y):
 
 def scaled(factor, x, out):
     np.multiply(factor, x, out=out)
+
+
+def rounded(x, out, lost):
+    """out = x in single precision; see kernels/reference/vectors.py."""
+    beyond = np.zeros(chunks(x.size), np.bool_)
+    run_items(_rounded, beyond.size, x, out, beyond, threads=None if x.size >= SHARED else 1)
+    lost[0] = beyond.any()
+
+
+@by_items
+def _rounded(t, x, out, beyond):
+    unfit = 0
+    for i in range(t * CHUNK, min((t + 1) * CHUNK, x.size)):
+        v = x[i]
+        out[i] = v
+        unfit += (beyond_single(v.real) & np.isfinite(v.real)) | (beyond_single(v.imag) & np.isfinite(v.imag))
+    beyond[t] = unfit > 0
 
 
 def first_not_positive(x, places):

@@ -375,3 +375,38 @@ __global__ void update_solution(long long n, const int* state, const T* u, T* x)
     if (i >= n || state[COLUMNS] == 0) return;
     x[i] += u[i];
 }
+
+// The first step of y = Q^H w: partial[c * gridDim.x + b] is the sum over every gridDim.x-th row from those of block b
+// on, for the column c = blockIdx.y. Launch: a grid (any, k), blockDim.x a multiple of 32.
+template <typename T>
+__global__ void partial_moments(long long n, const T* __restrict__ Q, const T* __restrict__ w, T* partial)
+{
+    const T* const q = Q + blockIdx.y * n;
+    const long long stride = (long long)gridDim.x * blockDim.x;
+    T sum = T(0);
+#pragma unroll 4
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) sum += conj(q[i]) * w[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) partial[blockIdx.y * gridDim.x + blockIdx.x] = sum;
+}
+
+// The second step: y[c] is the sum of the `count` partial sums of column c, in their order. Launch: a block a column.
+template <typename T>
+__global__ void sum_moments(int count, const T* partial, T* y)
+{
+    T sum = T(0);
+    for (int b = threadIdx.x; b < count; b += blockDim.x) sum += partial[blockIdx.x * count + b];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) y[blockIdx.x] = sum;
+}
+
+// w -= Q y. One thread per row, which reads Q by columns. Launch: any 1-D grid with gridDim.x * blockDim.x >= n.
+template <typename T>
+__global__ void take_off(long long n, const int* state, int k, const T* __restrict__ Q, const T* __restrict__ y, T* w)
+{
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n || state[CODE] != RUNNING) return;
+    T sum = T(0);
+    for (int c = 0; c < k; ++c) sum += Q[c * n + i] * y[c];
+    w[i] -= sum;
+}

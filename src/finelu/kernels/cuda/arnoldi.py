@@ -6,7 +6,7 @@ from functools import partial
 
 import cupy
 
-from finelu.kernels.cuda.runtime.launch import blocks, device_limits, kernel, over_elements
+from finelu.kernels.cuda.runtime.launch import BLOCK, blocks, device_limits, kernel, over_elements
 from finelu.kernels.cuda.runtime.memory import set_pending
 
 MGS_BLOCK = 512  # as in arnoldi.cu
@@ -66,3 +66,16 @@ def combine(state, Q, y, u):
 
 def update_solution(state, u, x):
     _all("update_solution", x, state, u, x)
+
+
+def moments(Q, w, y):
+    n, k = Q.shape
+    grid = max(min(blocks(n, 4 * BLOCK), 4 * device_limits()["processors"] // k), 1)
+    partial_sums = cupy.empty(k * grid, Q.dtype)
+    kernel("arnoldi", "partial_moments", Q.dtype)((grid, k), (BLOCK,), (cupy.int64(n), Q, w, partial_sums))
+    kernel("arnoldi", "sum_moments", Q.dtype)((k,), (BLOCK,), (cupy.int32(grid), partial_sums, y))
+
+
+def take_off(state, Q, y, w):
+    launch = kernel("arnoldi", "take_off", Q.dtype)
+    launch((blocks(w.size, BLOCK),), (BLOCK,), (cupy.int64(w.size), state, cupy.int32(y.size), Q, y, w))

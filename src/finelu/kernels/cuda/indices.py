@@ -9,6 +9,7 @@ import numpy as np
 
 from finelu.kernels.cuda.runtime.launch import BLOCK, NULL, blocks, device_limits, for_each, kernel
 from finelu.kernels.cuda.runtime.memory import counter, set_zero
+from finelu.kernels.cuda.vectors import gather
 
 CHUNK = 4096  # as in indices.cu
 
@@ -88,3 +89,8 @@ def longest(pointers):
     grid = min(blocks(n, BLOCK), 4 * device_limits()["processors"])
     kernel("indices", "longest", pointers.dtype)((grid,), (BLOCK,), (np.int64(n), pointers, most))
     return int(most.item())
+
+
+def grouped(numbers, count):
+    order = shifted(cupy.argsort(numbers, kind="stable"), 0, np.int32)
+    return order, starts(gather(numbers, order), count)

@@ -12,6 +12,7 @@
 // A row is summed by LANES threads in a fixed order, so that the bits are the same in every run.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
+#include "runtime/stored.cuh"
 
 using namespace fl;
 
@@ -172,38 +173,9 @@ __global__ void order_by_levels(const int* __restrict__ starts, const long long*
     }
 }
 
-// Entries may be kept in less precision, V, than that of the unknowns, T: then relative to the diagonal entry of their
-// row, so that those of D^-1 U do not depend on the scale of the rows.
-template <typename T, typename V> constexpr bool NARROW = sizeof(T) != sizeof(V);
-template <typename V, typename T> struct Kept {
-    static __device__ inline V of(T v, int*) { return v; }
-    static __device__ inline T widened(V v) { return v; }
-};
-// Whether v is beyond the range in which a float has all its digits; not so of 0, NaN and Inf.
-__device__ inline bool lost(double v)
-{
-    const double size = fabs(v);
-    return is_finite(v) && v != 0 && (size > 3.4e38 || size < 1.2e-38);
-}
-template <> struct Kept<float, double> {
-    static __device__ inline float of(double v, int* unfit)
-    {
-        if (lost(v)) *unfit = 1;  // all threads that write write the same
-        return float(v);
-    }
-    static __device__ inline double widened(float v) { return v; }
-};
-template <> struct Kept<Complex<float>, Complex<double>> {
-    static __device__ inline Complex<float> of(Complex<double> v, int* unfit)
-    {
-        if (lost(v.re) || lost(v.im)) *unfit = 1;
-        return {float(v.re), float(v.im)};
-    }
-    static __device__ inline Complex<double> widened(Complex<float> v) { return {v.re, v.im}; }
-};
-
-// The entries slice by slice; the inverse diagonal in the order of the rows, where it is no null pointer. unfit: 1
-// where an entry is out of the range of V. Launch: a block a part, blockDim.x a multiple of 32.
+// The entries slice by slice; the inverse diagonal in the order of the rows, where it is no null pointer. Entries of less
+// precision than the unknowns are relative to the diagonal entry of their row, so that those of D^-1 U do not depend on
+// the scale of the rows. unfit: 1 where an entry is out of the range of V. Launch: a block a part, blockDim.x a multiple of 32.
 template <typename T, typename V, typename I>
 __global__ void pack(const int* __restrict__ starts, const long long* __restrict__ row_base, const long long* __restrict__ entry_base,
                      int lanes, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ indices,
@@ -224,7 +196,7 @@ __global__ void pack(const int* __restrict__ starts, const long long* __restrict
         const T scale = NARROW<T, V> && inverse != nullptr ? inverse[i] : T(1);
         for (int a = int(unsigned(slice.y) >> 16); a > 0; --a, at += width, source += lanes) {
             cols[at] = Local(source < last ? int(indices[source]) - first : rows);
-            vals[at] = source >= last ? V(0) : Kept<V, T>::of(NARROW<T, V> ? values[source] * scale : values[source], unfit);
+            vals[at] = source >= last ? V(0) : narrowed<V>(NARROW<T, V> ? values[source] * scale : values[source], unfit);
         }
         if (inverse != nullptr && lane == 0) inverses[base + k] = inverse[i];
     }
@@ -305,8 +277,8 @@ __device__ inline void solve_row(const Packed<T, V>& t, T* s, int row, int at, i
     for (int a = 0; a < EACH; ++a) vals[a] = t.vals[at + a * width];
     const T own = s[i];
 #pragma unroll
-    for (int a = 0; a < EACH; ++a) sum += Kept<V, T>::widened(vals[a]) * s[cols[a]];
-    for (int a = EACH; a < each; ++a) sum += Kept<V, T>::widened(t.vals[at + a * width]) * s[t.cols[at + a * width]];
+    for (int a = 0; a < EACH; ++a) sum += widened<T>(vals[a]) * s[cols[a]];
+    for (int a = EACH; a < each; ++a) sum += widened<T>(t.vals[at + a * width]) * s[t.cols[at + a * width]];
     sum = lanes_sum<LANES>(sum, group);
     if (lane) return;
     if (t.inverses == nullptr) s[i] = own - sum;

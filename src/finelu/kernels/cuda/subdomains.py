@@ -24,14 +24,13 @@ from finelu.kernels.cuda.runtime.launch import (
 )
 from finelu.kernels.cuda.runtime.memory import counter
 from finelu.kernels.cuda.vectors import gather
-from finelu.kernels.operands import Couplings, require_indices
+from finelu.kernels.operands import Couplings, narrowed, require_indices
 
 ALIGNED = 8  # the packed arrays of a part begin at multiples of this
 THREADS = 128  # of a part
 MOST_ROWS = 2**16 - 1  # of a part: rows are numbered by 16 bits
 AT_ONCE = 4  # entries that a thread has, at most, of a row of mean length
 LONG, ROOM = 512, 2**26  # entries from which a row has a block of its own; places of its parts, for all such rows
-NARROWED = {"d": np.float32, "D": np.complex64}
 SOLVERS = {"d": "d", "D": "z"}  # the letters of cuSOLVER's functions
 TILE = {"d": 4, "D": 2}  # a block of 32 times as many rows is inverted in registers
 RESIDENT = 2  # blocks of a multiprocessor below which triangles are left in global memory
@@ -85,7 +84,7 @@ class _Packed:
         sizes : of the parts, on the host, which waits for the order of the rows.  narrow : as SubdomainSolve has it.
         """
         given = self.plan.values.dtype
-        self.stored = np.dtype(NARROWED.get(given.char, given) if narrow else given)
+        self.stored = narrowed(given) if narrow else given
         shape, dtype = self.shape.get().astype(np.int64), self.plan.values.dtype
         self.levels = int(shape[:, 0].max())
         base = _aligned_starts(shape[:, 2])

@@ -7,9 +7,10 @@
 // `reverse`, and N_ij is non-zero only where j is visited before i. x and counter are set to 0xff (pending) before the
 // launch. Right-hand sides are the columns of b and x, (n, k) row-major; where a kernel has no `columns`, k = gridDim.y,
 // and blockIdx.y is the column. The entries of a row are taken in visiting order too (descending columns if `reverse`):
-// those that are awaited longest come last.
+// those that are awaited longest come last. Values may be stored in less precision, V, than that of the unknowns, T.
 #include "runtime/finelu.cuh"
 #include "runtime/columns.cuh"
+#include "runtime/stored.cuh"
 
 using namespace fl;
 
@@ -20,9 +21,9 @@ constexpr int BATCH = 4;  // entries of a row whose unknowns are asked for at th
 // Threads never spin alone: a warp's loop polls once for every lane and goes round, so that rows of one warp may depend
 // on each other. Progress: see ticket(). Launch: blockDim.x = BLOCK (multiple of 32), gridDim.x >= n * LANES / BLOCK,
 // dynamic shared memory (BLOCK / LANES) * sizeof(T).
-template <typename T, typename I, int LANES>
+template <typename T, typename V, typename I, int LANES>
 __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I* __restrict__ begin, const I* __restrict__ end,
-                               const I* __restrict__ cols, const T* __restrict__ vals, const T* __restrict__ inverse,
+                               const I* __restrict__ cols, const V* __restrict__ vals, const T* __restrict__ inverse,
                                const T* __restrict__ b, T* x, unsigned* counter)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
     }
     bool done = !alive;
     I col = 0;
-    T val = T(0);
+    V val = V(0);
     const auto fetch = [&]() {
         if (p < stop) {
             const I place = reverse ? origin - p : origin + p;
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
             const I at = (reverse ? n - 1 - col : col) - first;
             const T v = at >= 0 ? peek_shared(own + at) : peek(x + col * k + c);
             if (pending(v)) break;
-            sum += val * v;
+            sum += widened<T>(val) * v;
             p += LANES;
             fetch();
         }
@@ -91,9 +92,9 @@ __global__ void __launch_bounds__(1024) trsv_sync_free(I n, int reverse, const I
 // One warp's share of a solve in level order: job = (first row in order, rows << 8 | log2 of threads a row), rows of
 // one level. `look(j)` polls the unknown j, `tell(i, value)` announces it. Rows of a job never wait for each other, so
 // a lane may spin by itself until all that it asked for is there.
-template <typename T, typename I, typename Look, typename Tell>
+template <typename T, typename V, typename I, typename Look, typename Tell>
 __device__ inline void solve_job(int2 job, size_t k, size_t c, int reverse, const I* __restrict__ order, const I* __restrict__ begin,
-                                 const I* __restrict__ end, const I* __restrict__ cols, const T* __restrict__ vals,
+                                 const I* __restrict__ end, const I* __restrict__ cols, const V* __restrict__ vals,
                                  const T* __restrict__ inverse, const T* __restrict__ b, Look look, Tell tell)
 {
     const int lg = job.y & 0xff, count = job.y >> 8, lanes = 1 << lg;
@@ -110,19 +111,20 @@ __device__ inline void solve_job(int2 job, size_t k, size_t c, int reverse, cons
         }
         for (I p = lane; p < stop; p += BATCH * lanes) {
             I col[BATCH];
-            T val[BATCH], v[BATCH];
+            V val[BATCH];
+            T v[BATCH];
 #pragma unroll
             for (int q = 0; q < BATCH; ++q) {
                 const bool have = p + q * lanes < stop;
                 const I place = reverse ? origin - (p + q * lanes) : origin + (p + q * lanes);
                 col[q] = have ? cols[place] : -1;
-                val[q] = have ? vals[place] : T(0);
+                val[q] = have ? vals[place] : V(0);
                 v[q] = T(0);
                 if (have) make_pending(v[q]);
             }
             await_each(v, [&](int q) { return look(col[q]); });
 #pragma unroll
-            for (int q = 0; q < BATCH; ++q) sum += val[q] * v[q];
+            for (int q = 0; q < BATCH; ++q) sum += widened<T>(val[q]) * v[q];
         }
     }
     __syncwarp();
@@ -133,10 +135,10 @@ __device__ inline void solve_job(int2 job, size_t k, size_t c, int reverse, cons
 // Level-packed solve (ILUPACK on GPUs, 2019, section 4.2): rows in level order; a warp takes rows of one level and of
 // one size class, 1 to 32 threads a row, see solve_job. Progress: see ticket(). Launch: gridDim.x * blockDim.x / 32 >=
 // *n_jobs.
-template <typename T, typename I>
+template <typename T, typename V, typename I>
 __global__ void __launch_bounds__(256) trsv_level_packed(const int* __restrict__ n_jobs, const int2* __restrict__ jobs, int reverse,
                                   const I* __restrict__ order, const I* __restrict__ begin, const I* __restrict__ end,
-                                  const I* __restrict__ cols, const T* __restrict__ vals, const T* __restrict__ inverse,
+                                  const I* __restrict__ cols, const V* __restrict__ vals, const T* __restrict__ inverse,
                                   const T* __restrict__ b, T* x, unsigned* counter)
 {
     const int w = int(ticket(counter + blockIdx.y) * (blockDim.x / 32) + threadIdx.x / 32);
@@ -151,10 +153,10 @@ __global__ void __launch_bounds__(256) trsv_level_packed(const int* __restrict__
 // W, ... in this order. Progress: all earlier jobs of the warp that holds the first unfinished job are finished, so it
 // works on that job, whose dependencies are finished, too.
 // Launch: gridDim = (1, k), dynamic shared memory n * sizeof(T).
-template <typename T, typename I>
+template <typename T, typename V, typename I>
 __global__ void __launch_bounds__(512) trsv_one_block(I n, const int* __restrict__ n_jobs, const int2* __restrict__ jobs, int reverse,
                                const I* __restrict__ order, const I* __restrict__ begin, const I* __restrict__ end,
-                               const I* __restrict__ cols, const T* __restrict__ vals, const T* __restrict__ inverse,
+                               const I* __restrict__ cols, const V* __restrict__ vals, const T* __restrict__ inverse,
                                const T* __restrict__ b, T* x)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
@@ -176,10 +178,10 @@ __global__ void __launch_bounds__(512) trsv_one_block(I n, const int* __restrict
 // spin by itself; see runtime/columns.cuh. Rows in the order `order`, in natural order where it is null: each after
 // those that it needs. A level costs one round trip for up to 32 columns. x is pending before the launch, as is a
 // counter for each blockIdx.y. Progress: see ticket(). Launch: gridDim.x * blockDim.x / 32 >= n.
-template <typename T, typename I>
+template <typename T, typename V, typename I>
 __global__ void __launch_bounds__(256) trsv_columns(I n, int count, int each, int lg, int reverse, const I* __restrict__ order,
                                const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
-                               const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b, T* x,
+                               const V* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b, T* x,
                                unsigned* counter)
 {
     const Columns columns = {count, each, lg};
@@ -195,23 +197,36 @@ __global__ void __launch_bounds__(256) trsv_columns(I n, int count, int each, in
     }
     for (I p = own.first; own.alive && p < stop; p += BATCH * own.step) {
         I col[BATCH];
-        T val[BATCH], v[BATCH];
+        V val[BATCH];
+        T v[BATCH];
 #pragma unroll
         for (int q = 0; q < BATCH; ++q) {
             const bool have = p + q * own.step < stop;
             const I place = reverse ? origin - (p + q * own.step) : origin + (p + q * own.step);
             col[q] = have ? cols[place] : -1;
-            val[q] = have ? vals[place] : T(0);
+            val[q] = have ? vals[place] : V(0);
             v[q] = T(0);
             if (have) make_pending(v[q]);
         }
         await_each(v, [&](int q) { return peek(x + col[q] * own.columns + own.column); });
 #pragma unroll
-        for (int q = 0; q < BATCH; ++q) sum += val[q] * v[q];
+        for (int q = 0; q < BATCH; ++q) sum += widened<T>(val[q]) * v[q];
     }
     __syncwarp();
     sum = sum_of_shares(sum, columns, 32);
     if (own.alive && own.first == 0) post(x + i * own.columns + own.column, (rhs - sum) * inv);
+}
+
+// y = (D + N) x, diag[i] being the place of D_ii, or diag null for D = I. A thread a row.
+template <typename T, typename I>
+__global__ void triangle_product(I n, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
+                                 const I* __restrict__ diag, const T* __restrict__ vals, const T* __restrict__ x, T* y)
+{
+    const I i = I(own_item());
+    if (i >= n) return;
+    T sum = diag == nullptr ? x[i] : vals[diag[i]] * x[i];
+    for (I p = begin[i]; p < end[i]; ++p) sum += vals[p] * x[cols[p]];
+    y[i] = sum;
 }
 
 // out[p] = vals[source[p]], conjugated if `conjugate`: values in the order of an analysis, or of a transpose.
@@ -226,21 +241,21 @@ __global__ void gather_values(I nnz, int conjugate, const I* __restrict__ source
 
 // inverse[r] = 1 / vals[place[r]]; bad[0] = the smallest r whose reciprocal is not finite. bad is set to 0xff bytes
 // before the launch: no row; or null.
-template <typename T, typename I>
-__global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place, const T* __restrict__ vals, T* inverse, unsigned* bad)
+template <typename T, typename V, typename I>
+__global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place, const V* __restrict__ vals, T* inverse, unsigned* bad)
 {
     const I r = I(own_item());
     if (r >= n) return;
-    const T d = vals[place[r]], q = T(1) / (conjugate ? conj(d) : d);
+    const T d = widened<T>(vals[place[r]]), q = T(1) / (conjugate ? conj(d) : d);
     inverse[r] = q;
     if (bad != nullptr && !is_finite(q)) atomicMin(bad, unsigned(r));
 }
 
 // One Jacobi sweep: y = D^-1 (b - N x). A thread a row and column; x and y are different arrays, so there is no race.
 // It and the next kernels are launched with 1 << lg threads for each of n rows, see runtime/columns.cuh.
-template <typename T, typename I>
+template <typename T, typename V, typename I>
 __global__ void jacobi_sweep(I n, int count, int each, int lg, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ cols,
-                             const T* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b,
+                             const V* __restrict__ vals, const T* __restrict__ inverse, const T* __restrict__ b,
                              const T* __restrict__ x, T* y)
 {
     const long long item = own_item();
@@ -249,7 +264,7 @@ __global__ void jacobi_sweep(I n, int count, int each, int lg, const I* __restri
     const size_t k = own.columns, c = own.column;
     if (item >> lg >= n || !own.alive) return;
     T sum = b[i * k + c];
-    for (I p = begin[i]; p < end[i]; ++p) sum -= vals[p] * x[cols[p] * k + c];
+    for (I p = begin[i]; p < end[i]; ++p) sum -= widened<T>(vals[p]) * x[cols[p] * k + c];
     y[i * k + c] = inverse == nullptr ? sum : sum * inverse[i];
 }
 

@@ -7,6 +7,7 @@
 // blocks.
 #include "runtime/finelu.cuh"
 #include "runtime/sums.cuh"
+#include "runtime/stored.cuh"
 
 using namespace fl;
 
@@ -107,6 +108,14 @@ __global__ void scaled(long long n, const Real<T>* __restrict__ factor, const T*
 {
     const long long i = own_item();
     if (i < n) out[i] = times(x[i], *factor);
+}
+
+// out = x in less precision, V; lost becomes 1 where an element is beyond the range of V.
+template <typename T, typename V>
+__global__ void rounded(long long n, const T* __restrict__ x, V* out, double* lost)
+{
+    const long long i = own_item();
+    if (i < n) out[i] = narrowed<V>(x[i], lost);
 }
 
 // most = the largest magnitude of x in double precision, NaN if one is: by its bits, which have the order of the numbers

@@ -153,3 +153,14 @@ def update_solution(state, u, x):
     """x += u; nothing if the cycle has no column."""
     if state[COLUMNS] > 0:
         x += u
+
+
+def moments(Q, w, y):
+    """y = Q^H w. Q (n, k), in Fortran order."""
+    y[:] = Q.conj().T @ w
+
+
+def take_off(state, Q, y, w):
+    """w -= Q y. Q (n, k), in Fortran order."""
+    if state[CODE] == RUNNING:
+        w -= Q @ y

@@ -63,3 +63,10 @@ def starts(numbers, count):
 def longest(pointers):
     """The most places of a list, 0 for no lists. Waits for a GPU."""
     return max((int(b) - int(a) for a, b in pairwise(pointers)), default=0)
+
+
+def grouped(numbers, count):
+    """The places of the numbers 0, ..., count - 1: (n,) int32, those of equal numbers one after the other and
+    ascending; and (count + 1,) int32, where those of each number begin."""
+    order = sorted(range(numbers.size), key=lambda i: int(numbers[i]))
+    return np.array(order, np.int32), starts(numbers[order].astype(np.int32), count)

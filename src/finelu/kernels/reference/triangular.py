@@ -37,6 +37,16 @@ def first_bad_diagonal(triangle: Triangle, values):
     return -1
 
 
+def triangle_product(triangle: Triangle, values, x):
+    """(D + N) x for x (n,), a new array; of a triangle that is neither transposed nor conjugated."""
+    y = np.empty_like(x)
+    for i in range(triangle.n):
+        y[i] = x[i] if triangle.diag is None else pivot(triangle, values, i) * x[i]
+        for j, v in entries(triangle, values, i):
+            y[i] += v * x[j]
+    return y
+
+
 def solve_triangular(triangle: Triangle, values, b):
     """x with (D + N) x = b, b (n,) or (n, k)."""
     if b.ndim == 2:  # column by column: NumPy rounds a product of complex arrays differently from one of scalars
@@ -106,6 +116,11 @@ def triangular_plan(triangle: Triangle, method: str, sweeps: int):
     own, "auto" in that which should be fastest.
     """
     return Plan(triangle, method, sweeps)
+
+
+def bound_by_bytes(plan):
+    """Whether the time of a solve with this plan follows the bytes that it reads, so that shorter values pay."""
+    return True
 
 
 class Plan:

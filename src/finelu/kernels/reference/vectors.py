@@ -53,6 +53,18 @@ def scaled(factor, x, out):
     out[:] = factor * x
 
 
+def rounded(x, out, lost):
+    """out = x in the dtype of `out`, of single precision.
+
+    lost (1,) float64 : 1 if the real or imaginary part of an element is beyond the range in which single precision has
+        all its digits, else 0. 0, NaN and Inf are within. A GPU may round numbers below that range to 0.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        out[:] = x
+    sizes = abs(np.concatenate([x.real, x.imag]))
+    lost[0] = np.any(np.isfinite(sizes) & (sizes != 0) & ((sizes < 1.2e-38) | (sizes > 3.4e38)))
+
+
 def largest(x):
     """The largest magnitude in x, NaN if there is one; x has any shape, and at least one element. Waits for a GPU."""
     return float(abs(x).max())

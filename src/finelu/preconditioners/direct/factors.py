@@ -26,7 +26,7 @@ from finelu.matrix import norm
 from finelu.matrix.traits import is_hermitian
 from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT, Analysis, analyse, columns_of, require_indices
 from finelu.preconditioners.direct.klu import KLU
-from finelu.preconditioners.direct.library import INDEX, PIVOT, Library, RefinedFactors, is_mirrored
+from finelu.preconditioners.direct.library import INDEX, PIVOT, Library, RefinedFactors, symmetry
 from finelu.preconditioners.direct.prepared import largest_of_columns, prepared
 from finelu.preconditioners.direct.superlu import SuperLU, structurally_singular
 from finelu.scaling import require_matching
@@ -86,7 +86,7 @@ class SparseLUFactors(RefinedFactors):
         "_arranged",
         "_library",
         "_how",
-        "_symmetric",
+        "_symmetry",
         "_factored",
         "_lu",
         "_steps",
@@ -127,7 +127,7 @@ class SparseLUFactors(RefinedFactors):
         self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
         self._columns, self._full_rank = known.columns, known.full_rank
         self._how = None if known.library is None else (type(known.library), known.library.how)
-        self._symmetric = known.library is not None and known.library.symmetric
+        self._symmetry = "" if known.library is None else known.library.symmetry
         self.report.backend = "superlu" if known.library is None else known.library.name
         self.report.matched = known.matched
         self.report.expected_nnz, self.report.expected_flops = (fill.nnz, fill.flops) if fill else (None, None)
@@ -159,8 +159,8 @@ class SparseLUFactors(RefinedFactors):
             raise MatrixError(f"{self.recipe!r}: A is not symmetric; backend='superlu' takes any matrix.")
         if self.updates:
             before, self._prepared = self._prepared, prepared(A, self._prepared, scaled=self._scaled)
-            half = self._symmetric and self.recipe.backend != "feral"  # of whose symmetry only the analysis knew
-            if not self._prepared.like(before) or (half and not is_mirrored(self._prepared.matrix)):
+            half = "" if self.recipe.backend == "feral" else self._symmetry  # of whose symmetry only the analysis knew
+            if not self._prepared.like(before) or (half and symmetry(self._prepared.matrix) != half):
                 self._take(analyse(self.recipe, self._prepared.matrix))
         S = self._prepared.matrix
         report = self.report
@@ -321,7 +321,7 @@ class SparseLUFactors(RefinedFactors):
                     require_matching(A)  # says which rows
                 raise SingularMatrix(self._singular())
         self._factored = columns
-        uncounted = self._most is not None and self.report.expected_nnz is None and not self._symmetric
+        uncounted = self._most is not None and self.report.expected_nnz is None and not self._symmetry
         if uncounted and columns.nnz > self._most:  # of which none is left out
             raise MemoryError(
                 f"{self.recipe!r}: the factors have at least the {columns.nnz} entries of A; the memory holds "

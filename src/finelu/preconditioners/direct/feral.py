@@ -6,7 +6,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,8 +15,11 @@ import numpy as np
 from finelu.errors import FineluError, ParameterError, SingularMatrix
 from finelu.factors import Columns
 from finelu.foreign import Owner
-from finelu.preconditioners.direct.library import Library, installed, required
+from finelu.preconditioners.direct.library import HERMITIAN, Library, Spare, installed, required
+from finelu.recent import RECENT
 from finelu.threads import get_num_threads
+
+ENTRY = 24  # bytes that an entry of factors takes at most: a value, and its share of rows and of the analysis
 
 _lock = threading.Lock()
 
@@ -26,17 +30,42 @@ def feral() -> Any:
     return installed("feral", "Solver")
 
 
+@dataclass(eq=False)
+class _Solver:
+    """A solver of feral in a box of its thread.
+
+    entries : of its factors, 0 if there are none.
+    definite : whether all its matrices were.
+    """
+
+    owner: Owner
+    box: list[Any]
+    entries: int = 0
+    definite: bool = True
+
+
+def _given_back(state: _Solver, kind: tuple[Any, ...], pattern: tuple[Any, Any]) -> None:
+    """Keep a solver that is used no more for the next matrix with its pattern, if it can be of use."""
+    free = partial(state.owner.drop, state.box)
+    if state.entries and state.definite:
+        RECENT.keep(kind, *pattern, Spare(state, free), ENTRY * state.entries)
+    else:
+        free()
+
+
 class LDL(Library):
     """feral: L D L^T of a real symmetric matrix, with pivots of one or two rows, by dense fronts, on all cores.
 
     J. W. H. Liu: The multifrontal method for sparse matrix solution, 1992; J. R. Bunch, L. Kaufman: Some stable methods
     for calculating inertia and solving symmetric linear systems, 1977.
     A solver of feral is bound to one thread. All solvers share the same thread, unless an abandoned call still runs on
-    it.
+    it. A solver whose matrix was definite is kept in `RECENT` once it is used no more, and the next matrix with its
+    pattern takes it: if that is definite, too, its factors have the same bits as after a new analysis. Other matrices
+    are analysed anew, as feral's analysis pairs rows by the values where the diagonal is weak.
     """
 
     name = "feral"
-    symmetric = True
+    symmetry = HERMITIAN
     _owners: ClassVar[list[Owner]] = []  # more than one if abandoned calls still run
 
     def __init__(self, columns: Columns, ordering: str):
@@ -54,17 +83,26 @@ class LDL(Library):
         starts = np.searchsorted(self._lower, columns.indptr)
         self._triangle = n, starts.astype(np.int64), columns.indices[self._lower].astype(np.int64)
         self._values: Any = None  # the values of the lower triangle
-        self._begin()
+        self._kind = "feral", ordering, get_num_threads() > 1
+        spare: Spare | None = RECENT.get(self._kind, *self._pattern)
+        state = None if spare is None else spare.take()
+        if state is not None and not state.owner.usable:
+            state.owner.drop(state.box)
+            state = None
+        self._begin(state)
 
-    def _begin(self) -> None:
-        """Make an empty box for a solver on a usable thread, which is started if there is none."""
-        with _lock:
-            owner = next((owner for owner in LDL._owners if owner.usable), None)
-            if owner is None:
-                owner = Owner()
-                LDL._owners.append(owner)
-        self._owner, self._solver = owner, owner.box()
-        self._dropped = weakref.finalize(self, owner.drop, self._solver)
+    def _begin(self, state: _Solver | None = None) -> None:
+        """Take a solver, or make an empty box for one on a usable thread, which is started if there is none."""
+        self._is_kept = state is not None
+        if state is None:
+            with _lock:
+                owner = next((owner for owner in LDL._owners if owner.usable), None)
+                if owner is None:
+                    owner = Owner()
+                    LDL._owners.append(owner)
+            state = _Solver(owner, owner.box())
+        self._state = state
+        self._dropped = weakref.finalize(self, _given_back, state, self._kind, self._pattern)
         self._dropped.atexit = False
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -73,18 +111,33 @@ class LDL(Library):
         A solver made in another process stays there. A solver whose thread still runs an abandoned call is dropped
         after that call, and made anew on another thread.
         """
-        if not self._owner.usable:
+        if not self._state.owner.usable:
+            self._state.entries = 0
             self._dropped()
             self._begin()
-        return self._owner.call(function, self._solver, *args)
+        return self._state.owner.call(function, self._state.box, *args)
 
     def factor(self, columns: Columns, singular: Callable[[], str], require_room: Any = None) -> LDL:
         """Factor a symmetric matrix of the analysed pattern.  singular : gives the text of the error."""
         self._values = columns.data[self._lower].astype(np.float64)
-        inertia, self.nnz = self._call(self._factored)
+        self._state.entries = 0
+        inertia = self._inertia()
+        if self._is_kept and not self._state.definite:
+            self._dropped()
+            self._begin()
+            inertia = self._inertia()
+        self._is_kept = False
         if inertia is None or inertia.n_zero:
             raise SingularMatrix(singular())
+        self._state.entries = self.nnz
         return self
+
+    def _inertia(self) -> Any:
+        """Factor, and return the inertia, None if unknown."""
+        inertia, self.nnz = self._call(self._factored)
+        if inertia is None or inertia.n_pos < self._triangle[0]:
+            self._state.definite = False
+        return inertia
 
     def _factored(self, box: list[Any]) -> tuple[Any, int]:
         """Factor on the thread of the solver. Returns the inertia, None if unknown, and the number of entries."""

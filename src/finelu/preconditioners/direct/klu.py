@@ -143,8 +143,9 @@ class KLU(Library):
         if ordering == COLUMNS and deadline.current() is not None:
             self._least = KLU(columns, AMD).expected
 
-    def __del__(self) -> None:  # takes a few microseconds less than `weakref.finalize`
-        if self._solver is not None and not sys.is_finalizing():
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:  # at the end `sys` may be gone
+        """Takes a few microseconds less than `weakref.finalize`."""
+        if self._solver is not None and not ends():
             if self._analysis.solver.symbolic is None:  # the garbage collector freed it before, in the same cycle
                 _free(self._solver)
                 return

@@ -17,6 +17,7 @@ from finelu.kernels.operands import CSR
 from finelu.ordering import Fill
 
 PIVOT = 0.01  # of the largest entry of its column that a diagonal entry must have to be the pivot
+HERMITIAN, TRANSPOSED = "hermitian", "transposed"  # kinds of symmetry
 ALIKE = 32  # roundings by which the two entries of a symmetric matrix may differ where one of them is left out
 INDEX = 8  # bytes that an entry of factors takes in addition to its value
 LONG_WORK = 1e7  # flops from which on a factorization can be left, which takes 0.1 ms; as many as a core does in 3 ms
@@ -28,7 +29,7 @@ class Library:
 
     how : the arguments of the constructor after the matrix.
     expected : the expected fill, None if it is not counted.
-    symmetric : whether only one triangle is read.
+    symmetry : as `symmetry` has it, if only one triangle is read; else "".
     replaced : the number of pivots that the library replaced by larger ones.
     nnz : the number of entries of the factors without a unit diagonal.
     `factor(columns, singular, require_room)` may be called again; `singular()` is the text of the error for a singular
@@ -39,7 +40,7 @@ class Library:
 
     name: ClassVar[str]
     expected: Fill | None = None
-    symmetric = False
+    symmetry = ""
     replaced = 0
     nnz: int
 
@@ -124,6 +125,17 @@ def installed(package: str, solver: str) -> Any:
         return None
 
 
+def symmetry(A: CSR) -> str:
+    """HERMITIAN for A = A^H, TRANSPOSED for a complex A = A^T, up to the rounding of each entry; else ""."""
+    most = _rounding(A)
+    *_, hermitian, transposed = A.mirrored()[:5]
+    return HERMITIAN if hermitian <= most else TRANSPOSED if transposed <= most else ""
+
+
 def is_mirrored(A: CSR, *, conjugated: bool = True) -> bool:
     """Whether A = A^H, or A = A^T without `conjugated`, up to the rounding of each entry."""
-    return A.mirrored()[3 if conjugated else 4] <= ALIKE * float(np.finfo(A.dtype).eps)
+    return A.mirrored()[3 if conjugated else 4] <= _rounding(A)
+
+
+def _rounding(A: CSR) -> float:
+    return ALIKE * float(np.finfo(A.dtype).eps)

@@ -21,12 +21,21 @@ from finelu.device import free_memory
 from finelu.errors import FineluError, SingularMatrix
 from finelu.factors import Columns
 from finelu.foreign import leavable
-from finelu.preconditioners.direct.library import LONG_ENTRIES, Library, Spare, installed, required
+from finelu.preconditioners.direct.library import (
+    HERMITIAN,
+    LONG_ENTRIES,
+    TRANSPOSED,
+    Library,
+    Spare,
+    installed,
+    required,
+)
 from finelu.recent import RECENT
 from finelu.threads import get_num_threads
 
 MINIMUM_DEGREE, DISSECTION = 0, 3  # orderings of PARDISO, the second by all threads
 DEFINITE, INDEFINITE, GENERAL = 2, -2, 11  # its kinds of real matrices
+COMPLEX_SYMMETRIC = 6  # its kind of complex matrices with A = A^T
 OF_COMPLEX = {DEFINITE: 4, INDEFINITE: -4, GENERAL: 13}
 ANALYSE, FACTOR, SOLVE, FREE_FACTORS, FREE = 11, 22, 33, 0, -1  # its phases
 NO_MEMORY = (-2, -8, -9)  # its errors
@@ -51,7 +60,7 @@ DIRECTIONS = {"N": 0, "H": 1, "T": 2}
 OPENMP = ("libiomp5.so", "libiomp5.dylib", "libiomp5md.dll")  # MKL's own
 ALONE_WORK = 5e8  # flops up to which MKL takes one thread: more save up to 25 ms, and lose more on busy cores
 RequireRoom: TypeAlias = Callable[[int], None] | None  # see `Library`
-REFINED = 2  # steps of refinement in a solve, unless A is definite: small pivots and scalings of before lose digits
+REFINED = 2  # steps of refinement in a solve if A was scaled: scalings of before lose digits
 
 
 @cache
@@ -85,7 +94,7 @@ def _by_pypardiso() -> Any:
 
 
 class Pardiso(Library):
-    """L U, L D L^H or L L^H by dense blocks, with pivots exchanged inside of a block, on all cores.
+    """L U, L D L^H, L D L^T or L L^H by dense blocks, with pivots exchanged inside of a block, on all cores.
 
     O. Schenk, K. Gaertner: Solving unsymmetric sparse systems of linear equations with PARDISO, 2004; On fast
     factorization pivoting methods for sparse symmetric indefinite systems, 2006.
@@ -99,11 +108,11 @@ class Pardiso(Library):
 
     name = "pardiso"
 
-    def __init__(self, columns: Columns, ordering: int, symmetric: bool, order: Any = None, work: float | None = None):
+    def __init__(self, columns: Columns, ordering: int, symmetry: str, order: Any = None, work: float | None = None):
         """Analyse a pattern.
 
         ordering : PARDISO's number of the ordering.
-        symmetric : whether A equals A^H, so that only one triangle is read.
+        symmetry : of A, as `symmetry` has it, if only one triangle is to be read; else "".
         order (n,) : an order of the rows and columns to use instead of PARDISO's own, or None.
         work : the expected number of flops, None if it is not counted. Up to ALONE_WORK, or for a small A without a
             count, MKL works on one thread.
@@ -111,16 +120,16 @@ class Pardiso(Library):
         """
         required(mkl(), "pardiso", "pypardiso, and MKL with 32-bit integers, which are not installed", "mkl")
         order = None if order is None else order.astype(np.int32)
-        super().__init__(columns, ordering, symmetric, order, work)
-        self.symmetric = symmetric
-        kind = "pardiso", ordering, symmetric, self._complex, work, get_num_threads()
+        super().__init__(columns, ordering, symmetry, order, work)
+        self.symmetry, self._conjugated = symmetry, self._complex and symmetry == HERMITIAN
+        kind = "pardiso", ordering, symmetry, self._complex, work, get_num_threads()
         spare: Spare | None = RECENT.get(kind, *self._pattern)
         called = None if spare is None else spare.take()
         if called is not None and not called.is_in(order):
             called.free()
             called = None
         if called is None:
-            rows = _triangle(columns) if symmetric else _by_rows(columns)
+            rows = _triangle(columns) if symmetry else _by_rows(columns)
             alone = rows.nnz <= LONG_ENTRIES if work is None else work <= ALONE_WORK
             called = _Called(rows, np.complex128 if self._complex else np.float64, ordering, order, alone=alone)
         self._called, self._begun = called, False
@@ -134,8 +143,8 @@ class Pardiso(Library):
         values = columns.data[self._called.places]
         values[self._called.gaps] = 0
         with self._turns:
-            self._called.values[:] = values.conj() if self.symmetric else values  # columns below are rows above
-            kinds = [OF_COMPLEX[kind] if self._complex else kind for kind in self._kinds(columns)]
+            self._called.values[:] = values.conj() if self._conjugated else values  # columns below are rows above
+            kinds = [OF_COMPLEX.get(kind, kind) if self._complex else kind for kind in self._kinds(columns)]
             self._begun = True
             given = kinds, require_room
             made = leavable(self._called.factored_as, *given, freed=self._freed) if self._long else None
@@ -146,8 +155,10 @@ class Pardiso(Library):
 
     def _kinds(self, columns: Columns) -> tuple[int, ...]:
         """The kinds of matrix that A may be, in the order in which they are tried."""
-        if not self.symmetric:
+        if not self.symmetry:
             return (GENERAL,)
+        if self.symmetry == TRANSPOSED:
+            return (COMPLEX_SYMMETRIC,)
         was_indefinite = self._begun and self._called.kind in (INDEFINITE, OF_COMPLEX[INDEFINITE])
         may_be_definite = not was_indefinite and bool((columns.tosparse().diagonal().real > 0).all())
         return (DEFINITE, INDEFINITE) if may_be_definite else (INDEFINITE,)
@@ -155,10 +166,10 @@ class Pardiso(Library):
     def solve(self, r: Any, trans: str) -> Any:
         if r.dtype.kind == "c" and not self._complex:
             return self.solve(r.real, trans) + 1j * self.solve(r.imag, trans)
-        conjugate = self.symmetric and self._complex and trans == "T"  # A^T = conj(A)
+        conjugate = self._complex and trans == {HERMITIAN: "T", TRANSPOSED: "H"}.get(self.symmetry)  # that is conj(A)
         b = np.asfortranarray(r.conj() if conjugate else r, self._called.values.dtype)
         with self._turns:
-            x = self._called.solve(b, "N" if self.symmetric else trans)
+            x = self._called.solve(b, "N" if self.symmetry else trans)
         return (x.conj() if conjugate else x).astype(r.dtype, order="C", copy=False)
 
 
@@ -246,7 +257,7 @@ class _Called:
             own,
             self._ordering,
             given,
-            (not definite) * REFINED,
+            scaled * REFINED,
             small,
             scaled,
             matched,

@@ -42,7 +42,8 @@ class SparseLU(Recipe):
         the rows count only with the default matching, shift and ordering; otherwise "auto" is SuperLU:
 
         "cudss"     A is on a GPU, cuDSS takes the ordering, and its factors are good
-        "pardiso"   at least 1000 flops a row are counted, and A is symmetric; or 20000, and no matching is needed
+        "pardiso"   at least 1000 flops a row are counted, and A is symmetric, also a complex A = A^T; or 20000, and no
+                    matching is needed
         "feral"     without PARDISO: at least 10000 flops a row are counted, and A is real and symmetric
         "klu"       at most 65 flops are counted for each entry of the factors
         "superlu"   otherwise

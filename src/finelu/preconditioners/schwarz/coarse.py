@@ -11,6 +11,8 @@ from finelu.device import copied, namespace, on_gpu, require_room, synchronize, 
 from finelu.errors import MatrixError, SingularMatrix, ZeroPivot
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Couplings, Sums
+from finelu.matrix import as_csr, without_zeros
+from finelu.ordering import OrderingJob, elimination_tree
 from finelu.preconditioners.direct.superlu import SuperLU
 from finelu.preconditioners.schwarz.levels import (
     CoarseLevels,
@@ -24,6 +26,7 @@ from finelu.preconditioners.schwarz.levels import (
 # and thirty of A's own dtype, in which A Z is formed.
 ROUNDINGS, OWN_ROUNDINGS = 10.0, 30.0
 NEGLIGIBLE = 1e-8  # part of the largest entry of its row that a diagonal entry of E must be, to scale it
+MOST_FLOPS = 4e9  # of a complete L U of E, up to which it is factored row by row
 DEPENDENT = 1e-6  # part of a near null vector that must remain in a part once earlier ones are projected out
 
 
@@ -267,10 +270,30 @@ class _Sparse:
         return (self._weights * self._factors.solve(self._weights * g, trans)).astype(self._dtype)
 
     def with_dot(self, g: Any, v: Any, dots: Any, total: Any) -> Any:
-        """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots."""
+        """E^-1 g, and total[0] = v^H E^-1 g + the sum of dots. BLAS's threads would take the cores of the kernels."""
         q = self(g, "N")
-        total[0] = np.vdot(v, q) + dots.sum()
+        kernels_for(g).vectors.dot(v, q, total)
+        total += dots.sum()
         return q
+
+
+class _Cholesky:
+    """Factors of a definite E on the CPU, which threads share; see kernels/reference/cholesky.py."""
+
+    def __init__(self, E: CSR, order: Any, dtype: Any):
+        self._dtype, self._data = dtype, E.data
+        self._factors = kernels_for(E.data).cholesky.Cholesky(E.indptr, E.indices, order, elimination_tree(E, order))
+
+    def factor(self, weights: Any) -> Any:
+        """(K,) : the pivots of E scaled by weights on both sides, with ones on the diagonal where a weight is 0."""
+        return self._factors.factor(self._data, weights)
+
+    def __call__(self, g: Any, trans: str) -> Any:
+        q = np.empty(g.size, self._dtype)
+        self._factors.solve(g, q)
+        return q
+
+    with_dot = _Sparse.with_dot
 
 
 def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, Any]:
@@ -292,6 +315,8 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
     size = np.where(size > NEGLIGIBLE * largest, size, largest)
     dropped = to_host(dependent) | ~(size > 0)
     scale = 1 / np.sqrt(np.where(dropped, 1, size))
+    if not gpu and definite and (found := _without_pivoting(E, np.where(dropped, 0.0, scale), tolerance, dtype)):
+        return found, dropped
     factored = _factored_dense if gpu else _factored_sparse
     while not dropped.all():
         weights = np.where(dropped, 0.0, scale)
@@ -302,10 +327,25 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
     raise no_vectors()
 
 
+def _without_pivoting(E: Any, weights: Any, tolerance: float, dtype: Any) -> _Cholesky | None:
+    """The factors of a definite sparse E scaled by weights; None if a pivot is not more than the tolerance, or if they
+    take more than MOST_FLOPS operations: SuperLU, which works on dense blocks, is then faster."""
+    S = without_zeros(as_csr(E, diagonal=False))
+    _, order, fill = OrderingJob(S, aside=False).found()
+    if fill.flops > MOST_FLOPS:
+        return None
+    found = _Cholesky(S, order, dtype)
+    return found if bool((found.factor(weights) > tolerance).all()) else None
+
+
 def _largest(E: Any) -> Any:
     """(K,) : the largest magnitude of each row and column together, of a sparse E."""
-    size = abs(sp.csr_matrix(E))
-    return np.maximum(size.max(axis=0).toarray().ravel(), size.max(axis=1).toarray().ravel())
+    found = np.zeros(E.shape[0])
+    for S in (sp.csr_matrix(E), sp.csc_matrix(E)):
+        filled = np.flatnonzero(np.diff(S.indptr))
+        if filled.size:
+            found[filled] = np.maximum(found[filled], np.maximum.reduceat(abs(S.data), S.indptr[filled]))
+    return found
 
 
 # The functions below return two results: the factorization of E scaled by weights, with ones on the diagonal for

@@ -13,9 +13,10 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Couplings
 from finelu.matrix import full_csr
 from finelu.ordering import OrderingJob
-from finelu.partition import partition
+from finelu.partition import Partition, partition
 from finelu.preconditioners.polynomial import chebyshev
 from finelu.preconditioners.schwarz.spectrum import spectrum, steps_for
+from finelu.threads import get_num_threads
 
 SIZE, NODES = 64, 16  # rows of a part of a coarse matrix; parts of the level above that it holds at least
 FEWEST, PARTS = 512, 4  # a coarse matrix with levels of its own has more rows, and at least these parts
@@ -24,6 +25,8 @@ CLOSE, LEFT = 2, 0.1  # times as many steps where cg begins; part of the coarse 
 # matrix of 15,625 parts has factors of 45 entries a row in the plane, and a solve takes 0.9 instead of 4.4 ms; in space
 # of 330, and 6.5 instead of 3.7 ms.
 FACTORED, SPARSE = 32_768, 100
+# Threads from which the coarse matrix of a grid in space, at least THICK nodes thick, has up to MOST_IN_SPACE vectors.
+SEVERAL, MOST_IN_SPACE, THICK = 4, 4096, 16
 
 
 class CoarseLevels:
@@ -137,6 +140,18 @@ class CoarseLevels:
 def has_levels(nodes: int, m: int) -> bool:
     """Whether the coarse matrix of m vectors in each of the parts `nodes` is large enough for levels of its own."""
     return nodes * m > FEWEST and nodes >= PARTS * nodes_of_part(m)
+
+
+def size_in_space(A: CSR, found: Partition, largest: int) -> int | None:
+    """The rows of larger bricks of a grid in space, with which several threads factor the coarse matrix in little time:
+    on levels the steps are too short to be shared. None where the bricks that were found are as good.
+
+    largest : the most rows of a brick; where there would be more, the coarse matrix is solved on levels.
+    """
+    if on_gpu(A.data) or found.shape is None or min(found.shape) < THICK or get_num_threads() < SEVERAL:
+        return None
+    size = -(-A.n // MOST_IN_SPACE)
+    return size if found.count > MOST_IN_SPACE and size <= largest else None
 
 
 def is_factored_sooner(E: CSR) -> bool:

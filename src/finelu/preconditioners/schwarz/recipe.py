@@ -32,7 +32,7 @@ from finelu.preconditioners.registry import recipe_of
 from finelu.preconditioners.schwarz.adaptive import ADDED, SLOW, Nodes, constants, nodes_of, smoothed
 from finelu.preconditioners.schwarz.coarse import CoarseSpace
 from finelu.preconditioners.schwarz.deflation import Deflated
-from finelu.preconditioners.schwarz.levels import has_levels
+from finelu.preconditioners.schwarz.levels import has_levels, size_in_space
 from finelu.preconditioners.schwarz.subdomains import LocalFactors, Subdomains, no_triangles
 from finelu.validation import choice, count
 
@@ -64,7 +64,9 @@ class Schwarz(Recipe):
         ILUT(), ICT(), MILU0(), ...). "auto" is ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and
         need no transpose. If A is Hermitian with a positive diagonal, D must be positive, so that cg can take M.
     size : rows of a part. None: 128 to 448, fewer if rows are long. On the CPU, where levels may be more than 2, 64 for
-        each vector of the coarse space, at most 448; not if couplings jump from cell to cell. With levels=2, which
+        each vector of the coarse space, at most 448; not if couplings jump from cell to cell; on four threads or more
+        up to 448 for a grid in space, so that there are 4096 vectors, which is seen as any other size in the report.
+        With levels=2, which
         "auto" means for an A that is not Hermitian with a positive diagonal, they are more if the coarse space would
         otherwise have more than 4096 vectors, or with one vector a part on the CPU more than 16,384. On the CPU, for an
         A that is neither Hermitian nor symmetric, and one vector a part: 64, or more so that there are 4096 vectors.
@@ -504,8 +506,10 @@ def _parts(
     xp = namespace(A.data)
     if isinstance(recipe.parts, ArrayParameter):
         return *_checked_parts(recipe.parts.array, A), "given"
+    free = False  # whether the bricks of a grid may be larger than usual
     if recipe.parts is None:
         levels = recipe.coarse is not None and (definite if recipe.levels == AUTO else recipe.levels != 2)
+        free = levels and near is None and recipe.levels == AUTO and not (size or recipe.size)
         general = kind == "general" and recipe.coarse is not None
         size = size or recipe.size or usual_size(A, 1 if near is None else near.shape[1], levels, general=general)
     else:
@@ -513,6 +517,8 @@ def _parts(
         size = -(-A.n // number)
     if nodes is None:
         found = partition(A, size, recipe.partition)
+        if free and (larger := size_in_space(A, found, LARGEST)):
+            found = partition(A, larger, "geometric")
         return xp.asarray(found.parts), found.count, found.method
     found = partition(nodes.matrix(A), max(size // nodes.size, 1), recipe.partition)
     return xp.asarray(found.parts)[nodes.of_rows(A)], found.count, found.method

@@ -23,12 +23,10 @@ class Subdomains:
     """
 
     def __init__(self, A: CSR, parts: Any, count: int, overlap: int):
-        xp = namespace(A.data)
         self.parts, self.count, self.n = parts, count, A.n
         kernels = kernels_for(A.data)
-        self.own_rows = kernels.indices.shifted(xp.argsort(parts, kind="stable"), 0, np.int32)
+        self.own_rows, self.own_starts = kernels.indices.grouped(parts, count)
         self.part = kernels.vectors.gather(parts, self.own_rows)
-        self.own_starts = kernels.indices.starts(self.part, count)
         self.starts, self.rows = self.own_starts, self.own_rows
         for _ in range(overlap):
             self._grow(A)

@@ -146,6 +146,19 @@ class _Rows:
                     element = self.builder.extract_element(vector, ir.Constant(self.number, number))
                     self.builder.store(element, address)
 
+    def widened(self, a: Any) -> Any:
+        """The number, of this precision or of less, in this precision."""
+        builder = self.builder
+        if not self.is_complex:
+            return a if a.type == self.real else builder.fpext(a, self.real)
+        parts = [builder.extract_value(a, part) for part in (0, 1)]
+        if parts[0].type == self.real:
+            return a
+        wide = ir.Constant(ir.LiteralStructType([self.real, self.real]), ir.Undefined)
+        for place, part in enumerate(parts):
+            wide = builder.insert_value(wide, builder.fpext(part, self.real), place)
+        return wide
+
     def spread(self, a: Any) -> Any:
         """The real number in all elements."""
         one = self.builder.insert_element(self.undefined, a, ir.Constant(self.number, 0))
@@ -169,19 +182,6 @@ class _Rows:
         cross = fmul(self.spread_signs(part(a, 1), -1.0), self.exchanged(x))
         return self.builder.fadd(fmul(self.spread(part(a, 0)), x), cross)
 
-    def widened(self, a: Any) -> Any:
-        """A number, of this dtype or narrower, in this dtype."""
-        if not self.is_complex:
-            return a if a.type == self.real else self.builder.fpext(a, self.real)
-        kind = ir.LiteralStructType([self.real, self.real])
-        if a.type.elements[0] == self.real:
-            return a
-        wide = ir.Constant(kind, ir.Undefined)
-        for part in (0, 1):
-            extended = self.builder.fpext(self.builder.extract_value(a, part), self.real)
-            wide = self.builder.insert_value(wide, extended, part)
-        return wide
-
     def quotient(self, x: Any, direct: Any, cross: Any, scale: Any) -> Any:
         """A row divided by the number of which `divisor` has made the others."""
         fmul = self.builder.fmul
@@ -200,7 +200,7 @@ class _Rows:
         with cgutils.for_range_slice(builder, begin, end, ir.Constant(begin.type, 1), begin.type) as (entry, _):
             column = builder.zext(builder.load(builder.gep(columns, [entry])), begin.type)
             row = self.load(X, self.row(column, *tile))
-            term = self.product(builder.load(builder.gep(values, [entry])), row)
+            term = self.product(self.widened(builder.load(builder.gep(values, [entry]))), row)
             builder.store(combine(builder.load(total), term), total)
         return builder.load(total)
 

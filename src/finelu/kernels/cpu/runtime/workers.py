@@ -50,7 +50,7 @@ from finelu.kernels.cpu.runtime.atomics import exchange, fetch_add, load_acquire
 from finelu.kernels.cpu.runtime.jit import compiled, held_back, ready
 
 SPIN = 2000  # looks at the door, about half a millisecond, before a helper sleeps
-MAKES, COMPILES = 6e-3, 0.4  # s that it takes to make an entry, and to compile what the worker pool needs
+MAKES, COMPILES = 1e-3, 0.4  # s that it takes to make an entry, and to compile what the worker pool needs
 COMES = 50e-6  # s that each thread of `finelu.threads` costs a call more than a worker
 
 # Words of `control`. Those that different threads write lie in different cache lines.

@@ -153,13 +153,9 @@ INSTANCES: dict[str, list[str]] = {
     "levels": _over(["levels_sync_free"], INDICES, (1, 2, 4, 8)),
     "runtime/growing": ["pool_lengths", *_over(["collect"], (*VALUES, "int"), INDICES)],
     "runtime/packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
-    "triangular": _over(["trsv_sync_free"], VALUES, INDICES, LANES)
-    + _over(
-        "trsv_level_packed trsv_columns trsv_one_block gather_values invert_diagonal jacobi_sweep isai isai_apply "
-        "triangle_residual",
-        VALUES,
-        INDICES,
-    ),
+    "triangular": _over(["trsv_sync_free"], STORED, INDICES, LANES)
+    + _over("trsv_level_packed trsv_columns trsv_one_block invert_diagonal jacobi_sweep", STORED, INDICES)
+    + _over("triangle_product gather_values isai isai_apply triangle_residual", VALUES, INDICES),
     "elimination": [
         *(i for kind in ("LU", "CHOLESKY", "MODIFIED") for i in _eliminations(kind)),
         *_by_warp(),
@@ -168,7 +164,8 @@ INSTANCES: dict[str, list[str]] = {
         "pend_unless",
     ],
     "arnoldi": _over(["mgs_step"], VALUES, (0, 4))
-    + _over("cgs2_step arnoldi_begin keep_column givens_step hessenberg_solve combine update_solution", VALUES),
+    + _over("cgs2_step arnoldi_begin keep_column givens_step hessenberg_solve combine update_solution", VALUES)
+    + _over("partial_moments sum_moments take_off", VALUES),
     "partition": [
         "count_ends",
         "place_ends",
@@ -196,6 +193,7 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["gather"], WORDS, INDICES)
     + _over(["first_of_other_sign"], REALS, INDICES)
     + _over(["dot", "dotu", "size_of_dot", "norm", "dot_and_norm", "difference", "added", "scaled", "largest"], VALUES)
+    + _over(["rounded"], STORED[4:])
     + _over(["first_not_finite"], VALUES),
     "products": _over(["product", "residual", "residual_twice", "subtract_product"], VALUES, INDICES)
     + _over(["magnitudes_of_terms"], REALS, INDICES)
@@ -234,6 +232,12 @@ INSTANCES: dict[str, list[str]] = {
     "stencil_warps": _over(["factor_by_warps"], ("5, 5", "6, 1", "6, 5", "7, 5", "8, 5"), BOOLEANS)
     + _over(["solve_by_warps"], ("6, 1", "6, 5", "8, 5"), BOOLEANS, BOOLEANS)
     + _over(["solve_by_warps"], ("5, 5", "7, 5"), BOOLEANS, ("false",)),
+    "bicgstabl": _over("direction bicg_step polynomial minimize", VALUES) + _over(["gram"], VALUES, range(1, 9)),
+    "idrs": _over("draw begin residual_part direction orthogonality step", VALUES),
+    "multishift": _over(
+        "coefficients step",
+        (*(f"{value}, {value}" for value in VALUES), "float, Complex<float>", "double, Complex<double>"),
+    ),
     "cycle": _over(["begin_cycle"], REALS) + _over(["keep_verified", "unless_finite"], VALUES),
     "recurrences": _over(["record", "sqmr_smooth"], REALS)
     + _over(["direction"], (*WITH_REALS, *(f"{value}, {value}" for value in COMPLEX)))
@@ -285,7 +289,7 @@ COMMON = (
     ("partition", "grid_couplings<T>; bricks"),
     ("elimination", "table_sizes<I>; match_rows<I, LU>; match_rows<I, CHOLESKY>"),
     ("subdomains", "inside<I>; order_by_levels<I>; pack<T, T, I>; pack<T, S, I>"),
-    ("triangular", "invert_diagonal<T, I>; trsv_one_block<T, I>; trsv_sync_free<T, I, 4>"),
+    ("triangular", "invert_diagonal<T, T, I>; trsv_one_block<T, T, I>; trsv_sync_free<T, T, I, 4>"),
     ("coarse_space", "coarse_products<T, I, 8>; coupling_keys<I>; coupling_begins<I>; write_couplings<I>"),
     ("coarse_space", "coarse_matrix<T, D>; coarse_weights<D>; scale_both<D>; invert_block<D, N>"),
     ("coarse_space", "matrix_magnitudes<D>; scale_transposed<D, D>; scale_transposed<D, T>"),

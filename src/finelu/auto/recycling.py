@@ -1,0 +1,148 @@
+"""Whether a Sequence keeps a recycled space: it does where that saves more than it takes, by a modelled cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from finelu.auto.rates import RATES, current_on_gpu
+from finelu.device import on_gpu
+from finelu.auto.reuse import COMPLETE
+from finelu.krylov import CYCLE, METHODS
+from finelu.krylov.recycle import RecycledSpace
+from finelu.matrix import CSR
+
+FEWEST, MOST = 4, 16  # vectors
+SHARE = 0.3  # of the time of an iteration, that its products with the vectors take at most, with FEWEST of them or more
+DIRECTIONS = 4  # times the vectors: search directions from which they are formed
+HOPED = 0.5  # part of the iterations that a space is presumed to save, until it is seen
+RIPE = 3  # solves with the space, after each of which it is formed anew, before it is judged
+GROWN = 1.25  # times the iterations that it had with the space when it was ripe, from which on it is formed anew
+REST = 1000  # plain iterations after which a space that did not pay is tried again; twice as many each time
+# Seconds for each entry of a dense array (n, m) that a product with a vector reads, and for each operation of a product
+# of two of them: on a core, of arrays beyond the caches 0.36 to 0.42 ns (inside 0.17); on an H100 8 bytes at 2.5 TB/s.
+ENTRY, FLOP = 4e-10, 1e-10
+ENTRY_ON_GPU, FLOP_ON_GPU, LAUNCHES = 3.2e-12, 1e-13, 2e-5
+TOGETHER = 0.5  # of the time of a product with A, where several vectors are multiplied at once
+
+
+class Recycling:
+    """The space, and what solves with it and without it have taken.
+
+    space : None before a try, and where it does not pay.
+    plain, kept : the last iterations without the space and with it, for each unit of the logarithm that they took off
+        the residual; None until they are seen.
+    best : the least of `kept` since the space was last begun.
+    used : solves with the space since then.
+    left : plain iterations until the next try.
+    why : the last decision, in words; "" if there was none.
+    """
+
+    def __init__(self) -> None:
+        self.space: RecycledSpace | None = None
+        self.plain: float | None = None
+        self.kept: float | None = None
+        self.best = math.inf
+        self.used, self.left, self.rest = 0, 0.0, float(REST)
+        self.why = ""
+        self._cost = Cost()
+        self._with = False  # whether the present solve has vectors
+
+    def drop(self) -> None:
+        """Forget the space: of another pattern, size or device."""
+        self.space, self.kept, self.best, self.used, self.why = None, None, math.inf, 0, ""
+
+    def space_for(self, method: str, F: Any, A: CSR, wanted: float, expected: float) -> RecycledSpace | None:
+        """The space for a solve that is to take the logarithm `wanted` off the residual, None for a plain one.
+
+        expected : the iterations that it is expected to take as the last ones did.
+        """
+        self._with = False
+        if method not in METHODS or not METHODS[method].recycles or isinstance(F, COMPLETE):
+            return None  # with complete factors of an earlier A no eigenvalue of M A is far from all others
+        if self.left > 0 or wanted <= 0:
+            return None
+        self._cost = Cost.of(F, A, cycles=METHODS[method].restarts)
+        m = self._cost.vectors()
+        plain = expected if self.plain is None else self.plain * wanted
+        if self.space is None:
+            if not math.isfinite(plain) or not self._cost.pays(plain, (1 - HOPED) * plain, m):
+                return None
+            self.space, self.used, self.best = RecycledSpace(m, directions=DIRECTIONS * m), 0, math.inf
+        space = self.space
+        if space.size and self.kept is not None and not self._cost.pays(plain, self.kept * wanted, space.size):
+            return None  # the guess was good: a few iterations are left, which the space would not shorten
+        space.renew = self.used < RIPE or (self.kept is not None and self.kept > GROWN * self.best)
+        self._with = space.size > 0
+        return space
+
+    def seen(self, iterations: int, gained: float) -> bool:
+        """Record a solve that took the logarithm `gained` off the residual; whether it led to the end of the space."""
+        if not 0 < gained < math.inf or not iterations:
+            return False
+        rate = iterations / gained
+        if not self._with:
+            self.plain, self.left = rate, max(self.left - iterations, 0)
+            return False
+        self.used, self.kept, self.best = self.used + 1, rate, min(self.best, rate)
+        space, plain = self.space, self.plain
+        if space is None or plain is None:
+            return False
+        if self.used < RIPE or self._cost.pays(plain * gained, iterations, space.size):
+            saved = max(1 - rate / plain, 0.0)
+            self.why = f"{space.size} recycled vectors keep about {saved:.0%} of the iterations away"
+            return False
+        self.left, self.rest = self.rest, 2 * self.rest
+        m, per = space.size, self._cost.share(space.size)
+        self.drop()
+        self.why = (
+            f"{m} recycled vectors were dropped: {rate / plain:.0%} of the iterations were left, each {1 + per:.2f} "
+            "times as long"
+        )
+        return True
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a recycled space, in plain iterations.
+
+    vector : part of an iteration that one vector adds to each.  image : of forming A w, for a vector.
+    square : of a product of (n, m) with (m, m), for each of the m^2.  launches : of those of the kernels on a GPU.
+    cycles : whether the vectors are formed anew after each cycle, not once for a solve.
+    """
+
+    vector: float = 0.0
+    image: float = 0.0
+    square: float = 0.0
+    launches: float = 0.0
+    cycles: bool = False
+
+    @classmethod
+    def of(cls, F: Any, A: CSR, *, cycles: bool) -> Cost:
+        """For factors F, or None, of A."""
+        gpu, entries = on_gpu(A.data), A.nnz if F is None else max(float(getattr(F, "nnz", A.nnz)), A.nnz)
+        rates: Any = current_on_gpu() if gpu else RATES
+        iteration = rates.overhead + rates.cg * (A.nnz + entries) / 2
+        entry, flop, launches = (ENTRY_ON_GPU, FLOP_ON_GPU, LAUNCHES) if gpu else (ENTRY, FLOP, 0.0)
+        product = rates.cg / 2 / iteration
+        return cls(
+            2 * A.n * entry / iteration,
+            TOGETHER * product * A.nnz,
+            2 * A.n * flop / iteration,
+            launches / iteration,
+            cycles,
+        )
+
+    def share(self, m: int) -> float:
+        """What m vectors add to an iteration: two products with them; five of dense arrays after each cycle."""
+        anew = 5 * m * (1 + m / CYCLE) * self.square if self.cycles else 0.0
+        return m * self.vector + self.launches + anew
+
+    def vectors(self) -> int:
+        return int(min(max(SHARE / self.vector, FEWEST), MOST)) if self.vector > 0 else MOST
+
+    def pays(self, plain: float, kept: float, m: int) -> bool:
+        """Whether `kept` iterations with m vectors take less time than `plain` ones without."""
+        once = m * self.image + 3 * m * m * self.square  # A W, its Gram matrix, and two products with a square
+        return kept * (1 + self.share(m)) + once < plain

@@ -1,0 +1,266 @@
+"""`solve_shifted`: (A + s_j I) x_j = b for many shifts s_j."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from finelu.arithmetic import ignore_fp_errors
+from finelu.device import sparse_module, to_host
+from finelu.errors import MatrixError, NotConverged, ParameterError
+from finelu.krylov import METHODS, method_name
+from finelu.krylov.multishift import Family, arnoldi_family, lanczos_family
+from finelu.krylov.operators import location, value_dtype
+from finelu.krylov.system import System
+from finelu.matrix import as_csr, norm
+from finelu.matrix.traits import traits
+from finelu.matrix.vectors import as_dtype
+from finelu.preconditioners import recipe_of
+from finelu.result import Solution, SolutionOfColumns, of_columns
+from finelu.validation import choice, count, number
+
+SPACES = ("cg", "cocg", "gmres")  # the methods with one space for all shifts
+COMPLETED_BY = {"cg": "cg", "cocg": "bicgstabl", "gmres": "bicgstabl"}  # what takes a shift further by itself
+NAMES = {"cg": "multi-shift cg", "cocg": "multi-shift cocg", "gmres": "shifted gmres"}
+EARLIER = 6  # solutions from which a guess is made
+DEPENDENT = 1e-10  # part of the largest singular value below which images of solutions count as dependent
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SolutionOfShifts(SolutionOfColumns):
+    """The outcome of `solve_shifted`; `solution[j]` is the Solution of shift j.
+
+    x : (n, k), on the device of b.  shifts : (k,), on the host.
+    products : with A, for all shifts together, those for the true residuals included.
+    factorizations : how many were made.
+    The other fields are those of the worst shift, and `iterations` those of all together.
+    """
+
+    shifts: Any = None
+    products: int = 0
+    factorizations: int = 0
+
+
+@ignore_fp_errors
+def solve_shifted(
+    A: Any,
+    b: Any,
+    shifts: Any,
+    rtol: float = 1e-8,
+    *,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    method: str = "auto",
+    recipe: Any = None,
+    factorizations: int = 3,
+    restart: int = 50,
+    raise_on_failure: bool = False,
+) -> SolutionOfShifts:
+    """Solve (A + s_j I) x_j = b for k shifts s_j, to ||b - (A + s_j I) x_j|| <= max(rtol ||b||, atol) each.
+
+    A : (n, n), anything that the Krylov methods take.  b : (n,), on its device.
+    shifts : (k,), real or complex, on the host or the device. x is complex if A, b or a shift is.
+    maxiter : the most iterations with one space, and for each shift by itself; 10 n by default.
+    raise_on_failure : True raises NotConverged unless all converge.
+
+    Without a recipe one Krylov space serves all shifts, and a product with A each iteration of all. method:
+        "cg": multi-shift cg, for a Hermitian A with A + s I positive definite for s the least real part of a shift.
+        "cocg": for A = A^T, real or complex, and any shifts. It may break down.
+        "gmres": shifted gmres with cycles of `restart` columns, for any A.
+        "auto": the first of these that fits the symmetry of A; "gmres" for a LinearOperator, whose symmetry is not
+        known. Where multi-shift cg finds that A is not positive definite, "cocg" for a real A and "gmres" otherwise.
+    There is no preconditioner, and no x0: both would make the spaces differ.
+
+    With a recipe, the shifts are ordered by their distance from the first and divided into `factorizations` groups of
+    equal numbers. Each group has factors of A + s I for the shift s in its middle (one analysis, later factors by
+    `update`), and the method, one of METHODS, solves its shifts one after the other with them. It begins at the
+    combination of up to 6 solutions of other shifts that leaves the least residual, which takes no product with A.
+    "auto" is cg if A is Hermitian, the shifts are real and the factors stay positive definite, and idrs otherwise.
+
+    Each x_j is tested by its true residual. A shift that a space has left above its tolerance goes on by itself, by cg
+    or bicgstabl from there; its Solution counts all its iterations.
+    Cost: docs/shifts.md. Raises ParameterError, MatrixError and DeviceError for arguments without a meaning.
+    Source: Jegerlehner 1996; Frommer & Maass 1999; Frommer & Glassner 1998.
+    """
+    started = perf_counter()
+    rtol, atol = number("rtol", rtol), number("atol", atol)
+    shifts = checked_shifts(shifts)
+    place = location(A)
+    if place is not None and not hasattr(A, "matvec"):
+        A = as_csr(A, diagonal=False)
+    system = System.checked(A, b)
+    b = system.b
+    maxiter = 10 * b.size if maxiter is None else count("maxiter", maxiter, 0)
+    work = Shifted(system, A, shifts, rtol, atol, maxiter, count("restart", restart, 1))
+    if recipe is None:
+        choice("method", method, ("auto", *SPACES))
+        found = work.by_spaces(method)
+    else:
+        name = method_name(method, "auto")
+        found = work.by_factors(name, recipe_of(recipe), count("factorizations", factorizations, 1))
+    xp = system.xp
+    joined = of_columns(found, xp.stack([s.x for s in found], axis=1), [work.norm] * len(found))
+    facts = {field.name: getattr(joined, field.name) for field in fields(joined)}
+    facts["timings"] = {"solve": perf_counter() - started}
+    solution = SolutionOfShifts(**facts, shifts=shifts, products=work.products, factorizations=work.factorizations)
+    if raise_on_failure and not solution.all_converged:
+        raise NotConverged("(A + s I) x = b", solution, rtol)
+    return solution
+
+
+def checked_shifts(shifts: Any) -> Any:
+    """(k,) on the host, float64 or complex128."""
+    try:
+        found = np.atleast_1d(to_host(shifts) if hasattr(shifts, "dtype") else np.asarray(shifts))
+        if found.dtype.kind not in "biufc":
+            raise TypeError
+        found = found.astype(np.complex128 if found.dtype.kind == "c" else np.float64)
+    except (TypeError, ValueError):
+        raise ParameterError(f"shifts is {shifts!r:.60}; an array of k numbers is needed.") from None
+    if found.ndim != 1 or not found.size:
+        raise ParameterError(f"shifts has shape {found.shape}; (k,) with k >= 1 is needed.")
+    if not np.isfinite(found).all():
+        raise ParameterError(f"shifts[{int(np.argmin(np.isfinite(found)))}] is NaN or Inf.")
+    return found
+
+
+class Shifted:
+    """The work of one call.
+
+    products, factorizations : done so far.
+    """
+
+    def __init__(
+        self, system: System, A: Any, shifts: Any, rtol: float, atol: float, maxiter: int, restart: int
+    ) -> None:
+        self.system, self.A, self.shifts = system, A, shifts
+        self.rtol, self.atol, self.maxiter, self.restart = rtol, atol, maxiter, restart
+        self.products = self.factorizations = 0
+        real = not np.iscomplexobj(shifts)
+        self.dtype = system.dtype if real else np.result_type(system.dtype, np.complex64)
+        self.norm = norm(system.b)
+        self.tolerance = max(rtol * self.norm, atol)
+        self.matrix = not hasattr(A, "matvec") and hasattr(A, "tosparse")
+
+    def kind(self) -> str:
+        """ "hermitian", "symmetric" or "general", as far as it is known."""
+        return traits(self.A).kind if self.matrix else "general"
+
+    def shifted(self, shift: complex) -> Any:
+        """A + shift I in the dtype that this needs: a matrix, or an operator."""
+        real = shift.imag == 0
+        value = shift.real if real else shift
+        if shift == 0:
+            return self.A
+        if self.matrix:
+            S = self.A.tosparse()
+            dtype = S.dtype if real else np.result_type(S.dtype, np.complex64)
+            unit = sparse_module(self.A.data).identity(S.shape[0], dtype=dtype, format="csr")
+            return as_csr(S.astype(dtype) + unit * value, diagonal=False)
+        return Sum(self.A, value)
+
+    def seed(self, shift: complex, dtype: Any) -> System:
+        return System.checked(self.shifted(shift), as_dtype(self.system.b, dtype))
+
+    def by_spaces(self, method: str) -> list[Solution]:
+        kind = self.kind() if method == "auto" else ""
+        if method == "auto":
+            method = {"hermitian": "cg", "symmetric": "cocg"}.get(kind, "gmres")
+        family = self.space(method)
+        if family.indefinite and kind:
+            self.products += family.products
+            method = "cocg" if self.system.dtype.kind != "c" else "gmres"
+            family = self.space(method)
+        self.products += family.products
+        return [self.completed(method, family, j) for j in range(self.shifts.size)]
+
+    def space(self, method: str) -> Family:
+        shifts = self.shifts
+        if method == "gmres":
+            return arnoldi_family(self.seed(0, self.dtype), shifts, self.tolerance, self.maxiter, self.restart)
+        # the seed converges last: for cg the least shift, for cocg that next to 0
+        first = complex(shifts.real.min()) if method == "cg" else complex(shifts[abs(shifts).argmin()])
+        sigma = shifts - (first.real if first.imag == 0 else first)
+        dtype = self.system.dtype if first.imag == 0 else self.dtype
+        return lanczos_family(self.seed(first, dtype), sigma, method == "cg", self.tolerance, self.maxiter)
+
+    def completed(self, method: str, family: Family, j: int) -> Solution:
+        """Shift j, whose true residual is formed, and which goes on by itself if that is above the tolerance."""
+        own = COMPLETED_BY[method]
+        if own == "cg" and self.shifts[j].imag != 0:
+            own = "bicgstabl"
+        found = self.alone(own, j, family.X[j])
+        iterations = int(family.iterations[j]) + found.iterations
+        history, recurrence = (np.concatenate([family.sizes[j][:-1], v]) for v in (found.history, found.recurrence))
+        return replace(found, iterations=iterations, method=NAMES[method], history=history, recurrence=recurrence)
+
+    def alone(self, method: str, j: int, x0: Any, M: Any = None) -> Solution:
+        """One shift by a method of its own."""
+        kind = METHODS[method]
+        found: Solution = kind.solve(
+            self.shifted(complex(self.shifts[j])),
+            as_dtype(self.system.b, self.dtype),
+            x0,
+            rtol=self.rtol,
+            atol=self.atol,
+            maxiter=self.maxiter,
+            M=M,
+            **kind.in_cycles(self.restart),
+        )
+        self.products += found.iterations * kind.products + 1  # that for the true residual
+        return found
+
+    def by_factors(self, method: str, recipe: Any, factorizations: int) -> list[Solution]:
+        if not self.matrix:
+            raise MatrixError("a recipe needs the entries of A: give a matrix, or leave out the recipe.")
+        found: list[Any] = [None] * self.shifts.size
+        if method == "auto":
+            found_traits = traits(self.A)
+            definite = found_traits.definite and recipe.keeps_definite and not np.iscomplexobj(self.shifts)
+            method = "cg" if definite and self.shifts.min() >= 0 else "idrs"
+        order = np.argsort(abs(self.shifts - self.shifts[0]), kind="stable")
+        F, pattern = None, None
+        for group in np.array_split(order, min(factorizations, order.size)):
+            middle = group[group.size // 2]
+            S = self.shifted(complex(self.shifts[middle])).tosparse().astype(self.dtype)
+            same = pattern is not None and S.nnz == pattern.nnz and bool((S.indices == pattern.indices).all())
+            F = F.update(S) if F is not None and same else recipe.factor(S)
+            pattern = S
+            self.factorizations += 1
+            near = np.argsort(abs(self.shifts[group] - self.shifts[middle]), kind="stable")
+            for j in group[near]:
+                x0 = self.guess(j, [(self.shifts[i], s.x) for i, s in enumerate(found) if s is not None])
+                found[j] = self.alone(method, j, x0, F)
+        return found
+
+    def guess(self, j: int, known: list[tuple[Any, Any]]) -> Any:
+        """The combination of solutions of other shifts that leaves the least residual. None without any.
+
+        (A + s I) x_i = b + (s - s_i) x_i, up to the residual of x_i: so it takes no product.
+        """
+        known = sorted(known, key=lambda pair: abs(pair[0] - self.shifts[j]))[:EARLIER]
+        if not known or self.norm == 0:
+            return None
+        xp, shift = self.system.xp, self.shifts[j]
+        b = as_dtype(self.system.b, self.dtype)
+        X = xp.stack([x for _, x in known], axis=1)
+        images = b[:, None] + X * xp.asarray((shift - np.array([s for s, _ in known])).astype(self.dtype))
+        Q, R = xp.linalg.qr(images)
+        weights = np.linalg.lstsq(to_host(R), to_host(Q.conj().T @ b), rcond=DEPENDENT)[0]
+        return X @ xp.asarray(weights.astype(self.dtype))
+
+
+class Sum:
+    """A + shift I for an A that is known by its products only."""
+
+    def __init__(self, A: Any, shift: complex):
+        self.A, self.shift, self.shape = A, shift, A.shape
+        dtype = value_dtype(A)
+        self.dtype = np.result_type(dtype, np.complex64) if isinstance(shift, complex) else dtype
+
+    def matvec(self, v: Any) -> Any:
+        product = self.A.matvec(v) if hasattr(self.A, "matvec") else self.A @ v
+        return product.reshape(-1) + v.dtype.type(self.shift) * v.reshape(-1)

@@ -1,0 +1,140 @@
+"""The deflated conjugate gradient method: all residuals orthogonal to a recycled space, all directions conjugate to it.
+
+Source: Y. Saad, M. Yeung, J. Erhel, F. Guyomarc'h: A deflated version of the conjugate gradient algorithm, SIAM Journal
+on Scientific Computing 21, 2000, with a preconditioner. In its notation W^T A W is the identity here, as
+`RecycledSpace.fit` makes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from finelu.device import to_host
+from finelu.krylov.block import times
+from finelu.krylov.loop import Loop
+from finelu.krylov.recycle import RecycledSpace
+from finelu.result import Solution, Status
+
+
+def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
+    """Preconditioned conjugate gradients with W^H r = 0 for all residuals and W^H A p = 0 for all directions."""
+    A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
+    state, norms = loop.state, loop.norms
+    r, p = loop.vectors(2)
+    rho, rho_old, curvature = loop.scalars(3)
+    definite = space.fit(A, loop.b, energy=True)
+    if not definite:
+        loop.fail(Status.INDEFINITE)
+    W, image = (space.W, space.image) if definite else (None, None)
+    mu = loop.xp.zeros(space.size, loop.dtype)
+    directions = Directions(loop, space)
+
+    def deflate(v: Any) -> None:
+        """v -= W mu, with mu = (A W)^H v: then v is conjugate to W."""
+        if W is not None:
+            k.arnoldi.moments(image, v, mu)
+            k.arnoldi.take_off(state, W, mu, v)
+
+    def step() -> None:
+        q = A.with_dot(p, p, curvature)  # alpha = (r, z) / (A p, p)
+        k.recurrences.cg_step(state, norms, loop.history, rho, curvature, rho_old, p, q, x, best, r)
+        z = M @ r
+        k.vectors.dot(r, z, rho)
+        k.recurrences.direction(state, rho.real, rho_old.real, z, p, None, None)  # p = beta p + z - W mu
+        deflate(p)
+
+    iteration = loop.repeated(step)
+    while loop.cycle(r):
+        if W is not None:  # x += W W^H r, r -= A W W^H r
+            k.arnoldi.moments(W, r, mu)
+            k.arnoldi.take_off(state, image, mu, r)
+            k.arnoldi.take_off(state, W, -mu, x)
+        z = M @ r
+        loop.xp.copyto(p, z)
+        k.vectors.dot(r, z, rho)
+        deflate(p)
+        directions.begin(rho, mu)
+        while loop.goes_on():
+            if directions.wanted:
+                directions.take(p)
+                step()
+                directions.follow(curvature, rho, mu)
+            else:
+                iteration()
+            loop.tell()
+    solution = loop.end()
+    directions.into(space, min(directions.count, loop.iterations))
+    return solution
+
+
+class Directions:
+    """The first directions of a solve, and the numbers of its recurrence, from which harmonic Ritz vectors are formed.
+
+    P (n, most) : p_j.  rho (most + 1,), curvature (most,) : r_j^H z_j and p_j^H A p_j.
+    mu (m, most + 1) : (A W)^H z_j.
+    """
+
+    def __init__(self, loop: Loop, space: RecycledSpace):
+        self.loop, self.count, self.cycles = loop, 0, 0
+        most = min(space.directions, loop.maxiter, loop.b.size) if space.renew else 0
+        self.P = loop.xp.zeros((loop.b.size, most), loop.dtype, order="F")
+        self.rho, self.curvature = (loop.xp.zeros(most + 1, loop.dtype) for _ in range(2))
+        self.mu = loop.xp.zeros((most + 1, space.size), loop.dtype)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the next direction is to be kept: in the first cycle only, as others have a recurrence of their own."""
+        return self.cycles == 1 and self.count < self.P.shape[1]
+
+    def begin(self, rho: Any, mu: Any) -> None:
+        self.cycles += 1
+        if self.cycles == 1:
+            self.rho[:1], self.mu[0] = rho, mu
+        elif self.cycles == 2:
+            self.count = min(self.count, self.loop.iterations)
+
+    def take(self, p: Any) -> None:
+        self.P[:, self.count] = p
+
+    def follow(self, curvature: Any, rho: Any, mu: Any) -> None:
+        self.curvature[self.count : self.count + 1] = curvature
+        self.count += 1
+        self.rho[self.count : self.count + 1], self.mu[self.count] = rho, mu
+
+    def into(self, space: RecycledSpace, steps: int) -> None:
+        """W of `space` becomes the k harmonic Ritz vectors of M^-1 A with the smallest values, in the space of W and
+        the first `steps` directions; nothing if there are fewer than two.
+
+        With V = [W, p_j / sqrt(p_j^H A p_j)], V^H A V = I, they are V y for G y = theta y, G = (A V)^H M^-1 (A V). As
+        A p_j = (r_j - r_(j+1)) / alpha_j, and the r_j are orthogonal in the product with M^-1, the part of G for the
+        p_j is tridiagonal, and known from the recurrence.
+        """
+        if steps < 2:
+            return
+        m = space.size
+        rho, curvature = to_host(self.rho[: steps + 1]).real, to_host(self.curvature[:steps]).real
+        mu = to_host(self.mu[: steps + 1])
+        unit, alpha = np.sqrt(curvature), rho[:steps] / curvature
+        per = alpha * unit  # A p_j / unit = (r_j - r_(j+1)) / per
+        G = np.zeros((m + steps, m + steps), mu.dtype)
+        G[m:, m:] = np.diag((rho[:-1] + rho[1:]) / per**2)
+        off = -rho[1:-1] / (per[:-1] * per[1:])
+        G[m:, m:] += np.diag(off, 1) + np.diag(off, -1)
+        if m:
+            image = space.image
+            own = to_host(image.conj().T @ times(self.loop.M, image))
+            space.solves += m
+            G[:m, :m] = (own + own.conj().T) / 2
+            G[:m, m:] = (mu[:-1] - mu[1:]).T / per
+            G[m:, :m] = G[:m, m:].conj().T
+        if not np.isfinite(G).all():
+            return
+        _, vectors = np.linalg.eigh(G)
+        y = vectors[:, : space.k].astype(mu.dtype)
+        xp = self.loop.xp
+        W = self.P[:, :steps] @ xp.asarray((y[m:] / unit[:, None]).astype(mu.dtype))
+        if m:
+            W += space.W @ xp.asarray(y[:m])
+        space.W, space.image = xp.asfortranarray(W), None

@@ -1,0 +1,144 @@
+"""GCRO-DR: restarted GMRES with a recycled space, from cycle to cycle and from system to system.
+
+Source: M. L. Parks, E. de Sturler, G. Mackey, D. D. Johnson, S. Maiti: Recycling Krylov subspaces for sequences of
+linear systems, SIAM Journal on Scientific Computing 28, 2006; preconditioned on the right, by an M that may change from
+step to step. Its U_k is W here, and its C_k = A U_k the image, orthonormal as `RecycledSpace.fit` makes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg as la
+
+from finelu.device import to_host
+from finelu.kernels.monitor import COLUMNS, RUNNING
+from finelu.krylov.loop import Loop
+from finelu.krylov.recycle import RecycledSpace
+from finelu.result import Solution
+from finelu.threads import one_blas_thread
+
+
+def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solution:
+    """Cycles of m steps of Arnoldi with (1 - C C^H) A M^-1; after each, W becomes the harmonic Ritz vectors of A M^-1
+    with the smallest values in the space of W and of the cycle.
+
+    orthogonalize : a step of Gram-Schmidt, of the kernels.
+    """
+    A, M, x, k, xp = loop.A, loop.M, loop.x, loop.kernels, loop.xp
+    state, norms = loop.state, loop.norms
+    n = x.size
+    r, u, v, w = loop.vectors(4)
+    Q = xp.zeros((n, m + 1), loop.dtype, order="F")
+    Z = xp.zeros((n, m), loop.dtype, order="F")
+    H = xp.zeros((m + 1, m), loop.dtype, order="F")
+    unrotated = xp.zeros_like(H)
+    g = xp.zeros(m + 1, loop.dtype)
+    s, y = (xp.zeros(m, loop.dtype) for _ in range(2))
+    c = xp.zeros(m, loop.real)
+    space.fit(A, loop.b, energy=False)
+    B = part = None
+
+    def step() -> None:
+        z = M @ v
+        k.arnoldi.keep_column(state, z, Z)
+        xp.copyto(w, A @ z)
+        if B is not None:  # w -= C C^H w
+            k.arnoldi.moments(space.image, w, part)
+            k.arnoldi.take_off(state, space.image, part, w)
+            k.arnoldi.keep_column(state, part, B)
+        orthogonalize(state, Q, w, H, v)
+        xp.copyto(unrotated, H)  # of which only column j has changed, whatever rotations did to those before
+        k.arnoldi.givens_step(state, norms, loop.history, H, c, s, g)
+
+    while loop.cycle(r):
+        if space.size:
+            if B is None or B.shape[0] != space.size:
+                B, part = xp.zeros((space.size, m), loop.dtype, order="F"), xp.zeros(space.size, loop.dtype)
+            k.arnoldi.moments(space.image, r, part)  # x += W C^H r, r -= C C^H r
+            k.arnoldi.take_off(state, space.image, part, r)
+            k.arnoldi.take_off(state, space.W, -part, x)
+            k.vectors.norm(r, loop.norm)
+        else:
+            B = None
+        k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)
+        columns = []
+        while len(columns) < m and loop.goes_on():
+            step()
+            columns.append(unrotated[:, len(columns)].copy())
+        if not columns:
+            continue
+        k.arnoldi.hessenberg_solve(state, H, g, y)
+        k.arnoldi.combine(state, Z, y, u)
+        k.arnoldi.update_solution(state, u, x)  # x += Z y - W B y
+        if B is not None:
+            k.arnoldi.take_off(xp.full_like(state, RUNNING), space.W, B @ y, x)
+        ready = int(state[COLUMNS])
+        if space.renew and ready > 1:
+            renew(space, Q, Z, B, to_host(xp.stack(columns[:ready], axis=1)), ready)
+        loop.tell()
+    return loop.end()
+
+
+def renew(space: RecycledSpace, Q: Any, Z: Any, B: Any, H: Any, j: int) -> None:
+    """W becomes the harmonic Ritz vectors of A M^-1 with the k smallest values in the space of W and of j steps.
+
+    A [W, Z] = [C, Q] G with G = [[1, B], [0, H]], and [W, Z] = M^-1 T, T = [T_W, Q]. The vectors are [W, Z] y for
+    G^H G y = theta G^H [C, Q]^H T y. T_W is kept from the steps in which W was found, of the M that there was.
+    H (m + 1, j) on the host.
+    """
+    xp, m = space.namespace, space.size
+    V, basis = Z[:, :j], Q[:, : j + 1]
+    H = H[: j + 1]
+    with one_blas_thread():
+        if m:
+            origin = space.origin if space.origin is not None else space.image
+            first = to_host(space.image.conj().T @ origin)
+            rest = to_host(basis.conj().T @ origin)
+            G = np.block([[np.eye(m), to_host(B[:, :j])], [np.zeros((j + 1, m)), H]]).astype(H.dtype)
+            inner = np.block([[first, np.zeros((m, j))], [rest, np.eye(j + 1, j)]]).astype(H.dtype)
+        else:
+            G, inner = H, np.eye(j + 1, j, dtype=H.dtype)
+        if not (np.isfinite(G).all() and np.isfinite(inner).all()):
+            return
+        P = smallest(G, inner, space.k)
+        if P is None:
+            return
+        q, triangle, order = la.qr(G @ P, mode="economic", pivoting=True)  # A [W, Z] P = [C, Q] q triangle
+        sizes = abs(triangle.diagonal())
+        rank = int((sizes > sizes[0] * np.sqrt(np.finfo(sizes.dtype).eps)).sum()) if sizes.size and sizes[0] > 0 else 0
+        if not rank:
+            return
+        P = la.solve_triangular(triangle[:rank, :rank], P[:, order[:rank]].T, trans="T").T
+        q, P = q[:, :rank].astype(H.dtype), P.astype(H.dtype)
+        W, image, new = V @ xp.asarray(P[m:]), basis @ xp.asarray(q[m:]), basis[:, :j] @ xp.asarray(P[m:])
+        if m:
+            W += space.W @ xp.asarray(P[:m])
+            image += space.image @ xp.asarray(q[:m])
+            new += origin @ xp.asarray(P[:m])
+    space.W, space.image, space.origin = (xp.asfortranarray(a) for a in (W, image, new))
+
+
+def smallest(G: Any, inner: Any, k: int) -> Any:
+    """(., at most k) : an orthonormal basis of the vectors y of G^H G y = theta G^H `inner` y with the smallest |theta|;
+    None if there are none. A complex pair of a real problem counts for two."""
+    try:
+        values, vectors = la.eig(G.conj().T @ inner, G.conj().T @ G, check_finite=False)  # 1 / theta
+    except la.LinAlgError:
+        return None
+    sizes = abs(values)
+    sizes[~np.isfinite(sizes)] = -1
+    taken: list[Any] = []
+    for i in np.argsort(-sizes, kind="stable"):
+        if sizes[i] < 0 or len(taken) >= k:
+            break
+        y = vectors[:, i]
+        if np.iscomplexobj(G) or abs(values[i].imag) <= 1e-14 * sizes[i]:
+            taken.append(y if np.iscomplexobj(G) else y.real)
+        elif values[i].imag > 0 and len(taken) + 2 <= k:
+            taken += [y.real, y.imag]
+    if not taken:
+        return None
+    u, lengths, _ = np.linalg.svd(np.stack(taken, axis=1), full_matrices=False)
+    return u[:, lengths > 1e-10 * lengths[0]] if lengths[0] > 0 else None

@@ -1,0 +1,144 @@
+"""A space of a few vectors that one solve leaves for the next, whose A and b have changed a little.
+
+Sources: Y. Saad, M. Yeung, J. Erhel, F. Guyomarc'h: A deflated version of the conjugate gradient algorithm, 2000;
+M. L. Parks, E. de Sturler, G. Mackey, D. D. Johnson, S. Maiti: Recycling Krylov subspaces for sequences of linear
+systems, 2006.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from finelu.device import namespace, on_gpu, to_host
+from finelu.errors import MatrixError, ParameterError
+from finelu.krylov.block import RANK, times
+from finelu.matrix.vectors import as_dtype
+from finelu.threads import one_blas_thread
+from finelu.validation import count, flag
+
+MOST = 10  # vectors where `k` is not given
+DIRECTIONS = 4  # times k: search directions of a solve from which the vectors are renewed, where not given
+PASSES = 3  # of the orthonormalization of images: each one leaves the square of the condition that it finds
+SOUND = 1e4  # condition of the Gram matrix up to which one pass is enough
+
+
+class RecycledSpace:
+    """Vectors for `recycle=` of `cg` and `gmres`: what slowed down one solve is kept out of the iterations of the next.
+
+    k : the most vectors.
+    directions : the search directions of a solve with `cg` from which the vectors are renewed after it; 4 k if None.
+        They are kept until its end.
+    renew : False: solves use the vectors and leave them as they are.
+    W : (n, m) the first vectors, or None: the first solve begins without.
+
+    W (n, m) : the vectors, m <= k, or None; each solve makes them anew for its A.
+    image (n, m) : A W for the A of the last solve.
+    products, solves : how many products with A, and with M, were formed for the space itself so far.
+
+    A solve forms A W first (m products with A), and makes W orthonormal: W^H A W = I in `cg`, and (A W)^H A W = I in
+    `gmres`. Vectors that depend on the others up to rounding are dropped; all are, if A W has NaN or Inf. Its
+    iterations cost 4 n m operations more each. With `renew`, its end costs m products with M and
+    about 2 n k (m + directions) operations in `cg`. Memory: 2 n m, and n directions until the end.
+    A space belongs to one sequence of systems: of one size, on one device. It may be used with any M.
+    """
+
+    def __init__(self, k: int = MOST, *, directions: int | None = None, renew: bool = True, W: Any = None):
+        self.k = count("k", k, 1)
+        self.directions = DIRECTIONS * self.k if directions is None else count("directions", directions, 1)
+        flag("renew", renew)
+        self.renew = renew
+        self.image: Any = None
+        self.origin: Any = None  # of `gmres`: W = M^-1 origin, for the M with which W was found
+        self.products = self.solves = 0
+        if W is not None and (getattr(W, "ndim", 0) != 2 or W.dtype.kind not in "fc" or not W.shape[1]):
+            raise MatrixError(f"W has shape {np.shape(W)}; an array (n, m) of numbers is needed.")
+        if W is not None and not bool(namespace(W).isfinite(W).all()):
+            raise MatrixError("W holds NaN or Inf; find where they come from.")
+        self.W: Any = None if W is None else _by_columns(W[:, : self.k])
+
+    @property
+    def size(self) -> int:
+        """The number of vectors."""
+        return 0 if self.W is None else int(self.W.shape[1])
+
+    def __repr__(self) -> str:
+        n = 0 if self.W is None else self.W.shape[0]
+        return f"RecycledSpace(k={self.k}, directions={self.directions}; {self.size} vectors, n={n})"
+
+    def drop(self) -> None:
+        """Forget the vectors."""
+        self.W = self.image = self.origin = None
+
+    @property
+    def namespace(self) -> Any:
+        """numpy or cupy, of the vectors; numpy without any."""
+        return namespace(self.W)
+
+    def fit(self, A: Any, like: Any, *, energy: bool) -> bool:
+        """Form A W, and make W independent: W^H A W = I (energy), or (A W)^H A W = I.
+
+        A : the operator.  like : a vector of the system.
+        Returns whether W^H A W is positive definite up to rounding, True without energy. Raises MatrixError if the
+        vectors are of another size or device, or are complex where the system is real.
+        """
+        if self.W is None:
+            return True
+        if self.W.shape[0] != like.size:
+            raise MatrixError(
+                f"recycle holds vectors of length {self.W.shape[0]}, but the system has {like.size} rows; use a new "
+                "RecycledSpace, or drop() the vectors."
+            )
+        if on_gpu(self.W) != on_gpu(like):
+            raise MatrixError("recycle holds vectors on another device than b; use a RecycledSpace for each.")
+        if self.W.dtype.kind == "c" and like.dtype.kind != "c":
+            raise MatrixError("recycle holds complex vectors, but the system is real; use a new RecycledSpace.")
+        W = as_dtype(self.W, like.dtype)
+        image, definite = times(A, W), True
+        origin = self.origin if self.origin is None else as_dtype(self.origin, like.dtype)
+        self.products += self.size
+        for _ in range(PASSES):
+            some, T, sound, definite = _independent(W, image, energy)
+            if not definite:
+                return False
+            W, image, origin = (v if v is None else v[:, some] @ T for v in (W, image, origin))
+            if sound:
+                break
+        self.drop()
+        if W.shape[1]:
+            self.W, self.image = _by_columns(W), _by_columns(image)
+            self.origin = origin if origin is None else _by_columns(origin)
+        return True
+
+
+def _independent(W: Any, image: Any, energy: bool) -> tuple[Any, Any, bool, bool]:
+    """(columns, T, whether one pass is enough, whether no eigenvalue is negative), with which V[:, columns] @ T for
+    V = W and V = image has W^H image = 1, with energy, or image^H image = 1. T has no columns if nothing is left."""
+    xp = namespace(W)
+    with one_blas_thread():
+        gram = to_host((W if energy else image).conj().T @ image)
+    gram = (gram + gram.conj().T) / 2
+    sizes = gram.diagonal().real
+    some = np.flatnonzero(sizes > 0)
+    if not (np.isfinite(gram).all() and some.size):
+        definite = not (energy and (sizes < 0).any())
+        return some, xp.zeros((some.size, 0), W.dtype), True, definite
+    scale = 1 / np.sqrt(sizes[some])
+    values, vectors = np.linalg.eigh(gram[np.ix_(some, some)] * scale * scale[:, None])
+    least = RANK * np.finfo(values.dtype).eps * values[-1]
+    definite = not energy or not ((sizes < 0).any() or values[0] < -least)
+    kept = values > least
+    T = xp.asarray((scale[:, None] * vectors[:, kept] / np.sqrt(values[kept])).astype(W.dtype))
+    return some, T, bool(values[0] * SOUND > values[-1]), definite
+
+
+def _by_columns(V: Any) -> Any:
+    return namespace(V).asfortranarray(V)
+
+
+def space_asked(recycle: Any) -> RecycledSpace | None:
+    """The `recycle` of a caller. Raises ParameterError for anything but a RecycledSpace or None."""
+    if recycle is None or isinstance(recycle, RecycledSpace):
+        return recycle
+    raise ParameterError(f"recycle is a {type(recycle).__name__}; a finelu.RecycledSpace is needed, or None.")

@@ -1,0 +1,336 @@
+"""solve_shifted: each x by definition, one space for all shifts, factors of a few, bad input."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from krylov_cases import residual, system
+
+import finelu as fl
+from finelu.auto.shifted import Shifted, checked_shifts
+from finelu.errors import NotConverged
+from finelu.kernels import kernels_for, reference
+from finelu.kernels.monitor import BROKEN, CLAIM, CLAIMED, CODE, INDEFINITE, ITERATIONS, NORM, NOT_FINITE, RUNNING
+from finelu.krylov import multishift
+from finelu.krylov.system import System
+from finelu.result import Status
+
+DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
+REAL, COMPLEX = np.linspace(0, 2, 7), 1j * np.linspace(0.1, 2, 7)
+
+
+def holds(A, b, solution, rtol=1e-8):
+    """x by definition: the true residual of each shift, formed in extended precision."""
+    x = np.asarray(solution.x)
+    for j, shift in enumerate(solution.shifts):
+        S = A + shift * sp.eye(A.shape[0])
+        assert residual(S.tocsr(), b, x[:, j]) <= 1.01 * rtol * np.linalg.norm(b)
+    assert solution.all_converged and solution.x.shape == (b.size, len(solution.shifts))
+
+
+def alone(A, b, shifts, method, rtol=1e-8):
+    """Products with A of one solve a shift."""
+    return sum(method((A + s * sp.eye(A.shape[0])).tocsr(), b, rtol=rtol).iterations for s in shifts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "shifts", "name", "single"),
+    [
+        ("spd", "auto", REAL, "multi-shift cg", fl.cg),
+        ("spd", "cg", COMPLEX, "multi-shift cg", None),
+        ("spd", "cocg", REAL, "multi-shift cocg", fl.cg),
+        ("spd", "cocg", COMPLEX, "multi-shift cocg", None),
+        ("spd", "gmres", REAL, "shifted gmres", fl.cg),
+        ("indefinite", "auto", COMPLEX, "multi-shift cocg", None),
+        ("general", "auto", REAL, "shifted gmres", fl.gmres),
+        ("general", "auto", COMPLEX, "shifted gmres", None),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_one_space_serves_all_shifts(kind, method, shifts, name, single, dtype):
+    A, b = system(kind, dtype)
+    if np.dtype(dtype).kind == "c" and name == "multi-shift cocg":
+        A = sp.csr_matrix(A.real + 0.3j * sp.eye(b.size))  # complex symmetric
+    solution = fl.solve_shifted(A, b, shifts, method=method)
+    holds(A, b, solution)
+    assert {s.method for s in solution.columns} == {name} and solution.factorizations == 0
+    assert solution.iterations == sum(s.iterations for s in solution.columns)
+    if single is not None:
+        assert solution.products < 0.6 * alone(A, b, shifts, single)
+    for s in solution.columns:
+        assert s.history.shape == s.recurrence.shape == (s.iterations + 1,)
+        assert np.isfinite(s.history).all() and s.history[-1] == pytest.approx(s.residual_norm, rel=1e-6)
+
+
+def test_multi_shift_cg_takes_the_products_of_its_hardest_shift_and_one_a_shift(backend):
+    A, b = system("spd")
+    shifts = np.array([0.5, 0.0, 3.0, 1.0])
+    solution = fl.solve_shifted(backend.move(A), backend.move(b), shifts)
+    single = [fl.cg((A + s * sp.eye(b.size)).tocsr(), b, rtol=1e-8).iterations for s in shifts]
+    assert abs(np.array([s.iterations for s in solution.columns]) - single).max() <= 1  # the same iterates
+    most = max(single) + 1 if backend.name == "cpu" else max(single) + 9  # the host looks every 8 iterations
+    assert solution.products <= most + len(shifts)
+    np.testing.assert_array_equal(solution.shifts, shifts)
+    X = backend.fetch(solution.x)
+    for j, s in enumerate(shifts):
+        assert residual((A + s * sp.eye(b.size)).tocsr(), b, X[:, j]) <= 1.01e-8 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_x_has_the_dtype_that_the_system_and_the_shifts_need(dtype):
+    A, b = system("spd", dtype)
+    for shifts in (REAL, COMPLEX):
+        solution = fl.solve_shifted(A, b, shifts, rtol=1e-4)
+        wanted = np.result_type(dtype, np.complex64) if shifts is COMPLEX else np.dtype(dtype)
+        assert solution.x.dtype == wanted
+        holds(A.astype(np.complex128), b, solution, 1.1e-4)
+
+
+def test_shifts_of_an_indefinite_matrix_and_negative_shifts():
+    A, b = system("indefinite")
+    solution = fl.solve_shifted(A, b, np.array([1.4, 2.0, 3.0]))  # A + 1.4 I is positive definite
+    holds(A, b, solution)
+    assert solution[0].method == "multi-shift cg"
+    solution = fl.solve_shifted(A, b, np.array([-0.2, 0.1]))
+    holds(A, b, solution)
+    assert solution[0].method == "multi-shift cocg"
+
+
+def test_a_shift_that_its_space_has_not_solved_goes_on_by_itself(monkeypatch):
+    A, b = system("spd")
+    family, plain = multishift.lanczos_family, fl.solve_shifted(A, b, REAL).products
+
+    def short(seed, sigma, definite, tolerance, maxiter):
+        return family(seed, sigma, definite, 1e3 * tolerance, maxiter)
+
+    monkeypatch.setattr("finelu.auto.shifted.lanczos_family", short)
+    solution = fl.solve_shifted(A, b, REAL)
+    holds(A, b, solution)
+    assert solution.products > plain + 3
+
+
+def test_what_does_not_converge_is_told():
+    A, b = system("spd")
+    for method in ("cg", "cocg", "gmres"):
+        solution = fl.solve_shifted(A, b, REAL, method=method, maxiter=3)
+        assert not solution.all_converged and solution[0].status is Status.MAX_ITERATIONS
+        assert solution[0].residual_norm == pytest.approx(residual(A, b, solution.x[:, 0]), rel=1e-6)
+        assert np.isfinite(solution.x).all()
+    with pytest.raises(NotConverged):
+        fl.solve_shifted(A, b, REAL, maxiter=3, raise_on_failure=True)
+    singular = fl.solve_shifted(sp.diags(np.arange(1.0, 31)).tocsr(), np.ones(30), [-3.0, 0.0], method="gmres")
+    assert not singular[0].converged and singular[1].converged
+
+
+@pytest.mark.parametrize("restart", [8, 12])
+def test_shifted_gmres_restarts_with_residuals_that_stay_multiples(restart):
+    A, b = system("general")
+    solution = fl.solve_shifted(A, b, np.array([0.3, 1.0, 4.0]), restart=restart)
+    holds(A, b, solution)
+    longer = fl.solve_shifted(A, b, np.array([0.3, 1.0, 4.0]), restart=144)
+    assert longer.products < solution.products
+
+
+def test_zero_b_and_extreme_b():
+    A, b = system("spd")
+    solution = fl.solve_shifted(A, 0 * b, REAL)
+    assert solution.all_converged and not solution.x.any() and solution.iterations == 0
+    for factor in (2.0**-600, 2.0**600):
+        for method in ("cg", "gmres"):
+            far = fl.solve_shifted(A, b * factor, REAL, method=method)
+            near = fl.solve_shifted(A, b, REAL, method=method)
+            np.testing.assert_allclose(far.x / factor, near.x, rtol=1e-6, atol=1e-9)
+            assert far.all_converged
+
+
+def test_a_linear_operator_and_a_dense_matrix():
+    A, b = system("general")
+    op = spla.LinearOperator(A.shape, matvec=lambda v: A @ v, dtype=A.dtype)
+    for form in (op, A.toarray()):
+        for shifts in (REAL, COMPLEX):
+            holds(A, b, fl.solve_shifted(form, b, shifts))
+    with pytest.raises(fl.MatrixError, match="a recipe needs the entries of A"):
+        fl.solve_shifted(op, b, REAL, recipe=fl.ILU0())
+
+
+# By factors
+
+
+@pytest.mark.parametrize(
+    ("kind", "recipe", "shifts", "method"),
+    [
+        ("spd", fl.IC0(), REAL, "cg"),
+        ("spd", fl.ILU0(), COMPLEX, "idrs"),
+        ("general", fl.ILU0(), REAL, "idrs"),
+        ("general", fl.ILU0(), COMPLEX, "idrs"),
+        ("general", fl.SparseLU(), COMPLEX, "idrs"),
+    ],
+)
+def test_factors_of_a_few_shifts_serve_those_near_them(kind, recipe, shifts, method):
+    A, b = system(kind)
+    solution = fl.solve_shifted(A, b, shifts, recipe=recipe)
+    holds(A, b, solution)
+    assert solution.factorizations == 3 and {s.method for s in solution.columns} == {method}
+    assert all(s.recipe == repr(recipe) for s in solution.columns)
+
+
+def test_more_factors_and_guesses_take_fewer_iterations(monkeypatch):
+    A, b = system("general", m=20)
+    shifts = 1j * np.linspace(0, 4, 12)
+    one, all_of_them = (fl.solve_shifted(A, b, shifts, recipe=fl.ILU0(), factorizations=k) for k in (1, 12))
+    assert (one.factorizations, all_of_them.factorizations) == (1, 12)
+    assert all_of_them.iterations < one.iterations
+    monkeypatch.setattr(Shifted, "guess", lambda self, j, known: None)
+    assert one.iterations < 0.8 * fl.solve_shifted(A, b, shifts, recipe=fl.ILU0(), factorizations=1).iterations
+
+
+def test_a_guess_is_the_best_combination_of_earlier_solutions():
+    A, b = system("general")
+    work = Shifted(System.checked(fl.as_csr(A), b), fl.as_csr(A), REAL, 1e-8, 0.0, 100, 50)
+    known = [(s, spla.spsolve((A + s * sp.eye(b.size)).tocsc(), b)) for s in (0.2, 0.7, 1.5)]
+    guess = work.guess(3, known)
+    S = A + REAL[3] * sp.eye(b.size)
+    best = np.linalg.lstsq(np.stack([S @ x for _, x in known], axis=1), b, rcond=None)[1]
+    assert np.linalg.norm(b - S @ guess) == pytest.approx(best[0] ** 0.5, rel=1e-6)
+    assert work.guess(3, []) is None
+
+
+def test_a_matrix_without_a_full_diagonal_is_shifted():
+    A = sp.csr_matrix(np.array([[0.0, 1, 0], [-1, 0, 1], [0, -1, 2]]))
+    holds(A, np.ones(3), fl.solve_shifted(A, np.ones(3), [1.0, 2.0], recipe=fl.ILU0()))
+    holds(A, np.ones(3), fl.solve_shifted(A, np.ones(3), [1.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    ("shifts", "match"),
+    [
+        ([], r"shifts has shape \(0,\); \(k,\) with k >= 1"),
+        ([[1.0, 2.0]], r"shifts has shape \(1, 2\)"),
+        ([0.0, np.nan], r"shifts\[1\] is NaN or Inf"),
+        (["a"], "shifts is .*an array of k numbers is needed"),
+        (None, "shifts is None"),
+    ],
+)
+def test_bad_shifts_are_named(shifts, match):
+    A, b = system("spd")
+    with pytest.raises(fl.ParameterError, match=match):
+        fl.solve_shifted(A, b, shifts)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"method": "bicg"}, "method='bicg'"),
+        ({"method": "cgg", "recipe": "ilu0"}, "there is no method 'cgg'|cgg"),
+        ({"recipe": "ilu00"}, "ilu00"),
+        ({"recipe": "ilu0", "factorizations": 0}, "factorizations=0"),
+        ({"rtol": -1}, "rtol=-1"),
+        ({"restart": 0}, "restart=0"),
+    ],
+)
+def test_bad_parameters_are_named(options, match):
+    A, b = system("spd")
+    with pytest.raises(fl.ParameterError, match=match):
+        fl.solve_shifted(A, b, REAL, **options)
+
+
+def test_a_complex_shift_is_one_number():
+    np.testing.assert_array_equal(checked_shifts(2j), [2j])
+    assert checked_shifts(np.float32(2)).dtype == np.float64
+
+
+# The kernels
+
+
+def values(dtype, wide, k, seed, n=40):
+    rng = np.random.default_rng(seed)
+
+    def numbers(kind, *shape):
+        v = rng.uniform(0.5, 1.5, shape)
+        return (v + 0.3j * v if np.dtype(kind).kind == "c" else v).astype(kind)
+
+    real = np.empty(0, dtype).real.dtype
+    return {
+        "state": np.array([RUNNING, 2, 0, 0], np.int32),
+        "norms": np.array([0.5, 0, 0.3, 0, 0, 0, 0], real),
+        "sizes": np.zeros((k, 5), real),
+        "definite": 0,
+        **{name: numbers(dtype, 1) for name in ("rho", "rho_old", "curvature")},
+        "past": numbers(dtype, 2),
+        **{name: numbers(wide, k) for name in ("sigma", "theta", "zeta", "alpha", "beta")},
+        "moving": np.full(k, 3, np.int32),
+        "ended": (rng.uniform(size=k) < 0.3).astype(np.int32),
+    }, {
+        "moving": rng.integers(0, 3, k).astype(np.int32),
+        **{name: numbers(wide, k) for name in ("zeta", "alpha", "beta")},
+        "r": numbers(dtype, n),
+        "P": numbers(wide, k, n),
+        "X": numbers(wide, k, n),
+    }
+
+
+def called(kernels, name, given_, move=lambda v: v, fetch=lambda v: v):
+    moved = {k: move(v.copy()) if isinstance(v, np.ndarray) else v for k, v in given_.items()}
+    with np.errstate(all="ignore"):
+        getattr(kernels.multishift, name)(*moved.values())
+    return {k: fetch(v) for k, v in moved.items() if not isinstance(v, int)}
+
+
+def agree(backend, name, given_):
+    want = called(reference, name, given_)
+    got = called(kernels_for(backend.xp.empty(0)), name, given_, backend.move, backend.fetch)
+    for key, value in want.items():
+        if value.dtype.kind == "i":
+            np.testing.assert_array_equal(got[key], value, err_msg=key)
+        else:
+            np.testing.assert_allclose(got[key], value, rtol=200 * np.finfo(value.dtype).eps, err_msg=key)
+    return want
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("complex_shifts", [False, True])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(k=st.integers(1, 300), seed=st.integers(0, 2**32 - 1), n=st.sampled_from([1, 40, 2**14 + 3]))
+def test_the_kernels_are_those_of_the_specification(backend, dtype, complex_shifts, k, seed, n):
+    wide = np.result_type(dtype, np.complex64) if complex_shifts else np.dtype(dtype)
+    scalars, vectors = values(dtype, wide, k, seed, n if k < 9 else 40)
+    after = agree(backend, "coefficients", scalars)
+    agree(backend, "step", vectors)
+    assert (after["moving"] == 3).sum() == 0 and ((after["moving"] > 0) == (scalars["ended"] == 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "definite", "code"),
+    [
+        ({"curvature": 0}, 0, BROKEN),
+        ({"curvature": 0}, 1, INDEFINITE),
+        ({"curvature": -1}, 1, INDEFINITE),
+        ({"curvature": -1}, 0, RUNNING),
+        ({"curvature": np.nan}, 1, NOT_FINITE),
+        ({"rho": np.inf}, 0, NOT_FINITE),
+        ({"rho": 1e-20}, 0, BROKEN),
+        ({"zeta": 1e-9}, 1, CLAIMED),
+    ],
+)
+def test_the_end_of_a_family_is_named(backend, changed, definite, code):
+    scalars, _ = values(np.float64, np.float64, 5, 1)
+    scalars["definite"], scalars["norms"][CLAIM] = definite, 1e-6
+    for name, value in changed.items():
+        scalars[name][:] = value
+    after = agree(backend, "coefficients", scalars)
+    assert after["state"][CODE] == code
+    if code in (INDEFINITE, NOT_FINITE):
+        assert after["state"][ITERATIONS] == 2 and not after["moving"].any()
+
+
+def test_a_shift_whose_recurrence_breaks_down_ends_alone(backend):
+    scalars, _ = values(np.float64, np.float64, 3, 2)
+    scalars["ended"][:], scalars["theta"][:], scalars["norms"][CLAIM] = 0, 1, 0
+    for name in ("rho_old", "curvature"):
+        scalars[name][:] = 1
+    scalars["sigma"][1] = -1  # 1 + sigma alpha = 0
+    after = agree(backend, "coefficients", scalars)
+    assert list(after["ended"]) == [0, -3, 0] and list(after["moving"]) == [2, 0, 2]
+    assert after["state"][CODE] == RUNNING and after["norms"][NORM] == 0.5

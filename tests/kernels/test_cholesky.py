@@ -1,0 +1,82 @@
+"""Complete factors by the subtrees of an elimination tree: by definition, by twin, by threads, by singular matrices."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from checks import assert_close
+
+import finelu as fl
+from finelu import gallery
+from finelu.kernels import cpu, reference
+from finelu.matrix import as_csr, without_zeros
+from finelu.ordering import OrderingJob, elimination_tree
+
+CASES = ("poisson5:7,5", "poisson5:40,33", "poisson7:9", "convection_diffusion:6,peclet=0", "tridiagonal:50")
+
+
+def hermitian(name, dtype):
+    S = gallery.problem(name).astype(dtype).tocsr()
+    if dtype == np.complex128:
+        phases = sp.diags_array(np.exp(1j * np.arange(S.shape[0])))
+        S = (phases @ S @ phases.conj()).tocsr()
+    S.sort_indices()
+    return S
+
+
+def factors(S, form):
+    A = without_zeros(as_csr(S))
+    order = OrderingJob(A, aside=False).found()[1]
+    return form.cholesky.Cholesky(A.indptr, A.indices, order, elimination_tree(A, order)), A
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("name", CASES)
+def test_solutions_and_pivots_are_those_of_the_specification(name, dtype):
+    S = hermitian(name, dtype)
+    rng = np.random.default_rng(0)
+    weights, g = rng.uniform(0.5, 2, S.shape[0]), rng.standard_normal(S.shape[0]).astype(dtype)
+    found = []
+    for form in (cpu, reference):
+        F, A = factors(S, form)
+        pivots, x = F.factor(A.data, weights), np.empty_like(g)
+        F.solve(g, x)
+        found.append((pivots, x))
+    (pivots, x), (want_pivots, want) = found
+    assert_close(pivots, want_pivots, 256)
+    assert_close(x, want, 1e4)
+    assert np.linalg.norm(S @ x - g) < 1e-11 * np.linalg.norm(g) * abs(S).max() * abs(x).max()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_threads_find_the_same_bits(monkeypatch, threads, dtype):
+    module = fl.kernels.cpu.cholesky
+    monkeypatch.setattr(module, "threads_for", lambda work, alone: fl.threads.get_num_threads())
+    S, found = hermitian("poisson5:60,50", dtype), []
+    g = np.random.default_rng(1).standard_normal(S.shape[0]).astype(dtype)
+    for number in (1, 2, 5, 5):
+        threads(number)
+        F, A = factors(S, cpu)
+        pivots, x = F.factor(A.data, np.ones(S.shape[0])), np.empty_like(g)
+        F.solve(g, x)
+        found.append((pivots.tobytes(), x.tobytes()))
+    assert F._starts.size > 8 and F._below < S.shape[0]  # several subtrees, and rows above them
+    assert len(set(found)) == 1
+
+
+def test_a_row_without_weight_is_that_of_the_identity():
+    S = hermitian("poisson5:12,9", np.float64)
+    weights, g = np.ones(S.shape[0]), np.arange(1.0, S.shape[0] + 1)
+    weights[[3, 50]] = 0
+    F, A = factors(S, cpu)
+    pivots, x = F.factor(A.data, weights), np.empty_like(g)
+    F.solve(g, x)
+    kept = weights > 0
+    assert (pivots[~kept] == 1).all() and (x[~kept] == 0).all()
+    assert_close(S[kept][:, kept] @ x[kept], g[kept], 1e4, scale=g.max())
+
+
+def test_a_dependent_row_has_a_pivot_of_rounding():
+    S = hermitian("poisson5:12,9", np.float64)
+    S = sp.csr_array(S - sp.diags_array(np.asarray(S.sum(axis=1)).ravel()))  # rows that add up to 0
+    pivots = np.sort(factors(S, cpu)[0].factor(as_csr(S).data, np.ones(S.shape[0])))
+    assert abs(pivots[0]) < 1e-13 < 0.05 < pivots[1]

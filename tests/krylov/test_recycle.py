@@ -1,0 +1,204 @@
+"""Recycled spaces: deflated cg and GCRO-DR, by definition, by limit, by behaviour, by bad input."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from krylov_cases import DTYPES, residual, system
+
+from finelu import IC0, ILU0, RecycledSpace, gallery
+from finelu.errors import MatrixError, ParameterError
+from finelu.krylov import cg, gmres
+from finelu.krylov.gcrodr import smallest
+from finelu.result import Status
+
+
+def outliers(n=200, few=4, seed=0):
+    """A Hermitian positive definite A with `few` small eigenvalues, its eigenvectors, and b."""
+    rng = np.random.default_rng(seed)
+    V = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    values = np.concatenate([np.geomspace(1e-4, 1e-3, few), np.linspace(1, 3, n - few)])
+    A = (V * values) @ V.T
+    return (A + A.T) / 2, V, rng.standard_normal(n)
+
+
+def drifting(A, steps, change=0.01):
+    rng, phase = np.random.default_rng(3), 0.0
+    phase = rng.uniform(0, 2 * np.pi, A.shape[0])
+    for k in range(steps):
+        D = sp.diags(1 + change / 2 * np.sin(k + phase))
+        yield sp.csr_matrix(D @ A @ D), rng.standard_normal(A.shape[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_residuals_stay_orthogonal_to_the_space_and_directions_conjugate(dtype):
+    """W^H r = 0 and, as x moves by a multiple of p, W^H A p = 0."""
+    A, b = system("spd", dtype)
+    space = RecycledSpace(5, W=system("spd", dtype)[1][:, None] ** np.arange(1, 6), renew=False)
+    iterates = []
+    found = cg(A, b, rtol=1e-5, recycle=space, callback=lambda x: iterates.append(x.copy()))
+    assert found.converged and space.size >= 4 and len(iterates) > 4
+    W, rounding = space.W, 1e3 * np.finfo(dtype).eps * np.linalg.norm(b)
+    np.testing.assert_allclose(W.conj().T @ (A @ W), np.eye(space.size), atol=1e3 * np.finfo(dtype).eps)
+    for x in iterates:
+        assert np.linalg.norm(W.conj().T @ (b - A @ x)) <= rounding * np.linalg.norm(W, 2)
+    for x, y in zip(iterates, iterates[1:], strict=False):
+        assert np.linalg.norm(space.image.conj().T @ (y - x)) <= rounding * np.linalg.norm(space.image, 2)
+
+
+def test_with_exact_eigenvectors_the_small_eigenvalues_are_gone():
+    """cg takes the iterations of the other eigenvalues, whose condition is 3: those of a system that has no others."""
+    A, V, b = outliers()
+    without = cg(A, b, rtol=1e-10).iterations
+    found = cg(A, b, rtol=1e-10, recycle=RecycledSpace(4, W=V[:, :4], renew=False))
+    rest = V[:, 4:] @ (V[:, 4:].T @ b)
+    alone = cg(A, rest, rtol=1e-10 * np.linalg.norm(b) / np.linalg.norm(rest)).iterations
+    assert found.converged and abs(found.iterations - alone) <= 1 and without > 1.5 * alone
+
+
+def test_the_space_that_cg_leaves_is_that_of_the_smallest_eigenvalues():
+    A, V, b = outliers()
+    space = RecycledSpace(4, directions=200)
+    first = cg(A, b, rtol=1e-12, recycle=space)
+    angles = np.linalg.svd(V[:, :4].T @ np.linalg.qr(space.W)[0])[1]
+    assert first.converged and angles.min() > 1 - 1e-6
+    second = cg(A, np.roll(b, 7), rtol=1e-12, recycle=space)
+    assert second.iterations < 0.7 * first.iterations
+    assert space.products == 4 and space.solves == 4
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_gmres_leaves_harmonic_ritz_vectors(dtype, preconditioned):
+    """A W = C with orthonormal C, W = M^-1 origin, and after a cycle as long as n they span an invariant space."""
+    A, b = system("general", dtype, m=5)
+    A = sp.csr_matrix(A + sp.diags(np.where(np.arange(25) < 3, 1e-2, 1).astype(dtype)))
+    M = ILU0().factor(A) if preconditioned else None
+    space = RecycledSpace(3)
+    found = gmres(A, b, rtol=1e-7 if np.finfo(dtype).eps < 1e-10 else 1e-4, restart=20, M=M, recycle=space)
+    assert found.converged and 2 <= space.size <= 3
+    few = 1e4 * np.finfo(dtype).eps
+    np.testing.assert_allclose(A @ space.W, space.image, atol=few * abs(space.image).max())
+    np.testing.assert_allclose(space.image.conj().T @ space.image, np.eye(space.size), atol=few)
+    applied = space.origin if M is None else np.stack([M.solve(np.ascontiguousarray(t)) for t in space.origin.T], axis=1)
+    np.testing.assert_allclose(applied, space.W, atol=few * abs(space.W).max())
+
+
+def test_harmonic_ritz_vectors_are_those_of_the_smallest_values():
+    """For an invariant space, G = [H; 0], they are the eigenvectors of H; a complex pair spans two real columns."""
+    H = np.diag([5.0, 1.0, 0.5, 4.0])
+    H[1:3, 1:3] = [[0.1, 0.2], [-0.2, 0.1]]
+    G = np.vstack([H, np.zeros((1, 4))])
+    y = smallest(G, np.eye(5, 4), 3)
+    projector = y @ y.T
+    np.testing.assert_allclose(projector @ np.eye(4)[:, 1:4], np.eye(4)[:, 1:4], atol=1e-12)
+    assert smallest(G, np.eye(5, 4), 2).shape == (4, 2)
+
+
+def test_restarts_forget_less_with_a_space():
+    A = gallery.poisson5(30)
+    b = np.random.default_rng(0).standard_normal(A.shape[0])
+    plain, kept = (gmres(A, b, rtol=1e-8, restart=10, recycle=r, maxiter=4000) for r in (None, RecycledSpace(8)))
+    assert plain.converged and kept.converged and kept.iterations < 0.8 * plain.iterations
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_a_sequence_of_systems_takes_fewer_iterations(every):
+    A = gallery.elasticity(12, 4, 4)
+    plain, kept, space = [], [], RecycledSpace(8)
+    for B, b in drifting(A, 5):
+        F = IC0().factor(B)
+        plain.append(cg(B, b, M=F, rtol=1e-8).iterations)
+        space.renew = every or space.size == 0
+        found = cg(B, b, M=F, rtol=1e-8, recycle=space)
+        assert found.converged and residual(B, b, found.x) <= 1.0001e-8 * np.linalg.norm(b)
+        kept.append(found.iterations)
+    assert kept[0] == plain[0] and sum(kept[2:]) < 0.75 * sum(plain[2:])
+    assert (space.solves > 0) is every
+
+
+@pytest.mark.parametrize("method", [cg, gmres])
+def test_vectors_that_depend_on_each_other_are_dropped(method):
+    A, b = system("spd")
+    W = np.random.default_rng(0).standard_normal((b.size, 3))
+    space = RecycledSpace(8, W=np.concatenate([W, W @ np.ones((3, 2)), 0 * W[:, :1]], axis=1), renew=False)
+    found = method(A, b, rtol=1e-10, recycle=space)
+    assert found.converged and space.size == 3 and np.isfinite(space.W).all()
+
+
+@pytest.mark.parametrize("method", [cg, gmres])
+def test_b_inside_the_image_needs_no_iterations(method):
+    A, b = system("spd")
+    exact = np.linalg.solve(A.toarray(), b)
+    found = method(A, b, rtol=1e-8, recycle=RecycledSpace(2, W=exact[:, None], renew=False))
+    assert found.converged and found.iterations <= 1 and residual(A, b, found.x) <= 1.0001e-8 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("method", [cg, gmres])
+def test_images_that_overflow_leave_a_plain_solve(method):
+    A, b = system("spd")
+    space = RecycledSpace(2, W=np.full((b.size, 2), 1e300) * [1, -1], renew=False)
+    with np.errstate(all="ignore"):
+        found = method(A * 1e10, b, rtol=1e-8, recycle=space)
+    assert found.converged and space.size == 0
+
+
+def test_a_negative_curvature_in_the_space_is_said():
+    A, b = system("indefinite")
+    lowest = np.linalg.eigh(A.toarray())[1][:, :1]
+    assert cg(A, b, recycle=RecycledSpace(1, W=lowest)).status is Status.INDEFINITE
+
+
+def test_columns_are_solved_in_turn_and_b_is_scaled_as_ever():
+    A, b = system("spd")
+    B, space = np.stack([b, np.roll(b, 5)], axis=1), RecycledSpace(6)
+    found = cg(A, B, rtol=1e-8, recycle=space)
+    assert found.all_converged and space.size == 6
+    plain = cg(A, B, rtol=1e-8)
+    assert found[1].iterations < plain[1].iterations
+    tiny = cg(A, b * 1e-200, rtol=1e-8, recycle=space)
+    assert tiny.converged and residual(A, b * 1e-200, tiny.x) <= 1.0001e-208 * np.linalg.norm(b)
+
+
+def test_more_directions_and_more_vectors_have_their_effect():
+    A, _, b = outliers()
+    found = {}
+    for k, directions in ((2, 100), (4, 100), (4, 6)):
+        space = RecycledSpace(k, directions=directions)
+        for shift in (0, 3):
+            found[k, directions] = cg(A, np.roll(b, shift), rtol=1e-10, recycle=space).iterations
+    assert found[4, 100] < found[2, 100] and found[4, 100] < found[4, 6]
+    assert "4 vectors, n=200" in repr(space)
+    space.drop()
+    assert space.size == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong", "text"),
+    [
+        ({"W": np.ones((9, 2))}, MatrixError, "length 9, but the system has 144 rows"),
+        ({"W": np.ones((144, 1)) * 1j}, MatrixError, "complex vectors, but the system is real"),
+    ],
+)
+def test_a_space_of_another_system(given, wrong, text):
+    A, b = system("spd")
+    with pytest.raises(wrong, match=text):
+        cg(A, b, recycle=RecycledSpace(3, **given))
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong", "text"),
+    [
+        (lambda A, b: RecycledSpace(0), ParameterError, "k"),
+        (lambda A, b: RecycledSpace(3, directions=0), ParameterError, "directions"),
+        (lambda A, b: RecycledSpace(3, renew=2), ParameterError, "renew"),
+        (lambda A, b: RecycledSpace(3, W=np.ones(4)), MatrixError, r"W has shape \(4,\)"),
+        (lambda A, b: RecycledSpace(3, W=np.full((4, 1), np.nan)), MatrixError, "W holds NaN"),
+        (lambda A, b: cg(A, b, recycle=5), ParameterError, "recycle is a int; a finelu.RecycledSpace"),
+        (lambda A, b: gmres(A, b, recycle="yes"), ParameterError, "recycle is a str"),
+        (lambda A, b: cg(A, np.stack([b, b], 1), block=True, recycle=RecycledSpace(2)), ParameterError, "block=True"),
+        (lambda A, b: gmres(A, b, side="left", recycle=RecycledSpace(2)), ParameterError, "side='left'"),
+    ],
+)
+def test_wrong_arguments(call, wrong, text):
+    with pytest.raises(wrong, match=text):
+        call(*system("spd"))
