@@ -7,13 +7,25 @@ import numpy as np
 import pytest
 from checks import DTYPES, assert_close, in_dtype, values
 
-from finelu import CPR, IC0, ILU0, BlockILU0, MultilevelILU, SparseLU, TriangularSolver, gallery
+from finelu import (
+    CPR,
+    IC0,
+    ILU0,
+    BlockILU0,
+    BlockJacobi,
+    Jacobi,
+    MultilevelILU,
+    Schwarz,
+    SparseLU,
+    TriangularSolver,
+    gallery,
+)
 from finelu.kernels import kernels_for
 from finelu.kernels.cpu import triangular
 from finelu.matrix import as_csr
 from finelu.preconditioners import RECIPES
 
-WIDTHS = (2, 3, 8, 9, 17, 33)
+WIDTHS = (2, 3, 8, 9, 16, 17, 33)
 
 
 @pytest.fixture
@@ -90,13 +102,15 @@ def test_a_thread_that_solves_while_another_gathers_the_values_has_them(threads,
     np.testing.assert_array_equal(seen[0], want)
 
 
-def test_columns_go_where_out_is(backend):
-    F = ILU0().factor(backend.move(gallery.poisson7(6)))
-    R = backend.move(values((216, 10), "float64"))
+@pytest.mark.parametrize("recipe", [ILU0(), Jacobi(), BlockJacobi(), BlockJacobi(block_size=5)], ids=str)
+@pytest.mark.parametrize("k", [10, 16])
+def test_columns_go_where_out_is(backend, recipe, k):
+    F = recipe.factor(backend.move(gallery.poisson7(6)))
+    R = backend.move(values((216, k), "float64"))
     want = backend.fetch(F.solve(R))
     for order, own in product("CF", (True, False)):
         R_laid = backend.xp.array(R, order=order)
-        out = R_laid if own else backend.xp.empty((216, 10), order=order)
+        out = R_laid if own else backend.xp.empty((216, k), order=order)
         assert F.solve(R_laid, out=out) is out
         np.testing.assert_array_equal(backend.fetch(out), want)
 
@@ -118,4 +132,32 @@ def test_every_recipe_solves_columns_as_if_alone(backend, same, recipe, trans):
     F = recipe(**({"block_size": 4} if recipe in (BlockILU0, CPR) else {})).factor(backend.move(A))
     if recipe in (MultilevelILU, SparseLU):  # a dense product, and SuperLU, add up several columns in another order
         same = partial(same, exactly=False)
-    same(partial(F.solve, trans=trans), values((72, 5), "complex128"))
+    for k in (5, 16):
+        same(partial(F.solve, trans=trans), values((72, k), "complex128"))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"parts": 12},
+        {"parts": 9, "overlap": 1},
+        {"parts": 5, "combine": "additive"},
+        {"parts": 12, "coarse": None},
+        {"parts": 7, "near_nullspace": np.stack([np.ones(900), np.arange(900.0)], axis=1)},
+        {"size": 16, "levels": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("hermitian", [True, False])
+def test_subdomains_solve_columns_as_if_alone(backend, same, threads, dtype, options, hermitian):
+    if "levels" in options and not hermitian:
+        options = options | {"local": ILU0()}
+    A = in_dtype(gallery.poisson5(30, 30) if hermitian else gallery.convection_diffusion(30, 30, 1, peclet=9), dtype)
+    if hermitian and dtype == "complex64":
+        A = ((A + A.conj().T) / 2).tocsr()
+    F = Schwarz(**options).factor(backend.move(A))
+    for count, k in ((1, 3), (2, 9)):
+        threads(count)
+        for trans in ("N", "H"):
+            same(partial(F.solve, trans=trans), values((900, k), dtype, k))

@@ -8,9 +8,9 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 from checks import DTYPES, assert_close, in_dtype, refused, values
 
-from finelu import IC0, ILU0, MatrixError, ParameterError, gallery, krylov
+from finelu import IC0, ILU0, MatrixError, ParameterError, Schwarz, gallery, krylov
 from finelu.errors import NotConverged
-from finelu.krylov import METHODS
+from finelu.krylov import METHODS, loop, rows
 from finelu.krylov.columns import Columns
 from finelu.krylov.loop import Loop
 from finelu.krylov.system import System
@@ -78,6 +78,44 @@ def test_a_column_that_is_done_takes_no_part_in_products(backend, name):
     assert found.all_converged
     products = 2 if name == "bicgstab" else 1
     assert max(seen) == 4 and sum(seen) < products * 4 * (max(s.iterations for s in found.columns) + 4)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize("name", ["cg", "bicgstab"])
+def test_columns_in_rows_have_the_bits_of_one(threads, monkeypatch, name, dtype):
+    monkeypatch.setattr(loop, "ROOM", 4)  # histories grow
+    monkeypatch.setattr(rows, "ROOM", 4)
+    method, A = getattr(krylov, name), in_dtype(gallery.poisson5(70, 66), dtype)  # more rows than a sum has at once
+    B = values((A.shape[0], 11), dtype)
+    B[:, 3] = A @ np.ones(A.shape[0])
+    B[:, 5] = 0
+    B[:, 7] *= 1e-3  # and is at its tolerance far sooner
+    made, x0 = [], values((A.shape[0], 11), dtype, 5)
+    suits = rows.ColumnsInRows.suits
+    monkeypatch.setattr(rows.ColumnsInRows, "suits", staticmethod(lambda loops: made.append(suits(loops)) or made[-1]))
+    rtol = 1e-3 if dtype in ("float32", "complex64") else 1e-7
+    for count, M in ((1, ILU0().factor(A)), (2, Schwarz(parts=20).factor(A)), (2, None)):
+        threads(count)
+        limits = {"M": M, "rtol": rtol, "atol": rtol * np.linalg.norm(B[:, 7]) * 50, "maxiter": 40}
+        found = method(A, B, x0, **limits)
+        alone = [method(A, B[:, c].copy(), x0[:, c].copy(), **limits) for c in range(11)]
+        for one, other in zip(found.columns, alone, strict=True):
+            assert one.status is other.status and one.iterations == other.iterations
+            np.testing.assert_array_equal(one.history, other.history)
+            np.testing.assert_array_equal(one.x, other.x)
+    assert made == [True] * 3
+
+
+def test_a_watch_sees_the_norms_of_columns_in_rows_and_ends_one():
+    A, B, seen = gallery.poisson5(9, 8), values((72, 4), "float64"), []
+
+    def watch(iteration, norm):
+        seen.append(iteration)
+        return iteration == 3 and seen.count(3) == 2
+
+    found = krylov.cg(A, B, rtol=1e-8, watch=watch)
+    assert [s.status for s in found.columns].count(Status.INTERRUPTED) == 1
+    assert seen.count(2) == 4 and max(s.iterations for s in found.columns) == max(seen)
 
 
 def test_a_recorded_step_is_dropped_once_the_factors_are_updated(monkeypatch):

@@ -66,15 +66,13 @@ class Deflated:
     def turn_columns(self, which: Any, states: Any, r: Any, rho: Any, rho_old: Any, p: Any) -> None:
         """`turn` for the columns of r (n, k) and p, on the CPU; without overlap. `which`, `states` and scalars as in
         kernels/cpu/columns.py."""
-        factors, coarse = self._factors, self._factors.coarse
-        x, sums, own = np.empty_like(r), coarse.sums(r.dtype, which.size), np.empty(which.size, rho.dtype)
+        factors, coarse, k = self._factors, self._factors.coarse, which.size
+        r = r.reshape(-1) if k == 1 else r
+        x, sums, own = np.empty_like(r), coarse.sums(r.dtype, k), np.empty(k, rho.dtype)
         factors.local_solve(r, x, sums)
-        if which.size == 1:
-            q = coarse.correct(sums, own)[:, None]
-        else:
-            q = coarse.correct(sums, own)
+        q = coarse.correct(sums, own)
         rho[which] = own
-        coarse.add_directions(which, states, rho, rho_old, q, x, p)
+        coarse.add_directions(which, states, rho, rho_old, q.reshape(-1, k), x.reshape(-1, k), p)
 
     @property
     def overlaps(self) -> bool:
