@@ -64,12 +64,12 @@ class Schwarz(Recipe):
         ILUT(), ICT(), MILU0(), ...). "auto" is ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and
         need no transpose. If A is Hermitian with a positive diagonal, D must be positive, so that cg can take M.
     size : rows of a part. None: 128 to 448, fewer if rows are long. On the CPU, where levels may be more than 2, 64 for
-        each vector of the coarse space, at most 448; not if couplings jump from cell to cell; on four threads or more
-        up to 448 for a grid in space, so that there are 4096 vectors, which is seen as any other size in the report.
-        With levels=2, which
-        "auto" means for an A that is not Hermitian with a positive diagonal, they are more if the coarse space would
-        otherwise have more than 4096 vectors, or with one vector a part on the CPU more than 16,384. On the CPU, for an
-        A that is neither Hermitian nor symmetric, and one vector a part: 64, or more so that there are 4096 vectors.
+        each vector of the coarse space, at most 448; not if couplings jump from cell to cell; and on four threads or
+        more for a grid in space the size that gives 4096 vectors, if that is larger and at most 448. With levels=2,
+        which "auto" means for an A that is not Hermitian with a positive diagonal, they are more if the coarse space
+        would otherwise have more than 4096 vectors, or with one vector a part on the CPU more than 16,384. On the CPU,
+        for an A that is neither Hermitian nor symmetric, and one vector a part: 64, or more so that there are 4096
+        vectors.
     parts : the approximate number of parts, or the part of each row (n,), integers from 0 on without gaps; None: by
         `size`.
     partition : the method that finds the parts, see `finelu.partition`: "aggregate" (strong couplings stay inside),
