@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from finelu.auto.rates import RATES, current_on_gpu
-from finelu.device import on_gpu
 from finelu.auto.reuse import COMPLETE
+from finelu.device import on_gpu
 from finelu.krylov import CYCLE, METHODS
 from finelu.krylov.recycle import RecycledSpace
 from finelu.matrix import CSR

@@ -38,7 +38,8 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
     s, y = (xp.zeros(m, loop.dtype) for _ in range(2))
     c = xp.zeros(m, loop.real)
     space.fit(A, loop.b, energy=False)
-    B = part = None
+    B: Any = None
+    part: Any = None
 
     def step() -> None:
         z = M @ v
@@ -63,7 +64,7 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
         else:
             B = None
         k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)
-        columns = []
+        columns: list[Any] = []
         while len(columns) < m and loop.goes_on():
             step()
             columns.append(unrotated[:, len(columns)].copy())
