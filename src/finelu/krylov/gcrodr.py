@@ -122,7 +122,7 @@ def renew(space: RecycledSpace, Q: Any, Z: Any, B: Any, H: Any, j: int) -> None:
 
 
 def smallest(G: Any, inner: Any, k: int) -> Any:
-    """(., at most k) : an orthonormal basis of the vectors y of G^H G y = theta G^H `inner` y with the smallest |theta|;
+    """(., at most k) : an orthonormal basis of the y with G^H G y = theta G^H `inner` y with the smallest |theta|;
     None if there are none. A complex pair of a real problem counts for two."""
     try:
         values, vectors = la.eig(G.conj().T @ inner, G.conj().T @ G, check_finite=False)  # 1 / theta
