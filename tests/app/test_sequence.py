@@ -611,7 +611,9 @@ def test_complete_factors_take_no_space():
 
 
 def test_the_cost_of_a_space_grows_with_its_vectors_and_falls_with_the_entries_of_a_row():
-    sparse, dense = (Cost.of(None, as_csr(A), cycles=False) for A in (gallery.poisson5(30), gallery.elasticity(9, 6, 6)))
+    sparse, dense = (
+        Cost.of(None, as_csr(A), cycles=False) for A in (gallery.poisson5(30), gallery.elasticity(9, 6, 6))
+    )
     assert 0 < sparse.share(4) < sparse.share(8) and dense.share(8) < sparse.share(8)
     assert dense.vectors() >= sparse.vectors() and dense.pays(100, 50, 8) and not dense.pays(50, 50, 8)
     assert Cost.of(None, as_csr(gallery.poisson5(30)), cycles=True).share(8) > sparse.share(8)

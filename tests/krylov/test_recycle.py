@@ -1,5 +1,7 @@
 """Recycled spaces: deflated cg and GCRO-DR, by definition, by limit, by behaviour, by bad input."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -41,7 +43,7 @@ def test_residuals_stay_orthogonal_to_the_space_and_directions_conjugate(dtype):
     np.testing.assert_allclose(W.conj().T @ (A @ W), np.eye(space.size), atol=1e3 * np.finfo(dtype).eps)
     for x in iterates:
         assert np.linalg.norm(W.conj().T @ (b - A @ x)) <= rounding * np.linalg.norm(W, 2)
-    for x, y in zip(iterates, iterates[1:], strict=False):
+    for x, y in itertools.pairwise(iterates):
         assert np.linalg.norm(space.image.conj().T @ (y - x)) <= rounding * np.linalg.norm(space.image, 2)
 
 
@@ -79,7 +81,9 @@ def test_gmres_leaves_harmonic_ritz_vectors(dtype, preconditioned):
     few = 1e4 * np.finfo(dtype).eps
     np.testing.assert_allclose(A @ space.W, space.image, atol=few * abs(space.image).max())
     np.testing.assert_allclose(space.image.conj().T @ space.image, np.eye(space.size), atol=few)
-    applied = space.origin if M is None else np.stack([M.solve(np.ascontiguousarray(t)) for t in space.origin.T], axis=1)
+    applied = (
+        space.origin if M is None else np.stack([M.solve(np.ascontiguousarray(t)) for t in space.origin.T], axis=1)
+    )
     np.testing.assert_allclose(applied, space.W, atol=few * abs(space.W).max())
 
 

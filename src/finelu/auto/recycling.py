@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from finelu.auto.rates import RATES, current_on_gpu
-from finelu.device import on_gpu
 from finelu.auto.reuse import COMPLETE
+from finelu.device import on_gpu
 from finelu.krylov import CYCLE, METHODS
 from finelu.krylov.recycle import RecycledSpace
 from finelu.matrix import CSR
@@ -71,7 +71,8 @@ class Recycling:
                 return None
             self.space, self.used, self.best = RecycledSpace(m, directions=DIRECTIONS * m), 0, math.inf
         space = self.space
-        if space.size and self.kept is not None and not self._cost.pays(plain, self.kept * wanted, space.size):
+        ripe = self.used >= RIPE and self.kept is not None
+        if ripe and not self._cost.pays(plain, float(self.kept or 0.0) * wanted, space.size):
             return None  # the guess was good: a few iterations are left, which the space would not shorten
         space.renew = self.used < RIPE or (self.kept is not None and self.kept > GROWN * self.best)
         self._with = space.size > 0

@@ -170,7 +170,12 @@ class Sequence:
         self._guesses.without += solution.iterations
         self.decisions.append(decision)
         recycled = self._recycling.why
-        seen = (*solution.seen, *([recycled] if recycled else ()), *([f"it was solved on the CPU: {on_host}"] if on_host else ()), f"{decision}: {why}")
+        seen = (
+            *solution.seen,
+            *([recycled] if recycled else ()),
+            *([f"it was solved on the CPU: {on_host}"] if on_host else ()),
+            f"{decision}: {why}",
+        )
         return replace(
             solution,
             x=namespace(b).asarray(solution.x).reshape(b.shape),
@@ -198,7 +203,12 @@ class Sequence:
             A, b = A.on(np), to_host(b)
         decision, why = self._need(A)
         if decision == "solve":
-            return self._from_the_beginning(A, b, next(iter(self._guesses.known(b)), None)), "solve", why + failed, on_host
+            return (
+                self._from_the_beginning(A, b, next(iter(self._guesses.known(b)), None)),
+                "solve",
+                why + failed,
+                on_host,
+            )
         rhs = self._right(A, b, scale)
         product = self._product(A)
         self._guesses.begin(rhs, self._ageing.likely(logarithm(rhs.scale, rhs.target)), product)
@@ -358,7 +368,7 @@ class Sequence:
             rhs.x, rhs.size = found.x, found.residual_norm
         gained = logarithm(before, rhs.size)
         if solved and self._recycling.seen(found.iterations, gained):
-            ageing.forget()  # what is known is of iterations with the space
+            ageing.forget()  # those figures are of iterations with the space
         elif fresh and solved:
             ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target), found.history / rhs.scale)
         elif solved:

@@ -23,7 +23,7 @@ class CG(Method):
     recycle : a `RecycledSpace`, which gives the vectors W that a solve before has left in it, and takes new ones: the
         search directions are kept conjugate to W (deflated cg, Saad, Yeung, Erhel & Guyomarc'h 2000). That pays where a
         few small eigenvalues of M A are far from the others, and systems follow each other. Several columns of b are
-        then solved in turn. Its cost is told there.
+        then solved in turn. Its docstring has the cost.
     It ends with Status.INDEFINITE if a curvature p^H A p is not positive, and with INDEFINITE_PRECONDITIONER if r^H M r
     is not positive.
     Source: Hestenes & Stiefel 1952; Saad 2003, Alg. 9.1.
@@ -41,8 +41,9 @@ class CG(Method):
     @staticmethod
     def iterate(loop: Loop, *, block: bool = False, recycle: RecycledSpace | None = None) -> Solution:
         """Saad 2003, Alg. 9.1, line by line; alpha and beta are formed on the device, in the step that uses them."""
-        if space_asked(recycle) is not None:
-            return deflated_cg(loop, recycle)
+        space = space_asked(recycle)
+        if space is not None:
+            return deflated_cg(loop, space)
         A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
         state, norms = loop.state, loop.norms
         r, p = loop.vectors(2)

@@ -85,7 +85,7 @@ class Directions:
 
     @property
     def wanted(self) -> bool:
-        """Whether the next direction is to be kept: in the first cycle only, as others have a recurrence of their own."""
+        """Whether the next direction is to be kept: in the first cycle only; later ones have other recurrences."""
         return self.cycles == 1 and self.count < self.P.shape[1]
 
     def begin(self, rho: Any, mu: Any) -> None:

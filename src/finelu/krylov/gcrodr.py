@@ -38,7 +38,8 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
     s, y = (xp.zeros(m, loop.dtype) for _ in range(2))
     c = xp.zeros(m, loop.real)
     space.fit(A, loop.b, energy=False)
-    B = part = None
+    B: Any = None
+    part: Any = None
 
     def step() -> None:
         z = M @ v
@@ -63,7 +64,7 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
         else:
             B = None
         k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)
-        columns = []
+        columns: list[Any] = []
         while len(columns) < m and loop.goes_on():
             step()
             columns.append(unrotated[:, len(columns)].copy())
@@ -121,7 +122,7 @@ def renew(space: RecycledSpace, Q: Any, Z: Any, B: Any, H: Any, j: int) -> None:
 
 
 def smallest(G: Any, inner: Any, k: int) -> Any:
-    """(., at most k) : an orthonormal basis of the vectors y of G^H G y = theta G^H `inner` y with the smallest |theta|;
+    """(., at most k) : an orthonormal basis of the y with G^H G y = theta G^H `inner` y with the smallest |theta|;
     None if there are none. A complex pair of a real problem counts for two."""
     try:
         values, vectors = la.eig(G.conj().T @ inner, G.conj().T @ G, check_finite=False)  # 1 / theta

@@ -67,11 +67,12 @@ class GMRES(Method):
     ) -> Solution:
         """Saad 2003, Alg. 9.5, or Alg. 9.4 on the left."""
         choice("side", side, SIDES)
-        if space_asked(recycle) is not None:
+        space = space_asked(recycle)
+        if space is not None:
             if side == "left":
                 raise ParameterError("side='left' has no recycle; leave out one of them.")
             m, orthogonalize = _checked(loop, restart, orthogonalization)
-            return gcrodr(loop, recycle, m, orthogonalize)
+            return gcrodr(loop, space, m, orthogonalize)
         return arnoldi(loop, restart, orthogonalization, side)
 
 
