@@ -22,7 +22,7 @@ FORMATS = [
     "csr", "csr", "csr", "csr", "csc", "coo", "dense", "bsr", "dia", "lil", "csr_array", "coo_array", "duplicates",
     "unsorted", "int64", "big_endian", "fortran", "read_only", "long_arrays"
 ]  # fmt: skip
-METHODS = ("cg", "minres", "sqmr", "gmres", "fgmres", "bicgstab", "bicg", "richardson")
+METHODS = ("cg", "minres", "sqmr", "gmres", "fgmres", "bicgstab", "bicgstabl", "idrs", "bicg", "richardson")
 RECIPES = [
     "ILU0()", "IC0()", "MILU0()", "ILUK(level=1)", "ILUT()", "ILUT(form='crout')", "ICT()", "ParILU()", "ParIC()",
     "ParILUT()", "ParICT()", "Jacobi()", "BlockJacobi(block_size=4)", "Schwarz(size=6)",
@@ -625,7 +625,7 @@ def asked(rng: Random, system: System) -> Call:
         if rng.random() < 0.05:
             options["memory_limit"] = float(rng.choice([0.0, 1e3, 1e5]))
         recipe = suited(rng, system.stored) if rng.random() < 0.15 else "auto"
-        method = str(rng.choice(METHODS[:7])) if rng.random() < 0.15 else "auto"
+        method = str(rng.choice(METHODS[:-1])) if rng.random() < 0.15 else "auto"
         return Call("solve", recipe, method, options, **common)
     recipe = suited(rng, system.stored)
     if share < 0.85 and not columns:

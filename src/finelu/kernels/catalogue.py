@@ -67,6 +67,7 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
 # family -> public names that two forms have, or that others call, without being kernels.
 BUILDING_BLOCKS = {
     "batch": "pattern_of",
+    "bicgstabl": "stopped",
     "elimination": "refusal",
     "inspection": "queue_alike",
     "minimum_degree": "is_compiled",
