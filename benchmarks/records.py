@@ -106,6 +106,7 @@ SPEAKS_OF = {
     "multilevel-setup": MULTILEVEL,
     "parilut": PARILUT,
     "petsc-scaling": (*ELIMINATION, *TRIANGULAR, *PARILUT, *MULTILEVEL, "interop/petsc"),
+    "precision": ("factors/triangles.py", *TRIANGULAR),
     "programs": ("interop/scipy", "preconditioners/direct/klu.py", "recent.py"),
     "regret": ("auto",),
     "short-recurrences": (
@@ -164,6 +165,12 @@ OLDER = {
         "multiblock-scaling-nvidia-h200-x2-96-2026-11-27",
         "sphere-flow-2-core-amd-epyc-2026-11-27",
     ),
+    "factors may be stored in single precision since; what is computed without that is the same": (
+        "parilut-gpu-nvidia-h200-large-2026-11-27",
+        "parilut-papers-nvidia-h200-tables-2026-11-27",
+        "parilut-papers-nvidia-h200-times-2026-11-27",
+    ),
+    "levels are looked at before factors are rounded since": ("precision-gpu-nvidia-h100-2026-11-27",),
     "FiPy gets a failure where a residual is above its tolerance since": ("clients-2-core-amd-epyc-2026-11-27",),
     "least squares end at rounding, and scale by powers of two since": (
         "least-squares-cpu-amd-epyc-2-cores-2026-11-27",
