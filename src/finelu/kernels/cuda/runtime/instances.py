@@ -169,9 +169,10 @@ INSTANCES: dict[str, list[str]] = {
     ],
     "arnoldi": _over(["mgs_step"], VALUES, (0, 4))
     + _over(
-        "cgs2_step arnoldi_begin keep_column givens_step hessenberg_solve combine update_solution partial_moments sum_moments take_off",
+        "cgs2_step arnoldi_begin keep_column givens_step hessenberg_solve combine update_solution",
         VALUES,
-    ),
+    )
+    + _over("partial_moments sum_moments take_off", VALUES),
     "partition": [
         "count_ends",
         "place_ends",
