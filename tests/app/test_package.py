@@ -184,7 +184,7 @@ MANY = re.compile(r"\b\d{3,}(?= iterations)")  # which another processor's round
 
 
 def assert_alike(printed, shown):
-    """The output is that of the page, but for times, rounding, and 1 percent of MANY iterations."""
+    """The output is that of the page, except for times, rounding, and 1 percent of MANY iterations."""
     printed, shown = words_and_counts(printed), words_and_counts(shown)
     assert MANY.sub("many", printed) == MANY.sub("many", shown)
     for found, expected in zip(MANY.findall(printed), MANY.findall(shown), strict=True):

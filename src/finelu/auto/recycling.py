@@ -16,6 +16,7 @@ from finelu.matrix import CSR
 FEWEST, MOST = 4, 16  # vectors
 SHARE = 0.3  # of the time of an iteration, that its products with the vectors take at most, with FEWEST of them or more
 DIRECTIONS = 4  # times the vectors: search directions from which they are formed
+LEAST = 20  # iterations of a step from which on a space is tried
 HOPED = 0.5  # part of the iterations that a space is presumed to save, until it is seen
 RIPE = 3  # solves with the space, after each of which it is formed anew, before it is judged
 GROWN = 1.25  # times the iterations that it had with the space when it was ripe, from which on it is formed anew
@@ -67,7 +68,7 @@ class Recycling:
         m = self._cost.vectors()
         plain = expected if self.plain is None else self.plain * wanted
         if self.space is None:
-            if not math.isfinite(plain) or not self._cost.pays(plain, (1 - HOPED) * plain, m):
+            if not LEAST <= plain < math.inf or not self._cost.pays(plain, (1 - HOPED) * plain, m):
                 return None
             self.space, self.used, self.best = RecycledSpace(m, directions=DIRECTIONS * m), 0, math.inf
         space = self.space

@@ -318,8 +318,8 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
     factored = _factored_dense if gpu else _factored_sparse
     while not dropped.all():
         weights = np.where(dropped, 0.0, scale)
-        if definite and not gpu and (ready := _without_pivoting(E, weights, tolerance, dtype)) is not None:
-            return ready, dropped
+        if definite and not gpu and (definite_factors := _without_pivoting(E, weights, tolerance, dtype)) is not None:
+            return definite_factors, dropped
         definite = False  # with pivoting, it names the columns that are only rounding
         found, tiny = factored(E, weights, dropped, tolerance, dtype)
         dropped = dropped | tiny
