@@ -170,6 +170,15 @@ OLDER = {
         "parilut-papers-nvidia-h200-tables-2026-11-27",
         "parilut-papers-nvidia-h200-times-2026-11-27",
     ),
+    "definite matrices keep feral's analysis, and a wide least-squares problem has factors of its own since": (
+        "programs-intel-xeon-2-cores-2026-11-27",
+    ),
+    "measured before its code was committed; it is in the history since": (
+        "programs-intel-xeon-2-cores-mkl-2026-11-27",
+    ),
+    "gmres can recycle a space since; without one it computes the same": (
+        "short-recurrences-2-core-intel-xeon-shared-2026-11-27",
+    ),
     "levels are looked at before factors are rounded since": ("precision-gpu-nvidia-h100-2026-11-27",),
     "FiPy gets a failure where a residual is above its tolerance since": ("clients-2-core-amd-epyc-2026-11-27",),
     "least squares end at rounding, and scale by powers of two since": (
