@@ -12,6 +12,7 @@ from finelu import Status, gallery, solve
 from finelu.auto import exact, null_space, singular, solvability
 from finelu.errors import DecompositionError
 from finelu.matrix import as_csr
+from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.multilevel import dense
 
 SINGULARS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR)
@@ -595,6 +596,37 @@ def test_a_saddle_point_with_constraints_twice_is_solved_and_not_unique(multilev
     outside = solve(A, random(A.shape[0], 1))  # the doubled rows contradict each other
     r = random(A.shape[0], 1) - A @ outside.x
     assert outside.status in SINGULARS and np.linalg.norm(A @ r) <= 1e-6 * np.linalg.norm(r)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_that_x_is_not_unique_is_a_fact_of_a_and_so_of_each_column(several):
+    A = saddle_point(21, 60, 30)
+    B = A @ np.column_stack([random(A.shape[0], seed) for seed in range(4)])
+    solution = solve(A, B if several else B[:, 0])
+    assert solution.converged and "unique" in solution.explain()
+    if several:
+        assert all("unique" in solution[j].explain() for j in range(4))
+
+
+def test_shifted_factors_that_cannot_be_made_are_tried_once(monkeypatch):
+    """After complete factors of an A that is singular up to rounding."""
+    made, begin = [], SparseLUFactors.__init__
+
+    def begin_without_shift(self, recipe, *arguments, **options):
+        if recipe.shift:
+            made.append(recipe)
+            raise MemoryError("no room")
+        begin(self, recipe, *arguments, **options)
+
+    monkeypatch.setattr(SparseLUFactors, "__init__", begin_without_shift)
+    scales = sp.diags(np.exp(0.3 * np.random.default_rng(2).standard_normal(990)))
+    ended = []
+    for seed in range(3):
+        A = saddle_point(30, 80, 10)
+        A = sp.csr_matrix(scales @ A @ scales)
+        ended.append(solve(A, random(A.shape[0], seed), 1e-10).status)
+        assert len(made) <= 2 * (seed + 1)
+    assert made and Status.CONVERGED not in ended
 
 
 def test_an_unsymmetric_saddle_point_with_constraints_twice_is_solved(no_multilevel):

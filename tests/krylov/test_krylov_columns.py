@@ -65,7 +65,8 @@ def test_cycles_of_gmres_that_end_at_different_times(backend, options):
 
 
 @pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres"])
-def test_a_column_that_is_done_takes_no_part_in_products(backend, name):
+def test_a_column_that_is_done_takes_no_part_in_products(backend, monkeypatch, name):
+    monkeypatch.setattr(rows, "FEWEST", 4)
     A, B = system()
     d = A.diagonal()
     D = backend.move(sp.diags(d).tocsr())  # with which the columns need different numbers of iterations
@@ -85,28 +86,39 @@ def test_a_column_that_is_done_takes_no_part_in_products(backend, name):
 def test_columns_in_rows_have_the_bits_of_one(threads, monkeypatch, name, dtype):
     monkeypatch.setattr(loop, "ROOM", 4)  # histories grow
     monkeypatch.setattr(rows, "ROOM", 4)
+    monkeypatch.setattr(rows, "FEWEST_DEFLATED", 11)
     method, A = getattr(krylov, name), in_dtype(gallery.poisson5(70, 66), dtype)  # more rows than a sum has at once
     B = values((A.shape[0], 11), dtype)
     B[:, 3] = A @ np.ones(A.shape[0])
     B[:, 5] = 0
     B[:, 7] *= 1e-3  # and is at its tolerance far sooner
-    made, x0 = [], values((A.shape[0], 11), dtype, 5)
+    made, guess = [], values((A.shape[0], 11), dtype, 5)
     suits = rows.ColumnsInRows.suits
     monkeypatch.setattr(rows.ColumnsInRows, "suits", staticmethod(lambda loops: made.append(suits(loops)) or made[-1]))
     rtol = 1e-3 if dtype in ("float32", "complex64") else 1e-7
-    for count, M in ((1, ILU0().factor(A)), (2, Schwarz(parts=20).factor(A)), (2, None)):
+    schwarz = Schwarz(parts=20).factor(A)  # whose coarse space holds the solution of column 3
+    for count, M, x0 in ((1, ILU0().factor(A), guess), (2, schwarz, guess), (2, schwarz, None), (2, None, guess)):
         threads(count)
         limits = {"M": M, "rtol": rtol, "atol": rtol * np.linalg.norm(B[:, 7]) * 50, "maxiter": 40}
         found = method(A, B, x0, **limits)
-        alone = [method(A, B[:, c].copy(), x0[:, c].copy(), **limits) for c in range(11)]
+        alone = [method(A, B[:, c].copy(), None if x0 is None else x0[:, c].copy(), **limits) for c in range(11)]
         for one, other in zip(found.columns, alone, strict=True):
             assert one.status is other.status and one.iterations == other.iterations
             np.testing.assert_array_equal(one.history, other.history)
             np.testing.assert_array_equal(one.x, other.x)
-    assert made == [True] * 3
+    assert made == [True] * 4
 
 
-def test_a_watch_sees_the_norms_of_columns_in_rows_and_ends_one():
+@pytest.mark.parametrize("M", [IC0, Schwarz])
+def test_few_columns_are_the_single_ones(M):
+    A = gallery.poisson5(30, 31)
+    F, B = M().factor(A), values((930, 2), "float64")
+    for c, found in enumerate(krylov.cg(A, B, M=F, rtol=1e-9).columns):
+        np.testing.assert_array_equal(found.x, krylov.cg(A, B[:, c].copy(), M=F, rtol=1e-9).x)
+
+
+def test_a_watch_sees_the_norms_of_columns_in_rows_and_ends_one(monkeypatch):
+    monkeypatch.setattr(rows, "FEWEST", 4)
     A, B, seen = gallery.poisson5(9, 8), values((72, 4), "float64"), []
 
     def watch(iteration, norm):

@@ -14,6 +14,7 @@ from finelu.errors import ZeroPivot
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import subdomains as kernels
 from finelu.matrix import as_csr
+from finelu.preconditioners.schwarz import coarse as coarse_spaces
 from finelu.preconditioners.schwarz import recipe as recipes
 from finelu.preconditioners.schwarz.coarse import inverse
 
@@ -638,3 +639,17 @@ def test_parts_of_a_general_matrix_are_small_on_the_cpu(everywhere):
         fl.bicgstab(general, b, M=M.factor(general), rtol=1e-8) for M in (fl.Schwarz(size=64), fl.Schwarz(size=448))
     )
     assert small.converged and small.iterations < large.iterations
+
+
+def test_a_definite_coarse_matrix_has_factors_without_pivoting_on_the_cpu(monkeypatch):
+    A = gallery.poisson5(40, 40)
+    space = fl.Schwarz(size=32).factor(A).coarse
+    solver = space._inverse
+    assert type(solver).__name__ == "_Cholesky"
+    monkeypatch.setattr(coarse_spaces, "MOST_FLOPS", 0)
+    other = fl.Schwarz(size=32).factor(A).coarse._inverse
+    assert type(other).__name__ == "_Sparse"
+    g = values(space.size, "float64")
+    np.testing.assert_allclose(solver(g, "N"), other(g, "N"), rtol=1e-10)
+    indefinite = fl.Schwarz(size=32).factor(sp.csr_matrix(A - 0.5 * sp.eye(1600))).coarse._inverse
+    assert type(indefinite).__name__ == "_Sparse"

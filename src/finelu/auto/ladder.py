@@ -101,6 +101,7 @@ class Ladder:
         self.nested = 0  # how many parts of b outside of A's range have been removed
         self.zero_pivot = ""  # what a library of direct solves said of A, if its complete factors have a pivot of 0
         self.condition = 1.0  # a lower bound of A's condition number, from complete factors
+        self.not_unique = ""  # why an x that solves A x = b is not the only one, once that is known
         self.interrupted = False
         self.preferred: str | None = None  # the rung that solved the previous right-hand side
         self.given_up: set[str] = set()  # rungs that did not solve an earlier right-hand side: they come last
@@ -232,22 +233,26 @@ class Ladder:
             if self.solvability.may_be_singular:
                 self.solvability.without_null_part(rhs)
             self.given_up.add(rung)
+            why = f"{self._name(rung)} " + ("was expected to take longer" if change else "failed")
             if rung == "direct" and self._shifted_is_left(rhs):
                 left.append(rung)
-            before, rung = rung, change or self.next_rung(left)
-            why = f"{self._name(before)} " + ("was expected to take longer" if change else "failed")
+            rung = change or self.next_rung(left)
         return rung
 
     def _shifted_is_left(self, rhs: RightHandSide) -> bool:
         """Whether the complete factors that were made are those of an A that is singular up to rounding, and factors
         with a shifted diagonal were not tried. If so, they are the rung's from now on."""
-        recipe: Any = self.rungs["direct"].recipes[-1]
-        unresolved = self.condition * float(np.finfo(rhs.b.dtype).eps) > UNRESOLVED
-        if not unresolved or not recipe.shift or shift_of(self.factors.get("direct")):
+        recipes: Any = self.rungs["direct"].recipes
+        tried = len(recipes) == 1 or shift_of(self.factors.get("direct"))
+        if tried or not recipes[-1].shift or not self._is_unresolved(rhs.b):
             return False
         self.factors.pop("direct", None)
-        self.rungs["direct"] = replace(self.rungs["direct"], recipes=(recipe,))
+        self.rungs["direct"] = replace(self.rungs["direct"], recipes=recipes[-1:])
         return True
+
+    def _is_unresolved(self, b: Any) -> bool:
+        """Whether the condition number, as far as complete factors have shown it, leaves no digit of x."""
+        return self.condition * float(np.finfo(b.dtype).eps) > UNRESOLVED
 
     def _off_range(self, rhs: RightHandSide, *, thorough: bool = False) -> Evidence | None:
         """`Solvability.off_range`. If A takes the constant vector to 0, factors that keep row sums are left out."""
@@ -455,7 +460,7 @@ class Ladder:
                 status = Status.MAX_ITERATIONS
             elif in_memory:
                 status = Status.OUT_OF_TIME
-            elif not left and self.condition * float(np.finfo(rhs.b.dtype).eps) > UNRESOLVED:
+            elif not left and self._is_unresolved(rhs.b):
                 status = Status.PRECISION_LIMIT
                 rhs.verdict = f"{condition_in_words(self.condition)}, which no digit of x survives"
             elif left and not rhs.tried:
@@ -482,9 +487,14 @@ class Ladder:
                 or self.traits.diagonal.missing
                 or self.preferred == "multilevel"
                 or self.zero_pivot
+                or self._is_unresolved(rhs.b)
             )
         ):
-            rhs.verdict = self.solvability.not_unique(self.factors.get(self.preferred or ""))
+            self.not_unique = self.solvability.not_unique(self.factors.get(self.preferred or ""))
+            if not self.not_unique and self._is_unresolved(rhs.b):
+                words = condition_in_words(self.condition)
+                self.not_unique = f"A is singular to working precision, or nearly ({words}): x may not be unique"
+            rhs.verdict = self.not_unique
         on_host = "direct" in self.factors and self.rungs["direct"].reason != IS_SMALL
         if self.traits.gpu and on_host and (why := cudss.missing()):
             seen += (f"complete factors were made on the CPU: {why}",)

@@ -205,6 +205,8 @@ def solve(
                 if certify:
                     solution = replace(solution, certificate=ladder.certificate(rhs, solution.x, space))
                 found.append(solution)
+            if (fact := ladder.not_unique) and space is None:  # of A, so of each column
+                found = [replace(f, seen=(*f.seen, fact)) if f.converged and fact not in f.seen else f for f in found]
             found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
         except KernelMissing as missing:
             answer = missing.answer

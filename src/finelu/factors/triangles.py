@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -185,15 +186,15 @@ class TriangularFactors(Factors):
         beyond, change, size = map(float, to_host(found))
         if beyond:
             report.stored_since = "the factors have an entry or a pivot beyond the range of single precision"
+        elif not (math.isfinite(change) and 0 < size < math.inf):
+            report.stored_since = "the test of the change by rounding overflows"
+        elif (by := change / size) > MOST_CHANGE:
+            report.rounding_change = by
+            report.stored_since = (
+                f"rounding to single precision changes M too much: by {by:.1e}, and {MOST_CHANGE:g} is allowed"
+            )
         else:
-            report.rounding_change = change / size
-            if report.rounding_change <= MOST_CHANGE:
-                report.stored = str(single)
-            else:
-                report.stored_since = (
-                    f"rounding to single precision changes M too much: by {report.rounding_change:.1e}, and "
-                    f"{MOST_CHANGE:g} is allowed"
-                )
+            report.rounding_change, report.stored = by, str(single)
         if report.stored_since:
             self._load(values)
 

@@ -215,11 +215,13 @@ def solved_together(
     every = [Solving(method, system, **arguments) for system in systems]
     if begun is not None:
         begun += [one.loop for one in every]
-    as_given = all(one.system is one.given for one in every)
-    if not (as_given and method.together(every[0].options) and gains(systems[0])):
-        return [one.finished(method.iterate(one.loop, **one.options)) for one in every]
     loops = [one.loop for one in every]
-    columns: Any = ColumnsInRows(loops) if ColumnsInRows.suits(loops) else Columns(loops)
+    as_given = all(one.system is one.given for one in every)
+    together = as_given and method.together(every[0].options) and gains(systems[0])
+    in_rows = together and ColumnsInRows.suits(loops)
+    if not in_rows and (not together or ColumnsInRows.alone(loops[0])):
+        return [one.finished(method.iterate(one.loop, **one.options)) for one in every]
+    columns: Any = ColumnsInRows(loops) if in_rows else Columns(loops)
     found: Any = method.iterate(columns, **every[0].options)
     return [one.finished(solution) for one, solution in zip(every, found, strict=True)]
 

@@ -357,11 +357,11 @@ def _consecutive(A: CSR, starts: Any) -> Any:
 
 def _entries(A: CSR, rows: Any, values: bool = False) -> tuple[Any, Any, Any]:
     """The row and the column of each entry of these rows, and with `values` its value, on the host."""
-    indptr = to_host(A.indptr)
-    lengths = indptr[rows + 1] - indptr[rows]
+    xp, gather = namespace(A.data), kernels_for(A.data).vectors.gather
+    begin, end = to_host(gather(A.indptr, xp.asarray(np.concatenate([rows, rows + 1])))).reshape(2, -1).astype(np.int64)
+    lengths = end - begin
     ends = np.cumsum(lengths)
-    places = np.arange(ends[-1]) + np.repeat(indptr[rows] - (ends - lengths), lengths)
-    places, gather = namespace(A.data).asarray(places), kernels_for(A.data).vectors.gather
+    places = xp.asarray(np.arange(ends[-1]) + np.repeat(begin - (ends - lengths), lengths))
     data = to_host(gather(A.data, places)) if values else None
     return np.repeat(rows, lengths), to_host(gather(A.indices, places)).astype(np.int64), data
 

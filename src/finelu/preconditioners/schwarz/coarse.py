@@ -331,6 +331,8 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
 def _without_pivoting(E: Any, weights: Any, tolerance: float, dtype: Any) -> _Cholesky | None:
     """The factors of a definite sparse E scaled by weights; None if a pivot is not more than the tolerance, or if they
     take more than MOST_FLOPS operations: SuperLU, which works on dense blocks, is then faster."""
+    if not np.isfinite(E.data).all():
+        return None
     S = without_zeros(as_csr(E, diagonal=False))
     _, order, fill = OrderingJob(S, aside=False).found()
     if fill.flops > MOST_FLOPS:

@@ -10,6 +10,8 @@ from finelu.device import namespace
 from finelu.kernels import kernels_for
 from finelu.matrix import norm
 
+ROUNDINGS = 1e4  # of Z^H r, that may be left of it where nothing else is left of r
+
 
 class Deflated:
     """z = P^H M^-1 r + Q r, for factors of the balanced form P^H M^-1 P + Q: the same vector if Z^H r = 0.
@@ -35,8 +37,8 @@ class Deflated:
         coarse.prolong(q, step)
         coarse.prolong(q, x)
         kernels_for(r).vectors.difference(r, A @ step, r)
-        left, size = norm(coarse.restrict(r)), norm(r)
-        return bool(left <= max(float(np.sqrt(np.finfo(r.dtype).eps)) * size, part * norm(before)))
+        left, size, eps = norm(coarse.restrict(r)), norm(r), float(np.finfo(r.dtype).eps)
+        return bool(left <= max(eps**0.5 * size, max(part, ROUNDINGS * eps) * norm(before)))
 
     def __matmul__(self, r: Any) -> Any:
         factors, coarse = self._factors, self._factors.coarse
