@@ -621,6 +621,36 @@ def test_other_recipes_join_what_is_there(scripted, tmp_path):
     assert len(rows) == 3 and len(os.listdir(tmp_path)) == 1
 
 
+def test_rounds_of_different_calls_are_no_common_ones(scripted, tmp_path):
+    times = {"milu0": (0.0, 1.0), "ict": (0.0, 1.2), "ilu0": (0.0, 1.1), "ic0": (0.0, 1.3)}
+    pairs = ["milu0", "ict"], ["ilu0", "ic0"]
+    for pair in pairs:
+        _, compared = scripted(times)
+        _, result = compared(pair, keep=tmp_path)
+        assert margin(result.measurements).decided
+    rows = [m for m in kept._read(Path(result.file)) if m.solved]
+    assert len(rows) == 4 and all(len(m.samples) == 7 for m in rows)
+    joined = margin(rows)
+    assert (joined.first.name, joined.second.name, joined.rounds, joined.decided) == ("milu0", "ilu0", 0, False)
+    process, compared = scripted(times)
+    _, result = compared(keep=tmp_path)
+    assert result.kept == 4 and turns(process, "milu0") == turns(process, "ilu0") == 6
+    won = margin(result.measurements)
+    assert (won.second.name, won.rounds, won.decided) == ("ilu0", 6, True)
+    process, compared = scripted(times)
+    compared(keep=tmp_path)
+    assert not process.asked
+
+
+def test_margin_over_the_rows_of_two_files_has_no_common_rounds(scripted, tmp_path):
+    rows = []
+    for name, recipes in (("one", ["milu0", "ict"]), ("two", ["ilu0", "ic0"])):
+        _, compared = scripted(dict.fromkeys(recipes, (0.0, 1.0)) | {recipes[1]: (0.0, 1.5)})
+        rows += kept._read(Path(compared(recipes, keep=tmp_path / name)[1].file))
+    assert margin(rows).rounds == 0 and not margin(rows).decided
+    assert margin(rows[:2]).rounds == margin(rows[2:]).rounds == 6
+
+
 @pytest.mark.parametrize(
     "other", [{"rtol": 1e-6}, {"method": "gmres"}, {"problem": "poisson7:5"}, {"again": True}], ids=str
 )

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import secrets
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from finelu.threads import get_num_threads
 ENDING = ".compare.json"
 PACKAGE = Path(__file__).resolve().parents[1]  # finelu, whose sources name the file, too
 FORMAT = 1  # of the file; one with another number is passed over
+CALL, CALLS = 100, 2**40  # rounds that a call has at most, and numbers of calls: the largest turn is exact in a float64
 MOST = 64  # files in the cache folder; the oldest go
 PICTURES = ("density", "lower", "upper")
 LATER = (NOT_REACHED, TIME_LIMIT, "ended", "out of memory")  # outcomes that another call may change
@@ -44,7 +46,8 @@ class Kept:
 
     Which recipes and how many seconds a call asks for does not matter: each finds the rows that it asks for.
     folder : of the file; None keeps nothing. Where it cannot be read or written, `failure` has the reason, and nothing
-    is kept.  again : pass over an earlier file.  Raises FileError if the file is damaged.
+    is kept.  again : pass over an earlier file.  turn : a number of this call's own, since what two calls measured was
+    not measured in turn, even if they ran at the same time; 0 where nothing is kept.  Raises FileError if the file is damaged.
     """
 
     def __init__(
@@ -60,10 +63,12 @@ class Kept:
         self.path: Path | None = None
         self.failure = ""  # why nothing can be kept
         self.rows: dict[tuple[str, str, str], list[Measurement]] = {}
+        self.turn = 0  # after which the rounds of this call are numbered
         if folder is None:
             return
         name = digest(A, b, repr((rtol, method, get_num_threads(), *surroundings(devices))))
         self.path = folder / (name + ENDING)
+        self.turn = secrets.randbelow(CALLS) * CALL
         if again:
             return
         try:
