@@ -29,6 +29,8 @@ from rich.console import Console
 
 import finelu
 from finelu import report
+from finelu.auto import rates
+from finelu.auto.rates import GpuRates, Rates
 from finelu.compare import (
     REFERENCES,
     Candidate,
@@ -678,6 +680,57 @@ def test_values_threads_and_sources_name_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(kept, "PACKAGE", tmp_path / "finelu")
     names.add(name())
     assert len(names) == 5 and name() in names
+
+
+def test_libraries_and_rates_name_the_file(tmp_path, monkeypatch):
+    A = as_csr(finelu.gallery.problem("poisson7:4"))
+    versions = {"nbklu": "1", "feral-solver": "1", "pypardiso": "1", "mkl": "1", "pymetis": "1"}
+
+    def version(package):
+        if package not in versions:
+            raise kept.PackageNotFoundError(package)
+        return versions[package]
+
+    def name():
+        return kept.Kept(tmp_path, A, np.ones(A.n), 1e-8, "auto", ["cpu"], False).path.name
+
+    monkeypatch.setattr(kept, "version", version)
+    monkeypatch.setenv("FINELU_RATES", str(tmp_path / "rates"))
+    names = [name()]
+    for package in list(versions):
+        versions[package] = "2"
+        names.append(name())
+        del versions[package]
+        names.append(name())
+    rates.keep(Rates(klu_row=1.0))
+    names.append(name())
+    rates.keep(Rates(klu_row=2.0))
+    names.append(name())
+    assert len(set(names)) == len(names) == 13 and name() == names[-1]
+    rates.forget()
+    assert name() == names[-3]
+
+
+def test_cupy_the_driver_and_cudss_name_the_file_of_a_gpu(tmp_path, monkeypatch):
+    runtime = SimpleNamespace(driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000)
+    cupy = SimpleNamespace(__version__="14.0", cuda=SimpleNamespace(runtime=runtime))
+    cudss = {"version": "1.0.0", "missing": ""}
+    monkeypatch.setattr(kept, "require_gpu", lambda: cupy)
+    monkeypatch.setattr(kept, "gpu", lambda: "a GPU")
+    monkeypatch.setattr(rates, "gpu", lambda: "a GPU")
+    monkeypatch.setattr(kept.cudss, "library", lambda: SimpleNamespace(**cudss))
+    monkeypatch.setenv("FINELU_RATES", str(tmp_path))
+    found = [kept.surroundings(["cpu"]), kept.surroundings(["cpu", "cuda"])]
+    cupy.__version__ = "14.1"
+    found.append(kept.surroundings(["cpu", "cuda"]))
+    runtime.driverGetVersion = lambda: 13010
+    found.append(kept.surroundings(["cpu", "cuda"]))
+    cudss.update(version="", missing="cuDSS is not installed")
+    found.append(kept.surroundings(["cpu", "cuda"]))
+    rates.keep(GpuRates(cg=1.0))
+    found.append(kept.surroundings(["cpu", "cuda"]))
+    assert len(set(found)) == len(found) == 6
+    assert kept.surroundings(["cpu"]) == found[0]
 
 
 def test_ctrl_c_keeps_what_was_measured_and_the_next_call_goes_on(scripted, tmp_path):

@@ -11,6 +11,7 @@ import secrets
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ import scipy
 from numpy.typing import NDArray
 
 from finelu import machine_code
-from finelu.auto.rates import gpu, processor
+from finelu.auto.rates import SHIPPED, SHIPPED_ON_GPU, GpuRates, Rates, gpu, kept_in, processor
 from finelu.compare.model import NOT_REACHED, SOLVED, TIME_LIMIT, Measurement, Pictures
+from finelu.device import require_gpu
 from finelu.errors import FileError
+from finelu.kernels.cuda.runtime import cudss
 from finelu.matrix import CSR
 from finelu.threads import get_num_threads
 
@@ -31,6 +34,7 @@ PACKAGE = Path(__file__).resolve().parents[1]  # finelu, whose sources name the 
 FORMAT = 1  # of the file; one with another number is passed over
 CALL, CALLS = 100, 2**40  # rounds that a call has at most, and numbers of calls: the largest turn is exact in a float64
 MOST = 64  # files in the cache folder; the oldest go
+LIBRARIES = ("nbklu", "feral-solver", "pypardiso", "mkl", "pymetis")  # what SparseLU takes where it is installed
 PICTURES = ("density", "lower", "upper")
 LATER = (NOT_REACHED, TIME_LIMIT, "ended", "out of memory")  # outcomes that another call may change
 
@@ -110,9 +114,30 @@ def digest(A: CSR, b: NDArray[Any], more: str) -> str:
 
 
 def surroundings(devices: Sequence[str]) -> tuple[str, ...]:
-    """What else the times depend on: processor, GPU, and versions."""
-    versions = (platform.python_version(), np.__version__, scipy.__version__, numba.__version__)
-    return (processor(), *([gpu()] if "cuda" in devices else []), *versions)
+    """What else the times and routes depend on: processor, GPU, versions, and the rates that `solve` predicts from."""
+    versions = [platform.python_version(), np.__version__, scipy.__version__, numba.__version__]
+    versions += [f"{name} {_version(name)}" for name in LIBRARIES]
+    found = [processor(), *versions, os.environ.get("PYPARDISO_MKL_RT", ""), _measured(SHIPPED)]
+    if "cuda" in devices:
+        cupy, library = require_gpu(), cudss.library()
+        runtime = cupy.cuda.runtime
+        of_cuda = (cupy.__version__, runtime.driverGetVersion(), runtime.runtimeGetVersion())
+        found += [gpu(), *map(str, of_cuda), library.version or library.missing, _measured(SHIPPED_ON_GPU)]
+    return tuple(found)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
+
+
+def _measured(shipped: Rates | GpuRates) -> str:
+    """The file of rates that were measured here; "" where there is none, so that those that are shipped are used."""
+    with suppress(OSError, RuntimeError):  # RuntimeError: there is no home
+        return kept_in(shipped).read_bytes().hex()
+    return ""
 
 
 def _plain(m: Measurement) -> dict[str, Any]:

@@ -74,7 +74,8 @@ def compare(
     only one that all recipes, and `finelu.solve`, are measured with.
     pictures : keep patterns and levels of the factors, too.
     keep : a folder, in which a file named by the system, the settings, the machine and the versions holds what was
-    measured: another such call goes on from there. Where it cannot be written, the result says so.
+    measured: another such call goes on from there. The versions are also those of the libraries for complete factors,
+    and the settings the rates of `finelu calibrate`. Where it cannot be written, the result says so.
     again : measure anew what that file holds.
     watch(text, done, of) : called with the candidate being measured. Ctrl-C ends the measurements, not the call.
     Raises MatrixError, ParameterError, FileError or DeviceError for bad input, before anything is measured;
