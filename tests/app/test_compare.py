@@ -778,6 +778,69 @@ def test_pictures_are_kept_with_the_rows(small, tmp_path):
             np.testing.assert_array_equal(getattr(same.pictures, part), getattr(m.pictures, part))
 
 
+def test_calls_at_the_same_time_keep_the_rows_of_both(tmp_path):
+    A = as_csr(finelu.gallery.problem("poisson7:4"))
+
+    def opened(again=False):
+        return kept.Kept(tmp_path, A, np.ones(A.n), 1e-8, "auto", ["cpu"], again)
+
+    def held():
+        return {(m.name, m.method, m.outcome, len(m.samples)) for rows in opened().rows.values() for m in rows}
+
+    def row(name, turns=1, **more):
+        return made_up(name, 1.0, 1.0, samples=((0, 1.0, 1.0),) * turns, **more)
+
+    one, other = opened(), opened()
+    assert one.turn != other.turn
+    one.save([row("ilu0", 3)])
+    other.save([row("ic0"), row("ilu0", 2)])  # ilu0 of `one` had more turns
+    assert held() == {("ilu0", "cg", "converged", 3), ("ic0", "cg", "converged", 1)}
+    one.save([row("ilu0", 4), row("ict", 0, outcome="time limit", method="auto")])
+    other.save([row("ic0", 2), row("ict")])  # the answer takes the place of none
+    assert held() == {(name, "cg", "converged", k) for name, k in (("ilu0", 4), ("ic0", 2), ("ict", 1))}
+    one.save([row("ict", 0, outcome="time limit")])
+    assert ("ict", "cg", "converged", 1) in held() and len(held()) == 3
+    other.save([row("ilu0", method="bicgstab")])
+    assert {("ilu0", "cg", "converged", 4), ("ilu0", "bicgstab", "converged", 1)} <= held()
+    anew = opened(again=True)
+    anew.save([row("ic0")])
+    assert held() == {("ic0", "cg", "converged", 1)}
+    opened().save([row("ict")])
+    anew.save([row("ic0", 2)])
+    assert held() == {("ic0", "cg", "converged", 2), ("ict", "cg", "converged", 1)}
+
+
+def test_processes_that_save_at_the_same_time_lose_no_row(tmp_path):
+    A = as_csr(finelu.gallery.problem("poisson7:4"))
+
+    def saves(name):
+        holder = kept.Kept(tmp_path, A, np.ones(A.n), 1e-8, "auto", ["cpu"], False)
+        for k in range(20):
+            holder.save([made_up(f"{name}{i}", 1.0, 1.0, samples=((0, 1.0, 1.0),)) for i in range(k + 1)])
+
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=saves, args=(name,)) for name in ("a", "b", "c")]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    rows = kept.Kept(tmp_path, A, np.ones(A.n), 1e-8, "auto", ["cpu"], False).rows
+    assert {key[0] for key in rows} == {f"{name}{i}" for name in "abc" for i in range(20)}
+
+
+def test_a_file_that_is_damaged_while_a_call_runs_ends_nothing(scripted, tmp_path):
+    process, compared = scripted(KEPT)
+
+    def damages(*_):
+        if len(process.asked) == 5:
+            (path,) = tmp_path.glob("*" + kept.ENDING)
+            path.write_text("{")
+
+    rows, result = compared(keep=tmp_path, watch=damages)
+    assert rows["ilu0"].solved and len(rows["ilu0"].samples) == 7
+    assert result.file is None and "damaged" in result.not_kept
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"format": 1, "rows": [{"name": "x"}]}'])
 def test_a_damaged_file_is_named(scripted, tmp_path, content):
     _, compared = scripted(KEPT)

@@ -9,8 +9,8 @@ import os
 import platform
 import secrets
 import zlib
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,8 @@ class Kept:
     Which recipes and how many seconds a call asks for does not matter: each finds the rows that it asks for.
     folder : of the file; None keeps nothing. Where it cannot be read or written, `failure` has the reason, and nothing
     is kept.  again : pass over an earlier file.  turn : a number of this call's own, since what two calls measured was
-    not measured in turn, even if they ran at the same time; 0 where nothing is kept.  Raises FileError if the file is damaged.
+    not measured in turn, even if they ran at the same time; 0 where nothing is kept.
+    Raises FileError if the file is damaged.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Kept:
         self.path: Path | None = None
         self.failure = ""  # why nothing can be kept
         self.rows: dict[tuple[str, str, str], list[Measurement]] = {}
+        self._over = again  # whether the next save passes over what the file holds
         self.turn = 0  # after which the rounds of this call are numbered
         if folder is None:
             return
@@ -82,24 +84,58 @@ class Kept:
             self._fails(error)
 
     def save(self, rows: Iterable[Measurement]) -> None:
-        """Write these rows, and those of other candidates that are kept."""
+        """Write these rows, and those that are kept, of which other calls may have made some meanwhile."""
         if self.path is None:
             return
         now: dict[tuple[str, str, str], list[Measurement]] = {}
         for m in rows:
             now.setdefault(m.key, []).append(m)
         self.rows |= now
-        found = {"format": FORMAT, "rows": [_plain(m) for rows in self.rows.values() for m in rows]}
         try:
-            machine_code.write(self.path, json.dumps(found).encode())
+            with _alone(self.path.parent):
+                if not self._over:
+                    there: dict[tuple[str, str, str], list[Measurement]] = {}
+                    for m in _read(self.path):
+                        there.setdefault(m.key, []).append(m)
+                    self.rows |= there | {key: _union(there.get(key, []), now[key]) for key in now}
+                found = {"format": FORMAT, "rows": [_plain(m) for rows in self.rows.values() for m in rows]}
+                machine_code.write(self.path, json.dumps(found).encode())
+                self._over = False
         except OSError as error:
             self._fails(error)
+            return
+        except FileError as error:  # damaged meanwhile
+            self.failure, self.path = str(error), None
             return
         if self.path.parent == cache_folder():
             _keep_the_newest(self.path.parent)
 
     def _fails(self, error: OSError) -> None:
         self.failure, self.path = f"{self.path}: {error.strerror}", None
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in here with this folder. Without locks it does not wait."""
+    folder.mkdir(parents=True, exist_ok=True)
+    place = None
+    try:
+        with suppress(ImportError, OSError):
+            import fcntl  # Windows has none
+
+            place = os.open(folder, os.O_RDONLY)
+            fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        if place is not None:
+            os.close(place)
+
+
+def _union(theirs: list[Measurement], ours: list[Measurement]) -> list[Measurement]:
+    """The rows of one candidate, one a method: the solved one, then the one with more turns, then ours."""
+    ranked = sorted([*theirs, *ours], key=lambda m: (m.solved, len(m.samples)))
+    rows = list({m.method: m for m in ranked}.values())
+    return [m for m in rows if m.outcome not in LATER] or ours
 
 
 def digest(A: CSR, b: NDArray[Any], more: str) -> str:
