@@ -4,7 +4,8 @@ A x = b with b uniform in [-0.5, 0.5], from a CSR matrix in memory to x, set-up 
 benchmarks/peers/systems is a rival; `--peers FOLDER` adds those of another folder. A rival has a process of its own.
 In each round every setting is called once, in turn; the first round warms up, the medians of the others count. After
 each call ||b - A x|| <= 1e-8 ||b|| is tested here, by the matrix as it was read: an x that fails has no time. A rival
-whose own stopping rule ends too early gets a tolerance that is halved until its x passes, six times at most.
+whose own stopping rule ends too early gets a tolerance that is halved until its x passes, six times at most. Whether A
+is symmetric is an argument of those that ask for it; it is tested outside of their time.
 
     python -m benchmarks.claims.rivals                                    # all that is installed
     python -m benchmarks.claims.rivals --peers my_folder --matrices poisson7:60,memplus --rounds 5
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -88,7 +90,9 @@ def described(path: Path) -> Peer:
         raise FileError(f"{path}, line {error.lineno}: {error.msg}.") from error
     settings = getattr(module, "SETTINGS", None)
     if not isinstance(settings, dict) or not settings or not all(map(callable, settings.values())):
-        raise FileError(f"{path}: SETTINGS has to be a dictionary, name of a setting -> solve(A, b, rtol).")
+        raise FileError(
+            f"{path}: SETTINGS has to be a dictionary, name of a setting -> solve(A, b, rtol[, symmetric])."
+        )
     versions = []
     for package in getattr(module, "PACKAGES", ()):
         try:
@@ -120,15 +124,30 @@ def serve(pipe: Any, threads: int, path: Path) -> None:
 def outcome(settings: dict[str, Callable[..., Any]], setting: str, S: Any, limit: float, rtol: float) -> dict[str, Any]:
     """Call once: seconds, status ("" if the true residual passed), residual. Copies are handed out: they may change."""
     b = np.random.default_rng(SEED).uniform(-0.5, 0.5, S.shape[0])
+    more = {"symmetric": is_symmetric(S)} if asks_for_symmetry(settings[setting]) else {}
     A, right = sp.csr_matrix(S, copy=True), b.copy()
     begin = time.perf_counter()
     try:
-        found = settings[setting](A, right, rtol)
+        found = settings[setting](A, right, rtol, **more)
     except Exception as error:  # a rival may fail in any way
         return {"seconds": time.perf_counter() - begin, "status": reason_of(error)}
     seconds = time.perf_counter() - begin
     x, seconds = found if isinstance(found, tuple) else (found, seconds)
     return {"seconds": seconds} | verdict(S, b, x)
+
+
+def asks_for_symmetry(solve: Callable[..., Any]) -> bool:
+    try:
+        return "symmetric" in inspect.signature(solve).parameters
+    except (TypeError, ValueError):  # a function of C may have no signature
+        return False
+
+
+def is_symmetric(S: Any) -> bool:
+    """Whether S = S^T, tested once: the matrix keeps the answer."""
+    if not hasattr(S, "finelu_symmetric"):
+        S.finelu_symmetric = bool(abs(S - S.T).max() == 0)
+    return S.finelu_symmetric
 
 
 def verdict(S: Any, b: Any, x: Any) -> dict[str, Any]:

@@ -29,6 +29,8 @@ from rich.console import Console
 
 import finelu
 from finelu import report
+from finelu.auto import rates
+from finelu.auto.rates import GpuRates, Rates
 from finelu.compare import (
     REFERENCES,
     Candidate,
@@ -621,6 +623,36 @@ def test_other_recipes_join_what_is_there(scripted, tmp_path):
     assert len(rows) == 3 and len(os.listdir(tmp_path)) == 1
 
 
+def test_rounds_of_different_calls_are_no_common_ones(scripted, tmp_path):
+    times = {"milu0": (0.0, 1.0), "ict": (0.0, 1.2), "ilu0": (0.0, 1.1), "ic0": (0.0, 1.3)}
+    pairs = ["milu0", "ict"], ["ilu0", "ic0"]
+    for pair in pairs:
+        _, compared = scripted(times)
+        _, result = compared(pair, keep=tmp_path)
+        assert margin(result.measurements).decided
+    rows = [m for m in kept._read(Path(result.file)) if m.solved]
+    assert len(rows) == 4 and all(len(m.samples) == 7 for m in rows)
+    joined = margin(rows)
+    assert (joined.first.name, joined.second.name, joined.rounds, joined.decided) == ("milu0", "ilu0", 0, False)
+    process, compared = scripted(times)
+    _, result = compared(keep=tmp_path)
+    assert result.kept == 4 and turns(process, "milu0") == turns(process, "ilu0") == 6
+    won = margin(result.measurements)
+    assert (won.second.name, won.rounds, won.decided) == ("ilu0", 6, True)
+    process, compared = scripted(times)
+    compared(keep=tmp_path)
+    assert not process.asked
+
+
+def test_margin_over_the_rows_of_two_files_has_no_common_rounds(scripted, tmp_path):
+    rows = []
+    for name, recipes in (("one", ["milu0", "ict"]), ("two", ["ilu0", "ic0"])):
+        _, compared = scripted(dict.fromkeys(recipes, (0.0, 1.0)) | {recipes[1]: (0.0, 1.5)})
+        rows += kept._read(Path(compared(recipes, keep=tmp_path / name)[1].file))
+    assert margin(rows).rounds == 0 and not margin(rows).decided
+    assert margin(rows[:2]).rounds == margin(rows[2:]).rounds == 6
+
+
 @pytest.mark.parametrize(
     "other", [{"rtol": 1e-6}, {"method": "gmres"}, {"problem": "poisson7:5"}, {"again": True}], ids=str
 )
@@ -648,6 +680,57 @@ def test_values_threads_and_sources_name_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(kept, "PACKAGE", tmp_path / "finelu")
     names.add(name())
     assert len(names) == 5 and name() in names
+
+
+def test_libraries_and_rates_name_the_file(tmp_path, monkeypatch):
+    A = as_csr(finelu.gallery.problem("poisson7:4"))
+    versions = {"nbklu": "1", "feral-solver": "1", "pypardiso": "1", "mkl": "1", "pymetis": "1"}
+
+    def version(package):
+        if package not in versions:
+            raise kept.PackageNotFoundError(package)
+        return versions[package]
+
+    def name():
+        return kept.Kept(tmp_path, A, np.ones(A.n), 1e-8, "auto", ["cpu"], False).path.name
+
+    monkeypatch.setattr(kept, "version", version)
+    monkeypatch.setenv("FINELU_RATES", str(tmp_path / "rates"))
+    names = [name()]
+    for package in list(versions):
+        versions[package] = "2"
+        names.append(name())
+        del versions[package]
+        names.append(name())
+    rates.keep(Rates(klu_row=1.0))
+    names.append(name())
+    rates.keep(Rates(klu_row=2.0))
+    names.append(name())
+    assert len(set(names)) == len(names) == 13 and name() == names[-1]
+    rates.forget()
+    assert name() == names[-3]
+
+
+def test_cupy_the_driver_and_cudss_name_the_file_of_a_gpu(tmp_path, monkeypatch):
+    runtime = SimpleNamespace(driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000)
+    cupy = SimpleNamespace(__version__="14.0", cuda=SimpleNamespace(runtime=runtime))
+    cudss = {"version": "1.0.0", "missing": ""}
+    monkeypatch.setattr(kept, "require_gpu", lambda: cupy)
+    monkeypatch.setattr(kept, "gpu", lambda: "a GPU")
+    monkeypatch.setattr(rates, "gpu", lambda: "a GPU")
+    monkeypatch.setattr(kept.cudss, "library", lambda: SimpleNamespace(**cudss))
+    monkeypatch.setenv("FINELU_RATES", str(tmp_path))
+    found = [kept.surroundings(["cpu"]), kept.surroundings(["cpu", "cuda"])]
+    cupy.__version__ = "14.1"
+    found.append(kept.surroundings(["cpu", "cuda"]))
+    runtime.driverGetVersion = lambda: 13010
+    found.append(kept.surroundings(["cpu", "cuda"]))
+    cudss.update(version="", missing="cuDSS is not installed")
+    found.append(kept.surroundings(["cpu", "cuda"]))
+    rates.keep(GpuRates(cg=1.0))
+    found.append(kept.surroundings(["cpu", "cuda"]))
+    assert len(set(found)) == len(found) == 6
+    assert kept.surroundings(["cpu"]) == found[0]
 
 
 def test_ctrl_c_keeps_what_was_measured_and_the_next_call_goes_on(scripted, tmp_path):
@@ -693,6 +776,69 @@ def test_pictures_are_kept_with_the_rows(small, tmp_path):
         assert (same.pictures is None) == (m.pictures is None)
         for part in kept.PICTURES if m.pictures else ():
             np.testing.assert_array_equal(getattr(same.pictures, part), getattr(m.pictures, part))
+
+
+def test_calls_at_the_same_time_keep_the_rows_of_both(tmp_path):
+    A = as_csr(finelu.gallery.problem("poisson7:4"))
+
+    def opened(again=False):
+        return kept.Kept(tmp_path, A, np.ones(A.n), 1e-8, "auto", ["cpu"], again)
+
+    def held():
+        return {(m.name, m.method, m.outcome, len(m.samples)) for rows in opened().rows.values() for m in rows}
+
+    def row(name, turns=1, **more):
+        return made_up(name, 1.0, 1.0, samples=((0, 1.0, 1.0),) * turns, **more)
+
+    one, other = opened(), opened()
+    assert one.turn != other.turn
+    one.save([row("ilu0", 3)])
+    other.save([row("ic0"), row("ilu0", 2)])  # ilu0 of `one` had more turns
+    assert held() == {("ilu0", "cg", "converged", 3), ("ic0", "cg", "converged", 1)}
+    one.save([row("ilu0", 4), row("ict", 0, outcome="time limit", method="auto")])
+    other.save([row("ic0", 2), row("ict")])  # the answer takes the place of none
+    assert held() == {(name, "cg", "converged", k) for name, k in (("ilu0", 4), ("ic0", 2), ("ict", 1))}
+    one.save([row("ict", 0, outcome="time limit")])
+    assert ("ict", "cg", "converged", 1) in held() and len(held()) == 3
+    other.save([row("ilu0", method="bicgstab")])
+    assert {("ilu0", "cg", "converged", 4), ("ilu0", "bicgstab", "converged", 1)} <= held()
+    anew = opened(again=True)
+    anew.save([row("ic0")])
+    assert held() == {("ic0", "cg", "converged", 1)}
+    opened().save([row("ict")])
+    anew.save([row("ic0", 2)])
+    assert held() == {("ic0", "cg", "converged", 2), ("ict", "cg", "converged", 1)}
+
+
+def test_processes_that_save_at_the_same_time_lose_no_row(tmp_path):
+    A = as_csr(finelu.gallery.problem("poisson7:4"))
+
+    def saves(name):
+        holder = kept.Kept(tmp_path, A, np.ones(A.n), 1e-8, "auto", ["cpu"], False)
+        for k in range(20):
+            holder.save([made_up(f"{name}{i}", 1.0, 1.0, samples=((0, 1.0, 1.0),)) for i in range(k + 1)])
+
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=saves, args=(name,)) for name in ("a", "b", "c")]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    rows = kept.Kept(tmp_path, A, np.ones(A.n), 1e-8, "auto", ["cpu"], False).rows
+    assert {key[0] for key in rows} == {f"{name}{i}" for name in "abc" for i in range(20)}
+
+
+def test_a_file_that_is_damaged_while_a_call_runs_ends_nothing(scripted, tmp_path):
+    process, compared = scripted(KEPT)
+
+    def damages(*_):
+        if len(process.asked) == 5:
+            (path,) = tmp_path.glob("*" + kept.ENDING)
+            path.write_text("{")
+
+    rows, result = compared(keep=tmp_path, watch=damages)
+    assert rows["ilu0"].solved and len(rows["ilu0"].samples) == 7
+    assert result.file is None and "damaged" in result.not_kept
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"format": 1, "rows": [{"name": "x"}]}'])

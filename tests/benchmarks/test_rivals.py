@@ -129,6 +129,48 @@ def test_the_example_of_the_page_is_a_peer_in_twenty_lines(toy):
     assert rivals.outcome(rivals.loaded(peer.path).SETTINGS, "cg", unsymmetric, 10.0, 1e-9)["status"]
 
 
+def test_symmetry_is_tested_once_and_outside_of_the_clock(monkeypatch):
+    ahead, tests, given = [0.0], [], []
+
+    class Slow(sp.csr_matrix):
+        """A matrix whose transpose takes a hundred seconds."""
+
+        @property
+        def T(self):
+            tests.append(self)
+            ahead[0] += 100.0
+            return sp.csr_matrix(self.toarray().T)
+
+    def solve(A, b, rtol, symmetric):
+        given.append((symmetric, type(A)))
+        return sp.linalg.spsolve(A.tocsc(), b)
+
+    monkeypatch.setattr(rivals.time, "perf_counter", lambda: ahead[0])
+    settings = {"asks": solve, "does not": lambda A, b, rtol: sp.linalg.spsolve(A.tocsc(), b), "of C": min}
+    for problem, symmetric in (("poisson5:9,8", True), ("convection_diffusion:4", False)):
+        S = Slow(finelu.gallery.problem(problem))
+        tests.clear(), given.clear()
+        assert rivals.outcome(settings, "does not", S, 10.0, 1e-8)["status"] == "" and not tests
+        for _ in range(3):
+            found = rivals.outcome(settings, "asks", S, 10.0, 1e-8)
+            assert found["status"] == "" and found["seconds"] == 0.0
+        assert given == [(symmetric, sp.csr_matrix)] * 3 and len(tests) == 1
+        assert rivals.outcome(settings, "of C", S, 10.0, 1e-8)["status"]
+
+
+@pytest.mark.parametrize("problem", ["poisson5:9,8", "convection_diffusion:4"])
+def test_the_peers_that_are_installed_form_no_transpose(problem, monkeypatch):
+    S = finelu.gallery.problem(problem)
+    rivals.is_symmetric(S)
+    monkeypatch.setattr(type(S), "T", property(lambda A: pytest.fail("a rival tests symmetry in its time")))
+    for peer in rivals.peers([rivals.PEERS]):
+        if peer.name in ("feral", "pardiso", "pyamg") and not peer.missing:
+            for setting in peer.settings:
+                status = rivals.outcome(rivals.loaded(peer.path).SETTINGS, setting, S, 10.0, 1e-9)["status"]
+                for_it = problem[0] == "p" or peer.name == "pyamg" or setting == "general"
+                assert status == ("" if for_it else rivals.NOT_FOR_IT), (peer.name, setting)
+
+
 def test_a_loss_in_a_record_comes_first(tmp_path, monkeypatch):
     def record(who, variant, name, ms):
         return Record(name, "solution", "cpu", who, variant, ms, detail={"ended": ""})

@@ -11,8 +11,8 @@ PACKAGES = ()
 
 
 def by(setting):
-    def solve(A, b, rtol):
-        method = "cg" if abs(A - A.T).max() == 0 else "bicgstab"
+    def solve(A, b, rtol, symmetric):
+        method = "cg" if symmetric else "bicgstab"
         system = amgcl.System(A, b, None, int(os.environ["OMP_NUM_THREADS"]))
         try:
             found = system.solve(setting, method, rtol, 1000)

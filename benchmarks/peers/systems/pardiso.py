@@ -17,8 +17,8 @@ def general(A, b, rtol):
     return factored(11, A, b)
 
 
-def symmetric(A, b, rtol):
-    return factored(-2, sp.csr_matrix(sp.triu(A)), b) if abs(A - A.T).max() == 0 else None
+def indefinite(A, b, rtol, symmetric):
+    return factored(-2, sp.csr_matrix(sp.triu(A)), b) if symmetric else None
 
 
-SETTINGS = {"general": general, "symmetric": symmetric}
+SETTINGS = {"general": general, "symmetric": indefinite}

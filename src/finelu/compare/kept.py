@@ -7,9 +7,11 @@ import hashlib
 import json
 import os
 import platform
+import secrets
 import zlib
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,20 @@ import scipy
 from numpy.typing import NDArray
 
 from finelu import machine_code
-from finelu.auto.rates import gpu, processor
+from finelu.auto.rates import SHIPPED, SHIPPED_ON_GPU, GpuRates, Rates, gpu, kept_in, processor
 from finelu.compare.model import NOT_REACHED, SOLVED, TIME_LIMIT, Measurement, Pictures
+from finelu.device import require_gpu
 from finelu.errors import FileError
+from finelu.kernels.cuda.runtime import cudss
 from finelu.matrix import CSR
 from finelu.threads import get_num_threads
 
 ENDING = ".compare.json"
 PACKAGE = Path(__file__).resolve().parents[1]  # finelu, whose sources name the file, too
 FORMAT = 1  # of the file; one with another number is passed over
+CALL, CALLS = 100, 2**40  # rounds that a call has at most, and numbers of calls: the largest turn is exact in a float64
 MOST = 64  # files in the cache folder; the oldest go
+LIBRARIES = ("nbklu", "feral-solver", "pypardiso", "mkl", "pymetis")  # what SparseLU takes where it is installed
 PICTURES = ("density", "lower", "upper")
 LATER = (NOT_REACHED, TIME_LIMIT, "ended", "out of memory")  # outcomes that another call may change
 
@@ -44,7 +50,9 @@ class Kept:
 
     Which recipes and how many seconds a call asks for does not matter: each finds the rows that it asks for.
     folder : of the file; None keeps nothing. Where it cannot be read or written, `failure` has the reason, and nothing
-    is kept.  again : pass over an earlier file.  Raises FileError if the file is damaged.
+    is kept.  again : pass over an earlier file.  turn : a number of this call's own, since what two calls measured was
+    not measured in turn, even if they ran at the same time; 0 where nothing is kept.
+    Raises FileError if the file is damaged.
     """
 
     def __init__(
@@ -60,10 +68,13 @@ class Kept:
         self.path: Path | None = None
         self.failure = ""  # why nothing can be kept
         self.rows: dict[tuple[str, str, str], list[Measurement]] = {}
+        self._over = again  # whether the next save passes over what the file holds
+        self.turn = 0  # after which the rounds of this call are numbered
         if folder is None:
             return
         name = digest(A, b, repr((rtol, method, get_num_threads(), *surroundings(devices))))
         self.path = folder / (name + ENDING)
+        self.turn = secrets.randbelow(CALLS) * CALL
         if again:
             return
         try:
@@ -73,24 +84,58 @@ class Kept:
             self._fails(error)
 
     def save(self, rows: Iterable[Measurement]) -> None:
-        """Write these rows, and those of other candidates that are kept."""
+        """Write these rows, and those that are kept, of which other calls may have made some meanwhile."""
         if self.path is None:
             return
         now: dict[tuple[str, str, str], list[Measurement]] = {}
         for m in rows:
             now.setdefault(m.key, []).append(m)
         self.rows |= now
-        found = {"format": FORMAT, "rows": [_plain(m) for rows in self.rows.values() for m in rows]}
         try:
-            machine_code.write(self.path, json.dumps(found).encode())
+            with _alone(self.path.parent):
+                if not self._over:
+                    there: dict[tuple[str, str, str], list[Measurement]] = {}
+                    for m in _read(self.path):
+                        there.setdefault(m.key, []).append(m)
+                    self.rows |= there | {key: _union(there.get(key, []), now[key]) for key in now}
+                found = {"format": FORMAT, "rows": [_plain(m) for rows in self.rows.values() for m in rows]}
+                machine_code.write(self.path, json.dumps(found).encode())
+                self._over = False
         except OSError as error:
             self._fails(error)
+            return
+        except FileError as error:  # damaged meanwhile
+            self.failure, self.path = str(error), None
             return
         if self.path.parent == cache_folder():
             _keep_the_newest(self.path.parent)
 
     def _fails(self, error: OSError) -> None:
         self.failure, self.path = f"{self.path}: {error.strerror}", None
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in here with this folder. Without locks it does not wait."""
+    folder.mkdir(parents=True, exist_ok=True)
+    place = None
+    try:
+        with suppress(ImportError, OSError):
+            import fcntl  # Windows has none
+
+            place = os.open(folder, os.O_RDONLY)
+            fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        if place is not None:
+            os.close(place)
+
+
+def _union(theirs: list[Measurement], ours: list[Measurement]) -> list[Measurement]:
+    """The rows of one candidate, one a method: the solved one, then the one with more turns, then ours."""
+    ranked = sorted([*theirs, *ours], key=lambda m: (m.solved, len(m.samples)))
+    rows = list({m.method: m for m in ranked}.values())
+    return [m for m in rows if m.outcome not in LATER] or ours
 
 
 def digest(A: CSR, b: NDArray[Any], more: str) -> str:
@@ -105,9 +150,30 @@ def digest(A: CSR, b: NDArray[Any], more: str) -> str:
 
 
 def surroundings(devices: Sequence[str]) -> tuple[str, ...]:
-    """What else the times depend on: processor, GPU, and versions."""
-    versions = (platform.python_version(), np.__version__, scipy.__version__, numba.__version__)
-    return (processor(), *([gpu()] if "cuda" in devices else []), *versions)
+    """What else the times and routes depend on: processor, GPU, versions, and the rates that `solve` predicts from."""
+    versions = [platform.python_version(), np.__version__, scipy.__version__, numba.__version__]
+    versions += [f"{name} {_version(name)}" for name in LIBRARIES]
+    found = [processor(), *versions, os.environ.get("PYPARDISO_MKL_RT", ""), _measured(SHIPPED)]
+    if "cuda" in devices:
+        cupy, library = require_gpu(), cudss.library()
+        runtime = cupy.cuda.runtime
+        of_cuda = (cupy.__version__, runtime.driverGetVersion(), runtime.runtimeGetVersion())
+        found += [gpu(), *map(str, of_cuda), library.version or library.missing, _measured(SHIPPED_ON_GPU)]
+    return tuple(found)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
+
+
+def _measured(shipped: Rates | GpuRates) -> str:
+    """The file of rates that were measured here; "" where there is none, so that those that are shipped are used."""
+    with suppress(OSError, RuntimeError):  # RuntimeError: there is no home
+        return kept_in(shipped).read_bytes().hex()
+    return ""
 
 
 def _plain(m: Measurement) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from finelu.arithmetic import ignore_fp_errors
 from finelu.compare.choose import best, candidates, requested_devices, requested_names
 from finelu.compare.kept import LATER, Kept
 from finelu.compare.model import INTERRUPTED, NOT_REACHED, TIME_LIMIT, Candidate, Comparison, Measurement
-from finelu.compare.rounds import ROUNDS, contenders, joined, rounds_of
+from finelu.compare.rounds import ROUNDS, common_rounds, contenders, joined
 from finelu.compare.worker import PATIENCE, System
 from finelu.compiling import compile_clock
 from finelu.device import to_host
@@ -74,7 +74,8 @@ def compare(
     only one that all recipes, and `finelu.solve`, are measured with.
     pictures : keep patterns and levels of the factors, too.
     keep : a folder, in which a file named by the system, the settings, the machine and the versions holds what was
-    measured: another such call goes on from there. Where it cannot be written, the result says so.
+    measured: another such call goes on from there. The versions are also those of the libraries for complete factors,
+    and the settings the rates of `finelu calibrate`. Where it cannot be written, the result says so.
     again : measure anew what that file holds.
     watch(text, done, of) : called with the candidate being measured. Ctrl-C ends the measurements, not the call.
     Raises MatrixError, ParameterError, FileError or DeviceError for bad input, before anything is measured;
@@ -141,6 +142,7 @@ class _Course:
         self.rows = [m for c in todo if c.key in self.lasting for m in kept.rows.get(c.key, ())]
         self.worker: Worker | None = None
         self.shares: dict[tuple[str, str, str], float] = {}  # the last one of each candidate
+        self.turn = kept.turn  # the last one
         self.start, self.budget, self._compiled = 0.0, 0.0, 0.0
 
     def begin(self, start: float, budget: float, compiled: float) -> None:
@@ -167,23 +169,22 @@ class _Course:
             self.save()
 
     def rounds(self, once_more: bool) -> None:
-        """Rounds over those that may win, in turn, until the last ones have had ROUNDS of them.
+        """Rounds over those that may win, in turn, until the last ones have had ROUNDS of them together.
 
         once_more : one round at least, for what rows of before do not have.
         """
         last = contenders(self.rows, ROUNDS - 1)
-        begin = min((rounds_of(m) for m in last), default=ROUNDS)
-        turn = max((turn for m in self.rows for turn, *_ in m.samples), default=0)
+        begin = min(common_rounds(last), ROUNDS) if last else ROUNDS
         for made in range(min(begin, ROUNDS - 1) if once_more else begin, ROUNDS):
-            rows, turn = contenders(self.rows, made), turn + 1
-            for m in rows if turn % 2 else reversed(rows):
+            rows, self.turn = contenders(self.rows, made), self.turn + 1
+            for m in rows if self.turn % 2 else reversed(rows):
                 if (left := self.left()) <= m.total():
                     continue
                 (candidate,) = (c for c in self.todo if c.key == m.key)
                 if m.method in METHODS and candidate.name != "solve":
                     candidate = replace(candidate, method=m.method, asked=METHODS[m.method])  # and no other
                 text = f"round {made + 1} of {ROUNDS}, "
-                self._measure(candidate, left, 1.0, PATIENCE * m.total(), turn, len(self.todo), text)
+                self._measure(candidate, left, 1.0, PATIENCE * m.total(), self.turn, len(self.todo), text)
             self.save()
 
     def second_look(self) -> None:

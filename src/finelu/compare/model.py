@@ -83,7 +83,8 @@ class Measurement:
     fill : entries of the factors over those of A; SuperLU's include the zeros that it stores.  memory : bytes of the
     arrays that the factors hold, those of A not counted (of SuperLU's: entries times a value and an index).
     samples (k, 3) : turn, seconds of the set-up, seconds of a solve, without compilation; turn 0 is the first look, and
-    each later one a round in which the candidates that may win were measured one after the other.
+    each later one a round in which the candidates that may win were measured one after the other. Where rows are kept,
+    each call counts its rounds from a number of its own.
     setup, solve : seconds, the medians of the rounds; without any of the first look.  runs : of all turns.
     residual : ||b - A x||_2 / ||b||_2 of the returned x, computed from the given A, and again in twice the precision if
     rounding could have brought it below rtol.

@@ -82,8 +82,9 @@ def contenders(rows: Sequence[Measurement], made: int) -> list[Measurement]:
     return [] if alone else [m for m in solved if any(m is other for other in chosen)]
 
 
-def rounds_of(m: Measurement) -> int:
-    return sum(turn > 0 for turn, *_ in m.samples)
+def common_rounds(rows: Sequence[Measurement]) -> int:
+    """In how many rounds all of these rows, one at least, were measured in turn."""
+    return len(set.intersection(*({turn for turn, *_ in m.samples if turn > 0} for m in rows)))
 
 
 def margin(rows: Sequence[Measurement]) -> Margin | None:
