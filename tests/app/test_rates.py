@@ -150,10 +150,10 @@ def test_pardiso_is_expected_to_take_longer_where_it_matches_rows():
     of = {}
     for problem in ("poisson5:30", "stokes:20"):
         costs = Ladder(fl.as_csr(gallery.problem(problem), diagonal=False), 1e-8).costs
-        costs.analysis = SimpleNamespace(library=SimpleNamespace(name="pardiso", symmetric=True))
+        costs.analysis = SimpleNamespace(library=SimpleNamespace(name="pardiso", symmetry="hermitian"))
         fill = Fill(10**6, 1e9)
         of[problem] = costs._of(fill) / costs.of_library(fill, "pardiso", half=True)
-        costs.analysis = SimpleNamespace(library=SimpleNamespace(name="feral", symmetric=True))
+        costs.analysis = SimpleNamespace(library=SimpleNamespace(name="feral", symmetry="hermitian"))
         assert costs._of(fill) == costs.of_library(fill, "feral", half=True)
     assert of == {"poisson5:30": 1.0, "stokes:20": cost.MATCHED}
 
