@@ -64,11 +64,11 @@ def lstsq(
         m >= n, or damp: `lsmr` with factors of the normal equations, `finelu.ICNE`; complete ones up to 1000 unknowns;
             columns are only scaled if rows have more than 40 entries, as A^H A then has too many.
         m < n: conjugate gradients for A A^H y = b with such factors of A^H; x = A^H y has the least norm. If that does
-            not solve A x = b, `lsmr` without factors goes on from there. If b - A x is still not orthogonal to A's range
-            up to rounding, A A^H may be too badly conditioned for them: complete factors of the augmented matrix
-            [alpha I, A^H; A, 0], whose condition number is about that of A, give another x. It is taken if b - A x is
-            smaller, and its own rounding at most a tenth of what that was. These factors are made if they are counted to
-            have at most 100 times the entries of their matrix, and to fit in memory.
+            not solve A x = b, `lsmr` without factors goes on from there. If b - A x is then not orthogonal to A's range
+            up to rounding, A A^H may be too badly conditioned: complete factors of the augmented matrix
+            [alpha I, A^H; A, 0], whose condition number is about that of A, give another x. It is taken if its b - A x
+            is smaller, and its own rounding at most a tenth of the other b - A x. The factors are made if a count shows
+            at most 100 times the entries of their matrix, which the memory must hold.
     A is not made dense. Returns a LeastSquaresSolution. Source of the augmented matrix: A. Bjorck: Numerical Methods
     for Least Squares Problems, 1996, section 2.5.3.
     Raises MatrixError for wrong shapes, NaN or Inf, ParameterError for meaningless numbers.
@@ -206,8 +206,7 @@ def _augmented(problem: LeastSquares, S: Any) -> tuple[Any, str]:
 
     Their entries are counted first, in the order of minimum degree with pivots from the diagonal. SuperLU's order of
     the columns alone, with which pivots are the largest of their columns, may have MORE times as many. Where these are
-    too many, the factors are in the order of minimum degree; their pivots may be smaller, and x less
-    accurate.
+    too many, the factors are in the order of minimum degree; their pivots may be smaller, and x less accurate.
     """
     sparse = sparse_module(S.data)
     unit = ALPHA * problem.longest * sparse.identity(problem.n, S.dtype, "csr")
