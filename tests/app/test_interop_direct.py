@@ -566,6 +566,24 @@ def test_pivots_that_are_too_small_for_pardiso_in_a_given_order_are_matched(begu
 
 
 @blocks
+@pytest.mark.parametrize("kind", ["hermitian", "transposed"])
+def test_an_order_whose_pivots_pardiso_replaced_is_not_taken_twice_for_new_values(begun, kind):
+    S = gallery.stokes(40)
+    gaps = sp.diags((S.diagonal() == 0).astype(float))
+    strong = sp.csr_matrix(S * (1 + 0.5j if kind == "transposed" else 1.0) - 10.0 * gaps)
+    weak = strong.copy()
+    weak.setdiag(S.diagonal() * strong[0, 0] / S[0, 0])
+    of = {"hermitian": pardiso.INDEFINITE, "transposed": pardiso.COMPLEX_SYMMETRIC}[kind]
+    first, second = (Columns(A.indptr, A.indices, A.data, A.shape) for A in (strong, weak))
+    made = pardiso.Pardiso(first, pardiso.MINIMUM_DEGREE, kind, fl.ordering.amd(strong)).factor(first, str)
+    assert begun == [(of, True, 0)]
+    made.factor(second, str)
+    assert [given for _, given, _ in begun] == [True, False] and begun[1][0] == of
+    b = weak @ np.ones(S.shape[0], weak.dtype)
+    assert np.linalg.norm(weak @ made.solve(b, "N") - b) < 1e-10 * np.linalg.norm(b)
+
+
+@blocks
 def test_memory_of_pardiso_is_freed(calls_of):
     freed = calls_of(pardiso._Called, "free")
     F = fl.SparseLU(backend="pardiso").factor(gallery.poisson7(16))

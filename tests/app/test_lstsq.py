@@ -1,5 +1,7 @@
 """lstsq: the solution of least norm for any shape and rank, and what `explain` says of it."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 
 import finelu as fl
 from finelu.errors import NotConverged
+
+lstsq_module = import_module("finelu.auto.lstsq")
 
 
 def of_rank(m, n, dependent, dtype=np.float64):
@@ -137,7 +141,92 @@ def test_a_wide_matrix_of_any_condition_is_solved_with_least_norm(condition, dty
             assert found.converged and found.passed == 1 and residual <= 1e-12
         else:  # x is so long that its own rounding leaves more
             assert not found.converged and residual <= 1e-14 * condition
-        assert "complete factors of [alpha I, A^H; A, 0]" in found.explain()
+        by_factors = "complete factors of [alpha I, A^H; A, 0] gave a closer x" in found.explain()
+        assert by_factors == (condition > 1e8 or not in_range)
+
+
+def with_combined_rows(m, n, more):
+    """A (m + more, n) whose last rows combine the others: they are dependent up to rounding."""
+    A = sp.csr_matrix(sp.random(m, n, 10 / n, random_state=1) + sp.eye(m, n))
+    return sp.csr_matrix(sp.vstack([A, sp.random(more, m, 5 / m, random_state=2) @ A]))
+
+
+@pytest.mark.parametrize("shape", [(20, 50, 3), (100, 300, 5)], ids=str)
+@pytest.mark.parametrize("noise", [1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 3e-8, 1e-8, 3e-9, 1e-9])
+def test_noise_in_b_does_not_lengthen_x_where_rows_are_dependent_up_to_rounding(shape, noise):
+    A = with_combined_rows(*shape)
+    b = A @ values(A.shape[1], float)
+    b += noise * np.linalg.norm(b) * values(b.size, float, 5) / np.sqrt(b.size)
+    expected = np.linalg.pinv(A.toarray(), rcond=1e-12) @ b
+    least = np.linalg.norm(b - A @ expected)
+    found = fl.lstsq(A, b)
+    assert found.converged and np.linalg.norm(found.x - expected) <= 1e-5 * np.linalg.norm(expected)
+    assert np.linalg.norm(b - A @ found.x) <= 1.0001 * max(least, 1e-8 * np.linalg.norm(b))
+    assert "gave a closer x" not in found.explain()
+
+
+def of_condition(m, n, condition):
+    U, V = (np.linalg.qr(values((k, m), float, k))[0] for k in (m, n))
+    return sp.csr_matrix((U * np.logspace(0, -np.log10(condition), m)) @ V.T)
+
+
+def test_columns_whose_x_the_factors_replace_are_counted():
+    A = of_condition(40, 110, 1e10)
+    V = np.linalg.svd(A.toarray(), full_matrices=False)[2]
+    easy = A @ V[0]
+    found = fl.lstsq(A, np.column_stack([easy, values(40, float), values(40, float, 2)]))
+    assert "complete factors of [alpha I, A^H; A, 0] gave a closer x of 2 columns" in found.explain()
+    assert np.allclose(found.x[:, 0], V[0], atol=1e-6)
+    rejected = fl.lstsq(of_condition(40, 110, 1e18), values(40, float))
+    assert not rejected.converged and "gave no x that is closer beyond its own rounding" in rejected.explain()
+    assert "gave a closer x" not in rejected.explain()
+
+
+def wide(m, n):
+    """A whose random pattern has much fill, and is badly conditioned by two nearly equal rows."""
+    A = sp.random(m, n, 0.01, random_state=3, format="csr")
+    near = A[0] + 1e-11 * sp.csr_matrix((values(A[0].nnz, float), A[0].indices, A[0].indptr), A[0].shape)
+    return sp.csr_matrix(sp.vstack([A, near]))
+
+
+def factored(monkeypatch):
+    """The entries of the complete factors that `lstsq` makes from now on."""
+    made, within = [], fl.SparseLU.within
+
+    def noted(recipe, K, most):
+        F = within(recipe, K, most)
+        made.append((recipe.ordering, F.nnz, F.nnz / K.nnz))
+        return F
+
+    monkeypatch.setattr(fl.SparseLU, "within", noted)
+    return made
+
+
+@pytest.mark.parametrize("fill", [100.0, 5.0])
+def test_entries_of_complete_factors_are_counted_before_they_are_made(monkeypatch, fill):
+    made, A = factored(monkeypatch), wide(600, 3000)
+    monkeypatch.setattr(lstsq_module, "FILL", fill)
+    b = values(601, float)
+    found = fl.lstsq(A, b)
+    if fill == 100:
+        assert [ordering for ordering, *_ in made] == ["amd"] and made[0][2] <= fill
+        assert "gave a closer x" in found.explain() and np.linalg.norm(b - A @ found.x) <= 1e-4 * np.linalg.norm(b)
+    else:
+        assert not made and "there are no complete factors of [alpha I, A^H; A, 0]: they would have" in found.explain()
+        assert "more than 5 times as many as that matrix" in found.explain()
+
+
+def test_factors_that_the_memory_does_not_hold_are_not_made(monkeypatch):
+    made = factored(monkeypatch)
+    monkeypatch.setattr(lstsq_module, "free_memory", lambda _: 1e5)
+    found = fl.lstsq(of_condition(40, 110, 1e10), values(40, float))
+    assert not made and "more than as many as the memory holds" in found.explain()
+
+
+def test_no_factors_are_made_once_the_residual_is_out_of_the_range(monkeypatch):
+    made, A = factored(monkeypatch), of_rank(100, 300, 3)
+    found = fl.lstsq(A, values(100, float))
+    assert found.converged and found.passed == 2 and not made and "complete factors" not in found.explain()
 
 
 def test_columns_of_0_take_no_solve_of_their_own():

@@ -37,6 +37,16 @@ def unit(path: Path) -> str:
 FLOORS = runpy.run_path(str(ROOT / "tools" / "floors.py"))
 
 
+def test_no_statement_comes_after_the_end_of_its_block():
+    over = ast.Return, ast.Raise, ast.Continue, ast.Break
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            for name in ("body", "orelse", "finalbody"):
+                block = getattr(node, name, None)
+                early = block[:-1] if isinstance(block, list) else []
+                assert not any(isinstance(line, over) for line in early), f"{path}:{getattr(node, 'lineno', 1)}"
+
+
 def test_every_room_imports_as_the_architecture_page_has_it():
     assert FLOORS["violations"]() == []
 

@@ -12,7 +12,7 @@ import numpy as np
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.null_space import RANGE
 from finelu.auto.precision import SINGLE
-from finelu.device import namespace, sparse_module, to_host
+from finelu.device import USABLE, free_memory, namespace, sparse_module, to_host
 from finelu.errors import FineluError, NotConverged, counted
 from finelu.krylov.cg import cg
 from finelu.krylov.least_squares import LeastSquares, Limits, solved, unscaled
@@ -20,7 +20,9 @@ from finelu.krylov.lsmr import steps
 from finelu.matrix import norm
 from finelu.matrix.rectangular import as_rows, scaled
 from finelu.matrix.traits import dense_row
+from finelu.ordering import amd, complete_fill
 from finelu.preconditioners import ICNE, SparseLU
+from finelu.preconditioners.direct.library import INDEX
 from finelu.result import LeastSquaresSolution, Status
 from finelu.validation import count, flag, number
 
@@ -30,7 +32,9 @@ MOST = 8  # null vectors that are looked for
 SUSPECT = 1e-4  # ||A v|| / (||A|| ||v||), up to which v is refined, as it may lead to a null vector
 REFINED = 3  # corrections of A^H y, at most
 ALPHA = 2e-10  # of the longest column: the smallest singular values of A are expected above that
-SOLVED = 1e-3  # of ||b||, below which ||b - A x|| shows that b is in A's range
+FILL = 100.0  # entries of complete factors of [alpha I, A^H; A, 0] for each of its entries, at most
+MORE = 20.0  # times the entries that minimum degree has, of SuperLU's order of columns
+OWN = 0.1  # of ||b - A x|| of another x, up to which rounding of a longer x leaves b - A x its meaning
 GAIN = 0.1  # of its ||A v||, that the next v has at most if there is a null vector
 
 
@@ -59,12 +63,14 @@ def lstsq(
     How it is solved:
         m >= n, or damp: `lsmr` with factors of the normal equations, `finelu.ICNE`; complete ones up to 1000 unknowns;
             columns are only scaled if rows have more than 40 entries, as A^H A then has too many.
-        m < n: conjugate gradients for A A^H y = b with such factors of A^H; x = A^H y has the least norm. If A A^H is
-            too badly conditioned for that, complete factors of the augmented matrix [alpha I, A^H; A, 0] give x, whose
-            condition number is about that of A. If b is out of A's range, or these factors do not fit, `lsmr` without
-            factors goes on from there.
-    No dense matrix of A's size is made. Returns a LeastSquaresSolution. Source of the augmented matrix: A. Bjorck:
-    Numerical Methods for Least Squares Problems, 1996, section 2.5.3.
+        m < n: conjugate gradients for A A^H y = b with such factors of A^H; x = A^H y has the least norm. If that does
+            not solve A x = b, `lsmr` without factors goes on from there. If b - A x is then not orthogonal to A's range
+            up to rounding, A A^H may be too badly conditioned: complete factors of the augmented matrix
+            [alpha I, A^H; A, 0], whose condition number is about that of A, give another x. It is taken if its b - A x
+            is smaller, and its own rounding at most a tenth of the other b - A x. The factors are made if a count shows
+            at most 100 times the entries of their matrix, which the memory must hold.
+    A is not made dense. Returns a LeastSquaresSolution. Source of the augmented matrix: A. Bjorck: Numerical Methods
+    for Least Squares Problems, 1996, section 2.5.3.
     Raises MatrixError for wrong shapes, NaN or Inf, ParameterError for meaningless numbers.
     """
     start, rtol = perf_counter(), number("rtol", rtol)
@@ -120,51 +126,114 @@ def _of_tall(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolut
 
 
 def _of_wide(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolution:
-    """x = A^H y with A A^H y = b, then lsmr, which begins there, and keeps x in the range of A^H."""
+    """x = A^H y with A A^H y = b; then lsmr, which begins there, and keeps x in the range of A^H; then `_closer`."""
     F, why = _preconditioner(as_rows(S.conj().T))
-    xp, normal = problem.xp, Normal(problem)
-    columns = problem.b.reshape(problem.m, -1)
+    normal, columns = Normal(problem), problem.b.reshape(problem.m, -1)
     first = [_corrected(problem, normal, F, columns[:, c], limits) for c in range(columns.shape[1])]
-    guesses, factors = [x for x, *_ in first], None
-    left = [c for c, (_, size, *_) in enumerate(first) if size > limits.btol * norm(columns[:, c])]
-    if left and (factors := _augmented(problem, S)) is not None:
-        for c in left:
-            guesses[c] = _by_factors(problem, factors, columns[:, c], limits, *first[c][:2])
-    problem.x0 = xp.stack(guesses, axis=1).reshape(problem.n, *problem.b.shape[1:])
-    found = solved("lsmr", steps, problem, limits)
-    done = sum(iterations for *_, iterations, _ in first)
-    recipe = first[0][-1]
+    done, recipe = sum(iterations for _, iterations, _ in first), first[0][-1]
+    found = _by_lsmr(problem, [x for x, *_ in first], limits)
+    guesses, taken, said = _closer(problem, S, found, limits)
+    taken += found.iterations
+    if guesses:
+        found = _by_lsmr(problem, guesses, limits)
+        taken += found.iterations
     text = f"x = A^H y is of least norm, from {counted(done, 'iteration')} of cg for A A^H y = b with {recipe}"
-    if factors is not None:
-        text += ", which did not solve A x = b, and from complete factors of [alpha I, A^H; A, 0]"
-    if found.iterations:
-        text += (
-            f"; {counted(found.iterations, 'iteration')} of lsmr without factors followed, as A x = b was not solved"
-        )
+    if taken:
+        text += f"; {counted(taken, 'iteration')} of lsmr without factors followed, as A x = b was not solved"
+    text += said
     if found.passed == 2:
         of_b = found.residual_norm / norm(problem.b.reshape(-1))
         text += (
             f"; ||b - A x|| is {of_b:.1e} of ||b||: b is out of A's range, or rows of A are dependent to the digits "
             "of rtol"
         )
-    return _with(text, _with(why, replace(found, iterations=done + found.iterations, recipe=recipe)))
+    return _with(text, _with(why, replace(found, iterations=done + taken, recipe=recipe)))
 
 
-def _augmented(problem: LeastSquares, S: Any) -> Any:
-    """Complete factors of [alpha I, A^H; A, 0], None if there are none. With (0, b) on the right the first n unknowns
-    are the solution of least norm, whatever alpha is."""
+def _by_lsmr(problem: LeastSquares, guesses: list[Any], limits: Limits) -> LeastSquaresSolution:
+    problem.x0 = problem.xp.stack(guesses, axis=1).reshape(problem.n, *problem.b.shape[1:])
+    return solved("lsmr", steps, problem, limits)
+
+
+def _closer(
+    problem: LeastSquares, S: Any, found: LeastSquaresSolution, limits: Limits
+) -> tuple[list[Any] | None, int, str]:
+    """The columns of x after complete factors of [alpha I, A^H; A, 0], None if they replaced none; iterations; words.
+
+    They are made if b - A x of some column is neither small nor settled at the part of b that is out of A's range: then
+    it has parts along singular vectors that are too short in A for other methods.
+    """
+    columns, X = problem.b.reshape(problem.m, -1), found.x.reshape(problem.n, -1)
+    guesses, left, taken = [X[:, c] for c in range(X.shape[1])], [], 0
+    eps = float(np.finfo(problem.dtype).eps)
+    for c, x in enumerate(guesses):
+        b = problem.xp.ascontiguousarray(columns[:, c])
+        target = limits.btol * norm(b)
+        r, size = problem.residual(b, problem.xp.ascontiguousarray(x), target)
+        if size <= target or _settled(problem, r):
+            continue
+        more = problem.with_right_hand_side(b)
+        more.x0 = x
+        further = solved("lsmr", steps, more, limits._replace(atol=min(RANGE * eps, limits.atol)))
+        taken += further.iterations
+        if not _settled(problem, problem.residual(b, further.x, target)[0]):
+            left.append((c, b, size))
+    if not left:
+        return None, taken, ""
+    factors, why = _augmented(problem, S)
+    if factors is None:
+        return None, taken, f"; there are no complete factors of [alpha I, A^H; A, 0]: {why}"
+    replaced = 0
+    for c, b, size in left:
+        other = _by_factors(problem, factors, b, size, limits)
+        if other is not None:
+            guesses[c], replaced = other, replaced + 1
+    of_b = "" if len(guesses) == 1 else f" of {counted(replaced, 'column')}"
+    if replaced:
+        return guesses, taken, f"; complete factors of [alpha I, A^H; A, 0] gave a closer x{of_b}"
+    return None, taken, "; complete factors of [alpha I, A^H; A, 0] gave no x that is closer beyond its own rounding"
+
+
+def _settled(problem: LeastSquares, r: Any) -> bool:
+    """Whether r = b - A x is out of A's range up to rounding, as far as A^H r shows it."""
+    rounding = float(np.finfo(problem.dtype).eps) * problem.longest * norm(r)
+    return bool(norm(problem.H @ problem.xp.ascontiguousarray(r)) <= RANGE * rounding)
+
+
+def _augmented(problem: LeastSquares, S: Any) -> tuple[Any, str]:
+    """Complete factors of [alpha I, A^H; A, 0], or None and why there are none. With (0, b) on the right the first n
+    unknowns are the solution of least norm, whatever alpha is.
+
+    Their entries are counted first, in the order of minimum degree with pivots from the diagonal. SuperLU's order of
+    the columns alone, with which pivots are the largest of their columns, may have MORE times as many. Where these are
+    too many, the factors are in the order of minimum degree; their pivots may be smaller, and x less accurate.
+    """
     sparse = sparse_module(S.data)
     unit = ALPHA * problem.longest * sparse.identity(problem.n, S.dtype, "csr")
+    K = sparse.bmat([[unit, S.conj().T], [S, None]], format="csr")
+    room = USABLE * free_memory(np.empty(0)) / (K.dtype.itemsize + INDEX)
+    most = min(FILL * K.nnz, room)
+    limit = "as many as the memory holds" if most == room else f"{FILL:.0f} times as many as that matrix"
     try:
-        return SparseLU(ordering="colamd").factor(sparse.bmat([[unit, S.conj().T], [S, None]], format="csr"))
-    except (FineluError, MemoryError):
-        return None
+        expected = complete_fill(K, amd(K)).nnz
+        if expected > most:
+            return None, f"they would have {expected:.2g} entries, more than {limit}"
+        ordering = "colamd" if MORE * expected <= most else "amd"
+        return SparseLU(matching=False, ordering=ordering, backend="superlu").within(K, most), ""
+    except MemoryError:
+        return None, f"they would have more than {most:.2g} entries, {limit}"
+    except FineluError as error:
+        return None, str(error)
 
 
-def _by_factors(problem: LeastSquares, F: Any, b: Any, limits: Limits, x: Any, size: float) -> Any:
-    """The solution by `_augmented`'s factors, corrected while that at least halves b - A x; x, with b - A x of this
-    size, if that is better, or if A x = b is not even solved up to the rounding of a long x."""
-    b, zeros = problem.xp.ascontiguousarray(b), problem.xp.zeros(problem.n, problem.dtype)
+def _by_factors(problem: LeastSquares, F: Any, b: Any, size: float, limits: Limits) -> Any:
+    """The solution by `_augmented`'s factors, corrected while that at least halves b - A x; None if it is not better
+    than another x, with b - A x of this size.
+
+    Where rows of A are dependent up to rounding, the factors make an x so long that its own rounding has the size of
+    the part of b which it is to reach: it is not better, however small b - A x turns out.
+    """
+    zeros = problem.xp.zeros(problem.n, problem.dtype)
     target, found, rest, left = limits.btol * norm(b), zeros, b, norm(b)
     for _ in range(1 + REFINED):
         longer = found + F.solve(problem.xp.concatenate([zeros, rest]))[: problem.n]
@@ -174,11 +243,11 @@ def _by_factors(problem: LeastSquares, F: Any, b: Any, limits: Limits, x: Any, s
         found, rest, left = longer, r, length
         if left <= target:
             break
-    return found if left < SOLVED * norm(b) and left < size else x
+    return found if left < size and problem.residual.rounding(b, found) <= OWN * size else None
 
 
-def _corrected(problem: LeastSquares, normal: Normal, F: Any, b: Any, limits: Limits) -> tuple[Any, float, int, str]:
-    """x = A^H y, the size of b - A x, the iterations of cg for A A^H y = b, and the name of F.
+def _corrected(problem: LeastSquares, normal: Normal, F: Any, b: Any, limits: Limits) -> tuple[Any, int, str]:
+    """x = A^H y, the iterations of cg for A A^H y = b, and the name of F.
 
     Where rounding of a long y leaves a residual of A x = b, up to 3 solves for it follow, while they at least halve it.
     """
@@ -197,7 +266,7 @@ def _corrected(problem: LeastSquares, normal: Normal, F: Any, b: Any, limits: Li
         x, r, size = longer, rest, left
         if size <= target or taken >= limits.maxiter:
             break
-    return x, size, taken, y.recipe
+    return x, taken, y.recipe
 
 
 class Normal:

@@ -26,7 +26,8 @@ from finelu.threads import available_cores
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates in seconds, per entry of A unless stated otherwise; the defaults are those of a core of an AMD EPYC.
+    """Rates in seconds, per entry of A unless stated otherwise; the defaults are those of a core of an AMD EPYC, but for
+    PARDISO's.
 
     cg, bicgstab, gmres : an iteration with factors of A's own pattern.
     overhead : seconds per iteration, whatever its size.
@@ -41,7 +42,10 @@ class Rates:
     columnwise : SuperLU with its column ordering, for short rows.
     superlu_row, superlu_entry, superlu_flop : complete factors, per row, per entry of L and U, and per operation.
     klu, feral and pardiso, each with _row, _entry, _flop : the same for these libraries. For a symmetric matrix feral
-        and PARDISO make half of the entries and operations.
+        and PARDISO make half of the entries and operations. Those of PARDISO are for two threads of an AMD EPYC: of the
+        37 systems of 2,000 rows or more in `regret-amd-epyc-2-cores-counts-2026-11-27` they give 0.64 of the time that
+        its set-up took, in the geometric mean, with a standard deviation by a factor of 2.6. Threads share operations
+        more than rows; a core alone takes longer for each operation.
     dense_flop : seconds per operation of SuperLU if its factors turn out to be dense.
     """
 

@@ -241,19 +241,6 @@ class Equation:
             X[:, wanted], errors[wanted] = other, smaller
             wanted, r = wanted[goes_on], rest[:, goes_on]
         return x, found
-        X, B, errors = x.reshape(len(b), -1), b.reshape(len(b), -1), found.reshape(-1)
-        wanted = np.flatnonzero((errors > 1) & (errors < np.inf))  # no step helps a column that is not finite
-        r = r.reshape(X.shape)[:, wanted]
-        for _ in range(STEPS):
-            if not wanted.size:
-                break
-            other = np.ascontiguousarray(X[:, wanted] - solve(r))
-            smaller, rest = self.errors(other, np.ascontiguousarray(B[:, wanted]))
-            helped = smaller < errors[wanted]
-            X[:, wanted[helped]], errors[wanted[helped]] = other[:, helped], smaller[helped]
-            goes_on = helped & (smaller > 1)
-            wanted, r = wanted[goes_on], rest[:, goes_on]
-        return x, found
 
     def dense(self) -> Any:
         """The matrix of `columns` (n, n), stored by columns as LAPACK takes it."""

@@ -237,8 +237,9 @@ class _Called:
         return made
 
     def _anew(self, kind: int, require_room: RequireRoom) -> bool:
-        definite, indefinite = (kind in (real, OF_COMPLEX[real]) for real in (DEFINITE, INDEFINITE))
-        in_vain = indefinite and kind == self.kind and self._parameters[4]  # it was just factored by that order
+        definite = kind in (DEFINITE, OF_COMPLEX[DEFINITE])
+        matched = kind in (INDEFINITE, OF_COMPLEX[INDEFINITE], COMPLEX_SYMMETRIC)
+        in_vain = matched and kind == self.kind and self._parameters[4]  # it was just factored by that order
         by_order = self._order is not None and not in_vain
         if by_order and self._begun(kind, require_room, given=True) and not self.replaced:
             return True
