@@ -134,7 +134,23 @@ def test_b_inside_the_image_needs_no_iterations(method):
     A, b = system("spd")
     exact = np.linalg.solve(A.toarray(), b)
     found = method(A, b, rtol=1e-8, recycle=RecycledSpace(2, W=exact[:, None], renew=False))
-    assert found.converged and found.iterations <= 1 and residual(A, b, found.x) <= 1.0001e-8 * np.linalg.norm(b)
+    assert found.converged and found.iterations == 0 and residual(A, b, found.x) <= 1.0001e-8 * np.linalg.norm(b)
+    axis = np.eye(9)[:, 3:4]
+    hit = method(sp.identity(9, format="csr"), 2 * axis[:, 0], axis[:, 0], recycle=RecycledSpace(4, W=axis))
+    assert hit.converged and hit.iterations == 0 and hit.residual_norm == 0
+
+
+@pytest.mark.parametrize("method", [cg, gmres])
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 10])
+def test_a_space_as_large_as_the_system_leaves_nothing_to_iterate(method, n):
+    A = sp.diags([-np.ones(n - 1), np.full(n, 3.0), -np.ones(n - 1)], [-1, 0, 1], format="csr")
+    space = RecycledSpace()
+    for seed in range(4):
+        b = np.random.default_rng(seed).standard_normal(n)
+        found = method(A, b, rtol=1e-8, recycle=space)
+        assert found.converged and residual(A, b, found.x) <= 1.0001e-8 * np.linalg.norm(b)
+        assert len(found.history) == found.iterations + 1
+    assert found.iterations <= n - space.size + 1
 
 
 @pytest.mark.parametrize("method", [cg, gmres])

@@ -47,10 +47,11 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
 
     iteration = loop.repeated(step)
     while loop.cycle(r):
-        if W is not None:  # x += W W^H r, r -= A W W^H r
+        if W is not None:  # x += W W^H r, which may be the solution: then what follows would be rounding
             k.arnoldi.moments(W, r, mu)
-            k.arnoldi.take_off(state, image, mu, r)
             k.arnoldi.take_off(state, W, -mu, x)
+            if not loop.moved(r):
+                break
         z = M @ r
         loop.xp.copyto(p, z)
         k.vectors.dot(r, z, rho)

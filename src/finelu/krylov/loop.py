@@ -250,6 +250,15 @@ class Loop(Measures):
             return self._doubts(r)
         return self.code == monitor.RUNNING and self.maxiter > 0
 
+    def moved(self, r: Any) -> bool:
+        """After a change of x as a cycle begins: whether the cycle goes on from that x; if so, r is b - A x anew, and
+        its norm has been tested. This waits for the device."""
+        self.kernels.vectors.difference(self.b, self.A @ self.x, r)
+        self.kernels.vectors.norm(r, self.norm)
+        self.kernels.cycle.unless_finite(self.x, self.norm)
+        self.code = monitor.CLAIMED  # so that the host waits for the result
+        return self._begins(r)
+
     def _doubts(self, r: Any) -> bool:
         """At the end: whether a claim of convergence was due to rounding, and another cycle follows, from the residual
         r formed in twice the precision. Such cycles go on while they halve the residual."""
