@@ -222,3 +222,47 @@ def test_a_space_of_another_system(given, wrong, text):
 def test_wrong_arguments(call, wrong, text):
     with pytest.raises(wrong, match=text):
         call(*system("spd"))
+
+
+def test_rounding_does_not_make_a_solve_with_a_space_worse_than_one_without():
+    """In single precision, with a condition of a third of its digits."""
+    n = 3000
+    A = sp.diags([-np.ones(n - 1), np.full(n, 2.0), -np.ones(n - 1)], [-1, 0, 1], format="csr").astype(np.float32)
+    b = np.ones(n, np.float32)
+    W = np.sin(np.pi / (n + 1) * np.outer(np.arange(1, n + 1), np.arange(1, 7))).astype(np.float32)
+    assert cg(A, b, rtol=1e-4).converged
+    for space in (RecycledSpace(6, W=W, renew=False), RecycledSpace(6, W=W), RecycledSpace(6)):
+        for k in range(3):
+            change = 0.01 * k * np.random.default_rng(k).standard_normal(n).astype(np.float32)
+            plain, found = cg(A, b + change, rtol=1e-4), cg(A, b + change, rtol=1e-4, recycle=space)
+            assert found.converged or not plain.converged
+            assert len(found.history) == found.iterations + 1
+
+
+@pytest.mark.parametrize("renew", [True, False])
+def test_after_a_failure_cg_goes_on_without_the_space(renew, monkeypatch):
+    """The images are spoiled: the residuals of the recurrence are then wrong."""
+    A, b = system("spd")
+    space = RecycledSpace(3, W=np.random.default_rng(0).standard_normal((b.size, 3)), renew=renew)
+    fit = RecycledSpace.fit
+
+    def spoiled(self, A, like, **how):
+        definite = fit(self, A, like, **how)
+        self.image *= np.nan
+        return definite
+
+    monkeypatch.setattr(RecycledSpace, "fit", spoiled)
+    found = cg(A, b, rtol=1e-8, recycle=space)
+    assert found.converged and residual(A, b, found.x) <= 1.0001e-8 * np.linalg.norm(b)
+    assert space.size == (0 if renew else 3)
+
+
+def test_a_space_that_gmres_and_cg_use_in_turn():
+    A, b = system("spd")
+    space = RecycledSpace(4)
+    for k, method in enumerate((gmres, cg, gmres, cg, gmres)):
+        c = np.roll(b, k)
+        limit = {"maxiter": 3} if k == 0 else {}
+        found = method(A, c, rtol=1e-8, recycle=space, **limit)
+        assert k == 0 or (found.converged and residual(A, c, found.x) <= 1.0001e-8 * np.linalg.norm(b))
+        assert (space.origin is None) if method is cg else space.origin.shape == space.W.shape
