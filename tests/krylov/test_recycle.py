@@ -65,7 +65,7 @@ def test_the_space_that_cg_leaves_is_that_of_the_smallest_eigenvalues():
     assert first.converged and angles.min() > 1 - 1e-6
     second = cg(A, np.roll(b, 7), rtol=1e-12, recycle=space)
     assert second.iterations < 0.7 * first.iterations
-    assert space.products == 4 and space.solves == 4
+    assert space.products == 5 and space.solves == 4
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -266,3 +266,46 @@ def test_a_space_that_gmres_and_cg_use_in_turn():
         found = method(A, c, rtol=1e-8, recycle=space, **limit)
         assert k == 0 or (found.converged and residual(A, c, found.x) <= 1.0001e-8 * np.linalg.norm(b))
         assert (space.origin is None) if method is cg else space.origin.shape == space.W.shape
+
+
+def neumann(n=60):
+    """A singular A with uneven coefficients, whose null vector is constant, and b in its range."""
+    rng = np.random.default_rng(3)
+    k = np.exp(rng.standard_normal(n + 1))
+    k[0] = k[-1] = 0
+    b = rng.standard_normal(n)
+    return sp.diags([-k[1:-1], k[:-1] + k[1:], -k[1:-1]], [-1, 0, 1], format="csr"), b - b.mean()
+
+
+@pytest.mark.parametrize("method", [cg, gmres])
+@pytest.mark.parametrize("nullspace", [None, "constant"])
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_vector_that_A_takes_to_rounding_is_dropped(method, nullspace, others):
+    A, b = neumann()
+    limits = {"rtol": 1e-8, "maxiter": 600, "nullspace": nullspace, **({"restart": 60} if method is gmres else {})}
+    plain = method(A, b, **limits)
+    W = np.linspace(0, 1, 60)[:, None] ** np.arange(others + 1)
+    space = RecycledSpace(4, W=W, renew=False)
+    found = method(A, b, recycle=space, **limits)
+    assert found.converged or not plain.converged
+    assert space.size == others and abs(found.x).max() < 1e3 * abs(plain.x).max()
+
+
+def test_only_curvature_above_rounding_shows_an_indefinite_matrix():
+    A, b = neumann()
+    for sign in (1, -1):
+        shifted = sp.csr_matrix(A + sign * 1e-17 * sp.eye(60))
+        space = RecycledSpace(1, W=np.ones((60, 1)), renew=False)
+        assert cg(shifted, b, rtol=1e-8, recycle=space, nullspace="constant").converged
+    below = sp.csr_matrix(A - 1e-6 * sp.eye(60))
+    space = RecycledSpace(1, W=np.ones((60, 1)), renew=False)
+    assert cg(below, b, rtol=1e-8, recycle=space).status is Status.INDEFINITE
+
+
+def test_the_vectors_lose_their_part_along_null_vectors():
+    A, b = neumann()
+    W = 1 + np.random.default_rng(0).standard_normal((60, 2))
+    space = RecycledSpace(3, W=np.hstack([W, np.ones((60, 1))]), renew=False)
+    assert cg(A, b, rtol=1e-8, recycle=space, nullspace="constant").converged
+    assert space.size == 2
+    np.testing.assert_allclose(space.W.sum(axis=0), 0, atol=1e-11 * abs(space.W).max())

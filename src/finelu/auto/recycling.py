@@ -169,5 +169,5 @@ class Cost:
 
     def pays(self, plain: float, kept: float, m: int) -> bool:
         """Whether `kept` iterations with m vectors take less time than `plain` ones without."""
-        once = m * self.image + 3 * m * m * self.square  # A W, its Gram matrix, and two products with a square
+        once = (m + 1 / TOGETHER) * self.image + 3 * m * m * self.square  # A W and A v; three products of W
         return kept * (1 + self.share(m)) + once < plain
