@@ -21,8 +21,8 @@ from finelu.validation import count, flag
 MOST = 10  # vectors where `k` is not given
 DIRECTIONS = 4  # times k: search directions of a solve from which the vectors are renewed, where not given
 PASSES = 3  # of the orthonormalization of images: each one leaves the square of the condition that it finds
-ROUNDINGS = 10  # of ||A|| ||w||, up to which ||A w|| is rounding
-LEFT = 1000  # roundings of ||w||, up to which what is left of w without its part along null vectors is rounding
+ROUNDINGS = 10  # times eps ||A|| ||w||, up to which ||A w|| is rounding
+LEFT = 1000  # roundings of ||w||, up to which w without its part along null vectors is rounding
 SOUND = 1e4  # condition of the Gram matrix up to which one pass is enough
 
 
