@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from checks import ON_GPU, one_line, perturbed, values
 
 import finelu
-from finelu import ILU0, Jacobi, Sequence, gallery
+from finelu import ILU0, Jacobi, RecycledSpace, Sequence, gallery
 from finelu.auto import attempt, ladder
 from finelu.auto import sequence as module
 from finelu.auto.guess import AGAIN, FEW, MOST
@@ -590,6 +590,42 @@ def test_a_recycled_space_that_does_not_pay_is_dropped_and_tried_rarely():
     recycling = sequence._recycling
     assert any("recycled vectors were dropped" in text for text in texts)
     assert recycling.space is None and 0 < recycling.left < REST
+
+
+@pytest.mark.parametrize("method", ["cg", "gmres"])
+def test_a_recycled_space_that_fails_is_dropped_and_the_factors_are_kept(method, monkeypatch):
+    """Its images are spoiled: gmres breaks down, and cg goes on without it by itself."""
+    A, fit = gallery.elasticity(20, 5, 5), RecycledSpace.fit
+    sequence = Sequence(recipe="ic0" if method == "cg" else "ilu0", method=method)
+    systems = list(drifting(A, 6))
+    for B, b in systems[:-2]:
+        assert_solves(B, b, sequence.step(B, b))
+    recycling = sequence._recycling
+    assert recycling.space.size and recycling.left == 0
+
+    def spoiled(self, A, like, **how):
+        definite = fit(self, A, like, **how)
+        self.image = self.image if self.image is None else self.image * np.nan
+        return definite
+
+    monkeypatch.setattr(RecycledSpace, "fit", spoiled)
+    solution = sequence.step(*systems[-2])
+    assert_solves(*systems[-2], solution)
+    assert sequence.decisions[-1] != "solve" and "recycled vectors were dropped" in solution.explain()
+    assert len(solution.attempts) == (1 if method == "cg" else 2)
+    assert recycling.space is None and 0 < recycling.left <= REST < recycling.rest
+    assert_solves(*systems[-1], sequence.step(*systems[-1]))
+    assert recycling.space is None and "did not converge" not in solution.explain()
+
+
+def test_a_solve_from_the_beginning_forgets_the_space():
+    A = gallery.elasticity(10, 4, 4)
+    sequence = Sequence(recipe="ic0", method="cg")
+    for B, b in drifting(A, 4):
+        sequence.step(B, b)
+    assert sequence._recycling.space.size and sequence._recycling.plain
+    sequence._from_the_beginning(as_csr(B), b)
+    assert sequence._recycling.space is None and sequence._recycling.plain is None
 
 
 def test_another_pattern_drops_the_space():

@@ -65,7 +65,7 @@ def test_the_space_that_cg_leaves_is_that_of_the_smallest_eigenvalues():
     assert first.converged and angles.min() > 1 - 1e-6
     second = cg(A, np.roll(b, 7), rtol=1e-12, recycle=space)
     assert second.iterations < 0.7 * first.iterations
-    assert space.products == 4 and space.solves == 4
+    assert space.products == 5 and space.solves == 4
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -134,7 +134,23 @@ def test_b_inside_the_image_needs_no_iterations(method):
     A, b = system("spd")
     exact = np.linalg.solve(A.toarray(), b)
     found = method(A, b, rtol=1e-8, recycle=RecycledSpace(2, W=exact[:, None], renew=False))
-    assert found.converged and found.iterations <= 1 and residual(A, b, found.x) <= 1.0001e-8 * np.linalg.norm(b)
+    assert found.converged and found.iterations == 0 and residual(A, b, found.x) <= 1.0001e-8 * np.linalg.norm(b)
+    axis = np.eye(9)[:, 3:4]
+    hit = method(sp.identity(9, format="csr"), 2 * axis[:, 0], axis[:, 0], recycle=RecycledSpace(4, W=axis))
+    assert hit.converged and hit.iterations == 0 and hit.residual_norm == 0
+
+
+@pytest.mark.parametrize("method", [cg, gmres])
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 10])
+def test_a_space_as_large_as_the_system_leaves_nothing_to_iterate(method, n):
+    A = sp.diags([-np.ones(n - 1), np.full(n, 3.0), -np.ones(n - 1)], [-1, 0, 1], format="csr")
+    space = RecycledSpace()
+    for seed in range(4):
+        b = np.random.default_rng(seed).standard_normal(n)
+        found = method(A, b, rtol=1e-8, recycle=space)
+        assert found.converged and residual(A, b, found.x) <= 1.0001e-8 * np.linalg.norm(b)
+        assert len(found.history) == found.iterations + 1
+    assert found.iterations <= n - space.size + 1
 
 
 @pytest.mark.parametrize("method", [cg, gmres])
@@ -206,3 +222,90 @@ def test_a_space_of_another_system(given, wrong, text):
 def test_wrong_arguments(call, wrong, text):
     with pytest.raises(wrong, match=text):
         call(*system("spd"))
+
+
+def test_rounding_does_not_make_a_solve_with_a_space_worse_than_one_without():
+    """In single precision, with a condition of a third of its digits."""
+    n = 3000
+    A = sp.diags([-np.ones(n - 1), np.full(n, 2.0), -np.ones(n - 1)], [-1, 0, 1], format="csr").astype(np.float32)
+    b = np.ones(n, np.float32)
+    W = np.sin(np.pi / (n + 1) * np.outer(np.arange(1, n + 1), np.arange(1, 7))).astype(np.float32)
+    assert cg(A, b, rtol=1e-4).converged
+    for space in (RecycledSpace(6, W=W, renew=False), RecycledSpace(6, W=W), RecycledSpace(6)):
+        for k in range(3):
+            change = 0.01 * k * np.random.default_rng(k).standard_normal(n).astype(np.float32)
+            plain, found = cg(A, b + change, rtol=1e-4), cg(A, b + change, rtol=1e-4, recycle=space)
+            assert found.converged or not plain.converged
+            assert len(found.history) == found.iterations + 1
+
+
+@pytest.mark.parametrize("renew", [True, False])
+def test_after_a_failure_cg_goes_on_without_the_space(renew, monkeypatch):
+    """The images are spoiled: the residuals of the recurrence are then wrong."""
+    A, b = system("spd")
+    space = RecycledSpace(3, W=np.random.default_rng(0).standard_normal((b.size, 3)), renew=renew)
+    fit = RecycledSpace.fit
+
+    def spoiled(self, A, like, **how):
+        definite = fit(self, A, like, **how)
+        self.image *= np.nan
+        return definite
+
+    monkeypatch.setattr(RecycledSpace, "fit", spoiled)
+    found = cg(A, b, rtol=1e-8, recycle=space)
+    assert found.converged and residual(A, b, found.x) <= 1.0001e-8 * np.linalg.norm(b)
+    assert space.size == (0 if renew else 3)
+
+
+def test_a_space_that_gmres_and_cg_use_in_turn():
+    A, b = system("spd")
+    space = RecycledSpace(4)
+    for k, method in enumerate((gmres, cg, gmres, cg, gmres)):
+        c = np.roll(b, k)
+        limit = {"maxiter": 3} if k == 0 else {}
+        found = method(A, c, rtol=1e-8, recycle=space, **limit)
+        assert k == 0 or (found.converged and residual(A, c, found.x) <= 1.0001e-8 * np.linalg.norm(b))
+        assert (space.origin is None) if method is cg else space.origin.shape == space.W.shape
+
+
+def neumann(n=60):
+    """A singular A with uneven coefficients, whose null vector is constant, and b in its range."""
+    rng = np.random.default_rng(3)
+    k = np.exp(rng.standard_normal(n + 1))
+    k[0] = k[-1] = 0
+    b = rng.standard_normal(n)
+    return sp.diags([-k[1:-1], k[:-1] + k[1:], -k[1:-1]], [-1, 0, 1], format="csr"), b - b.mean()
+
+
+@pytest.mark.parametrize("method", [cg, gmres])
+@pytest.mark.parametrize("nullspace", [None, "constant"])
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_vector_that_A_takes_to_rounding_is_dropped(method, nullspace, others):
+    A, b = neumann()
+    limits = {"rtol": 1e-8, "maxiter": 600, "nullspace": nullspace, **({"restart": 60} if method is gmres else {})}
+    plain = method(A, b, **limits)
+    W = np.linspace(0, 1, 60)[:, None] ** np.arange(others + 1)
+    space = RecycledSpace(4, W=W, renew=False)
+    found = method(A, b, recycle=space, **limits)
+    assert found.converged or not plain.converged
+    assert space.size == others and abs(found.x).max() < 1e3 * abs(plain.x).max()
+
+
+def test_only_curvature_above_rounding_shows_an_indefinite_matrix():
+    A, b = neumann()
+    for sign in (1, -1):
+        shifted = sp.csr_matrix(A + sign * 1e-17 * sp.eye(60))
+        space = RecycledSpace(1, W=np.ones((60, 1)), renew=False)
+        assert cg(shifted, b, rtol=1e-8, recycle=space, nullspace="constant").converged
+    below = sp.csr_matrix(A - 1e-6 * sp.eye(60))
+    space = RecycledSpace(1, W=np.ones((60, 1)), renew=False)
+    assert cg(below, b, rtol=1e-8, recycle=space).status is Status.INDEFINITE
+
+
+def test_the_vectors_lose_their_part_along_null_vectors():
+    A, b = neumann()
+    W = 1 + np.random.default_rng(0).standard_normal((60, 2))
+    space = RecycledSpace(3, W=np.hstack([W, np.ones((60, 1))]), renew=False)
+    assert cg(A, b, rtol=1e-8, recycle=space, nullspace="constant").converged
+    assert space.size == 2
+    np.testing.assert_allclose(space.W.sum(axis=0), 0, atol=1e-11 * abs(space.W).max())

@@ -26,6 +26,7 @@ REST = 1000  # plain iterations after which a space that did not pay is tried ag
 ENTRY, FLOP = 4e-10, 1e-10
 ENTRY_ON_GPU, FLOP_ON_GPU, LAUNCHES = 3.2e-12, 1e-13, 2e-5
 TOGETHER = 0.5  # of the time of a product with A, where several vectors are multiplied at once
+FORGOTTEN = "the recycled vectors were dropped: cg failed with them, or A takes them to rounding"
 
 
 class Recycling:
@@ -54,6 +55,26 @@ class Recycling:
         """Forget the space: of another pattern, size or device."""
         self.space, self.kept, self.best, self.used, self.why = None, None, math.inf, 0, ""
 
+    def forget(self) -> None:
+        """Forget the space, and the plain iterations: of other factors, or another method."""
+        self.drop()
+        self.plain = None
+
+    def failed(self) -> bool:
+        """Record a solve that did not reach its tolerance, and drop the space if it had vectors; whether it had."""
+        if not self._with or self.space is None:
+            return False
+        m = self.space.size
+        self._rest()
+        self.why = f"{m} recycled vectors were dropped: a solve with them failed" if m else FORGOTTEN
+        return True
+
+    def _rest(self) -> None:
+        """Drop the space, and try again later."""
+        self.left, self.rest = self.rest, 2 * self.rest
+        self.drop()
+        self._with = False
+
     def space_for(self, method: str, F: Any, A: CSR, wanted: float, expected: float) -> RecycledSpace | None:
         """The space for a solve that is to take the logarithm `wanted` off the residual, None for a plain one.
 
@@ -80,13 +101,16 @@ class Recycling:
         return space
 
     def seen(self, iterations: int, gained: float) -> bool:
-        """Record a solve that took the logarithm `gained` off the residual; whether it led to the end of the space."""
+        """Record a solve that took the logarithm `gained` off the residual; whether it led to the end of the space, as
+        a space does that has forgotten its vectors, with which the method failed."""
         if not 0 < gained < math.inf or not iterations:
             return False
         rate = iterations / gained
         if not self._with:
             self.plain, self.left = rate, max(self.left - iterations, 0)
             return False
+        if self.space is not None and not self.space.size:
+            return self.failed()
         self.used, self.kept, self.best = self.used + 1, rate, min(self.best, rate)
         space, plain = self.space, self.plain
         if space is None or plain is None:
@@ -95,9 +119,8 @@ class Recycling:
             saved = max(1 - rate / plain, 0.0)
             self.why = f"{space.size} recycled vectors keep about {saved:.0%} of the iterations away"
             return False
-        self.left, self.rest = self.rest, 2 * self.rest
         m, per = space.size, self._cost.share(space.size)
-        self.drop()
+        self._rest()
         self.why = (
             f"{m} recycled vectors were dropped: {rate / plain:.0%} of the iterations were left, each {1 + per:.2f} "
             "times as long"
@@ -146,5 +169,5 @@ class Cost:
 
     def pays(self, plain: float, kept: float, m: int) -> bool:
         """Whether `kept` iterations with m vectors take less time than `plain` ones without."""
-        once = m * self.image + 3 * m * m * self.square  # A W, its Gram matrix, and two products with a square
+        once = (m + 1 / TOGETHER) * self.image + 3 * m * m * self.square  # A W and A v; three products of W
         return kept * (1 + self.share(m)) + once < plain

@@ -321,7 +321,11 @@ class Sequence:
                 self._ageing.renewed()
             elif way == "rebuild":
                 self._ageing = self._aged(A)
+            space = self._recycling.space
             solution = self._iterate(A, rhs, way, _seconds_since(start, compiled))
+            if not solution.converged and space is not None and self._recycling.space is None:  # once more without it
+                why += f"; {self._recycling.why} ({rhs.attempts[-1].outcome})"
+                solution = self._iterate(A, rhs, way, 0.0)
             if solution.converged:
                 return solution, way, why
             why += f"; {way} did not converge ({rhs.attempts[-1].outcome})"
@@ -367,7 +371,7 @@ class Sequence:
         if found.residual_norm < rhs.size:
             rhs.x, rhs.size = found.x, found.residual_norm
         gained = logarithm(before, rhs.size)
-        if solved and self._recycling.seen(found.iterations, gained):
+        if self._recycled_in_vain(found.iterations, gained, status):
             ageing.forget()  # those figures are of iterations with the space
         elif fresh and solved:
             ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target), found.history / rhs.scale)
@@ -376,6 +380,14 @@ class Sequence:
         elif not fresh:
             ageing.gave_up(found.iterations, wanted)
         return self._found(rhs, status)
+
+    def _recycled_in_vain(self, iterations: int, gained: float, status: Status) -> bool:
+        """Record iterations that ended with `status`; whether the space was dropped. Old factors may have ended them,
+        too, if they were only slow; and a method that does not fit A says nothing of the space."""
+        if status is Status.CONVERGED:
+            return self._recycling.seen(iterations, gained)
+        slow = status is Status.MAX_ITERATIONS and not self._current
+        return not slow and status is not Status.NOT_SYMMETRIC and self._recycling.failed()
 
     def _unfit(self, A: CSR) -> str:
         """Why the method that `solve` chose for an earlier matrix does not fit A; "" if it does."""
@@ -410,6 +422,7 @@ class Sequence:
     def _from_the_beginning(self, A: CSR, b: Any, x0: Any = None) -> Solution:
         """Solve as `solve` does, from x0 if its residual is smaller than b."""
         self._F = self._pattern = None
+        self._recycling.forget()
         ladder = Ladder(A, self.rtol, self.recipe, self.method, criterion=self.criterion)
         solution = ladder.solve(b, x0)
         if may_need_double(solution, b):

@@ -17,9 +17,15 @@ from finelu.krylov.loop import Loop
 from finelu.krylov.recycle import RecycledSpace
 from finelu.result import Solution, Status
 
+REPEATED = 20  # iterations after which the residual is made orthogonal to the space again, which rounding undoes
+
 
 def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
-    """Preconditioned conjugate gradients with W^H r = 0 for all residuals and W^H A p = 0 for all directions."""
+    """Preconditioned conjugate gradients with W^H r = 0 for all residuals and W^H A p = 0 for all directions.
+
+    If that fails, plain cg goes on from the best x, and if that fails, too, from x0: the status is never worse than
+    without the space, except that iterations run out. A space that may be renewed then forgets its W.
+    """
     A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
     state, norms = loop.state, loop.norms
     r, p = loop.vectors(2)
@@ -29,7 +35,7 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
         loop.fail(Status.INDEFINITE)
     W, image = (space.W, space.image) if definite else (None, None)
     mu = loop.xp.zeros(space.size, loop.dtype)
-    directions = Directions(loop, space)
+    directions, failures = Directions(loop, space), 0
 
     def deflate(v: Any) -> None:
         """v -= W mu, with mu = (A W)^H v: then v is conjugate to W."""
@@ -37,35 +43,59 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
             k.arnoldi.moments(image, v, mu)
             k.arnoldi.take_off(state, W, mu, v)
 
-    def step() -> None:
+    def step(again: bool = False) -> None:
         q = A.with_dot(p, p, curvature)  # alpha = (r, z) / (A p, p)
         k.recurrences.cg_step(state, norms, loop.history, rho, curvature, rho_old, p, q, x, best, r)
+        if again:
+            k.arnoldi.moments(W, r, mu)
+            k.arnoldi.take_off(state, image, mu, r)
+            k.arnoldi.take_off(state, W, -mu, x)
         z = M @ r
         k.vectors.dot(r, z, rho)
         k.recurrences.direction(state, rho.real, rho_old.real, z, p, None, None)  # p = beta p + z - W mu
         deflate(p)
 
     iteration = loop.repeated(step)
-    while loop.cycle(r):
-        if W is not None:  # x += W W^H r, r -= A W W^H r
+
+    def plainly() -> bool:
+        """Whether the iteration goes on without W, with which it has failed."""
+        nonlocal W, failures
+        if not space.size or failures == 2 or not loop.resumed(r):
+            return False
+        W, failures = None, failures + 1
+        loop.forget()
+        return True
+
+    while loop.cycle(r) or plainly():
+        if W is not None:  # x += W W^H r, which may be the solution: then what follows would be rounding
             k.arnoldi.moments(W, r, mu)
-            k.arnoldi.take_off(state, image, mu, r)
             k.arnoldi.take_off(state, W, -mu, x)
+            if not loop.moved(r):
+                continue
         z = M @ r
         loop.xp.copyto(p, z)
         k.vectors.dot(r, z, rho)
         deflate(p)
         directions.begin(rho, mu)
+        steps = 0
         while loop.goes_on():
+            steps += 1
+            again = W is not None and steps % REPEATED == 0
             if directions.wanted:
                 directions.take(p)
-                step()
+                step(again)
                 directions.follow(curvature, rho, mu)
+            elif again:
+                step(again)
             else:
                 iteration()
             loop.tell()
     solution = loop.end()
-    directions.into(space, min(directions.count, loop.iterations))
+    if failures:
+        if space.renew:
+            space.drop()
+    else:
+        directions.into(space, min(directions.count, loop.iterations))
     return solution
 
 
@@ -137,4 +167,4 @@ class Directions:
         W = self.P[:, :steps] @ xp.asarray((y[m:] / unit[:, None]).astype(mu.dtype))
         if m:
             W += space.W @ xp.asarray(y[:m])
-        space.W, space.image = xp.asfortranarray(W), None
+        space.W, space.image, space.origin = xp.asfortranarray(W), None, None

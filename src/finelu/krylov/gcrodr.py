@@ -57,10 +57,10 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
         if space.size:
             if B is None or B.shape[0] != space.size:
                 B, part = xp.zeros((space.size, m), loop.dtype, order="F"), xp.zeros(space.size, loop.dtype)
-            k.arnoldi.moments(space.image, r, part)  # x += W C^H r, r -= C C^H r
-            k.arnoldi.take_off(state, space.image, part, r)
+            k.arnoldi.moments(space.image, r, part)  # x += W C^H r, which may be the solution
             k.arnoldi.take_off(state, space.W, -part, x)
-            k.vectors.norm(r, loop.norm)
+            if not loop.moved(r):
+                break
         else:
             B = None
         k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)

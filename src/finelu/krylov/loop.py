@@ -133,6 +133,7 @@ class Loop(Measures):
         # the host's latest copy of the device's state
         self.code: int = monitor.RUNNING
         self.iterations, self.improved, self.seen_norm, self.tolerance = 0, False, math.inf, tolerance
+        self.earlier: list[tuple[Any, float]] = []  # the best x and its true norm, each time that the solve resumed
         self.is_believed = False  # after the end: whether the returned x is the last iterate, and has converged
 
     # vectors and scalars on the device of b
@@ -250,6 +251,36 @@ class Loop(Measures):
             return self._doubts(r)
         return self.code == monitor.RUNNING and self.maxiter > 0
 
+    def moved(self, r: Any) -> bool:
+        """After a change of x as a cycle begins: whether the cycle goes on from that x; if so, r is b - A x anew, and
+        its norm has been tested. This waits for the device."""
+        self.kernels.vectors.difference(self.b, self.A @ self.x, r)
+        self.kernels.vectors.norm(r, self.norm)
+        self.kernels.cycle.unless_finite(self.x, self.norm)
+        self.code = monitor.CLAIMED  # so that the host waits for the result
+        return self._begins(r)
+
+    def resumed(self, r: Any) -> bool:
+        """After the last cycle: whether there is another one, for a method that goes on in another way: the solve has
+        failed, and iterations are left. Then x is the best iterate known, or x0 if that has been tried before, and
+        r = b - A x, whose norm has been tested."""
+        self._look(wait=True)
+        over = self.code == monitor.CONVERGED and self.believed <= self.tolerance
+        if self.stopped or over or self.code <= monitor.BROKEN or self.launched >= self.maxiter:
+            return False
+        best, size = self._best()
+        if not self.earlier:
+            self.xp.copyto(self.x, best)
+        elif self.start is None:
+            self.x[:] = 0
+        else:
+            self.xp.copyto(self.x, self.start)
+        self.earlier.append((copied(best), size))
+        self.doubted = math.inf
+        self.norms[monitor.START : monitor.BEST + 1] = math.inf
+        self.state[monitor.CODE] = monitor.RUNNING
+        return self.moved(r)
+
     def _doubts(self, r: Any) -> bool:
         """At the end: whether a claim of convergence was due to rounding, and another cycle follows, from the residual
         r formed in twice the precision. Such cycles go on while they halve the residual."""
@@ -339,7 +370,9 @@ class Loop(Measures):
         x, residual_norm = self.x, self.believed
         self.is_believed = self.code == monitor.CONVERGED and residual_norm <= self.tolerance
         if not self.is_believed:
-            x, residual_norm = self._best()
+            x, residual_norm = min(
+                [self._best(), *self.earlier], key=lambda found: math.inf if math.isnan(found[1]) else found[1]
+            )
         if residual_norm <= self.tolerance:
             status = Status.CONVERGED
         elif status is Status.CONVERGED:

@@ -14,7 +14,7 @@ from finelu.krylov.conventions import ARGUMENTS, Call, warn_of_callback
 from finelu.krylov.criterion import solved, solved_in_block, solved_together
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.nullspace import NullSpace
-from finelu.krylov.recycle import RecycledSpace
+from finelu.krylov.recycle import RecycledSpace, space_asked
 from finelu.krylov.spread import alike, checked
 from finelu.krylov.system import System, columns_of, guess_of
 from finelu.matrix.batch import Batch
@@ -276,6 +276,8 @@ def _door(method: type[Method]) -> Door:
         space = None if nullspace is None else _null_space(nullspace, system, method)
         if space is not None:
             system = space.restricted(system)
+            if (recycled := space_asked(options.get("recycle"))) is not None:
+                recycled.leave_out(space.right)
         solution = solved(
             method,
             system,

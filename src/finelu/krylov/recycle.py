@@ -13,14 +13,16 @@ import numpy as np
 
 from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError
-from finelu.krylov.block import RANK, times
-from finelu.matrix.vectors import as_dtype
+from finelu.krylov.block import RANK, lengths, times
+from finelu.matrix.vectors import as_dtype, norm
 from finelu.threads import one_blas_thread
 from finelu.validation import count, flag
 
 MOST = 10  # vectors where `k` is not given
 DIRECTIONS = 4  # times k: search directions of a solve from which the vectors are renewed, where not given
 PASSES = 3  # of the orthonormalization of images: each one leaves the square of the condition that it finds
+ROUNDINGS = 10  # times eps ||A|| ||w||, up to which ||A w|| is rounding
+LEFT = 1000  # roundings of ||w||, up to which w without its part along null vectors is rounding
 SOUND = 1e4  # condition of the Gram matrix up to which one pass is enough
 
 
@@ -30,18 +32,22 @@ class RecycledSpace:
     k : the most vectors.
     directions : the search directions of a solve with `cg` from which the vectors are renewed after it; 4 k if None.
         They are kept until its end.
-    renew : False: solves use the vectors and leave them as they are.
+    renew : False: solves use the vectors and leave the space of those that they do not drop as it is.
     W : (n, m) the first vectors, or None: the first solve begins without.
 
     W (n, m) : the vectors, m <= k, or None; each solve makes them anew for its A.
-    image (n, m) : A W for the A of the last solve.
+    image (n, m) : A W for the A of the last solve; None where that has made W anew since, as `cg` does at its end.
     products, solves : how many products with A, and with M, were formed for the space itself so far.
 
-    A solve forms A W first (m products with A), and makes W orthonormal: W^H A W = I in `cg`, and (A W)^H A W = I in
-    `gmres`. Vectors that depend on the others up to rounding are dropped; all are, if A W has NaN or Inf. Its
-    iterations cost 4 n m operations more each. With `renew`, its end costs m products with M and
-    about 2 n k (m + directions) operations in `cg`. Memory: 2 n m, and n directions until the end.
-    A space belongs to one sequence of systems: of one size, on one device. It may be used with any M.
+    A solve forms A W first (m products with A, and another for an estimate of ||A||), and makes W orthonormal:
+    W^H A W = I in `cg`, and (A W)^H A W = I in `gmres`. Vectors that depend on the others up to rounding, or that A
+    takes to rounding, are dropped; all are, if A W has NaN or Inf. With `nullspace` the vectors lose their part along
+    the null vectors. Its iterations cost 4 n m operations more each, in `cg` another 4 n m every 20 of them, and each
+    cycle costs a product with A. With `renew`, its end costs m products with M and about 2 n k (m + directions)
+    operations in `cg`. Memory: 2 n m, and n directions until the end.
+    If `cg` fails with the vectors, it goes on without them, and drops them with `renew`.
+    A space belongs to one sequence of systems: of one size, on one device. It may be used with any M. Solves change it
+    without a lock: solves in several threads at once need a space each.
     """
 
     def __init__(self, k: int = MOST, *, directions: int | None = None, renew: bool = True, W: Any = None):
@@ -71,6 +77,19 @@ class RecycledSpace:
         """Forget the vectors."""
         self.W = self.image = self.origin = None
 
+    def leave_out(self, V: Any) -> None:
+        """Take the part along the orthonormal columns of V (n, k), which are null vectors of A, out of the vectors."""
+        if self.W is None or self.W.shape[0] != V.shape[0] or on_gpu(self.W) != on_gpu(V):
+            return  # `fit` says what is wrong
+        before, W = lengths(self.W), self.W
+        for _ in range(2):  # as the first may leave the rounding of long sums
+            W = W - V @ (V.conj().T @ W)
+        some = np.flatnonzero(lengths(W) > LEFT * float(np.finfo(V.dtype).eps) * before)
+        origin, kept = self.origin, _by_columns(W[:, some])
+        self.drop()
+        if some.size:
+            self.W, self.origin = kept, origin if origin is None else _by_columns(origin[:, some])
+
     @property
     def namespace(self) -> Any:
         """numpy or cupy, of the vectors; numpy without any."""
@@ -97,9 +116,10 @@ class RecycledSpace:
         W = as_dtype(self.W, like.dtype)
         image, definite = times(A, W), True
         origin = self.origin if self.origin is None else as_dtype(self.origin, like.dtype)
-        self.products += self.size
+        rounding = ROUNDINGS * float(np.finfo(like.dtype).eps) * _length(A, like)
+        self.products += self.size + 1
         for _ in range(PASSES):
-            some, T, sound, definite = _independent(W, image, energy)
+            some, T, sound, definite = _independent(W, image, energy, rounding)
             if not definite:
                 return False
             W, image, origin = (v if v is None else v[:, some] @ T for v in (W, image, origin))
@@ -112,25 +132,37 @@ class RecycledSpace:
         return True
 
 
-def _independent(W: Any, image: Any, energy: bool) -> tuple[Any, Any, bool, bool]:
+def _length(A: Any, like: Any) -> float:
+    """An estimate of ||A||, never above it: the length of A v for a random v of length 1; 0 if that overflows."""
+    v = namespace(like).asarray(np.random.default_rng(0).standard_normal(like.size).astype(like.dtype))
+    size = norm(A @ v) / norm(v)
+    return size if np.isfinite(size) else 0.0
+
+
+def _independent(W: Any, image: Any, energy: bool, rounding: float) -> tuple[Any, Any, bool, bool]:
     """(columns, T, whether one pass is enough, whether no eigenvalue is negative), with which V[:, columns] @ T for
-    V = W and V = image has W^H image = 1, with energy, or image^H image = 1. T has no columns if nothing is left."""
+    V = W and V = image has W^H image = 1, with energy, or image^H image = 1. T has no columns if nothing is left.
+
+    rounding : the most that the rounding of the image of a vector of length 1 may be.
+    """
     xp = namespace(W)
     with one_blas_thread():
         gram = to_host((W if energy else image).conj().T @ image)
     gram = (gram + gram.conj().T) / 2
-    sizes = gram.diagonal().real
-    some = np.flatnonzero(sizes > 0)
+    sizes, own = gram.diagonal().real, lengths(W).astype(np.float64)
+    error = rounding * own**2 if energy else (rounding * own) ** 2
+    some, definite = np.flatnonzero(sizes > error), not (energy and (sizes < -error).any())
     if not (np.isfinite(gram).all() and some.size):
-        definite = not (energy and (sizes < 0).any())
         return some, xp.zeros((some.size, 0), W.dtype), True, definite
     scale = 1 / np.sqrt(sizes[some])
     values, vectors = np.linalg.eigh(gram[np.ix_(some, some)] * scale * scale[:, None])
-    least = RANK * np.finfo(values.dtype).eps * values[-1]
-    definite = not energy or not ((sizes < 0).any() or values[0] < -least)
+    own = abs(vectors).T @ (scale * own[some])  # at most the length of each combination, before parts of it cancel
+    error = rounding * own**2 if energy else (rounding * own) ** 2
+    least = np.maximum(error, RANK * np.finfo(values.dtype).eps * values[-1])
+    definite = definite and not (energy and (values < -least).any())
     kept = values > least
     T = xp.asarray((scale[:, None] * vectors[:, kept] / np.sqrt(values[kept])).astype(W.dtype))
-    return some, T, bool(values[0] * SOUND > values[-1]), definite
+    return some, T, bool(kept[0] and values[0] * SOUND > values[-1]), definite
 
 
 def _by_columns(V: Any) -> Any:
