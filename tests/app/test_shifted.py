@@ -111,6 +111,21 @@ def test_a_shift_that_its_space_has_not_solved_goes_on_by_itself(monkeypatch):
     assert solution.products > plain + 3
 
 
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_cocg_leaves_a_b_without_bilinear_norm_to_each_shift(dtype, backend):
+    n, rtol = 30, 1e-4 if dtype == np.complex64 else 1e-8
+    A = sp.csr_matrix(sp.diags([-np.ones(n - 1), np.full(n, 2 + 1j), -np.ones(n - 1)], [-1, 0, 1]).astype(dtype))
+    b = np.zeros(n, dtype)
+    b[:2] = 1, 1j  # b^T b = 0
+    for b_j in (b, 3 * b + np.finfo(dtype).eps * np.eye(n, dtype=dtype)[0]):  # or only rounding
+        solution = fl.solve_shifted(backend.move(A), backend.move(b_j), [0.1, 1j], rtol)
+        assert [s.method for s in solution.columns] == ["multi-shift cocg"] * 2 and solution.all_converged
+        X = backend.fetch(solution.x)
+        for j, s in enumerate(solution.shifts):
+            S = (A + s * sp.eye(n)).tocsr().astype(np.complex128)
+            assert residual(S, b_j, X[:, j]) <= 1.1 * rtol * np.linalg.norm(b_j)
+
+
 def test_what_does_not_converge_is_told():
     A, b = system("spd")
     for method in ("cg", "cocg", "gmres"):
@@ -313,6 +328,9 @@ def test_the_kernels_are_those_of_the_specification(backend, dtype, complex_shif
         ({"curvature": np.nan}, 1, NOT_FINITE),
         ({"rho": np.inf}, 0, NOT_FINITE),
         ({"rho": 1e-20}, 0, BROKEN),
+        ({"rho_old": 0}, 0, BROKEN),
+        ({"rho_old": 0}, 1, BROKEN),
+        ({"rho_old": 1e-200, "curvature": 1e200}, 0, BROKEN),
         ({"zeta": 1e-9}, 1, CLAIMED),
     ],
 )
@@ -323,7 +341,7 @@ def test_the_end_of_a_family_is_named(backend, changed, definite, code):
         scalars[name][:] = value
     after = agree(backend, "coefficients", scalars)
     assert after["state"][CODE] == code
-    if code in (INDEFINITE, NOT_FINITE):
+    if code in (INDEFINITE, NOT_FINITE) or "rho_old" in changed:
         assert after["state"][ITERATIONS] == 2 and not after["moving"].any()
 
 

@@ -72,8 +72,9 @@ def lanczos_family(seed: System, sigma: Any, definite: bool, tolerance: float, m
     sizes = xp.asarray(np.full((sigma.size, min(maxiter, ROOM) + 1), size / unit, real))
     dot = k.vectors.dot if definite else k.vectors.dotu
     dot(r, r, rho)
+    begins = abs(complex(rho[0])) > np.finfo(real).eps * (size / unit) ** 2  # no beta without: r^T r may be 0
     every, products = LOOK_EVERY[xp.__name__], 0
-    while products < maxiter and size > tolerance:
+    while begins and products < maxiter and size > tolerance:
         q = A @ p
         products += 1
         dot(p, q, curvature)
