@@ -7,6 +7,7 @@ import scipy.sparse.linalg as spla
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from krylov_cases import residual, system
+from threadpoolctl import threadpool_limits
 
 import finelu as fl
 from finelu.auto.shifted import Shifted, checked_shifts
@@ -146,6 +147,17 @@ def test_shifted_gmres_restarts_with_residuals_that_stay_multiples(restart):
     holds(A, b, solution)
     longer = fl.solve_shifted(A, b, np.array([0.3, 1.0, 4.0]), restart=144)
     assert longer.products < solution.products
+
+
+@pytest.mark.parametrize("options", [{"method": "gmres", "restart": 20}, {"recipe": "jacobi"}], ids=str)
+def test_x_does_not_depend_on_the_threads_of_blas(options):
+    n = 60_000
+    A = sp.diags([-1.3 * np.ones(n - 1), 2.2 * np.ones(n), -0.7 * np.ones(n - 1)], [-1, 0, 1]).tocsr()
+    b, shifts, found = np.random.default_rng(0).standard_normal(n), [0.3, 0.5, 0.6, 0.7], []
+    for threads in (1, 2):
+        with threadpool_limits(threads, "blas"):
+            found.append(fl.solve_shifted(A, b, shifts, **options).x)
+    np.testing.assert_array_equal(*found)
 
 
 def test_zero_b_and_extreme_b():

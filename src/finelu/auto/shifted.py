@@ -20,6 +20,7 @@ from finelu.matrix.traits import traits
 from finelu.matrix.vectors import as_dtype
 from finelu.preconditioners import recipe_of
 from finelu.result import Solution, SolutionOfColumns, of_columns
+from finelu.threads import one_blas_thread
 from finelu.validation import choice, count, number
 
 SPACES = ("cg", "cocg", "gmres")  # the methods with one space for all shifts
@@ -248,9 +249,10 @@ class Shifted:
         b = as_dtype(self.system.b, self.dtype)
         X = xp.stack([x for _, x in known], axis=1)
         images = b[:, None] + X * xp.asarray((shift - np.array([s for s, _ in known])).astype(self.dtype))
-        Q, R = xp.linalg.qr(images)
-        weights = np.linalg.lstsq(to_host(R), to_host(Q.conj().T @ b), rcond=DEPENDENT)[0]
-        return X @ xp.asarray(weights.astype(self.dtype))
+        with one_blas_thread():  # the same guess with any number of threads
+            Q, R = xp.linalg.qr(images)
+            weights = np.linalg.lstsq(to_host(R), to_host(Q.conj().T @ b), rcond=DEPENDENT)[0]
+            return X @ xp.asarray(weights.astype(self.dtype))
 
 
 class Sum:

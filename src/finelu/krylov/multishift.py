@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from finelu import deadline
-from finelu.device import to_host
+from finelu.device import namespace, to_host
 from finelu.kernels.monitor import CODE, COLUMNS, INDEFINITE, ITERATIONS, NORM, RUNNING
 from finelu.krylov.ahead import LOOK_EVERY
 from finelu.krylov.scaled import power_of_two
 from finelu.krylov.system import System
+from finelu.threads import one_blas_thread
 
 COLUMNS_BETWEEN = 10  # of the basis of shifted gmres, between two looks at the residuals of all shifts
 ROOM = 256  # iterations that the norms have room for at first
@@ -140,31 +141,39 @@ def arnoldi_family(seed: System, sigma: Any, tolerance: float, maxiter: int, res
                 T = to_host(H)[: j + 2, : j + 1]
                 if not np.isfinite(T).all():
                     return Family(X * unit, *counted(sizes, unit), products)
-                Y, rest = least(T, sigma[active], begun[active])
+                with one_blas_thread():
+                    Y, rest = least(T, sigma[active], begun[active])
                 found = np.linalg.norm(rest, axis=0)
                 done = found <= tolerance
                 between(sizes, active, found, products)
                 if done.any():
-                    X[xp.asarray(active[done])] += (Q[:, : j + 1] @ xp.asarray(Y[:, done])).T
+                    X[xp.asarray(active[done])] += combined(Q, Y[:, done]).T
                     active, Y, rest, found = active[~done], Y[:, ~done], rest[:, ~done], found[~done]
                 if not active.size or T[j + 1, j] == 0:
                     break
         if not active.size:
             break
         hardest = int(found.argmax())
-        kept = collinear(T, sigma[active], begun[active], Y, rest[:, hardest], hardest)
+        with one_blas_thread():
+            kept = collinear(T, sigma[active], begun[active], Y, rest[:, hardest], hardest)
         if kept is None:
             break
         Y, factors = kept
         z = rest[:, hardest]
         grown = ~(abs(factors) * np.linalg.norm(z) <= [abs(begun[j, 0]) for j in active])
         active, Y, factors = active[~grown], Y[:, ~grown], factors[~grown]
-        X[xp.asarray(active)] += (Q[:, : j + 1] @ xp.asarray(Y)).T
+        X[xp.asarray(active)] += combined(Q, Y).T
         begun[active, 0] = factors * np.linalg.norm(z)
         for which, factor in zip(active, factors, strict=True):
             sizes[which][-1] = abs(factor) * np.linalg.norm(z)
-        r = Q[:, : j + 2] @ xp.asarray(z)
+        r = combined(Q, z)
     return Family(X * unit, *counted(sizes, unit), products)
+
+
+def combined(Q: Any, Y: Any) -> Any:
+    """Combinations of the first columns of Q with the weights Y, on the host, the same with any number of threads."""
+    with one_blas_thread():
+        return Q[:, : len(Y)] @ namespace(Q).asarray(Y)
 
 
 def counted(sizes: list[list[float]], unit: float) -> tuple[Any, list[Any]]:
