@@ -392,6 +392,8 @@ class SolutionOfColumns(Solution):
 
     columns: tuple[Solution, ...] = ()
 
+    _parts = "columns"
+
     @property
     def all_converged(self) -> bool:
         return self.converged
@@ -405,7 +407,7 @@ class SolutionOfColumns(Solution):
     def __repr__(self) -> str:
         converged = sum(column.converged for column in self.columns)
         return (
-            f"SolutionOfColumns({self.name}: {converged} of {len(self.columns)} columns converged, "
+            f"{type(self).__name__}({self.name}: {converged} of {len(self.columns)} {self._parts} converged, "
             f"{counted(self.iterations, 'iteration')}, worst residual norm {self.residual_norm:.3e}; "
             f"{self.status.value})"
         )

@@ -178,7 +178,9 @@ def test_a_sequence_prints_itself():
 @pytest.mark.parametrize("status", fl.Status)
 def test_what_did_not_converge_is_told_in_sentences_for_every_status(status):
     found = fl.Solution(b, status, 3, 0.5, np.ones(4), method="cg", recipe="IC0()")
-    begin = "A x = b did not converge to rtol=1e-08: cg with IC0() ended after 3 iterations with residual norm 5.000e-01. "
+    begin = (
+        "A x = b did not converge to rtol=1e-08: cg with IC0() ended after 3 iterations with residual norm 5.000e-01. "
+    )
     name = status.name.capitalize().replace("_", " ")
     assert str(NotConverged("A x = b", found, 1e-8)) == f"{begin}{name}: {status.value}."
     nothing = fl.Solution(b, status, 0, 0.5, np.ones(1))

@@ -182,6 +182,24 @@ def test_a_linear_operator_and_a_dense_matrix():
         fl.solve_shifted(op, b, REAL, recipe=fl.ILU0())
 
 
+@pytest.mark.parametrize("options", [{}, {"method": "gmres", "restart": 20}, {"method": "cg"}], ids=str)
+def test_the_products_of_an_operator_are_counted_each(options):
+    A, b = system("spd")
+    calls = []
+    op = spla.LinearOperator(A.shape, matvec=lambda v: calls.append(1) or A @ v, dtype=A.dtype)
+    for rtol, maxiter in ((1e-8, None), (1e-14, 40), (1e-8, 4)):
+        calls.clear()
+        solution = fl.solve_shifted(op, b, [0.0, 0.5, 2.0], rtol, maxiter=maxiter, **options)
+        assert solution.products == len(calls) > 4
+
+
+def test_its_repr_speaks_of_shifts():
+    A, b = system("spd")
+    solution = fl.solve_shifted(A, b, REAL)
+    assert repr(solution).startswith("SolutionOfShifts(multi-shift cg: 7 of 7 shifts converged, ")
+    assert repr(fl.cg(A, np.stack([b, b], axis=1))).startswith("SolutionOfColumns(cg: 2 of 2 columns converged, ")
+
+
 # By factors
 
 
@@ -255,6 +273,11 @@ def test_bad_shifts_are_named(shifts, match):
         ({"recipe": "ilu0", "factorizations": 0}, "factorizations=0"),
         ({"rtol": -1}, "rtol=-1"),
         ({"restart": 0}, "restart=0"),
+        ({"factorizations": 3}, "factorizations has no effect without a recipe"),
+        ({"restart": 50, "method": "cg"}, "restart has no effect with method='cg'"),
+        ({"restart": 50, "method": "cocg"}, "restart has no effect with method='cocg'"),
+        ({"restart": 50, "recipe": "ilu0"}, "restart has no effect with method='auto'"),
+        ({"restart": 0, "recipe": "ilu0", "method": "gmres"}, "restart=0"),
     ],
 )
 def test_bad_parameters_are_named(options, match):

@@ -35,7 +35,8 @@ class SolutionOfShifts(SolutionOfColumns):
     """The outcome of `solve_shifted`; `solution[j]` is the Solution of shift j.
 
     x : (n, k), on the device of b.  shifts : (k,), on the host.
-    products : with A, for all shifts together, those for the true residuals included.
+    products : with A, for all shifts together. Of a LinearOperator each is counted; of a matrix those of all
+        iterations, and one a shift for its true residual.
     factorizations : how many were made.
     The other fields are those of the worst shift, and `iterations` those of all together.
     """
@@ -43,6 +44,8 @@ class SolutionOfShifts(SolutionOfColumns):
     shifts: Any = None
     products: int = 0
     factorizations: int = 0
+
+    _parts = "shifts"
 
 
 @ignore_fp_errors
@@ -56,8 +59,8 @@ def solve_shifted(
     maxiter: int | None = None,
     method: str = "auto",
     recipe: Any = None,
-    factorizations: int = 3,
-    restart: int = 50,
+    factorizations: int | None = None,
+    restart: int | None = None,
     raise_on_failure: bool = False,
 ) -> SolutionOfShifts:
     """Solve (A + s_j I) x_j = b for k shifts s_j, to ||b - (A + s_j I) x_j|| <= max(rtol ||b||, atol) each.
@@ -65,6 +68,8 @@ def solve_shifted(
     A : (n, n), anything that the Krylov methods take.  b : (n,), on its device.
     shifts : (k,), real or complex, on the host or the device. x is complex if A, b or a shift is.
     maxiter : the most iterations with one space, and for each shift by itself; 10 n by default.
+    factorizations : the number of groups, see below; 3 by default. Only with a recipe.
+    restart : the columns of a cycle of a method that restarts; 50 by default. Only with such a method.
     raise_on_failure : True raises NotConverged unless all converge.
 
     Without a recipe one Krylov space serves all shifts, and a product with A each iteration of all. method:
@@ -95,18 +100,28 @@ def solve_shifted(
     system = System.checked(A, b)
     b = system.b
     maxiter = 10 * b.size if maxiter is None else count("maxiter", maxiter, 0)
-    work = Shifted(system, A, shifts, rtol, atol, maxiter, count("restart", restart, 1))
     if recipe is None:
         choice("method", method, ("auto", *SPACES))
+        restarts = method in ("auto", "gmres")
+        if factorizations is not None:
+            raise ParameterError("factorizations has no effect without a recipe; leave it out, or give a recipe.")
+    else:
+        method, recipe = method_name(method, "auto"), recipe_of(recipe)
+        restarts = method != "auto" and METHODS[method].restarts
+    if restart is not None and not restarts:
+        raise ParameterError(f"restart has no effect with method={method!r}, which does not restart; leave it out.")
+    work = Shifted(system, A, shifts, rtol, atol, maxiter, count("restart", 50 if restart is None else restart, 1))
+    if recipe is None:
         found = work.by_spaces(method)
     else:
-        name = method_name(method, "auto")
-        found = work.by_factors(name, recipe_of(recipe), count("factorizations", factorizations, 1))
+        found = work.by_factors(
+            method, recipe, count("factorizations", 3 if factorizations is None else factorizations, 1)
+        )
     xp = system.xp
     joined = of_columns(found, xp.stack([s.x for s in found], axis=1), [work.norm] * len(found))
     facts = {field.name: getattr(joined, field.name) for field in fields(joined)}
     facts["timings"] = {"solve": perf_counter() - started}
-    solution = SolutionOfShifts(**facts, shifts=shifts, products=work.products, factorizations=work.factorizations)
+    solution = SolutionOfShifts(**facts, shifts=shifts, products=work.products(), factorizations=work.factorizations)
     if raise_on_failure and not solution.all_converged:
         raise NotConverged("(A + s I) x = b", solution, rtol)
     return solution
@@ -131,20 +146,24 @@ def checked_shifts(shifts: Any) -> Any:
 class Shifted:
     """The work of one call.
 
-    products, factorizations : done so far.
+    counted, factorizations : products and factorizations so far; an operator counts its products by itself.
     """
 
     def __init__(
         self, system: System, A: Any, shifts: Any, rtol: float, atol: float, maxiter: int, restart: int
     ) -> None:
-        self.system, self.A, self.shifts = system, A, shifts
+        self.system, self.shifts = system, shifts
+        self.A = Counted(A) if location(A) is None else A
         self.rtol, self.atol, self.maxiter, self.restart = rtol, atol, maxiter, restart
-        self.products = self.factorizations = 0
+        self.counted = self.factorizations = 0
         real = not np.iscomplexobj(shifts)
         self.dtype = system.dtype if real else np.result_type(system.dtype, np.complex64)
         self.norm = norm(system.b)
         self.tolerance = max(rtol * self.norm, atol)
         self.matrix = not hasattr(A, "matvec") and hasattr(A, "tosparse")
+
+    def products(self) -> int:
+        return self.A.calls if isinstance(self.A, Counted) else self.counted
 
     def kind(self) -> str:
         """ "hermitian", "symmetric" or "general", as far as it is known."""
@@ -172,10 +191,10 @@ class Shifted:
             method = {"hermitian": "cg", "symmetric": "cocg"}.get(kind, "gmres")
         family = self.space(method)
         if family.indefinite and kind:
-            self.products += family.products
+            self.counted += family.products
             method = "cocg" if self.system.dtype.kind != "c" else "gmres"
             family = self.space(method)
-        self.products += family.products
+        self.counted += family.products
         return [self.completed(method, family, j) for j in range(self.shifts.size)]
 
     def space(self, method: str) -> Family:
@@ -211,7 +230,7 @@ class Shifted:
             M=M,
             **kind.in_cycles(self.restart),
         )
-        self.products += found.iterations * kind.products + 1  # that for the true residual
+        self.counted += found.iterations * kind.products + 1  # that for the true residual
         return found
 
     def by_factors(self, method: str, recipe: Any, factorizations: int) -> list[Solution]:
@@ -253,6 +272,18 @@ class Shifted:
             Q, R = xp.linalg.qr(images)
             weights = np.linalg.lstsq(to_host(R), to_host(Q.conj().T @ b), rcond=DEPENDENT)[0]
             return X @ xp.asarray(weights.astype(self.dtype))
+
+
+class Counted:
+    """An A that is known by its products, which it counts."""
+
+    def __init__(self, A: Any):
+        self.shape, self.dtype, self.calls = A.shape, value_dtype(A), 0
+        self.product = A.matvec if hasattr(A, "matvec") else A
+
+    def matvec(self, v: Any) -> Any:
+        self.calls += 1
+        return self.product(v)
 
 
 class Sum:
