@@ -221,6 +221,25 @@ def test_factors_of_a_few_shifts_serve_those_near_them(kind, recipe, shifts, met
     assert all(s.recipe == repr(recipe) for s in solution.columns)
 
 
+@pytest.mark.parametrize(
+    ("diagonal", "shifts", "method"),
+    [
+        (5.0, [-1.0, -0.5], "cg"),  # the rows show that 2 < 4
+        (5.0, [-3.5, 0.0], "idrs"),  # indefinite
+        (-1.0, [3.5, 4.0], "cg"),
+        (-1.0, [2.5, 4.0], "idrs"),
+        (2.0, [0.0, 0.1], "cg"),  # a positive diagonal
+        (5.0, [-1.0, 1j], "idrs"),
+    ],
+)
+def test_cg_takes_what_may_be_definite_with_its_shifts(diagonal, shifts, method, backend):
+    n = 60
+    A = sp.diags([-np.ones(n - 1), np.full(n, diagonal), -np.ones(n - 1)], [-1, 0, 1]).tocsr()
+    recipe = fl.IC0() if method == "cg" else fl.Jacobi()
+    solution = fl.solve_shifted(backend.move(A), backend.move(np.ones(n)), shifts, recipe=recipe)
+    assert {s.method for s in solution.columns} == {method} and solution.all_converged
+
+
 def test_more_factors_and_guesses_take_fewer_iterations(monkeypatch):
     A, b = system("general", m=20)
     shifts = 1j * np.linspace(0, 4, 12)

@@ -84,7 +84,9 @@ def solve_shifted(
     equal numbers. Each group has factors of A + s I for the shift s in its middle (one analysis, later factors by
     `update`), and the method, one of METHODS, solves its shifts one after the other with them. It begins at the
     combination of up to 6 solutions of other shifts that leaves the least residual, which takes no product with A.
-    "auto" is cg if A is Hermitian, the shifts are real and the factors stay positive definite, and idrs otherwise.
+    "auto" is cg if the shifts are real, the recipe keeps factors positive definite, and A is Hermitian with either a
+    positive diagonal and no negative shift, or rows that show A + s I to be positive definite for the least shift s (the
+    diagonal entry and s exceed the magnitudes of the others). Otherwise it is idrs.
 
     Each x_j is tested by its true residual. A shift that a space has left above its tolerance goes on by itself, by cg
     or bicgstabl from there; its Solution counts all its iterations.
@@ -238,9 +240,7 @@ class Shifted:
             raise MatrixError("a recipe needs the entries of A: give a matrix, or leave out the recipe.")
         found: list[Any] = [None] * self.shifts.size
         if method == "auto":
-            found_traits = traits(self.A)
-            definite = found_traits.definite and recipe.keeps_definite and not np.iscomplexobj(self.shifts)
-            method = "cg" if definite and self.shifts.min() >= 0 else "idrs"
+            method = "cg" if recipe.keeps_definite and self.may_be_definite() else "idrs"
         order = np.argsort(abs(self.shifts - self.shifts[0]), kind="stable")
         F, pattern = None, None
         for group in np.array_split(order, min(factorizations, order.size)):
@@ -255,6 +255,21 @@ class Shifted:
                 x0 = self.guess(j, [(self.shifts[i], s.x) for i, s in enumerate(found) if s is not None])
                 found[j] = self.alone(method, j, x0, F)
         return found
+
+    def may_be_definite(self) -> bool:
+        """Whether no shift is known to make A + s I other than Hermitian positive definite: A has a positive diagonal and
+        no shift is negative, or the least eigenvalue that the rows of A allow (Gershgorin) is positive with each."""
+        found = traits(self.A)
+        if found.kind != "hermitian" or np.iscomplexobj(self.shifts):
+            return False
+        least = self.shifts.min()
+        if found.definite and least >= 0:
+            return True
+        S = self.A.tosparse()
+        diagonal = S.diagonal()
+        sums = self.system.xp.asarray(abs(S).sum(axis=1)).reshape(-1)
+        bounds = diagonal.real + abs(diagonal) - sums
+        return bool(bounds.min() + least > 0)
 
     def guess(self, j: int, known: list[tuple[Any, Any]]) -> Any:
         """The combination of solutions of other shifts that leaves the least residual. None without any.
