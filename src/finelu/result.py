@@ -173,7 +173,8 @@ class Solution(NoArray):
     tolerance : max(rtol ||b||, atol), the norm of b - A x that was asked for; None of least squares, and without any
         attempt.
     called : "finelu.solve" if that chose method and recipe, else "".
-    breakdowns : of bicgstabl and idrs, how often the recurrence broke down and was started again or given up.
+    breakdowns : of bicgstabl and idrs, how often the recurrence broke down and was started again or given up; with
+        `finelu.solve` those of all attempts.
     bool(solution) is `converged`. As a pair, (x, info), it has the length 2, solution[0] and solution[1]. It is not an
     array, and an error says so if it is used as one; x is.
     """
