@@ -149,6 +149,18 @@ def test_shifted_gmres_restarts_with_residuals_that_stay_multiples(restart):
     assert longer.products < solution.products
 
 
+def test_shifted_gmres_ends_after_a_cycle_that_gains_nothing():
+    n = 300
+    A = sp.csr_matrix((np.ones(n), (np.arange(n), np.r_[1:n, 0])), shape=(n, n))  # no gain in less than n columns
+    for b in (np.eye(n)[0], np.random.default_rng(0).standard_normal(n)):
+        family = multishift.arnoldi_family(System.checked(A, b), np.array([0.0, 0.5]), 1e-8, 3000, 20)
+        assert family.products <= 300 and np.isfinite(family.X).all()
+        for x, shift, sizes in zip(family.X, (0.0, 0.5), family.sizes, strict=True):
+            assert np.linalg.norm(b - A @ x - shift * x) == pytest.approx(sizes[-1], rel=1e-6)
+    full = fl.solve_shifted(A, b, [0.0, 0.5], method="gmres", restart=n)
+    assert full.all_converged and full.products <= n + 2
+
+
 @pytest.mark.parametrize("options", [{"method": "gmres", "restart": 20}, {"recipe": "jacobi"}], ids=str)
 def test_x_does_not_depend_on_the_threads_of_blas(options):
     n = 60_000

@@ -20,6 +20,7 @@ from finelu.krylov.system import System
 from finelu.threads import one_blas_thread
 
 COLUMNS_BETWEEN = 10  # of the basis of shifted gmres, between two looks at the residuals of all shifts
+GAIN = 100  # roundings of the largest residual norm that a cycle of shifted gmres must gain for another to follow
 ROOM = 256  # iterations that the norms have room for at first
 
 
@@ -110,6 +111,7 @@ def arnoldi_family(seed: System, sigma: Any, tolerance: float, maxiter: int, res
     Each shift has the x of least residual in the space of a cycle. If some have not converged when it ends, the one
     with the largest residual keeps that x, and the others take the x whose residual is a multiple of its residual, so
     that they share the next space, too. A shift without such an x, or whose residual would grow, is left as it is.
+    It ends, too, after a cycle in which the largest residual norm has not fallen.
     Cost of a cycle of m columns: m products with A, 4 n m^2 operations, 2 n m for each shift, and a few least-squares
     problems of m columns for each shift on the host; memory restart + k + 5 vectors.
     Source: Frommer & Glassner 1998.
@@ -128,6 +130,7 @@ def arnoldi_family(seed: System, sigma: Any, tolerance: float, maxiter: int, res
     begun = np.full((sigma.size, 1), size, seed.dtype)  # r_j = begun_j r / ||r||
     while active.size and products < maxiter:
         m = min(restart, n, maxiter - products)
+        before = abs(begun[active]).max()
         Q, H = (xp.zeros(shape, seed.dtype, order="F") for shape in ((n, m + 1), (m + 1, m)))
         state = xp.zeros(4, np.int32)
         k.vectors.norm(r, norm)
@@ -161,11 +164,15 @@ def arnoldi_family(seed: System, sigma: Any, tolerance: float, maxiter: int, res
         Y, factors = kept
         z = rest[:, hardest]
         grown = ~(abs(factors) * np.linalg.norm(z) <= [abs(begun[j, 0]) for j in active])
+        for which in active[grown]:
+            sizes[which][-1] = abs(begun[which, 0])  # as its x
         active, Y, factors = active[~grown], Y[:, ~grown], factors[~grown]
         X[xp.asarray(active)] += combined(Q, Y).T
         begun[active, 0] = factors * np.linalg.norm(z)
         for which, factor in zip(active, factors, strict=True):
             sizes[which][-1] = abs(factor) * np.linalg.norm(z)
+        if not found.max() <= (1 - GAIN * np.finfo(seed.real).eps) * before:
+            break  # nor would another cycle gain
         r = combined(Q, z)
     return Family(X * unit, *counted(sizes, unit), products)
 
