@@ -195,8 +195,9 @@ class NotConverged(FineluError, ArithmeticError):
 
     def __init__(self, what: str, solution: Any, rtol: float):
         self.solution = solution
-        name = f"{solution.method} with {solution.recipe}" if solution.recipe else solution.method
+        name = f"{solution.method} with {solution.recipe}" if solution.recipe else solution.method or "it"
+        status = solution.status.name.capitalize().replace("_", " ")
         super().__init__(
             f"{what} did not converge to rtol={rtol:g}: {name} ended after {counted(solution.iterations, 'iteration')} "
-            f"with residual norm {solution.residual_norm:.3e}; it {solution.status.value}."
+            f"with residual norm {solution.residual_norm:.3e}. {status}: {solution.status.value}."
         )

@@ -173,7 +173,8 @@ class Solution(NoArray):
     tolerance : max(rtol ||b||, atol), the norm of b - A x that was asked for; None of least squares, and without any
         attempt.
     called : "finelu.solve" if that chose method and recipe, else "".
-    breakdowns : of bicgstabl and idrs, how often the recurrence broke down and was started again or given up.
+    breakdowns : of bicgstabl and idrs, how often the recurrence broke down and was started again or given up; with
+        `finelu.solve` those of all attempts.
     bool(solution) is `converged`. As a pair, (x, info), it has the length 2, solution[0] and solution[1]. It is not an
     array, and an error says so if it is used as one; x is.
     """
@@ -392,6 +393,8 @@ class SolutionOfColumns(Solution):
 
     columns: tuple[Solution, ...] = ()
 
+    _parts = "columns"
+
     @property
     def all_converged(self) -> bool:
         return self.converged
@@ -405,7 +408,7 @@ class SolutionOfColumns(Solution):
     def __repr__(self) -> str:
         converged = sum(column.converged for column in self.columns)
         return (
-            f"SolutionOfColumns({self.name}: {converged} of {len(self.columns)} columns converged, "
+            f"{type(self).__name__}({self.name}: {converged} of {len(self.columns)} {self._parts} converged, "
             f"{counted(self.iterations, 'iteration')}, worst residual norm {self.residual_norm:.3e}; "
             f"{self.status.value})"
         )

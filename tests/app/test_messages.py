@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
 import finelu as fl
-from finelu.errors import UnknownParameter, WrongType, counted
+from finelu.errors import NotConverged, UnknownParameter, WrongType, counted
 
 A = fl.gallery.poisson5(8)
 b = np.ones(64)
@@ -173,3 +173,15 @@ def test_a_sequence_prints_itself():
     sequence = fl.Sequence(A, rtol=1e-6)
     sequence.step(b=b)
     assert repr(sequence) == "Sequence(rtol=1e-06, recipe='auto', method='auto'; 1 step done)"
+
+
+@pytest.mark.parametrize("status", fl.Status)
+def test_what_did_not_converge_is_told_in_sentences_for_every_status(status):
+    found = fl.Solution(b, status, 3, 0.5, np.ones(4), method="cg", recipe="IC0()")
+    begin = (
+        "A x = b did not converge to rtol=1e-08: cg with IC0() ended after 3 iterations with residual norm 5.000e-01. "
+    )
+    name = status.name.capitalize().replace("_", " ")
+    assert str(NotConverged("A x = b", found, 1e-8)) == f"{begin}{name}: {status.value}."
+    nothing = fl.Solution(b, status, 0, 0.5, np.ones(1))
+    assert ": it ended after 0 iterations with residual norm 5.000e-01. " in str(NotConverged("A x = b", nothing, 1e-8))

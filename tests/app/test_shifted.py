@@ -7,6 +7,7 @@ import scipy.sparse.linalg as spla
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from krylov_cases import residual, system
+from threadpoolctl import threadpool_limits
 
 import finelu as fl
 from finelu.auto.shifted import Shifted, checked_shifts
@@ -111,6 +112,21 @@ def test_a_shift_that_its_space_has_not_solved_goes_on_by_itself(monkeypatch):
     assert solution.products > plain + 3
 
 
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_cocg_leaves_a_b_without_bilinear_norm_to_each_shift(dtype, backend):
+    n, rtol = 30, 1e-4 if dtype == np.complex64 else 1e-8
+    A = sp.csr_matrix(sp.diags([-np.ones(n - 1), np.full(n, 2 + 1j), -np.ones(n - 1)], [-1, 0, 1]).astype(dtype))
+    b = np.zeros(n, dtype)
+    b[:2] = 1, 1j  # b^T b = 0
+    for b_j in (b, 3 * b + np.finfo(dtype).eps * np.eye(n, dtype=dtype)[0]):  # or only rounding
+        solution = fl.solve_shifted(backend.move(A), backend.move(b_j), [0.1, 1j], rtol)
+        assert [s.method for s in solution.columns] == ["multi-shift cocg"] * 2 and solution.all_converged
+        X = backend.fetch(solution.x)
+        for j, s in enumerate(solution.shifts):
+            S = (A + s * sp.eye(n)).tocsr().astype(np.complex128)
+            assert residual(S, b_j, X[:, j]) <= 1.1 * rtol * np.linalg.norm(b_j)
+
+
 def test_what_does_not_converge_is_told():
     A, b = system("spd")
     for method in ("cg", "cocg", "gmres"):
@@ -131,6 +147,29 @@ def test_shifted_gmres_restarts_with_residuals_that_stay_multiples(restart):
     holds(A, b, solution)
     longer = fl.solve_shifted(A, b, np.array([0.3, 1.0, 4.0]), restart=144)
     assert longer.products < solution.products
+
+
+def test_shifted_gmres_ends_after_a_cycle_that_gains_nothing():
+    n = 300
+    A = sp.csr_matrix((np.ones(n), (np.arange(n), np.r_[1:n, 0])), shape=(n, n))  # no gain in less than n columns
+    for b in (np.eye(n)[0], np.random.default_rng(0).standard_normal(n)):
+        family = multishift.arnoldi_family(System.checked(A, b), np.array([0.0, 0.5]), 1e-8, 3000, 20)
+        assert family.products <= 300 and np.isfinite(family.X).all()
+        for x, shift, sizes in zip(family.X, (0.0, 0.5), family.sizes, strict=True):
+            assert np.linalg.norm(b - A @ x - shift * x) == pytest.approx(sizes[-1], rel=1e-6)
+    full = fl.solve_shifted(A, b, [0.0, 0.5], method="gmres", restart=n)
+    assert full.all_converged and full.products <= n + 2
+
+
+@pytest.mark.parametrize("options", [{"method": "gmres", "restart": 20}, {"recipe": "jacobi"}], ids=str)
+def test_x_does_not_depend_on_the_threads_of_blas(options):
+    n = 60_000
+    A = sp.diags([-1.3 * np.ones(n - 1), 2.2 * np.ones(n), -0.7 * np.ones(n - 1)], [-1, 0, 1]).tocsr()
+    b, shifts, found = np.random.default_rng(0).standard_normal(n), [0.3, 0.5, 0.6, 0.7], []
+    for threads in (1, 2):
+        with threadpool_limits(threads, "blas"):
+            found.append(fl.solve_shifted(A, b, shifts, **options).x)
+    np.testing.assert_array_equal(*found)
 
 
 def test_zero_b_and_extreme_b():
@@ -155,6 +194,24 @@ def test_a_linear_operator_and_a_dense_matrix():
         fl.solve_shifted(op, b, REAL, recipe=fl.ILU0())
 
 
+@pytest.mark.parametrize("options", [{}, {"method": "gmres", "restart": 20}, {"method": "cg"}], ids=str)
+def test_the_products_of_an_operator_are_counted_each(options):
+    A, b = system("spd")
+    calls = []
+    op = spla.LinearOperator(A.shape, matvec=lambda v: calls.append(1) or A @ v, dtype=A.dtype)
+    for rtol, maxiter in ((1e-8, None), (1e-14, 40), (1e-8, 4)):
+        calls.clear()
+        solution = fl.solve_shifted(op, b, [0.0, 0.5, 2.0], rtol, maxiter=maxiter, **options)
+        assert solution.products == len(calls) > 4
+
+
+def test_its_repr_speaks_of_shifts():
+    A, b = system("spd")
+    solution = fl.solve_shifted(A, b, REAL)
+    assert repr(solution).startswith("SolutionOfShifts(multi-shift cg: 7 of 7 shifts converged, ")
+    assert repr(fl.cg(A, np.stack([b, b], axis=1))).startswith("SolutionOfColumns(cg: 2 of 2 columns converged, ")
+
+
 # By factors
 
 
@@ -174,6 +231,25 @@ def test_factors_of_a_few_shifts_serve_those_near_them(kind, recipe, shifts, met
     holds(A, b, solution)
     assert solution.factorizations == 3 and {s.method for s in solution.columns} == {method}
     assert all(s.recipe == repr(recipe) for s in solution.columns)
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "shifts", "method"),
+    [
+        (5.0, [-1.0, -0.5], "cg"),  # the rows show that 2 < 4
+        (5.0, [-3.5, 0.0], "idrs"),  # indefinite
+        (-1.0, [3.5, 4.0], "cg"),
+        (-1.0, [2.5, 4.0], "idrs"),
+        (2.0, [0.0, 0.1], "cg"),  # a positive diagonal
+        (5.0, [-1.0, 1j], "idrs"),
+    ],
+)
+def test_cg_takes_what_may_be_definite_with_its_shifts(diagonal, shifts, method, backend):
+    n = 60
+    A = sp.diags([-np.ones(n - 1), np.full(n, diagonal), -np.ones(n - 1)], [-1, 0, 1]).tocsr()
+    recipe = fl.IC0() if method == "cg" else fl.Jacobi()
+    solution = fl.solve_shifted(backend.move(A), backend.move(np.ones(n)), shifts, recipe=recipe)
+    assert {s.method for s in solution.columns} == {method} and solution.all_converged
 
 
 def test_more_factors_and_guesses_take_fewer_iterations(monkeypatch):
@@ -228,6 +304,11 @@ def test_bad_shifts_are_named(shifts, match):
         ({"recipe": "ilu0", "factorizations": 0}, "factorizations=0"),
         ({"rtol": -1}, "rtol=-1"),
         ({"restart": 0}, "restart=0"),
+        ({"factorizations": 3}, "factorizations has no effect without a recipe"),
+        ({"restart": 50, "method": "cg"}, "restart has no effect with method='cg'"),
+        ({"restart": 50, "method": "cocg"}, "restart has no effect with method='cocg'"),
+        ({"restart": 50, "recipe": "ilu0"}, "restart has no effect with method='auto'"),
+        ({"restart": 0, "recipe": "ilu0", "method": "gmres"}, "restart=0"),
     ],
 )
 def test_bad_parameters_are_named(options, match):
@@ -313,6 +394,9 @@ def test_the_kernels_are_those_of_the_specification(backend, dtype, complex_shif
         ({"curvature": np.nan}, 1, NOT_FINITE),
         ({"rho": np.inf}, 0, NOT_FINITE),
         ({"rho": 1e-20}, 0, BROKEN),
+        ({"rho_old": 0}, 0, BROKEN),
+        ({"rho_old": 0}, 1, BROKEN),
+        ({"rho_old": 1e-200, "curvature": 1e200}, 0, BROKEN),
         ({"zeta": 1e-9}, 1, CLAIMED),
     ],
 )
@@ -323,7 +407,7 @@ def test_the_end_of_a_family_is_named(backend, changed, definite, code):
         scalars[name][:] = value
     after = agree(backend, "coefficients", scalars)
     assert after["state"][CODE] == code
-    if code in (INDEFINITE, NOT_FINITE):
+    if code in (INDEFINITE, NOT_FINITE) or "rho_old" in changed:
         assert after["state"][ITERATIONS] == 2 and not after["moving"].any()
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from krylov_cases import residual, system
 
 import finelu as fl
+from finelu.auto.attempt import joined
 from finelu.kernels import kernels_for, reference
 from finelu.kernels.monitor import BEST, BROKEN, CLAIM, CLAIMED, CODE, IMPROVED, ITERATIONS, NORM, RUNNING
 from finelu.krylov.loop import Loop
@@ -239,6 +240,20 @@ def test_idrs_solves_a_skew_dominant_system_with_a_complex_shadow_space(backend)
         size = residual(A, b, backend.fetch(real.x))
         assert size == pytest.approx(real.residual_norm, rel=1e-6)
         assert real.converged == (size <= 1.001e-8 * np.linalg.norm(b))
+
+
+@pytest.mark.parametrize("method", ["bicgstabl", "idrs"])
+def test_solve_and_a_sequence_tell_of_the_breakdowns_of_all_attempts(method):
+    A, b = skew_dominant(120, 0.0), np.random.default_rng(0).standard_normal(120)
+    solution = fl.solve(A, b, method=method, recipe=None)
+    methods = {"bicgstabl": fl.bicgstabl, "idrs": fl.idrs}
+    own = methods[method](A, b, rtol=solution.tolerance / np.linalg.norm(b), maxiter=solution.iterations)
+    assert solution.breakdowns >= own.breakdowns > 0
+    first, second = solution, fl.solve(A, b, x0=solution.x + 1, method=method, recipe=None)
+    assert joined(first, second).breakdowns == first.breakdowns + second.breakdowns
+    sequence = fl.Sequence(method=method, recipe=None)
+    steps = [sequence.step(A, c) for c in (b, b[::-1].copy())]
+    assert all(step.breakdowns > 0 for step in steps)
 
 
 @pytest.mark.parametrize("s", [1, 2, 4, 7])

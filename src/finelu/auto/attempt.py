@@ -56,7 +56,7 @@ class RightHandSide:
         self.attempts: list[Attempt] = []
         self.best: Attempt | None = None
         self.tried = self.indefinite = False
-        self.iterations = 0
+        self.iterations = self.breakdowns = 0
         self.status, self.verdict = Status.BREAKDOWN, ""
         self.evidence: Evidence | None = None
         zero = namespace(b).zeros(b.shape, b.dtype)
@@ -104,10 +104,11 @@ class Grown:
 
 
 def joined(first: RightHandSide | Solution, second: Solution) -> Solution:
-    """The second solution, from the x of the first, with the iterations and attempts of both."""
+    """The second solution, from the x of the first, with the iterations, breakdowns and attempts of both."""
     return replace(
         second,
         iterations=first.iterations + second.iterations,
+        breakdowns=first.breakdowns + second.breakdowns,
         history=np.append(first.history, second.history[1:]),
         recurrence=np.append(first.recurrence, second.recurrence[1:]),
         attempts=(*first.attempts, *second.attempts),
@@ -147,7 +148,7 @@ class Iterations:
         b, x, size, target, callback = rhs.b, rhs.x, rhs.size, rhs.target, self.callback
         r = b if size == rhs.scale else rhs.residual(b, x, target)[0]
         monitor, method, status, iterations = self.begins("refinement", target), "refinement", Status.CONVERGED, 0
-        known = [size]
+        known, breakdowns = [size], 0
         if self.refine:
             x, r, size, known = self._refine(rhs, r, monitor)
             iterations = len(known) - 1
@@ -173,6 +174,7 @@ class Iterations:
                     recycle=self.recycle,
                 )
                 iterations, status = iterations + found.iterations, found.status
+                breakdowns += found.breakdowns
                 better = kernels_for(b).vectors.added(x, found.x)  # corrections are solved for: rtol keeps its meaning
                 rest, reached = rhs.residual(b, better, target)
                 history, recurrence = np.append(history, found.history[1:]), np.append(recurrence, found.recurrence[1:])
@@ -191,8 +193,8 @@ class Iterations:
         if size > target and status is Status.CONVERGED:
             status = Status.STAGNATED  # the method claimed convergence, and the check here does not confirm it
         status = monitor.status or (Status.MAX_ITERATIONS if monitor.change else status)
-        found = Solution(x, status, iterations, size, history, method=method, recipe=self.recipe, recurrence=recurrence)
-        return found, monitor
+        facts = {"method": method, "recipe": self.recipe, "recurrence": recurrence, "breakdowns": breakdowns}
+        return Solution(x, status, iterations, size, history, **facts), monitor
 
     def _refine(self, rhs: RightHandSide, r: Any, monitor: SwitchMonitor) -> tuple[Any, Any, float, list[float]]:
         """(x, b - A x, its norm, history) after x <- x + M^-1 (b - A x), as long as that halves the residual."""

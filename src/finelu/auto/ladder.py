@@ -321,6 +321,7 @@ class Ladder:
         return replace(
             found,
             iterations=rhs.iterations + inner.iterations,
+            breakdowns=rhs.breakdowns + inner.breakdowns,
             residual_norm=rhs.residual.norm,
             history=history,
             recurrence=np.append(rhs.recurrence, recurrence),
@@ -385,7 +386,7 @@ class Ladder:
         """Record the result of a rung in `rhs`."""
         rhs.attempts.append(attempt)
         rhs.tried, rhs.status = True, found.status
-        rhs.iterations += found.iterations
+        rhs.iterations, rhs.breakdowns = rhs.iterations + found.iterations, rhs.breakdowns + found.breakdowns
         rhs.history.extend(found.history[1:].tolist())
         rhs.recurrence.extend(found.recurrence[1:].tolist())
         if found.residual_norm < rhs.size:
@@ -502,6 +503,7 @@ class Ladder:
             x=rhs.x,
             status=status,
             iterations=rhs.iterations,
+            breakdowns=rhs.breakdowns,
             residual_norm=reached,
             history=history,
             row_residual=check.rows if check.looks_at_rows else None,

@@ -365,7 +365,7 @@ class Sequence:
         outcome = "solved" if solved else patience.why or status.name.lower().replace("_", " ")
         reached = found.residual_norm / rhs.scale
         rhs.attempts.append(Attempt(found.recipe, found.method, why, outcome, found.iterations, made, seconds, reached))
-        rhs.iterations += found.iterations
+        rhs.iterations, rhs.breakdowns = rhs.iterations + found.iterations, rhs.breakdowns + found.breakdowns
         rhs.history.extend(found.history[1:])
         rhs.recurrence.extend(found.recurrence[1:])
         if found.residual_norm < rhs.size:
@@ -403,6 +403,7 @@ class Sequence:
             x=rhs.x,
             status=status,
             iterations=rhs.iterations,
+            breakdowns=rhs.breakdowns,
             residual_norm=check.norm,
             history=np.array(rhs.history),
             recurrence=np.array(rhs.recurrence),

@@ -20,6 +20,7 @@ from finelu.matrix.traits import traits
 from finelu.matrix.vectors import as_dtype
 from finelu.preconditioners import recipe_of
 from finelu.result import Solution, SolutionOfColumns, of_columns
+from finelu.threads import one_blas_thread
 from finelu.validation import choice, count, number
 
 SPACES = ("cg", "cocg", "gmres")  # the methods with one space for all shifts
@@ -34,7 +35,8 @@ class SolutionOfShifts(SolutionOfColumns):
     """The outcome of `solve_shifted`; `solution[j]` is the Solution of shift j.
 
     x : (n, k), on the device of b.  shifts : (k,), on the host.
-    products : with A, for all shifts together, those for the true residuals included.
+    products : with A, for all shifts together. Of a LinearOperator each is counted; of a matrix those of all
+        iterations, and one a shift for its true residual.
     factorizations : how many were made.
     The other fields are those of the worst shift, and `iterations` those of all together.
     """
@@ -42,6 +44,8 @@ class SolutionOfShifts(SolutionOfColumns):
     shifts: Any = None
     products: int = 0
     factorizations: int = 0
+
+    _parts = "shifts"
 
 
 @ignore_fp_errors
@@ -55,8 +59,8 @@ def solve_shifted(
     maxiter: int | None = None,
     method: str = "auto",
     recipe: Any = None,
-    factorizations: int = 3,
-    restart: int = 50,
+    factorizations: int | None = None,
+    restart: int | None = None,
     raise_on_failure: bool = False,
 ) -> SolutionOfShifts:
     """Solve (A + s_j I) x_j = b for k shifts s_j, to ||b - (A + s_j I) x_j|| <= max(rtol ||b||, atol) each.
@@ -64,6 +68,8 @@ def solve_shifted(
     A : (n, n), anything that the Krylov methods take.  b : (n,), on its device.
     shifts : (k,), real or complex, on the host or the device. x is complex if A, b or a shift is.
     maxiter : the most iterations with one space, and for each shift by itself; 10 n by default.
+    factorizations : the number of groups, see below; 3 by default. Only with a recipe.
+    restart : the columns of a cycle of a method that restarts; 50 by default. Only with such a method.
     raise_on_failure : True raises NotConverged unless all converge.
 
     Without a recipe one Krylov space serves all shifts, and a product with A each iteration of all. method:
@@ -78,7 +84,9 @@ def solve_shifted(
     equal numbers. Each group has factors of A + s I for the shift s in its middle (one analysis, later factors by
     `update`), and the method, one of METHODS, solves its shifts one after the other with them. It begins at the
     combination of up to 6 solutions of other shifts that leaves the least residual, which takes no product with A.
-    "auto" is cg if A is Hermitian, the shifts are real and the factors stay positive definite, and idrs otherwise.
+    "auto" is cg if the shifts are real, the recipe keeps factors positive definite, and A is Hermitian with either a
+    positive diagonal and no negative shift, or rows that show A + s I to be positive definite for the least shift s (the
+    diagonal entry and s exceed the magnitudes of the others). Otherwise it is idrs.
 
     Each x_j is tested by its true residual. A shift that a space has left above its tolerance goes on by itself, by cg
     or bicgstabl from there; its Solution counts all its iterations.
@@ -94,18 +102,28 @@ def solve_shifted(
     system = System.checked(A, b)
     b = system.b
     maxiter = 10 * b.size if maxiter is None else count("maxiter", maxiter, 0)
-    work = Shifted(system, A, shifts, rtol, atol, maxiter, count("restart", restart, 1))
     if recipe is None:
         choice("method", method, ("auto", *SPACES))
+        restarts = method in ("auto", "gmres")
+        if factorizations is not None:
+            raise ParameterError("factorizations has no effect without a recipe; leave it out, or give a recipe.")
+    else:
+        method, recipe = method_name(method, "auto"), recipe_of(recipe)
+        restarts = method != "auto" and METHODS[method].restarts
+    if restart is not None and not restarts:
+        raise ParameterError(f"restart has no effect with method={method!r}, which does not restart; leave it out.")
+    work = Shifted(system, A, shifts, rtol, atol, maxiter, count("restart", 50 if restart is None else restart, 1))
+    if recipe is None:
         found = work.by_spaces(method)
     else:
-        name = method_name(method, "auto")
-        found = work.by_factors(name, recipe_of(recipe), count("factorizations", factorizations, 1))
+        found = work.by_factors(
+            method, recipe, count("factorizations", 3 if factorizations is None else factorizations, 1)
+        )
     xp = system.xp
     joined = of_columns(found, xp.stack([s.x for s in found], axis=1), [work.norm] * len(found))
     facts = {field.name: getattr(joined, field.name) for field in fields(joined)}
     facts["timings"] = {"solve": perf_counter() - started}
-    solution = SolutionOfShifts(**facts, shifts=shifts, products=work.products, factorizations=work.factorizations)
+    solution = SolutionOfShifts(**facts, shifts=shifts, products=work.products(), factorizations=work.factorizations)
     if raise_on_failure and not solution.all_converged:
         raise NotConverged("(A + s I) x = b", solution, rtol)
     return solution
@@ -130,20 +148,24 @@ def checked_shifts(shifts: Any) -> Any:
 class Shifted:
     """The work of one call.
 
-    products, factorizations : done so far.
+    counted, factorizations : products and factorizations so far; an operator counts its products by itself.
     """
 
     def __init__(
         self, system: System, A: Any, shifts: Any, rtol: float, atol: float, maxiter: int, restart: int
     ) -> None:
-        self.system, self.A, self.shifts = system, A, shifts
+        self.system, self.shifts = system, shifts
+        self.A = Counted(A) if location(A) is None else A
         self.rtol, self.atol, self.maxiter, self.restart = rtol, atol, maxiter, restart
-        self.products = self.factorizations = 0
+        self.counted = self.factorizations = 0
         real = not np.iscomplexobj(shifts)
         self.dtype = system.dtype if real else np.result_type(system.dtype, np.complex64)
         self.norm = norm(system.b)
         self.tolerance = max(rtol * self.norm, atol)
         self.matrix = not hasattr(A, "matvec") and hasattr(A, "tosparse")
+
+    def products(self) -> int:
+        return self.A.calls if isinstance(self.A, Counted) else self.counted
 
     def kind(self) -> str:
         """ "hermitian", "symmetric" or "general", as far as it is known."""
@@ -171,10 +193,10 @@ class Shifted:
             method = {"hermitian": "cg", "symmetric": "cocg"}.get(kind, "gmres")
         family = self.space(method)
         if family.indefinite and kind:
-            self.products += family.products
+            self.counted += family.products
             method = "cocg" if self.system.dtype.kind != "c" else "gmres"
             family = self.space(method)
-        self.products += family.products
+        self.counted += family.products
         return [self.completed(method, family, j) for j in range(self.shifts.size)]
 
     def space(self, method: str) -> Family:
@@ -210,7 +232,7 @@ class Shifted:
             M=M,
             **kind.in_cycles(self.restart),
         )
-        self.products += found.iterations * kind.products + 1  # that for the true residual
+        self.counted += found.iterations * kind.products + 1  # that for the true residual
         return found
 
     def by_factors(self, method: str, recipe: Any, factorizations: int) -> list[Solution]:
@@ -218,9 +240,7 @@ class Shifted:
             raise MatrixError("a recipe needs the entries of A: give a matrix, or leave out the recipe.")
         found: list[Any] = [None] * self.shifts.size
         if method == "auto":
-            found_traits = traits(self.A)
-            definite = found_traits.definite and recipe.keeps_definite and not np.iscomplexobj(self.shifts)
-            method = "cg" if definite and self.shifts.min() >= 0 else "idrs"
+            method = "cg" if recipe.keeps_definite and self.may_be_definite() else "idrs"
         order = np.argsort(abs(self.shifts - self.shifts[0]), kind="stable")
         F, pattern = None, None
         for group in np.array_split(order, min(factorizations, order.size)):
@@ -236,6 +256,21 @@ class Shifted:
                 found[j] = self.alone(method, j, x0, F)
         return found
 
+    def may_be_definite(self) -> bool:
+        """Whether no shift is known to make A + s I other than Hermitian positive definite: A has a positive diagonal and
+        no shift is negative, or the least eigenvalue that the rows of A allow (Gershgorin) is positive with each."""
+        found = traits(self.A)
+        if found.kind != "hermitian" or np.iscomplexobj(self.shifts):
+            return False
+        least = self.shifts.min()
+        if found.definite and least >= 0:
+            return True
+        S = self.A.tosparse()
+        diagonal = S.diagonal()
+        sums = self.system.xp.asarray(abs(S).sum(axis=1)).reshape(-1)
+        bounds = diagonal.real + abs(diagonal) - sums
+        return bool(bounds.min() + least > 0)
+
     def guess(self, j: int, known: list[tuple[Any, Any]]) -> Any:
         """The combination of solutions of other shifts that leaves the least residual. None without any.
 
@@ -248,9 +283,22 @@ class Shifted:
         b = as_dtype(self.system.b, self.dtype)
         X = xp.stack([x for _, x in known], axis=1)
         images = b[:, None] + X * xp.asarray((shift - np.array([s for s, _ in known])).astype(self.dtype))
-        Q, R = xp.linalg.qr(images)
-        weights = np.linalg.lstsq(to_host(R), to_host(Q.conj().T @ b), rcond=DEPENDENT)[0]
-        return X @ xp.asarray(weights.astype(self.dtype))
+        with one_blas_thread():  # the same guess with any number of threads
+            Q, R = xp.linalg.qr(images)
+            weights = np.linalg.lstsq(to_host(R), to_host(Q.conj().T @ b), rcond=DEPENDENT)[0]
+            return X @ xp.asarray(weights.astype(self.dtype))
+
+
+class Counted:
+    """An A that is known by its products, which it counts."""
+
+    def __init__(self, A: Any):
+        self.shape, self.dtype, self.calls = A.shape, value_dtype(A), 0
+        self.product = A.matvec if hasattr(A, "matvec") else A
+
+    def matvec(self, v: Any) -> Any:
+        self.calls += 1
+        return self.product(v)
 
 
 class Sum:

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from finelu import deadline
-from finelu.device import to_host
+from finelu.device import namespace, to_host
 from finelu.kernels.monitor import CODE, COLUMNS, INDEFINITE, ITERATIONS, NORM, RUNNING
 from finelu.krylov.ahead import LOOK_EVERY
 from finelu.krylov.scaled import power_of_two
 from finelu.krylov.system import System
+from finelu.threads import one_blas_thread
 
 COLUMNS_BETWEEN = 10  # of the basis of shifted gmres, between two looks at the residuals of all shifts
+GAIN = 100  # roundings of the largest residual norm that a cycle of shifted gmres must gain for another to follow
 ROOM = 256  # iterations that the norms have room for at first
 
 
@@ -72,8 +74,9 @@ def lanczos_family(seed: System, sigma: Any, definite: bool, tolerance: float, m
     sizes = xp.asarray(np.full((sigma.size, min(maxiter, ROOM) + 1), size / unit, real))
     dot = k.vectors.dot if definite else k.vectors.dotu
     dot(r, r, rho)
+    begins = abs(complex(rho[0])) > np.finfo(real).eps * (size / unit) ** 2  # no beta without: r^T r may be 0
     every, products = LOOK_EVERY[xp.__name__], 0
-    while products < maxiter and size > tolerance:
+    while begins and products < maxiter and size > tolerance:
         q = A @ p
         products += 1
         dot(p, q, curvature)
@@ -108,6 +111,7 @@ def arnoldi_family(seed: System, sigma: Any, tolerance: float, maxiter: int, res
     Each shift has the x of least residual in the space of a cycle. If some have not converged when it ends, the one
     with the largest residual keeps that x, and the others take the x whose residual is a multiple of its residual, so
     that they share the next space, too. A shift without such an x, or whose residual would grow, is left as it is.
+    It ends, too, after a cycle in which the largest residual norm has not fallen.
     Cost of a cycle of m columns: m products with A, 4 n m^2 operations, 2 n m for each shift, and a few least-squares
     problems of m columns for each shift on the host; memory restart + k + 5 vectors.
     Source: Frommer & Glassner 1998.
@@ -126,6 +130,7 @@ def arnoldi_family(seed: System, sigma: Any, tolerance: float, maxiter: int, res
     begun = np.full((sigma.size, 1), size, seed.dtype)  # r_j = begun_j r / ||r||
     while active.size and products < maxiter:
         m = min(restart, n, maxiter - products)
+        before = abs(begun[active]).max()
         Q, H = (xp.zeros(shape, seed.dtype, order="F") for shape in ((n, m + 1), (m + 1, m)))
         state = xp.zeros(4, np.int32)
         k.vectors.norm(r, norm)
@@ -139,31 +144,43 @@ def arnoldi_family(seed: System, sigma: Any, tolerance: float, maxiter: int, res
                 T = to_host(H)[: j + 2, : j + 1]
                 if not np.isfinite(T).all():
                     return Family(X * unit, *counted(sizes, unit), products)
-                Y, rest = least(T, sigma[active], begun[active])
+                with one_blas_thread():
+                    Y, rest = least(T, sigma[active], begun[active])
                 found = np.linalg.norm(rest, axis=0)
                 done = found <= tolerance
                 between(sizes, active, found, products)
                 if done.any():
-                    X[xp.asarray(active[done])] += (Q[:, : j + 1] @ xp.asarray(Y[:, done])).T
+                    X[xp.asarray(active[done])] += combined(Q, Y[:, done]).T
                     active, Y, rest, found = active[~done], Y[:, ~done], rest[:, ~done], found[~done]
                 if not active.size or T[j + 1, j] == 0:
                     break
         if not active.size:
             break
         hardest = int(found.argmax())
-        kept = collinear(T, sigma[active], begun[active], Y, rest[:, hardest], hardest)
+        with one_blas_thread():
+            kept = collinear(T, sigma[active], begun[active], Y, rest[:, hardest], hardest)
         if kept is None:
             break
         Y, factors = kept
         z = rest[:, hardest]
         grown = ~(abs(factors) * np.linalg.norm(z) <= [abs(begun[j, 0]) for j in active])
+        for which in active[grown]:
+            sizes[which][-1] = abs(begun[which, 0])  # as its x
         active, Y, factors = active[~grown], Y[:, ~grown], factors[~grown]
-        X[xp.asarray(active)] += (Q[:, : j + 1] @ xp.asarray(Y)).T
+        X[xp.asarray(active)] += combined(Q, Y).T
         begun[active, 0] = factors * np.linalg.norm(z)
         for which, factor in zip(active, factors, strict=True):
             sizes[which][-1] = abs(factor) * np.linalg.norm(z)
-        r = Q[:, : j + 2] @ xp.asarray(z)
+        if not found.max() <= (1 - GAIN * np.finfo(seed.real).eps) * before:
+            break  # nor would another cycle gain
+        r = combined(Q, z)
     return Family(X * unit, *counted(sizes, unit), products)
+
+
+def combined(Q: Any, Y: Any) -> Any:
+    """Combinations of the first columns of Q with the weights Y, on the host, the same with any number of threads."""
+    with one_blas_thread():
+        return Q[:, : len(Y)] @ namespace(Q).asarray(Y)
 
 
 def counted(sizes: list[list[float]], unit: float) -> tuple[Any, list[Any]]:

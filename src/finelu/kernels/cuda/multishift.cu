@@ -18,10 +18,11 @@ __global__ void coefficients(int k, int* state, Real<T>* norms, long long room, 
     if (state[CODE] != RUNNING) return;
     const Real<T> norm = norms[NORM];
     const bool finite = is_finite(*curvature) && is_finite(*rho) && is_finite(norm);
-    const bool possible = finite && !zero(*curvature) && !(definite && real(*curvature) <= 0);
+    const bool curved = !zero(*curvature) && !(definite && real(*curvature) <= 0);
     const int iteration = state[ITERATIONS] + 1;
     bool left = false;
     const T seed_alpha = *rho_old / *curvature, seed_beta = *rho / *rho_old;
+    const bool possible = finite && curved && !zero(seed_alpha);  // it is 0 where rho_old is, or by underflow
     const C first = C(seed_alpha * past[1] / past[0]);
     if (possible)
         for (int j = threadIdx.x; j < k; j += blockDim.x) {
@@ -46,7 +47,7 @@ __global__ void coefficients(int k, int* state, Real<T>* norms, long long room, 
     left = __syncthreads_or(left);
     if (threadIdx.x) return;
     if (!possible) {
-        state[CODE] = !finite ? NOT_FINITE : definite ? INDEFINITE : BROKEN;
+        state[CODE] = !finite ? NOT_FINITE : definite && !curved ? INDEFINITE : BROKEN;
         return;
     }
     state[ITERATIONS] = iteration;

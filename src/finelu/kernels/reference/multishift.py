@@ -37,8 +37,12 @@ def coefficients(
     if curvature[0] == 0 or (definite and curvature[0].real <= 0):
         state[CODE] = INDEFINITE if definite else BROKEN
         return
+    seed_alpha = rho_old[0] / curvature[0]
+    if seed_alpha == 0:  # rho_old is 0, or it underflows
+        state[CODE] = BROKEN
+        return
+    seed_beta = rho[0] / rho_old[0]
     state[ITERATIONS] += 1
-    seed_alpha, seed_beta = rho_old[0] / curvature[0], rho[0] / rho_old[0]
     for j in range(sigma.size):
         if ended[j]:
             continue
