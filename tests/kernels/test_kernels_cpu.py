@@ -417,7 +417,7 @@ def test_solves_wait_for_levels_that_must_be_compiled_until_they_have_taken_as_l
     plans = [cpu.triangular.triangular_plan(triangle(A, lower, False), "auto", 1) for lower in (True, False)]
     for plan in plans:
         plan.load(A.data)
-    rounds = 4 * triangular.PAYS * (triangular.ROW * A.n + triangular.ENTRY * plans[0]._triangle.entries)
+    rounds = 4 * triangular.PAYS * (triangular.ROW * A.n + triangular.ENTRY * plans[0].triangle.entries)
     never_compiled(1e-9 * (rounds - 1))
     want, seen = solve(plans[0], np.ones(A.n)), []
     for _ in range(3 * triangular.PAYS):  # the time of all plans of a process is added up
@@ -465,7 +465,7 @@ def test_what_counts_before_a_schedule_is_compiled_is_the_work_that_was_done(nev
     before = schedule._forgone
     for _ in range(2):
         solve(plan, np.ones((A.n, 500)))
-    each = triangular.ROW * A.n + triangular.ENTRY * plan._triangle.entries
+    each = triangular.ROW * A.n + triangular.ENTRY * plan.triangle.entries
     assert schedule._forgone - before == pytest.approx(1000 * each)
 
 

@@ -310,7 +310,7 @@ COMMON = (
     ("selection", "search_rest<T, MAGNITUDES>"),
     ("pattern", "magnitudes<T, I>; remove_count<T, I>; remove_rows<I>; remove_write<T, I>"),
     ("elimination", "eliminate<T, I, 16, 1, SEARCH, true, true, CHOLESKY>"),
-    ("triangular", "gather_values<T, I>; trsv_level_packed<T, I>"),
+    ("triangular", "gather_values<T, I>; trsv_level_packed<T, T, I>"),
 )
 
 
