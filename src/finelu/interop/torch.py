@@ -138,7 +138,9 @@ class _SolveBatch(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
     ) -> torch.Tensor:
         with _device(values):
             of_all = _array(values)
-            some = of_all[0] if len(of_all) else namespace(of_all).ones(of_all.shape[1], of_all.dtype)  # Batch refuses it
+            some = (
+                of_all[0] if len(of_all) else namespace(of_all).ones(of_all.shape[1], of_all.dtype)
+            )  # Batch refuses it
             system = BatchSystem(Batch(_matrix(some, places), of_all), options)
             return _tensor(system.solve(_array(b), "H" if adjoint else "N"), b)
 
