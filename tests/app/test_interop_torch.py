@@ -356,6 +356,8 @@ def test_what_is_no_batch_is_named(device):
         solve(differs, b)
     with pytest.raises(MatrixError, match=r"b has shape \(2, 8\), but the Batch has 3 systems"):
         solve((crow, col, values), b[:2])
+    with pytest.raises(MatrixError, match="a Batch of no matrices; k >= 1 rows are needed"):
+        solve((crow, col, values[:0]), b[:0])
     with pytest.raises(ParameterError, match="leave recipe and method out"):
         solve((crow, col, values), b, **TIGHT)
     with pytest.raises(NotConverged, match="system 1 of the batch, A x = b did not converge"):

@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from checks import DTYPES, assert_close, in_dtype, values
 
 from finelu import (
@@ -123,6 +124,16 @@ def test_products_with_columns_are_as_if_alone(backend, same, threads, dtype):
         product_of = kernels_for(A.data).products.Product(A)
         for k in WIDTHS:
             same(product_of, values((A.n, k), dtype, k))
+
+
+@pytest.mark.parametrize("recipe", [Jacobi(), BlockJacobi(), BlockJacobi(block_size=5)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("trans", ["N", "T", "H"])
+def test_a_diagonal_of_any_numbers_solves_columns_as_if_alone(same, recipe, dtype, trans):
+    R = values((300, 33), dtype)
+    F = recipe.factor(sp.diags(values(300, dtype, 7)).tocsr())
+    for k in WIDTHS:
+        same(partial(F.solve, trans=trans), R[:, :k])
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES.values()], ids=[*RECIPES])

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 from checks import DTYPES, assert_close, in_dtype, refused, values
 
-from finelu import IC0, ILU0, MatrixError, ParameterError, Schwarz, gallery, krylov
+from finelu import IC0, ILU0, Jacobi, MatrixError, ParameterError, Schwarz, gallery, krylov
 from finelu.errors import NotConverged
 from finelu.krylov import METHODS, loop, rows
 from finelu.krylov.columns import Columns
@@ -107,6 +107,20 @@ def test_columns_in_rows_have_the_bits_of_one(threads, monkeypatch, name, dtype)
             np.testing.assert_array_equal(one.history, other.history)
             np.testing.assert_array_equal(one.x, other.x)
     assert made == [True] * 4
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("name", ["cg", "bicgstab"])
+def test_columns_with_a_complex_jacobi_are_solved_as_if_alone(name, dtype):
+    n, rng = 400, np.random.default_rng(0)
+    off = rng.uniform(0, 1, n - 1) * (1 if name == "cg" else 1 + 0.4j)
+    diagonal = 3 + rng.uniform(0, 1, n) + (0 if name == "cg" else 1j * rng.uniform(0, 1, n))
+    A = sp.diags([off.conj(), diagonal, off], [-1, 0, 1]).tocsr().astype(dtype)
+    M, B, method = Jacobi().factor(A), values((n, 9), dtype), getattr(krylov, name)
+    found = method(A, B, M=M, rtol=1e-5)
+    alone = [method(A, B[:, c].copy(), M=M, rtol=1e-5) for c in range(9)]
+    assert_as_alone(SimpleNamespace(name="cpu"), found, alone)
+    assert found.all_converged
 
 
 @pytest.mark.parametrize("M", [IC0, Schwarz])

@@ -193,7 +193,12 @@ class Iterations:
         if size > target and status is Status.CONVERGED:
             status = Status.STAGNATED  # the method claimed convergence, and the check here does not confirm it
         status = monitor.status or (Status.MAX_ITERATIONS if monitor.change else status)
-        facts = {"method": method, "recipe": self.recipe, "recurrence": recurrence, "breakdowns": breakdowns}
+        facts: dict[str, Any] = {
+            "method": method,
+            "recipe": self.recipe,
+            "recurrence": recurrence,
+            "breakdowns": breakdowns,
+        }
         return Solution(x, status, iterations, size, history, **facts), monitor
 
     def _refine(self, rhs: RightHandSide, r: Any, monitor: SwitchMonitor) -> tuple[Any, Any, float, list[float]]:

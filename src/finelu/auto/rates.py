@@ -26,7 +26,7 @@ from finelu.threads import available_cores
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates in seconds, per entry of A unless stated otherwise; the defaults are those of a core of an AMD EPYC, but for
+    """Rates in seconds, per entry of A unless stated otherwise; the defaults are those of a core of an AMD EPYC, except
     PARDISO's.
 
     cg, bicgstab, gmres : an iteration with factors of A's own pattern.

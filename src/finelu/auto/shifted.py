@@ -85,8 +85,8 @@ def solve_shifted(
     `update`), and the method, one of METHODS, solves its shifts one after the other with them. It begins at the
     combination of up to 6 solutions of other shifts that leaves the least residual, which takes no product with A.
     "auto" is cg if the shifts are real, the recipe keeps factors positive definite, and A is Hermitian with either a
-    positive diagonal and no negative shift, or rows that show A + s I to be positive definite for the least shift s (the
-    diagonal entry and s exceed the magnitudes of the others). Otherwise it is idrs.
+    positive diagonal and no negative shift, or rows that show A + s I to be positive definite for the least s: the
+    diagonal entry and s exceed the magnitudes of the others. Otherwise it is idrs.
 
     Each x_j is tested by its true residual. A shift that a space has left above its tolerance goes on by itself, by cg
     or bicgstabl from there; its Solution counts all its iterations.
@@ -155,7 +155,7 @@ class Shifted:
         self, system: System, A: Any, shifts: Any, rtol: float, atol: float, maxiter: int, restart: int
     ) -> None:
         self.system, self.shifts = system, shifts
-        self.A = Counted(A) if location(A) is None else A
+        self.A: Any = Counted(A) if location(A) is None else A
         self.rtol, self.atol, self.maxiter, self.restart = rtol, atol, maxiter, restart
         self.counted = self.factorizations = 0
         real = not np.iscomplexobj(shifts)
@@ -257,8 +257,8 @@ class Shifted:
         return found
 
     def may_be_definite(self) -> bool:
-        """Whether no shift is known to make A + s I other than Hermitian positive definite: A has a positive diagonal and
-        no shift is negative, or the least eigenvalue that the rows of A allow (Gershgorin) is positive with each."""
+        """Whether A is Hermitian, the shifts are real, and either the diagonal is positive and no shift negative, or
+        the least eigenvalue that the rows of A allow (Gershgorin) is positive with each shift added."""
         found = traits(self.A)
         if found.kind != "hermitian" or np.iscomplexobj(self.shifts):
             return False

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from finelu.device import require_gpu
+from finelu.device import namespace, require_gpu
 from finelu.errors import DeviceError, MatrixError
 from finelu.interop.adjoint import BatchSystem, Options, System
 from finelu.matrix import DTYPES, as_csr, sparse_module
@@ -138,7 +138,10 @@ class _SolveBatch(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
     ) -> torch.Tensor:
         with _device(values):
             of_all = _array(values)
-            system = BatchSystem(Batch(_matrix(of_all[0], places), of_all), options)
+            some = (
+                of_all[0] if len(of_all) else namespace(of_all).ones(of_all.shape[1], of_all.dtype)
+            )  # Batch refuses it
+            system = BatchSystem(Batch(_matrix(some, places), of_all), options)
             return _tensor(system.solve(_array(b), "H" if adjoint else "N"), b)
 
     @staticmethod
@@ -214,6 +217,8 @@ def _parts(A: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def _of_all(crow: torch.Tensor, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The places of the entries of k matrices, which have them in common."""
+    if not len(crow):
+        raise MatrixError("A has no matrices; (k, n, n) with k >= 1 is needed.")
     same = (crow == crow[:1]).all(dim=1) & (columns == columns[:1]).all(dim=1)
     if not bool(same.all()):
         s = int((~same).to(torch.int8).argmax())

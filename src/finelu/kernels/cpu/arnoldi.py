@@ -111,7 +111,7 @@ def _unit(z, incoming, H, j):
 
 
 def cgs2_step(state, Q, w, H, v):
-    """The same by classical Gram-Schmidt done twice: four matrix-vector products, the same bits on any number of threads.
+    """The same by classical Gram-Schmidt done twice, in four matrix-vector products. Threads change no bit.
 
     Orthogonal to rounding whenever the basis is numerically independent (Giraud, Langou & Rozloznik 2005).
     """
