@@ -155,8 +155,7 @@ def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> Non
     for F in [kind(**settings).factor(A) for A in matrices]:
         F.update(F.pattern)
         for trans in "NT":
-            F.solve(b, trans)
-        F.solve(np.ones((b.size, 2), b.dtype))
+            F.solve(b, trans), F.solve(np.ones((b.size, 2), b.dtype), trans)
     for A in matrices:  # the kernels that "auto" changes to after some solves and updates
         S = A.tosparse().copy()
         later = {name: "levels" for name in ("variant", "triangular") if name in known}
