@@ -18,13 +18,14 @@ from finelu import gallery, krylov
 from finelu.auto.solve import solve
 from finelu.compiling import compile_clock, kept, quietly, waiting
 from finelu.errors import ParameterError
+from finelu.kernels import kernels_for
 from finelu.machine_code import folder
 from finelu.matrix import CSR, as_csr
 from finelu.matrix.batch import Batch
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
 from finelu.partition import partition
-from finelu.preconditioners import IC0, OWN, BlockILU0, BlockJacobi, MultilevelILU, Recipe, Schwarz, SparseLU
+from finelu.preconditioners import IC0, OWN, BlockILU0, BlockJacobi, Jacobi, MultilevelILU, Recipe, Schwarz, SparseLU
 from finelu.properties import properties
 from finelu.scaling import matching
 from finelu.selection import threshold
@@ -118,7 +119,7 @@ def usual_pieces(name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield f"several columns, {dtype}", partial(krylov.cg, symmetric, np.ones((symmetric.n, 2), dtype), maxiter=2)
     yield f"long vectors, {dtype}", partial(_shared, dtype)
     for method in krylov.OWN:
-        yield f"{method.name}, {dtype}", partial(method.solve, symmetric, b, maxiter=60, rtol=1e-3)
+        yield f"{method.name}, {dtype}", partial(_iterate, method, symmetric, b)
 
 
 def _matrices(dtype: np.dtype[Any]) -> tuple[CSR, CSR]:
@@ -131,12 +132,14 @@ def _of(A: Any, dtype: np.dtype[Any]) -> CSR:
 
 
 def _shared(dtype: np.dtype[Any]) -> None:
-    """cg with vectors that threads share, which have kernels of their own."""
+    """cg with vectors that threads share, which have kernels of their own; and the pool of these threads."""
     from finelu.kernels.cpu import vectors
+    from finelu.kernels.cpu.runtime import workers
 
     n = vectors.SHARED
     diagonal = csr_array((np.ones(n, dtype), np.arange(n), np.arange(n + 1)), shape=(n, n))
     krylov.cg(diagonal, np.ones(n, dtype), x0=np.full(n, 0.5, dtype))
+    workers.compile_kernels()  # which calls ask for once they have lost as much time
 
 
 def _solve(A: CSR) -> None:
@@ -152,8 +155,7 @@ def _factor(kind: type[Recipe], matrices: Sequence[CSR], b: NDArray[Any]) -> Non
     for F in [kind(**settings).factor(A) for A in matrices]:
         F.update(F.pattern)
         for trans in "NT":
-            F.solve(b, trans)
-        F.solve(np.ones((b.size, 2), b.dtype))
+            F.solve(b, trans), F.solve(np.ones((b.size, 2), b.dtype), trans)
     for A in matrices:  # the kernels that "auto" changes to after some solves and updates
         S = A.tosparse().copy()
         later = {name: "levels" for name in ("variant", "triangular") if name in known}
@@ -174,11 +176,18 @@ def _factor_otherwise(kind: type[Recipe], A: CSR, b: NDArray[Any]) -> None:
                 F.solve(np.ones((b.size, 2), b.dtype))
 
 
+def _iterate(method: type[krylov.Method], A: CSR, b: NDArray[Any]) -> None:
+    for M in (None, Jacobi().factor(A)):
+        method.solve(A, b, M=M, maxiter=60, rtol=1e-3)
+
+
 def _subdomains(dtype: np.dtype[Any]) -> None:
     """cg with subdomains of a square: one coarse vector each, not four as in a cube, or none."""
     A = _of(gallery.poisson5(5 * SIZE), dtype)
     for coarse in ("constant", None):
-        krylov.cg(A, np.ones(A.n, dtype), M=Schwarz(coarse=coarse).factor(A), rtol=1e-3)
+        F = Schwarz(coarse=coarse).factor(A)
+        krylov.cg(A, np.ones(A.n, dtype), M=F, rtol=1e-3)
+        F.solve(np.ones((A.n, 2), dtype))
 
 
 def _batches(dtype: np.dtype[Any]) -> None:
@@ -211,6 +220,7 @@ def _blocks(dtype: np.dtype[Any], size: int) -> None:
 
 def _use_tools(symmetric: CSR, general: CSR) -> None:
     IC0().factor(_of(gallery.poisson27(SIZE), symmetric.dtype))  # rows long enough for a copy by columns
+    kernels_for(general.data).products.Product(general)(np.ones((general.n, 3), general.dtype))
     partition(general, 64, "aggregate")  # bricks are what Schwarz takes here
     SparseLU(ordering="amd").factor(general)  # by default systems as small as these are ordered by SuperLU
     matching(general)

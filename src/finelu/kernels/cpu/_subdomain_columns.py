@@ -125,13 +125,11 @@ def prolong_columns(t, items, parts, Z, q, x):
 
 
 @compiled
-def factors_of_directions(which, states, rho, rho_old):
-    moving, beta = np.zeros(which.size, np.bool_), np.zeros(which.size, rho.real.dtype)
+def factors_of_directions(which, states, rho, rho_old, moving, beta):
     for c in range(which.size):
         moving[c] = states[which[c], CODE] == RUNNING
         if moving[c]:
             beta[c] = rho[which[c]].real / rho_old[which[c]].real
-    return moving, beta
 
 
 @by_items

@@ -53,7 +53,9 @@ class Cholesky:
         self._reach(self.order, inverse, above, self.begin, self.columns, lengths)
         _sort(self.begin, self.columns)
         self._inverse = inverse
-        runs = np.flatnonzero(_starts_run(self.begin, self.columns))  # of columns next to one another
+        starts_run = np.ones(self.columns.size, np.bool_)
+        _find_runs(self.begin, self.columns, starts_run)
+        runs = np.flatnonzero(starts_run)  # of columns next to one another
         self._runs = np.searchsorted(runs, self.begin), np.append(runs, self.columns.size), self.columns[runs]
         self._split = np.empty(n - self._below, np.int64)  # of each row above, where its columns above begin
         self._lower = np.zeros(self._below + 1, np.int64)  # the entries of rows above, by the columns of the subtrees
@@ -269,12 +271,10 @@ def _long_product(k, p, end, values, work):
 
 
 @compiled
-def _starts_run(begin, columns):
-    starts = np.ones(columns.size, np.bool_)
+def _find_runs(begin, columns, starts):
     for i in range(begin.size - 1):
         for p in range(begin[i] + 1, begin[i + 1]):
             starts[p] = columns[p] != columns[p - 1] + 1
-    return starts
 
 
 @compiled

@@ -336,7 +336,8 @@ def _direction(t, monitor, rho, rho_old, parts, Z, q, z, p):
 
 def directions_with_coarse(which, states, rho, rho_old, parts, Z, q, z, p):
     """As `direction_with_coarse` for the columns of p (n, k) and z, and q (K, k); `which` as in columns.py."""
-    moving, beta = factors_of_directions(which, states, rho, rho_old)
+    moving, beta = np.zeros(which.size, np.bool_), np.zeros(which.size, rho.real.dtype)
+    factors_of_directions(which, states, rho, rho_old, moving, beta)
     items = _items(p.shape[0], p.size)
     run_items(directions, items.size - 1, items, moving, beta, parts, Z, q, z, p)
 

@@ -264,6 +264,17 @@ def _compiled_before() -> bool:
     return ready(lead)
 
 
+def compile_kernels() -> None:
+    """Compile what the worker pool needs, or load it, where there can be a pool."""
+    if _as_known():
+        control = np.zeros(WORDS, np.int64)
+        place = control, control.ctypes.data + 8 * DOOR + 4
+        _stop(*place)
+        serve(*place)
+        control[TAKEN] = 1
+        lead(*place, 0, 0, 0)  # is busy
+
+
 @cache
 def _end_at_exit() -> None:
     """No helper waits in code, or reads a `control`, that is taken down with the process."""
