@@ -72,6 +72,7 @@ class Ladder:
         most: float = math.inf,
         known: MatrixTraits | None = None,
         criterion: str = "auto",
+        certifies: bool = False,
     ):
         """Make the rungs for A.
 
@@ -84,16 +85,18 @@ class Ladder:
         most : the largest number of iterations for one right-hand side.
         known : the traits of A, None to compute them.
         criterion : see `finelu.krylov.criterion`.
+        certifies : whether complete factors are kept for `certificate` where others take their place.
         """
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
         self.wanted = rtol  # the relative tolerance for the current right-hand side
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
-        self.criterion = criterion
+        self.criterion, self.certifies = criterion, certifies
         self.traits = known or traits(A)  # `definite` holds until a curvature disproves it
         self.asked = not isinstance(recipe, str)
         self.rungs = rungs(self.traits) if isinstance(recipe, str) else {"asked": Rung((recipe,), ASKED)}
         self.costs = Costs(A, self.traits, self.rungs, memory, deadline)
         self.factors: dict[str, Any] = {}
+        self.unshifted: Any = None  # the complete factors whose place those of a shifted A have taken
         self.broken: set[str] = set()  # rungs without factors
         self.disproved = False  # whether a curvature has shown that A, which might have been definite, is not
         self.solvability = Solvability(A, self.traits)
@@ -246,7 +249,8 @@ class Ladder:
         tried = len(recipes) == 1 or shift_of(self.factors.get("direct"))
         if tried or not recipes[-1].shift or not self._is_unresolved(rhs.b):
             return False
-        self.factors.pop("direct", None)
+        before = self.factors.pop("direct", None)
+        self.unshifted = before if self.certifies else None
         self.rungs["direct"] = replace(self.rungs["direct"], recipes=recipes[-1:])
         return True
 
@@ -522,6 +526,8 @@ class Ladder:
             rung for rung in (self.preferred, *COMPLETE, *self.factors) if rung is not None and rung in self.factors
         ]
         F = self.factors[made[0]] if made else None
+        if self.unshifted is not None and space is None and self.preferred in (None, "direct"):
+            F = self.unshifted
         complete = isinstance(F, SparseLUFactors | cudss.CudssFactors) and not F.recipe.shift
         return certificate(self.A, b, x, F, complete=complete, deadline=self.costs.deadline, space=space)
 

@@ -170,7 +170,7 @@ def solve(
                 if moved:
                     A, b, x0 = _moved(A, b, x0, "cpu")
             known = known or traits(A)
-            ladder = Ladder(A, rtol, chosen, method, most=most, known=known, **options)
+            ladder = Ladder(A, rtol, chosen, method, most=most, known=known, certifies=certify, **options)
             columns = b.reshape(A.n, -1) if b.size else b
             space = None if nullspace is None else _null_space(nullspace, A, b, known)
             found: list[Solution] = []
@@ -196,7 +196,8 @@ def solve(
                 if may_need_double(solution, b):
                     A, b = precise(A, b, 0.0)
                     columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)
-                    ladder = Ladder(A, rtol, chosen, method, most=max(most - solution.iterations, 0), **options)
+                    left = max(most - solution.iterations, 0)
+                    ladder = Ladder(A, rtol, chosen, method, most=left, certifies=certify, **options)
                     solution = after(solution, ladder.solve(rhs, as_dtype(solution.x, b.dtype), atol))
                     ladder.most, started = most, None if started is None else []
                 if space is not None:

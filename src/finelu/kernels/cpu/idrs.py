@@ -98,7 +98,7 @@ def orthogonality(state, P, w, r, Q, f, c, omega):
     size = length(w)
     if k == s:
         product, other = inner(w, r), length(r)
-        cosine = abs(product) / size / other if size > 0 and other > 0 else 0.0
+        cosine = abs(product) / size / other if size != 0 and other != 0 else 0.0  # NaN goes on, to `record`
         if cosine == 0:
             state[CODE] = BROKEN
             return

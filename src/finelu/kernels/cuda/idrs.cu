@@ -129,7 +129,8 @@ __global__ void orthogonality(long long n, double* room, unsigned* counter, int 
         const double rest = norm_of_blocks(others, n, r);
         const T product = sum_of_blocks(partial);
         if (threadIdx.x) return;
-        const double cosine = size > 0 && rest > 0 ? modulus(product) / size / rest : 0.0;
+        // NaN goes on, to `record`
+        const double cosine = size != 0 && rest != 0 ? modulus(product) / size / rest : 0.0;
         if (cosine == 0)
             state[CODE] = BROKEN;
         else

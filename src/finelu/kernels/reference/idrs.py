@@ -84,7 +84,7 @@ def orthogonality(state, P, w, r, Q, f, c, omega):
     k, s = state[COLUMNS], f.size
     if k == s:
         square, product = np.vdot(w, w).real, np.vdot(w, r)
-        cosine = abs(product) / np.sqrt(square) / length(r) if square > 0 else 0.0
+        cosine = abs(product) / np.sqrt(square) / length(r) if square != 0 else 0.0  # NaN goes on, to `record`
         if cosine == 0:
             state[CODE] = BROKEN
             return
