@@ -49,6 +49,8 @@ def machine_code(stem: str, template_id: str) -> tuple[bytes, str]:
         compiling.begun()
         _compile_ahead(device, template_id)
         task = _ahead.pop(key, None)
+        if task is None and (found := kept(stem, device).find(template_id)) is not None:
+            return found  # compiled ahead meanwhile
         if task is None or task.cancel():
             return _compiled(*key)
         task.wait()
