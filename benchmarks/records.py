@@ -173,6 +173,9 @@ OLDER = {
     "definite matrices keep feral's analysis, and a wide least-squares problem has factors of its own since": (
         "programs-intel-xeon-2-cores-2026-11-27",
     ),
+    "measured in a copy without history of the tree at cedc4f45; what changed since is not in its way": (
+        "elliptic-cpu-16-threads-intel-xeon-16-cores-2026-11-27",
+    ),
     "measured before its code was committed; it is in the history since": (
         "programs-intel-xeon-2-cores-mkl-2026-11-27",
     ),

@@ -34,6 +34,7 @@ from finelu.compiling import now
 from finelu.errors import DeviceError, MatrixError, OutOfTime, ParameterError, ZeroPivot
 from finelu.factors import LUFactors
 from finelu.kernels.cpu import columns as cpu_columns
+from finelu.krylov import rows
 from finelu.matrix.traits import traits
 from finelu.ordering import with_little_fill
 from finelu.preconditioners.direct import superlu
@@ -181,6 +182,7 @@ def test_columns_iterate_together_after_one_of_zeros():
     ],
 )
 def test_iterations_of_columns_together_that_are_lost_are_counted_and_told(error, text, monkeypatch):
+    monkeypatch.setattr(rows, "FEWEST", 4)
     B, step, calls = values((N, 5), "float64"), cpu_columns.cg_step, []
 
     def ended(*arguments):

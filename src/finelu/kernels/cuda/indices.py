@@ -93,4 +93,4 @@ def longest(pointers):
 
 def grouped(numbers, count):
     order = shifted(cupy.argsort(numbers, kind="stable"), 0, np.int32)
-    return order, starts(gather(numbers, order), count)
+    return order, starts(shifted(gather(numbers, order), 0, np.int32), count)
