@@ -258,6 +258,7 @@ TO_OVERRIDE = {  # private names of base classes that their subclasses are to gi
     "ILU0Elimination": {"_analyse", "_broken", "_start", "_values"},
     "RefinedFactors": {"_solved"},
     "Solution": {"_label_of_history"},
+    "SolutionOfColumns": {"_parts"},
     "_Plan": {"_solve"},
     "_Queued": {"_queue"},
 }
