@@ -136,9 +136,6 @@ UNCOMMITTED = "measured code that is in no commit"
 LOST = "its commit is not in the history"
 SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
-    "the times that `solve` expects of its choices, and what it looks at before, are others since": (
-        "regret-amd-epyc-2-cores-counts-2026-11-27",
-    ),
     "a line of the README's table was broken in two then, and traits of flows cost less since": (
         "sizes-amd-epyc-2-cores-2026-11-27",
     ),
