@@ -382,6 +382,17 @@ def test_values_in_single_precision_are_computed_with_in_double(backend, kind, d
         np.testing.assert_array_equal(x, backend.fetch(want.solve(b)))
 
 
+def test_shorter_values_pay_on_a_cpu_by_every_method(backend):
+    """On a GPU sweeps have no levels that wait for each other, and the narrow levels of a small grid are slower."""
+    A = gallery.poisson7(4)
+    plan = reference.triangular.triangular_plan(triangle(as_csr(A), True, False, "N"), "auto", 1)
+    assert reference.triangular.bound_by_bytes(plan)
+    kernel = kernels_for(backend.move(A.data)).triangular.bound_by_bytes
+    for method in [*exact_methods(backend), "jacobi"]:
+        bound = kernel(TriangularSolver(backend.move(A), method=method).plan)
+        assert bound == (backend.name == "cpu" or method == "jacobi"), method
+
+
 def test_values_in_single_precision_are_checked_and_refused_where_they_do_not_serve(backend):
     A = backend.move(gallery.poisson7(4))
     rounded = A.data.astype("float32")
