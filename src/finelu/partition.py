@@ -45,13 +45,16 @@ class Partition:
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid whose node (i, j, k) is row i + nx (j + ny k), neighbours at most one step apart in each direction.
+    """A grid with node (i, j, k) at number i + nx (j + ny k), neighbours at most one step apart in each direction.
 
     shape : nx, ny, nz; 1 for a missing direction.
+    hole : the number of the node that has no row, since it was eliminated (a grounded cell); A.n if there is none, or
+        it is the last one.
     couplings : the mean of |a_ij| / |a_ii|, at most 1 each, over the entries along x, y, z; 0 for none.
     """
 
     shape: tuple[int, int, int]
+    hole: int
     couplings: tuple[float, float, float]
 
     @property
@@ -68,7 +71,8 @@ def partition(A: CSR, size: int, method: str = "auto") -> Partition:
     method : how rows are put together.
         "aggregate": the pairs with the largest couplings, then pairs of pairs, and so on, up to `size` rows; small
         aggregates that remain join a neighbour, up to 1.25 size, or else are packed together, up to `size`.
-        "geometric": bricks of the grid that the pattern shows, of equal sides, up to 1.3 size. "natural": consecutive
+        "geometric": bricks of the grid that the pattern shows, of equal sides, up to 1.3 size; a
+        node may be missing, such as a grounded cell, if bricks are two or more wide. "natural": consecutive
         rows, up to `size`. "metis": METIS, k-way, on the host, by the same couplings; mostly up to about 1.03 size,
         without guarantee. "auto": "geometric" for a grid with couplings alike in all directions, else "aggregate";
         on the CPU also "aggregate" where couplings jump from cell to cell, or bricks would tear cells apart that are
@@ -83,6 +87,8 @@ def partition(A: CSR, size: int, method: str = "auto") -> Partition:
         raise MatrixError(f"A has {A.n} rows; parts are made of up to {INT32_LIMIT}.")
     if method in ("auto", "geometric"):
         grid = grid_of(A)
+        if grid is not None and A.n < math.prod(grid.shape) and grid.shape[0] < 2 * _cuts(grid.shape, size)[0]:
+            grid = None  # the brick of the hole may be empty
         if grid is None and method == "geometric":
             raise MatrixError(
                 "method='geometric': the pattern of A is not that of a grid in natural order (a 5-, 7-, 9-, 19- or "
@@ -109,12 +115,35 @@ def grid_of(A: CSR) -> Grid | None:
     indptr, indices, diag = _indices(A)
     kernels, sums = kernels_for(A.data).partition, np.empty(6, np.int64)
     for nx, ny in _guesses(indptr, indices):
-        if kernels.grid_couplings(indptr, indices, A.data, diag, nx, ny, sums) < 0:
+        holes = [A.n]
+        for hole in holes:
+            row = kernels.grid_couplings(indptr, indices, A.data, diag, nx, ny, hole, sums)
+            if row < 0:
+                break
+            if hole == A.n and A.n % (nx * ny):
+                holes += _holes(indptr, indices, row, nx, nx * ny)
+        if row < 0:
             sum_x, sum_y, sum_z, *counts = (int(v) for v in sums)
             along = (s / max(c, 1) / 2**20 for s, c in zip((sum_x, sum_y, sum_z), counts, strict=True))
             x, y, z = along
-            return Grid((nx, ny, A.n // (nx * ny)), (x, y, z))
+            return Grid((nx, ny, -(-A.n // (nx * ny))), hole, (x, y, z))
     return None
+
+
+def _holes(indptr: Any, indices: Any, misfit: int, nx: int, plane: int) -> list[int]:
+    """The numbers that the node without a row may have, if `misfit` is the first row that fits no whole grid: those of
+    rows that are not coupled to the one before.
+
+    If lines have their first nodes at multiples of nx before the gap, these are one less behind it.
+    """
+    first, last = max(misfit - nx, 0), min(misfit + plane + nx + 1, indptr.size - 1)
+    begins = _at(indptr, [(first, last + 1)])
+    columns = _at(indices, [(int(begins[0]), int(begins[-1]))])
+    rows = np.repeat(np.arange(first, last), np.diff(begins))
+    alone = np.setdiff1d(np.arange(first, last), rows[columns == rows - 1])
+    before, behind = (alone[alone % nx == at] for at in (0, nx - 1))
+    inside = np.setdiff1d(alone, np.append(before, behind))
+    return np.concatenate([inside[:1], before[-1:], behind[:1]]).tolist()
 
 
 def _guesses(indptr: Any, indices: Any) -> list[tuple[int, int]]:
@@ -133,8 +162,8 @@ def _guesses(indptr: Any, indices: Any) -> list[tuple[int, int]]:
     if not steps.size or steps.size > LONGEST or steps[0] != 1:
         return []
     shapes = {(n, 1)} if steps.size == 1 else set()
-    for nx in (int(step) for step in steps[1:4] if n % step == 0):
-        shapes |= {(nx, n // nx)} | {(nx, int(step) // nx) for step in steps if step > nx and step % nx == 0}
+    for nx in (int(step) for step in steps[1:4] if n % step in (0, step - 1)):
+        shapes |= {(nx, -(-n // nx))} | {(nx, int(step) // nx) for step in steps if step > nx and step % nx == 0}
     fitting = []
     for nx, ny in sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape)):
         apart = [
@@ -142,7 +171,7 @@ def _guesses(indptr: Any, indices: Any) -> list[tuple[int, int]]:
             columns // nx % ny - rows // nx % ny,
             columns // (nx * ny) - rows // (nx * ny),
         ]
-        if n % (nx * ny) == 0 and all((abs(d) <= 1).all() for d in apart):
+        if n % (nx * ny) in (0, nx * ny - 1) and (n % nx or all((abs(d) <= 1).all() for d in apart)):
             fitting.append((nx, ny))
     return fitting
 
@@ -157,7 +186,7 @@ def _at(v: Any, ranges: list[tuple[int, int]]) -> Any:
 
 def _bricks(A: CSR, grid: Grid, size: int) -> Partition:
     cuts = _cuts(grid.shape, size)
-    return Partition(_parts_of_bricks(A, grid.shape, cuts), math.prod(cuts), "geometric", grid.shape)
+    return Partition(_parts_of_bricks(A, grid.shape, cuts, grid.hole), math.prod(cuts), "geometric", grid.shape)
 
 
 def _tears(A: CSR, parts: Any) -> bool:
@@ -180,9 +209,9 @@ def _tears(A: CSR, parts: Any) -> bool:
     return SELDOM * torn.size >= rows.size
 
 
-def _parts_of_bricks(A: CSR, shape: Any, cuts: Any) -> Any:
+def _parts_of_bricks(A: CSR, shape: Any, cuts: Any, hole: int) -> Any:
     parts = namespace(A.data).empty(A.n, np.int32)
-    kernels_for(A.data).partition.bricks(*shape, *cuts, parts)
+    kernels_for(A.data).partition.bricks(*shape, *cuts, hole, parts)
     return parts
 
 
@@ -297,7 +326,7 @@ def _indices(A: CSR) -> tuple[Any, Any, Any]:
 
 def _consecutive(A: CSR, size: int) -> Partition:
     count = -(-A.n // size)
-    return Partition(_parts_of_bricks(A, (A.n, 1, 1), (count, 1, 1)), count, "natural")
+    return Partition(_parts_of_bricks(A, (A.n, 1, 1), (count, 1, 1), A.n), count, "natural")
 
 
 def _by_metis(A: CSR, size: int) -> Partition:

@@ -25,7 +25,7 @@ from scipy.sparse.csgraph import connected_components
 import finelu as fl
 import finelu.partition
 from finelu import MatrixError, ParameterError, gallery
-from finelu.kernels import kernels_for, reference
+from finelu.kernels import cpu, kernels_for, reference
 from finelu.matrix import as_csr
 from finelu.partition import METHODS, TOLERATED, grid_of, partition
 
@@ -313,6 +313,17 @@ def test_what_is_small_is_packed_together(backend, name):
         assert result.count <= 5 * S.shape[0] / size + 2, (size, result.count)
 
 
+def test_couplings_that_grow_steadily_take_few_rounds(monkeypatch):
+    """Each vertex of the chain would wish the next one, and one pair a round would match; 80 rounds, not some 900."""
+    n, counted = 2000, []
+    grown = 1.002 ** np.arange(n - 1)
+    S = sp.diags_array([-grown, np.full(n, 3.0) * np.append(grown, grown[-1]), -grown], offsets=[-1, 0, 1]).tocsr()
+    kernel = cpu.partition.propose
+    monkeypatch.setattr(cpu.partition, "propose", lambda *a: (counted.append(0), kernel(*a)))
+    assert partition(as_csr(S), 16, "aggregate").method == "aggregate"
+    assert len(counted) < 30
+
+
 def test_strong_couplings_stay_inside(backend):
     for S in (gallery.anisotropic_triangles(5), gallery.apache2_like(8, 30, 30)):
         aggregates, natural = (dropped(S, found(backend, S, 256, method)[0]) for method in ("aggregate", "natural"))
@@ -410,9 +421,17 @@ def nine_points(nx, ny):
     return A
 
 
+def without(S, *nodes):
+    kept = np.delete(np.arange(S.shape[0]), nodes)
+    return sp.csr_matrix(S[kept][:, kept])
+
+
 @pytest.mark.parametrize(
     ("S", "shape"),
     [
+        (gallery.ecology2_like(30, 30), (30, 30, 1)),
+        *((without(gallery.poisson5(40, 30), node), (40, 30, 1)) for node in (0, 1, 39, 40, 617, 1160, 1198, 1199)),
+        *((without(gallery.poisson27(9, 8, 7), node), (9, 8, 7)) for node in (0, 71, 72, 250, 503)),
         (gallery.tridiagonal(90), (90, 1, 1)),
         (gallery.bidiagonal(90), (90, 1, 1)),
         (gallery.poisson5(40, 30), (40, 30, 1)),
@@ -432,6 +451,17 @@ def nine_points(nx, ny):
 def test_a_grid_is_found(backend, S, shape):
     grid = grid_of(backend.move(as_csr(S)))
     assert grid is not None and grid.shape == shape and grid.alike
+
+
+@pytest.mark.parametrize("node", [0, 7, 617, 1199])
+def test_bricks_of_a_grid_without_a_node(backend, node):
+    """Those of the whole grid, if they are two nodes wide: then none of them is empty."""
+    S = gallery.poisson5(40, 30)
+    want, whole = found(backend, S, 64, "geometric")
+    parts, result = found(backend, without(S, node), 64, "geometric")
+    np.testing.assert_array_equal(parts, np.delete(want, node))
+    assert result.count == whole.count and result.shape == whole.shape
+    assert found(backend, without(S, node), 1, "auto")[1].method == "aggregate"
 
 
 def test_couplings_of_a_grid_are_those_of_its_directions(backend):
@@ -460,8 +490,8 @@ def with_entry(A, i, j):
         gallery.anisotropic_triangles(4),
         gallery.elasticity(4, 3, 3),
         gallery.random_dominant(300, 0.02),
-        gallery.ecology2_like(30, 30),
         periodic(20),
+        without(gallery.poisson7(9, 8, 7), 100, 300),
         with_entry(gallery.poisson7(10), 999, 0),
         with_entry(gallery.poisson7(10), 9, 10),
         with_entry(gallery.poisson5(40), 3, 5),
@@ -481,7 +511,7 @@ def test_threads_that_look_for_a_grid_find_the_same(threads):
     S = gallery.convection_diffusion(200, 190, 1, peclet=3)
     for far in ([], [37_999], [0], [20_000, 20_001, 37_000], [12_345, 7]):
         A = as_csr(with_entry(S, far, (np.array(far, int) + 19_000) % S.shape[0]))
-        operands = A.indptr.astype(np.int64), A.indices, A.data, A.diag.astype(np.int64), 200, 190
+        operands = A.indptr.astype(np.int64), A.indices, A.data, A.diag.astype(np.int64), 200, 190, A.n
         want, sums = np.zeros(6, np.int64), np.zeros(6, np.int64)
         if far in ([], [12_345, 7]):
             assert reference.partition.grid_couplings(*operands, want) == min(far, default=-1)
@@ -542,12 +572,27 @@ def test_values_decide(backend, size):
     assert (found(backend, S, size)[0] != found(backend, other, size)[0]).any()
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 5, 3), (40, 1, 1), (12, 30, 1), (64, 64, 33)])
-def test_bricks(backend, shape):
-    cuts = [min(n, k) for n, k in zip(shape, (3, 4, 2), strict=True)]
-    want = np.empty(np.prod(shape), np.int32)
-    reference.partition.bricks(*shape, *cuts, want)
+@pytest.mark.parametrize("hole", [None, 0, 17, -1])
+@pytest.mark.parametrize("shape", [(7, 5, 3), (40, 1, 1), (12, 30, 1), (64, 64, 33)])
+def test_bricks(backend, shape, hole):
+    cuts, nodes = [min(n, k) for n, k in zip(shape, (3, 4, 2), strict=True)], int(np.prod(shape))
+    want = np.empty(nodes - (hole is not None), np.int32)
+    hole = nodes if hole is None else hole % nodes
+    reference.partition.bricks(*shape, *cuts, hole, want)
     got = backend.move(np.empty_like(want))
-    kernels_for(got).partition.bricks(*shape, *cuts, got)
+    kernels_for(got).partition.bricks(*shape, *cuts, hole, got)
     np.testing.assert_array_equal(backend.fetch(got), want)
-    assert set(want) == set(range(np.prod(cuts)))
+    assert hole < nodes or set(want) == set(range(np.prod(cuts)))
+
+
+@pytest.mark.parametrize("hole", [0, 5, 6, 7, 20, 41])
+def test_couplings_of_a_grid_with_a_hole_are_those_of_the_specification(backend, hole):
+    A = as_csr(without(gallery.convection_diffusion(7, 6, 1, peclet=3), hole))
+    indptr, indices, diag = A.indptr.astype(np.int64), A.indices, A.diag.astype(np.int64)
+    for given in (hole, 41):
+        want, sums = np.zeros(6, np.int64), np.zeros(6, np.int64)
+        row = reference.partition.grid_couplings(indptr, indices, A.data, diag, 7, 6, given, want)
+        operands = (backend.move(v) for v in (indptr, indices, A.data, diag))
+        got = kernels_for(backend.move(A.data)).partition.grid_couplings(*operands, 7, 6, given, sums)
+        assert got == row and (given != hole or row == -1)
+        assert row >= 0 or (sums == want).all()

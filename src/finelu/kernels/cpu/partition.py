@@ -14,6 +14,7 @@ from finelu.threads import get_num_threads
 ONE = 2.0**20  # the weight of a coupling as large as the diagonal
 LARGEST = 2.0**30  # that of any
 NONE = np.uint64(2**32)  # the keys of weights that are not 0 are larger, the others smaller
+ALIKE = np.uint32(2**32 - 2**20)  # the bits of a score that are compared before the hash
 CHUNK, ALONE = 2**12, 2**14  # vertices of an item; up to which one thread is as fast as several
 SHORT = 8  # entries among which one is sought one by one
 
@@ -165,7 +166,7 @@ def _propose(t, begin, end, neighbours, weights, sizes, most, before, wish):
             j = np.uint32(neighbours[p])
             size = sizes[j]
             score = np.float32(np.float32(weights[p]) / (own * np.float32(size))).view(np.uint32)
-            key = np.uint64(score) << np.uint64(32) | np.uint64(_mixed(np.uint32(i), j))
+            key = np.uint64(score & ALIKE) << np.uint64(32) | np.uint64(_mixed(np.uint32(i), j))
             if size <= room and (key > highest or (key == highest and j < best)):
                 v = np.uint32(before[j])
                 if v == j or np.uint32(before[v]) != j:
@@ -333,30 +334,32 @@ def settle(begin, end, neighbours, weights, sizes, size, part):
     return count
 
 
-def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
+def grid_couplings(indptr, indices, data, diag, nx, ny, hole, sums):
     """Whether rows are the nodes of a grid, and the couplings along its directions; see kernels/reference/partition.py.
 
     Rows are shared out among threads. The sums are of integers: they have one value in any order.
     """
     items = even_blocks(indptr)
     first, found = np.array([diag.size]), np.empty((items.size - 1, 6), np.int64)
-    run_items(_grid_couplings, items.size - 1, items, indptr, indices, data, diag, nx, ny, first, found)
+    run_items(_grid_couplings, items.size - 1, items, indptr, indices, data, diag, nx, ny, hole, first, found)
     found.sum(axis=0, out=sums)
     return int(first[0]) if first[0] < diag.size else -1
 
 
 @by_items
-def _grid_couplings(t, items, indptr, indices, data, diag, nx, ny, first, found):
+def _grid_couplings(t, items, indptr, indices, data, diag, nx, ny, hole, first, found):
     """found[t] : the sums of item t.  first[0] : the first row that fits no grid; items behind it are passed over."""
     plane = nx * ny
-    x, y = items[t] % nx, items[t] // nx % ny
+    u = items[t] + (items[t] >= hole)
+    x, y = u % nx, u // nx % ny
     sum_x, sum_y, sum_z, count_x, count_y, count_z = 0, 0, 0, 0, 0, 0
     i, end = items[t], items[t + 1] if items[t] < load_acquire(first, 0) else items[t]
     while i < end:
         size = _row_size(i, indptr, data, diag)
         scale = ONE / size if size > 0.0 else 0.0
         for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
-            r = np.int64(indices[p]) - i
+            j = np.int64(indices[p])
+            r = j + (j >= hole) - u
             if r == 0:
                 continue
             dy, dz = 0, 0
@@ -388,19 +391,22 @@ def _grid_couplings(t, items, indptr, indices, data, diag, nx, ny, first, found)
                 sum_y, count_y = sum_y + w, count_y + 1
             if dz != 0:
                 sum_z, count_z = sum_z + w, count_z + 1
-        i, x = i + 1, x + 1
-        if x == nx:
-            x, y = 0, y + 1
+        i += 1
+        step = 1 + (i == hole)
+        u, x = u + step, x + step
+        if x >= nx:
+            x, y = x - nx, y + 1
             if y == ny:
                 y = 0
     found[t, 0], found[t, 1], found[t, 2] = sum_x, sum_y, sum_z
     found[t, 3], found[t, 4], found[t, 5] = count_x, count_y, count_z
 
 
-def bricks(nx, ny, nz, kx, ky, kz, parts):
+def bricks(nx, ny, nz, kx, ky, kz, hole, parts):
     """The brick of each node; see kernels/reference/partition.py."""
     x, y, z = (np.arange(n, dtype=np.int64) * k // n for n, k in ((nx, kx), (ny, ky), (nz, kz)))
-    parts.reshape(nz, ny, nx)[:] = x[None, None, :] + kx * (y[None, :, None] + ky * z[:, None, None])
+    brick = (x[None, None, :] + kx * (y[None, :, None] + ky * z[:, None, None])).reshape(-1)
+    parts[:hole], parts[hole:] = brick[: min(hole, parts.size)], brick[hole + 1 :]
 
 
 def is_compiled():

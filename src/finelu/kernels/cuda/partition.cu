@@ -9,6 +9,7 @@ using namespace fl;
 
 constexpr double ONE = 1048576.0, LARGEST = 1073741824.0;  // as in kernels/cpu/partition.py
 constexpr unsigned long long NONE = 1ull << 32;  // the keys of weights that are not 0 are larger, the others smaller
+constexpr unsigned ALIKE = ~0u << 20;            // the bits of a score that are compared before the hash
 constexpr int LONG = 256;   // entries of a list, from which on a warp looks at it
 constexpr int SLOTS = 256;  // of a table in shared memory; as in partition.py
 constexpr int WARPS = 8;    // of a block of `contract`; as in partition.py
@@ -159,7 +160,7 @@ __device__ inline void consider(Best& best, int i, float own, long long room, lo
 {
     const int j = neighbours[p], size = sizes[j];
     const float score = __fdiv_rn(__ll2float_rn(weights[p]), __fmul_rn(own, __int2float_rn(size)));
-    const unsigned long long key = (unsigned long long)__float_as_uint(score) << 32 | mixed(i, j);
+    const unsigned long long key = (unsigned long long)(__float_as_uint(score) & ALIKE) << 32 | mixed(i, j);
     if (size > room || key < best.key) return;
     const int t = before[j];
     if (t == j || before[t] != j) best.take(key, j);
@@ -312,13 +313,13 @@ __global__ void __launch_bounds__(32 * WARPS) contract(
 // does not fit the grid (all bits set if there is none), 0 and all bits before. Rows after such a one may be left out.
 template <typename T>
 __global__ void grid_couplings(int n, const long long* __restrict__ indptr, const int* __restrict__ indices, const T* __restrict__ data,
-                               const long long* __restrict__ diag, int nx, int ny, unsigned long long* found)
+                               const long long* __restrict__ diag, int nx, int ny, int hole, unsigned long long* found)
 {
     __shared__ unsigned long long block[6];
     if (threadIdx.x < 6) block[threadIdx.x] = 0;
     __syncthreads();
     const Rows rows(n, indptr);
-    const int own = rows.first + int(threadIdx.x) % 32, own_x = own % nx, own_y = own / nx % ny;
+    const int own = rows.first + int(threadIdx.x) % 32, own_node = own + (own >= hole), own_x = own_node % nx, own_y = own_node / nx % ny;
     const double size = row_size(n, own, indptr, data, diag), own_scale = size > 0.0 ? ONE / size : 0.0;
     const long long plane = (long long)nx * ny;
     unsigned long long sums[3] = {0, 0, 0};
@@ -330,8 +331,9 @@ __global__ void grid_couplings(int n, const long long* __restrict__ indptr, cons
         const int x = __shfl_sync(ALL, own_x, row), y = __shfl_sync(ALL, own_y, row);
         const double scale = __shfl_sync(ALL, own_scale, row);
         if (p >= rows.end) continue;
-        long long r = (long long)indices[p] - (rows.first + row);
-        if (r == 0) continue;
+        const int i = rows.first + row, j = indices[p];
+        if (j == i) continue;
+        long long r = (long long)j + (j >= hole) - i - (i >= hole);
         int dy = 0, dz = 0;
         if (r > plane / 2) r -= plane, dz = 1;
         else if (r < -(plane / 2)) r += plane, dz = -1;
@@ -365,11 +367,11 @@ __global__ void grid_couplings(int n, const long long* __restrict__ indptr, cons
     if (threadIdx.x < 6 && block[threadIdx.x]) atomicAdd(found + threadIdx.x, block[threadIdx.x]);
 }
 
-// parts (n = nx ny nz): the brick of each node of a grid that is cut into kx, ky, kz along its directions.
-__global__ void bricks(int n, int nx, int ny, int nz, int kx, int ky, int kz, int* parts)
+// parts (n): the brick of the node of each row, of a grid that is cut into kx, ky, kz along its directions.
+__global__ void bricks(int n, int nx, int ny, int nz, int kx, int ky, int kz, int hole, int* parts)
 {
-    const int row = int(own_item());
+    const int row = int(own_item()), node = row + (row >= hole);
     if (row >= n) return;
-    const long long i = row % nx, j = row / nx % ny, k = row / (nx * ny);
+    const long long i = node % nx, j = node / nx % ny, k = node / (nx * ny);
     parts[row] = int(i * kx / nx + kx * (j * ky / ny + ky * (k * kz / nz)));
 }

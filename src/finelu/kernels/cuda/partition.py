@@ -62,19 +62,19 @@ def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, 
     return count
 
 
-def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
+def grid_couplings(indptr, indices, data, diag, nx, ny, hole, sums):
     """A row that does not fit the grid, and the couplings along its directions; see kernels/reference/partition.py."""
     found = cupy.empty(7, np.int64)
     set_zero(found[:6])
     set_pending(found[6:])
-    grid = np.int32(nx), np.int32(ny)
+    grid = np.int32(nx), np.int32(ny), np.int32(hole)
     _each("grid_couplings", (data.dtype,), np.int32(diag.size), indptr, indices, data, diag, *grid, found)
     found = found.get()
     sums[:] = found[:6]
     return int(found[6])
 
 
-def bricks(nx, ny, nz, kx, ky, kz, parts):
+def bricks(nx, ny, nz, kx, ky, kz, hole, parts):
     """The brick of each node; see kernels/reference/partition.py."""
-    sizes = (np.int32(k) for k in (nx, ny, nz, kx, ky, kz))
+    sizes = (np.int32(k) for k in (nx, ny, nz, kx, ky, kz, hole))
     _each("bricks", (), np.int32(parts.size), *sizes, parts)

@@ -13,6 +13,7 @@ import numpy as np
 
 ONE = 2**20  # the weight of a coupling as large as the diagonal
 LARGEST = 2**30  # the largest weight
+ROUNDED = 20  # bits of 23 of the fraction of a float32
 
 
 def magnitude(a) -> float:
@@ -73,8 +74,14 @@ def mixed(i, j) -> int:
 
 
 def key(weight, a, b, i, j):
-    """The key that orders pairs: the weight over the product of the sizes a and b, then the hash."""
-    return np.float32(np.float32(weight) / (np.float32(a) * np.float32(b))), mixed(int(i), int(j))
+    """The key that orders pairs: the weight over the product of the sizes a and b, as a float32 without its last
+    ROUNDED bits, then the hash.
+
+    Where couplings grow steadily along a line, each vertex wishes the next one, and only the last two match. Couplings
+    that differ by less than an eighth count as alike, so that the hash chooses among them.
+    """
+    score = np.float32(np.float32(weight) / (np.float32(a) * np.float32(b)))
+    return score.view(np.uint32) >> ROUNDED, mixed(int(i), int(j))
 
 
 def partner(i, wish):
@@ -161,9 +168,15 @@ def settle(begin, end, neighbours, weights, sizes, size, part):
     return count
 
 
-def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
-    """Whether rows i + nx (j + ny k) are nodes (i, j, k) of a grid, and entries go a step in each direction at most.
+def node_of(row, hole):
+    """The number of a row's node in a grid where the node `hole` has none."""
+    return int(row) + int(row >= hole)
 
+
+def grid_couplings(indptr, indices, data, diag, nx, ny, hole, sums):
+    """Whether nodes i + nx (j + ny k) are those (i, j, k) of a grid, and entries go a step in each direction at most.
+
+    hole : the node that no row has; the number of rows, or more, if none is missing before the last row.
     sums (6,) int64 : of the entries with a step along x, y, z the |a_ij| in units of |a_ii|, at most 1, times ONE; and
     how many they are; out. Returns the first row with an entry that goes further, or -1; then sums are undefined.
     """
@@ -171,8 +184,8 @@ def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
     for i, size in enumerate(diagonal_sizes(indptr, data, diag)):
         scale = ONE / size if size > 0 else 0.0
         for p in range(indptr[i], indptr[i + 1]):
-            j = int(indices[p])
-            steps = j % nx - i % nx, j // nx % ny - i // nx % ny, j // (nx * ny) - i // (nx * ny)
+            u, v = node_of(i, hole), node_of(indices[p], hole)
+            steps = v % nx - u % nx, v // nx % ny - u // nx % ny, v // (nx * ny) - u // (nx * ny)
             if max(map(abs, steps)) > 1:
                 return i
             for k in range(3):
@@ -183,9 +196,13 @@ def grid_couplings(indptr, indices, data, diag, nx, ny, sums):
     return -1
 
 
-def bricks(nx, ny, nz, kx, ky, kz, parts):
-    """parts[i + nx (j + ny k)] = the brick of node (i, j, k), numbered like nodes, of kx, ky, kz along each direction,
-    whose sides differ by one at most. parts (nx ny nz,) int32 : out."""
+def bricks(nx, ny, nz, kx, ky, kz, hole, parts):
+    """parts[row] = the brick of the row's node i + nx (j + ny k), numbered like nodes, of kx, ky, kz along each
+    direction, whose sides differ by one at most.
+
+    parts int32 : out, for all nodes, or for all but the `hole`.
+    """
     for row in range(parts.size):
-        i, j, k = row % nx, row // nx % ny, row // (nx * ny)
+        node = node_of(row, hole)
+        i, j, k = node % nx, node // nx % ny, node // (nx * ny)
         parts[row] = i * kx // nx + kx * (j * ky // ny + ky * (k * kz // nz))
