@@ -59,8 +59,8 @@ def _in_words(number: int, alike: Sequence[Attempt], *, verbose: bool) -> str:
     setup, seconds = sum(b.setup_seconds for b in alike), sum(b.seconds for b in alike)
     iterations = counted(sum(b.iterations for b in alike), "iteration") + (" together" if k > 1 else "")
     text = f"{numbers}. {a.method} with {a.recipe}" if a.method else f"{numbers}. {a.recipe}"
-    including = " with the factorization" if setup > 0 and a.method else ""
-    text += f", because {a.why}. {iterations} in {setup + seconds:.3g} s{including}: {a.outcome}."
+    included = ", set-up included" if a.method and setup > 0 else ""
+    text += f", because {a.why}. {iterations} in {setup + seconds:.3g} s{included}: {a.outcome}."
     if verbose:
         largest = "largest relative residual" if k > 1 else "relative residual"
         text += f" Set-up {setup:.3g} s, iterations {seconds:.3g} s, {largest} {max(b.residual for b in alike):.2e}."
