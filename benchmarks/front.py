@@ -50,8 +50,8 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     yield (
         "any, up to some 10⁵ unknowns",
         "`fl.solve(A, b)`",
-        f"{mean(gains.values()):.2g} times as fast as the best of three solvers of SciPy: mean of {len(gains)} systems, "
-        f"{min(gains.values()):.2g} on the worst",
+        f"{mean(gains.values()):.2g} times as fast as the best of three solvers of SciPy: mean of {len(gains)} "
+        f"systems, {min(gains.values()):.2g} on the worst",
         link(REGRET, "2 cores, Intel"),
     )
     on_cpu, theirs = (sizes.seconds(load(SIZES_CPU), who) for who in (sizes.CPU, sizes.AMGCL))
@@ -71,7 +71,7 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     )
     gains = programs()
     yield (
-        "a program that calls SciPy",
+        "[programs](docs/programs.md) that call SciPy: pandapower, FiPy, ...",
         "`fl.install()`",
         f"solves take {mean(gains):.2g} of the time of the program's own solver: mean of {len(gains)} programs, "
         f"{min(gains):.2g} to {max(gains):.2g}",

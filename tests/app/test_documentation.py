@@ -468,8 +468,8 @@ def test_the_counts_of_robustness_are_those_of_the_guide(measured):
     text = page
     assert f"**ILU0** alone solves {n['ILU0']} of the {count}. One of {', '.join(ours[:3])} and {ours[3]}" in text
     assert (
-        f"solves {len(solved)}. Among these four, ILU0 is the fastest {first.count('ILU0')} times, ILUT {first.count('ILUT')} times, MultilevelILU "
-        f"{first.count('MultilevelILU')} times" in text
+        f"solves {len(solved)}. Among these four, ILU0 is the fastest {first.count('ILU0')} times, ILUT "
+        f"{first.count('ILUT')} times, MultilevelILU {first.count('MultilevelILU')} times" in text
     )
     more = len(set(times["ILUT"]) - set(times["ILU0"]))
     assert f"**ILUT** solves {n['ILUT']} systems, {more} of them not solved by ILU0;" in text

@@ -70,7 +70,12 @@ def test_the_last_line_takes_the_same_way_to_x(matrix, options):
 def test_the_last_line_is_there_for_several_columns():
     columns = np.stack([b, np.cos(np.arange(b.size)), np.sin(np.arange(b.size))], axis=1)
     for matrix in (A, UNSYMMETRIC):
-        assert fl.solve(matrix, columns).explain().splitlines()[-1].startswith("To do the same without the choice: finelu.solve(")
+        assert (
+            fl.solve(matrix, columns)
+            .explain()
+            .splitlines()[-1]
+            .startswith("To do the same without the choice: finelu.solve(")
+        )
 
 
 def test_no_call_is_named_where_none_would_solve_it():
