@@ -15,7 +15,8 @@ from finelu.auto.precision import SINGLE
 from finelu.device import USABLE, free_memory, namespace, sparse_module, to_host
 from finelu.errors import FineluError, NotConverged, counted
 from finelu.krylov.cg import cg
-from finelu.krylov.least_squares import LeastSquares, Limits, solved, unscaled
+from finelu.krylov.least_squares import LeastSquares, Limits
+from finelu.krylov.least_squares_course import solved, unscaled
 from finelu.krylov.lsmr import steps
 from finelu.matrix import norm
 from finelu.matrix.rectangular import as_rows, scaled

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from finelu.arithmetic import ignore_fp_errors
-from finelu.krylov.least_squares import LeastSquares, Limits, Step, solved
+from finelu.krylov.least_squares import LeastSquares, Limits, Step
+from finelu.krylov.least_squares_course import solved
 from finelu.matrix import norm
 from finelu.result import LeastSquaresSolution
 from finelu.validation import count

@@ -10,7 +10,8 @@ from typing import Any
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.errors import MatrixError
-from finelu.krylov.least_squares import LeastSquares, Limits, Step, bidiagonalization, solved
+from finelu.krylov.least_squares import LeastSquares, Limits, Step, bidiagonalization
+from finelu.krylov.least_squares_course import solved
 from finelu.matrix.vectors import times_power
 from finelu.result import LeastSquaresSolution
 from finelu.validation import count, flag
