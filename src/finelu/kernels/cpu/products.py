@@ -10,7 +10,7 @@ from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
-from finelu.kernels.cpu.vectors import dot
+from finelu.kernels.cpu.vectors import CHUNK, SHARED, add_up, chunks, dot, inner
 from finelu.kernels.operands import CSR
 
 ZERO = np.uint64(0)
@@ -25,7 +25,7 @@ class Product:
     """
 
     def __init__(self, S):
-        self.S, self.plan = S, None
+        self.S, self.plan, self.of_chunks = S, None, None
         self.columns = 0, None  # a number of columns, and the items of work with as many
 
     def __call__(self, x, out=None):
@@ -58,9 +58,20 @@ class Product:
         return y
 
     def with_dot(self, x, y, total):
-        """A x, and total[0] = y^H A x."""
-        product = self(x)
-        dot(y, product, total)
+        """A x, and total[0] = y^H A x, added up chunk by chunk as `dot` does, while a cache holds the chunk of A x."""
+        if x.ndim == 2 or x.size < SHARED or not y.flags.c_contiguous:
+            product = self(x)
+            dot(y, product, total)
+            return product
+        S = self.S
+        if self.of_chunks is None:
+            items = np.unique(np.rint(shared_out(S.indptr, S.nnz) / CHUNK).astype(np.int64))
+            items[-1] = chunks(x.size)
+            self.of_chunks = items, unsigned(S.indptr), unsigned(S.indices), S.data
+        x, product = np.ascontiguousarray(x), np.empty(x.size, S.data.dtype)
+        sums = np.empty(chunks(x.size), product.dtype)
+        run_items(_times_with_dot, self.of_chunks[0].size - 1, *self.of_chunks, x, y, product, sums)
+        add_up(sums, total)
         return product
 
 
@@ -133,6 +144,19 @@ def _times(t, items, indptr, indices, data, x, y):
         for p in range(indptr[i], indptr[i + ONE]):
             total += data[p] * x[indices[p]]
         y[i] = total
+
+
+@by_items
+def _times_with_dot(t, items, indptr, indices, data, x, other, y, sums):
+    """y = A x and other^H y in the chunks of an item."""
+    for c in range(items[t], items[t + 1]):
+        k = slice(c * CHUNK, min((c + 1) * CHUNK, y.size))
+        for i in range(np.uint64(k.start), np.uint64(k.stop)):
+            total = data.dtype.type(0)
+            for p in range(indptr[i], indptr[i + ONE]):
+                total += data[p] * x[indices[p]]
+            y[i] = total
+        sums[c] = inner(other[k], y[k])
 
 
 @by_items
