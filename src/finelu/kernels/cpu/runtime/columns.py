@@ -183,6 +183,13 @@ class _Rows:
         cross = fmul(self.spread_signs(part(a, 1), -1.0), self.exchanged(x))
         return self.builder.fadd(fmul(self.spread(part(a, 0)), x), cross)
 
+    def conjugate(self, a: Any) -> Any:
+        """The number conjugated."""
+        if not self.is_complex:
+            return a
+        builder = self.builder
+        return builder.insert_value(a, builder.fneg(builder.extract_value(a, 1)), 1)
+
     def conjugate_product(self, x: Any, y: Any) -> Any:
         """conj(x) y of two rows."""
         fmul, builder = self.builder.fmul, self.builder
@@ -323,6 +330,69 @@ def sum_entries(typing, tile, stride, first, i, columns, column, values, value, 
 
     places = [types.uint64] * 3
     return types.void(tile, *places, columns, types.uint64, values, types.uint64, *places), generate
+
+
+@intrinsic
+def subtract_inner(typing, tile, stride, first, i, columns, values, begin, end):
+    """Row i of the tile -= the sum of values[p] times row columns[p], begin <= p < end, in four sums, of every fourth
+    entry each as far as four are left, the others in the first."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, columns, values = (rows.data(signature.args[k], args[k]) for k in (0, 4, 5))
+        begin, end = args[6:]
+        word, four = begin.type, ir.Constant(begin.type, 4)
+        rest = builder.add(begin, builder.and_(builder.sub(end, begin), ir.Constant(word, -4)))
+        sums = [cgutils.alloca_once_value(builder, rows.zero) for _ in range(4)]
+
+        def add(k, entry):
+            row = builder.zext(builder.load(builder.gep(columns, [entry])), word)
+            v = builder.load(builder.gep(values, [entry]))
+            term = rows.product(v, rows.load(X, rows.row(row, *args[1:3])))
+            builder.store(builder.fadd(builder.load(sums[k]), term), sums[k])
+
+        with cgutils.for_range_slice(builder, begin, rest, four, word) as (entry, _):
+            for k in range(4):
+                add(k, builder.add(entry, ir.Constant(word, k)))
+        with cgutils.for_range_slice(builder, rest, end, ir.Constant(word, 1), word) as (entry, _):
+            add(0, entry)
+        a, b, c, d = (builder.load(total) for total in sums)
+        total, place = builder.fadd(builder.fadd(a, b), builder.fadd(c, d)), rows.row(args[3], *args[1:3])
+        rows.store(builder.fsub(rows.load(X, place), total), X, place)
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 3, columns, values, types.uint64, types.uint64), generate
+
+
+@intrinsic
+def subtract_from_rows(typing, tile, stride, first, i, columns, values, begin, end):
+    """Row columns[p] of the tile -= conj(values[p]) times row i, begin <= p < end."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, columns, values = (rows.data(signature.args[k], args[k]) for k in (0, 4, 5))
+        word, x = args[6].type, rows.load(X, rows.row(args[3], *args[1:3]))
+        with cgutils.for_range_slice(builder, *args[6:], ir.Constant(word, 1), word) as (entry, _):
+            row = builder.zext(builder.load(builder.gep(columns, [entry])), word)
+            place = rows.row(row, *args[1:3])
+            term = rows.product(rows.conjugate(builder.load(builder.gep(values, [entry]))), x)
+            rows.store(builder.fsub(rows.load(X, place), term), X, place)
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 3, columns, values, types.uint64, types.uint64), generate
+
+
+@intrinsic
+def divide_row_by_real(typing, tile, stride, first, i, d):
+    """Row i of the tile /= d, a real number."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, place = rows.data(signature.args[0], args[0]), rows.row(args[3], *args[1:3])
+        rows.store(builder.fdiv(rows.load(X, place), rows.spread(args[4])), X, place)
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 3, types.float64), generate
 
 
 @intrinsic
