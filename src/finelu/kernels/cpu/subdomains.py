@@ -308,12 +308,18 @@ def sum_couplings(couplings, sums, less=None):
 
 @by_items
 def _sum_couplings(t, items, starts, members, sums, out):
+    m = out.shape[1]
     for q in range(items[t], items[t + 1]):
-        for column in range(out.shape[1]):
-            total = out[q, column]  # in a register
+        if m < LANES:
+            for column in range(m):
+                total = out[q, column]  # in a register
+                for k in range(starts[q], starts[q + 1]):
+                    total += sums[members[k], column]
+                out[q, column] = total
+        else:
             for k in range(starts[q], starts[q + 1]):
-                total += sums[members[k], column]
-            out[q, column] = total
+                for column in range(m):
+                    out[q, column] += sums[members[k], column]
 
 
 def direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p):
