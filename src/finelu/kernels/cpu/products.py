@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.columns import add_up as add_up_columns
+from finelu.kernels.cpu.columns import inner_of_columns, part_of
 from finelu.kernels.cpu.runtime.arithmetic import fma
 from finelu.kernels.cpu.runtime.columns import blocks_of, flat, in_place, lie_in_tiles, multiply_row, read_row, tiles_of
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
@@ -56,6 +58,24 @@ class Product:
             run_items(_into_tiles, items.size - 1, items, *counts, *flat(x), *tiles)
         run_items(_times_columns, items.size - 1, items, *counts, *matrix, *tiles, *flat(y))
         return y
+
+    def with_dots(self, which, x, y, totals, out):
+        """out = A x, and totals[which[c]] = y^H A x of column c, for x, y and out (n, k), row-major."""
+        if self.plan is None:
+            self(x[:, 0])
+        k = x.shape[1]
+        blocks, width = blocks_of(k, 1)
+        counts = np.uint64(k), np.uint64(width), np.uint64(blocks)
+        tiles = in_place(x) if lie_in_tiles(x) else tiles_of(blocks, x.shape[0], x.dtype)
+        if not lie_in_tiles(x):
+            items = shared_out(self.S.indptr, k * self.S.nnz)
+            run_items(_into_tiles, items.size - 1, items, *counts, *flat(x), *tiles)
+        sums = np.empty((chunks(x.shape[0]), k), x.dtype)
+        threads = None if self.S.nnz * k >= SHARED else 1
+        rows = np.append(np.arange(sums.shape[0]) * CHUNK, x.shape[0]).astype(np.uint64)
+        arguments = rows, *counts, *self.plan[1:], *tiles, *flat(out), y.reshape(-1), sums
+        run_items(_times_with_dots, sums.shape[0], *arguments, threads=threads)
+        add_up_columns(which, sums, totals)
 
     def with_dot(self, x, y, total):
         """A x, and total[0] = y^H A x, added up chunk by chunk as `dot` does, while a cache holds the chunk of A x."""
@@ -169,17 +189,37 @@ def _into_tiles(t, items, columns, width, blocks, x, x_row, x_column, tiles, str
             read_row(tiles, stride, block * size, np.uint64(i), x, place, x_column, last)
 
 
-@by_items
-def _times_columns(
-    t, items, columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column
+@compiled
+def _times_rows(
+    begin, end, columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column
 ):  # fmt: skip
-    """y = A x for the rows of an item, with x in tiles: entries that were read for one are near for the next."""
-    for i in range(items[t], items[t + 1]):
+    """y = A x for rows, with x in tiles: entries that were read for one are near for the next."""
+    for i in range(begin, end):
         for block in range(blocks):
             first = block * width
             last, place = min(width, columns - first) - ONE, i * y_row + first * y_column
             entries = indptr[i], indptr[i + ONE]
             multiply_row(tiles, stride, block * size, indices, data, *entries, y, place, y_column, last)
+
+
+@by_items
+def _times_with_dots(
+    t, items, columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column, left, sums
+):  # fmt: skip
+    """`_times_columns` for a chunk, and left^H y of it, as `dot` adds it up."""
+    operands = columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column
+    _times_rows(items[t], items[t + 1], *operands)
+    chunk = part_of(t, y, sums.shape[1])
+    inner_of_columns(left[chunk], y[chunk], sums[t])
+
+
+@by_items
+def _times_columns(
+    t, items, columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column
+):  # fmt: skip
+    """y = A x for the rows of an item."""
+    operands = columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column
+    _times_rows(items[t], items[t + 1], *operands)
 
 
 def subtract_product(M, x, y=None):

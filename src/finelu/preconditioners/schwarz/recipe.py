@@ -440,9 +440,11 @@ class SchwarzFactors(Factors):
             self._apply_one(namespace(R).ascontiguousarray(R), trans, out)
             return
         if R.ndim == 2 and R.shape[1] > 1 and not on_gpu(R):
-            X = np.empty(R.shape, R.dtype)
+            direct = out.flags.c_contiguous and not np.may_share_memory(R, out)
+            X = out if direct else np.empty(R.shape, R.dtype)
             self._apply_one(np.ascontiguousarray(R), trans, X)
-            out[...] = X
+            if not direct:
+                out[...] = X
             return
         columns = namespace(R).ascontiguousarray(R.reshape(R.shape[0], -1).T)
         X = namespace(R).empty_like(columns)
