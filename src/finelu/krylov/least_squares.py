@@ -1,5 +1,4 @@
-"""min ||A x - b||_2 for A of any shape: the problem, checked once, its true residuals, and the bidiagonalization on
-which lsmr and lsqr rest."""
+"""min ||A x - b||_2 for A of any shape: the problem, checked once, its limits, and the bidiagonalization."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from finelu.krylov.system import real
 from finelu.matrix import check_vector, norm
 from finelu.matrix.rectangular import as_rows, rows_of, scaled
 from finelu.matrix.vectors import as_dtype, times_power
-from finelu.validation import number
+from finelu.validation import count, number
 
 
 class Step(NamedTuple):
@@ -47,10 +46,11 @@ class Limits(NamedTuple):
     of_x: float | None = None
 
     @classmethod
-    def checked(cls, atol: Any, btol: Any, conlim: Any, maxiter: int) -> Limits:
-        """The limits of a caller; conlim = 0 stands for Inf."""
+    def checked(cls, atol: Any, btol: Any, conlim: Any, maxiter: Any, usual: int) -> Limits:
+        """The limits of a caller; conlim = 0 stands for Inf.  usual : maxiter where None is given."""
         conlim = number("conlim", conlim, infinite=True) or math.inf
-        return cls(number("atol", atol, infinite=True), number("btol", btol, infinite=True), conlim, maxiter)
+        most = usual if maxiter is None else count("maxiter", maxiter)
+        return cls(number("atol", atol, infinite=True), number("btol", btol, infinite=True), conlim, most)
 
     def of_residual(self, problem: LeastSquares, norm_b: float, x_norm: float) -> float:
         """||b - A x|| up to which x solves A x = b."""
@@ -199,45 +199,6 @@ def _shape(A: Any) -> tuple[int, int]:
     if shape is None or len(shape) != 2 or 0 in shape:
         raise MatrixError(f"A has shape {shape}; a matrix or LinearOperator with rows and columns is needed.")
     return int(shape[0]), int(shape[1])
-
-
-@dataclass
-class Measured:
-    """The true residuals of an x.
-
-    r : b - A x, with damp stacked on -damp (x - x0).  residual : ||b - A x||.  size : ||r||.
-    normal : ||s||, s = A^H (b - A x) - damp^2 (x - x0); never less than what rounding leaves unknown.
-    weighted : (s^H M s)^(1/2).
-    passed : 1 if the test of btol holds, else 2 if that of atol does, else 0: SciPy's istop.
-    """
-
-    r: Any
-    residual: float
-    size: float
-    normal: float
-    weighted: float
-    passed: int
-    x_norm: float
-
-
-def measured(problem: LeastSquares, b: Any, x: Any, start: Any, limits: Limits, least: float) -> Measured:
-    """The true residuals of x, formed anew.  start : x0.
-
-    least : the smallest ||r|| of an x before. An x with a larger one does not solve A x = b, however long it is.
-    """
-    x_norm = norm(x)
-    tolerance = limits.of_residual(problem, norm(b), x_norm)
-    r, residual = problem.residual(b, x, tolerance)
-    moved = x - start if problem.damp else problem.xp.zeros_like(x)
-    size = math.hypot(residual, problem.damp * norm(moved))
-    of_normal = limits.atol * problem.longest * size
-    damp = problem.real.type(problem.damp)
-    s, normal = problem.normal_residual(damp * (damp * moved), r, of_normal)
-    weighted = problem.weighted(s)[1]
-    passed = 1 if size <= min(tolerance, least) else 2 if normal <= of_normal else 0
-    if problem.damp:
-        r = problem.xp.concatenate([r, -damp * moved])
-    return Measured(r, residual, size, normal, weighted, passed, x_norm)
 
 
 def bidiagonalization(problem: LeastSquares, r: Any) -> Iterator[tuple[float, float, Any]]:

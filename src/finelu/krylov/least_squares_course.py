@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -19,8 +19,8 @@ import numpy as np
 
 from finelu.device import namespace
 from finelu.errors import NotConverged
-from finelu.krylov.least_squares import LeastSquares, Limits, Measured, Step, measured
-from finelu.krylov.loop import DRIFTED
+from finelu.krylov.least_squares import LeastSquares, Limits, Step
+from finelu.krylov.loop import DRIFTED, Callback
 from finelu.krylov.residual import largest
 from finelu.matrix import norm
 from finelu.matrix.vectors import power_of_two, times_power
@@ -34,6 +34,45 @@ STRICTER = 2.0  # by which the recurrence must be smaller after a claim that the
 Steps = Callable[[LeastSquares, Any, Any], Iterator[Step]]
 
 
+@dataclass
+class Measured:
+    """The true residuals of an x.
+
+    r : b - A x, with damp stacked on -damp (x - x0).  residual : ||b - A x||.  size : ||r||.
+    normal : ||s||, s = A^H (b - A x) - damp^2 (x - x0); never less than what rounding leaves unknown.
+    weighted : (s^H M s)^(1/2).
+    passed : 1 if the test of btol holds, else 2 if that of atol does, else 0: SciPy's istop.
+    """
+
+    r: Any
+    residual: float
+    size: float
+    normal: float
+    weighted: float
+    passed: int
+    x_norm: float
+
+
+def measured(problem: LeastSquares, b: Any, x: Any, start: Any, limits: Limits, least: float) -> Measured:
+    """The true residuals of x, formed anew.  start : x0.
+
+    least : the smallest ||r|| of an x before. An x with a larger one does not solve A x = b, however long it is.
+    """
+    x_norm = norm(x)
+    tolerance = limits.of_residual(problem, norm(b), x_norm)
+    r, residual = problem.residual(b, x, tolerance)
+    moved = x - start if problem.damp else problem.xp.zeros_like(x)
+    size = math.hypot(residual, problem.damp * norm(moved))
+    of_normal = limits.atol * problem.longest * size
+    damp = problem.real.type(problem.damp)
+    s, normal = problem.normal_residual(damp * (damp * moved), r, of_normal)
+    weighted = problem.weighted(s)[1]
+    passed = 1 if size <= min(tolerance, least) else 2 if normal <= of_normal else 0
+    if problem.damp:
+        r = problem.xp.concatenate([r, -damp * moved])
+    return Measured(r, residual, size, normal, weighted, passed, x_norm)
+
+
 def solved(
     name: str,
     steps: Steps,
@@ -41,6 +80,7 @@ def solved(
     limits: Limits,
     *,
     show: bool = False,
+    callback: Callback = None,
     raise_on_failure: bool = False,
 ) -> LeastSquaresSolution:
     """The solution for all columns of b, one after the other.  steps : the iterations of the method."""
@@ -54,7 +94,7 @@ def solved(
         start = problem.xp.zeros(problem.n, problem.dtype)
         if starts is not None:
             start[:] = starts[:, min(c, starts.shape[1] - 1)]
-        course = Course(problem, problem.xp.ascontiguousarray(columns[:, c]), start, limits, show)
+        course = Course(problem, problem.xp.ascontiguousarray(columns[:, c]), start, limits, show, callback)
         found.append(course.run(name, steps))
     worst = max(found, key=lambda s: (not s.converged, s.normal_residual_norm / (s.residual_norm or 1.0)))
     solution = replace(
@@ -100,8 +140,10 @@ class Course:
     has converged, and its residuals.  history : ||s|| after each iteration, see `Measured`; true at both ends.
     """
 
-    def __init__(self, problem: LeastSquares, b: Any, start: Any, limits: Limits, show: bool):
-        self.problem, self.limits, self.show = problem, limits, show
+    def __init__(
+        self, problem: LeastSquares, b: Any, start: Any, limits: Limits, show: bool, callback: Callback = None
+    ):
+        self.problem, self.limits, self.show, self.callback = problem, limits, show, callback
         sizes = (largest(b), 0), (largest(start), problem.power)
         self.power = power_of_two(problem.dtype, *(math.frexp(most)[1] + power for most, power in sizes if most > 0))
         self.b = times_power(b, -self.power) if self.power else b
@@ -167,6 +209,9 @@ class Course:
             if self.show:
                 shown = np.ldexp([step.residual, normal], [self.power, self.power + problem.power])
                 print(f"{self.iterations:8d}  {shown[0]:.6e}  {shown[1]:.6e}", file=sys.stdout)
+            if self.callback is not None and self._is_asked_to_end(change):
+                self._measure(self.x + change)
+                return self._ended(change, Status.CONVERGED if self.now.passed else Status.INTERRUPTED)
             if math.isnan(rounding) and step.normal <= looked_at:
                 rounding = problem.weighted(self._rounding(self.x + change))[1]
                 rounding *= 1.0 if problem.preconditioned else WITHOUT_M
@@ -186,6 +231,14 @@ class Course:
         if step is None and self.now.weighted == 0:  # though s is not 0
             return self._indefinite()
         return None if step is not None and self.now.weighted <= before.weighted / 2 else self._stagnated()
+
+    def _is_asked_to_end(self, change: Any) -> bool:
+        """Call the caller's callback with the iterate, in the caller's units: whether it ends the iterations."""
+        assert self.callback is not None
+        try:
+            return self.callback(times_power(self.x + change, self.power - self.problem.power)) is True
+        except StopIteration:
+            return True
 
     def _has_drifted(self, step: Step) -> bool:
         return self.now.weighted > DRIFTED * step.normal or self.now.size > DRIFTED * step.residual
