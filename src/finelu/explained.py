@@ -26,12 +26,12 @@ def explained(solution: Solution, *, verbose: bool) -> str:
         lines.append(_time(solution))
     named = not re.search(r"<|\b(inf|nan)\b", solution.recipe)  # no array, and no number that Python has no word for
     if solution.called and solution.converged and solution.attempts and named:
-        lines.append(f"To take that at once: {call(solution)}")
+        lines.append(f"To do the same without the choice: {call(solution)}")
     return "\n".join(lines)
 
 
 def call(solution: Solution) -> str:
-    """The call that takes the recipe and the method of a solution of `finelu.solve` at once, as Python."""
+    """The call that takes the recipe and the method of a solution of `finelu.solve` without a choice, as Python."""
     recipe = re.sub(r"\b(?=[A-Z]\w*\()", "finelu.", solution.recipe)
     taken = "" if solution.method == "refinement" else f', method="{solution.method}"'
     return f"{solution.called}(A, b, recipe={recipe if '(' in recipe else None}{taken})"
@@ -59,7 +59,8 @@ def _in_words(number: int, alike: Sequence[Attempt], *, verbose: bool) -> str:
     setup, seconds = sum(b.setup_seconds for b in alike), sum(b.seconds for b in alike)
     iterations = counted(sum(b.iterations for b in alike), "iteration") + (" together" if k > 1 else "")
     text = f"{numbers}. {a.method} with {a.recipe}" if a.method else f"{numbers}. {a.recipe}"
-    text += f", because {a.why}. {iterations} in {setup + seconds:.3g} s: {a.outcome}."
+    included = ", set-up included" if a.method and setup > 0 else ""
+    text += f", because {a.why}. {iterations} in {setup + seconds:.3g} s{included}: {a.outcome}."
     if verbose:
         largest = "largest relative residual" if k > 1 else "relative residual"
         text += f" Set-up {setup:.3g} s, iterations {seconds:.3g} s, {largest} {max(b.residual for b in alike):.2e}."

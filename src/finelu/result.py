@@ -114,18 +114,19 @@ class Certificate:
     least_residual: float
 
     def sentence(self) -> str:
-        known = (
-            f"condition number about {self.condition:.1e}"
+        """One sentence a figure, the last one without its full stop."""
+        facts = (
+            f"the normwise backward error is {self.normwise:.1e}",
+            f"The componentwise backward error is {self.componentwise:.1e}",
+            f"The condition number is about {self.condition:.1e}"
             if np.isfinite(self.condition)
-            else "no condition number is known",
-            f"x is wrong by at most {self.error:.1e} of its largest element"
+            else "No condition number is known",
+            f"No element of x is wrong by more than {self.error:.1e} of the largest"
             if np.isfinite(self.error)
-            else "no bound of the error of x is known",
+            else "No bound on the error of x is known",
+            f"The exact x, once rounded, may have a relative residual of {self.least_residual:.1e}",
         )
-        return (
-            f"backward error {self.normwise:.1e}, of each entry {self.componentwise:.1e}; {'; '.join(known)}; rounding "
-            f"x alone may leave a relative residual of {self.least_residual:.1e}"
-        )
+        return ". ".join(facts)
 
 
 class NoArray:

@@ -95,7 +95,7 @@ def test_without_the_null_vectors_of_the_adjoint_there_is_no_error_bound():
     solution = fl.solve(A, A @ np.random.default_rng(0).standard_normal(50), nullspace="constant", certify=True)
     assert solution.converged and solution.outside is None
     assert solution.certificate.condition == solution.certificate.error == np.inf
-    assert "no bound of the error of x is known" in solution.explain()
+    assert "No bound on the error of x is known" in solution.explain()
 
 
 def test_many_columns_and_none():

@@ -60,7 +60,7 @@ def solution_of(attempts, **fields):
 def test_the_last_line_takes_the_same_way_to_x(matrix, options):
     first = fl.solve(matrix, b, **options)
     line = first.explain().splitlines()[-1]
-    assert line.startswith("To take that at once: ")
+    assert line.startswith("To do the same without the choice: ")
     again = eval(line.partition(": ")[2], {"finelu": fl, "A": matrix, "b": b})
     np.testing.assert_allclose(again.x, first.x, rtol=1e-6)
     assert (again.recipe, len(again.attempts)) == (first.recipe, 1)
@@ -70,14 +70,17 @@ def test_the_last_line_takes_the_same_way_to_x(matrix, options):
 def test_the_last_line_is_there_for_several_columns():
     columns = np.stack([b, np.cos(np.arange(b.size)), np.sin(np.arange(b.size))], axis=1)
     for matrix in (A, UNSYMMETRIC):
-        assert fl.solve(matrix, columns).explain().splitlines()[-1].startswith("To take that at once: finelu.solve(")
+        assert (
+            fl.solve(matrix, columns)
+            .explain()
+            .splitlines()[-1]
+            .startswith("To do the same without the choice: finelu.solve(")
+        )
 
 
 def test_no_call_is_named_where_none_would_solve_it():
-    assert "at once" not in fl.solve(A, b, maxiter=0).explain()
-    assert "at once" not in fl.cg(A, b).explain()
-    assert "at once" not in fl.Sequence().step(A, b).explain()
-    assert "at once" not in fl.solve(A, 0 * b).explain()
+    for solution in (fl.solve(A, b, maxiter=0), fl.cg(A, b), fl.Sequence().step(A, b), fl.solve(A, 0 * b)):
+        assert "without the choice" not in solution.explain()
 
 
 def test_the_times_add_up():
@@ -180,7 +183,7 @@ def test_progress_with_columns(monkeypatch, shape):
 
 def test_a_recipe_with_an_array_is_no_call():
     solution = fl.solve(A, b, recipe=fl.Schwarz(size=16, near_nullspace=np.ones((900, 1))))
-    assert solution.converged and "at once" not in solution.explain()
+    assert solution.converged and "without the choice" not in solution.explain()
 
 
 def test_progress_is_silent_where_it_cannot_be_seen(capsys):

@@ -128,15 +128,15 @@ def _by_columns(A: MatrixTraits) -> bool:
     return A.paired < SYMMETRIC_PATTERN and not A.diagonal.usable and not A.dense
 
 
-ROW_SUMS = "factors that keep the row sums of A suit its signs"
+ROW_SUMS = "factors that keep the row sums of A work well for a matrix with these signs"
 BY_PARTS = "subdomains fit an elliptic equation"
 BY_BODIES = "subdomains of nodes fit an elastic body"
 BY_PRESSURES = "one unknown of a cell is like a pressure, and a flow carries the others"
-LEAST = "it is expected to take the least"
+LEAST = "it is expected to take the least time"
 IS_SMALL = "the system is small enough"
-COUNTED = "the count of its operations is the least"
-ESTIMATED = "its cost, estimated, is the least"
-BY_CUDSS = "cuDSS makes complete factors on the GPU, and its cost, estimated, is the least"
+COUNTED = "it needs the fewest operations, which were counted"
+ESTIMATED = "its estimated cost is the lowest"
+BY_CUDSS = "cuDSS makes complete factors on the GPU, and its estimated cost is the lowest"
 ASKED = "it was asked for"
 GAPS = "the diagonal has gaps or zeros"
 
@@ -206,7 +206,7 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     ("direct", lambda A: A.diagonal.usable or A.paired >= PAIRED, Rung(_direct("auto", True), COUNTED)),
     ("direct", lambda A: True, Rung(_direct("auto", False), COUNTED)),
     ("multilevel", lambda A: not A.diagonal.usable, Rung((MultilevelILU(),), GAPS)),
-    ("multilevel", lambda A: True, Rung((MultilevelILU(),), "it is the strongest")),
+    ("multilevel", lambda A: True, Rung((MultilevelILU(),), "it is the strongest recipe")),
 )
 
 # The first row whose rule holds gives the methods. A rule reads A, the recipe, and whether only that recipe is tried.

@@ -237,7 +237,7 @@ class Ladder:
             if self.solvability.may_be_singular:
                 self.solvability.without_null_part(rhs)
             self.given_up.add(rung)
-            why = f"{self._name(rung)} " + ("was expected to take longer" if change else "failed")
+            why = f"{self._name(rung)} " + ("was expected to take longer than this" if change else "failed")
             if rung == "direct" and self._shifted_is_left(rhs):
                 left.append(rung)
             rung = change or self.next_rung(left)

@@ -108,7 +108,7 @@ class SwitchMonitor:
         if self.change is None:
             self.least = least(self.costs, self.left)  # it may have counted the fill
             return False
-        self.why = f"stopped, as it was expected to take {rest:.2g} s more"
+        self.why = f"stopped, as it was expected to take {rest:.2g} s more, and the next attempt less"
         return True
 
     def stops(self, function: Callable[..., Any], *arguments: Any) -> bool:

@@ -125,7 +125,10 @@ class Ageing:
         following = wanted * self._following() if self.excess else FIRST
         mean = (self.price + self.spent) / (self.age + 1)
         old = f"old factors are expected to take {following:.2g} iterations more than new ones"
-        return "reuse" if following < mean else "update", f"{old}, and an update takes as long as {self.price:.2g}"
+        return (
+            "reuse" if following < mean else "update",
+            f"{old}, and an update takes as long as {self.price:.2g} iterations",
+        )
 
     def solved(self, iterations: int, gained: float, wanted: float, norms: Any = ()) -> None:
         """Record iterations with fresh factors that took the logarithm `gained` off the residual.

@@ -41,7 +41,7 @@ from finelu.validation import number
 
 GAIN = 1.5  # a step with cuDSS must be expected to be this many times as fast as the last
 WHY = {  # an attempt is made
-    "reuse": "the factors are those of an earlier matrix, which may do",
+    "reuse": "the factors of an earlier matrix may be good enough",
     "update": "the factors were updated",
     "rebuild": "A has another pattern, and the factors are new",
 }

@@ -104,10 +104,11 @@ class MatrixTraits:
             gaps = self.diagonal.missing + self.diagonal.zero
             on_diagonal = f"{counted(gaps, 'diagonal entry is', 'diagonal entries are')} missing or zero"
         else:
-            on_diagonal = "the diagonal is full" + (", all positive" if self.diagonal.positive else "")
-        signs = "; the other entries have the opposite sign, and in no row a larger sum" if self.m_matrix else ""
+            on_diagonal = "the diagonal has no gaps" + (" and is positive" if self.diagonal.positive else "")
+        sign = "are negative" if self.diagonal.positive else "have the opposite sign"
+        signs = f"; the other entries {sign}; in no row do they add up to more than the diagonal"
         rows, entries = "row" if self.n == 1 else "rows", "entry" if self.nnz == 1 else "entries"
-        return (f"{self.n} {rows}, {self.nnz} {entries}, {kind}; {on_diagonal}{signs}",)
+        return (f"{self.n} {rows}, {self.nnz} {entries}, {kind}; {on_diagonal}{signs if self.m_matrix else ''}",)
 
 
 def traits(A: CSR) -> MatrixTraits:
