@@ -78,6 +78,11 @@ ITERATIVE = Suite(
 SUITES = {
     "scipy-iterative": ITERATIVE,
     "scipy-iterative-installed": replace(ITERATIVE, functions=None),
+    "scipy-least-squares-installed": Suite(
+        modules=tuple(f"scipy.sparse.linalg._isolve.tests.test_{name}" for name in ("lsmr", "lsqr")),
+        places=("scipy.sparse.linalg._isolve", "scipy.sparse.linalg"),
+        functions=None,
+    ),
     "scipy-direct": Suite(
         modules=("scipy.sparse.linalg._dsolve.tests.test_linsolve",),
         places=("scipy.sparse.linalg._dsolve", "scipy.sparse.linalg"),

@@ -21,6 +21,8 @@ from typing import Any
 
 from scipy.sparse.linalg._dsolve import linsolve
 from scipy.sparse.linalg._isolve import iterative
+from scipy.sparse.linalg._isolve.lsmr import lsmr as lsmr
+from scipy.sparse.linalg._isolve.lsqr import lsqr as lsqr
 from scipy.sparse.linalg._isolve.minres import minres as minres
 
 from finelu import deadline

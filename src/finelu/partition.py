@@ -143,7 +143,8 @@ def _holes(indptr: Any, indices: Any, misfit: int, nx: int, plane: int) -> list[
     alone = np.setdiff1d(np.arange(first, last), rows[columns == rows - 1])
     before, behind = (alone[alone % nx == at] for at in (0, nx - 1))
     inside = np.setdiff1d(alone, np.append(before, behind))
-    return np.concatenate([inside[:1], before[-1:], behind[:1]]).tolist()
+    found: list[int] = np.concatenate([inside[:1], before[-1:], behind[:1]]).tolist()
+    return found
 
 
 def _guesses(indptr: Any, indices: Any) -> list[tuple[int, int]]:

@@ -443,7 +443,7 @@ class LeastSquaresSolution(Solution):
     passed : the test that x passes: 1, A x = b to the tolerances; 2, the least-squares solution to atol; 0 if neither,
         or if x0 was the solution at once.
     matrix_norm : a lower bound of ||A||: of a matrix its longest column, with damp added as a row.
-    condition : an estimate of the condition number of A, from below, or of the preconditioned A; NaN from cgls.
+    condition : an estimate of the condition number of A, from below, or of the preconditioned A.
     x_norm : ||x||.
     variance : (n,) of lsqr with calc_var: estimates of the diagonal of (A^H A + damp^2 I)^-1, from below; else None.
     With several columns the figures are those of the worst, the iterations of all.

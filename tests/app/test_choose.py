@@ -19,6 +19,7 @@ from finelu.auto.ladder import Ladder, compared
 from finelu.auto.rates import SHIPPED, SHIPPED_ON_GPU
 from finelu.compare import compare
 from finelu.compare.choose import candidates
+from finelu.gallery.building import convection
 from finelu.interop.adjoint import Options, System
 from finelu.matrix.traits import traits
 from finelu.preconditioners import RECIPES
@@ -109,7 +110,7 @@ def turning(n, peclet):
     x = np.arange(1, n + 1) / (n + 1)
     X, Y = np.pi * x[None, None, :], np.pi * x[None, :, None]
     u, v = peclet * np.sin(X) * np.cos(Y), -peclet * np.cos(X) * np.sin(Y)
-    return gallery._convection((n, n, 1), (1.0, 1.0, 0.0), (u, v, 0 * u), 0.0, "upwind")
+    return convection((n, n, 1), (1.0, 1.0, 0.0), (u, v, 0 * u), 0.0, "upwind")
 
 
 def test_subdomains_come_first_on_the_cpu_in_a_flow_that_turns(meanwhile):

@@ -29,7 +29,7 @@ LIMIT = 1800  # s that a client may take, kernels compiled at first use included
 CLIENTS = {
     "pandapower": ("pandapower",),
     "skfem": ("scikit-fem",),
-    "simpeg": ("simpeg",),
+    "simpeg": ("simpeg>=0.25",),  # without a bound pip goes back to 0.14, whose requirements are looser
     "fipy": ("fipy",),
     "felupe": ("felupe",),
     "lineax": ("lineax", "jax"),
@@ -79,7 +79,7 @@ def install(client: str, folder: Path) -> str:
 
 
 def version(client: str, folder: Path) -> str:
-    name = CLIENTS[client][0]
+    name = CLIENTS[client][0].partition(">")[0]
     code = f"from importlib.metadata import version; print(version({name!r}))"
     return name + " " + subprocess.check_output([str(folder / "bin" / "python"), "-c", code], text=True).strip()
 

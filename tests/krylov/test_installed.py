@@ -156,3 +156,52 @@ def test_an_error_of_the_callers_operator_passes_through():
     with fl.install(), pytest.raises(fl.errors.MatrixError, match="of the caller"):
         spla.cg(spla.LinearOperator((100, 100), matvec=product, dtype=float), np.ones(100))
     assert len(calls) < 10
+
+
+LEAST_SQUARES = ("lsmr", "lsqr")
+
+
+@pytest.mark.parametrize("name", LEAST_SQUARES)
+def test_least_squares_methods_have_scipys_arguments_and_tuples(name):
+    ours, theirs = both(name)
+    rng = np.random.default_rng(0)
+    A = sp.csr_matrix(sp.random(40, 12, 0.3, random_state=rng) + sp.eye(40, 12))
+    b, x0 = rng.standard_normal(40), rng.standard_normal(12)
+    limit = "maxiter" if name == "lsmr" else "iter_lim"
+    for given in (b, b[:, None], b[None], list(b)):
+        got, want = (f(A, given, 0.3, 1e-14, 1e-14, **{limit: 5}, x0=x0) for f in (ours, theirs))
+        assert type(got) is tuple and len(got) == len(want) and got[1:3] == want[1:3] == (7, 5)
+        np.testing.assert_allclose(got[0], want[0], rtol=1e-10)
+    if name == "lsqr":  # by position: iter_lim, show, calc_var, x0
+        got, want = (f(A, b, 0.3, 0, 0, 0, 6, 0, 1, x0) for f in (ours, theirs))
+        np.testing.assert_allclose(got[9], want[9], rtol=1e-8)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(ours))(A, b)[0], ours(A, b)[0])
+
+
+@pytest.mark.parametrize("name", LEAST_SQUARES)
+def test_least_squares_problems_that_finelu_refuses_get_scipys_answer(name):
+    ours, theirs = both(name)
+    A = sp.csr_matrix(np.eye(5, 3))
+    got, want = (f(A, np.full(5, np.nan), maxiter=2) if name == "lsmr" else f(A, np.full(5, np.nan), iter_lim=2)
+                 for f in (ours, theirs))  # fmt: skip
+    np.testing.assert_array_equal(got[0], want[0])
+    errors = []
+    for f in (ours, theirs):
+        with pytest.raises(Exception) as caught:
+            f(A, np.ones((5, 2)))
+        errors.append(type(caught.value))
+    assert errors[0] is errors[1]
+
+    def fails(x):
+        raise fl.MatrixError("of the caller")
+
+    operator = spla.LinearOperator((5, 3), matvec=fails, rmatvec=fails, dtype=float)
+    with refused(fl.MatrixError, match="of the caller"):
+        ours(operator, np.ones(5))
+
+
+def test_install_puts_least_squares_methods_in_place_and_back():
+    theirs = spla.lsmr
+    with fl.install() as installed:
+        assert spla.lsmr is iterative.lsmr and "scipy.sparse.linalg.lsqr" in installed.replaced
+    assert spla.lsmr is theirs is foreign.lsmr

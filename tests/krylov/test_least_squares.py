@@ -1,5 +1,7 @@
 """lsmr, lsqr and cgls: the least-squares solution by definition, its limits, and claims that rounding cannot make."""
 
+import inspect
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -35,11 +37,10 @@ def exact(A, b, damp=0.0):
     return np.linalg.lstsq(dense.astype(wide), right.astype(wide), rcond=None)[0]
 
 
-def tight(method, dtype=np.float64):
+def tight(dtype=np.float64):
     """Arguments for a solution as good as the precision allows."""
     tol = 200 * float(np.finfo(dtype).eps)
-    steps = {"iter_lim" if method is fl.lsqr else "maxiter": 2000}
-    return {"atol": tol, "btol": tol, **steps, **({} if method is fl.cgls else {"conlim": 0})}
+    return {"atol": tol, "btol": tol, "conlim": 0, "maxiter": 2000}
 
 
 @every_method
@@ -48,7 +49,7 @@ def tight(method, dtype=np.float64):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128], ids=lambda d: d.__name__)
 def test_x_is_the_least_squares_solution_of_least_norm(backend, method, shape, damp, dtype):
     A, b = problem(*shape, dtype)
-    found = method(backend.move(A), backend.move(b), damp=damp, **tight(method, dtype))
+    found = method(backend.move(A), backend.move(b), damp=damp, **tight(dtype))
     assert found.converged and found.x.dtype == dtype
     x = exact(A, b, damp)
     assert np.linalg.norm(backend.fetch(found.x) - x) <= 1e5 * np.finfo(dtype).eps * np.linalg.norm(x)
@@ -75,7 +76,7 @@ def test_norms_are_those_of_the_returned_x(method):
 def test_iterates_and_tuple_are_scipys(method, theirs, damp):
     A, b = problem(60, 20)
     limit = {"iter_lim" if method is fl.lsqr else "maxiter": 6}
-    ours, known = method(A, b, damp, 1e-14, 1e-14, **limit), theirs(A, b, damp, 1e-14, 1e-14, **limit)
+    ours, known = method(A, b, damp, 1e-14, 1e-14, maxiter=6), theirs(A, b, damp, 1e-14, 1e-14, **limit)
     assert len(ours) == len(known) == len(tuple(ours)) and ours[2] == known[2] == 6 and ours[1] == known[1] == 7
     assert_close(ours[0], known[0], 1e4)
     if method is fl.lsqr:
@@ -92,7 +93,7 @@ def test_the_variances_are_the_diagonal_of_the_inverse_of_the_normal_equations()
     A, b = problem(60, 6)
     for damp in (0.0, 0.7):
         normal = A.toarray().T @ A.toarray() + damp**2 * np.eye(6)
-        found = fl.lsqr(A, b, damp=damp, calc_var=True, atol=0, btol=0, conlim=0, iter_lim=6)
+        found = fl.lsqr(A, b, damp=damp, calc_var=True, atol=0, btol=0, conlim=0, maxiter=6)
         assert abs(found.variance - np.diag(np.linalg.inv(normal))).max() <= 1e-6
         assert found[9] is found.variance
 
@@ -103,7 +104,7 @@ def test_a_complete_factorization_as_M_takes_few_iterations(backend, method):
     for damp in (0.0, 2.0):
         normal = sp.csr_matrix(A.T @ A + damp**2 * sp.eye(80))
         F = fl.ICT(drop_tol=0, fill=float("inf")).factor(backend.move(normal))
-        found = method(backend.move(A), backend.move(b), damp=damp, M=F, **tight(method))
+        found = method(backend.move(A), backend.move(b), damp=damp, M=F, **tight())
         assert found.converged and found.iterations <= 3 and found.recipe.startswith("ICT")
         assert_close(backend.fetch(found.x), exact(A, b, damp), 1e4)
 
@@ -114,7 +115,7 @@ def test_M_may_be_a_function_or_an_operator_and_is_of_the_normal_equations(metho
     scale = np.exp(np.random.default_rng(5).uniform(-5, 5, 100))
     A = sp.csr_matrix(A @ sp.diags(scale))
     d = 1 / np.asarray(A.power(2).sum(axis=0)).ravel()
-    plain, limits = method(A, b), tight(method)
+    plain, limits = method(A, b), tight()
     for M in (lambda s: d * s, spla.aslinearoperator(sp.diags(d)), sp.diags(d).tocsr()):
         found = method(A, b, M=M, **limits)
         assert found.converged and found.iterations < max(plain.iterations, 60)
@@ -124,7 +125,7 @@ def test_M_may_be_a_function_or_an_operator_and_is_of_the_normal_equations(metho
 @every_method
 def test_an_operator_gives_the_iterates_of_the_matrix(method):
     A, b = problem(60, 20, np.complex128)
-    found = method(spla.aslinearoperator(A), b, **tight(method, np.complex128))
+    found = method(spla.aslinearoperator(A), b, **tight(np.complex128))
     assert found.converged
     assert_close(found.x, exact(A, b), 1e4)
     assert found.matrix_norm <= np.linalg.norm(A.toarray(), 2) * 1.001
@@ -134,10 +135,10 @@ def test_an_operator_gives_the_iterates_of_the_matrix(method):
 def test_several_right_hand_sides(backend, method):
     A, _ = problem(60, 20)
     B, X0 = values((60, 3), float, 2), values((20, 3), float, 4)
-    found = method(backend.move(A), backend.move(B), x0=backend.move(X0), **tight(method))
+    found = method(backend.move(A), backend.move(B), x0=backend.move(X0), **tight())
     assert found.converged and found.x.shape == (20, 3)
     assert_close(backend.fetch(found.x), exact(A, B), 1e4)
-    alone = [method(A, B[:, c], x0=X0[:, c], **tight(method)) for c in range(3)]
+    alone = [method(A, B[:, c], x0=X0[:, c], **tight()) for c in range(3)]
     on_host = backend.name == "cpu"  # a GPU rounds in another way, and may take an iteration more or less for a column
     assert abs(found.iterations - sum(s.iterations for s in alone)) <= (0 if on_host else 3)
     assert found.residual_norm in [s.residual_norm for s in alone] or not on_host
@@ -174,7 +175,7 @@ def test_b_and_x0_are_not_written_and_a_zero_right_hand_side_is_solved_at_once(m
 def test_damp_pulls_x_towards_x0(method):
     A, b = problem(60, 20)
     x0 = values(20, float, 3)
-    found = method(A, b, damp=1e6, x0=x0, **tight(method))
+    found = method(A, b, damp=1e6, x0=x0, **tight())
     assert np.linalg.norm(found.x - x0) <= 1e-9 * np.linalg.norm(b)
 
 
@@ -182,8 +183,7 @@ def test_damp_pulls_x_towards_x0(method):
 def test_rounding_is_not_called_converged(method):
     A, b = problem(60, 20)
     A = sp.csr_matrix(A @ sp.diags(np.logspace(0, -7, 20)))
-    found = method(A, b, atol=1e-18, btol=1e-18, **({"iter_lim": 999} if method is fl.lsqr else {"maxiter": 999}),
-                   **({} if method is fl.cgls else {"conlim": 0}))  # fmt: skip
+    found = method(A, b, atol=1e-18, btol=1e-18, conlim=0, maxiter=999)
     assert not found.converged and found.status in (Status.PRECISION_LIMIT, Status.STAGNATED, Status.MAX_ITERATIONS)
     assert found.istop in (5, 7) and np.isfinite(found.x).all()
 
@@ -204,7 +204,7 @@ def test_beyond_rounding_x_does_not_grow_along_null_vectors(method, dtype, rtol,
     A, b = two_effects(dtype)
     F = fl.ICNE(drop_tol=dropped, fill=10.0).factor(A)
     tol = rtol * float(np.finfo(dtype).eps)
-    found = method(A, b, M=F, **{**tight(method), "atol": tol, "btol": tol})
+    found = method(A, b, M=F, **{**tight(), "atol": tol, "btol": tol})
     x = exact(A, b)
     assert np.linalg.norm(found.x) <= 1.01 * np.linalg.norm(x) and found.iterations <= 30
     fitted = A.astype(float) @ found.x
@@ -222,12 +222,13 @@ def test_of_all_x_that_were_measured_the_best_is_returned(method):
 
 
 def test_a_long_x_does_not_pass_with_a_residual_above_that_of_x0():
-    from finelu.krylov.least_squares import LeastSquares, Limits, measured
+    from finelu.krylov.least_squares import LeastSquares, Limits
+    from finelu.krylov.least_squares_course import measured
 
     A = sp.csr_matrix([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
     b, x = np.array([1.0, 1.0, 0.0]), np.array([1e9, -1e9]) + 2
     for least, passed in ((np.inf, 1), (np.linalg.norm(b), 0)):
-        limits = Limits.checked(1e-8, 1e-8, 0, 9)
+        limits = Limits.checked(1e-8, 1e-8, 0, 9, usual=9)
         assert measured(LeastSquares(A, b, None, None, 0.0), b, x, 0 * x, limits, least).passed == passed
 
 
@@ -241,14 +242,14 @@ def test_numbers_whose_squares_over_or_underflow(method, dtype, of_A, of_b, prec
     S, c = A * dtype(2.0**p), b * dtype(2.0**q)
     for damp in (0.0, 0.5):
         F = fl.ICNE(damp=damp * 2.0**p).factor(S) if preconditioned else None
-        assert preconditioned or method(S, c, M=lambda s: s / 4, damp=damp * 2.0**p, **tight(method, dtype)).converged
-        found = method(S, c, M=F, damp=damp * 2.0**p, **tight(method, dtype))
+        assert preconditioned or method(S, c, M=lambda s: s / 4, damp=damp * 2.0**p, **tight(dtype)).converged
+        found = method(S, c, M=F, damp=damp * 2.0**p, **tight(dtype))
         x = exact(A, b, damp)
         assert found.converged and found.x.dtype == dtype
         of_x = np.ldexp(1.0, p - q)
         assert np.linalg.norm(found.x * of_x - x) <= 1e5 * np.finfo(dtype).eps * np.linalg.norm(x)
         norms = found.residual_norm, found.matrix_norm, found.x_norm
-        known = method(A, b, damp, **tight(method, dtype))
+        known = method(A, b, damp, **tight(dtype))
         usual = known.residual_norm, known.matrix_norm, known.x_norm
         ratios = np.ldexp(norms, [-q, -p, p - q]) / usual
         assert abs(ratios - 1).max() <= 1e5 * np.finfo(dtype).eps
@@ -269,9 +270,7 @@ def test_an_x_that_the_precision_cannot_hold_is_told(method):
 def test_an_M_of_another_size_than_A_has_no_effect(method):
     A, b = problem(60, 20, np.float32)
     for size in (1e-25, 1.0):
-        found = method(
-            A * np.float32(1e-25), b, M=lambda s, size=size: s * np.float32(size), **tight(method, np.float32)
-        )
+        found = method(A * np.float32(1e-25), b, M=lambda s, size=size: s * np.float32(size), **tight(np.float32))
         assert found.converged
         assert np.linalg.norm(found.x * 1e-25 - exact(A, b)) <= 1e-2 * np.linalg.norm(exact(A, b))
 
@@ -295,12 +294,11 @@ def test_an_M_that_takes_the_residual_to_0_is_told_at_once(method):
 @every_method
 def test_limits_end_the_iterations(method):
     A, b = problem(300, 100)
-    limit = "iter_lim" if method is fl.lsqr else "maxiter"
-    found = method(A, b, atol=1e-14, btol=0, **{limit: 3})
+    found = method(A, b, atol=1e-14, btol=0, maxiter=3)
     assert found.status is Status.MAX_ITERATIONS and found.iterations == 3 and found.istop == 7 and found.info == 3
-    assert method(A, b, **{limit: 0}).status is Status.MAX_ITERATIONS
+    assert method(A, b, maxiter=0).status is Status.MAX_ITERATIONS
     with pytest.raises(NotConverged, match="did not converge") as error:
-        method(A, b, atol=1e-14, btol=0, **{limit: 3}, raise_on_failure=True)
+        method(A, b, atol=1e-14, btol=0, maxiter=3, raise_on_failure=True)
     assert error.value.solution.iterations == 3
     loose, strict = method(A, b, atol=1e-2, btol=0), method(A, b, atol=1e-9, btol=0)
     assert loose.converged and loose.istop == 2 and loose.iterations < strict.iterations
@@ -309,12 +307,60 @@ def test_limits_end_the_iterations(method):
     assert loose.converged and loose.istop == 1 and loose.iterations < strict.iterations
 
 
-@pytest.mark.parametrize("method", [fl.lsmr, fl.lsqr], ids=["lsmr", "lsqr"])
+@every_method
 def test_conlim_ends_the_iterations(method):
     A, b = problem(300, 100)
     A = sp.csr_matrix(A @ sp.diags(np.logspace(0, -6, 100)))
     found = method(A, b, atol=1e-14, btol=1e-14, conlim=50)
     assert found.status is Status.CONDITION_LIMIT and found.istop == 3 and found.condition >= 50
+
+
+def test_all_have_one_signature_which_begins_with_scipys():
+    ours = [list(inspect.signature(f).parameters.items()) for f in METHODS]
+    known = list(inspect.signature(spla.lsmr).parameters.items())
+    assert [(name, p.default) for name, p in ours[0][: len(known)]] == [(name, p.default) for name, p in known]
+    assert ours[0] == ours[2] == ours[1][:-1] and ours[1][-1][0] == "calc_var"
+    of_lsqr = dict(inspect.signature(spla.lsqr).parameters)
+    assert all(p.default == of_lsqr["iter_lim" if name == "maxiter" else name].default for name, p in ours[1][2:9])
+
+
+def test_cgls_and_lsqr_have_the_same_iterates_and_condition():
+    A, b = problem(60, 20)
+    for damp in (0.0, 0.4):
+        for maxiter in (1, 5):
+            of_lsqr, of_cgls = (f(A, b, damp, 0, 0, 0, maxiter) for f in (fl.lsqr, fl.cgls))
+            assert_close(of_cgls.x, of_lsqr.x, 1e5)
+            assert_close(of_cgls.condition, of_lsqr.condition, 1e5)
+
+
+@every_method
+def test_the_callback_gets_each_iterate_and_may_end_the_iterations(backend, method):
+    A, b = problem(60, 20)
+    moved = backend.move(A), backend.move(b)
+    for scale in (1.0, 1e-200):
+        seen = []
+        options = {"atol": 1e-9, "maxiter": 60}
+        found = method(moved[0] * scale, moved[1], **options, callback=lambda x, seen=seen: seen.append(x))
+        assert found.converged and len(seen) == found.iterations
+        assert_close(backend.fetch(seen[-1]), backend.fetch(found.x), 1)
+        for k in (1, 4):
+            short = method(moved[0] * scale, moved[1], atol=1e-9, maxiter=k)
+            assert_close(backend.fetch(seen[k - 1]), backend.fetch(short.x), 1)
+
+    def at_third(x):
+        calls.append(x)
+        return len(calls) == 3
+
+    def stop(x):
+        raise StopIteration
+
+    calls = []
+    found = method(*moved, callback=at_third)
+    assert found.status is Status.INTERRUPTED and found.iterations == 3 and found.istop == -1
+    assert_close(backend.fetch(found.x), backend.fetch(calls[-1]), 1)
+    assert method(*moved, callback=stop).iterations == 1
+    both = method(moved[0], backend.move(np.stack([b, -b], axis=1)), callback=stop)
+    assert both.status is Status.INTERRUPTED and both.iterations == 2
 
 
 @every_method
@@ -341,7 +387,7 @@ def test_random_patterns_of_any_rank(method, m, n, density, seed):
     rng = np.random.default_rng(seed)
     A = sp.csr_matrix(rng.integers(-3, 4, (m, n)) * (rng.random((m, n)) < density), dtype=float)
     b = rng.integers(-5, 6, m).astype(float)
-    found = method(A, b, **tight(method))
+    found = method(A, b, **tight())
     x, r = exact(A, b), b - A @ found.x
     assert found.converged
     assert abs(A.T @ r).max(initial=0) <= 1e-9 * max(np.linalg.norm(b), 1)

@@ -11,6 +11,7 @@ from scipy.sparse.csgraph import connected_components
 
 from finelu import gallery
 from finelu.errors import ParameterError
+from finelu.gallery import elements, reservoir
 
 
 def identical(A, B):
@@ -189,7 +190,7 @@ def test_ani_with_ratio_1000_is_no_m_matrix():
 
 
 def test_ani_coarse_mesh_tiles_the_square():
-    points, triangles = gallery._coarse_mesh()
+    points, triangles = elements._coarse_mesh()
     a, b, c = points[triangles].transpose(1, 0, 2)
     area = 0.5 * abs((b - a)[:, 0] * (c - a)[:, 1] - (b - a)[:, 1] * (c - a)[:, 0])
     assert len(triangles) == 100
@@ -264,7 +265,7 @@ def test_black_oil_flows_downstream_and_keeps_what_flows():
 
 
 def test_black_oil_has_the_decades_and_the_courant_number_that_are_asked_for():
-    rock = gallery._permeability((4, 20, 20), 3.0, 1)
+    rock = reservoir._permeability((4, 20, 20), 3.0, 1)
     assert rock.min() == 1 and abs(rock.max() - 1e3) < 1e-9 and rock.size == 1600
     slow, fast = (gallery.black_oil(8, 8, 2, courant=c) for c in (1.0, 10.0))
     cell = slice(3 * 9, 3 * 10)

@@ -589,10 +589,10 @@ def test_bricks(backend, shape, hole):
 def test_couplings_of_a_grid_with_a_hole_are_those_of_the_specification(backend, hole):
     A = as_csr(without(gallery.convection_diffusion(7, 6, 1, peclet=3), hole))
     indptr, indices, diag = A.indptr.astype(np.int64), A.indices, A.diag.astype(np.int64)
-    for given in (hole, 41):
+    for assumed in (hole, 41):
         want, sums = np.zeros(6, np.int64), np.zeros(6, np.int64)
-        row = reference.partition.grid_couplings(indptr, indices, A.data, diag, 7, 6, given, want)
+        row = reference.partition.grid_couplings(indptr, indices, A.data, diag, 7, 6, assumed, want)
         operands = (backend.move(v) for v in (indptr, indices, A.data, diag))
-        got = kernels_for(backend.move(A.data)).partition.grid_couplings(*operands, 7, 6, given, sums)
-        assert got == row and (given != hole or row == -1)
+        got = kernels_for(backend.move(A.data)).partition.grid_couplings(*operands, 7, 6, assumed, sums)
+        assert got == row and (assumed != hole or row == -1)
         assert row >= 0 or (sums == want).all()

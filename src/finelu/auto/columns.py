@@ -21,9 +21,9 @@ from finelu.errors import OutOfTime
 from finelu.kernels import monitor
 from finelu.krylov import CYCLE, METHODS
 from finelu.krylov.columns import takes_columns
-from finelu.krylov.criterion import solved_together
 from finelu.krylov.loop import Loop
 from finelu.krylov.operators import as_operator, matrix_operator
+from finelu.krylov.solving import solved_together
 from finelu.krylov.system import System
 from finelu.matrix import norm
 from finelu.matrix.vectors import as_dtype

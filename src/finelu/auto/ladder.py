@@ -28,9 +28,10 @@ from finelu.deadline import limited
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, OutOfTime, SingularMatrix, StructurallySingular, counted
 from finelu.factors import CholeskyFactors
-from finelu.krylov.criterion import OUTGROWN, diminished, power_for, reduced, settled
+from finelu.krylov.criterion import OUTGROWN, settled
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import matrix_operator
+from finelu.krylov.underflow import diminished, power_for, reduced
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype, times_power

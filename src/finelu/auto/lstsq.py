@@ -15,7 +15,8 @@ from finelu.auto.precision import SINGLE
 from finelu.device import USABLE, free_memory, namespace, sparse_module, to_host
 from finelu.errors import FineluError, NotConverged, counted
 from finelu.krylov.cg import cg
-from finelu.krylov.least_squares import LeastSquares, Limits, solved, unscaled
+from finelu.krylov.least_squares import LeastSquares, Limits
+from finelu.krylov.least_squares_course import solved, unscaled
 from finelu.krylov.lsmr import steps
 from finelu.matrix import norm
 from finelu.matrix.rectangular import as_rows, scaled
@@ -24,7 +25,7 @@ from finelu.ordering import amd, complete_fill
 from finelu.preconditioners import ICNE, SparseLU
 from finelu.preconditioners.direct.library import INDEX
 from finelu.result import LeastSquaresSolution, Status
-from finelu.validation import count, flag, number
+from finelu.validation import flag, number
 
 SMALL = 1000  # unknowns up to which the factors are complete, if they are not ten times as large as A
 LONG_ROWS = 40.0  # entries of a row, in the mean over the entries, beyond which A^H A is not factored
@@ -82,7 +83,7 @@ def lstsq(
     S, damp, power = scaled(S, number("damp", damp))
     problem = LeastSquares(S, b, None, None, damp)
     m, n = problem.shape
-    limits = Limits.checked(rtol, rtol, 0.0, min(m, n) if maxiter is None else count("maxiter", maxiter))
+    limits = Limits.checked(rtol, rtol, 0.0, maxiter, usual=min(m, n))
     limits = limits._replace(of_x=0.0)
     if m < n and problem.damp == 0:
         found = _of_wide(problem, S, limits)

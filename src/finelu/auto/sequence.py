@@ -25,9 +25,10 @@ from finelu.compiling import compile_seconds
 from finelu.device import namespace, on_gpu, synchronize, to_host
 from finelu.errors import FineluError, MatrixError, ParameterError, counted
 from finelu.krylov import method_name
-from finelu.krylov.criterion import criterion_asked, diminished, power_for
+from finelu.krylov.criterion import criterion_asked
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import as_operator
+from finelu.krylov.underflow import diminished, power_for
 from finelu.matrix import CSR, check_vector, checked_csr, norm
 from finelu.matrix.traits import traits
 from finelu.matrix.vectors import as_dtype, times_power
@@ -149,7 +150,7 @@ class Sequence:
         if self.nullspace is not None:
             given, space = v, NullSpace.of(self.nullspace, as_operator(A, "A", v, v.dtype), v)
             v = v if space is None else space.in_range(v)
-        power = power_for(v, A)  # of the smallest numbers: see `finelu.krylov.criterion`
+        power = power_for(v, A)  # of the smallest numbers: see `finelu.krylov.underflow`
         larger = times_power(v, power) if power else v
         solution, decision, why, on_host = self._solved(A, larger)
         if power:

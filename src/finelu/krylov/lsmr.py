@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from finelu.arithmetic import ignore_fp_errors
-from finelu.krylov.least_squares import LeastSquares, Limits, Step, bidiagonalization, solved
+from finelu.krylov.least_squares import LeastSquares, Limits, Step, bidiagonalization
+from finelu.krylov.least_squares_course import solved
+from finelu.krylov.loop import Callback
 from finelu.result import LeastSquaresSolution
-from finelu.validation import count
 
 
 @ignore_fp_errors
@@ -25,10 +26,12 @@ def lsmr(
     x0: Any = None,
     *,
     M: Any = None,
+    callback: Callback = None,
     raise_on_failure: bool = False,
 ) -> LeastSquaresSolution:
     """Minimize ||b - A x||^2 + damp^2 ||x - x0||^2 by LSMR, which is MINRES for the normal equations.
 
+    The arguments, those of SciPy's lsmr and after them finelu's, are also those of `lsqr` and `cgls`:
     A : (m, n), m and n of any size: scipy.sparse or cupyx.scipy.sparse in any format, a dense array, or a
         LinearOperator with matvec and rmatvec.
     b : (m,) or (m, k), on the device of A; columns are solved one after the other.
@@ -37,13 +40,16 @@ def lsmr(
         2. ||A^H r|| <= atol ||A|| ||r||: x is the least-squares solution.
         ||A|| is a lower bound: the longest column of a matrix, which makes the test no weaker than SciPy's.
     conlim : the iterations end where the condition number seems to exceed it; 0 or Inf: they do not.
-    maxiter : the largest number of iterations, min(m, n) by default. An iteration is a product with A, one with A^H.
+    maxiter : the largest number of iterations; by default min(m, n) in `lsmr`, and 2 n in `lsqr` and `cgls`. An
+        iteration is a product with A, and one with A^H.
     show : True prints ||r|| and ||A^H r|| after each iteration, by the recurrence.
     x0 : (n,), for all columns, or (n, k): the initial guess, 0 by default.
     M : approximates the inverse of A^H A + damp^2 I, Hermitian positive definite: factors of `ICNE`, or as in
         `finelu.krylov`. M = R^-1 R^-H is the right preconditioner R: the iterations are those of A R^-1, and R itself
         is not needed. Without M, and x0 = 0, x has the least norm of all solutions, where A leaves x open; with M it
         has the least norm of R x.
+    callback : callback(x), called after each iteration with the iterate (n,). It ends the iterations of this column
+        with Status.INTERRUPTED by returning True or raising StopIteration. Each call costs a new vector x.
     raise_on_failure : True raises NotConverged unless it converged.
     Returns a LeastSquaresSolution, which unpacks as SciPy's tuple.
     Cost of an iteration: two products and, if given, one with M; memory 2 vectors of m numbers and 8 of n, and of a
@@ -52,9 +58,8 @@ def lsmr(
     Source: D. C.-L. Fong, M. Saunders: LSMR: An iterative algorithm for sparse least-squares problems, 2011.
     """
     problem = LeastSquares(A, b, x0, M, damp)
-    most = min(problem.m, problem.n) if maxiter is None else count("maxiter", maxiter)
-    limits = Limits.checked(atol, btol, conlim, most)
-    return solved("lsmr", steps, problem, limits, show=show, raise_on_failure=raise_on_failure)
+    limits = Limits.checked(atol, btol, conlim, maxiter, usual=min(problem.m, problem.n))
+    return solved("lsmr", steps, problem, limits, show=show, callback=callback, raise_on_failure=raise_on_failure)
 
 
 def steps(problem: LeastSquares, r: Any, x: Any) -> Iterator[Step]:

@@ -10,10 +10,12 @@ from typing import Any
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.errors import MatrixError
-from finelu.krylov.least_squares import LeastSquares, Limits, Step, bidiagonalization, solved
+from finelu.krylov.least_squares import LeastSquares, Limits, Step, bidiagonalization
+from finelu.krylov.least_squares_course import solved
+from finelu.krylov.loop import Callback
 from finelu.matrix.vectors import times_power
 from finelu.result import LeastSquaresSolution
-from finelu.validation import count, flag
+from finelu.validation import flag
 
 
 @ignore_fp_errors
@@ -24,33 +26,40 @@ def lsqr(
     atol: float = 1e-6,
     btol: float = 1e-6,
     conlim: float = 1e8,
-    iter_lim: int | None = None,
+    maxiter: int | None = None,
     show: bool = False,
-    calc_var: bool = False,
     x0: Any = None,
     *,
     M: Any = None,
+    callback: Callback = None,
     raise_on_failure: bool = False,
+    calc_var: bool = False,
 ) -> LeastSquaresSolution:
     """Minimize ||b - A x||^2 + damp^2 ||x - x0||^2 by LSQR, which is CG for the normal equations, but more accurate.
 
     Arguments as in `lsmr`, and
-    iter_lim : the largest number of iterations, 2 n by default.
     calc_var : True estimates the diagonal of (A^H A + damp^2 I)^-1, `variance` of the solution: sums that grow towards
         it with the iterations. b has one column then.
     ||r|| falls in each iteration; ||A^H r|| does not, so that LSMR ends earlier as a rule.
     Source: C. C. Paige, M. A. Saunders: LSQR: An algorithm for sparse linear equations and sparse least squares, 1982.
     """
     problem = LeastSquares(A, b, x0, M, damp)
-    most = 2 * problem.n if iter_lim is None else count("iter_lim", iter_lim)
-    limits = Limits.checked(atol, btol, conlim, most)
+    limits = Limits.checked(atol, btol, conlim, maxiter, usual=2 * problem.n)
     flag("calc_var", calc_var)
     if calc_var and problem.b.size != problem.m:
         raise MatrixError(
             f"calc_var=True takes one column, but b has {problem.b.shape[1]}; call it for the first alone."
         )
     variance = problem.xp.zeros(problem.n, problem.real) if calc_var else None
-    found = solved("lsqr", partial(steps, variance), problem, limits, show=show, raise_on_failure=raise_on_failure)
+    found = solved(
+        "lsqr",
+        partial(steps, variance),
+        problem,
+        limits,
+        show=show,
+        callback=callback,
+        raise_on_failure=raise_on_failure,
+    )
     if variance is not None and problem.power:
         variance = times_power(variance, -2 * problem.power)
     return replace(found, variance=variance)

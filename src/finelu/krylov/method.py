@@ -11,10 +11,10 @@ from finelu.device import namespace
 from finelu.errors import NotConverged, ParameterError, meant
 from finelu.krylov.batch import iterate_batch
 from finelu.krylov.conventions import ARGUMENTS, Call, warn_of_callback
-from finelu.krylov.criterion import solved, solved_in_block, solved_together
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.recycle import RecycledSpace, space_asked
+from finelu.krylov.solving import solved, solved_in_block, solved_together
 from finelu.krylov.spread import alike, checked
 from finelu.krylov.system import System, columns_of, guess_of
 from finelu.matrix.batch import Batch

@@ -17,6 +17,7 @@ from finelu.kernels import monitor
 from finelu.krylov.columns import ENOUGH, Columns, takes_columns
 from finelu.krylov.loop import ROOM, Loop
 from finelu.krylov.operators import Identity
+from finelu.matrix import CSR
 from finelu.result import Solution
 
 # Columns from which on they take less time in arrays together; with a deflated form of M, whose coarse solves go one
@@ -34,6 +35,18 @@ class Rows:
     @property
     def real(self) -> Rows:
         return Rows(self.array.real)
+
+
+class Made(Rows):
+    """A vector that a product has made; its memory is taken for another once nothing refers to it: pages of a large
+    array that is new take longer to get than to fill."""
+
+    def __init__(self, array: Any, free: list[Any]):
+        super().__init__(array)
+        self._free = free
+
+    def __del__(self) -> None:
+        self._free.append(self.array)
 
 
 def put(rows: Any, columns: dict[int, Any]) -> None:
@@ -89,6 +102,7 @@ class ColumnsInRows(Columns):
         self._share_histories()
         self._spare = 0  # iterations that need no look at the loops
         self._vectors: list[Rows] = []
+        self._free: list[Any] = []  # arrays (n, k) of products that are no longer needed
         self.A, self.M = (InRows(self, name) for name in ("A", "M"))  # type: ignore[assignment]
         self.xp, self.kernels = self, Kernels(self, first.kernels.columns)  # type: ignore[assignment]
         (self.x,) = self.vectors(1)  # type: ignore[assignment]
@@ -119,6 +133,15 @@ class ColumnsInRows(Columns):
         made = [Rows(np.zeros((self.loops[0].b.size, self.which.size), self.dtype)) for _ in range(k)]
         self._vectors += made
         return made
+
+    def room(self) -> Made:
+        """A vector with any contents."""
+        shape = self.loops[0].b.size, self.which.size
+        while self._free:
+            array = self._free.pop()
+            if array.shape == shape:
+                return Made(array, self._free)
+        return Made(np.empty(shape, self.dtype), self._free)
 
     def scalars(self, k: int) -> list[Rows]:  # type: ignore[override]
         return [Rows(np.zeros(len(self.loops), self.dtype)) for _ in range(k)]
@@ -203,6 +226,8 @@ class InRows:
     def __init__(self, columns: ColumnsInRows, name: str):
         self.columns, self.shared = columns, getattr(columns.loops[0], name)
         self.takes_columns = takes_columns(self.shared)
+        of_matrix = isinstance(getattr(self.shared, "matrix", None), CSR)
+        self.dots = self.shared.apply.with_dots if of_matrix else None
 
     @property
     def deflated(self) -> Deflated | None:
@@ -212,17 +237,21 @@ class InRows:
     def __matmul__(self, x: Rows) -> Rows:
         if isinstance(self.shared, Identity):
             return x
-        k = x.array.shape[1]
+        product, k = self.columns.room(), x.array.shape[1]
         if k > 1 and self.takes_columns:
-            return Rows(np.ascontiguousarray(self.shared.apply(x.array)))
-        product = np.empty_like(x.array)
+            self.shared.apply(x.array, out=product.array)
+            return product
         for c in range(k):
-            product[:, c] = self.shared @ np.ascontiguousarray(x.array[:, c])
-        return Rows(product)
+            product.array[:, c] = self.shared @ np.ascontiguousarray(x.array[:, c])
+        return product
 
     def with_dot(self, x: Rows, y: Rows, total: Rows) -> Rows:
-        product = self @ x
-        self.columns.kernels.vectors.dot(y, product, total)
+        if self.dots is None or x.array.shape[1] == 1:
+            product = self @ x
+            self.columns.kernels.vectors.dot(y, product, total)
+            return product
+        product = self.columns.room()
+        self.dots(self.columns.which, x.array, y.array, total.array, product.array)
         return product
 
 
@@ -255,7 +284,8 @@ class Deflated:
             columns.kernels.vectors.dot(r, z, rho)
             columns.kernels.recurrences.direction(state, rho.real, rho_old.real, z, p, None, None)
         else:
-            self.form.turn_columns(columns.which, state.array, r.array, rho.array, rho_old.array, p.array)
+            scalars = state.array, r.array, rho.array, rho_old.array
+            self.form.turn_columns(columns.which, *scalars, p.array, columns.room().array)
 
 
 class Kernels:

@@ -9,6 +9,8 @@ PETSc imports this module by name in each process and makes one PC for each bloc
     options     the recipe and the device that PETSc's options ask for
     device      the GPU and the share of the cores of a process
     memory      PETSc's matrices and vectors as arrays, without copies
+    rows        the rows of a process, and what couples them to others
+    schwarz     Schwarz with one coarse space for all processes
     multiblock  as_mat: a matrix on a grid of several blocks as a Mat
     solve       solve_mtx: from a file to a solution
     files       matrices and vectors read and written by all processes together

@@ -1,8 +1,9 @@
 """The Krylov methods of scipy.sparse.linalg by finelu's, with SciPy's meaning, for programs that cannot be edited.
 
-`bicg`, `bicgstab`, `cg`, `gmres` and `minres` have SciPy's arguments, and return the tuple (x, info). Systems that
-finelu's methods refuse are solved by SciPy's own: those that `cg` finds not to be positive definite, `minres` not to be
-symmetric, and those with NaN, without rows or of the wrong shape, for which SciPy's may raise its own error.
+`bicg`, `bicgstab`, `cg`, `gmres` and `minres` have SciPy's arguments, and return the tuple (x, info); `lsmr` and `lsqr`
+alike, and return SciPy's tuples. Systems that finelu's methods refuse are solved by SciPy's own: those that `cg` finds
+not to be positive definite, `minres` not to be symmetric, and those with NaN, without rows or of the wrong shape, for
+which SciPy's may raise its own error.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import numpy as np
 from finelu import foreign, krylov
 from finelu.errors import MatrixError
 from finelu.krylov.conventions import CALLBACK_TYPES
+from finelu.krylov.least_squares import LeastSquares
 from finelu.krylov.system import System
-from finelu.result import Solution, Status
+from finelu.result import LeastSquaresSolution, Solution, Status
 from finelu.validation import choice
 
 OF_SCIPY = 20  # iterations of a cycle of SciPy's gmres
@@ -97,6 +99,41 @@ def _is_refused(given: dict[str, Any]) -> bool:
     return False
 
 
+def least_squares_in_place_of(
+    theirs: Callable[..., tuple[Any, ...]], ours: Callable[..., LeastSquaresSolution]
+) -> Callable[..., tuple[Any, ...]]:
+    """`ours`, lsmr or lsqr of `finelu.krylov`, in place of `theirs`, the function of SciPy."""
+    known = inspect.signature(theirs)
+
+    @wraps(theirs)
+    def function(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        given = known.bind(*args, **kwargs).arguments
+        asked = given | {name: bool(given[name]) for name in ("show", "calc_var") if name in given}
+        if "iter_lim" in asked:
+            asked["maxiter"] = asked.pop("iter_lim")
+        b = np.atleast_1d(asked["b"])
+        asked["b"] = b.reshape(-1) if b.size == max(b.shape) else b  # a column is a vector
+        try:
+            if asked["b"].ndim == 1:
+                return tuple(ours(**asked))
+        except MatrixError:
+            if not _is_no_problem(asked):  # the caller's operator raised it
+                raise
+        return theirs(**given)
+
+    function.__module__, function.__qualname__ = __name__, function.__name__
+    return function
+
+
+def _is_no_problem(asked: dict[str, Any]) -> bool:
+    """Whether finelu's methods refuse A, b or x0."""
+    try:
+        LeastSquares(asked["A"], asked["b"], asked.get("x0"), None, 0.0)
+    except MatrixError:
+        return True
+    return False
+
+
 def _complete(given: dict[str, Any]) -> None:
     """The arguments of gmres with SciPy's defaults: a cycle has 20 iterations; maxiter counts cycles without a
     callback; a callback without callback_type gets norms, and maxiter then counts iterations."""
@@ -122,3 +159,5 @@ bicgstab = in_place_of(foreign.bicgstab, krylov.bicgstab)
 cg = in_place_of(foreign.cg, krylov.cg)
 gmres = in_place_of(foreign.gmres, krylov.gmres)
 minres = in_place_of(foreign.minres, krylov.minres)
+lsmr = least_squares_in_place_of(foreign.lsmr, krylov.lsmr)
+lsqr = least_squares_in_place_of(foreign.lsqr, krylov.lsqr)

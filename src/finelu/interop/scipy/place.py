@@ -16,7 +16,7 @@ from finelu.interop.scipy.ilut import spilu
 from finelu.interop.scipy.triangular import spsolve_triangular
 
 DIRECT = (spsolve, splu, spilu, factorized, spsolve_triangular)
-METHODS = ("bicg", "bicgstab", "cg", "gmres", "minres")
+METHODS = ("bicg", "bicgstab", "cg", "gmres", "minres", "lsmr", "lsqr")
 OF_SCIPY = {name: getattr(scipy.sparse.linalg, name) for name in (*METHODS, *(f.__name__ for f in DIRECT))}
 
 
@@ -75,8 +75,9 @@ def install(*modules: ModuleType) -> Installed:
     """Replace functions of `scipy.sparse.linalg` by finelu's, for programs that cannot be edited.
 
     These are spsolve, splu, spilu, factorized, spsolve_triangular, and the Krylov methods bicg, bicgstab, cg, gmres and
-    minres, with SciPy's results (x, info) and SciPy's meaning of maxiter and callback of gmres. What a method of
-    finelu refuses and SciPy's does not, such as cg an indefinite A, goes to SciPy's own.
+    minres, with SciPy's results (x, info) and SciPy's meaning of maxiter and callback of gmres; lsmr and lsqr, with
+    SciPy's tuples. What a method of finelu refuses and SciPy's does not, such as cg an indefinite A, goes to SciPy's
+    own.
     modules : modules that were imported before, and took SciPy's functions by `from scipy.sparse.linalg import ...`:
         they keep these, unless they are given here. Functions that a program keeps elsewhere, such as in a dict or as a
         default argument, are not reached.

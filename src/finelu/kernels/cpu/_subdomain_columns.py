@@ -10,6 +10,8 @@ import numpy as np
 
 from finelu.kernels.cpu._interleaved import substitute_columns
 from finelu.kernels.cpu.runtime.atomics import fetch_add
+from finelu.kernels.cpu.runtime.columns import inner_rows, read_row, scale_row, sum_entries, sum_rows, write_row
+from finelu.kernels.cpu.runtime.indices import ONE
 from finelu.kernels.cpu.runtime.items import by_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.lanes import LANES
@@ -19,11 +21,16 @@ from finelu.kernels.monitor import CODE, RUNNING
 @compiled
 def solve_in_columns(
     state, done, items, starts, groups, lanes, row_starts, r, x, k, blocks, rows, in_scale, out_scale, scattered, sums,
-    Z, workspaces, first_triangle, second_triangle,
+    workspaces, first_triangle, second_triangle,
 ):  # fmt: skip
+    """As `_solve` of subdomains.py, for k columns in `blocks` tiles, whose rows are those of a part of s.
+
+    sums : None; or (b, couplings, ends, coupled, values, Z, of, restricted, dots) with conj(values) and conj(Z), or
+        Z = [1] for the constant, (1, 1).
+    """
     t = next_item(state)
     s = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]
-    stride = blocks * LANES
+    stride, width = np.uint64(blocks * LANES), np.uint64(LANES)
     while t < done.size:
         for g in range(items[t], items[t + 1]):
             base, end = row_starts[g], row_starts[g + 1]
@@ -33,64 +40,68 @@ def solve_in_columns(
                     continue
                 first, size = starts[p], starts[p + 1] - starts[p]
                 for i in range(size):
-                    given, own = r[rows[first + i] * k : (rows[first + i] + 1) * k], s[i * stride : (i + 1) * stride]
-                    for c in range(k):
-                        own[c] = given[c] if in_scale is None else given[c] * in_scale[first + i]
-                    own[k:] = 0
+                    row = np.uint64(rows[first + i]) * k
+                    for block in range(blocks):
+                        tile = np.uint64(block) * width
+                        read_row(s, stride, tile, np.uint64(i), r, row + tile, ONE, min(width, k - tile) - ONE)
+                        if in_scale is not None:
+                            scale_row(s, stride, tile, np.uint64(i), s.dtype.type(in_scale[first + i]))
                 s[size * stride : (end - base + 1) * stride] = 0
                 substitute_columns(s, blocks, size, g, lane, lanes[g], base, end, *first_triangle)
                 substitute_columns(s, blocks, size, g, lane, lanes[g], base, end, *second_triangle)
                 for i in range(size):
-                    at = rows[first + i] if scattered else first + i
-                    found, own = x[at * k : (at + 1) * k], s[i * stride : (i + 1) * stride]
-                    for c in range(k):
-                        v = own[c] if out_scale is None else own[c] * out_scale[first + i]
-                        found[c] = own[c] = v
+                    row = np.uint64(rows[first + i] if scattered else first + i) * k
+                    for block in range(blocks):
+                        tile = np.uint64(block) * width
+                        if out_scale is not None:
+                            scale_row(s, stride, tile, np.uint64(i), s.dtype.type(out_scale[first + i]))
+                        write_row(s, stride, tile, np.uint64(i), x, row + tile, ONE, min(width, k - tile) - ONE)
                 if sums is not None:
-                    b, couplings, ends, coupled, values, conjugate, of, restricted, dots = sums
-                    of_part = couplings[p], couplings[p + 1], ends, coupled, values, conjugate
-                    _add_up_columns(*of_part, s, stride, k, of)
-                    own = slice(first, first + size)
-                    V = None if Z is None else Z[own]
-                    _add_up_parts(b, rows[own], s, stride, k, V, conjugate, restricted[p], dots[p])
+                    b, couplings, ends, coupled, values, Z, of, restricted, dots = sums
+                    of_part = couplings[p], couplings[p + 1], ends, coupled, values
+                    result = np.uint64(end - base + 1)  # the row of s behind the others
+                    _sum_couplings(of_part, s, stride, blocks, result, k, of)
+                    _sum_part(b, rows, p, first, size, s, stride, blocks, result, k, Z, restricted, dots)
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
 
 
 @compiled
-def _add_up_columns(begin, end, ends, coupled, values, conjugate, x, stride, k, sums):
-    """As `_add_up_couplings`, for k columns of x: those of a coarse vector are side by side in `sums`."""
-    m = values.shape[1]
+def _sum_couplings(of_part, s, stride, blocks, result, k, of):
+    """As `_add_up_couplings`: the columns of a coarse vector are side by side in `of`.  result : a row of s to use."""
+    begin, end, ends, coupled, values = of_part
+    m, width = np.uint64(values.shape[1]), np.uint64(LANES)
+    V = values.reshape(-1)
     for c in range(begin, end):
-        for column in range(m):
-            own = sums[c * m + column]
-            own[:] = 0
-            for e in range(ends[c], ends[c + 1]):
-                v = values[e, column]
-                v = np.conj(v) if conjugate else v
-                row = x[coupled[e] * stride : coupled[e] * stride + k]
-                for j in range(k):
-                    own[j] += v * row[j]
+        first, count = np.uint64(ends[c]), np.uint64(ends[c + 1] - ends[c])
+        for column in range(values.shape[1]):
+            at = (np.uint64(c) * m + np.uint64(column)) * k
+            value = first * m + np.uint64(column)
+            for block in range(blocks):
+                tile = np.uint64(block) * width
+                sum_entries(s, stride, tile, result, coupled, first, V, value, m, ONE, count)
+                write_row(s, stride, tile, result, of, at + tile, ONE, min(width, k - tile) - ONE)
 
 
 @compiled
-def _add_up_parts(r, rows, x, stride, k, Z, conjugate, restricted, dots):
-    """As `_add_up`, for k columns: those of a coarse vector are side by side in `restricted`."""
-    restricted[:] = 0
-    dots[:] = 0
-    for i in range(rows.size):
-        b, own = r[rows[i] * k : (rows[i] + 1) * k], x[i * stride : i * stride + k]
-        for c in range(k):
-            dots[c] += np.conj(b[c]) * own[c]
-        if Z is None:
-            for c in range(k):
-                restricted[c] += b[c]
-        else:
-            for column in range(Z.shape[1]):
-                z, total = Z[i, column], restricted[column * k : (column + 1) * k]
-                z = np.conj(z) if conjugate else z
-                for c in range(k):
-                    total[c] += z * b[c]
+def _sum_part(b, rows, p, first, size, s, stride, blocks, result, k, Z, restricted, dots):
+    """As `_add_up`: the columns of a coarse vector are side by side in `restricted`. The rows of b come behind
+    `result` in s."""
+    width, given, count = np.uint64(LANES), result + ONE, np.uint64(size)
+    m, one = np.uint64(Z.shape[1]), Z.shape[0] == 1
+    V, of_part = Z.reshape(-1), np.uint64(p)
+    for block in range(blocks):
+        tile = np.uint64(block) * width
+        last = min(width, k - tile) - ONE
+        for i in range(size):
+            read_row(s, stride, tile, given + np.uint64(i), b, np.uint64(rows[first + i]) * k + tile, ONE, last)
+        inner_rows(s, stride, tile, result, given, np.uint64(0), count)
+        write_row(s, stride, tile, result, dots, of_part * k + tile, ONE, last)
+        for column in range(Z.shape[1]):
+            value = np.uint64(column) if one else np.uint64(first) * m + np.uint64(column)
+            sum_rows(s, stride, tile, result, given, V, value, np.uint64(0) if one else m, count)
+            at = (of_part * m + np.uint64(column)) * k + tile
+            write_row(s, stride, tile, result, restricted, at, ONE, last)
 
 
 @by_items

@@ -10,9 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from finelu.kernels.cpu.runtime.atomics import fetch_add, load_acquire, relax
-from finelu.kernels.cpu.runtime.indices import ONE
+from finelu.kernels.cpu.runtime.columns import (
+    divide_row_by_real,
+    subtract_entries,
+    subtract_from_rows,
+    subtract_inner,
+)
+from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_ordered_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled, summing
+from finelu.kernels.cpu.runtime.lanes import LANES
 from finelu.kernels.cpu.runtime.row_blocks import threads_for, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.runtime.workers import run
@@ -85,19 +92,17 @@ class Cholesky:
             *(self.begin, self.columns, self._runs, self.values, self.pivots, work),
             threads=work.shape[0],
         )
-        self._of_columns = self.values[self._places]
+        self._of_columns = self.values[self._places].conj()
         pivots = np.empty(n)
         pivots[self.order] = self.pivots
         return pivots
 
     def solve(self, g, out):
-        """out = W (W A W)^-1 W g."""
-        trees, above = self._starts.size - 1, self.order.size - self._below
-        chunks = -(-above // ROWS)
-        after = np.zeros(2 * trees + chunks + 1, np.int64)
-        after[trees : trees + chunks] = trees
-        after[trees + chunks] = trees + chunks
-        after[trees + chunks + 1 :] = trees + chunks + 1
+        """out = W (W A W)^-1 W g, for g (n,) or (n, k) and such an `out`."""
+        if g.ndim == 2:
+            self._solve_columns(g, out)
+            return
+        after, chunks = self._steps()
         x = np.empty(self.order.size, self.values.dtype)
         shared = np.zeros(3, np.int64), np.zeros(after.size, np.int8)
         run(
@@ -105,6 +110,30 @@ class Cholesky:
             *(self.order, self.weights, self.begin, self.columns, self.values, self._split, self.pivots),
             *(self._lower, self._rows, self._of_columns, g, x, out),
         )
+
+    def _solve_columns(self, g, out):
+        """LANES columns in each row."""
+        after, chunks = self._steps()
+        blocks, weights = -(-g.shape[1] // LANES), self.weights[self.order, None]
+        x = np.zeros((self.order.size, blocks * LANES), self.values.dtype)
+        x[:, : g.shape[1]] = weights * g[self.order]
+        shared = np.zeros(3, np.int64), np.zeros(after.size, np.int8)
+        pattern = (unsigned(a) for a in (self.begin, self.columns, self._split, self._lower, self._rows))
+        run(
+            *(_solve_tiles, self._threads or after.size, after, *shared, self._starts, self._below, chunks),
+            *(*pattern, self.values, self._of_columns, self.pivots, x.reshape(-1), np.uint64(blocks)),
+        )
+        out[self.order] = weights * x[:, : g.shape[1]]
+
+    def _steps(self):
+        """What each item of a solve waits for, and the items of rows above; see `_solve`."""
+        trees, above = self._starts.size - 1, self.order.size - self._below
+        chunks = -(-above // ROWS)
+        after = np.zeros(2 * trees + chunks + 1, np.int64)
+        after[trees : trees + chunks] = trees
+        after[trees + chunks] = trees + chunks
+        after[trees + chunks + 1 :] = trees + chunks + 1
+        return after, chunks
 
 
 @compiled
@@ -308,7 +337,7 @@ def _solve(
     """Items are: the rows of the subtrees, forward; those above, as far as their columns are below; the block of the
     rows above, forward and backward, on one thread; the subtrees, backward.
 
-    rows, of_columns : the entries of the rows above in the columns of the subtrees, by these columns.
+    rows, of_columns : the entries of the rows above in the columns of the subtrees, by these columns, conjugated.
     """
     trees = starts.size - 1
     if t < trees:
@@ -333,7 +362,7 @@ def _solve(
         for j in range(first, last):
             total = x[j] / pivots[j]
             for p in range(np.uint64(lower[j]), np.uint64(lower[j + 1])):
-                total -= np.conj(of_columns[p]) * x[rows[p]]
+                total -= of_columns[p] * x[rows[p]]
             x[j] = total
         for i in range(last - 1, first - 1, -1):
             _scatter(np.uint64(begin[i]), np.uint64(begin[i + 1]), columns, values, x[i], x)
@@ -361,3 +390,44 @@ def _inner(begin, end, columns, values, x):
 def _scatter(begin, end, columns, values, v, x):
     for p in range(begin, end):
         x[columns[p]] -= np.conj(values[p]) * v
+
+
+@by_ordered_items
+def _solve_tiles(
+    t, starts, below, chunks, begin, columns, split, lower, rows, values, of_columns, pivots, x, blocks
+):  # fmt: skip
+    """As `_solve`, for W g in `blocks` tiles, whose rows are next to each other in x, in the order of the rows."""
+    trees, n, stride = starts.size - 1, begin.size - 1, blocks * np.uint64(LANES)
+    if t < trees:
+        for i in range(starts[t], starts[t + 1]):
+            for block in range(blocks):
+                tile = block * np.uint64(LANES)
+                subtract_inner(x, stride, tile, np.uint64(i), columns, values, begin[i], begin[i + 1])
+    elif t < trees + chunks:
+        first = below + (t - trees) * ROWS
+        for i in range(first, min(first + ROWS, n)):
+            for block in range(blocks):
+                tile = block * np.uint64(LANES)
+                subtract_inner(x, stride, tile, np.uint64(i), columns, values, begin[i], split[i - below])
+    elif t == trees + chunks:
+        for block in range(blocks):
+            tile = block * np.uint64(LANES)
+            for i in range(below, n):
+                subtract_inner(x, stride, tile, np.uint64(i), columns, values, split[i - below], begin[i + 1])
+            for i in range(below, n):
+                divide_row_by_real(x, stride, tile, np.uint64(i), pivots[i])
+            for i in range(n - 1, below - 1, -1):
+                subtract_from_rows(x, stride, tile, np.uint64(i), columns, values, split[i - below], begin[i + 1])
+    else:
+        first, last = starts[t - trees - chunks - 1], starts[t - trees - chunks]
+        for j in range(first, last):
+            count = lower[j + 1] - lower[j]
+            for block in range(blocks):
+                tile = block * np.uint64(LANES)
+                divide_row_by_real(x, stride, tile, np.uint64(j), pivots[j])
+                entries = rows, lower[j], of_columns, lower[j], ONE, ONE, count
+                subtract_entries(x, stride, tile, np.uint64(j), *entries)
+        for i in range(last - 1, first - 1, -1):
+            for block in range(blocks):
+                tile = block * np.uint64(LANES)
+                subtract_from_rows(x, stride, tile, np.uint64(i), columns, values, begin[i], begin[i + 1])

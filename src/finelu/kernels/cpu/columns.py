@@ -42,7 +42,7 @@ def dot(which, x, y, out):
     """out = x^H y of each column."""
     sums = np.empty((chunks(x.shape[0]), which.size), x.dtype)
     _run(_products, *x.shape, x.reshape(-1), y.reshape(-1), sums)
-    _add_up(which, sums, out)
+    add_up(which, sums, out)
 
 
 def norm(which, x, out):
@@ -57,18 +57,18 @@ def dot_and_norm(which, x, y, out, size):
     sums = np.empty((chunks(x.shape[0]), which.size), x.dtype)
     norms = np.empty(sums.shape)
     _run(_products_and_norms, *x.shape, x.reshape(-1), y.reshape(-1), sums, norms)
-    _add_up(which, sums, out)
+    add_up(which, sums, out)
     _add_up_norms(which, norms, size)
 
 
 @compiled
-def _part(t, x, k):
+def part_of(t, x, k):
     """Where chunk t of k columns lies in x."""
     return slice(t * CHUNK * k, min((t + 1) * CHUNK * k, x.size))
 
 
 @compiled
-def _inner(x, y, sums):
+def inner_of_columns(x, y, sums):
     own = np.zeros(PERIOD * sums.size, x.dtype)
     add_products(x, y, own, True)
     fold(own)
@@ -91,13 +91,13 @@ def _lengths(x, own, norms):
 
 @by_items
 def _products(t, x, y, sums):
-    k = _part(t, x, sums.shape[1])
-    _inner(x[k], y[k], sums[t])
+    k = part_of(t, x, sums.shape[1])
+    inner_of_columns(x[k], y[k], sums[t])
 
 
 @by_items
 def _norms(t, x, norms):
-    part = x[_part(t, x, norms.shape[1])]
+    part = x[part_of(t, x, norms.shape[1])]
     own = np.zeros(PERIOD * norms.shape[1])
     add_squares(part, own)
     _lengths(part, own, norms[t])
@@ -105,7 +105,7 @@ def _norms(t, x, norms):
 
 @by_items
 def _products_and_norms(t, x, y, sums, norms):
-    k = _part(t, x, norms.shape[1])
+    k = part_of(t, x, norms.shape[1])
     X, Y = x[k], y[k]
     own = np.zeros(PERIOD * norms.shape[1])
     products = np.zeros(own.size, x.dtype)
@@ -120,7 +120,7 @@ def _products_and_norms(t, x, y, sums, norms):
 
 
 @compiled
-def _add_up(which, sums, out):
+def add_up(which, sums, out):
     for c in range(which.size):
         total = sums[0, c]
         for t in range(1, sums.shape[0]):
@@ -192,7 +192,7 @@ def direction(which, states, rho, rho_old, z, p, z_shadow, p_shadow):
 
 @by_items
 def _turn(t, k, moving, beta, z, p):
-    part = _part(t, p, k)
+    part = part_of(t, p, k)
     Z, P = z[part], p[part]
     for begin in range(0, P.size, beta.size):
         a, b = Z[begin : begin + beta.size], P[begin : begin + beta.size]
@@ -224,7 +224,7 @@ def _cg_steps(which, states, rho, curvature):
 
 @by_items
 def _cg_move(t, moving, kept, some_kept, alpha, p, q, x, best, r, parts):
-    part = _part(t, x, parts.shape[1])
+    part = part_of(t, x, parts.shape[1])
     P, Q, X, B, R = p[part], q[part], x[part], best[part], r[part]
     own, period = np.zeros(alpha.size), alpha.size
     for begin in range(0, X.size, period):
@@ -253,7 +253,7 @@ def bicgstab_half(which, states, rho, sigma, v, r):
 
 @by_items
 def _back(t, k, moving, alpha, v, r):
-    part = _part(t, r, k)
+    part = part_of(t, r, k)
     V, R = v[part], r[part]
     for begin in range(0, R.size, alpha.size):
         _move_back(R[begin : begin + alpha.size], alpha, V[begin : begin + alpha.size], moving)
@@ -292,7 +292,7 @@ def _bicgstab_steps(which, states, rho, sigma, ts, t_norm):
 
 @by_items
 def _bicgstab_move(t, moving, kept, some_kept, alpha, omega, shadow, p, s, image, x, best, r, sums, parts):
-    part = _part(t, x, parts.shape[1])
+    part = part_of(t, x, parts.shape[1])
     W, P, S, T, X, B, R = shadow[part], p[part], s[part], image[part], x[part], best[part], r[part]
     own, period = np.zeros(alpha.size), alpha.size
     products = np.zeros(period, x.dtype)
@@ -350,7 +350,7 @@ def _bicgstab_turns(which, states, rho, sigma, ts, t_norm):
 
 @by_items
 def _bicgstab_turn(t, k, moving, beta, omega, r, v, p):
-    part = _part(t, p, k)
+    part = part_of(t, p, k)
     R, V, P = r[part], v[part], p[part]
     for begin in range(0, P.size, beta.size):
         own = slice(begin, begin + beta.size)

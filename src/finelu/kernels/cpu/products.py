@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.columns import add_up as add_up_columns
+from finelu.kernels.cpu.columns import inner_of_columns, part_of
 from finelu.kernels.cpu.runtime.arithmetic import fma
 from finelu.kernels.cpu.runtime.columns import blocks_of, flat, in_place, lie_in_tiles, multiply_row, read_row, tiles_of
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
-from finelu.kernels.cpu.vectors import dot
+from finelu.kernels.cpu.vectors import CHUNK, SHARED, add_up, chunks, dot, inner
 from finelu.kernels.operands import CSR
 
 ZERO = np.uint64(0)
@@ -25,7 +27,7 @@ class Product:
     """
 
     def __init__(self, S):
-        self.S, self.plan = S, None
+        self.S, self.plan, self.of_chunks = S, None, None
         self.columns = 0, None  # a number of columns, and the items of work with as many
 
     def __call__(self, x, out=None):
@@ -57,10 +59,39 @@ class Product:
         run_items(_times_columns, items.size - 1, items, *counts, *matrix, *tiles, *flat(y))
         return y
 
+    def with_dots(self, which, x, y, totals, out):
+        """out = A x, and totals[which[c]] = y^H A x of column c, for x, y and out (n, k), row-major."""
+        if self.plan is None:
+            self(x[:, 0])
+        k = x.shape[1]
+        blocks, width = blocks_of(k, 1)
+        counts = np.uint64(k), np.uint64(width), np.uint64(blocks)
+        tiles = in_place(x) if lie_in_tiles(x) else tiles_of(blocks, x.shape[0], x.dtype)
+        if not lie_in_tiles(x):
+            items = shared_out(self.S.indptr, k * self.S.nnz)
+            run_items(_into_tiles, items.size - 1, items, *counts, *flat(x), *tiles)
+        sums = np.empty((chunks(x.shape[0]), k), x.dtype)
+        threads = None if self.S.nnz * k >= SHARED else 1
+        rows = np.append(np.arange(sums.shape[0]) * CHUNK, x.shape[0]).astype(np.uint64)
+        arguments = rows, *counts, *self.plan[1:], *tiles, *flat(out), y.reshape(-1), sums
+        run_items(_times_with_dots, sums.shape[0], *arguments, threads=threads)
+        add_up_columns(which, sums, totals)
+
     def with_dot(self, x, y, total):
-        """A x, and total[0] = y^H A x."""
-        product = self(x)
-        dot(y, product, total)
+        """A x, and total[0] = y^H A x, added up chunk by chunk as `dot` does, while a cache holds the chunk of A x."""
+        if x.ndim == 2 or x.size < SHARED or not y.flags.c_contiguous:
+            product = self(x)
+            dot(y, product, total)
+            return product
+        S = self.S
+        if self.of_chunks is None:
+            items = np.unique(np.rint(shared_out(S.indptr, S.nnz) / CHUNK).astype(np.int64))
+            items[-1] = chunks(x.size)
+            self.of_chunks = items, unsigned(S.indptr), unsigned(S.indices), S.data
+        x, product = np.ascontiguousarray(x), np.empty(x.size, S.data.dtype)
+        sums = np.empty(chunks(x.size), product.dtype)
+        run_items(_times_with_dot, self.of_chunks[0].size - 1, *self.of_chunks, x, y, product, sums)
+        add_up(sums, total)
         return product
 
 
@@ -136,6 +167,19 @@ def _times(t, items, indptr, indices, data, x, y):
 
 
 @by_items
+def _times_with_dot(t, items, indptr, indices, data, x, other, y, sums):
+    """y = A x and other^H y in the chunks of an item."""
+    for c in range(items[t], items[t + 1]):
+        k = slice(c * CHUNK, min((c + 1) * CHUNK, y.size))
+        for i in range(np.uint64(k.start), np.uint64(k.stop)):
+            total = data.dtype.type(0)
+            for p in range(indptr[i], indptr[i + ONE]):
+                total += data[p] * x[indices[p]]
+            y[i] = total
+        sums[c] = inner(other[k], y[k])
+
+
+@by_items
 def _into_tiles(t, items, columns, width, blocks, x, x_row, x_column, tiles, stride, size):
     """The rows of an item of x, `width` columns a tile."""
     for i in range(items[t], items[t + 1]):
@@ -145,17 +189,37 @@ def _into_tiles(t, items, columns, width, blocks, x, x_row, x_column, tiles, str
             read_row(tiles, stride, block * size, np.uint64(i), x, place, x_column, last)
 
 
-@by_items
-def _times_columns(
-    t, items, columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column
+@compiled
+def _times_rows(
+    begin, end, columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column
 ):  # fmt: skip
-    """y = A x for the rows of an item, with x in tiles: entries that were read for one are near for the next."""
-    for i in range(items[t], items[t + 1]):
+    """y = A x for rows, with x in tiles: entries that were read for one are near for the next."""
+    for i in range(begin, end):
         for block in range(blocks):
             first = block * width
             last, place = min(width, columns - first) - ONE, i * y_row + first * y_column
             entries = indptr[i], indptr[i + ONE]
             multiply_row(tiles, stride, block * size, indices, data, *entries, y, place, y_column, last)
+
+
+@by_items
+def _times_with_dots(
+    t, items, columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column, left, sums
+):  # fmt: skip
+    """`_times_columns` for a chunk, and left^H y of it, as `dot` adds it up."""
+    operands = columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column
+    _times_rows(items[t], items[t + 1], *operands)
+    chunk = part_of(t, y, sums.shape[1])
+    inner_of_columns(left[chunk], y[chunk], sums[t])
+
+
+@by_items
+def _times_columns(
+    t, items, columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column
+):  # fmt: skip
+    """y = A x for the rows of an item."""
+    operands = columns, width, blocks, indptr, indices, data, tiles, stride, size, y, y_row, y_column
+    _times_rows(items[t], items[t + 1], *operands)
 
 
 def subtract_product(M, x, y=None):

@@ -142,17 +142,20 @@ class SubdomainSolve:
 
     def _solve_columns(self, r, x, rows, before, after, scattered, correction, sums):
         """For r (n, k), row-major."""
-        out = Z = None
+        out = None
         if sums is not None:
-            c, Z, k = sums.couplings, sums.Z, r.shape[1]
-            couplings = c.starts, c.ends, unsigned(c.rows), c.values, sums.conjugate, sums.of.reshape(-1, k)
-            out = r.reshape(-1), *couplings, sums.restricted.reshape(sums.dots.shape[0], -1), sums.dots
+            c, Z = sums.couplings, np.ones((1, 1), x.dtype) if sums.Z is None else sums.Z
+            values, Z = (v.conj() if sums.conjugate and v.dtype.kind == "c" else v for v in (c.values, Z))
+            written = (v.reshape(-1) for v in (sums.of, sums.restricted, sums.dots))
+            out = r.reshape(-1), c.starts, c.ends, unsigned(c.rows), values, Z, *written
         r = r if correction is None else coarse_residual(*correction, r)
         items, k = self._items, r.shape[1]
         blocks = -(-k // LANES)
-        room = workspace(items.size - 1, (int(np.diff(self._row_starts).max(initial=0)) + 1) * blocks * LANES, x.dtype)
+        height = int(np.diff(self._row_starts).max(initial=0))
+        room = workspace(items.size - 1, (2 * height + 2) * blocks * LANES, x.dtype)
         layout = self.starts, self._groups, self._lanes, self._row_starts
-        arguments = *layout, r.reshape(-1), x.reshape(-1), k, blocks, unsigned(rows), before, after, scattered, out, Z
+        own = r.reshape(-1), x.reshape(-1), np.uint64(k), blocks
+        arguments = *layout, *own, unsigned(rows), before, after, scattered, out
         triangles = (triangle.arguments() for triangle in self._triangles)
         run_items(solve_in_columns, items.size - 1, items, *arguments, room, *triangles, threads=room.shape[0])
 
@@ -305,12 +308,18 @@ def sum_couplings(couplings, sums, less=None):
 
 @by_items
 def _sum_couplings(t, items, starts, members, sums, out):
+    m = out.shape[1]
     for q in range(items[t], items[t + 1]):
-        for column in range(out.shape[1]):
-            total = out[q, column]  # in a register
+        if m < LANES:
+            for column in range(m):
+                total = out[q, column]  # in a register
+                for k in range(starts[q], starts[q + 1]):
+                    total += sums[members[k], column]
+                out[q, column] = total
+        else:
             for k in range(starts[q], starts[q + 1]):
-                total += sums[members[k], column]
-            out[q, column] = total
+                for column in range(m):
+                    out[q, column] += sums[members[k], column]
 
 
 def direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p):

@@ -42,6 +42,7 @@ class Cholesky:
         return pivots
 
     def solve(self, g, out):
-        """out = W (W A W)^-1 W g."""
-        x = np.linalg.solve(self.L, (self.weights * g)[self.order]) / self.d
-        out[self.order] = self.weights[self.order] * np.linalg.solve(self.L.conj().T, x)
+        """out = W (W A W)^-1 W g, for g (n,) or (n, k) and such an `out`."""
+        weights, d = (v.reshape(-1, *[1] * (g.ndim - 1)) for v in (self.weights, self.d))
+        x = np.linalg.solve(self.L, (weights * g)[self.order]) / d
+        out[self.order] = weights[self.order] * np.linalg.solve(self.L.conj().T, x)

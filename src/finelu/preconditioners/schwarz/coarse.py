@@ -146,7 +146,7 @@ class CoarseSpace:
 
     def solve(self, g: Any, adjoint: bool = False) -> Any:
         """E^-1 g, or E^-H g (E^-T if Z^T replaces Z^H); g (K,), or (K, k)."""
-        if g.ndim == 2:
+        if g.ndim == 2 and not isinstance(self._inverse, _Cholesky):
             return np.stack([self.solve(np.ascontiguousarray(c), adjoint) for c in g.T], axis=1)
         return self._inverse(g, self.adjoint if adjoint and not self._own_adjoint else "N")
 
@@ -183,7 +183,7 @@ class CoarseSpace:
         """q with z = x + Z q = M r, for an r without a component in this space, up to rounding, and the solve x of the
         parts with it; rho[0] = r^H z. For k columns rho (k,)."""
         rest = self.rest(sums)
-        if rest.ndim == 1:
+        if rest.ndim == 1 or isinstance(self._inverse, _Cholesky):
             return self._inverse.with_dot(rest, sums.restricted, sums.dots, rho)
         columns = zip(*(np.ascontiguousarray(v.T) for v in (rest, sums.restricted, sums.dots)), strict=True)
         return np.stack([self._inverse.with_dot(*v, rho[c : c + 1]) for c, v in enumerate(columns)], axis=1)
@@ -289,11 +289,20 @@ class _Cholesky:
         return self._factors.factor(self._data, weights)
 
     def __call__(self, g: Any, trans: str) -> Any:
-        q = np.empty(g.size, self._dtype)
+        """E^-1 g for g (K,) or (K, k)."""
+        q = np.empty(g.shape, self._dtype)
         self._factors.solve(g, q)
         return q
 
-    with_dot = _Sparse.with_dot
+    def with_dot(self, g: Any, v: Any, dots: Any, total: Any) -> Any:
+        """As `_Sparse.with_dot`; for k columns total (k,)."""
+        q = self(g, "N")
+        if g.ndim == 1:
+            kernels_for(g).vectors.dot(v, q, total)
+        else:
+            kernels_for(g).columns.dot(np.arange(g.shape[1]), v, q, total)
+        total += np.ascontiguousarray(dots.T).sum(axis=-1)
+        return q
 
 
 def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, Any]:

@@ -65,12 +65,12 @@ class Deflated:
         q = coarse.correct(sums, rho)
         coarse.add_direction(state, rho, rho_old, q, x, p)
 
-    def turn_columns(self, which: Any, states: Any, r: Any, rho: Any, rho_old: Any, p: Any) -> None:
+    def turn_columns(self, which: Any, states: Any, r: Any, rho: Any, rho_old: Any, p: Any, x: Any) -> None:
         """`turn` for the columns of r (n, k) and p, on the CPU; without overlap. `which`, `states` and scalars as in
-        kernels/cpu/columns.py."""
+        kernels/cpu/columns.py. x (n, k) has any contents."""
         factors, coarse, k = self._factors, self._factors.coarse, which.size
-        r = r.reshape(-1) if k == 1 else r
-        x, sums, own = np.empty_like(r), coarse.sums(r.dtype, k), np.empty(k, rho.dtype)
+        r, x = (v.reshape(-1) if k == 1 else v for v in (r, x))
+        sums, own = coarse.sums(r.dtype, k), np.empty(k, rho.dtype)
         factors.local_solve(r, x, sums)
         q = coarse.correct(sums, own)
         rho[which] = own

@@ -7,6 +7,7 @@ R. Nabben, C. Vuik, Y. A. Erlangga, 2009 (BNN, A-DEF1 and, in cg, A-DEF2).
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import inf
 from time import perf_counter
@@ -134,7 +135,10 @@ class Schwarz(Recipe):
         factors.
         """
         size = A.n_block if isinstance(A, BlockMatrix) else max(getattr(A, "blocksize", (1,)))
-        return SchwarzFactors(self, checked(self, A).with_own_pattern(), size)
+        given = checked(self, A)
+        own = given.with_own_pattern()
+        with nullcontext() if own is given else own.unchanged(given.mirrored()):  # a solve may know it already
+            return SchwarzFactors(self, own, size)
 
     def check(self) -> None:
         super().check()
@@ -436,9 +440,11 @@ class SchwarzFactors(Factors):
             self._apply_one(namespace(R).ascontiguousarray(R), trans, out)
             return
         if R.ndim == 2 and R.shape[1] > 1 and not on_gpu(R):
-            X = np.empty(R.shape, R.dtype)
+            direct = out.flags.c_contiguous and not np.may_share_memory(R, out)
+            X = out if direct else np.empty(R.shape, R.dtype)
             self._apply_one(np.ascontiguousarray(R), trans, X)
-            out[...] = X
+            if not direct:
+                out[...] = X
             return
         columns = namespace(R).ascontiguousarray(R.reshape(R.shape[0], -1).T)
         X = namespace(R).empty_like(columns)

@@ -88,6 +88,7 @@ class _Rows:
         self.length = LANES * (2 if self.is_complex else 1)
         self.vector, self.number = ir.VectorType(self.real, self.length), ir.IntType(32)
         self.undefined = ir.Constant(self.vector, ir.Undefined)
+        self.zero = ir.Constant(self.vector, [0.0] * self.length)
 
     def data(self, kind: Any, array: Any) -> Any:
         return self.context.make_array(kind)(self.context, self.builder, array).data
@@ -182,6 +183,27 @@ class _Rows:
         cross = fmul(self.spread_signs(part(a, 1), -1.0), self.exchanged(x))
         return self.builder.fadd(fmul(self.spread(part(a, 0)), x), cross)
 
+    def conjugate(self, a: Any) -> Any:
+        """The number conjugated."""
+        if not self.is_complex:
+            return a
+        builder = self.builder
+        return builder.insert_value(a, builder.fneg(builder.extract_value(a, 1)), 1)
+
+    def conjugate_product(self, x: Any, y: Any) -> Any:
+        """conj(x) y of two rows."""
+        fmul, builder = self.builder.fmul, self.builder
+        if not self.is_complex:
+            return fmul(x, y)
+
+        def doubled(part: int) -> Any:
+            order = [k - k % 2 + part for k in range(self.length)]
+            places = ir.Constant(ir.VectorType(self.number, self.length), order)
+            return builder.shuffle_vector(x, x, places)
+
+        signs = ir.Constant(self.vector, [1.0, -1.0] * LANES)
+        return builder.fadd(fmul(doubled(0), y), fmul(fmul(doubled(1), signs), self.exchanged(y)))
+
     def quotient(self, x: Any, direct: Any, cross: Any, scale: Any) -> Any:
         """A row divided by the number of which `divisor` has made the others."""
         fmul = self.builder.fmul
@@ -202,6 +224,29 @@ class _Rows:
             row = self.load(X, self.row(column, *tile))
             term = self.product(self.widened(builder.load(builder.gep(values, [entry]))), row)
             builder.store(combine(builder.load(total), term), total)
+        return builder.load(total)
+
+    def with_entries(
+        self, total: Any, combine: Any, X: Any, tile: Any, columns: Any, column: Any, column_step: Any, values: Any,
+        value: Any, step: Any, count: Any,
+    ) -> Any:  # fmt: skip
+        """`total` combined with values[value + e step] times row columns[column + e column_step] of X for e < count."""
+        builder, total, word = self.builder, cgutils.alloca_once_value(self.builder, total), count.type
+        with cgutils.for_range_slice(builder, ir.Constant(word, 0), count, ir.Constant(word, 1), word) as (entry, _):
+            at = builder.add(column, builder.mul(entry, column_step))
+            row = builder.zext(builder.load(builder.gep(columns, [at])), word)
+            v = builder.load(builder.gep(values, [builder.add(value, builder.mul(entry, step))]))
+            term = self.product(self.widened(v), self.load(X, self.row(row, *tile)))
+            builder.store(combine(builder.load(total), term), total)
+        return builder.load(total)
+
+    def combination(self, X: Any, tile: Any, row: Any, values: Any, value: Any, step: Any, count: Any) -> Any:
+        """The sum of values[value + e step] times row `row` + e of X for e < count."""
+        builder, total, word = self.builder, cgutils.alloca_once_value(self.builder, self.zero), count.type
+        with cgutils.for_range_slice(builder, ir.Constant(word, 0), count, ir.Constant(word, 1), word) as (entry, _):
+            v = builder.load(builder.gep(values, [builder.add(value, builder.mul(entry, step))]))
+            x = self.load(X, self.row(builder.add(row, entry), *tile))
+            builder.store(builder.fadd(builder.load(total), self.product(v, x)), total)
         return builder.load(total)
 
 
@@ -263,20 +308,124 @@ def subtract_entries(typing, tile, stride, first, i, columns, column, values, va
     def generate(context, builder, signature, args):
         rows = _Rows(context, builder, signature.args[0])
         X, columns, values = (rows.data(signature.args[k], args[k]) for k in (0, 4, 6))
-        place, word = rows.row(args[3], *args[1:3]), args[3].type
-        total = cgutils.alloca_once_value(builder, rows.load(X, place))
-        zero, one = ir.Constant(word, 0), ir.Constant(word, 1)
-        with cgutils.for_range_slice(builder, zero, args[10], one, word) as (entry, _):
-            at = builder.add(args[5], builder.mul(entry, args[9]))
-            row = builder.zext(builder.load(builder.gep(columns, [at])), word)
-            v = builder.load(builder.gep(values, [builder.add(args[7], builder.mul(entry, args[8]))]))
-            term = rows.product(rows.widened(v), rows.load(X, rows.row(row, *args[1:3])))
-            builder.store(builder.fsub(builder.load(total), term), total)
-        rows.store(builder.load(total), X, place)
+        place = rows.row(args[3], *args[1:3])
+        entries = columns, args[5], args[9], values, args[7], args[8], args[10]
+        rows.store(rows.with_entries(rows.load(X, place), builder.fsub, X, args[1:3], *entries), X, place)
         return context.get_dummy_value()
 
     places = [types.uint64] * 3
     return types.void(tile, *places, columns, types.uint64, values, types.uint64, *places), generate
+
+
+@intrinsic
+def sum_entries(typing, tile, stride, first, i, columns, column, values, value, step, column_step, count):
+    """Row i of the tile = the sum of the terms that `subtract_entries` subtracts."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, columns, values = (rows.data(signature.args[k], args[k]) for k in (0, 4, 6))
+        entries = columns, args[5], args[9], values, args[7], args[8], args[10]
+        total = rows.with_entries(rows.zero, builder.fadd, X, args[1:3], *entries)
+        rows.store(total, X, rows.row(args[3], *args[1:3]))
+        return context.get_dummy_value()
+
+    places = [types.uint64] * 3
+    return types.void(tile, *places, columns, types.uint64, values, types.uint64, *places), generate
+
+
+@intrinsic
+def subtract_inner(typing, tile, stride, first, i, columns, values, begin, end):
+    """Row i of the tile -= the sum of values[p] times row columns[p], begin <= p < end, in four sums, of every fourth
+    entry each as far as four are left, the others in the first."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, columns, values = (rows.data(signature.args[k], args[k]) for k in (0, 4, 5))
+        begin, end = args[6:]
+        word, four = begin.type, ir.Constant(begin.type, 4)
+        rest = builder.add(begin, builder.and_(builder.sub(end, begin), ir.Constant(word, -4)))
+        sums = [cgutils.alloca_once_value(builder, rows.zero) for _ in range(4)]
+
+        def add(k, entry):
+            row = builder.zext(builder.load(builder.gep(columns, [entry])), word)
+            v = builder.load(builder.gep(values, [entry]))
+            term = rows.product(v, rows.load(X, rows.row(row, *args[1:3])))
+            builder.store(builder.fadd(builder.load(sums[k]), term), sums[k])
+
+        with cgutils.for_range_slice(builder, begin, rest, four, word) as (entry, _):
+            for k in range(4):
+                add(k, builder.add(entry, ir.Constant(word, k)))
+        with cgutils.for_range_slice(builder, rest, end, ir.Constant(word, 1), word) as (entry, _):
+            add(0, entry)
+        a, b, c, d = (builder.load(total) for total in sums)
+        total, place = builder.fadd(builder.fadd(a, b), builder.fadd(c, d)), rows.row(args[3], *args[1:3])
+        rows.store(builder.fsub(rows.load(X, place), total), X, place)
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 3, columns, values, types.uint64, types.uint64), generate
+
+
+@intrinsic
+def subtract_from_rows(typing, tile, stride, first, i, columns, values, begin, end):
+    """Row columns[p] of the tile -= conj(values[p]) times row i, begin <= p < end."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, columns, values = (rows.data(signature.args[k], args[k]) for k in (0, 4, 5))
+        word, x = args[6].type, rows.load(X, rows.row(args[3], *args[1:3]))
+        with cgutils.for_range_slice(builder, *args[6:], ir.Constant(word, 1), word) as (entry, _):
+            row = builder.zext(builder.load(builder.gep(columns, [entry])), word)
+            place = rows.row(row, *args[1:3])
+            term = rows.product(rows.conjugate(builder.load(builder.gep(values, [entry]))), x)
+            rows.store(builder.fsub(rows.load(X, place), term), X, place)
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 3, columns, values, types.uint64, types.uint64), generate
+
+
+@intrinsic
+def divide_row_by_real(typing, tile, stride, first, i, d):
+    """Row i of the tile /= d, a real number."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, place = rows.data(signature.args[0], args[0]), rows.row(args[3], *args[1:3])
+        rows.store(builder.fdiv(rows.load(X, place), rows.spread(args[4])), X, place)
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 3, types.float64), generate
+
+
+@intrinsic
+def sum_rows(typing, tile, stride, first, i, row, values, value, step, count):
+    """Row i of the tile = the sum of values[value + e step] times row `row` + e of the tile, e < count."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, values = (rows.data(signature.args[k], args[k]) for k in (0, 5))
+        rows.store(rows.combination(X, args[1:3], args[4], values, *args[6:]), X, rows.row(args[3], *args[1:3]))
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 4, values, *[types.uint64] * 3), generate
+
+
+@intrinsic
+def inner_rows(typing, tile, stride, first, i, left, right, count):
+    """Row i of the tile = the sum of conj(row `left` + e) times row `right` + e of the tile, e < count, in each
+    lane."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, word = rows.data(signature.args[0], args[0]), args[3].type
+        total = cgutils.alloca_once_value(builder, rows.zero)
+        zero, one = ir.Constant(word, 0), ir.Constant(word, 1)
+        with cgutils.for_range_slice(builder, zero, args[6], one, word) as (entry, _):
+            x, y = (rows.load(X, rows.row(builder.add(args[k], entry), *args[1:3])) for k in (4, 5))
+            builder.store(builder.fadd(builder.load(total), rows.conjugate_product(x, y)), total)
+        rows.store(builder.load(total), X, rows.row(args[3], *args[1:3]))
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 6), generate
 
 
 @intrinsic
@@ -312,8 +461,7 @@ def multiply_row(typing, tile, stride, first, columns, values, begin, end, y, pl
     def generate(context, builder, signature, args):
         rows = _Rows(context, builder, signature.args[0])
         tile, columns, values, y = (rows.data(signature.args[k], args[k]) for k in (0, 3, 4, 7))
-        zero = ir.Constant(rows.vector, [0.0] * rows.length)
-        total = rows.with_terms(zero, builder.fadd, tile, args[1:3], columns, values, *args[5:7])
+        total = rows.with_terms(rows.zero, builder.fadd, tile, args[1:3], columns, values, *args[5:7])
         rows.scatter(total, y, *args[8:])
         return context.get_dummy_value()
 
@@ -328,14 +476,7 @@ def combine_rows(typing, tile, stride, first, row, values, value, step, count, y
     def generate(context, builder, signature, args):
         rows = _Rows(context, builder, signature.args[0])
         X, values, y = (rows.data(signature.args[k], args[k]) for k in (0, 4, 8))
-        word = args[3].type
-        total = cgutils.alloca_once_value(builder, ir.Constant(rows.vector, [0.0] * rows.length))
-        zero, one = ir.Constant(word, 0), ir.Constant(word, 1)
-        with cgutils.for_range_slice(builder, zero, args[7], one, word) as (entry, _):
-            v = builder.load(builder.gep(values, [builder.add(args[5], builder.mul(entry, args[6]))]))
-            row = rows.load(X, rows.row(builder.add(args[3], entry), *args[1:3]))
-            builder.store(builder.fadd(builder.load(total), rows.product(v, row)), total)
-        rows.store(builder.load(total), y, args[9])
+        rows.store(rows.combination(X, args[1:3], args[3], values, *args[5:8]), y, args[9])
         return context.get_dummy_value()
 
     return types.void(tile, *[types.uint64] * 3, values, *[types.uint64] * 3, y, types.uint64), generate

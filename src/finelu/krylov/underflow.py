@@ -1,0 +1,129 @@
+"""Systems near the smallest numbers of their precision, in which x or its products would lose digits by underflow.
+
+Such a system is solved times a power of two, or in double precision; the residual of the x that is returned is formed
+without a loss of digits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from finelu.kernels.operands import CSR
+from finelu.krylov.criterion import Criterion, is_array
+from finelu.krylov.loop import Callback, Watch
+from finelu.krylov.operators import as_operator
+from finelu.krylov.residual import Residual, largest
+from finelu.krylov.system import System
+from finelu.matrix.vectors import as_dtype, flushes, in_single, norm, times_power, underflows
+from finelu.result import Solution, Status
+
+# right-hand sides so small that x or its products would lose digits by underflow
+
+
+def power_for(b: Any, matrix: Any) -> int:
+    """The exponent of a power of two by which b is to be multiplied if its entries are near the smallest numbers; else
+    0.
+
+    The power takes the largest entry of b to about the largest entry of the matrix, but at most to about 1.
+    Multiplication by it is exact. A x then loses no digits by underflow. x itself may lose digits when it is rounded to
+    its dtype at the end; `diminished` tests for that.
+    """
+    most, limits = largest(b), np.finfo(b.real.dtype)
+    if not most < float(limits.tiny) / float(limits.eps):
+        return 0
+    if flushes(b):
+        most = largest(as_dtype(b, np.result_type(b.dtype, np.float64)))
+    if most == 0:
+        return 0
+    entries = matrix.data if isinstance(matrix, CSR) else matrix if is_array(matrix) else None
+    of_A = 1.0 if entries is None else min(largest(entries), 1.0)
+    return max(math.frexp(of_A)[1] - math.frexp(most)[1], 0)
+
+
+def magnified(system: System, power: int) -> System:
+    found = copy(system)
+    found.b = times_power(system.b, power)
+    if system.x0 is not None:
+        found.x0 = times_power(system.x0, power)
+        most = math.sqrt(float(np.finfo(found.x0.dtype).max))
+        with np.errstate(over="ignore", invalid="ignore"):
+            sizes = [float(abs(v).max()) for v in (found.x0, found.A @ found.x0.copy())]
+        if not all(size < most for size in sizes):  # as NaN is not
+            found.x0 = None  # b is nothing compared with A x0, whose norm may be Inf
+    return found
+
+
+def reduced(callback: Callback, watch: Watch, power: int) -> tuple[Callback, Watch]:
+    """The caller's functions, wrapped so that they see x and norms without the power of two."""
+    seen_x = None if callback is None else lambda x: callback(times_power(x, -power))
+    seen_norm = None if watch is None else lambda k, norm: watch(k, math.ldexp(norm, -power))
+    return seen_x, seen_norm
+
+
+def diminished(found: Solution, A: Any, b: Any, kind: str, power: int, target: float) -> Solution:
+    """The solution for b, from the solution for 2^power b.
+
+    x is rounded to its dtype. The residual that this rounding leaves is formed for 2^power x and 2^power b, without a
+    loss of digits.
+    A : the operator.  target : the size that the criterion must reach, for 2^power b.
+    """
+    x = times_power(found.x, -power)
+    again = times_power(x, power)
+    if bool((again != found.x).any()):
+        found = rounded(found, again, A, times_power(b, power), kind, target, "b is so small")
+    with np.errstate(under="ignore"):
+        smaller = {name: np.ldexp(getattr(found, name), -power) for name in ("history", "recurrence")}
+        if found.tolerance is not None:
+            smaller["tolerance"] = float(np.ldexp(found.tolerance, -power))
+    return replace(found, x=x, residual_norm=math.ldexp(found.residual_norm, -power), **smaller)
+
+
+def rounded(found: Solution, x: Any, A: Any, b: Any, kind: str, target: float, why: str) -> Solution:
+    """The solution with `x` instead of the computed x; `x` is the nearest vector that can be returned.
+
+    A, b, target : in the precision, and with the power of two, in which the residual of x is formed.
+    why : the reason, in words, why the computed x cannot be returned.
+    """
+    check = Criterion(kind, Residual(A, b), b)
+    _, reached = check(b, as_dtype(x, b.dtype), target)
+    found = replace(found, x=x, residual_norm=check.norm)
+    if not found.converged or reached <= target:
+        return found
+    limit = f"{why} that x, rounded to what {x.dtype} can hold, leaves a relative residual of {reached / norm(b):.1e}"
+    return replace(found, status=Status.PRECISION_LIMIT, seen=(*found.seen, limit))
+
+
+# matrices whose products, or those of the inverse, would underflow on a GPU
+
+
+def needs_double(system: System) -> bool:
+    """Whether entries of A are so small or large that a solve in single precision would lose terms by underflow."""
+    matrix = system.A.matrix
+    if system.comm is not None or matrix is None or not flushes(system.b):
+        return False
+    parts = [matrix.data] if isinstance(matrix, CSR) else [matrix] if is_array(matrix) else matrix._stored()
+    return any(map(underflows, parts))
+
+
+def in_double_precision(system: System) -> System:
+    """The same system in double precision. The range `narrow` of residuals stays that of the given M."""
+    wide = np.result_type(system.dtype, np.float64)
+    matrix = system.A.matrix
+    if isinstance(matrix, CSR):
+        matrix = matrix.with_values(as_dtype(matrix.data, wide))
+    else:
+        matrix = as_dtype(matrix, wide) if is_array(matrix) else matrix.astype(wide)
+    b, x0 = as_dtype(system.b, wide), None if system.x0 is None else as_dtype(system.x0, wide)
+    A, M = as_operator(matrix, "A", b, wide), as_operator(getattr(system.M, "given", None), "M", b, wide)
+    return System(A, b, M, x0, narrow=system.narrow, started=system.started)
+
+
+def in_single_precision(callback: Callable[[Any], object]) -> Callable[[Any], object]:
+    """The caller's function, wrapped so that it sees x in single precision."""
+    return lambda x: callback(in_single(x))
