@@ -13,9 +13,9 @@ import scipy.sparse as sp
 import finelu as fl
 from finelu import cli, gallery
 from finelu.auto import choose as choose_module
-from finelu.auto.choose import choose, rungs, sooner_on_host
+from finelu.auto.choose import choose, compared, rungs, sooner_on_host
 from finelu.auto.cost import Costs
-from finelu.auto.ladder import Ladder, compared
+from finelu.auto.ladder import Ladder
 from finelu.auto.rates import SHIPPED, SHIPPED_ON_GPU
 from finelu.compare import compare
 from finelu.compare.choose import candidates

@@ -15,12 +15,12 @@ from finelu.auto.null_space import Evidence
 from finelu.device import namespace
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
-from finelu.krylov.criterion import OUTGROWN, Criterion
+from finelu.krylov.criterion import OUTGROWN, Criterion, settled
 from finelu.krylov.operators import as_operator, matrix_operator
 from finelu.krylov.recycle import RecycledSpace
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
-from finelu.matrix import CSR
+from finelu.matrix import CSR, norm
 from finelu.matrix.vectors import as_dtype
 from finelu.result import Attempt, Solution, Status
 
@@ -83,6 +83,37 @@ class RightHandSide:
                 self.status, self.verdict = self.aside.status, self.aside.verdict
         self.aside = None
 
+    def is_settled(self, F: Any, x: Any = None) -> bool:
+        """Whether x is as accurate as the precision allows, though ||b - A x|| is not small. If so, x is kept.
+
+        x : None for what the factors F alone give.
+        """
+        b, residual = self.b, self.residual.residual
+        if x is None:
+            x = b * 0
+            for _ in range(2):  # the second refines
+                x = x + F.solve(residual.twice(b, x)[0])
+                if not bool(namespace(b).isfinite(x).all()):
+                    return False
+        error = settled(residual, F.solve, b, x)
+        if math.isnan(error):
+            return False
+        _, self.size = self.residual(b, x, self.target)
+        self.x = x
+        if self.status is not Status.PRECISION_LIMIT:  # whose verdict says more
+            self.verdict = (
+                f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise"
+                " backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
+            )
+        return True
+
+    def passes_by_rows(self, rtol: float) -> bool:
+        """Whether x solves the system with rows of equal size: then a large row hides that, and A may be regular."""
+        check = self.residual
+        if not check.has_seen(self.x):
+            check(self.b, self.x, self.target)
+        return check.rows is not None and check.rows <= rtol
+
     def _is_better(self) -> bool:
         """Whether x is a better answer than the one put aside: its residual is smaller, and tells something where that
         of the other is only rounding."""
@@ -112,6 +143,26 @@ def joined(first: RightHandSide | Solution, second: Solution) -> Solution:
         history=np.append(first.history, second.history[1:]),
         recurrence=np.append(first.recurrence, second.recurrence[1:]),
         attempts=(*first.attempts, *second.attempts),
+    )
+
+
+def combined(rhs: RightHandSide, evidence: Evidence, inner: Solution, found: Solution) -> Solution:
+    """The solution with the earlier attempts, and with the norms for b instead of its part in A's range."""
+    within, outside = norm(rhs.b - evidence.outside), norm(evidence.outside)
+    history, recurrence = (np.hypot(norms, outside)[1:] for norms in (inner.history, inner.recurrence))
+    history = np.append(rhs.history, history)
+    history[-1] = rhs.residual.norm
+    return replace(
+        found,
+        iterations=rhs.iterations + inner.iterations,
+        breakdowns=rhs.breakdowns + inner.breakdowns,
+        residual_norm=rhs.residual.norm,
+        history=history,
+        recurrence=np.append(rhs.recurrence, recurrence),
+        attempts=(
+            *rhs.attempts,
+            *(replace(a, residual=math.hypot(a.residual * within, outside) / rhs.scale) for a in inner.attempts),
+        ),
     )
 
 

@@ -301,6 +301,12 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     return found
 
 
+def compared(rungs: list[str]) -> list[str]:
+    """The rungs that are compared: all, except the direct one as long as cuDSS is left, since a count of the fill on
+    the host takes longer than cuDSS as a whole."""
+    return [rung for rung in rungs if rung != "direct" or "cudss" not in rungs]
+
+
 def methods(traits: MatrixTraits, recipe: Recipe | None, method: str = "auto", *, alone: bool) -> tuple[str, ...]:
     """The method for a recipe, then the one to use if it breaks down.
 

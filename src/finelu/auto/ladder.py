@@ -15,20 +15,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide
+from finelu.auto.answer import HOPELESS, OVER, answer
+from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide, combined
 from finelu.auto.certify import certificate
-from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, asks_without_sums, methods, rungs, unfit
+from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, asks_without_sums, compared, methods, rungs, unfit
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
-from finelu.auto.singular import UNRESOLVED, condition, condition_in_words, verdict
+from finelu.auto.singular import condition, is_unresolved, verdict
 from finelu.auto.solvability import Solvability, nullity_of, shift_of
 from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import namespace, synchronize
-from finelu.errors import FineluError, OutOfTime, SingularMatrix, StructurallySingular, counted
+from finelu.errors import FineluError, OutOfTime, SingularMatrix, StructurallySingular
 from finelu.factors import CholeskyFactors
-from finelu.krylov.criterion import OUTGROWN, settled
+from finelu.krylov.criterion import OUTGROWN
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import matrix_operator
 from finelu.krylov.underflow import diminished, power_for, reduced
@@ -42,9 +43,6 @@ from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.schwarz.recipe import SchwarzFactors
 from finelu.result import Attempt, Certificate, Solution, Status
 
-HOPELESS = (Status.SINGULAR, Status.NUMERICALLY_SINGULAR, Status.PRECISION_LIMIT)
-OVER = (Status.CONVERGED, Status.INTERRUPTED, Status.OUT_OF_TIME, *HOPELESS)  # no other rung is tried
-LIMITS = (*OVER[:3], Status.MAX_ITERATIONS, Status.OUT_OF_MEMORY)  # set by the caller, or not needed: A is not to blame
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times its cost that a threshold rung counts with if the cheap one found no factors, or A indefinite
 WITHOUT_PIVOT = "A may be semidefinite with a null vector, and factors that keep A's row sums would have no last pivot"
@@ -116,7 +114,7 @@ class Ladder:
         if rung is None:
             return {}
         method = "refinement" if rung in COMPLETE else self._methods(rung)[0]
-        return {"recipe": self._name(rung), "method": method, "reason": self.rungs[rung].reason}
+        return {"recipe": self.name(rung), "method": method, "reason": self.rungs[rung].reason}
 
     # the order of the rungs
 
@@ -205,16 +203,9 @@ class Ladder:
             if rhs.aside is not None:
                 rhs.take_back()
             ended_by_rounding = rhs.status is Status.PRECISION_LIMIT and rhs.b.real.dtype == np.float64
-            if ended_by_rounding and self.zero_pivot and not self._passes_by_rows(rhs):
+            if ended_by_rounding and self.zero_pivot and not rhs.passes_by_rows(self.rtol):
                 rhs.status, rhs.verdict = Status.NUMERICALLY_SINGULAR, f"{self.zero_pivot}; {rhs.verdict}"
-            return self._solution(rhs, left)
-
-    def _passes_by_rows(self, rhs: RightHandSide) -> bool:
-        """Whether x solves the system with rows of equal size: then a large row hides that, and A may be regular."""
-        check = rhs.residual
-        if not check.has_seen(rhs.x):
-            check(rhs.b, rhs.x, rhs.target)
-        return check.rows is not None and check.rows <= self.rtol
+            return answer(self, rhs, left)
 
     def _climb(self, rhs: RightHandSide, left: list[str], rung: str | None, why: str) -> str | None:
         """Try the rungs of `left` until one solves or there is a reason to stop. Each tried rung is removed from
@@ -237,7 +228,7 @@ class Ladder:
             if self.solvability.may_be_singular:
                 self.solvability.without_null_part(rhs)
             self.given_up.add(rung)
-            why = f"{self._name(rung)} " + ("was expected to take longer than this" if change else "failed")
+            why = f"{self.name(rung)} " + ("was expected to take longer than this" if change else "failed")
             if rung == "direct" and self._shifted_is_left(rhs):
                 left.append(rung)
             rung = change or self.next_rung(left)
@@ -248,16 +239,12 @@ class Ladder:
         with a shifted diagonal were not tried. If so, they are the rung's from now on."""
         recipes: Any = self.rungs["direct"].recipes
         tried = len(recipes) == 1 or shift_of(self.factors.get("direct"))
-        if tried or not recipes[-1].shift or not self._is_unresolved(rhs.b):
+        if tried or not recipes[-1].shift or not is_unresolved(self.condition, rhs.b):
             return False
         before = self.factors.pop("direct", None)
         self.unshifted = before if self.certifies else None
         self.rungs["direct"] = replace(self.rungs["direct"], recipes=recipes[-1:])
         return True
-
-    def _is_unresolved(self, b: Any) -> bool:
-        """Whether the condition number, as far as complete factors have shown it, leaves no digit of x."""
-        return self.condition * float(np.finfo(b.dtype).eps) > UNRESOLVED
 
     def _off_range(self, rhs: RightHandSide, *, thorough: bool = False) -> Evidence | None:
         """`Solvability.off_range`. If A takes the constant vector to 0, factors that keep row sums are left out."""
@@ -315,26 +302,7 @@ class Ladder:
             self.solvability.structure,
         )
         seen = tuple(dict.fromkeys(text for text in (*inner.seen, *words) if text))
-        return self._combined(rhs, evidence, inner, replace(inner, x=x, status=status, seen=seen))
-
-    def _combined(self, rhs: RightHandSide, evidence: Evidence, inner: Solution, found: Solution) -> Solution:
-        """The solution with the earlier attempts, and with the norms for b instead of its part in A's range."""
-        within, outside = norm(rhs.b - evidence.outside), norm(evidence.outside)
-        history, recurrence = (np.hypot(norms, outside)[1:] for norms in (inner.history, inner.recurrence))
-        history = np.append(rhs.history, history)
-        history[-1] = rhs.residual.norm
-        return replace(
-            found,
-            iterations=rhs.iterations + inner.iterations,
-            breakdowns=rhs.breakdowns + inner.breakdowns,
-            residual_norm=rhs.residual.norm,
-            history=history,
-            recurrence=np.append(rhs.recurrence, recurrence),
-            attempts=(
-                *rhs.attempts,
-                *(replace(a, residual=math.hypot(a.residual * within, outside) / rhs.scale) for a in inner.attempts),
-            ),
-        )
+        return combined(rhs, evidence, inner, replace(inner, x=x, status=status, seen=seen))
 
     def _magnified(self, b: Any, x0: Any, atol: float, power: int) -> Solution:
         """The solution by way of A y = 2^power b, for a b so small that x and A x would lose digits by underflow."""
@@ -351,7 +319,7 @@ class Ladder:
 
     def _attempt(self, rhs: RightHandSide, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the status of `rhs`; returns the rung to change to, or None."""
-        start, made, first = now(), 0.0, self._name(rung)
+        start, made, first = now(), 0.0, self.name(rung)
         if rung not in self.factors:
             try:
                 outcome = self._factor(rung)
@@ -361,9 +329,9 @@ class Ladder:
             if outcome:
                 self.broken.add(rung)
                 reached = rhs.size / rhs.scale
-                rhs.attempts.append(Attempt(self._name(rung), "", why, f"no factors: {outcome}", 0, made, 0.0, reached))
+                rhs.attempts.append(Attempt(self.name(rung), "", why, f"no factors: {outcome}", 0, made, 0.0, reached))
                 return None
-            why += f", and {first} found no factors" if first != self._name(rung) else ""
+            why += f", and {first} found no factors" if first != self.name(rung) else ""
         begin = now()
         try:
             others = compared([other for other in left if other not in self.given_up])
@@ -378,12 +346,12 @@ class Ladder:
             self.preferred = None if self.preferred == rung else self.preferred
             spent, reached = now() - begin, rhs.size / rhs.scale
             outcome = "no memory for its iterations"
-            rhs.attempts.append(Attempt(self._name(rung), "", why, outcome, 0, made, spent, reached))
+            rhs.attempts.append(Attempt(self.name(rung), "", why, outcome, 0, made, spent, reached))
             return None
         solved = found.residual_norm <= rhs.target
         outcome = "solved" if solved else monitor.why or found.status.name.lower().replace("_", " ")
         spent, reached = now() - begin, found.residual_norm / rhs.scale
-        attempt = Attempt(self._name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
+        attempt = Attempt(self.name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
         self._take(rhs, rung, found, attempt, given_up=monitor.change is not None)
         return monitor.change
 
@@ -403,7 +371,7 @@ class Ladder:
         else:
             good, F = not given_up and rung not in ("cheap", "threshold"), self.factors[rung]
             near = not given_up and rhs.size <= NEAR * rhs.target
-            if near and F is not None and F.complete and self._is_settled(rhs, F, rhs.x):
+            if near and F is not None and F.complete and rhs.is_settled(F, rhs.x):
                 rhs.status, rhs.best = Status.PRECISION_LIMIT, attempt
                 return
             if rhs.iterations < self.most:
@@ -413,7 +381,7 @@ class Ladder:
                 )
                 rhs.status = status or rhs.status
             complete = not given_up and (rung in COMPLETE or self.asked)
-            if rhs.evidence is None and complete and F is not None and self._is_settled(rhs, F):
+            if rhs.evidence is None and complete and F is not None and rhs.is_settled(F):
                 rhs.status, rhs.best = Status.PRECISION_LIMIT, attempt
             if rhs.evidence is None and rhs.b.real.dtype == np.float64:  # from float32, double precision comes next
                 regular = not shift_of(F) and not nullity_of(F)  # no pivot was 0
@@ -422,104 +390,6 @@ class Ladder:
                     rhs.put_aside()  # other factors may lead to an x that has not grown along null vectors
             if good and rhs.status not in HOPELESS and rhs.iterations < self.most:
                 self.condition = max(self.condition, condition(self.A, self.factors[rung], rhs.b))
-
-    def _is_settled(self, rhs: RightHandSide, F: Any, x: Any = None) -> bool:
-        """Whether x is as accurate as the precision allows, though ||b - A x|| is not small. If so, x is stored in
-        `rhs`.
-
-        x : None for what the factors F alone give.
-        """
-        b, residual = rhs.b, rhs.residual.residual
-        if x is None:
-            x = b * 0
-            for _ in range(2):  # the second refines
-                x = x + F.solve(residual.twice(b, x)[0])
-                if not bool(namespace(b).isfinite(x).all()):
-                    return False
-        error = settled(residual, F.solve, b, x)
-        if math.isnan(error):
-            return False
-        _, rhs.size = rhs.residual(b, x, rhs.target)
-        rhs.x = x
-        if rhs.status is not Status.PRECISION_LIMIT:  # whose verdict says more
-            rhs.verdict = (
-                f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise"
-                " backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
-            )
-        return True
-
-    def _solution(self, rhs: RightHandSide, left: list[str]) -> Solution:
-        """The answer for a right-hand side after its last attempt.  left : the rungs that were not tried."""
-        status, seen, check = rhs.status, self.traits.sentences(), rhs.residual
-        reached, history, of_rows = rhs.size, np.array(rhs.history), ""
-        if check.looks_at_rows:
-            if not check.has_seen(rhs.x):
-                check(rhs.b, rhs.x, rhs.target)
-            reached = history[-1] = check.norm
-            of_rows = check.sentence()
-        if status in HOPELESS:
-            self.solvability.look_at_structure()
-        of_attempt = status is Status.MAX_ITERATIONS and rhs.iterations < self.most  # the limit of an attempt
-        if status not in OVER:
-            in_memory = [rung for rung in left if self.asked or self.costs.seconds(rung) < math.inf]
-            if rhs.iterations >= self.most:
-                status = Status.MAX_ITERATIONS
-            elif in_memory:
-                status = Status.OUT_OF_TIME
-            elif not left and self._is_unresolved(rhs.b):
-                status = Status.PRECISION_LIMIT
-                rhs.verdict = f"{condition_in_words(self.condition)}, which no digit of x survives"
-            elif left and not rhs.tried:
-                status = Status.OUT_OF_MEMORY
-            of_attempt = of_attempt and status is Status.MAX_ITERATIONS
-            if status not in LIMITS or of_attempt:
-                self.solvability.look_at_structure()
-            for rung in left if status is not Status.MAX_ITERATIONS else ():
-                why = "the time left is too short for it" if rung in in_memory else "its factors may not fit in memory"
-                seen += (f"{self._name(rung)} was left out: {why}",)
-        singular = self.solvability.structure and (status not in LIMITS or of_attempt)  # b may be in A's range
-        outside = self.solvability.empty_rows(rhs.b) if singular and not self.nested else ""
-        if outside:
-            status, rhs.verdict = Status.SINGULAR, rhs.verdict or outside
-        elif of_attempt:
-            last = next(attempt for attempt in reversed(rhs.attempts) if attempt.method)  # the others had no factors
-            rhs.verdict = f"the limit of {counted(last.iterations, 'iteration')} is that of an attempt"
-        elif (
-            status is Status.CONVERGED
-            and not self.nested
-            and (
-                self.solvability.constants
-                or self.solvability.structure
-                or self.traits.diagonal.missing
-                or self.preferred == "multilevel"
-                or self.zero_pivot
-                or self._is_unresolved(rhs.b)
-            )
-        ):
-            self.not_unique = self.solvability.not_unique(self.factors.get(self.preferred or ""))
-            if not self.not_unique and self._is_unresolved(rhs.b):
-                words = condition_in_words(self.condition)
-                self.not_unique = f"A is singular to working precision, or nearly ({words}): x may not be unique"
-            rhs.verdict = self.not_unique
-        on_host = "direct" in self.factors and self.rungs["direct"].reason != IS_SMALL
-        if self.traits.gpu and on_host and (why := cudss.missing()):
-            seen += (f"complete factors were made on the CPU: {why}",)
-        return Solution(
-            x=rhs.x,
-            status=status,
-            iterations=rhs.iterations,
-            breakdowns=rhs.breakdowns,
-            residual_norm=reached,
-            history=history,
-            row_residual=check.rows if check.looks_at_rows else None,
-            recurrence=np.array(rhs.recurrence),
-            method=rhs.best.method if rhs.best else "",
-            recipe=rhs.best.recipe if rhs.best else "",
-            seen=seen + tuple(text for text in (of_rows, rhs.verdict, self.solvability.structure) if text),
-            attempts=tuple(rhs.attempts),
-            tolerance=rhs.target,
-            called="finelu.solve",
-        )
 
     def certificate(self, b: Any, x: Any, space: NullSpace | None = None) -> Certificate:
         """The certificate of an x that this ladder found for b.  space : the null vectors of a singular A."""
@@ -599,7 +469,7 @@ class Ladder:
             entries = 2 * factors.nnz - self.traits.n if isinstance(factors, CholeskyFactors) else factors.nnz
         iterations = Iterations(
             factors=factors,
-            recipe=self._name(rung),
+            recipe=self.name(rung),
             methods=self._methods(rung),
             complete=direct,
             refine=direct and self.method == "auto",
@@ -621,12 +491,6 @@ class Ladder:
     def _methods(self, rung: str) -> tuple[str, ...]:
         return methods(self.traits, self.rungs[rung].recipes[0], self.method, alone=self.asked)
 
-    def _name(self, rung: str) -> str:
+    def name(self, rung: str) -> str:
         recipe = self.rungs[rung].recipes[0]
         return "no preconditioner" if recipe is None else repr(recipe)
-
-
-def compared(rungs: list[str]) -> list[str]:
-    """The rungs that are compared: all, except the direct one as long as cuDSS is left, since a count of the fill on
-    the host takes longer than cuDSS as a whole."""
-    return [rung for rung in rungs if rung != "direct" or "cudss" not in rungs]

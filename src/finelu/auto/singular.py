@@ -154,3 +154,8 @@ def condition_in_words(known: float) -> str:
     if math.isinf(known):
         return "the condition number of A has no bound (a vector v was met with A v = 0)"
     return f"the condition number of A is {known:.0e} or more"
+
+
+def is_unresolved(known: float, b: Any) -> bool:
+    """Whether a condition number of A, as far as it is known, leaves no digit of x in the precision of b."""
+    return known * float(np.finfo(b.dtype).eps) > UNRESOLVED
