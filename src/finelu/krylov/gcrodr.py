@@ -37,6 +37,7 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
     g = xp.zeros(m + 1, loop.dtype)
     s, y = (xp.zeros(m, loop.dtype) for _ in range(2))
     c = xp.zeros(m, loop.real)
+    loop.doubts_restarts()
     space.fit(A, loop.b, energy=False)
     B: Any = None
     part: Any = None
