@@ -243,8 +243,8 @@ class Loop(Measures):
         return self._begins(r)
 
     def doubts_restarts(self) -> None:
-        """For a method whose recurrence has the norm of b - A x itself, and never lets it grow: the end of each cycle is
-        tested as a claim of convergence is."""
+        """For a method whose recurrence has the norm of b - A x itself, and never lets it grow: each cycle's end is tested
+        as a claim of convergence is."""
         self.minimizes = True
 
     def _doubt_unless_it_follows(self, claimed: Any) -> None:
@@ -278,24 +278,35 @@ class Loop(Measures):
 
     def resumed(self, r: Any) -> bool:
         """After the last cycle: whether there is another one, for a method that goes on in another way: the solve has
-        failed, and iterations are left. Then x is the best iterate known, or x0 if that has been tried before, and
-        r = b - A x, whose norm has been tested."""
+        failed, and iterations are left. Then r = b - A x, whose norm has been tested, and x is the best iterate known;
+        or x0, if the rounding of the best one's residual is above the tolerance, which no change of it would meet."""
         self._look(wait=True)
         over = self.code == monitor.CONVERGED and self.believed <= self.tolerance
         if self.stopped or over or self.code <= monitor.BROKEN or self.launched >= self.maxiter:
             return False
         best, size = self._best()
-        if not self.earlier:
+        if not self.is_lost_in_rounding(best):
             self.xp.copyto(self.x, best)
-        elif self.start is None:
-            self.x[:] = 0
         else:
-            self.xp.copyto(self.x, self.start)
+            self.return_to_start()
         self.earlier.append((copied(best), size))
         self.doubted = math.inf
         self.norms[monitor.START : monitor.BEST + 1] = math.inf
         self.state[monitor.CODE] = monitor.RUNNING
         return self.moved(r)
+
+    def is_lost_in_rounding(self, x: Any) -> bool:
+        """Whether a rounding of the terms of b - A x is above the tolerance; False where no entries of A are known."""
+        terms = self.residual.magnitudes(self.b, x)
+        eps = float(np.finfo(self.real).eps)
+        return terms is not None and eps * self.size(terms.astype(self.dtype)) > self.tolerance
+
+    def return_to_start(self) -> None:
+        """x = x0."""
+        if self.start is None:
+            self.x[:] = 0
+        else:
+            self.xp.copyto(self.x, self.start)
 
     def _doubts(self, r: Any) -> bool:
         """At the end: whether a claim of convergence was due to rounding, and another cycle follows, from the residual
