@@ -594,7 +594,7 @@ def test_a_recycled_space_that_does_not_pay_is_dropped_and_tried_rarely():
 
 @pytest.mark.parametrize("method", ["cg", "gmres"])
 def test_a_recycled_space_that_fails_is_dropped_and_the_factors_are_kept(method, monkeypatch):
-    """Its images are spoiled: gmres breaks down, and cg goes on without it by itself."""
+    """Its images are spoiled: the methods go on without it by themselves."""
     A, fit = gallery.elasticity(20, 5, 5), RecycledSpace.fit
     sequence = Sequence(recipe="ic0" if method == "cg" else "ilu0", method=method)
     systems = list(drifting(A, 6))
@@ -612,7 +612,7 @@ def test_a_recycled_space_that_fails_is_dropped_and_the_factors_are_kept(method,
     solution = sequence.step(*systems[-2])
     assert_solves(*systems[-2], solution)
     assert sequence.decisions[-1] != "solve" and "recycled vectors were dropped" in solution.explain()
-    assert len(solution.attempts) == (1 if method == "cg" else 2)
+    assert len(solution.attempts) == 1
     assert recycling.space is None and 0 < recycling.left <= REST < recycling.rest
     assert_solves(*systems[-1], sequence.step(*systems[-1]))
     assert recycling.space is None and "did not converge" not in solution.explain()

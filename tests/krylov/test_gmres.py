@@ -342,3 +342,21 @@ def test_givens_steps_and_the_triangular_solve_are_least_squares(backend, dtype)
         assert float(backend.fetch(norms)[monitor.NORM]) == pytest.approx(smallest, abs=tol)
         assert float(backend.fetch(history)[k]) == float(backend.fetch(norms)[monitor.NORM])
     assert int(backend.fetch(state)[monitor.COLUMNS]) == m
+
+
+@pytest.mark.parametrize("method", [gmres, fgmres])
+@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize(("shift", "restart"), [(1e-8, 5), (1e-8, 30), (1e-3, 30)])
+def test_x_does_not_grow_along_the_null_vector_of_a_singular_matrix(backend, method, columns, shift, restart):
+    """b is the null vector of A^T, so that x = 0 has the least residual; M is exact but for the null vector, whose
+    image it makes 1e8 times as long."""
+    n = 30
+    A = sp.diags([-np.ones(n - 1), np.r_[1.0, 2 * np.ones(n - 2), 1.0], -np.ones(n - 1)], [-1, 0, 1]).tocsr()
+    M = ILU0(shift=shift).factor(backend.move(A))
+    b = np.ones(n) if columns == 1 else np.outer(np.ones(n), [1.0, -2.0, 5.0])
+    found = method(backend.move(A), backend.move(b), M=M, rtol=1e-8, restart=restart)
+    x = backend.fetch(found.x)
+    assert np.linalg.norm(x) <= 1e12 * np.linalg.norm(b)
+    for solution in [found] if columns == 1 else list(found.columns):
+        assert solution.status is Status.STAGNATED and solution.iterations <= 3 * restart
+    assert (np.linalg.norm(b - A @ x, axis=0) <= (1 + 1e-12) * np.linalg.norm(b, axis=0)).all()

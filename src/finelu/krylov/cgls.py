@@ -32,8 +32,8 @@ def cgls(
 ) -> LeastSquaresSolution:
     """Minimize ||b - A x||^2 + damp^2 ||x - x0||^2 by conjugate gradients for the normal equations.
 
-    Arguments as in `lsmr`. The iterates, and the estimate of the condition number, are those of `lsqr` without
-    rounding, and a vector less is kept.
+    Arguments as in `lsmr`. The iterates and the estimate of the condition number are those of `lsqr` without rounding,
+    and a vector less is kept.
     Source: M. R. Hestenes, E. Stiefel: Methods of conjugate gradients for solving linear systems, 1952, section 10;
     A. Bjorck: Numerical Methods for Least Squares Problems, 1996, algorithm 7.4.1.
     """

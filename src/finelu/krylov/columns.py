@@ -88,6 +88,10 @@ class Columns:
     def keeps_best(self) -> Stack:
         return Stack([loop.keeps_best() for loop in self.loops])
 
+    def doubts_restarts(self) -> None:
+        for loop in self.loops:
+            loop.doubts_restarts()
+
     def made(self, shape: Any, dtype: Any) -> Stack:
         """A Stack of zeros."""
         count = len(self.loops)

@@ -7,6 +7,7 @@ on Scientific Computing 21, 2000, with a preconditioner. In its notation W^T A W
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,15 @@ from finelu.krylov.loop import Loop
 from finelu.krylov.recycle import RecycledSpace
 from finelu.result import Solution, Status
 
+PATIENCE = 1.5  # times the iterations that a solve without vectors is expected to take, after which W is left out
 REPEATED = 20  # iterations after which the residual is made orthogonal to the space again, which rounding undoes
 
 
 def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
     """Preconditioned conjugate gradients with W^H r = 0 for all residuals and W^H A p = 0 for all directions.
 
-    If that fails, plain cg goes on from the best x, and if that fails, too, from x0: the status is never worse than
-    without the space, except that iterations run out. A space that may be renewed then forgets its W.
+    If that fails, or takes much longer than cg without vectors, plain cg goes on: from the best x, or from x0 if
+    rounding of the best one's residual is above the tolerance. A space that may be renewed then forgets its W.
     """
     A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
     state, norms = loop.state, loop.norms
@@ -35,7 +37,7 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
         loop.fail(Status.INDEFINITE)
     W, image = (space.W, space.image) if definite else (None, None)
     mu = loop.xp.zeros(space.size, loop.dtype)
-    directions, failures = Directions(loop, space), 0
+    directions, most, failed = Directions(loop, space), math.inf, False
 
     def deflate(v: Any) -> None:
         """v -= W mu, with mu = (A W)^H v: then v is conjugate to W."""
@@ -57,16 +59,19 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
 
     iteration = loop.repeated(step)
 
-    def plainly() -> bool:
-        """Whether the iteration goes on without W, with which it has failed."""
-        nonlocal W, failures
-        if not space.size or failures == 2 or not loop.resumed(r):
-            return False
-        W, failures = None, failures + 1
+    def without() -> bool:
+        nonlocal W, failed
+        W, failed = None, True
         loop.forget()
         return True
 
+    def plainly() -> bool:
+        """Whether the iteration goes on without W, with which it has failed."""
+        return bool(space.size) and not failed and loop.resumed(r) and without()
+
     while loop.cycle(r) or plainly():
+        if loop.cycles == 1:
+            most = PATIENCE * space.usual * _decades(loop.seen_norm, loop.tolerance)
         if W is not None:  # x += W W^H r, which may be the solution: then what follows would be rounding
             k.arnoldi.moments(W, r, mu)
             k.arnoldi.take_off(state, W, -mu, x)
@@ -79,6 +84,11 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
         directions.begin(rho, mu)
         steps = 0
         while loop.goes_on():
+            if W is not None and loop.launched > most:
+                without()
+                if loop.is_lost_in_rounding(x):
+                    loop.return_to_start()
+                break
             steps += 1
             again = W is not None and steps % REPEATED == 0
             if directions.wanted:
@@ -91,12 +101,19 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
                 iteration()
             loop.tell()
     solution = loop.end()
-    if failures:
+    if not space.size and loop.iterations:
+        space.usual = loop.iterations / (_decades(solution.history[0], solution.tolerance) or math.inf)
+    if failed:
         if space.renew:
             space.drop()
     else:
         directions.into(space, min(directions.count, loop.iterations))
     return solution
+
+
+def _decades(before: float, after: float) -> float:
+    """How many decades a residual norm falls; 0 if it does not."""
+    return math.log10(before / after) if 0 < after < before else math.inf if before > after == 0 else 0.0
 
 
 class Directions:

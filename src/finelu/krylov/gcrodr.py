@@ -22,7 +22,8 @@ from finelu.threads import one_blas_thread
 
 def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solution:
     """Cycles of m steps of Arnoldi with (1 - C C^H) A M^-1; after each, W becomes the harmonic Ritz vectors of A M^-1
-    with the smallest values in the space of W and of the cycle.
+    with the smallest values in the space of W and of the cycle. If that fails, plain cycles go on, from the best x, or
+    from x0 if rounding of the best one's residual is above the tolerance. A space that may be renewed then forgets W.
 
     orthogonalize : a step of Gram-Schmidt, of the kernels.
     """
@@ -37,6 +38,7 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
     g = xp.zeros(m + 1, loop.dtype)
     s, y = (xp.zeros(m, loop.dtype) for _ in range(2))
     c = xp.zeros(m, loop.real)
+    loop.doubts_restarts()
     space.fit(A, loop.b, energy=False)
     B: Any = None
     part: Any = None
@@ -53,14 +55,24 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
         xp.copyto(unrotated, H)  # of which only column j has changed, whatever rotations did to those before
         k.arnoldi.givens_step(state, norms, loop.history, H, c, s, g)
 
-    while loop.cycle(r):
-        if space.size:
+    failed = False
+
+    def plainly() -> bool:
+        """Whether the iteration goes on without W, with which it has failed."""
+        nonlocal failed
+        if not space.size or failed or not loop.resumed(r):
+            return False
+        failed = True
+        return True
+
+    while loop.cycle(r) or plainly():
+        if space.size and not failed:
             if B is None or B.shape[0] != space.size:
                 B, part = xp.zeros((space.size, m), loop.dtype, order="F"), xp.zeros(space.size, loop.dtype)
             k.arnoldi.moments(space.image, r, part)  # x += W C^H r, which may be the solution
             k.arnoldi.take_off(state, space.W, -part, x)
             if not loop.moved(r):
-                break
+                continue
         else:
             B = None
         k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)
@@ -76,9 +88,11 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
         if B is not None:
             k.arnoldi.take_off(xp.full_like(state, RUNNING), space.W, B @ y, x)
         ready = int(state[COLUMNS])
-        if space.renew and ready > 1:
+        if space.renew and not failed and ready > 1:
             renew(space, Q, Z, B, to_host(xp.stack(columns[:ready], axis=1)), ready)
         loop.tell()
+    if failed and space.renew:
+        space.drop()
     return loop.end()
 
 

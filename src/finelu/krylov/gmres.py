@@ -45,7 +45,8 @@ class GMRES(Method):
     vectors. If the iteration is recorded (on a GPU), the intermediate vectors of a product with M are also kept until
     the solve ends.
     A lucky breakdown ends with the exact solution. If the basis ends without the exact solution (A or M singular) and
-    starting again does not help, the solve ends with Status.BREAKDOWN.
+    starting again does not help, the solve ends with Status.BREAKDOWN. With side="right" a cycle that claims less than
+    half of the true residual, which it has not made smaller, ends the solve with Status.STAGNATED.
     Source: Saad & Schultz 1986; Saad 2003, Alg. 9.5; Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019, Figures 1 and 2.
     """
 
@@ -113,6 +114,8 @@ def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, side: str) 
     if left:
         claim, code = norms[CLAIM : CLAIM + 1].copy(), state[CODE : CODE + 1]
         length = least = xp.full_like(claim, xp.inf)  # of M^-1 r as a cycle begins; of the last cycle that was spared
+    else:
+        loop.doubts_restarts()
     while loop.cycle(r):  # line 1: r = b - A x,
         if left:
             norm, z = norms[NORM : NORM + 1], M @ r

@@ -134,6 +134,7 @@ class Loop(Measures):
         self.code: int = monitor.RUNNING
         self.iterations, self.improved, self.seen_norm, self.tolerance = 0, False, math.inf, tolerance
         self.earlier: list[tuple[Any, float]] = []  # the best x and its true norm, each time that the solve resumed
+        self.minimizes = False  # whether `doubts_restarts` was called
         self.is_believed = False  # after the end: whether the returned x is the last iterate, and has converged
 
     # vectors and scalars on the device of b
@@ -231,12 +232,27 @@ class Loop(Measures):
             self.xp.copyto(r, self.b)
         elif not self.cycles or not self.method.stationary:
             self.kernels.vectors.difference(self.b, self.A @ self.x, r)
+        claimed = self.norm.copy() if self.cycles and self.minimizes else None
         self.kernels.vectors.norm(r, self.norm)
         if self.cycles:  # an Inf in x may belong to an empty column of A: then r is finite, but proves nothing
             self.kernels.cycle.unless_finite(self.x, self.norm)
+        if claimed is not None:
+            self._doubt_unless_it_follows(claimed)
         if self.best is not None and self.code != monitor.RUNNING:
             self._turn_back(r)
         return self._begins(r)
+
+    def doubts_restarts(self) -> None:
+        """For a method whose recurrence has the norm of b - A x itself, and never lets it grow: each cycle's end is tested
+        as a claim of convergence is."""
+        self.minimizes = True
+
+    def _doubt_unless_it_follows(self, claimed: Any) -> None:
+        """Make a restart a claim that failed, where the true norm is neither near the claimed one nor less than any
+        before: x has then grown along null vectors of A, or of M, up to rounding."""
+        code, least = self.state[monitor.CODE : monitor.CODE + 1], self.norms[monitor.START : monitor.START + 1]
+        lost = (code == monitor.RUNNING) & (self.norm >= least) & (self.norm > DRIFTED * claimed)
+        code[:] = self.decides.where(lost, monitor.CLAIMED, code)
 
     def _begins(self, r: Any) -> bool:
         """Whether a cycle begins with r, whose norm is in `norms`."""
@@ -262,24 +278,35 @@ class Loop(Measures):
 
     def resumed(self, r: Any) -> bool:
         """After the last cycle: whether there is another one, for a method that goes on in another way: the solve has
-        failed, and iterations are left. Then x is the best iterate known, or x0 if that has been tried before, and
-        r = b - A x, whose norm has been tested."""
+        failed, and iterations are left. Then r = b - A x, whose norm has been tested, and x is the best iterate known;
+        or x0, if the rounding of the best one's residual is above the tolerance, which no change of it would meet."""
         self._look(wait=True)
         over = self.code == monitor.CONVERGED and self.believed <= self.tolerance
         if self.stopped or over or self.code <= monitor.BROKEN or self.launched >= self.maxiter:
             return False
         best, size = self._best()
-        if not self.earlier:
+        if not self.is_lost_in_rounding(best):
             self.xp.copyto(self.x, best)
-        elif self.start is None:
-            self.x[:] = 0
         else:
-            self.xp.copyto(self.x, self.start)
+            self.return_to_start()
         self.earlier.append((copied(best), size))
         self.doubted = math.inf
         self.norms[monitor.START : monitor.BEST + 1] = math.inf
         self.state[monitor.CODE] = monitor.RUNNING
         return self.moved(r)
+
+    def is_lost_in_rounding(self, x: Any) -> bool:
+        """Whether a rounding of the terms of b - A x is above the tolerance; False where no entries of A are known."""
+        terms = self.residual.magnitudes(self.b, x)
+        eps = float(np.finfo(self.real).eps)
+        return terms is not None and eps * self.size(terms.astype(self.dtype)) > self.tolerance
+
+    def return_to_start(self) -> None:
+        """x = x0."""
+        if self.start is None:
+            self.x[:] = 0
+        else:
+            self.xp.copyto(self.x, self.start)
 
     def _doubts(self, r: Any) -> bool:
         """At the end: whether a claim of convergence was due to rounding, and another cycle follows, from the residual
@@ -419,7 +446,8 @@ class Loop(Measures):
         if doubted:  # perhaps the verified one has a small residual by rounding only
             candidates.append(self.xp.zeros_like(self.x) if self.start is None else copied(self.start))
         norms = [self.residual(self.b, x, self.tolerance)[1] for x in candidates]
-        k = min(range(len(norms)), key=lambda k: math.inf if math.isnan(norms[k]) else norms[k])
+        # of equal ones the last, the verified: the others may have grown along null vectors
+        k = min(range(len(norms)), key=lambda k: (math.inf, k) if math.isnan(norms[k]) else (norms[k], -k))
         return candidates[k], norms[k]
 
     def _best_of_few(self, iterates: list[Any]) -> tuple[Any, float] | None:
