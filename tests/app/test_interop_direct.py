@@ -375,8 +375,8 @@ def test_an_interrupt_of_feral_is_one():
 import finelu as fl, os, signal, threading
 from finelu.preconditioners.direct import feral
 fl.SparseLU(backend="feral").factor(fl.gallery.poisson7(6))
-own = LDL._factored
-LDL._factored = lambda self, box: os.kill(os.getpid(), signal.SIGINT) or own(self, box)
+own = feral.LDL._factored
+feral.LDL._factored = lambda self, box: os.kill(os.getpid(), signal.SIGINT) or own(self, box)
 try:
     fl.SparseLU(backend="feral").factor(fl.gallery.poisson7(16))
 except KeyboardInterrupt:
