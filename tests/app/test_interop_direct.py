@@ -30,6 +30,7 @@ from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
 from finelu.preconditioners.direct import pardiso
 from finelu.preconditioners.direct.analysis import KLU_FLOPS, KLU_WORK, analysed, may_be_by_blocks
+from finelu.preconditioners.direct.feral import LDL
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.direct.klu import AMD, GIVEN, KLU
 from finelu.preconditioners.direct.pardiso import mkl
@@ -331,7 +332,7 @@ print(abs(A @ F.solve(np.ones(1000)) - 1).max() < 1e-10)
 
 
 @ldl
-def test_a_definite_matrix_takes_the_analysis_of_one_before_it_with_the_same_bits(monkeypatch):
+def test_a_matrix_takes_the_analysis_of_one_before_it_and_with_the_same_bits_if_all_are_definite(monkeypatch):
     A = gallery.poisson7(9)
     scales = 10.0 ** np.random.default_rng(0).uniform(-3, 3, (3, A.shape[0]))
     others = [sp.csr_matrix(sp.diags(d) @ A @ sp.diags(d)) for d in scales]
@@ -344,10 +345,28 @@ def test_a_definite_matrix_takes_the_analysis_of_one_before_it_with_the_same_bit
         return F.solve(b)
 
     kept = [solved(S) for S in (A, *others, indefinite_one, A)]
-    assert made[0] is made[1] is made[2] is made[3] and made[4] is not made[3] and made[5] is not made[4]
-    for S, x in zip((A, *others, indefinite_one, A), kept, strict=True):
+    assert all(box is made[0] for box in made)
+    for S, x in zip((A, *others), kept[:4], strict=True):
         monkeypatch.setattr("finelu.preconditioners.direct.feral.RECENT", Recent())
         assert (solved(S) == x).all()
+    for S, x in ((indefinite_one, kept[4]), (A, kept[5])):
+        assert np.linalg.norm(S @ x - b) < 1e-12 * np.linalg.norm(b)
+
+
+@ldl
+def test_a_solver_of_feral_that_fails_for_other_values_gives_way_to_a_new_one(monkeypatch):
+    A, recipe = gallery.poisson7(9), fl.SparseLU(backend="feral")
+    F, own, failed = recipe.factor(A), LDL._factored, []
+
+    def once(self, box):
+        if not failed:
+            failed.append(box)
+            raise FineluError("SparseLU: feral gave up: a panic")
+        return own(self, box)
+
+    monkeypatch.setattr(LDL, "_factored", once)
+    b = np.ones(A.shape[0])
+    assert np.linalg.norm(2 * A @ F.update(2 * A).solve(b) - b) < 1e-12 and F._lu._state.box is not failed[0]
 
 
 @ldl
@@ -587,9 +606,11 @@ def test_an_order_whose_pivots_pardiso_replaced_is_not_taken_twice_for_new_value
 def test_memory_of_pardiso_is_freed(calls_of):
     freed = calls_of(pardiso._Called, "free")
     F = fl.SparseLU(backend="pardiso").factor(gallery.poisson7(16))
-    G = fl.SparseLU(backend="pardiso").factor(gallery.convection_diffusion(16))
+    A = sp.csr_matrix(np.array([[1.0, 1, 0], [1, 1 - 4e-16, 0], [0, 0, 3]]))
+    G = fl.SparseLU(backend="pardiso").factor(A)
+    assert G._lu.replaced
     freed.clear()
-    del G  # its analysis depends on the values
+    del G  # an analysis that makes no good factors is not kept
     gc.collect()
     assert len(freed) == 1
     phases = calls_of(pardiso._Called, "_call")
@@ -603,7 +624,7 @@ def test_memory_of_pardiso_is_freed(calls_of):
 
 @blocks
 @pytest.mark.parametrize(
-    ("recipe", "A", "keeps"),
+    ("recipe", "A", "has_same_bits"),
     [
         (fl.SparseLU(), gallery.poisson7(16), True),
         (fl.SparseLU(backend="pardiso"), gallery.poisson7(16), True),
@@ -613,8 +634,8 @@ def test_memory_of_pardiso_is_freed(calls_of):
     ],
     ids=["definite", "definite, own order", "negative", "not definite", "general"],
 )
-def test_factors_after_others_of_their_pattern_have_the_bits_of_the_first_by_pardiso(
-    calls_of, without, threads, recipe, A, keeps
+def test_factors_by_pardiso_take_the_analysis_of_others_of_their_pattern(
+    calls_of, without, threads, recipe, A, has_same_bits
 ):
     without("klu")
     threads(1)  # on several the bits of PARDISO differ from run to run
@@ -633,8 +654,9 @@ def test_factors_after_others_of_their_pattern_have_the_bits_of_the_first_by_par
     gc.collect()
     calls.clear()
     again = recipe.factor(B)
-    assert np.array_equal(again.solve(b), first)
-    assert (pardiso.ANALYSE not in [phase for _, phase, *_ in calls]) == keeps
+    assert pardiso.ANALYSE not in [phase for _, phase, *_ in calls]
+    assert np.array_equal(again.solve(b), first) or not has_same_bits  # scaled and matched by the values of A
+    assert again.report.backward_error < 1e-13 and np.linalg.norm(again.solve(b) - first) < 1e-9 * np.linalg.norm(first)
 
 
 @blocks

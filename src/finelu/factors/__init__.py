@@ -1,6 +1,6 @@
 """The results of recipes: `Factors`; `LUFactors` and `CholeskyFactors` are applied by triangular solves."""
 
-from finelu.factors.arranged import Arrangement, Columns
+from finelu.factors.arranged import Arrangement, Columns, by_columns_in_memory
 from finelu.factors.base import Factors, trial_residual
 from finelu.factors.cholesky import CholeskyFactors
 from finelu.factors.lu import LUFactors
@@ -11,6 +11,7 @@ __all__ = [
     "Arrangement",
     "CholeskyFactors",
     "Columns",
+    "by_columns_in_memory",
     "Factors",
     "LUFactors",
     "Numeric",

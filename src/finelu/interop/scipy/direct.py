@@ -154,11 +154,11 @@ def _factored(A: Any, given: Mapping[str, Any]) -> Any:
         if not np.isfinite(S.data).all():
             as_csr(S, diagonal=False)  # raises, naming the row
         if not given and system.n > TINY:  # for fewer rows another library saves no time
-            return LU(RECIPE.factor(S), S.copy())
+            return LU(RECIPE.factor(S), S)
     except SINGULARITIES as error:
         raise SingularMatrix(f"{SINGULAR}: {error}") from error
     factors = _by_superlu(S, given)
-    return factors if given else LU(factors, S.copy())
+    return factors if given else LU(factors, S)
 
 
 def _by_superlu(S: Any, given: Mapping[str, Any]) -> Any:
@@ -193,7 +193,13 @@ class LU:
     """
 
     def __init__(self, factors: Any, A: Any):
-        self.factors, self.shape, self._A = factors, A.shape, A
+        """A : CSR or CSC, whose arrays are copied: SciPy's own copy takes as long as ten of them."""
+        self.factors, self.shape, self._kind = factors, A.shape, type(A)
+        self._arrays = A.data.copy(), A.indices.copy(), A.indptr.copy()
+
+    def _columns(self) -> Any:
+        """A by columns."""
+        return self._kind(self._arrays, shape=self.shape).tocsc()
 
     @property
     def nnz(self) -> int:
@@ -205,7 +211,7 @@ class LU:
         rhs : (n,) or (n, k), of a dtype that goes into that of the factors without loss.
         Raises WrongType, a TypeError, for another dtype; MatrixError, a ValueError, for another shape.
         """
-        rhs, dtype = numbers(rhs), self._A.dtype
+        rhs, dtype = numbers(rhs), self._arrays[0].dtype
         if not np.can_cast(rhs.dtype, dtype, "safe"):
             raise WrongType(f"Cannot cast array data from {rhs.dtype!r} to {dtype!r} according to the rule 'safe'")
         if rhs.ndim not in (1, 2):
@@ -218,7 +224,7 @@ class LU:
 
     @cached_property
     def _superlu(self) -> Any:
-        return foreign.splu(self._A.tocsc()) if isinstance(self.factors, Factors) else self.factors
+        return foreign.splu(self._columns()) if isinstance(self.factors, Factors) else self.factors
 
     @property
     def L(self) -> Any:
@@ -239,12 +245,13 @@ class LU:
     def __getstate__(self) -> dict[str, Any]:
         """Without SciPy's objects, which cannot leave the process: a copy makes them anew, with the same bits."""
         factors = self.factors if isinstance(self.factors, Factors) else None
-        return {"factors": factors, "shape": self.shape, "_A": self._A}
+        return vars(self) | {"factors": factors, "_superlu": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        del self._superlu
         if self.factors is None:
-            self.factors = foreign.splu(self._A.tocsc())
+            self.factors = foreign.splu(self._columns())
 
     def __repr__(self) -> str:
         return f"LU({self.factors!r})"

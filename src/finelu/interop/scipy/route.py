@@ -200,7 +200,9 @@ def _by_recipe(system: System, equation: Equation, plan: Plan | None = None) -> 
         if mine:
             plan.values = plan.factors = None  # the next factors take what their libraries keep of an analysis
         found, factors = _by_new_factors(system, equation, trial=False)
-        if mine and factors is not None and factors.report.backend != "superlu":  # freed on the same thread only
+        if factors is not None and not np.max(found[1]) <= ENOUGH:
+            factors.let_go()
+        elif mine and factors is not None and factors.report.backend != "superlu":  # freed on the same thread only
             A = equation.columns
             if RECENT.keeps(_kind(A, system.by_rows), A.indptr, A.indices, plan, _bytes(factors, A)):
                 plan.values, plan.factors = values.copy(), factors

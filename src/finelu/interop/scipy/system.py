@@ -14,6 +14,7 @@ from scipy.sparse import SparseEfficiencyWarning, _sparsetools
 from finelu.errors import MatrixError, WrongType
 from finelu.factors import Columns
 from finelu.kernels.operands import CSR
+from finelu.recent import RECENT
 
 BLOCK = 2**21  # numbers of a sparse right-hand side that are dense at a time, 16 MiB
 CACHED = 2**16  # numbers of a dense one at a time, if a library solves column by column: all passes are in the cache
@@ -46,8 +47,7 @@ class System:
         if A.ndim != 2 or A.shape[0] != A.shape[1]:
             raise MatrixError(not_square.format(A.shape))
         if not A.has_canonical_format:
-            A = A.copy()
-            A.sum_duplicates()
+            A = _canonical(A)
         if A.dtype.char not in FLOATING:
             wide = next((char for char in FLOATING if np.can_cast(A.dtype, char)), None)
             if wide is None:
@@ -90,6 +90,26 @@ def compressed(A: Any, converted: str, depth: int) -> Any:
         raise MatrixError(f"A is a {type(A).__name__}, which is not read as a matrix: {error}") from error
     warnings.warn(converted, SparseEfficiencyWarning, stacklevel=depth)
     return found
+
+
+def _canonical(A: Any) -> Any:
+    """A, CSR or CSC, sorted and without duplicates, of which no array is to be written to. The order of its entries is
+    kept for its pattern."""
+    kind = "sorted", A.format
+    known = RECENT.get(kind, A.indptr, A.indices)
+    if known is None:
+        places = type(A)((np.arange(A.indices.size), A.indices, A.indptr), shape=A.shape, copy=True)
+        places.sort_indices()
+        if places.data.size != A.data.size or not places.has_canonical_format:  # with duplicates
+            S = A.copy()
+            S.sum_duplicates()
+            return S
+        known = places.indices, places.data
+        RECENT.keep(kind, A.indptr, A.indices, known, sum(part.nbytes for part in known))
+    indices, order = known
+    S = type(A)((A.data.take(order), indices, A.indptr), shape=A.shape)
+    S.has_canonical_format = True
+    return S
 
 
 def of_scipy(A: Any) -> Any:

@@ -21,8 +21,9 @@ from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.traits import MatrixTraits, dense_row
 from finelu.ordering import Fill, OrderingJob, complete_fill, with_little_fill
 from finelu.preconditioners.direct import feral, klu, pardiso
-from finelu.preconditioners.direct.library import Library, symmetry
+from finelu.preconditioners.direct.library import HERMITIAN, Library, symmetry
 from finelu.preconditioners.direct.prepared import Prepared, prepared
+from finelu.recent import RECENT
 from finelu.scaling import by_largest, matching, require_matching
 
 COLAMD, MMD = "colamd", "mmd"
@@ -36,6 +37,7 @@ KLU_FLOPS = 1e7
 LDL_WORK = 1e4  # flops a row of L and U, from which on feral takes less time than SuperLU does
 PARDISO_WORK, SYMMETRIC_WORK = 2e4, 2e3  # likewise of PARDISO, and where A is symmetric, so that it works on a half
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
+REPLACED = "pivots replaced"  # kind of what is kept for a pattern: PARDISO's factors gave way to others
 FERAL_ORDERINGS = {"auto": "auto", "amd": "amd", "nd": "metis"}
 PARDISO_ORDERINGS = {"auto": pardiso.DISSECTION, "mmd": pardiso.MINIMUM_DEGREE, "nd": pardiso.DISSECTION}
 WEAK = 0.1  # of the largest entry of its column: a smaller diagonal entry is weak
@@ -108,14 +110,14 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
     late = _with_late_gaps(recipe, A, job) if any_order and recipe.matching is None and not few else None
     if late is not None:
         order, counts = late
-        return Analysis(plain.ordered(order, A.data.real.dtype), False, counts, perf_counter() - start)
+        return Analysis(plain.ordered(order), False, counts, perf_counter() - start)
     arranged, matched, by_itself = _matched(recipe, A, few=few)
     if few and (by_itself or A.n <= TINY):
         return Analysis(arranged, matched, None, perf_counter() - start, by_itself=by_itself or MMD)
     fill: Fill | None = None
     if not by_itself and not (recipe.backend == "klu" and recipe.ordering in ("auto", None)):
         order, fill = _ordered(recipe, arranged.matrix(A), None) if matched else _ordered(recipe, A, job)
-        arranged = arranged.ordered(order, A.data.real.dtype)
+        arranged = arranged.ordered(order)
     if recipe.backend != "klu":
         return Analysis(arranged, matched, fill, perf_counter() - start, by_itself=by_itself)
     columns = columns_of(recipe, arranged, A)
@@ -243,7 +245,7 @@ def _by_library_if_better(
             # this has gaps, KLU fills in several times as much, and so matches and orders by itself.
             gaps = symmetric and A.missing > 0
             order = job.found()[1] if symmetric and job and not gaps else None
-            arranged = Arrangement() if order is None else Arrangement().ordered(order, A.data.real.dtype)
+            arranged = Arrangement() if order is None else Arrangement().ordered(order)
             columns = arranged.by_columns(A)
             found = klu.KLU(columns, klu.AMD if order is None else klu.GIVEN, None if gaps else fill)
         except (FineluError, MemoryError):  # SuperLU reports the error, or needs less
@@ -261,13 +263,22 @@ def _by_library_if_better(
         return None, job
     arranged = Arrangement()
     columns = arranged.by_columns(A)
-    if pardiso.mkl() is None:
+    failed = RECENT.get(REPLACED, A.indptr, A.indices) and fits_feral(A.dtype, kind, fill.flops / A.n)
+    if failed or pardiso.mkl() is None:
         return analysis(feral.LDL(columns, "auto")), job
     if job.is_long:
         return analysis(pardiso.Pardiso(columns, pardiso.DISSECTION, kind, None, fill.flops)), job
     matched = symmetric and needs_matching(A)  # a given order excludes a matching
     given = None if matched else order
     return analysis(pardiso.Pardiso(columns, pardiso.MINIMUM_DEGREE, kind, given, fill.flops)), job
+
+
+def fits_feral(dtype: Any, kind: str, work: float) -> bool:
+    """Whether feral is installed, and expected to take less time than SuperLU.
+
+    kind : the symmetry of A, as `symmetry` has it.  work : flops a row.
+    """
+    return kind == HERMITIAN and dtype.kind != "c" and work >= LDL_WORK and feral.feral() is not None
 
 
 def light_by_klu(A: CSR) -> Analysis | None:

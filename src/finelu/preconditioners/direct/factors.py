@@ -18,17 +18,28 @@ from finelu.errors import (
     StructurallySingular,
     UnstableFactors,
 )
-from finelu.factors import Columns, Report
+from finelu.factors import Columns, Report, by_columns_in_memory
 from finelu.factors.base import USELESS, backward_error, trial_vector, unstable
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import norm
 from finelu.matrix.traits import is_hermitian
-from finelu.preconditioners.direct.analysis import COLAMD, MMD, SHORT, Analysis, analyse, columns_of, require_indices
+from finelu.preconditioners.direct.analysis import (
+    COLAMD,
+    MMD,
+    REPLACED,
+    SHORT,
+    Analysis,
+    analyse,
+    columns_of,
+    fits_feral,
+    require_indices,
+)
 from finelu.preconditioners.direct.klu import KLU
 from finelu.preconditioners.direct.library import INDEX, PIVOT, Library, RefinedFactors, symmetry
 from finelu.preconditioners.direct.prepared import largest_of_columns, prepared
 from finelu.preconditioners.direct.superlu import SuperLU, structurally_singular
+from finelu.recent import RECENT
 from finelu.scaling import require_matching
 
 RELAX = 2  # columns of a subtree that are taken together though they differ: up to 25% less time, hardly more entries
@@ -147,11 +158,17 @@ class SparseLUFactors(RefinedFactors):
         try:
             self._renew(A)
         except BaseException as error:
+            self.let_go()
             self._library = self._columns = None  # an analysis keeps facts of these values, useless for others
             self._full_rank = False
             if isinstance(error, UnstableFactors):
                 require_matching(A)  # says which rows
             raise
+
+    def let_go(self) -> None:
+        """Keep nothing of these factors for others, since they are bad."""
+        if self._library is not None:
+            self._library.let_go()
 
     def _renew(self, A: CSR) -> None:
         start = perf_counter()
@@ -168,9 +185,7 @@ class SparseLUFactors(RefinedFactors):
         self._steps, self._S, self._transposed = 0, None, None
         failed = self._failed(S)
         if failed:
-            report.tried = [failed]
-            self._take(analyse(replace(self.recipe, backend="superlu"), S))
-            self._compute(S)
+            self._compute_instead(S, failed)
         report.numeric_seconds = perf_counter() - start
         if self._lu.replaced:
             report.warn(f"PARDISO replaced {self._lu.replaced} pivots; backend='superlu' exchanges rows instead")
@@ -180,8 +195,25 @@ class SparseLUFactors(RefinedFactors):
             self._judge(A)
         report.scaled = self._prepared.row_scale is not None
 
+    def _compute_instead(self, S: CSR, failed: str) -> None:
+        """Compute other factors than those that failed: by feral, if it is expected to take less time than SuperLU.
+
+        failed : the backend, and why it failed.
+        """
+        report = self.report
+        report.tried = [failed]
+        work = (report.expected_flops or 0.0) / max(S.n, 1)
+        if report.backend == "pardiso" and fits_feral(S.dtype, self._symmetry, work):
+            self._take(analyse(replace(self.recipe, backend="feral"), S))
+            failed = self._failed(S)
+            if not failed:
+                return
+            report.tried.append(failed)
+        self._take(analyse(replace(self.recipe, backend="superlu"), S))
+        self._compute(S)
+
     def _failed(self, S: CSR) -> str:
-        """Compute the factors. Returns "", or why the library that "auto" chose is to be replaced by SuperLU."""
+        """Compute the factors. Returns "", or why the library that "auto" chose is to be replaced by another."""
         other = self.recipe.backend == "auto" and self._how is not None
         try:
             self._compute(S)
@@ -197,6 +229,7 @@ class SparseLUFactors(RefinedFactors):
         if self._lu.replaced:
             require_matching(S)
             if other:
+                RECENT.keep(REPLACED, S.indptr, S.indices, True, 0)
                 return f"{self.report.backend}: it replaced {self._lu.replaced} pivots"
         return ""
 
@@ -208,6 +241,7 @@ class SparseLUFactors(RefinedFactors):
         """
         report, found = self.report, self._judged()
         if found[1] > ENOUGH:
+            self.let_go()
             found = self._bettered(A, found)
         report.backward_error, roundings, report.trial_residual = found
         report.refinements = self._steps
@@ -384,8 +418,12 @@ class SparseLUFactors(RefinedFactors):
         return namespace(R).asarray(x.astype(self.dtype, copy=False))
 
     def _solved(self, r: Any, trans: str) -> Any:
-        r = np.ascontiguousarray(self._arranged.gather_scaled(r, trans))
-        return self._arranged.scatter_scaled(self._lu.solve(r, trans), trans)
+        known = self._arranged  # several columns are in the order of Fortran, as all libraries take them
+        if known.row_scale is None:
+            r = by_columns_in_memory(r, known.rows if trans == "N" else known.columns)
+        else:
+            r = by_columns_in_memory(known.gather_scaled(r, trans))
+        return known.scatter_scaled(self._lu.solve(r, trans), trans)
 
 
 def _rows_times(scale: Any, v: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from finelu import deadline
 from finelu.errors import FineluError, ParameterError, SingularMatrix
 from finelu.factors import Columns
 from finelu.foreign import Owner
@@ -35,19 +36,17 @@ class _Solver:
     """A solver of feral in a box of its thread.
 
     entries : of its factors, 0 if there are none.
-    definite : whether all its matrices were.
     """
 
     owner: Owner
     box: list[Any]
     entries: int = 0
-    definite: bool = True
 
 
 def _given_back(state: _Solver, kind: tuple[Any, ...], pattern: tuple[Any, Any]) -> None:
     """Keep a solver that is used no more for the next matrix with its pattern, if it can be of use."""
     free = partial(state.owner.drop, state.box)
-    if state.entries and state.definite:
+    if state.entries:
         RECENT.keep(kind, *pattern, Spare(state, free), ENTRY * state.entries)
     else:
         free()
@@ -59,9 +58,9 @@ class LDL(Library):
     J. W. H. Liu: The multifrontal method for sparse matrix solution, 1992; J. R. Bunch, L. Kaufman: Some stable methods
     for calculating inertia and solving symmetric linear systems, 1977.
     A solver of feral is bound to one thread. All solvers share the same thread, unless an abandoned call still runs on
-    it. A solver whose matrix was definite is kept in `RECENT` once it is used no more, and the next matrix with its
-    pattern takes it: if that is definite, too, its factors have the same bits as after a new analysis. Other matrices
-    are analysed anew, as feral's analysis pairs rows by the values where the diagonal is weak.
+    it. A solver is kept in `RECENT` once it is used no more, and the next matrix with its pattern takes it. If all its
+    matrices were definite, the factors have the same bits as after a new analysis; else rows may be paired by earlier
+    values, as in an update, since feral's analysis looks at them where the diagonal is weak.
     """
 
     name = "feral"
@@ -93,7 +92,6 @@ class LDL(Library):
 
     def _begin(self, state: _Solver | None = None) -> None:
         """Take a solver, or make an empty box for one on a usable thread, which is started if there is none."""
-        self._is_kept = state is not None
         if state is None:
             with _lock:
                 owner = next((owner for owner in LDL._owners if owner.usable), None)
@@ -122,21 +120,25 @@ class LDL(Library):
         self._values = columns.data[self._lower].astype(np.float64)
         self._state.entries = 0
         inertia = self._inertia()
-        if self._is_kept and not self._state.definite:
-            self._dropped()
-            self._begin()
-            inertia = self._inertia()
-        self._is_kept = False
         if inertia is None or inertia.n_zero:
             raise SingularMatrix(singular())
         self._state.entries = self.nnz
         return self
 
     def _inertia(self) -> Any:
-        """Factor, and return the inertia, None if unknown."""
-        inertia, self.nnz = self._call(self._factored)
-        if inertia is None or inertia.n_pos < self._triangle[0]:
-            self._state.definite = False
+        """Factor, and return the inertia, None if unknown. A solver that other values were for gives way to a new one
+        if it fails."""
+        had_others, inertia = bool(self._state.box), None
+        try:
+            inertia, self.nnz = self._call(self._factored)
+        except FineluError:
+            deadline.check()
+            if not had_others:
+                raise
+        if had_others and (inertia is None or inertia.n_zero):
+            self._dropped()
+            self._begin()
+            inertia, self.nnz = self._call(self._factored)
         return inertia
 
     def _factored(self, box: list[Any]) -> tuple[Any, int]:
@@ -154,6 +156,9 @@ class LDL(Library):
         if r.dtype.kind == "c":
             return self._call(self._of, r.real) + 1j * self._call(self._of, r.imag)
         return self._call(self._of, r).astype(r.dtype, copy=False)
+
+    def let_go(self) -> None:
+        self._state.entries = 0
 
     def _of(self, box: list[Any], r: Any) -> Any:
         if not box:

@@ -13,7 +13,7 @@ import numpy as np
 
 from finelu import deadline
 from finelu.errors import FineluError, OutOfTime, SingularMatrix
-from finelu.factors import Columns
+from finelu.factors import Columns, by_columns_in_memory
 from finelu.ordering import Fill
 from finelu.preconditioners.direct.library import PIVOT, Library, Spare, installed, required
 from finelu.recent import RECENT
@@ -216,7 +216,9 @@ class KLU(Library):
             raise FineluError(f"SparseLU: KLU gave up: {error}") from error
 
     def solve(self, r: Any, trans: str) -> Any:
-        b = np.array(r.T, np.complex128 if self._complex else np.float64, order="C")  # a row for each right-hand side
+        columns = by_columns_in_memory(r)
+        wide = np.complex128 if self._complex else np.float64
+        b = columns.T.astype(wide, order="C", copy=columns is r)  # a row for each right-hand side, which is written to
         with self._turns:
             x = self._solver.solve_(b) if trans == "N" else self._solver.tsolve_(b, conj_solve=int(trans == "H"))
         return x.T.astype(r.dtype, copy=False)

@@ -61,6 +61,9 @@ class Library:
     def solve(self, r: Any, trans: str) -> Any:
         raise NotImplementedError
 
+    def let_go(self) -> None:
+        """Keep nothing in `RECENT` that depends on values, once the factors are gone."""
+
 
 class RefinedFactors(Factors):
     """Factors of a matrix S, which is kept, with `_steps` steps of refinement in each solve.
