@@ -372,13 +372,14 @@ def couple(products, rows, parts, starts, members):
     places = workspace(items.size - 1, count, np.int64)
     of_parts = np.zeros((2, count + 1), np.int32)  # couplings and entries, then where those of each part begin
     arguments = items, starts, members, products, places
+    short = np.uint16 if int(np.diff(starts).max()) <= 2**16 else np.int32  # positions within a part
     none, nothing = np.empty(0, np.int32), np.empty((0, values.shape[1]), values.dtype)
-    no_room = none, none, none, none, nothing
+    no_room = none, none, np.empty(0, short), none, nothing
     run_items(_couple, items.size - 1, *arguments, False, of_parts, no_room, threads=places.shape[0])
     of_parts = np.concatenate([np.zeros((2, 1), np.int32), np.cumsum(of_parts[:, :-1], axis=1, dtype=np.int32)], axis=1)
     couplings, entries = (int(number) for number in of_parts[:, -1])
     ends, of_vectors = np.empty(couplings + 1, np.int32), np.empty(couplings, np.int32)
-    local, of_rows, sorted_values = np.empty(entries, np.int32), np.empty(entries, np.int32), np.empty_like(values)
+    local, of_rows, sorted_values = np.empty(entries, short), np.empty(entries, np.int32), np.empty_like(values)
     ends[-1] = entries
     filled = ends, of_vectors, local, of_rows, sorted_values
     run_items(_couple, items.size - 1, *arguments, True, of_parts, filled, threads=places.shape[0])
@@ -401,30 +402,26 @@ def _couple(state, done, items, starts, members, products, workspaces, fill, of_
             entries = 0
             for s in range(first, last):
                 entries += pointers[members[s] + 1] - pointers[members[s]]
-            met, count = np.empty(min(entries, place.size), np.int64), 0
+            room = min(entries, place.size)
+            met, numbers, count = np.empty(room, np.int64), np.empty(room, np.int64), 0
             for s in range(first, last):
                 for e in range(pointers[members[s]], pointers[members[s] + 1]):
                     q = part[e]
                     k = place[q]
                     if not (0 <= k < count and met[k] == q):
-                        place[q], met[count] = count, q
+                        k, place[q], met[count], numbers[count] = count, count, q, 0
                         count += 1
+                    numbers[k] += 1
             if not fill:
                 of_parts[0, p], of_parts[1, p] = count, entries
                 continue
-            met = np.sort(met[:count])
-            at = np.zeros(count + 1, np.int64)
-            for k in range(count):
-                place[met[k]] = k
-                of_vectors[of_parts[0, p] + k] = met[k]
-            for s in range(first, last):
-                for e in range(pointers[members[s]], pointers[members[s] + 1]):
-                    at[place[part[e]] + 1] += 1
             total = np.int64(of_parts[1, p])
-            for k in range(count):
-                total += at[k]
-                at[k] = total
-                ends[of_parts[0, p] + k] = total
+            at = np.empty(count, np.int64)
+            for rank, k in enumerate(np.argsort(met[:count])):
+                place[met[k]] = rank
+                of_vectors[of_parts[0, p] + rank] = met[k]
+                ends[of_parts[0, p] + rank] = at[rank] = total
+                total += numbers[k]
             for s in range(first, last):
                 i = members[s]
                 for e in range(pointers[i], pointers[i + 1]):
