@@ -25,6 +25,7 @@ MADE_ANEW = (
     "the remainder is made anew in each step, some hundred times: on two threads of a CPU that took 5 to 10 times as "
     "long as `crout`, which makes each row once"
 )
+AT_ONCE = "on a GPU `cg_step` moves x and r at once"
 BLOCK_PLAN = (
     "on the GPU `plan` is the analysis of the pattern; None: that which was made at the first call with these arrays"
 )
@@ -50,6 +51,7 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
     ("cuda", "matching"): ("lightest_matching cut_cycles connected_parts", PATHS),
     ("cuda", "minimum_degree"): ("minimum_degree", SET_UP),
     ("cuda", "partition"): ("settle", "few vertices are left; a copy of them is taken on the host"),
+    ("cuda", "recurrences"): ("residual_step", AT_ONCE),
     ("reference", "recording"): ("capturing", "it is about launches"),
     ("cpu", "recording"): (
         "capturing",
@@ -59,6 +61,7 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
         "coarse_weights hermitian_inverse magnitudes lu inverse_by_lu product_with_dot",
         "the coarse matrix is sparse there, and `cholesky` or SuperLU factors it",
     ),
+    ("cuda", "subdomains"): ("step_and_direction", AT_ONCE),
     ("cuda", "threshold"): ("ilut_crout", SEQUENTIAL),
     ("cpu", "vectors"): ("largest", "NumPy's is taken there, without a compiler"),
     ("reference", "vectors"): ("first_bad", "its kernels return the row itself"),

@@ -214,7 +214,8 @@ class Couplings:
     starts (parts + 1,) : part p of rows has the couplings starts[p] <= c < starts[p + 1], by ascending parts of
     vectors.
     ends (couplings + 1,) : coupling c has the entries ends[c] <= e < ends[c + 1].
-    rows (entries,) : the row of each entry as a position within its part, from 0 on; uint16 on a GPU.
+    rows (entries,) : the row of each entry as a position within its part, from 0 on; uint16, int32 on the CPU
+        where a part has more rows than that counts.
     of_rows (entries,) : the row of A of each entry.
     values (entries, m).
     vector_starts (parts + 1,), members (couplings,) : part q of vectors has the couplings members[k], ascending, for

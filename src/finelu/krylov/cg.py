@@ -51,10 +51,16 @@ class CG(Method):
         real_parts = rho.real, rho_old.real
         deflated = M.deflated
         M = M if deflated is None else deflated
+        moves = deflated is not None and deflated.moves
+        alpha, kept = loop.real_scalar(), loop.real_scalar()  # of a step that x takes later
 
         @loop.repeated
         def iteration() -> None:
             q = A.with_dot(p, p, curvature)  # line 3: alpha = (r, z) / (A p, p)
+            if moves and M is deflated:  # line 4 waits until p is read anyway
+                k.recurrences.residual_step(state, norms, loop.history, rho, curvature, rho_old, q, r, alpha, kept)
+                M.turn(state, r, rho, rho_old, p, (alpha, kept, x, best))
+                return
             # lines 4, 5: x += alpha p, r -= alpha A p
             k.recurrences.cg_step(state, norms, loop.history, rho, curvature, rho_old, p, q, x, best, r)
             if M is deflated:  # lines 6 to 8 at once

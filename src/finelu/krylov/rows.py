@@ -259,7 +259,7 @@ class Deflated:
     """The cheaper form of M in cg, see preconditioners/schwarz/deflation.py, for the columns in the arrays."""
 
     def __init__(self, columns: ColumnsInRows, form: Any):
-        self.columns, self.form = columns, form
+        self.columns, self.form, self.moves = columns, form, form.moves
 
     def start(self, A: InRows, x: Rows, r: Rows) -> bool:
         """Whether all columns may take this form."""
@@ -277,15 +277,15 @@ class Deflated:
             return Rows((self.form @ np.ascontiguousarray(r.array[:, 0]))[:, None])
         return Rows(self.form @ r.array)
 
-    def turn(self, state: Rows, r: Rows, rho: Rows, rho_old: Rows, p: Rows) -> None:
+    def turn(self, state: Rows, r: Rows, rho: Rows, rho_old: Rows, p: Rows, move: Any = None) -> None:
         columns = self.columns
         if self.form.overlaps:
             z = self @ r
             columns.kernels.vectors.dot(r, z, rho)
             columns.kernels.recurrences.direction(state, rho.real, rho_old.real, z, p, None, None)
         else:
-            scalars = state.array, r.array, rho.array, rho_old.array
-            self.form.turn_columns(columns.which, *scalars, p.array, columns.room().array)
+            arrays = (v.array for v in (state, r, rho, rho_old, p))
+            self.form.turn_columns(columns.which, *arrays, columns.room().array, tuple(v.array for v in move))
 
 
 class Kernels:

@@ -55,7 +55,7 @@ def in_groups(starts, plans, items, threads):
     else:
         real, padded = (np.empty(groups.shape[0], np.int64) for _ in range(2))
         places = np.linspace(0, groups.shape[0], items.size).astype(np.int64)
-        run_items(_count_places, places.size - 1, places, starts, groups, *patterns, real, padded)
+        run_items(_count_places, places.size - 1, places, starts, groups, keys, *patterns, real, padded)
         full = FULL * padded <= LANES * real
     single = groups[~full].ravel()
     single = single[single >= 0]
@@ -77,10 +77,16 @@ def _order(sizes, keys):
 
 
 @by_items
-def _count_places(t, items, starts, groups, first, second, real, padded):
-    """The rows and entries of the parts of each group, and their places in a full group."""
+def _count_places(t, items, starts, groups, keys, first, second, real, padded):
+    """The rows and entries of the parts of each group, and their places in a full group; 1 and 1 for parts of one
+    pattern."""
     for g in range(items[t], items[t + 1]):
-        real[g] = padded[g] = 0
+        one = groups[g, LANES - 1] >= 0
+        for lane in range(1, LANES):
+            one = one and keys[groups[g, lane]] == keys[groups[g, 0]]
+        real[g] = padded[g] = 1 if one else 0
+        if one:
+            continue
         height = starts[groups[g, 0] + 1] - starts[groups[g, 0]]
         for k in range(height):
             for begin, end, _ in (first, second):

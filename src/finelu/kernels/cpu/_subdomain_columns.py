@@ -144,10 +144,16 @@ def factors_of_directions(which, states, rho, rho_old, moving, beta):
 
 
 @by_items
-def directions(t, items, moving, beta, parts, Z, q, z, p):
+def directions(t, items, moving, beta, parts, Z, q, z, p, alpha, kept, x, best):
     m = 1 if Z is None else Z.shape[1]
     for i in range(items[t], items[t + 1]):
         own, total = p[i], z[i]
+        at, better = x[i], best[i]
+        for c in range(own.size):
+            if kept[c]:
+                better[c] = at[c]
+            if alpha[c] != 0:
+                at[c] += alpha[c] * own[c]
         for column in range(m):
             of = q[np.int64(parts[i]) * m + column]
             if Z is None:

@@ -211,6 +211,28 @@ def cg_step(which, states, norms, histories, rho, curvature, rho_old, p, q, x, b
     _cg_ends(which, states, norms, histories, rho, curvature, rho_old, parts)
 
 
+def residual_step(which, states, norms, histories, rho, curvature, rho_old, q, r, alpha, kept):
+    """As `recurrences.residual_step`."""
+    moving, factors = _cg_steps(which, states, rho, curvature)
+    improved = states[which, IMPROVED] != 0
+    parts = np.empty((chunks(r.shape[0]), which.size))
+    _run(_residual_move, *r.shape, _repeated(moving), _repeated(factors), q.reshape(-1), r.reshape(-1), parts)
+    _cg_ends(which, states, norms, histories, rho, curvature, rho_old, parts)
+    alpha[which], kept[which] = factors, moving & improved & (states[which, IMPROVED] == 0)
+
+
+@by_items
+def _residual_move(t, moving, alpha, q, r, parts):
+    part = _part(t, r, parts.shape[1])
+    Q, R = q[part], r[part]
+    own, period = np.zeros(alpha.size), alpha.size
+    for begin in range(0, R.size, period):
+        k = slice(begin, begin + period)
+        _move_back(R[k], alpha, Q[k], moving)
+        add_squares(R[k], own)
+    _lengths(R, own, parts[t])
+
+
 @compiled
 def _cg_steps(which, states, rho, curvature):
     moving, alpha = np.zeros(which.size, np.bool_), np.zeros(which.size, rho.real.dtype)

@@ -233,7 +233,16 @@ def subtract_product(M, x, y=None):
 
 def magnitudes_of_terms(indptr, bound, factor):
     """See kernels/reference/products.py."""
-    return bound / (indptr[1:] - indptr[:-1] + 1) * factor
+    out = np.empty(bound.size)
+    threads = None if bound.size >= SHARED else 1
+    run_items(_magnitudes, chunks(bound.size), unsigned(indptr), bound, float(factor), out, threads=threads)
+    return out
+
+
+@by_items
+def _magnitudes(t, indptr, bound, factor, out):
+    for i in range(np.uint64(t * CHUNK), np.uint64(min((t + 1) * CHUNK, out.size))):
+        out[i] = np.float64(bound[i]) / np.float64(indptr[i + ONE] - indptr[i] + ONE) * factor
 
 
 def dense_product(matrix, x):

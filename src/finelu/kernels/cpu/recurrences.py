@@ -11,7 +11,7 @@ import numpy as np
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items
-from finelu.kernels.cpu.vectors import CHUNK, chunks, inner_of_chunks, length, length_of_chunks, shared
+from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks, inner_of_chunks, length, length_of_chunks, shared
 from finelu.kernels.monitor import (
     BEST,
     BETA,
@@ -212,6 +212,32 @@ def cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
             k = slice(t * CHUNK, (t + 1) * CHUNK)
             parts[t] = _cg_move(state[IMPROVED], rho, curvature, p[k], q[k], x[k], best[k], r[k])
     cg_end(state, norms, history, rho, curvature, rho_old, parts)
+
+
+def residual_step(state, norms, history, rho, curvature, rho_old, q, r, alpha, kept):
+    """r -= alpha q, and `record` as `cg_step` has it; see kernels/reference/recurrences.py."""
+    parts = np.empty(chunks(r.size))
+    threads = None if r.size >= SHARED else 1
+    run_items(_residual_move, parts.size, state, rho, curvature, q, r, parts, threads=threads)
+    _residual_end(state, norms, history, rho, curvature, rho_old, parts, alpha, kept)
+
+
+@by_items
+def _residual_move(t, monitor, rho, curvature, q, r, parts):
+    if cg_sound(monitor, rho, curvature):
+        alpha, k = rho[0].real / curvature[0].real, slice(t * CHUNK, min((t + 1) * CHUNK, r.size))
+        Q, R = q[k], r[k]
+        for i in range(R.size):
+            R[i] -= alpha * Q[i]
+        parts[t] = length(R)
+
+
+@compiled
+def _residual_end(state, norms, history, rho, curvature, rho_old, parts, alpha, kept):
+    sound, improved = cg_sound(state, rho, curvature), state[IMPROVED] != 0
+    alpha[0] = rho[0].real / curvature[0].real if sound else 0
+    cg_end(state, norms, history, rho, curvature, rho_old, parts)
+    kept[0] = sound and improved and state[IMPROVED] == 0
 
 
 @compiled

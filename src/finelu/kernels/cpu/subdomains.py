@@ -6,14 +6,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.kernels.cpu._interleaved import Interleaved, in_groups, substitute
-from finelu.kernels.cpu._subdomain_columns import (
-    coarse_residual_columns,
-    directions,
-    factors_of_directions,
-    prolong_columns,
-    restrict_columns,
-    solve_in_columns,
-)
+from finelu.kernels.cpu._prolongation import direction_with_coarse as direction_with_coarse
+from finelu.kernels.cpu._prolongation import steps_and_directions as steps_and_directions
+from finelu.kernels.cpu._prolongation import prolong as prolong
+from finelu.kernels.cpu._prolongation import step_and_direction as step_and_direction
+from finelu.kernels.cpu._subdomain_columns import coarse_residual_columns, restrict_columns, solve_in_columns
 from finelu.kernels.cpu.indices import grouped
 from finelu.kernels.cpu.indices import pointers as list_pointers
 from finelu.kernels.cpu.levels import levels
@@ -22,24 +19,16 @@ from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.lanes import LANES
-from finelu.kernels.cpu.runtime.row_blocks import COPY, threads_for, workspace
+from finelu.kernels.cpu.runtime.row_blocks import COPY, even_items, threads_for, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
-from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks
-from finelu.kernels.monitor import CODE, RUNNING
 from finelu.kernels.operands import Couplings, require_indices
 
 FAR = 6  # times as long as cheap operations on neighbouring entries take those on entries anywhere in memory
 
 
-def _items(parts: int, work: int):
-    """The parts, or rows, at which items of about COPY units of work begin; one item where one thread is as fast."""
-    count = max(min(parts, work // COPY), 1) if threads_for(work, 2 * COPY) > 1 else 1
-    return np.arange(count + 1) * parts // count
-
-
 def inside(starts, rows, indptr, indices):
     """The block-diagonal matrix of the parts; see kernels/reference/subdomains.py."""
-    items = _items(starts.size - 1, indices.size + rows.size)
+    items = even_items(starts.size - 1, indices.size + rows.size)
     A = unsigned(indptr), unsigned(indices)
     where = workspace(items.size - 1, indptr.size - 1, rows.dtype)
     arguments = items, starts, rows, *A, where
@@ -93,13 +82,13 @@ class SubdomainSolve:
         self.starts, self.plans, self._narrow = starts, plans, narrow
         work = int(starts[-1]) + sum(plan.triangle.entries for plan in plans)
         threads = threads_for(work, 2 * COPY)
-        self._groups, full = in_groups(starts, plans, _items(starts.size - 1, work), threads)
+        self._groups, full = in_groups(starts, plans, even_items(starts.size - 1, work), threads)
         sizes = np.append(np.diff(starts), 0)  # -1, no part, has none
         heights = sizes[self._groups].max(axis=1)
         self._row_starts = np.concatenate([[0], np.cumsum(heights)]).astype(np.int64)
         self._lanes = np.where(np.arange(heights.size) < full, LANES, 1)
         self._room = int((self._lanes * (heights + 1)).max(initial=0))
-        self._items = _items(self._groups.shape[0], work)
+        self._items = even_items(self._groups.shape[0], work)
         layout = starts, self._groups, self._lanes, self._row_starts, self._items
         self._triangles = [Interleaved(*layout, plan) for plan in plans]
         self.load()
@@ -248,11 +237,11 @@ def restrict(starts, rows, values, r, conjugate):
     columns = 1 if values is None else values.shape[1]
     if r.ndim == 2:
         g = np.zeros(((starts.size - 1) * columns, r.shape[1]), r.dtype)
-        items = _items(starts.size - 1, rows.size * columns * r.shape[1])
+        items = even_items(starts.size - 1, rows.size * columns * r.shape[1])
         run_items(restrict_columns, items.size - 1, items, starts, rows, values, r, conjugate, columns, g)
         return g
     g = np.zeros((starts.size - 1, columns), r.dtype)
-    items = _items(starts.size - 1, rows.size * columns)
+    items = even_items(starts.size - 1, rows.size * columns)
     run_items(_restrict, items.size - 1, items, starts, rows, values, r, conjugate, g)
     return g.reshape(-1)
 
@@ -275,32 +264,10 @@ def _restrict(t, items, starts, rows, values, r, conjugate, g):
                     g[p, c] += (np.conj(values[k, c]) if conjugate else values[k, c]) * v
 
 
-def prolong(parts, Z, q, x, less=None):
-    """x_i += Z_i (q - less)_p for i in part p; see kernels/reference/subdomains.py."""
-    q = q if less is None else q - less
-    if x.ndim == 2:
-        items = _items(x.shape[0], x.size)
-        run_items(prolong_columns, items.size - 1, items, parts, Z, q, x)
-        return
-    items = _items(x.size, x.size)
-    q = q.reshape(-1, 1 if Z is None else Z.shape[1])
-    run_items(_prolong, items.size - 1, items, parts, Z, q, x)
-
-
-@by_items
-def _prolong(t, items, parts, Z, q, x):
-    for i in range(items[t], items[t + 1]):
-        if Z is None:
-            x[i] += q[parts[i], 0]
-        else:
-            for c in range(q.shape[1]):
-                x[i] += Z[i, c] * q[parts[i], c]
-
-
 def sum_couplings(couplings, sums, less=None):
     """The sums of each coarse vector over its couplings; see kernels/reference/subdomains.py."""
     out = np.zeros((couplings.vector_starts.size - 1, sums.shape[1]), sums.dtype)
-    items = _items(out.shape[0], FAR * couplings.members.size * sums.shape[1])
+    items = even_items(out.shape[0], FAR * couplings.members.size * sums.shape[1])
     run_items(_sum_couplings, items.size - 1, items, couplings.vector_starts, couplings.members, sums, out)
     total = out.reshape(-1)
     return total if less is None else less - total
@@ -320,35 +287,6 @@ def _sum_couplings(t, items, starts, members, sums, out):
             for k in range(starts[q], starts[q + 1]):
                 for column in range(m):
                     out[q, column] += sums[members[k], column]
-
-
-def direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p):
-    """p = z + Z q + (rho / rho_old) p; see kernels/reference/subdomains.py."""
-    q = q.reshape(-1, 1 if Z is None else Z.shape[1])
-    threads = None if p.size >= SHARED else 1
-    run_items(_direction, chunks(p.size), state, rho, rho_old, parts, Z, q, z, p, threads=threads)
-
-
-@by_items
-def _direction(t, monitor, rho, rho_old, parts, Z, q, z, p):
-    if monitor[CODE] == RUNNING:
-        beta = rho[0].real / rho_old[0].real
-        for i in range(t * CHUNK, min((t + 1) * CHUNK, p.size)):
-            total = z[i]
-            if Z is None:
-                total += q[parts[i], 0]
-            else:
-                for c in range(q.shape[1]):
-                    total += Z[i, c] * q[parts[i], c]
-            p[i] = total + beta * p[i]
-
-
-def directions_with_coarse(which, states, rho, rho_old, parts, Z, q, z, p):
-    """As `direction_with_coarse` for the columns of p (n, k) and z, and q (K, k); `which` as in columns.py."""
-    moving, beta = np.zeros(which.size, np.bool_), np.zeros(which.size, rho.real.dtype)
-    factors_of_directions(which, states, rho, rho_old, moving, beta)
-    items = _items(p.shape[0], p.size)
-    run_items(directions, items.size - 1, items, moving, beta, parts, Z, q, z, p)
 
 
 def coarse_products(indptr, indices, data, parts, count, Z):
@@ -417,10 +355,10 @@ def coarse_residual(products, q, r):
     values = products[2]
     out = np.empty_like(r)
     if r.ndim == 2:
-        items = _items(r.shape[0], r.size + values.size * r.shape[1])
+        items = even_items(r.shape[0], r.size + values.size * r.shape[1])
         run_items(coarse_residual_columns, items.size - 1, items, *products, q, r, out)
         return out
-    items = _items(r.size, r.size + values.size)
+    items = even_items(r.size, r.size + values.size)
     run_items(_coarse_residual, items.size - 1, items, *products, q.reshape(-1, values.shape[1]), r, out)
     return out
 
@@ -439,17 +377,18 @@ def couple(products, rows, parts, starts, members):
     """The couplings of A Z; see kernels/reference/subdomains.py. The order is None: no caller needs it here."""
     _, part, values = products
     count = starts.size - 1
-    items = _items(count, parts.size + part.size)
+    items = even_items(count, parts.size + part.size)
     places = workspace(items.size - 1, count, np.int64)
     of_parts = np.zeros((2, count + 1), np.int32)  # couplings and entries, then where those of each part begin
     arguments = items, starts, members, products, places
+    short = np.uint16 if int(np.diff(starts).max()) <= 2**16 else np.int32  # positions within a part
     none, nothing = np.empty(0, np.int32), np.empty((0, values.shape[1]), values.dtype)
-    no_room = none, none, none, none, nothing
+    no_room = none, none, np.empty(0, short), none, nothing
     run_items(_couple, items.size - 1, *arguments, False, of_parts, no_room, threads=places.shape[0])
     of_parts = np.concatenate([np.zeros((2, 1), np.int32), np.cumsum(of_parts[:, :-1], axis=1, dtype=np.int32)], axis=1)
     couplings, entries = (int(number) for number in of_parts[:, -1])
     ends, of_vectors = np.empty(couplings + 1, np.int32), np.empty(couplings, np.int32)
-    local, of_rows, sorted_values = np.empty(entries, np.int32), np.empty(entries, np.int32), np.empty_like(values)
+    local, of_rows, sorted_values = np.empty(entries, short), np.empty(entries, np.int32), np.empty_like(values)
     ends[-1] = entries
     filled = ends, of_vectors, local, of_rows, sorted_values
     run_items(_couple, items.size - 1, *arguments, True, of_parts, filled, threads=places.shape[0])
@@ -472,30 +411,26 @@ def _couple(state, done, items, starts, members, products, workspaces, fill, of_
             entries = 0
             for s in range(first, last):
                 entries += pointers[members[s] + 1] - pointers[members[s]]
-            met, count = np.empty(min(entries, place.size), np.int64), 0
+            room = min(entries, place.size)
+            met, numbers, count = np.empty(room, np.int64), np.empty(room, np.int64), 0
             for s in range(first, last):
                 for e in range(pointers[members[s]], pointers[members[s] + 1]):
                     q = part[e]
                     k = place[q]
                     if not (0 <= k < count and met[k] == q):
-                        place[q], met[count] = count, q
+                        k, place[q], met[count], numbers[count] = count, count, q, 0
                         count += 1
+                    numbers[k] += 1
             if not fill:
                 of_parts[0, p], of_parts[1, p] = count, entries
                 continue
-            met = np.sort(met[:count])
-            at = np.zeros(count + 1, np.int64)
-            for k in range(count):
-                place[met[k]] = k
-                of_vectors[of_parts[0, p] + k] = met[k]
-            for s in range(first, last):
-                for e in range(pointers[members[s]], pointers[members[s] + 1]):
-                    at[place[part[e]] + 1] += 1
             total = np.int64(of_parts[1, p])
-            for k in range(count):
-                total += at[k]
-                at[k] = total
-                ends[of_parts[0, p] + k] = total
+            at = np.empty(count, np.int64)
+            for rank, k in enumerate(np.argsort(met[:count])):
+                place[met[k]] = rank
+                of_vectors[of_parts[0, p] + rank] = met[k]
+                ends[of_parts[0, p] + rank] = at[rank] = total
+                total += numbers[k]
             for s in range(first, last):
                 i = members[s]
                 for e in range(pointers[i], pointers[i + 1]):
@@ -512,7 +447,7 @@ def coarse_blocks(products, rows, Z, conjugate, couplings, order):
     """The blocks of Z^H A Z; see kernels/reference/subdomains.py."""
     c, m = couplings, products[2].shape[1]
     blocks = np.zeros((c.members.size, m, m), np.result_type(c.values.dtype, np.float64))
-    items = _items(c.members.size, c.values.size * m)
+    items = even_items(c.members.size, c.values.size * m)
     run_items(_sum_blocks, items.size - 1, items, c.ends, c.of_rows, c.values, Z, conjugate, blocks)
     return blocks
 

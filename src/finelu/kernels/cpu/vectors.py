@@ -285,8 +285,18 @@ def _rounded(t, x, out, beyond):
 
 def first_not_positive(x, places):
     """The first i for which x[places[i]] is not above 0; see kernels/reference/vectors.py."""
-    positive = gather(x, places).real > 0
-    return -1 if positive.all() else int(positive.argmin())
+    first = np.array([places.size], np.int64)
+    threads = None if places.size >= SHARED else 1
+    run_items(_first_not_positive, chunks(places.size), x, places, first, threads=threads)
+    return int(first[0]) if first[0] < places.size else -1
+
+
+@by_items
+def _first_not_positive(t, x, places, first):
+    for i in range(t * CHUNK, min((t + 1) * CHUNK, places.size)):
+        if not x[places[i]].real > 0:
+            fetch_min(first, 0, i)
+            break
 
 
 def first_of_other_sign(x, places, y):

@@ -170,6 +170,18 @@ def cg_step(state, norms, history, rho, curvature, rho_old, p, q, x, best, r):
     rho_old[:] = rho
 
 
+def residual_step(state, norms, history, rho, curvature, rho_old, q, r, alpha, kept):
+    """`cg_step` without x: r -= alpha q, and `record` of ||r||; `subdomains.step_and_direction` moves x.
+
+    alpha : the factor, 0 if there is no step.  kept : 1 where x must be kept in `best` before it moves, else 0. That is
+        where x is the best iterate and the next one is no better; one that is better is the best in its place.
+    """
+    improved, before, none = state[IMPROVED], np.zeros(1, r.dtype), np.zeros(1, r.dtype)
+    cg_step(state, norms, history, rho, curvature, rho_old, before + 1, q, none, before, r)
+    alpha[:] = none.real  # the step of a vector of one 1, from 0
+    kept[:] = alpha[0] != 0 and improved and not state[IMPROVED]
+
+
 # Biconjugate gradients: Saad 2003, Alg. 7.3
 
 

@@ -129,6 +129,16 @@ def direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p):
         prolong(parts, Z, q, p)
 
 
+def step_and_direction(state, alpha, kept, rho, rho_old, parts, Z, q, z, p, x, best):
+    """x += alpha p, of `recurrences.residual_step`, also where that has ended the iteration; then
+    `direction_with_coarse`."""
+    if kept[0]:
+        best[:] = x
+    if alpha[0]:
+        x += alpha[0] * p
+    direction_with_coarse(state, rho, rho_old, parts, Z, q, z, p)
+
+
 def coarse_products(indptr, indices, data, parts, count, Z):
     """A Z by rows, as (pointers (n + 1,), part (k,), values (k, m)) : row i has the sums of a_ij Z_j over the j of
     part[p] as values[p], for pointers[i] <= p < pointers[i + 1].

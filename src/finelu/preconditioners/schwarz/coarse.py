@@ -188,13 +188,22 @@ class CoarseSpace:
         columns = zip(*(np.ascontiguousarray(v.T) for v in (rest, sums.restricted, sums.dots)), strict=True)
         return np.stack([self._inverse.with_dot(*v, rho[c : c + 1]) for c, v in enumerate(columns)], axis=1)
 
-    def add_direction(self, state: Any, rho: Any, rho_old: Any, q: Any, x: Any, p: Any) -> None:
-        """p = x + Z q + (rho / rho_old) p, see kernels/reference/subdomains.py."""
-        self._kernels.subdomains.direction_with_coarse(state, rho, rho_old, self.parts, self.Z, q, x, p)
+    def add_direction(self, state: Any, rho: Any, rho_old: Any, q: Any, z: Any, p: Any, move: Any = None) -> None:
+        """p = z + Z q + (rho / rho_old) p, see kernels/reference/subdomains.py.  move : see `Deflated.turn`."""
+        direction = rho, rho_old, self.parts, self.Z, q, z, p
+        if move is None:
+            self._kernels.subdomains.direction_with_coarse(state, *direction)
+        else:
+            alpha, kept, x, best = move
+            self._kernels.subdomains.step_and_direction(state, alpha, kept, *direction, x, best)
 
-    def add_directions(self, which: Any, states: Any, rho: Any, rho_old: Any, q: Any, x: Any, p: Any) -> None:
+    def add_directions(
+        self, which: Any, states: Any, rho: Any, rho_old: Any, q: Any, z: Any, p: Any, move: Any
+    ) -> None:
         """The same for columns, on the CPU."""
-        self._kernels.subdomains.directions_with_coarse(which, states, rho, rho_old, self.parts, self.Z, q, x, p)
+        alpha, kept, x, best = move
+        direction = rho, rho_old, self.parts, self.Z, q, z, p
+        self._kernels.subdomains.steps_and_directions(which, states, alpha, kept, *direction, x, best)
 
 
 def orthonormal(parts: Any, starts: Any, rows: Any, B: Any) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace
+from finelu.device import namespace, on_gpu
 from finelu.kernels import kernels_for
 from finelu.matrix import norm
 
@@ -49,10 +49,17 @@ class Deflated:
         coarse.prolong(coarse.solve(rest), z)  # z + Z E^-1 (Z^H r - (A Z)^H z)
         return z
 
-    def turn(self, state: Any, r: Any, rho: Any, rho_old: Any, p: Any) -> None:
+    @property
+    def moves(self) -> bool:
+        """Whether `turn` takes a step of x, too: on the CPU, whose time is that of reading vectors, without overlap."""
+        return not (self.overlaps or on_gpu(self._factors.parts))
+
+    def turn(self, state: Any, r: Any, rho: Any, rho_old: Any, p: Any, move: Any = None) -> None:
         """The next direction of cg: z = M r, rho = r^H z, p = z + (rho / rho_old) p.
 
         Without overlap z is never stored: r^H z comes from sums over the parts.
+        move : (alpha, kept, x, best), of kernels/reference/recurrences.py:residual_step: x takes that step before p
+            changes; only if `moves`.
         """
         factors, coarse = self._factors, self._factors.coarse
         if factors.overlaps:
@@ -63,9 +70,9 @@ class Deflated:
         x, sums = namespace(r).empty_like(r), coarse.sums(r.dtype)
         factors.local_solve(r, x, sums)
         q = coarse.correct(sums, rho)
-        coarse.add_direction(state, rho, rho_old, q, x, p)
+        coarse.add_direction(state, rho, rho_old, q, x, p, move)
 
-    def turn_columns(self, which: Any, states: Any, r: Any, rho: Any, rho_old: Any, p: Any, x: Any) -> None:
+    def turn_columns(self, which: Any, states: Any, r: Any, rho: Any, rho_old: Any, p: Any, x: Any, move: Any) -> None:
         """`turn` for the columns of r (n, k) and p, on the CPU; without overlap. `which`, `states` and scalars as in
         kernels/cpu/columns.py. x (n, k) has any contents."""
         factors, coarse, k = self._factors, self._factors.coarse, which.size
@@ -74,7 +81,7 @@ class Deflated:
         factors.local_solve(r, x, sums)
         q = coarse.correct(sums, own)
         rho[which] = own
-        coarse.add_directions(which, states, rho, rho_old, q.reshape(-1, k), x.reshape(-1, k), p)
+        coarse.add_directions(which, states, rho, rho_old, q.reshape(-1, k), x.reshape(-1, k), p, move)
 
     @property
     def overlaps(self) -> bool:

@@ -138,6 +138,12 @@ def even_blocks(indptr):
     return row_parts(indptr, nnz, blocks)
 
 
+def even_items(count: int, work: int):
+    """The parts, or rows, at which items of about COPY units of work begin; one item where one thread is as fast."""
+    items = max(min(count, work // COPY), 1) if threads_for(work, 2 * COPY) > 1 else 1
+    return np.arange(items + 1) * count // items
+
+
 def row_parts(indptr, nnz: int, parts: int):
     """As `even_blocks`, for up to that many parts."""
     if parts == 1:
