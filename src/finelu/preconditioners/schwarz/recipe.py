@@ -23,7 +23,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Sums
 from finelu.matrix import dense_numbers
 from finelu.matrix.blocks import BlockMatrix
-from finelu.matrix.traits import require_hermitian, symmetry, uneven
+from finelu.matrix.traits import has_strong_pairs, require_hermitian, symmetry, uneven
 from finelu.partition import METHODS, partition
 from finelu.preconditioners.ict import ICT
 from finelu.preconditioners.ilu0 import ILU0
@@ -46,9 +46,9 @@ SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE, MOST_SPARSE = 128, 448, 56_000
 # parts of a 7-point grid a solve with the factors of the coarse matrix takes 2.0 ms on the CPU, on levels 1.5.
 MOST_INVERTED, MOST_FACTORED = 4096, 8192
 ROWS = 64  # of a part, for each of its coarse vectors, on the CPU, where a larger coarse matrix has further levels
-# The threshold of ICT where couplings jump from cell to cell. On 60^3 cells of 10^-3 to 10^3 at random, 642 parts, cg
-# takes 128 iterations with ILU0, 81 with 1e-2, where L has an eighth more entries, and 79 with 1e-3, with two thirds.
-UNEVEN_DROPPED = 1e-2
+# The threshold of ICT where strong couplings are scattered. On 60^3 cells of 10^-3 to 10^3 at random, 642 parts, cg takes
+# 128 iterations with ILU0, 81 with 1e-2, where L has an eighth more entries, and 79 with 1e-3, with two thirds more.
+DROPPED = 1e-2
 PAYS = 8  # applications on a GPU after which one is recorded; a Krylov method has recorded its step earlier
 COARSE = ("constant", None)
 COMBINE = ("balanced", "additive")
@@ -66,7 +66,9 @@ class Schwarz(Recipe):
 
     local : the recipe of the parts, or its name; its factors must be two triangles (ILU0(), IC0(), ILUK(level=1),
         ILUT(), ICT(), MILU0(), ...). "auto" is ILU0, whose factors of a Hermitian part are those of IC0, U = D L^H, and
-        need no transpose. If A is Hermitian with a positive diagonal, D must be positive, so that cg can take M.
+        need no transpose. If A is Hermitian with a positive diagonal, D must be positive, so that cg can take M. On the
+        CPU "auto" is ICT(drop_tol=1e-2) for such an A if in one of 50 rows a coupling is more than ten times all others
+        together; ILU0, with a warning in the report, if ICT meets a pivot that is not positive.
     size : rows of a part. None: 128 to 448, fewer if rows are long. On the CPU, where levels may be more than 2, 64 for
         each vector of the coarse space, at most 448; not if couplings jump from cell to cell; and on four threads or
         more for a grid in space the size that gives 4096 vectors, if that is larger and at most 448. With levels=2,
@@ -97,7 +99,8 @@ class Schwarz(Recipe):
     combine : "balanced": P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);
         "additive": M^-1 + Q.
     precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and a Hermitian A of
-        double precision with a positive diagonal, L and D^-1 U of the parts are stored in single precision, and the
+        double precision with a positive diagonal, L and D^-1 U of the parts (of ICT's L L^H those of the same product
+        with a unit diagonal of L) are stored in single precision, and the
         solves compute with them in double: M changes by about 1e-7 of itself, and stays Hermitian.
     Facts: M is Hermitian, or definite, if the factors of `local` are.
     Cost: that of `local`; on the CPU a copy of the factors for the solves, of 6 bytes a real entry in single precision
@@ -280,14 +283,15 @@ class SchwarzFactors(Factors):
             "symmetric": self._kind != "general",
             "narrow": self._definite and auto and recipe.precision is None,
         }
-        if auto and self._definite and not on_gpu(A.data) and uneven(A):
-            local: Any = ICT(drop_tol=UNEVEN_DROPPED)
+        self._instead = ""
+        if auto and self._definite and not on_gpu(A.data) and has_strong_pairs(A):
+            local: Any = ICT(drop_tol=DROPPED)
             try:
                 made = LocalFactors(recipe, local, A, domains, **form)
                 report.local = repr(local)
                 return made
             except ZeroPivot as error:
-                self._warning = " ".join([self._warning, f"the parts have factors of ILU0 instead: {error}"]).strip()
+                self._instead = f"the parts have the factors of ILU0 instead: {error}"
         local = ILU0() if auto else recipe.local
         report.local = repr(local)
         return LocalFactors(recipe, local, A, domains, **form)
@@ -360,6 +364,8 @@ class SchwarzFactors(Factors):
         if self.recipe.local == AUTO and self._definite:
             self._local.require_positive_pivots()
         report.levels, report.warning = None, self._warning or None
+        if self._instead:
+            report.warn(self._instead)
         report.near_null_vectors = 1 if self._near is None else self._near.shape[1]
         report.stored, report.stored_since = str(self._local.stored), self._local.not_narrow or None
         if of_parts := self._local.factors.report.get("warning"):
