@@ -140,18 +140,20 @@ class Interleaved:
         layout = self.alike, self.begins, self.offsets
         run_items(_lay_out, items.size - 1, items, *self._parts, plan.pattern, *layout, self.columns)
 
-    def load(self, narrow, mirrored=None):
+    def load(self, narrow, mirrored=None, squared=False):
         """Take the values of the plan; whether all fit the stored precision.
 
         narrow : store entries in single precision, relative to the diagonal entry of their row.
-        mirrored : the plan of U, if L is loaded and is to be (D^-1 U)^H. L's own entries differ from that by rounding,
-            and some would become another number of single precision.
+        mirrored : the plan of U, if L is loaded and is to be (D^-1 U)^H, without a diagonal. L's own entries differ
+            from that by rounding, and some would become another number of single precision.
+        squared : whether the diagonal is to be D^2, for a plan of L^H, where D is the diagonal of L: L L^H = K D^2 K^H
+            for K = L D^-1, which is (D^-1 L^H)^H, and D^2 K^H has the entries of L^H relative to its diagonal.
         """
         given, plan = self.plan.values.dtype, self.plan
         self.stored = narrowed(given) if narrow else given
         self.scaled = self.stored != given
         self.values = np.empty(self._values, self.stored)
-        self.pivots = np.empty(0 if plan.triangle.diag is None else self._pivots, given)
+        self.pivots = np.empty(0 if plan.triangle.diag is None or mirrored is not None else self._pivots, given)
         operands, upper = (
             (*each.pattern, each.values, each.places, each.pivots)
             for each in (plan, plan if mirrored is None else mirrored)
@@ -159,7 +161,7 @@ class Interleaved:
         cursors = np.empty(0 if mirrored is None else upper[0].size, np.uint64)
         operands = operands, upper, cursors
         layout = self.begins, self._value_offsets, self._pivot_offsets
-        results = self.scaled, self.values, self.pivots
+        results = self.scaled, squared, self.values, self.pivots
         return not run_items(_load, self._items.size - 1, self._items, *self._parts, *operands, *layout, *results)
 
     def arguments(self):
@@ -238,6 +240,7 @@ def _load(
     value_offsets,
     pivot_offsets,
     scaled,
+    squared,
     stored,
     stored_pivots,
 ):
@@ -264,7 +267,7 @@ def _load(
                 one = pivot = values.dtype.type(1)
                 if stored_pivots.size:
                     pivot = pivots[places[np.uint64(i)]] if k < size else one
-                    inverse = divide(one, pivot)
+                    inverse = divide(divide(one, pivot), pivot) if squared else divide(one, pivot)
                     if scaled and pivot != 0 and np.isfinite(pivot) and not _is_normal(inverse):
                         unfit += 1
                     stored_pivots[row * lanes[g] + lane + pivot_offsets[g]] = inverse if scaled else pivot

@@ -75,7 +75,7 @@ class SubdomainSolve:
     plans : `Natural`, of two triangles, whose values are copied, see _interleaved.py. Parts that are few for the
         threads, or unlike others, are solved one by one; that changes no bits.
     narrow : whether the copies of double precision are of single, if all fit its range; only of plans of L and U whose
-        L is (D^-1 U)^H.
+        L is (D^-1 U)^H, or of L and L^H.
     """
 
     def __init__(self, starts, plans, narrow=False):
@@ -101,7 +101,9 @@ class SubdomainSolve:
     def load(self):
         """The plans have new values."""
         first, second = self._triangles
-        if self._narrow and second.load(narrow=True) and first.load(narrow=True, mirrored=second.plan):
+        cholesky = first.plan.triangle.diag is not None
+        narrow = self._narrow and second.load(narrow=True, squared=cholesky)
+        if narrow and first.load(narrow=True, mirrored=second.plan):
             return
         for triangle in self._triangles:
             triangle.load(narrow=False)

@@ -1,4 +1,5 @@
-"""ILUT by rows, ILUT in Crout's form, and ICT: factorizations that find their pattern as they proceed, on one thread.
+"""ILUT by rows, ILUT in Crout's form, and ICT: factorizations that find their pattern as they proceed, on one thread;
+ICT on several where A consists of diagonal blocks.
 
 Each keeps some entries of the row (or column) that it has just computed: the largest of those above a threshold. The
 computed row is a dense vector, with a list of the columns that have an entry, so that the cost of a step depends on
@@ -19,6 +20,9 @@ from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.lists import enlist, members
 from finelu.kernels.cpu.runtime.sort import pop, push, strongest
 from finelu.kernels.operands import Factored
+from finelu.threads import each, get_num_threads
+
+RANGES, RANGE = 4, 30_000  # of each thread for ICT; entries of A in one
 
 
 def ilut(A, tau, fill, most) -> Factored:
@@ -73,17 +77,62 @@ def ict(L, tau, fill, most) -> Factored:
         the division by the root of the pivot; fill, most as in `ilut`, of columns of the lower triangle and entries of
         the factor.
     """
-    columns = _lower_columns(L)
-    begin, capacity = np.zeros(L.n + 1, np.int64), _capacity(columns[1].size, most)
-    with Handed(2) as handed:
-        rows, stored, pivot = _ict(*columns, tau, float(fill), most, capacity, begin, handed.slots, deadline.halt())
-        deadline.check()
-        if rows < L.n:
-            return _stopped(L, rows, stored, pivot)
-        del columns  # the two forms of the factor are the peak of memory
-        factor = handed.take(0, L.indices.dtype), handed.take(1, L.data.dtype)
+    columns, bounds = _lower_columns(L), _ranges(L, most)
+    made = each(bounds.size - 1, lambda t: _ict_in_range(columns, *bounds[t : t + 2].tolist(), tau, fill, most))
+    stored = 0
+    for first, last, found in zip(bounds[:-1].tolist(), bounds[1:].tolist(), made, strict=True):
+        stored += found.stored
+        if found.rows < last - first:
+            return _stopped(L, first + found.rows, stored, found.pivot)
+    del columns  # the two forms of the factor are the peak of memory
+    ends = np.cumsum([0, *(found.stored for found in made)])
+    begin = np.concatenate([ends[:1], *(found.indptr[1:] + end for found, end in zip(made, ends))])
+    factor = (made[0].indices, made[0].data) if len(made) == 1 else _behind_one_another(made, ends[-1])
     indptr, indices, data = transposed(begin, *factor)
-    return Factored(rows, stored, pivot, indptr, indices, data, indptr[1:] - 1)
+    return Factored(L.n, stored, made[-1].pivot, indptr, indices, data, indptr[1:] - 1)
+
+
+def _ranges(L, most):
+    """The rows at which ranges for the threads begin, n last: no entry couples rows of two of them, as in the diagonal
+    blocks of subdomains. One range if entries are limited to `most`, which are counted in order."""
+    threads = get_num_threads()
+    pieces = min(RANGES * threads, L.nnz // RANGE) if threads > 1 and most >= L.n * (L.n + 1) // 2 else 1
+    if pieces < 2:
+        return np.array([0, L.n])
+    leftmost = np.minimum.accumulate(L.indices[L.indptr[:-1]][::-1])[::-1]  # of this row and all behind it
+    begins = np.flatnonzero(leftmost >= np.arange(L.n))
+    wanted = np.searchsorted(L.indptr, np.arange(pieces) * (L.nnz // pieces))
+    return np.unique(np.append(begins[np.searchsorted(begins, wanted, "right") - 1], L.n))
+
+
+def _ict_in_range(columns, first, last, tau, fill, most) -> Factored:
+    """The columns first..last - 1 of L, which no entry couples to others: indptr, indices and data by columns, with room
+    behind the last, the rows numbered in all of L."""
+    starts, rows, values = columns
+    own = starts[first : last + 1] - starts[first], rows[starts[first] :], values[starts[first] :]
+    own = own if first == 0 else (own[0], own[1][: own[0][-1]] - rows.dtype.type(first), own[2])
+    begin, capacity = np.zeros(last - first + 1, np.int64), _capacity(int(own[0][-1]), most)
+    with Handed(2) as handed:
+        arguments = tau[first:last], float(fill), most, capacity, begin, handed.slots, deadline.halt()
+        done, stored, pivot = _ict(*own, *arguments)
+        deadline.check()
+        if done < last - first:
+            return Factored(done, stored, pivot, *(begin[:0],) * 4)
+        indices, data = handed.take(0, rows.dtype), handed.take(1, values.dtype)
+    if first:
+        indices += rows.dtype.type(first)
+    return Factored(done, stored, pivot, begin, indices, data, begin[:0])
+
+
+def _behind_one_another(made, total):
+    """The indices and the data of ranges in one array each, (total,)."""
+    indices, data = np.empty(total, made[0].indices.dtype), np.empty(total, made[0].data.dtype)
+    end = 0
+    for found in made:
+        for whole, part in ((indices, found.indices), (data, found.data)):
+            whole[end : end + found.stored] = part[: found.stored]
+        end += found.stored
+    return indices, data
 
 
 def _stopped(A, rows, stored, pivot) -> Factored:
