@@ -216,6 +216,7 @@ class Couplings:
     ends (couplings + 1,) : coupling c has the entries ends[c] <= e < ends[c + 1].
     rows (entries,) : the row of each entry as a position within its part, from 0 on; uint16 on a GPU.
     of_rows (entries,) : the row of A of each entry.
+    vectors (entries,) : the part of vectors of each entry; None on a GPU, where no kernel reads it.
     values (entries, m).
     vector_starts (parts + 1,), members (couplings,) : part q of vectors has the couplings members[k], ascending, for
         vector_starts[q] <= k < vector_starts[q + 1].
@@ -226,9 +227,26 @@ class Couplings:
     ends: Any
     rows: Any
     of_rows: Any
+    vectors: Any
     values: Any
     vector_starts: Any
     members: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """A coarse component Z q of a solve with the parts: r - A Z q stands for r, and if `added`, Z q is added to x.
+
+    products : A Z, of `coarse_products`.  couplings : the same, of `couple`.  q (parts * m,), or (parts * m, k).
+    parts (n,) : the part of each row, whose vectors are rows of Z (n, m); None for one column of ones.
+    """
+
+    products: Any
+    couplings: Couplings
+    q: Any
+    parts: Any
+    Z: Any
+    added: bool
 
 
 @dataclass(frozen=True, eq=False)

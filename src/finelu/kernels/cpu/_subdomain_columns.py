@@ -18,8 +18,8 @@ from finelu.kernels.monitor import CODE, RUNNING
 
 @compiled
 def solve_in_columns(
-    state, done, items, starts, groups, lanes, row_starts, r, x, k, blocks, rows, in_scale, out_scale, scattered, sums,
-    Z, workspaces, first_triangle, second_triangle,
+    state, done, items, starts, groups, lanes, row_starts, r, x, k, blocks, rows, in_scale, out_scale, scattered,
+    coarse, sums, Z, workspaces, first_triangle, second_triangle,
 ):  # fmt: skip
     t = next_item(state)
     s = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]
@@ -35,8 +35,14 @@ def solve_in_columns(
                 for i in range(size):
                     given, own = r[rows[first + i] * k : (rows[first + i] + 1) * k], s[i * stride : (i + 1) * stride]
                     for c in range(k):
-                        own[c] = given[c] if in_scale is None else given[c] * in_scale[first + i]
+                        own[c] = given[c]
                     own[k:] = 0
+                if coarse is not None:
+                    _correct_columns(p, *coarse[2:], s, stride)
+                if in_scale is not None:
+                    for i in range(size):
+                        for c in range(k):
+                            s[i * stride + c] *= in_scale[first + i]
                 s[size * stride : (end - base + 1) * stride] = 0
                 substitute_columns(s, blocks, size, g, lane, lanes[g], base, end, *first_triangle)
                 substitute_columns(s, blocks, size, g, lane, lanes[g], base, end, *second_triangle)
@@ -53,8 +59,39 @@ def solve_in_columns(
                     own = slice(first, first + size)
                     V = None if Z is None else Z[own]
                     _add_up_parts(b, rows[own], s, stride, k, V, conjugate, restricted[p], dots[p])
+                if coarse is not None:
+                    if coarse[0]:
+                        _prolong_columns_of_part(rows[first : first + size], p, coarse[1], coarse[7], x)
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _correct_columns(p, starts, vectors, coupled, values, m, q, r, stride):
+    """r -= A Z q in part p, for the columns of q (parts * m, k)."""
+    for e in range(np.uint64(starts[p]), np.uint64(starts[p + 1])):
+        at = np.int64(coupled[e]) * stride
+        for column in range(m):
+            v, of = values[e * m + column], q[vectors[e] * m + column]
+            for j in range(of.size):
+                r[at + j] -= v * of[j]
+
+
+@compiled
+def _prolong_columns_of_part(rows, p, Z, q, x):
+    """x += Z q in part p, for the columns of q (parts * m, k)."""
+    m, k = 1 if Z is None else Z.shape[1], q.shape[1]
+    for i in range(rows.size):
+        own = x[rows[i] * k : (rows[i] + 1) * k]
+        for column in range(m):
+            of = q[p * m + column]
+            if Z is None:
+                for c in range(k):
+                    own[c] += of[c]
+            else:
+                z = Z[rows[i], column]
+                for c in range(k):
+                    own[c] += z * of[c]
 
 
 @compiled
