@@ -59,9 +59,8 @@ def solve_in_columns(
                     own = slice(first, first + size)
                     V = None if Z is None else Z[own]
                     _add_up_parts(b, rows[own], s, stride, k, V, conjugate, restricted[p], dots[p])
-                if coarse is not None:
-                    if coarse[0]:
-                        _prolong_columns_of_part(rows[first : first + size], p, coarse[1], coarse[7], x)
+                if coarse is not None and coarse[0]:
+                    _prolong_columns_of_part(rows[first : first + size], p, coarse[1], coarse[7], x)
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
 

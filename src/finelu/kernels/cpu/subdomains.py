@@ -233,9 +233,8 @@ def _solve(
                     own = slice(first, first + size)
                     _add_up_couplings(couplings[p], couplings[p + 1], ends, coupled, values, conjugate, one, of)
                     dots[p] = _add_up(given, rows[own], one, None if Z is None else Z[own], conjugate, restricted[p])
-                if coarse is not None:
-                    if coarse[0]:
-                        _prolong_part(np.uint64(p), rows[first : first + size], coarse[1], coarse[6], coarse[7], x)
+                if coarse is not None and coarse[0]:
+                    _prolong_part(np.uint64(p), rows[first : first + size], coarse[1], coarse[6], coarse[7], x)
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
 

@@ -181,9 +181,7 @@ class LocalFactors:
             return ""
         return "L or D^-1 U of a part has an entry or a pivot beyond the range of single precision"
 
-    def apply(
-        self, r: Any, trans: str, x: Any, correction: Correction | None = None, sums: Sums | None = None
-    ) -> None:
+    def apply(self, r: Any, trans: str, x: Any, correction: Correction | None = None, sums: Sums | None = None) -> None:
         """x = the sum over the parts, for r (n,), on the CPU (n, k), too, or with the blocks' transposes.
 
         correction : r - A Z q replaces r; with overlap nothing is added to x.
