@@ -14,7 +14,7 @@ from finelu import gallery
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import _interleaved
 from finelu.kernels.cpu import subdomains as cpu
-from finelu.kernels.operands import Sums
+from finelu.kernels.operands import Correction, Sums
 from finelu.kernels.reference import subdomains as reference
 from finelu.matrix import as_csr
 
@@ -128,12 +128,20 @@ def test_subdomain_solve_of_a_corrected_residual(backend, dtype, columns):
     r, q = values(A.n, dtype), values((starts.size - 1) * (columns or 1), dtype, 2)
     want = np.empty(A.n, dtype)
     want[rows] = backend.fetch(F.solve(backend.move(reference.coarse_residual(products, q, r)[rows])))
-    moved = on(backend, starts, r, rows, q)
-    solve = kernels_for(moved[1]).subdomains.SubdomainSolve(moved[0], plans)
-    x = backend.move(np.zeros(A.n, dtype))
-    correction = tuple(on(backend, *products)), moved[3]
-    solve.solve(moved[1], x, moved[2], None, None, True, correction)
-    assert_close(backend.fetch(x), want, 2048, np.linalg.norm(want))
+    moved = on(backend, starts, r, rows, q, parts, Z)
+    kernels, AZ = kernels_for(moved[1]), tuple(on(backend, *products))
+    by_rows = kernels.indices.rows_of_entries(AZ[0], AZ[1].size)
+    couplings, _ = kernels.subdomains.couple(AZ, by_rows, moved[4], moved[0], moved[2])
+    solve, size = kernels.subdomains.SubdomainSolve(moved[0], plans), np.linalg.norm(want)
+    added = want.copy()
+    reference.prolong(parts, Z, q, added)
+    for correction, result in (
+        (Correction(AZ, couplings, moved[3], *moved[4:], added=False), want),
+        (Correction(AZ, couplings, moved[3], *moved[4:], added=True), added),
+    ):
+        x = backend.move(np.zeros(A.n, dtype))
+        solve.solve(moved[1], x, moved[2], None, None, True, correction)
+        assert_close(backend.fetch(x), result, 2048, size + np.linalg.norm(q))
 
 
 LARGE = {

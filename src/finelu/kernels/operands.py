@@ -217,6 +217,7 @@ class Couplings:
     rows (entries,) : the row of each entry as a position within its part, from 0 on; uint16, int32 on the CPU
         where a part has more rows than that counts.
     of_rows (entries,) : the row of A of each entry.
+    vectors (entries,) : the part of vectors of each entry; None on a GPU, where no kernel reads it.
     values (entries, m).
     vector_starts (parts + 1,), members (couplings,) : part q of vectors has the couplings members[k], ascending, for
         vector_starts[q] <= k < vector_starts[q + 1].
@@ -227,9 +228,26 @@ class Couplings:
     ends: Any
     rows: Any
     of_rows: Any
+    vectors: Any
     values: Any
     vector_starts: Any
     members: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """A coarse component Z q of a solve with the parts: r - A Z q stands for r, and if `added`, Z q is added to x.
+
+    products : A Z, of `coarse_products`.  couplings : the same, of `couple`.  q (parts * m,), or (parts * m, k).
+    parts (n,) : the part of each row, whose vectors are rows of Z (n, m); None for one column of ones.
+    """
+
+    products: Any
+    couplings: Couplings
+    q: Any
+    parts: Any
+    Z: Any
+    added: bool
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,8 @@ from finelu.kernels.monitor import CODE, RUNNING
 
 @compiled
 def solve_in_columns(
-    state, done, items, starts, groups, lanes, row_starts, r, x, k, blocks, rows, in_scale, out_scale, scattered, sums,
-    workspaces, first_triangle, second_triangle,
+    state, done, items, starts, groups, lanes, row_starts, r, x, k, blocks, rows, in_scale, out_scale, scattered,
+    coarse, sums, workspaces, first_triangle, second_triangle,
 ):  # fmt: skip
     """As `_solve` of subdomains.py, for k columns in `blocks` tiles, whose rows are those of a part of s.
 
@@ -44,8 +44,14 @@ def solve_in_columns(
                     for block in range(blocks):
                         tile = np.uint64(block) * width
                         read_row(s, stride, tile, np.uint64(i), r, row + tile, ONE, min(width, k - tile) - ONE)
-                        if in_scale is not None:
-                            scale_row(s, stride, tile, np.uint64(i), s.dtype.type(in_scale[first + i]))
+                if coarse is not None:
+                    _correct_columns(p, *coarse[2:], s, stride)
+                if in_scale is not None:
+                    for i in range(size):
+                        for block in range(blocks):
+                            scale_row(
+                                s, stride, np.uint64(block) * width, np.uint64(i), s.dtype.type(in_scale[first + i])
+                            )
                 s[size * stride : (end - base + 1) * stride] = 0
                 substitute_columns(s, blocks, size, g, lane, lanes[g], base, end, *first_triangle)
                 substitute_columns(s, blocks, size, g, lane, lanes[g], base, end, *second_triangle)
@@ -62,8 +68,38 @@ def solve_in_columns(
                     result = np.uint64(end - base + 1)  # the row of s behind the others
                     _sum_couplings(of_part, s, stride, blocks, result, k, of)
                     _sum_part(b, rows, p, first, size, s, stride, blocks, result, k, Z, restricted, dots)
+                if coarse is not None and coarse[0]:
+                    _prolong_columns_of_part(rows[first : first + size], p, coarse[1], coarse[7], x)
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _correct_columns(p, starts, vectors, coupled, values, m, q, r, stride):
+    """r -= A Z q in part p, for the columns of q (parts * m, k)."""
+    for e in range(np.uint64(starts[p]), np.uint64(starts[p + 1])):
+        at = np.uint64(coupled[e]) * stride
+        for column in range(m):
+            v, of = values[e * m + column], q[vectors[e] * m + column]
+            for j in range(np.uint64(of.size)):
+                r[at + j] -= v * of[j]
+
+
+@compiled
+def _prolong_columns_of_part(rows, p, Z, q, x):
+    """x += Z q in part p, for the columns of q (parts * m, k)."""
+    m, k = 1 if Z is None else Z.shape[1], q.shape[1]
+    for i in range(rows.size):
+        own = x[rows[i] * k : (rows[i] + 1) * k]
+        for column in range(m):
+            of = q[p * m + column]
+            if Z is None:
+                for c in range(k):
+                    own[c] += of[c]
+            else:
+                z = Z[rows[i], column]
+                for c in range(k):
+                    own[c] += z * of[c]
 
 
 @compiled

@@ -74,12 +74,13 @@ class SubdomainSolve:
 
     plans : `Natural`, of two triangles, whose values are copied, see _interleaved.py. Parts that are few for the
         threads, or unlike others, are solved one by one; that changes no bits.
-    narrow : whether the copies of double precision are of single, if all fit its range; only of plans of L and U whose
-        L is (D^-1 U)^H, or of L and L^H.
+    narrow : whether the copies of double precision are of single, if all fit its range; of plans of L and U, or of L
+        and L^H.
+    mirrored : L is (D^-1 U)^H, and stays that in single precision.
     """
 
-    def __init__(self, starts, plans, narrow=False):
-        self.starts, self.plans, self._narrow = starts, plans, narrow
+    def __init__(self, starts, plans, narrow=False, mirrored=False):
+        self.starts, self.plans, self._narrow, self._mirrored = starts, plans, narrow, mirrored
         work = int(starts[-1]) + sum(plan.triangle.entries for plan in plans)
         threads = threads_for(work, 2 * COPY)
         self._groups, full = in_groups(starts, plans, even_items(starts.size - 1, work), threads)
@@ -101,9 +102,9 @@ class SubdomainSolve:
     def load(self):
         """The plans have new values."""
         first, second = self._triangles
-        cholesky = first.plan.triangle.diag is not None
+        cholesky, mirrored = first.plan.triangle.diag is not None, second.plan if self._mirrored else None
         narrow = self._narrow and second.load(narrow=True, squared=cholesky)
-        if narrow and first.load(narrow=True, mirrored=second.plan):
+        if narrow and first.load(narrow=True, mirrored=mirrored):
             return
         for triangle in self._triangles:
             triangle.load(narrow=False)
@@ -123,11 +124,15 @@ class SubdomainSolve:
             Z, c, restricted = sums.Z, sums.couplings, sums.restricted.reshape(sums.dots.size, -1)
             couplings = c.starts, c.ends, unsigned(c.rows), c.values
             out = r, *couplings, sums.conjugate, sums.of, restricted, sums.dots
-        r = r if correction is None else coarse_residual(*correction, r)
+        coarse = None
+        if correction is not None and scattered:
+            coarse = *_corrected(correction), correction.q
+        elif correction is not None:
+            r = coarse_residual(correction.products, correction.q, r)
         items = self._items
         room = workspace(items.size - 1, self._room, x.dtype)
         layout = self.starts, self._groups, self._lanes, self._row_starts
-        arguments = *layout, r, x, unsigned(rows), before, after, scattered, out, Z
+        arguments = *layout, r, x, unsigned(rows), before, after, scattered, coarse, out, Z
         triangles = (triangle.arguments() for triangle in self._triangles)
         run_items(_solve, items.size - 1, items, *arguments, room, *triangles, threads=room.shape[0])
 
@@ -139,16 +144,26 @@ class SubdomainSolve:
             values, Z = (v.conj() if sums.conjugate and v.dtype.kind == "c" else v for v in (c.values, Z))
             written = (v.reshape(-1) for v in (sums.of, sums.restricted, sums.dots))
             out = r.reshape(-1), c.starts, c.ends, unsigned(c.rows), values, Z, *written
-        r = r if correction is None else coarse_residual(*correction, r)
-        items, k = self._items, r.shape[1]
+        items, k, coarse = self._items, r.shape[1], None
+        if correction is not None and scattered:
+            coarse = *_corrected(correction), correction.q
+        elif correction is not None:
+            r = coarse_residual(correction.products, correction.q, r)
         blocks = -(-k // LANES)
         height = int(np.diff(self._row_starts).max(initial=0))
         room = workspace(items.size - 1, (2 * height + 2) * blocks * LANES, x.dtype)
         layout = self.starts, self._groups, self._lanes, self._row_starts
         own = r.reshape(-1), x.reshape(-1), np.uint64(k), blocks
-        arguments = *layout, *own, unsigned(rows), before, after, scattered, out
+        arguments = *layout, *own, unsigned(rows), before, after, scattered, coarse, out
         triangles = (triangle.arguments() for triangle in self._triangles)
         run_items(solve_in_columns, items.size - 1, items, *arguments, room, *triangles, threads=room.shape[0])
+
+
+def _corrected(correction):
+    """What the kernels read of a `Correction`, but for q: whether Z q is added, Z, and the entries of A Z by parts."""
+    c = correction.couplings
+    entries = c.ends[c.starts], unsigned(c.vectors), unsigned(c.rows), c.values.reshape(-1)
+    return correction.added, correction.Z, *entries, np.uint64(c.values.shape[1])
 
 
 @compiled
@@ -166,6 +181,7 @@ def _solve(
     in_scale,
     out_scale,
     scattered,
+    coarse,
     sums,
     Z,
     workspaces,
@@ -182,7 +198,19 @@ def _solve(
                 first = np.uint64(0 if p < 0 else starts[p])
                 size = np.uint64(0 if p < 0 else starts[p + 1] - starts[p])
                 for k in range(size):
-                    one[k] = r[rows[first + k]] if in_scale is None else r[rows[first + k]] * in_scale[first + k]
+                    one[k] = r[rows[first + k]]
+                if coarse is not None:
+                    _, _, begins, vectors, corrected, products, m, q = coarse
+                    begin, stop = (np.uint64(begins[p]), np.uint64(begins[p + 1])) if p >= 0 else (first, first)
+                    for e in range(begin, stop):
+                        if m == ONE:  # no inner loop
+                            one[corrected[e]] -= products[e] * q[vectors[e]]
+                        else:
+                            for column in range(m):
+                                one[corrected[e]] -= products[e * m + column] * q[vectors[e] * m + column]
+                if in_scale is not None:
+                    for k in range(size):
+                        one[k] *= in_scale[first + k]
                 one[size : end - base + 1] = 0
             substitute(s, g, count, base, end, *first_triangle)
             substitute(s, g, count, base, end, *second_triangle)
@@ -199,8 +227,21 @@ def _solve(
                     own = slice(first, first + size)
                     _add_up_couplings(couplings[p], couplings[p + 1], ends, coupled, values, conjugate, one, of)
                     dots[p] = _add_up(given, rows[own], one, None if Z is None else Z[own], conjugate, restricted[p])
+                if coarse is not None and coarse[0]:
+                    _prolong_part(np.uint64(p), rows[first : first + size], coarse[1], coarse[6], coarse[7], x)
         t = complete(state, done, t)
     wait_until_done(done, 0, done.size)
+
+
+@compiled
+def _prolong_part(p, rows, Z, m, q, x):
+    """x += Z q in part p."""
+    for k in range(rows.size):
+        if Z is None:
+            x[rows[k]] += q[p]
+        else:
+            for column in range(m):
+                x[rows[k]] += Z[rows[k], column] * q[p * m + column]
 
 
 @compiled
@@ -385,24 +426,26 @@ def couple(products, rows, parts, starts, members):
     arguments = items, starts, members, products, places
     short = np.uint16 if int(np.diff(starts).max()) <= 2**16 else np.int32  # positions within a part
     none, nothing = np.empty(0, np.int32), np.empty((0, values.shape[1]), values.dtype)
-    no_room = none, none, np.empty(0, short), none, nothing
+    no_room = none, none, np.empty(0, short), none, none, nothing
     run_items(_couple, items.size - 1, *arguments, False, of_parts, no_room, threads=places.shape[0])
     of_parts = np.concatenate([np.zeros((2, 1), np.int32), np.cumsum(of_parts[:, :-1], axis=1, dtype=np.int32)], axis=1)
     couplings, entries = (int(number) for number in of_parts[:, -1])
     ends, of_vectors = np.empty(couplings + 1, np.int32), np.empty(couplings, np.int32)
     local, of_rows, sorted_values = np.empty(entries, short), np.empty(entries, np.int32), np.empty_like(values)
     ends[-1] = entries
-    filled = ends, of_vectors, local, of_rows, sorted_values
+    of_entries = np.empty_like(of_rows)
+    filled = ends, of_vectors, local, of_rows, of_entries, sorted_values
     run_items(_couple, items.size - 1, *arguments, True, of_parts, filled, threads=places.shape[0])
     by_vectors, vector_starts = grouped(of_vectors, count)
-    return Couplings(of_parts[0].copy(), ends, local, of_rows, sorted_values, vector_starts, by_vectors), None
+    by_rows = of_parts[0].copy(), ends, local, of_rows, of_entries, sorted_values
+    return Couplings(*by_rows, vector_starts, by_vectors), None
 
 
 @compiled
 def _couple(state, done, items, starts, members, products, workspaces, fill, of_parts, results):
     """The parts of vectors that each part of rows meets, in ascending order, and their entries by rows; each part has
     its own places to write to. Without `fill` only the numbers of both."""
-    (pointers, part, values), (ends, of_vectors, local, of_rows, sorted_values) = products, results
+    (pointers, part, values), (ends, of_vectors, local, of_rows, of_entries, sorted_values) = products, results
     t = next_item(state)
     place = workspaces[
         fetch_add(state, 1, 1) if t < done.size else 0
@@ -437,7 +480,7 @@ def _couple(state, done, items, starts, members, products, workspaces, fill, of_
                 i = members[s]
                 for e in range(pointers[i], pointers[i + 1]):
                     k = place[part[e]]
-                    local[at[k]], of_rows[at[k]] = s - first, i
+                    local[at[k]], of_rows[at[k]], of_entries[at[k]] = s - first, i, part[e]
                     for column in range(values.shape[1]):
                         sorted_values[at[k], column] = values[e, column]
                     at[k] += 1

@@ -122,10 +122,11 @@ class SubdomainSolve:
     plans : `SyncFree`, of two triangles, whose values are copied into the order of the levels of each part.
     narrow : whether the copies of double precision are of single, if all fit its range; entries are rounded relative to
         the diagonal entry of their row.
+    mirrored : has no effect here.
     Raises ParameterError where the rows of a part do not fit into the shared memory of a block.
     """
 
-    def __init__(self, starts, plans, narrow=False):
+    def __init__(self, starts, plans, narrow=False, mirrored=False):
         self.starts, self.plans = starts, plans
         sizes = np.diff(starts.get()).astype(np.int64)
         most, shared = int(sizes.max()), device_limits()["shared"] - 1024
@@ -175,8 +176,8 @@ class SubdomainSolve:
         one, two = self._packed
         coarse = np.int32(1), NULL, NULL, NULL, NULL
         if correction is not None:
-            products, q = correction
-            coarse = np.int32(products[2].shape[1]), *products, q
+            products = correction.products
+            coarse = np.int32(products[2].shape[1]), *products, correction.q
         besides = np.int32(1), *(NULL,) * 5, np.int32(0), *(NULL,) * 3
         if sums is not None:
             c = sums.couplings
@@ -193,6 +194,8 @@ class SubdomainSolve:
             ),
             shared_mem=self.shared,
         )
+        if correction is not None and correction.added:
+            prolong(correction.parts, correction.Z, correction.q, x)
 
 
 def restrict(starts, rows, values, r, conjugate):
@@ -291,6 +294,7 @@ def couple(products, rows, parts, starts, members):
         ends=ends,
         rows=local,
         of_rows=of_rows,
+        vectors=None,
         values=gather(values, order),
         vector_starts=starts_among(gather(of_vectors, by_vectors), count),
         members=by_vectors,

@@ -42,9 +42,10 @@ class SubdomainSolve:
 
     plans : of the triangles T_1, ..., T_k, in local positions, that visit the rows one after the other and have values.
     narrow : whether entries may be read in single precision where unknowns have double; here they are not.
+    mirrored : whether T_1 is (D^-1 T_2)^H, which the CPU keeps where it rounds them.
     """
 
-    def __init__(self, starts, plans, narrow=False):
+    def __init__(self, starts, plans, narrow=False, mirrored=False):
         self.starts, self.plans = starts, plans
 
     @property
@@ -64,11 +65,12 @@ class SubdomainSolve:
         """r (n,) in the rows of A. x (n,), too, if scattered, where each row has one position; else in positions.
 
         before, after : diagonals W (len(rows),) of reals, None for ones.
-        correction : (products, q), of `coarse_products`: r - A Z q stands for r.
-        sums : `Sums` to be written, where x is scattered; their r is the one before the correction.
+        correction : `Correction`; it is added to x only where that is scattered.
+        sums : `Sums` to be written, where x is scattered; their r is the one before the correction, their x the one
+            before Z q is added.
         """
         given = r
-        r = r if correction is None else coarse_residual(*correction, r)
+        r = r if correction is None else coarse_residual(correction.products, correction.q, r)
         y = r[rows] if before is None else before * r[rows]
         for plan in self.plans:
             s, y = y, np.empty_like(y)
@@ -77,6 +79,8 @@ class SubdomainSolve:
         x[rows if scattered else slice(None)] = y
         if sums is not None:
             self._add_up(sums, given[rows], y)
+        if correction is not None and correction.added:
+            prolong(correction.parts, correction.Z, correction.q, x)
 
     def _add_up(self, sums, r, x):
         """The sums of r and x (n,) in positions."""
@@ -190,6 +194,7 @@ def couple(products, rows, parts, starts, members):
         ends=np.append(begins, keys.size).astype(np.int32),
         rows=inverse(members)[rows] - starts[parts[rows]],
         of_rows=rows,
+        vectors=part[order],
         values=values[order],
         vector_starts=starts_among(of_vectors[by_vectors], count),
         members=by_vectors,

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from finelu.device import copied, namespace, on_gpu, require_room, synchronize, to_host
 from finelu.errors import MatrixError, SingularMatrix, ZeroPivot
 from finelu.kernels import kernels_for
-from finelu.kernels.operands import CSR, Couplings, Sums
+from finelu.kernels.operands import CSR, Correction, Couplings, Sums
 from finelu.matrix import as_csr, without_zeros
 from finelu.ordering import OrderingJob, elimination_tree
 from finelu.preconditioners.direct.superlu import SuperLU
@@ -157,6 +157,10 @@ class CoarseSpace:
     def prolong(self, q: Any, x: Any, less: Any = None) -> None:
         """x += Z (q - less)."""
         self._kernels.subdomains.prolong(self.parts, self.Z, q, x, less)
+
+    def correction(self, q: Any, added: bool) -> Correction:
+        """r - A Z q in the place of r, and Z q added to x if asked for."""
+        return Correction(self.products, self._couplings, q, self.parts, self.Z, added)
 
     def sums(self, dtype: Any, k: int = 1) -> Sums:
         """Arrays for the sums that a solve with the parts, without overlap, computes for this space, for k columns."""

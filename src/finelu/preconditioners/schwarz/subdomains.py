@@ -11,7 +11,7 @@ from finelu.device import namespace, on_gpu, sparse_module, synchronize, to_host
 from finelu.errors import ParameterError, ZeroPivot
 from finelu.factors.triangles import TriangularFactors
 from finelu.kernels import kernels_for
-from finelu.kernels.operands import CSR, Sums
+from finelu.kernels.operands import CSR, Correction, Sums
 from finelu.matrix import full_csr
 
 
@@ -62,13 +62,14 @@ class LocalFactors:
     part owns and 0 on the others, and W_1 is 1 (restricted additive Schwarz); or, if `symmetric`, both are the roots of
     1 / (number of parts that share the row). The transposes exchange W_1 and W_2. Complex factors without "T" are asked
     only for "H".
-    narrow : whether solves may read the factors in single precision: the factors of an ILU(0) of Hermitian definite
-        blocks. The CPU stores L as (D^-1 U)^H, so that the solves stay Hermitian; on a GPU L and D^-1 U are rounded one
-        by one, and an entry close to the middle of two numbers of single precision may become both.
+    narrow : whether solves may read the factors in single precision: those of an ILU(0) of Hermitian definite blocks,
+        or of blocks that are neither Hermitian nor symmetric, where transposes read them in their own precision. Of
+        Hermitian blocks the CPU stores L as (D^-1 U)^H, so that the solves stay Hermitian; on a GPU L and D^-1 U are
+        rounded one by one, and an entry close to the middle of two numbers of single precision may become both.
     """
 
     def __init__(self, recipe: Any, local: Any, A: CSR, domains: Subdomains, symmetric: bool, narrow: bool):
-        self._recipe, self._domains, self._narrow = recipe, domains, narrow
+        self._recipe, self._domains, self._narrow, self._symmetric = recipe, domains, narrow, symmetric
         kernels = kernels_for(A.data)
         indptr, indices, self._places = kernels.subdomains.inside(domains.starts, domains.rows, A.indptr, A.indices)
         self._blocks = full_csr(indptr, indices, kernels.vectors.gather(A.data, self._places))
@@ -147,7 +148,7 @@ class LocalFactors:
             kernels = kernels_for(self._places).subdomains
             plans = [solver.plan for solver in self.factors.solvers(trans)]
             narrow = self._narrow and trans == "N"  # the transposes are asked only where these do not fit
-            found = kernels.SubdomainSolve(self._domains.starts, plans, narrow)
+            found = kernels.SubdomainSolve(self._domains.starts, plans, narrow, self._symmetric)
             synchronize(self._places)  # another thread may use it on another stream
             self._solves[key] = found
         return found
@@ -180,14 +181,14 @@ class LocalFactors:
             return ""
         return "L or D^-1 U of a part has an entry or a pivot beyond the range of single precision"
 
-    def apply(self, r: Any, trans: str, x: Any, correction: Any = None, sums: Sums | None = None) -> None:
+    def apply(self, r: Any, trans: str, x: Any, correction: Correction | None = None, sums: Sums | None = None) -> None:
         """x = the sum over the parts, for r (n,), on the CPU (n, k), too, or with the blocks' transposes.
 
-        correction : (A Z, q) of the CoarseSpace; r - A Z q replaces r.
+        correction : r - A Z q replaces r; with overlap nothing is added to x.
         sums : sums to be computed in addition; not with overlap.
         """
         domains = self._domains
-        if self.stored != r.dtype:  # Hermitian; the transposes would round other numbers
+        if self._symmetric and self.stored != r.dtype:  # the transposes would round other numbers
             trans = "N"
         before, after = (self._before, self._after) if trans == "N" else (self._after, self._before)
         if self._sum is None:
