@@ -223,7 +223,7 @@ def residual_step(which, states, norms, histories, rho, curvature, rho_old, q, r
 
 @by_items
 def _residual_move(t, moving, alpha, q, r, parts):
-    part = _part(t, r, parts.shape[1])
+    part = part_of(t, r, parts.shape[1])
     Q, R = q[part], r[part]
     own, period = np.zeros(alpha.size), alpha.size
     for begin in range(0, R.size, period):
