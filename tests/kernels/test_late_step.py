@@ -25,7 +25,7 @@ def monitored(real, improved):
 @pytest.mark.parametrize("improved", [0, 1])
 @pytest.mark.parametrize("larger", [False, True])
 def test_both_passes_are_one_step_of_cg(kernels, dtype, improved, larger):
-    """x, r and the monitor have the bits of `cg_step`; x is kept only where it is the best and the next is no better."""
+    """x, r and the monitor have the bits of `cg_step`; x is kept only where it is best and the next is no better."""
     n, K = LONG, 300
     p, q, x, r, z, coarse = (values(n, dtype, seed) for seed in range(6))
     r = r * 1000 if larger else r / 1000
