@@ -23,6 +23,8 @@ from finelu.kernels.cpu.runtime.row_blocks import COPY, even_items, threads_for,
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 from finelu.kernels.operands import Couplings, require_indices
 
+__all__ = ["direction_with_coarse", "prolong", "step_and_direction", "steps_and_directions"]
+
 FAR = 6  # times as long as cheap operations on neighbouring entries take those on entries anywhere in memory
 
 
