@@ -12,9 +12,10 @@ import finelu
 from finelu import ILU0, Jacobi, RecycledSpace, Sequence, gallery
 from finelu.auto import attempt, ladder
 from finelu.auto import sequence as module
-from finelu.auto.guess import AGAIN, FEW, MOST
+from finelu.auto.attempt import RightHandSide
+from finelu.auto.guess import AGAIN, FEW, MOST, FirstGuess
 from finelu.auto.rates import SHIPPED_ON_GPU
-from finelu.auto.recycling import REST, Cost
+from finelu.auto.recycling import AT_RISK, LEAST, OF_LOSS, REST, RIPE, TRIAL, Cost, Recycling
 from finelu.auto.reuse import RETRY, UPDATE, Ageing, Patience, update_in_iterations
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.matrix import as_csr
@@ -579,17 +580,56 @@ def test_a_recycled_space_is_kept_where_it_saves_iterations():
     assert max(s.iterations for s in found[5:]) < 0.7 * found[0].iterations
 
 
-def test_a_recycled_space_that_does_not_pay_is_dropped_and_tried_rarely():
-    """With Jacobi and few entries a row, an iteration with the space takes about as long as it saves."""
-    A, texts = gallery.poisson5(70), []
+def test_a_recycled_space_that_does_not_pay_is_dropped_after_one_solve_and_tried_rarely():
+    """The slow vectors are many, so that 16 of them keep few iterations away, and each takes a quarter longer."""
+    S = gallery.poisson7(14)
+    sequence, found = Sequence(recipe="jacobi", method="cg"), []
+    for B, b in drifting(S @ S + 0.02 * sp.eye(S.shape[0]), 5):
+        found.append(sequence.step(B, b))
+        assert_solves(B, b, found[-1])
+    recycling, ageing = sequence._recycling, sequence._ageing
+    assert ["recycled vectors were dropped" in s.explain() for s in found] == [False, False, True, True, True]
+    lost = recycling.why  # of the only solve with vectors
+    assert "% of the iterations were left" in lost and recycling.space is None and recycling.tries == 1
+    assert OF_LOSS * 0.1 * found[0].iterations < recycling.left < OF_LOSS * AT_RISK * found[0].iterations
+    assert ageing.gained > 0 and ageing.expected(1.0) < np.inf  # what plain iterations have taken is known again
+
+
+def test_no_space_is_tried_where_few_entries_a_row_make_its_vectors_dear():
     sequence = Sequence(recipe="jacobi", method="cg")
-    for B, b in drifting(A, 9):
+    for B, b in drifting(gallery.poisson5(50), 4):
         solution = sequence.step(B, b)
-        assert_solves(B, b, solution)
-        texts.append(solution.explain())
-    recycling = sequence._recycling
-    assert any("recycled vectors were dropped" in text for text in texts)
-    assert recycling.space is None and 0 < recycling.left < REST
+        assert solution.iterations > LEAST and sequence._recycling.space is None
+        assert "recycled" not in solution.explain()
+
+
+@pytest.mark.parametrize("n", [500, 12_000, 1_000_000])
+@pytest.mark.parametrize("row", [5, 20, 80])
+@pytest.mark.parametrize("plain", [21.0, 100.0, 2000.0])
+def test_a_try_that_saves_nothing_takes_a_bounded_part_of_a_solve(n, row, plain):
+    """A is what its counts say: the decision reads nothing else of it."""
+    A, recycling = SimpleNamespace(n=n, nnz=row * n, data=np.empty(0)), Recycling()
+    space = recycling.space_for("cg", None, A, 18.0, plain)
+    cost = recycling._cost
+    assert cost.of_trial(plain, cost.vectors()) <= AT_RISK * plain or space is None
+    if space is None:
+        return
+    m = space.k
+    space.W, recycling.plain = np.empty((1, m)), plain / 18.0
+    assert recycling.space_for("cg", None, A, 18.0, plain) is space
+    dropped = [recycling.seen(int(plain), 18.0) for _ in range(RIPE)]  # as many iterations as without
+    assert any(dropped)
+    assert recycling.space is None and recycling.left <= max(REST, OF_LOSS * (TRIAL + AT_RISK) * plain)
+
+
+def test_more_solutions_are_combined_where_the_iterations_of_a_step_are_unknown():
+    A, b = as_csr(gallery.poisson5(9)), values(81, "float64")
+    guesses = FirstGuess()
+    for seed in range(6):
+        guesses.keep(values(81, "float64", seed + 10))
+    guesses.saved = {FEW: 0.3, MOST: 1.0}
+    guesses.begin(RightHandSide(A, b, np.linalg.norm(b), 1e-8), np.inf, 1.0)
+    assert guesses.used == 6
 
 
 @pytest.mark.parametrize("method", ["cg", "gmres"])
@@ -613,13 +653,13 @@ def test_a_recycled_space_that_fails_is_dropped_and_the_factors_are_kept(method,
     assert_solves(*systems[-2], solution)
     assert sequence.decisions[-1] != "solve" and "recycled vectors were dropped" in solution.explain()
     assert len(solution.attempts) == 1
-    assert recycling.space is None and 0 < recycling.left <= REST < recycling.rest
+    assert recycling.space is None and recycling.left > 0 and recycling.tries == 1
     assert_solves(*systems[-1], sequence.step(*systems[-1]))
     assert recycling.space is None and "did not converge" not in solution.explain()
 
 
 def test_a_solve_from_the_beginning_forgets_the_space():
-    A = gallery.elasticity(10, 4, 4)
+    A = gallery.elasticity(20, 5, 5)
     sequence = Sequence(recipe="ic0", method="cg")
     for B, b in drifting(A, 4):
         sequence.step(B, b)
@@ -629,12 +669,12 @@ def test_a_solve_from_the_beginning_forgets_the_space():
 
 
 def test_another_pattern_drops_the_space():
-    A = gallery.elasticity(10, 4, 4)
+    A = gallery.elasticity(20, 5, 5)
     sequence = Sequence(recipe="ic0", method="cg")
     for B, b in drifting(A, 4):
         sequence.step(B, b)
     assert sequence._recycling.space.size
-    other = sp.csr_matrix(A + 0.01 * sp.eye(A.shape[0], k=30) + 0.01 * sp.eye(A.shape[0], k=-30))
+    other = sp.csr_matrix(A + 1e-6 * sp.eye(A.shape[0], k=30) + 1e-6 * sp.eye(A.shape[0], k=-30))
     assert other.nnz != A.nnz
     solution = sequence.step(other, b)
     assert_solves(other, b, solution)

@@ -62,13 +62,14 @@ class FirstGuess:
         """Begin with the last x, or with a combination of the last ones, where this is expected to save more iterations
         than it takes, and if its residual is smaller than b.
 
-        expected : the iterations of the step from x = 0.
+        expected : the iterations of the step from x = 0; Inf if unknown.
         product : the iterations that take as long as a product with A, relative to those with factors of A's pattern.
         """
         known, self.used = self.known(rhs.b), 0
         if self.without >= AGAIN:
             self.saved = {FEW: 1.0, MOST: 1.0}
-        gains = {m: part * expected - COMBINING * product * m / FEW for m, part in self.saved.items()}
+        many = min(expected, AGAIN)
+        gains = {m: part * many - COMBINING * product * m / FEW for m, part in self.saved.items()}
         m = max(gains, key=lambda m: gains[m])
         before = rhs.size
         if len(known) > 1 and gains[m] > 0 and before > rhs.target:

@@ -17,10 +17,14 @@ FEWEST, MOST = 4, 16  # vectors
 SHARE = 0.3  # of the time of an iteration, that its products with the vectors take at most, with FEWEST of them or more
 DIRECTIONS = 4  # times the vectors: search directions from which they are formed
 LEAST = 20  # iterations of a step from which on a space is tried
-HOPED = 0.5  # part of the iterations that a space is presumed to save, until it is seen
-RIPE = 3  # solves with the space, after each of which it is formed anew, before it is judged
+EACH = 0.03  # part of the iterations that each vector is presumed to save, until it is seen
+RIPE = 3  # solves with the space, after each of which it is formed anew
+AT_RISK = 0.75  # of a plain solve, that a try may lose until its first solve shows that it saves nothing
+TRIAL = 0.25  # of a plain solve, that the solves with the space may lose until it is ripe, and that forming it may take
 GROWN = 1.25  # times the iterations that it had with the space when it was ripe, from which on it is formed anew
-REST = 1000  # plain iterations after which a space that did not pay is tried again; twice as many each time
+# Plain iterations after which a space that did not pay is tried again, and for each iteration that the try has lost:
+# these are then 2% of them. Twice as many each time.
+REST, OF_LOSS = 1000, 50
 # Seconds for each entry of a dense array (n, m) that a product with a vector reads, and for each operation of a product
 # of two of them: on a core, of arrays beyond the caches 0.36 to 0.42 ns (inside 0.17); on an H100 8 bytes at 2.5 TB/s.
 ENTRY, FLOP = 4e-10, 1e-10
@@ -36,8 +40,9 @@ class Recycling:
     plain, kept : the last iterations without the space and with it, for each unit of the logarithm that they took off
         the residual; None until they are seen.
     best : the least of `kept` since the space was last begun.
-    used : solves with the space since then.
+    used : solves with the space since then.  lost : the plain iterations that they took more than plain solves.
     left : plain iterations until the next try.
+    tries : how many have failed.
     why : the last decision, in words; "" if there was none.
     """
 
@@ -46,14 +51,14 @@ class Recycling:
         self.plain: float | None = None
         self.kept: float | None = None
         self.best = math.inf
-        self.used, self.left, self.rest = 0, 0.0, float(REST)
+        self.used, self.lost, self.left, self.tries = 0, 0.0, 0.0, 0
         self.why = ""
         self._cost = Cost()
         self._with = False  # whether the present solve has vectors
 
     def drop(self) -> None:
         """Forget the space: of another pattern, size or device."""
-        self.space, self.kept, self.best, self.used, self.why = None, None, math.inf, 0, ""
+        self.space, self.kept, self.best, self.used, self.lost, self.why = None, None, math.inf, 0, 0.0, ""
 
     def forget(self) -> None:
         """Forget the space, and the plain iterations: of other factors, or another method."""
@@ -71,9 +76,14 @@ class Recycling:
 
     def _rest(self) -> None:
         """Drop the space, and try again later."""
-        self.left, self.rest = self.rest, 2 * self.rest
+        self.left, self.tries = max(REST, OF_LOSS * self.lost) * 2**self.tries, self.tries + 1
         self.drop()
         self._with = False
+
+    @property
+    def begins(self) -> bool:
+        """Whether the present solve is the first with vectors."""
+        return self._with and self.used == 0
 
     def space_for(self, method: str, F: Any, A: CSR, wanted: float, expected: float) -> RecycledSpace | None:
         """The space for a solve that is to take the logarithm `wanted` off the residual, None for a plain one.
@@ -89,14 +99,20 @@ class Recycling:
         m = self._cost.vectors()
         plain = expected if self.plain is None else self.plain * wanted
         if self.space is None:
-            if not LEAST <= plain < math.inf or not self._cost.pays(plain, (1 - HOPED) * plain, m):
+            if not LEAST <= plain < math.inf or not self._cost.pays(plain, (1 - EACH * m) * plain, m):
                 return None
-            self.space, self.used, self.best = RecycledSpace(m, directions=DIRECTIONS * m), 0, math.inf
+            if self._cost.of_trial(plain, m) > AT_RISK * plain:
+                return None
+            self.drop()
+            self.space, self.lost = RecycledSpace(m, directions=DIRECTIONS * m), self._cost.forming(m)
         space = self.space
-        ripe = self.used >= RIPE and self.kept is not None
-        if ripe and not self._cost.pays(plain, float(self.kept or 0.0) * wanted, space.size):
+        kept = math.inf if self.kept is None else self.kept * wanted
+        if self.used < RIPE:
+            kept = min(kept, (1 - EACH * space.size) * plain)
+        if space.size and not self._cost.pays(plain, kept, space.size):
             return None  # the guess was good: a few iterations are left, which the space would not shorten
-        space.renew = self.used < RIPE or (self.kept is not None and self.kept > GROWN * self.best)
+        cheap = not space.size or self._cost.forming(space.size) <= TRIAL * plain
+        space.renew = cheap and (self.used < RIPE or (self.kept is not None and self.kept > GROWN * self.best))
         self._with = space.size > 0
         return space
 
@@ -115,7 +131,9 @@ class Recycling:
         space, plain = self.space, self.plain
         if space is None or plain is None:
             return False
-        if self.used < RIPE or self._cost.pays(plain * gained, iterations, space.size):
+        more = self._cost.of_solve(iterations, space.size) - plain * gained
+        self.lost += more + (self._cost.forming(space.size) if space.renew else 0.0)
+        if more < 0 or (self.used < RIPE and self.lost <= TRIAL * plain * gained):
             saved = max(1 - rate / plain, 0.0)
             self.why = f"{space.size} recycled vectors keep about {saved:.0%} of the iterations away"
             return False
@@ -132,13 +150,14 @@ class Recycling:
 class Cost:
     """The cost of a recycled space, in plain iterations.
 
-    vector : part of an iteration that one vector adds to each.  image : of forming A w, for a vector.
+    vector : part of an iteration that one vector adds to each.  image, solve : of forming A w, and M A w, for a vector.
     square : of a product of (n, m) with (m, m), for each of the m^2.  launches : of those of the kernels on a GPU.
     cycles : whether the vectors are formed anew after each cycle, not once for a solve.
     """
 
     vector: float = 0.0
     image: float = 0.0
+    solve: float = 0.0
     square: float = 0.0
     launches: float = 0.0
     cycles: bool = False
@@ -154,6 +173,7 @@ class Cost:
         return cls(
             2 * A.n * entry / iteration,
             TOGETHER * product * A.nnz,
+            product * entries,
             2 * A.n * flop / iteration,
             launches / iteration,
             cycles,
@@ -169,5 +189,17 @@ class Cost:
 
     def pays(self, plain: float, kept: float, m: int) -> bool:
         """Whether `kept` iterations with m vectors take less time than `plain` ones without."""
+        return self.of_solve(kept, m) < plain
+
+    def of_solve(self, kept: float, m: int) -> float:
+        """The plain iterations that take as long as `kept` ones with m vectors, and as what these take once."""
         once = (m + 1 / TOGETHER) * self.image + 3 * m * m * self.square  # A W and A v; three products of W
-        return kept * (1 + self.share(m)) + once < plain
+        return kept * (1 + self.share(m)) + once
+
+    def of_trial(self, plain: float, m: int) -> float:
+        """What a try loses that saves nothing: vectors are formed twice, and a solve has them."""
+        return 2 * self.forming(m) + self.of_solve(plain, m) - plain
+
+    def forming(self, m: int) -> float:
+        """The cost of m vectors that are formed at the end of a solve: products with M, and of arrays."""
+        return 0.0 if self.cycles else m * self.solve + (1 + DIRECTIONS) * m * m * self.square

@@ -142,9 +142,13 @@ class Ageing:
             rest = max(1 - gained / wanted, 0.0)  # of the solves before
             self.gained, self.taken = rest * self.gained + gained, rest * self.taken + iterations
 
-    def forget(self) -> None:
-        """Forget what iterations have taken: those that follow are of another kind."""
-        self.gained, self.taken, self.excess, self.course = 0.0, 0.0, [], []
+    def figures(self) -> tuple[float, float, list[float], list[float]]:
+        """What iterations have taken, to be taken back by `taken_back`."""
+        return self.gained, self.taken, [*self.excess], [*self.course]
+
+    def taken_back(self, figures: tuple[float, float, list[float], list[float]]) -> None:
+        """Forget what iterations have taken since `figures` were: they were of another kind than those that follow."""
+        self.gained, self.taken, self.excess, self.course = figures
 
     def renewed(self) -> None:
         """Record an update."""

@@ -73,7 +73,8 @@ class Sequence:
     Projection techniques for iterative solution of Ax = b with successive right-hand sides, 1998. Cost: up to nine
     products with A, and 24 vectors.
     cg and gmres with incomplete factors take a `RecycledSpace` of 4 to 16 vectors, where it saves more iterations than
-    it takes by a model of its cost; it is dropped, and tried again rarely, where it does not, which `explain()` says.
+    it takes by a model of its cost; it is dropped after the first solve that shows that it does not, and tried again
+    rarely, which `explain()` says. A try takes at most as long as one solve.
     On a GPU, A and b are moved to the CPU, and x back, if `solve` would do so. With cuDSS its complete factors replace
     other factors once, by one more rebuild: when the steps so far have taken as long as cuDSS's plan is expected to
     take, and a step with it is expected to take less than two thirds of the last one. Updates then repeat the numeric
@@ -109,6 +110,7 @@ class Sequence:
         self._count: OrderingJob | None = None  # counts their fill
         self._indefinite = False  # A was found not to be positive definite, or is not Hermitian
         self._recycling = Recycling()
+        self._plain_figures = self._ageing.figures()  # of the last iterations before those with a recycled space
         self._precise = self.rtol  # 0 once single precision was not enough: see `precise`
 
     def __repr__(self) -> str:
@@ -347,6 +349,8 @@ class Sequence:
         start, compiled = perf_counter(), compile_seconds()
         complete = fresh and ageing.complete
         space = self._recycling.space_for(self._method, self._F, A, wanted, ageing.likely(wanted))
+        if self._recycling.begins:
+            self._plain_figures = ageing.figures()
         watched = not fresh or (way != "rebuild" and isinstance(self.recipe, str))  # whether others could be better
         iterations = Iterations(
             factors=self._F,
@@ -373,7 +377,7 @@ class Sequence:
             rhs.x, rhs.size = found.x, found.residual_norm
         gained = logarithm(before, rhs.size)
         if self._recycled_in_vain(found.iterations, gained, status):
-            ageing.forget()  # those figures are of iterations with the space
+            ageing.taken_back(self._plain_figures)
         elif fresh and solved:
             ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target), found.history / rhs.scale)
         elif solved:
