@@ -146,7 +146,7 @@ USES: dict[str, dict[str, str]] = {
         "idrs": "recurrences vectors",
         "multishift": "vectors",
         "_interleaved": "indices",
-        "products": "vectors",
+        "products": "columns vectors",
         "recurrences": "vectors",
         "_subdomain_columns": "_interleaved",
         "subdomains": "_interleaved _subdomain_columns indices levels vectors",

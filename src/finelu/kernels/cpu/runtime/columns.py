@@ -197,7 +197,9 @@ class _Rows:
             return fmul(x, y)
 
         def doubled(part: int) -> Any:
-            places = ir.Constant(ir.VectorType(self.number, self.length), [k - k % 2 + part for k in range(self.length)])
+            places = ir.Constant(
+                ir.VectorType(self.number, self.length), [k - k % 2 + part for k in range(self.length)]
+            )
             return builder.shuffle_vector(x, x, places)
 
         signs = ir.Constant(self.vector, [1.0, -1.0] * LANES)
