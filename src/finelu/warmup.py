@@ -116,7 +116,7 @@ def usual_pieces(name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield f"subdomains, {dtype}", partial(_subdomains, dtype)
     yield f"batches, {dtype}", partial(_batches, dtype)
     yield f"orderings and other tools, {dtype}", partial(_use_tools, symmetric, general)
-    yield f"several columns, {dtype}", partial(krylov.cg, symmetric, np.ones((symmetric.n, 2), dtype), maxiter=2)
+    yield f"several columns, {dtype}", partial(krylov.cg, symmetric, np.ones((symmetric.n, 8), dtype), maxiter=2)
     yield f"long vectors, {dtype}", partial(_shared, dtype)
     for method in krylov.OWN:
         yield f"{method.name}, {dtype}", partial(_iterate, method, symmetric, b)

@@ -63,6 +63,31 @@ def test_threads_find_the_same_bits(monkeypatch, threads, dtype):
     assert len(set(found)) == 1
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("k", [1, 3, 8, 13])
+def test_columns_have_the_bits_that_they_have_alone(monkeypatch, threads, dtype, k):
+    monkeypatch.setattr(fl.kernels.cpu.cholesky, "threads_for", lambda work, alone: fl.threads.get_num_threads())
+    S = hermitian("poisson5:40,33", dtype)
+    rng = np.random.default_rng(2)
+    g = np.asfortranarray(rng.standard_normal((S.shape[0], k)).astype(dtype))
+    weights = rng.uniform(0.5, 2, S.shape[0])
+    weights[7] = 0
+    for number, out_dtype in ((1, dtype), (3, np.result_type(dtype, np.complex64)), (2, dtype)):
+        threads(number)
+        F, A = factors(S, cpu)
+        F.factor(A.data, weights)
+        together, want = np.empty(g.shape, out_dtype), np.empty(g.shape, out_dtype, order="F")
+        F.solve(g, together)
+        for c in range(k):
+            F.solve(g[:, c].copy(), want[:, c])
+        np.testing.assert_array_equal(together, want)
+    specified, A = factors(hermitian("poisson5:7,5", dtype), reference)
+    specified.factor(A.data, np.ones(35))
+    x = np.empty((35, k), dtype)
+    specified.solve(g[:35], x)
+    assert_close(A.tosparse() @ x, g[:35], 1e4)
+
+
 def test_a_row_without_weight_is_that_of_the_identity():
     S = hermitian("poisson5:12,9", np.float64)
     weights, g = np.ones(S.shape[0]), np.arange(1.0, S.shape[0] + 1)

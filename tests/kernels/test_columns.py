@@ -21,7 +21,7 @@ from finelu import (
     TriangularSolver,
     gallery,
 )
-from finelu.kernels import kernels_for
+from finelu.kernels import cpu, kernels_for
 from finelu.kernels.cpu import triangular
 from finelu.matrix import as_csr
 from finelu.preconditioners import RECIPES
@@ -124,6 +124,23 @@ def test_products_with_columns_are_as_if_alone(backend, same, threads, dtype):
         product_of = kernels_for(A.data).products.Product(A)
         for k in WIDTHS:
             same(product_of, values((A.n, k), dtype, k))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_with_columns_and_inner_products_are_as_if_alone(threads, dtype):
+    for A, count in product((gallery.poisson7(25), gallery.arrow(40)), (1, 2)):
+        threads(count)
+        A = as_csr(in_dtype(A, dtype))
+        form = cpu.products.Product(A)
+        for k in WIDTHS:
+            x, y, out = values((A.n, k), dtype, k), values((A.n, k), dtype, k + 1), np.empty((A.n, k), dtype)
+            totals, one = np.zeros(k + 2, dtype), np.zeros(1, dtype)
+            form.with_dots(np.arange(k)[::-1] + 1, x, y, totals, out)
+            for c in range(k):
+                want = form.with_dot(x[:, c].copy(), y[:, c].copy(), one)
+                np.testing.assert_array_equal(out[:, c], want)
+                assert totals[k - c] == one[0]
+            assert totals[0] == totals[-1] == 0
 
 
 @pytest.mark.parametrize("recipe", [Jacobi(), BlockJacobi(), BlockJacobi(block_size=5)], ids=str)

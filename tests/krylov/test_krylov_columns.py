@@ -86,7 +86,6 @@ def test_a_column_that_is_done_takes_no_part_in_products(backend, monkeypatch, n
 def test_columns_in_rows_have_the_bits_of_one(threads, monkeypatch, name, dtype):
     monkeypatch.setattr(loop, "ROOM", 4)  # histories grow
     monkeypatch.setattr(rows, "ROOM", 4)
-    monkeypatch.setattr(rows, "FEWEST_DEFLATED", 11)
     method, A = getattr(krylov, name), in_dtype(gallery.poisson5(70, 66), dtype)  # more rows than a sum has at once
     B = values((A.shape[0], 11), dtype)
     B[:, 3] = A @ np.ones(A.shape[0])
@@ -107,6 +106,16 @@ def test_columns_in_rows_have_the_bits_of_one(threads, monkeypatch, name, dtype)
             np.testing.assert_array_equal(one.history, other.history)
             np.testing.assert_array_equal(one.x, other.x)
     assert made == [True] * 4
+
+
+@pytest.mark.parametrize("recipe", [ILU0(), Schwarz(parts=20)], ids=str)
+def test_products_of_columns_in_rows_use_the_memory_of_those_before(monkeypatch, recipe):
+    A, B, arrays = gallery.poisson5(30, 31), values((930, 9), "float64"), []
+    room = rows.ColumnsInRows.room
+    monkeypatch.setattr(rows.ColumnsInRows, "room", lambda self: arrays.append((v := room(self)).array) or v)
+    found = krylov.cg(A, B, M=recipe.factor(A), rtol=1e-6)
+    widths = {array.shape[1] for array in arrays}
+    assert found.all_converged and len(arrays) > 20 and len({id(array) for array in arrays}) <= 3 * len(widths)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])

@@ -149,7 +149,7 @@ USES: dict[str, dict[str, str]] = {
         "idrs": "recurrences vectors",
         "multishift": "vectors",
         "_interleaved": "indices",
-        "products": "vectors",
+        "products": "columns vectors",
         "_prolongation": "_subdomain_columns vectors",
         "recurrences": "vectors",
         "_subdomain_columns": "_interleaved",

@@ -20,9 +20,9 @@ from finelu.krylov.operators import Identity
 from finelu.matrix import CSR
 from finelu.result import Solution
 
-# Columns from which on they take less time in arrays together; with a deflated form of M, whose coarse solves go one
-# after the other. On one thread 8 with IC0 took 0.77 of the time of single ones, 5 1.08; 8 with Schwarz 0.9 to 1.4.
-FEWEST, FEWEST_DEFLATED = 8, 16
+# Columns from which on they take less time in arrays together. On one thread 8 with IC0 took 0.77 of the time of single
+# ones, 5 1.08; 8 with Schwarz 0.6 to 0.9, 5 0.8 to 1.2.
+FEWEST = 8
 AT_ONCE = 1024  # rows that are transposed at a time: a cache holds them
 
 
@@ -84,7 +84,7 @@ class ColumnsInRows(Columns):
         first = loops[0]
         return (
             ColumnsInRows.alone(first)
-            and len(loops) >= (FEWEST if first.M.deflated is None else FEWEST_DEFLATED)
+            and len(loops) >= FEWEST
             and all(loop.callback is None and loop.scale == 1 for loop in loops)
             and all(loop.A is first.A and loop.M is first.M for loop in loops)
         )

@@ -31,14 +31,18 @@ class Product:
         self.columns = 0, None  # a number of columns, and the items of work with as many
 
     def __call__(self, x, out=None):
-        S, plan = self.S, self.plan
-        if plan is None:  # the rows at which items of work begin, and the arrays of S
-            plan = self.plan = shared_out(S.indptr, S.nnz), unsigned(S.indptr), unsigned(S.indices), S.data
         if x.ndim == 2:
             return self._of_columns(x, out)
-        x, y = np.ascontiguousarray(x), np.empty(x.size, S.data.dtype) if out is None else out
+        plan = self.plan or self._planned()
+        x, y = np.ascontiguousarray(x), np.empty(x.size, self.S.data.dtype) if out is None else out
         run_items(_times, plan[0].size - 1, *plan, x, y)
         return y
+
+    def _planned(self):
+        """The rows at which items of work begin, and the arrays of S; kept."""
+        S = self.S
+        self.plan = shared_out(S.indptr, S.nnz), unsigned(S.indptr), unsigned(S.indices), S.data
+        return self.plan
 
     def _of_columns(self, x, out):
         x = x if x.flags.c_contiguous or x.flags.f_contiguous else np.ascontiguousarray(x)
@@ -46,7 +50,7 @@ class Product:
         n, k = x.shape
         if k == 0:
             return y
-        items, *matrix = self.plan
+        items, *matrix = self.plan or self._planned()
         if items.size == 2:  # one column is too little work to be shared
             if self.columns[0] != k:
                 self.columns = k, shared_out(self.S.indptr, k * self.S.nnz)
@@ -61,8 +65,7 @@ class Product:
 
     def with_dots(self, which, x, y, totals, out):
         """out = A x, and totals[which[c]] = y^H A x of column c, for x, y and out (n, k), row-major."""
-        if self.plan is None:
-            self(x[:, 0])
+        _, *matrix = self.plan or self._planned()
         k = x.shape[1]
         blocks, width = blocks_of(k, 1)
         counts = np.uint64(k), np.uint64(width), np.uint64(blocks)
@@ -73,7 +76,7 @@ class Product:
         sums = np.empty((chunks(x.shape[0]), k), x.dtype)
         threads = None if self.S.nnz * k >= SHARED else 1
         rows = np.append(np.arange(sums.shape[0]) * CHUNK, x.shape[0]).astype(np.uint64)
-        arguments = rows, *counts, *self.plan[1:], *tiles, *flat(out), y.reshape(-1), sums
+        arguments = rows, *counts, *matrix, *tiles, *flat(out), y.reshape(-1), sums
         run_items(_times_with_dots, sums.shape[0], *arguments, threads=threads)
         add_up_columns(which, sums, totals)
 
