@@ -185,7 +185,9 @@ def test_the_plate_cools_by_what_it_radiates_with_and_without_recycling():
     (T, newton, plain, _), (S, _, kept, _) = (module.cool(18, 3, 1e3, recycle) for recycle in (False, True))
     np.testing.assert_allclose(S, T, rtol=1e-6)
     (before, *_) = module.cool(18, 2, 1e3, False)
-    assert abs((before - T).sum() - 1e3 * module.LOSS * (T**4).sum()) <= 1e-4 * T.sum()  # heat is lost in this way alone
+    assert (
+        abs((before - T).sum() - 1e3 * module.LOSS * (T**4).sum()) <= 1e-4 * T.sum()
+    )  # heat is lost in this way alone
     assert 3 < newton and kept < plain
 
 
