@@ -1,5 +1,5 @@
-"""finelu.interop.fipy, pymatsolver, lineax, devsim, opensees and sfepy, against dense solves; `make test-clients` runs the
-programs."""
+"""finelu.interop.fipy, pymatsolver, lineax, devsim, opensees and sfepy, against dense solves; `make test-clients` runs
+the programs."""
 
 import importlib
 import sys
@@ -244,8 +244,8 @@ def test_opensees_gets_minus_1_without_a_solution():
 
 
 def test_the_solver_of_sfepy_registers_and_solves_by_finelu(monkeypatch):
-    """By a stand-in of what the adapter takes of sfepy: register_solver, and the class of "ls.scipy_superlu", which calls
-    the functions of `self.sls`."""
+    """By a stand-in of what the adapter takes of sfepy: register_solver, and the class of "ls.scipy_superlu", which
+    calls the functions of `self.sls`."""
     registered, seen = {}, []
 
     class ScipySuperLU:
