@@ -187,7 +187,7 @@ def test_least_squares_problems_that_finelu_refuses_get_scipys_answer(name):
     np.testing.assert_array_equal(got[0], want[0])
     errors = []
     for f in (ours, theirs):
-        with pytest.raises(Exception) as caught:  # noqa: PT011
+        with pytest.raises(Exception) as caught:
             f(A, np.ones((5, 2)))
         errors.append(type(caught.value))
     assert errors[0] is errors[1]

@@ -358,7 +358,7 @@ def test_products_are_those_of_the_iterations_and_one_more(method):
 @pytest.mark.parametrize("when", [2, 4])
 @pytest.mark.parametrize("method", [fl.bicgstabl, fl.idrs])
 def test_inf_in_a_product_is_told_and_not_taken_for_a_breakdown(method, when, bad):
-    """A is diagonal, so that one element of A M^-1 v alone is Inf, and its products with shadow vectors are Inf, too."""
+    """A is diagonal, so that one element of A M^-1 v alone is Inf, and its products with shadow vectors are, too."""
     A, b, calls = sp.diags(np.linspace(1, 9, 40)).tocsr(), np.random.default_rng(0).standard_normal(40), []
 
     def M(r):
