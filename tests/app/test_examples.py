@@ -22,6 +22,8 @@ SMALL = {
     "circuit": ["--width", "10"],
     "power_flow": ["--samples", "5", "--buses", "12"],
     "fem": ["--refine", "2"],
+    "radiation": ["--cells", "12", "--steps", "2"],
+    "resistivity": ["--cells", "8", "--sources", "4"],
     "frequency_sweep": ["--cells", "8", "--frequencies", "5", "--each"],
     "room": ["--frequency", "80"],
     "reservoir": ["--cells", "16"],
@@ -160,6 +162,33 @@ def test_it_draws_a_picture(name, tmp_path):
     path = tmp_path / "picture.png"
     example(name).main([*SMALL[name], "--png", str(path)])
     assert path.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_potentials_of_the_ground_are_reciprocal_and_their_currents_leave_by_the_sides():
+    module = example("resistivity")
+    A, places = module.ground(module.conductivity(10)), module.electrodes(10, 5)
+    assert abs(A - A.T).max() == 0 and places.size == 5 == np.unique(places).size and (places < 100).all()
+    out = np.asarray(A.sum(axis=1)).reshape(10, 10, 10)  # the conductance to the sides that are held at 0
+    inner = np.s_[:-1, 1:-1, 1:-1]
+    assert abs(out[inner]).max() <= 1e-12 * out.max() and (out[-1] > 0).all() and (out[0, 0] > 0).all()
+    B = np.zeros((1000, 5))
+    B[places, np.arange(5)] = 1.0
+    found = finelu.solve(A, B, 1e-10)
+    assert found.all_converged and np.allclose(found.x[places], found.x[places].T, rtol=1e-7)
+    np.testing.assert_allclose(out.ravel() @ found.x, np.ones(5), rtol=1e-7)
+
+
+def test_the_plate_cools_by_what_it_radiates_with_and_without_recycling():
+    module = example("radiation")
+    K = module.conduction(18)
+    assert abs(K.sum(axis=1)).max() <= 1e-12 * abs(K).max() and abs(K - K.T).max() <= 1e-12
+    (T, newton, plain, _), (S, _, kept, _) = (module.cool(18, 3, 1e3, recycle) for recycle in (False, True))
+    np.testing.assert_allclose(S, T, rtol=1e-6)
+    (before, *_) = module.cool(18, 2, 1e3, False)
+    assert (
+        abs((before - T).sum() - 1e3 * module.LOSS * (T**4).sum()) <= 1e-4 * T.sum()
+    )  # heat is lost in this way alone
+    assert newton > 3 and kept < plain
 
 
 def test_bratu_says_so_where_there_is_no_solution():

@@ -1,6 +1,9 @@
-"""finelu.interop.fipy, pymatsolver, lineax, devsim and opensees, against dense solves; `make test-clients` runs the
-programs."""
+"""finelu.interop.fipy, pymatsolver, lineax, devsim, opensees and sfepy, against dense solves; `make test-clients` runs
+the programs."""
 
+import importlib
+import sys
+import types
 from array import array
 
 import numpy as np
@@ -11,6 +14,7 @@ from checks import CLIENTS, documented
 import finelu as fl
 from finelu.errors import MatrixError
 from finelu.interop import devsim, opensees
+from finelu.interop import scipy as interop_scipy
 
 
 @pytest.mark.parametrize("package", CLIENTS)
@@ -234,3 +238,51 @@ def test_opensees_gets_minus_1_without_a_solution():
     assert ended == 0 and solver.error is None and (x == 1).all()
     assert solved_by_opensees(solver, singular, b, "STRUCTURE_CHANGED", "COO")[0] == -1
     assert "'CSR' or 'CSC'" in str(solver.error)
+
+
+# sfepy
+
+
+def test_the_solver_of_sfepy_registers_and_solves_by_finelu(monkeypatch):
+    """By a stand-in of what the adapter takes of sfepy: register_solver, and the class of "ls.scipy_superlu", which
+    calls the functions of `self.sls`."""
+    registered, seen = {}, []
+
+    class ScipySuperLU:
+        name, _parameters = "ls.scipy_superlu", [("use_presolve", "bool", False, False, "")]
+
+        def __init__(self, conf, **keywords):
+            import scipy.sparse.linalg
+
+            self.conf, self.sls, self.keywords, self.solve = conf, scipy.sparse.linalg, keywords, None
+
+        def __call__(self, rhs, mtx):
+            if self.conf["use_presolve"]:
+                self.solve = self.sls.factorized(mtx)
+                return self.solve(rhs)
+            return self.sls.spsolve(mtx, rhs)
+
+    solvers, ls = types.ModuleType("sfepy.solvers"), types.ModuleType("sfepy.solvers.ls")
+    solvers.register_solver, ls.ScipySuperLU = lambda kind: registered.setdefault(kind.name, kind), ScipySuperLU
+    for name, module in {"sfepy": types.ModuleType("sfepy"), "sfepy.solvers": solvers, "sfepy.solvers.ls": ls}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "finelu.interop.sfepy", raising=False)
+    kind = importlib.import_module("finelu.interop.sfepy").Solver
+    monkeypatch.delitem(sys.modules, "finelu.interop.sfepy")
+    assert registered == {"ls.finelu": kind} and kind._parameters == ScipySuperLU._parameters
+    for name in ("spsolve", "factorized"):
+        ours = getattr(fl, name)
+        monkeypatch.setattr(interop_scipy, name, lambda *a, ours=ours, name=name: seen.append(name) or ours(*a))
+    A, b = system()
+    for presolve in (False, True):
+        solver = kind({"use_presolve": presolve}, context="of sfepy")
+        np.testing.assert_allclose(solver(b, A), np.linalg.solve(A.toarray(), b), rtol=1e-10)
+        assert solver.keywords == {"context": "of sfepy"}
+    assert seen == ["spsolve", "factorized"]
+
+
+def test_the_adapter_of_sfepy_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sfepy", None)
+    monkeypatch.delitem(sys.modules, "finelu.interop.sfepy", raising=False)
+    with pytest.raises(ImportError, match="pip install sfepy"):
+        importlib.import_module("finelu.interop.sfepy")

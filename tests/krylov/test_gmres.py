@@ -348,7 +348,7 @@ def test_givens_steps_and_the_triangular_solve_are_least_squares(backend, dtype)
 @pytest.mark.parametrize("columns", [1, 3])
 @pytest.mark.parametrize(("shift", "restart"), [(1e-8, 5), (1e-8, 30), (1e-3, 30)])
 def test_x_does_not_grow_along_the_null_vector_of_a_singular_matrix(backend, method, columns, shift, restart):
-    """b is the null vector of A^T, so that x = 0 has the least residual; M is exact but for the null vector, whose
+    """b is the null vector of A^T, so that x = 0 has the least residual; M is exact except for the null vector, whose
     image it makes 1e8 times as long."""
     n = 30
     A = sp.diags([-np.ones(n - 1), np.r_[1.0, 2 * np.ones(n - 2), 1.0], -np.ones(n - 1)], [-1, 0, 1]).tocsr()

@@ -190,7 +190,8 @@ def test_the_cuda_header_numbers_the_monitor_as_python_does():
 
     (names,) = re.findall(r"^enum \{ ([^}]+) \};$", header(vars(monitor)), re.MULTILINE)
     numbers = dict(entry.split(" = ") for entry in names.split(", "))
-    assert {name: int(value) for name, value in numbers.items()} == {
+    numbers |= dict(re.findall(r"^constexpr double (\w+) = ([^;]+);$", header(vars(monitor)), re.MULTILINE))
+    assert {name: float(value) for name, value in numbers.items()} == {
         name: value for name, value in vars(monitor).items() if name.isupper()
     }
     for stem in ("recurrences", "cycle", "arnoldi"):

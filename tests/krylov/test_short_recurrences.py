@@ -352,3 +352,18 @@ def test_products_are_those_of_the_iterations_and_one_more(method):
     op = spla.LinearOperator(A.shape, matvec=product, dtype=A.dtype)
     found = method(op, b, rtol=1e-9)
     assert found.converged and count[0] == found.iterations * method.method.products + 1
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("when", [2, 4])
+@pytest.mark.parametrize("method", [fl.bicgstabl, fl.idrs])
+def test_inf_in_a_product_is_told_and_not_taken_for_a_breakdown(method, when, bad):
+    """A is diagonal, so that one element of A M^-1 v alone is Inf, and its products with shadow vectors are, too."""
+    A, b, calls = sp.diags(np.linspace(1, 9, 40)).tocsr(), np.random.default_rng(0).standard_normal(40), []
+
+    def M(r):
+        calls.append(r)
+        return np.where(np.arange(40) == 3, bad, r) if len(calls) == when else r.copy()
+
+    found = method(A, b, M=M, rtol=1e-12)
+    assert found.status is Status.NOT_FINITE and found.breakdowns == 0 and np.isfinite(found.x).all()

@@ -43,3 +43,7 @@ BETA_1, UNIT, SIZE, XX, XW, XW_OLD, WW, WW_OLD, WW_CROSS = range(12, 21)
 # Places in the array `smoothing` of sqmr: the quasi-residual norm tau, the theta of the newest step; KEPT and TAKEN,
 # the weights of the old direction and of the BiCG step in the new direction; LEFT, that of the old smoothed residual.
 TAU, THETA, KEPT, TAKEN, LEFT = range(5)
+
+# The least cosine between the residual and its product with A for which the factor of a step of idrs or bicgstabl is
+# the one that minimizes the residual (Sleijpen & van der Vorst 1995).
+ANGLE = 0.7

@@ -75,8 +75,7 @@ class BiCGStabL(Method):
             scalars = rho, sigma, gamma, omega, shadow, shadow_norm
             k.minimize(state, norms, loop.history, *scalars, w, z, x, R, U, V, size)
 
-        iteration = loop.repeated(step)
-        while True:
+        def begin() -> None:
             xp.copyto(R[:, 0], r)
             if shadows.breakdowns:
                 shadows.draw(S)
@@ -88,15 +87,8 @@ class BiCGStabL(Method):
             size.fill(0)
             loop.kernels.vectors.norm(shadow, shadow_norm)
             loop.kernels.vectors.dot(shadow, r, rho[:1])
-            while loop.goes_on():
-                if first is None:
-                    iteration()
-                else:
-                    step(first)
-                    first = None
-                loop.tell()
-            if not shadows.cycle(r):
-                return shadows.end()
+
+        return shadows.run(r, begin, step, first)
 
 
 bicgstabl = BiCGStabL.solve

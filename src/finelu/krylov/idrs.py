@@ -63,23 +63,15 @@ class IDRs(Method):
             k.orthogonality(state, P, w, r, Q, f, c, omega)
             k.step(state, norms, loop.history, Q, f, c, omega, u, w, G, U, x, best, r, size)
 
-        iteration = loop.repeated(step)
-        while True:
+        def begin() -> None:
             shadows.draw(P)
             for zero in (G, U):
                 zero.fill(0)
             xp.copyto(Q, xp.eye(s, dtype=loop.dtype))
             omega.fill(1)
             size.fill(0)
-            while loop.goes_on():
-                if first is None:
-                    iteration()
-                else:
-                    step(first)
-                    first = None
-                loop.tell()
-            if not shadows.cycle(r):
-                return shadows.end()
+
+        return shadows.run(r, begin, step, first)
 
 
 idrs = IDRs.solve

@@ -243,8 +243,8 @@ class Loop(Measures):
         return self._begins(r)
 
     def doubts_restarts(self) -> None:
-        """For a method whose recurrence has the norm of b - A x itself, and never lets it grow: each cycle's end is tested
-        as a claim of convergence is."""
+        """For a method whose recurrence has the norm of b - A x itself, and never lets it grow: each cycle's end is
+        tested as a claim of convergence is."""
         self.minimizes = True
 
     def _doubt_unless_it_follows(self, claimed: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,25 @@ class Shadows:
             self._in_vain = 0 if loop.seen_norm <= self._least / 2 else self._in_vain + 1
         self._least = min(self._least, loop.seen_norm)
         return True
+
+    def run(self, r: Any, begin: Callable[[], None], step: Callable[..., None], first: Any) -> Solution:
+        """The cycles, after the first `cycle`, up to the end.
+
+        begin : sets what the recurrence of a cycle starts with.  step : an iteration.  first : the products that are
+        known before the first one, `step(first)`; None if there are none.
+        """
+        loop, iteration = self.loop, self.loop.repeated(step)
+        while True:
+            begin()
+            while loop.goes_on():
+                if first is None:
+                    iteration()
+                else:
+                    step(first)
+                    first = None
+                loop.tell()
+            if not self.cycle(r):
+                return self.end()
 
     def draw(self, S: Any) -> Any:
         """S (n, s) in Fortran order becomes orthonormal: random numbers in [-1, 1), the same in every run and on every

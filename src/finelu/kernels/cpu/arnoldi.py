@@ -15,7 +15,7 @@ import numpy as np
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled, summing
 from finelu.kernels.cpu.runtime.sharing import run_items
-from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks, inner, length
+from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks, inner, length, subtract
 from finelu.kernels.monitor import (
     BROKEN,
     CLAIM,
@@ -73,11 +73,11 @@ def mgs_step(state, Q, w, H, v):
     for i in range(j + 1):
         q = Q[:, i]
         h = inner(q, z)  # K1
-        _subtract(h, q, z)  # K2
+        subtract(h, q, z)  # K2
         if _share(h, incoming) > omega * REORTHOGONALIZE:
             beta = inner(q, z)  # K3
             h += beta
-            _subtract(beta, q, z)  # K4
+            subtract(beta, q, z)  # K4
         H[i, j] = h
         omega = max(omega - _share(h, incoming), 0.0)
     _unit(z, incoming, H, j)  # K5
@@ -89,12 +89,6 @@ def mgs_step(state, Q, w, H, v):
 def _share(h, incoming):
     """|h|^2 / incoming^2, 0 where nothing came in."""
     return (abs(h) / incoming) ** 2 if incoming > 0 else 0.0
-
-
-@compiled
-def _subtract(h, q, z):
-    for i in range(z.size):
-        z[i] -= h * q[i]
 
 
 @compiled

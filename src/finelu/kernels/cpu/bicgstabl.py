@@ -8,10 +8,9 @@ import numpy as np
 
 from finelu.kernels.cpu.recurrences import record
 from finelu.kernels.cpu.runtime.jit import compiled, summing
-from finelu.kernels.cpu.vectors import inner, length, sum_of_squares
-from finelu.kernels.monitor import BROKEN, CODE, IMPROVED, NORM, RUNNING
+from finelu.kernels.cpu.vectors import inner, length, subtract, sum_of_squares
+from finelu.kernels.monitor import ANGLE, BROKEN, CODE, IMPROVED, NORM, RUNNING
 
-ANGLE = 0.7  # least cosine between the residual and its last product that the polynomial's last coefficient stands for
 ROWS = 1024  # that a step goes over the columns with; they stay in the first cache
 
 
@@ -27,12 +26,6 @@ def stopped(sigma, steps):
 def _turn(beta, r, u):
     for i in range(u.size):
         u[i] = r[i] - beta * u[i]
-
-
-@compiled
-def _subtract(alpha, u, r):
-    for i in range(r.size):
-        r[i] -= alpha * u[i]
 
 
 @compiled
@@ -75,16 +68,16 @@ def bicg_step(state, rho, sigma, w, z, x, best, R, U, V, W, size, j):
         if W is not None:
             _put(z[k], W[k, j])
         for i in range(j + 1):
-            _subtract(alpha, U[k, i + 1], R[k, i])
+            subtract(alpha, U[k, i + 1], R[k, i])
             if V is not None:  # noqa: SIM102 (apart, as Numba leaves such a branch out before it types it)
                 if i < j:
-                    _subtract(alpha, W[k, i + 1], V[k, i])
+                    subtract(alpha, W[k, i + 1], V[k, i])
         if keep:
             _put(x[k], best[k])
         if W is None:
-            _subtract(-alpha, U[k, 0], x[k])
+            subtract(-alpha, U[k, 0], x[k])
         else:
-            _subtract(-alpha, W[k, 0], x[k])
+            subtract(-alpha, W[k, 0], x[k])
         square += sum_of_squares(R[k, 0])
     size[0] = max(size[0], math.sqrt(square))  # also where that is NaN, which the end of the iteration will show
 
@@ -182,15 +175,15 @@ def minimize(state, norms, history, rho, sigma, gamma, omega, shadow, shadow_nor
             k = slice(begin, begin + ROWS)
             for i in range(steps - 1):
                 if V is None:
-                    _subtract(-gamma[i], R[k, i], x[k])
+                    subtract(-gamma[i], R[k, i], x[k])
                 else:
-                    _subtract(-gamma[i], V[k, i], x[k])
-            _subtract(-gamma[steps - 1], z[k], x[k])
+                    subtract(-gamma[i], V[k, i], x[k])
+            subtract(-gamma[steps - 1], z[k], x[k])
             for i in range(steps - 1):
-                _subtract(gamma[i], R[k, i + 1], r[k])
-            _subtract(gamma[steps - 1], w[k], r[k])
+                subtract(gamma[i], R[k, i + 1], r[k])
+            subtract(gamma[steps - 1], w[k], r[k])
             for i in range(steps):
-                _subtract(gamma[i], U[k, i + 1], U[k, 0])
+                subtract(gamma[i], U[k, i + 1], U[k, 0])
     norms[NORM] = length(r)
     rho[0] = inner(shadow, r)
     record(state, norms, history, size)

@@ -6,10 +6,9 @@ import numpy as np
 
 from finelu.kernels.cpu.recurrences import record
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.vectors import inner, length
-from finelu.kernels.monitor import BROKEN, CODE, COLUMNS, IMPROVED, NORM, RUNNING
+from finelu.kernels.cpu.vectors import inner, length, subtract
+from finelu.kernels.monitor import ANGLE, BROKEN, CODE, COLUMNS, IMPROVED, NORM, RUNNING
 
-ANGLE = 0.7  # least cosine between the residual and its product with A for which omega is the minimizing one
 ROWS = 1024  # that a step goes over the columns with; they stay in the first cache
 
 
@@ -56,12 +55,6 @@ def _weights(k, Q, f, c):
 
 
 @compiled
-def _subtract(alpha, u, r):
-    for i in range(r.size):
-        r[i] -= alpha * u[i]
-
-
-@compiled
 def residual_part(state, G, c, r, v):
     """v = r - G[:, k:] c[k:]."""
     if state[CODE] != RUNNING:
@@ -71,7 +64,7 @@ def residual_part(state, G, c, r, v):
         part = v[rows]
         part[:] = r[rows]
         for j in range(state[COLUMNS], c.size):
-            _subtract(c[j], G[rows, j], part)
+            subtract(c[j], G[rows, j], part)
 
 
 @compiled
@@ -86,7 +79,7 @@ def direction(state, omega, U, c, z, u):
         for i in range(part.size):
             part[i] = omega[0] * fresh[i] if k < c.size else fresh[i]
         for j in range(k, c.size):
-            _subtract(-c[j], U[rows, j], part)
+            subtract(-c[j], U[rows, j], part)
 
 
 @compiled
@@ -111,7 +104,7 @@ def orthogonality(state, P, w, r, Q, f, c, omega):
         c[i] = d[i] / Q[i, i]
         for p in range(i + 1, s):
             d[p] -= c[i] * Q[p, i]
-    if abs(d[k]) <= np.finfo(P.dtype).eps * size:
+    if abs(d[k]) <= np.finfo(P.dtype).eps * size < np.inf:
         state[CODE] = BROKEN
         return
     for i in range(k, s):
@@ -136,13 +129,13 @@ def step(state, norms, history, Q, f, c, omega, u, w, G, U, x, best, r, size):
             g[:] = w[rows]
             d[:] = u[rows]
             for i in range(k):
-                _subtract(c[i], G[rows, i], g)
-                _subtract(c[i], U[rows, i], d)
-            _subtract(-c[k], d, x[rows])
-            _subtract(c[k], g, r[rows])
+                subtract(c[i], G[rows, i], g)
+                subtract(c[i], U[rows, i], d)
+            subtract(-c[k], d, x[rows])
+            subtract(c[k], g, r[rows])
         else:
-            _subtract(-omega[0], u[rows], x[rows])
-            _subtract(omega[0], w[rows], r[rows])
+            subtract(-omega[0], u[rows], x[rows])
+            subtract(omega[0], w[rows], r[rows])
     norms[NORM] = length(r)
     if norms[NORM] > size[0]:
         size[0] = norms[NORM]

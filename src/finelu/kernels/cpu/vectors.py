@@ -63,6 +63,13 @@ def fold(sums):
 
 
 @compiled
+def subtract(alpha, u, r):
+    """r -= alpha u."""
+    for i in range(r.size):
+        r[i] -= alpha * u[i]
+
+
+@compiled
 def inner(x, y):
     """x^H y."""
     sums = np.zeros(LANES, x.dtype)

@@ -11,8 +11,7 @@
 
 using namespace fl;
 
-constexpr double ANGLE = 0.7;  // as in the reference
-constexpr int MOST = 8;        // steps
+constexpr int MOST = 8;  // steps
 
 template <typename T> struct WideOf { using type = double; };
 template <typename R> struct WideOf<Complex<R>> { using type = Complex<double>; };

@@ -11,8 +11,7 @@
 
 using namespace fl;
 
-constexpr double ANGLE = 0.7;  // as in the reference
-constexpr int MOST = 32;       // columns
+constexpr int MOST = 32;  // columns
 
 __device__ inline double between(unsigned long long key)
 {
@@ -148,7 +147,7 @@ __global__ void orthogonality(long long n, double* room, unsigned* counter, int 
         c[i] = d[i] / Q[i * s + i];
         for (int p = i + 1; p < s; ++p) d[p] -= c[i] * Q[i * s + p];
     }
-    if (modulus(d[k]) <= rounding<R>() * size) {
+    if (modulus(d[k]) <= rounding<R>() * size && is_finite(size)) {  // Inf and NaN go on, to `record`
         state[CODE] = BROKEN;
         return;
     }

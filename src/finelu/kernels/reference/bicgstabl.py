@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from finelu.kernels.monitor import BROKEN, CODE, NORM
+from finelu.kernels.monitor import ANGLE, BROKEN, CODE, NORM
 from finelu.kernels.reference.recurrences import eps_of, keep, record, running
 from finelu.kernels.reference.vectors import length
-
-ANGLE = 0.7  # least cosine between the residual and its last product that the polynomial's last coefficient stands for
 
 
 def stopped(sigma, steps) -> bool:

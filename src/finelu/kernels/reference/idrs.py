@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from finelu.kernels.monitor import BROKEN, CODE, COLUMNS, NORM, RUNNING
+from finelu.kernels.monitor import ANGLE, BROKEN, CODE, COLUMNS, NORM, RUNNING
 from finelu.kernels.reference.recurrences import eps_of, keep, record, running
 from finelu.kernels.reference.vectors import length
 
-ANGLE = 0.7  # least cosine between the residual and its product with A for which omega is the minimizing one
 MASK = 2**64 - 1  # products of 64-bit integers are taken modulo 2^64
 
 
@@ -77,7 +76,8 @@ def orthogonality(state, P, w, r, Q, f, c, omega):
     the column k of Q, c[k] = f_k / Q_kk, and f[k + 1:] -= c[k] Q[k + 1:, k]. For k = s omega of the least
     ||r - omega w||, made larger where the cosine between r and w is small.
 
-    BROKEN where there is no such number: the diagonal entry of Q is only the rounding of P_k^H w.
+    BROKEN where there is no such number: the diagonal entry of Q is only the rounding of P_k^H w. Inf and NaN in w go
+    on, to `record`.
     """
     if not running(state):
         return
@@ -94,7 +94,7 @@ def orthogonality(state, P, w, r, Q, f, c, omega):
     for i in range(k):
         c[i] = d[i] / Q[i, i]
         d[i + 1 :] -= c[i] * Q[i + 1 :, i]
-    if abs(d[k]) <= eps_of(d.real) * length(w):
+    if abs(d[k]) <= eps_of(d.real) * length(w) < np.inf:
         state[CODE] = BROKEN
         return
     Q[k:, k] = d[k:]
