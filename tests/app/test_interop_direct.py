@@ -30,8 +30,8 @@ from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
 from finelu.preconditioners.direct import pardiso
 from finelu.preconditioners.direct.analysis import KLU_FLOPS, KLU_WORK, analysed, may_be_by_blocks
-from finelu.preconditioners.direct.feral import LDL
 from finelu.preconditioners.direct.factors import SparseLUFactors
+from finelu.preconditioners.direct.feral import LDL
 from finelu.preconditioners.direct.klu import AMD, GIVEN, KLU
 from finelu.preconditioners.direct.pardiso import mkl
 from finelu.recent import Recent

@@ -11,12 +11,12 @@ __all__ = [
     "Arrangement",
     "CholeskyFactors",
     "Columns",
-    "by_columns_in_memory",
     "Factors",
     "LUFactors",
     "Numeric",
     "Report",
     "TriangularFactors",
     "TriangularReport",
+    "by_columns_in_memory",
     "trial_residual",
 ]

@@ -14,7 +14,6 @@ from finelu.device import namespace
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 
-
 TILE = 256  # rows that are moved at a time into an array in the order of Fortran, so that they stay in the cache
 
 

@@ -177,7 +177,6 @@ class Pardiso(Library):
             x = self._called.solve_all(b, "N" if self.symmetry else trans)
         return (x.conj() if conjugate else x).astype(r.dtype, order="C", copy=False)
 
-
     def let_go(self) -> None:
         self._called.is_bad = True
 
