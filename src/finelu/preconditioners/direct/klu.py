@@ -21,15 +21,16 @@ from finelu.recent import RECENT
 KLU_RATE = 2e9  # flops a second that KLU reaches where it is fast: many matrices take up to four times as long
 KLU_ENTRY = 200.0  # flops that take as long, at this rate, as KLU takes to analyse an entry
 AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the order that the columns have
-# Kept pivots are tried again in factors with at least WORTH entries, of which the trial takes 0.02 to 0.03 ms, and with up
-# to WORTH_WORK flops an entry. Time of the trial, as a part of that of new factors, on grids in two and three dimensions,
-# winds and random networks of 400 to 250,000 rows: 0.6 to 0.75 up to 80 flops an entry, 0.8 at 100 to 165, 0.9 at 200,
-# 1.0 at 220 and 1.5 at 580; on circuits, power systems and distillation columns with pivots off the diagonal: 0.35 to
-# 0.55. The copy of L and U that shows whether the pivots stand is 0.01 to 0.1 of it.
+# Kept pivots are tried again in factors with at least WORTH entries, of which the trial takes 0.02 to 0.03 ms, and
+# with up to WORTH_WORK flops an entry. Time of the trial, as a part of that of new factors, on grids in two and three
+# dimensions, winds and random networks of 400 to 250,000 rows: 0.6 to 0.75 up to 80 flops an entry, 0.8 at 100 to
+# 165, 0.9 at 200, 1.0 at 220 and 1.5 at 580; on circuits, power systems and distillation columns with pivots off the
+# diagonal: 0.35 to 0.55. The copy of L and U that shows whether the pivots stand is 0.01 to 0.1 of it.
 WORTH, WORTH_WORK = 2_000, 180.0
 # The largest entry of L with which pivots stand. KLU keeps a diagonal pivot of at least PIVOT times the largest entry
-# of its column, so entries of L up to 1 / PIVOT; if all pivots are on the diagonal they are those that KLU would choose,
-# and the margin is for the rounding of L, some 1e-16 of an entry. Else they may grow a little, as values change.
+# of its column, so entries of L up to 1 / PIVOT; if all pivots are on the diagonal they are those that KLU would
+# choose, and the margin is for the rounding of L, some 1e-16 of an entry. Else they may grow a little, as values
+# change.
 STANDS, STANDS_OFF_DIAGONAL = (1 - 1e-12) / PIVOT, 10 / PIVOT
 ENTRY = 24  # bytes that an entry of factors takes at most: a value, a row, and room that KLU leaves
 SYMBOLIC = 32  # bytes of an analysis a row: four permutations and estimates of 4 and 8 bytes
