@@ -174,7 +174,7 @@ OLDER = {
         "parilut-papers-nvidia-h200-tables-2026-11-27",
         "parilut-papers-nvidia-h200-times-2026-11-27",
     ),
-    "definite matrices keep feral's analysis, and a wide least-squares problem has factors of its own since": (
+    "all matrices keep the analyses of feral and PARDISO, and a wide least-squares problem has its own factors since": (
         "programs-intel-xeon-2-cores-2026-11-27",
     ),
     "measured in a copy without history of the tree at cedc4f45; what changed since is not in its way": (

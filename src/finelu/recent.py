@@ -1,9 +1,9 @@
 """Results that follow from a pattern alone, such as orders and analyses, kept for the last patterns.
 
-So a loop over `solve` or `SparseLU().factor` with new values of one pattern orders and analyses once. The results have
-the same bits as computed anew, those of PARDISO on one thread only: on several, the bits of any of its factors differ
-from run to run. Of KLU factors that are used no more are kept, too, whose pivots the next ones may have; of feral the
-solvers of definite matrices, for the next definite ones.
+So a loop over `solve` or `SparseLU().factor` with new values of one pattern orders and analyses once. Results have the
+same bits as computed anew if no value has a part in them. Analyses of PARDISO that scale and match, those of feral of
+matrices that are not definite, and pivots of KLU off the diagonal come from earlier values, as in an update; factors by
+PARDISO on several threads differ in their bits from run to run anyway.
 """
 
 from __future__ import annotations

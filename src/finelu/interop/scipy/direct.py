@@ -48,8 +48,9 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
     then iterations of `finelu.solve` reach a direct method's accuracy, with a SparseEfficiencyWarning that says so, or
     raise NotConverged.
     The analyses of the last patterns, and the factors of the last matrix of a pattern, are kept, in up to 64 MiB: with
-    new values of a known pattern only the numbers are computed, with the same bits as for a new pattern, and with the
-    same values only x is. Threads may call it at the same time.
+    new values of a known pattern only the numbers are computed, and with the same values only x is. The bits are those
+    for a new pattern unless analysis or pivots depend on values, as for matrices that are not definite. Threads may
+    call it at the same time.
     Raises MatrixError, a ValueError, for shapes that do not fit.
     """
     system = System.of(A, "spsolve requires A be CSC or CSR matrix format", "matrix must be square (has shape {})", 5)

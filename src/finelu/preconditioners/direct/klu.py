@@ -21,14 +21,17 @@ from finelu.recent import RECENT
 KLU_RATE = 2e9  # flops a second that KLU reaches where it is fast: many matrices take up to four times as long
 KLU_ENTRY = 200.0  # flops that take as long, at this rate, as KLU takes to analyse an entry
 AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the order that the columns have
-# Kept pivots are tried again in factors with at least WORTH entries, of which the trial takes 0.03 to 0.1 ms, and up to
-# WORTH_WORK flops an entry. Time of the trial, as a part of that of new factors, on grids in two and three dimensions,
-# winds and random networks of 400 to 250,000 rows: 0.6 to 0.75 up to 80 flops an entry, 0.8 at 100 to 165, 0.9 at 200,
-# 1.0 at 220 and 1.5 at 580. The copy of L and U that shows whether the pivots stand is 0.01 to 0.08 of it.
-WORTH, WORTH_WORK = 5_000, 180.0
-# The largest entry of L with which all diagonal pivots surely stand: KLU keeps a pivot of at least PIVOT times the
-# largest entry, so entries of L up to 1 / PIVOT; the margin is for their rounding, some 1e-16 of an entry.
-STANDS = (1 - 1e-12) / PIVOT
+# Kept pivots are tried again in factors with at least WORTH entries, of which the trial takes 0.02 to 0.03 ms, and
+# with up to WORTH_WORK flops an entry. Time of the trial, as a part of that of new factors, on grids in two and three
+# dimensions, winds and random networks of 400 to 250,000 rows: 0.6 to 0.75 up to 80 flops an entry, 0.8 at 100 to
+# 165, 0.9 at 200, 1.0 at 220 and 1.5 at 580; on circuits, power systems and distillation columns with pivots off the
+# diagonal: 0.35 to 0.55. The copy of L and U that shows whether the pivots stand is 0.01 to 0.1 of it.
+WORTH, WORTH_WORK = 2_000, 180.0
+# The largest entry of L with which pivots stand. KLU keeps a diagonal pivot of at least PIVOT times the largest entry
+# of its column, so entries of L up to 1 / PIVOT; if all pivots are on the diagonal they are those that KLU would
+# choose, and the margin is for the rounding of L, some 1e-16 of an entry. Else they may grow a little, as values
+# change.
+STANDS, STANDS_OFF_DIAGONAL = (1 - 1e-12) / PIVOT, 10 / PIVOT
 ENTRY = 24  # bytes that an entry of factors takes at most: a value, a row, and room that KLU leaves
 SYMBOLIC = 32  # bytes of an analysis a row: four permutations and estimates of 4 and 8 bytes
 NO_SCALE = 0  # of KLU: rows divided by their largest entries would let it take pivots that are small in their columns
@@ -68,9 +71,9 @@ def _entries(solver: Any) -> int:
 
 
 def _is_worth(solver: Any) -> bool:
-    """Whether a solver has factors whose pivots may be tried again for other values: all on the diagonal, and with
-    enough entries and not too much work."""
-    if solver.numeric is None or solver.common.noffdiag or _entries(solver) < WORTH:
+    """Whether a solver has factors whose pivots may be tried again for other values: enough entries, and not too much
+    work."""
+    if solver.numeric is None or _entries(solver) < WORTH:
         return False
     return bool(solver.flops() <= WORTH_WORK * _entries(solver))
 
@@ -97,9 +100,10 @@ class KLU(Library):
     It computes in double precision. A call of KLU blocks all other threads, and can be neither ended nor abandoned. So
     a Ctrl-C takes effect after the call, and a call does not begin if it is expected to take longer than the caller's
     remaining time.
-    Factors of earlier values, if all their pivots are on the diagonal and their work is moderate, see WORTH_WORK, are
-    computed anew with the same pivots, in 0.6 to 0.8 of the time. If L and U then show that KLU would have chosen these
-    pivots, the bits are those of a factorization from the beginning; else that follows.
+    Factors of earlier values, if their work is moderate, see WORTH_WORK, are computed anew with the same pivots, in 0.6
+    to 0.8 of the time. A factorization from the beginning follows if L has large entries. Pivots that are all on the
+    diagonal are then those that KLU would choose, so that the bits are the same as without earlier values; others may
+    be those of the values before.
     T. A. Davis, E. Palamadai Natarajan: Algorithm 907: KLU, a direct sparse solver for circuit simulation problems,
     2010.
     """
@@ -178,15 +182,18 @@ class KLU(Library):
         if not self.has_time:
             raise OutOfTime
         with self._turns:
-            if not self._has_same_pivots(values):
+            if not self._pivots_stand(values):
                 self._worth = None
                 self._called(self._solver, "numeric", singular, self._solver.factor, values)
         self.nnz = _entries(self._solver) - columns.shape[0]
         return self
 
-    def _has_same_pivots(self, values: Any) -> bool:
-        """Whether there are factors of earlier values whose pivots KLU would choose again; then they are those of these
-        values now."""
+    def let_go(self) -> None:
+        self._worth = False
+
+    def _pivots_stand(self, values: Any) -> bool:
+        """Whether there are factors of earlier values whose pivots are large enough for these; then the factors are
+        those of these values now."""
         solver = self._solver
         if self._worth is None:
             self._worth = _is_worth(solver)
@@ -198,7 +205,8 @@ class KLU(Library):
             return False
         found = solver.extract()
         pivots = found["Ux"][found["Up"][1:] - 1]  # `refactor` does not look at those of blocks of one row
-        return bool(abs(found["Lx"]).max() <= STANDS and pivots.all() and np.isfinite(pivots).all())
+        most = STANDS_OFF_DIAGONAL if solver.common.noffdiag else STANDS
+        return bool(abs(found["Lx"]).max() <= most and pivots.all() and np.isfinite(pivots).all())
 
     def _called(self, solver: Any, made: str, singular: Callable[[], str], function: Any, *arguments: Any) -> None:
         """Call nbklu.

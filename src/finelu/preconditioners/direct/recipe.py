@@ -50,7 +50,7 @@ class SparseLU(Recipe):
 
         PARDISO then uses the order by which the flops were counted, unless a dissection pays or a weak diagonal is
         matched. It matches only if pivots are too small without a matching. If it still has to replace pivots, "auto"
-        uses SuperLU instead; if PARDISO was asked for, `F.report` warns.
+        uses feral or SuperLU instead; if PARDISO was asked for, `F.report` warns.
     matching : whether rows are permuted, and A is scaled, so that the diagonal holds the largest entries. None matches
         if the diagonal has gaps or zeros, or if in one of a hundred columns its entry is less than a tenth of the
         largest: SuperLU would then exchange rows, which fills in more than was counted.
