@@ -696,7 +696,7 @@ def test_parts_of_scattered_strong_couplings_have_factors_by_threshold(dtype):
 def test_factors_by_threshold_are_left_where_a_pivot_is_not_positive():
     """An indefinite A whose ILU0 has positive pivots: the parts have these, and the report says why."""
     A = scattered(6)
-    block = np.array([[1, 0.9, 0, 0.9], [0.9, 2, 0.1, 0], [0, 0.1, 1, 0.1], [0.9, 0, 0.1, 1.1]])
+    block = np.array([[1, -0.7, 0, 0.6], [-0.7, 1, 0.4, 0], [0, 0.4, 1, -0.5], [0.6, 0, -0.5, 1]])
     A = sp.csr_matrix(sp.block_diag([block, A]))
     F = fl.Schwarz(size=50, coarse=None).factor(A)
     assert F.report.local == "ILU0()" and "ILU0 instead" in F.report.warning and "pivot" in F.report.warning
