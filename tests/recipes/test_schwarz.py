@@ -697,7 +697,7 @@ def test_factors_by_threshold_are_left_where_a_pivot_is_not_positive():
     """An indefinite A whose ILU0 has positive pivots: the parts have these, and the report says why."""
     A = scattered(6)
     block = np.array([[1, -0.7, 0, 0.6], [-0.7, 1, 0.4, 0], [0, 0.4, 1, -0.5], [0.6, 0, -0.5, 1]])
-    A = sp.csr_matrix(sp.block_diag([block, A]))
+    A = sp.csr_matrix(sp.block_diag([sp.csr_matrix(block), A]))
     F = fl.Schwarz(size=50, coarse=None).factor(A)
     assert F.report.local == "ILU0()" and "ILU0 instead" in F.report.warning and "pivot" in F.report.warning
     F.update(A)
