@@ -27,6 +27,7 @@ import finelu.partition
 from finelu import MatrixError, ParameterError, gallery
 from finelu.kernels import cpu, kernels_for, reference
 from finelu.matrix import as_csr
+from finelu.matrix.traits import has_strong_pairs
 from finelu.partition import METHODS, TOLERATED, grid_of, partition
 
 SIZES = (1, 2, 7, 30, 500)
@@ -596,3 +597,19 @@ def test_couplings_of_a_grid_with_a_hole_are_those_of_the_specification(backend,
         got = kernels_for(backend.move(A.data)).partition.grid_couplings(*operands, 7, 6, assumed, sums)
         assert got == row and (assumed != hole or row == -1)
         assert row >= 0 or (sums == want).all()
+
+
+def test_strong_pairs_are_those_of_scattered_strong_couplings():
+    """Regions of strong couplings have rows with several of them; the order of the rows does not count."""
+    rng = np.random.default_rng(1)
+    islands = conducting(np.where(rng.uniform(size=24**3) < 0.1, 1e4, 1.0))
+    jumps = conducting(10 ** rng.uniform(-3, 3, 24**3))
+    order = rng.permutation(24**3)
+    for S in (islands, jumps, sp.csr_matrix(islands[order][:, order])):
+        S.sort_indices()
+        assert has_strong_pairs(as_csr(S))
+    layers = conducting(np.where(np.arange(24**3) // 24**2 // 3 % 2 == 0, 1.0, 1e4))
+    halves = conducting(np.where(np.arange(24**3) < 24**3 // 2, 1.0, 1e4))
+    chain = sp.diags([[-1.0] * 99, [2.0] * 100, [-1.0] * 99], [-1, 0, 1], format="csr")
+    for S in (layers, halves, gallery.poisson7(24, 24, 24), chain, sp.identity(5, format="csr")):
+        assert not has_strong_pairs(as_csr(S))

@@ -246,3 +246,24 @@ def test_values_that_overflow_are_found(rows, dtype, row):
         ICT(drop_tol=0.0).factor(sp.csr_matrix(np.array(rows, dtype)))
     assert error.value.row == row
     one_line(error)
+
+
+def test_threads_share_diagonal_blocks_without_a_change_of_bits(monkeypatch, threads):
+    """Also the first bad column is the same; where entries are limited, they are counted in order."""
+    monkeypatch.setattr(cpu.threshold, "RANGE", 100)
+    block = gallery.poisson5(9, 8)
+    A = as_csr(sp.csr_matrix(sp.block_diag([block * (k + 1) for k in range(12)])))
+    bad = A.with_values(A.data.copy())
+    bad.data[bad.diag[[300, 700]]] = -1
+    found = []
+    for number in (1, 3):
+        fl.set_num_threads(number)
+        assert (cpu.threshold._ranges(A, UNLIMITED).size > 3) == (number > 1)
+        assert (cpu.threshold._ranges(A, UNLIMITED)[:-1] % 72 == 0).all()
+        assert cpu.threshold._ranges(A, 5000).size == 2
+        tau = 1e-2 * row_norms(A)
+        good, stopped = (cpu.threshold.ict(S, tau, NEVER, UNLIMITED) for S in (A, bad))
+        assert good.stored == good.indices.size == good.data.size and stopped.rows == 300
+        found.append((*good[3:], good.stored, stopped.stored, stopped.pivot))
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, two)

@@ -669,3 +669,55 @@ def test_a_definite_coarse_matrix_has_factors_without_pivoting_on_the_cpu(monkey
     np.testing.assert_allclose(solver(g, "N"), other(g, "N"), rtol=1e-10)
     indefinite = fl.Schwarz(size=32).factor(sp.csr_matrix(A - 0.5 * sp.eye(1600))).coarse._inverse
     assert type(indefinite).__name__ == "_Sparse"
+
+
+def scattered(n=14, dtype="float64"):
+    """A diffusion of n^3 cells with conductivities from 10^-3 to 10^3 at random; complex: with other phases."""
+    k = 10 ** np.random.default_rng(0).uniform(-3, 3, n**3)
+    S = sp.triu(gallery.poisson7(n, n, n), 1).tocsr()
+    i, j = S.nonzero()
+    S.data[:] = -2 / (1 / k[i] + 1 / k[j])
+    S = sp.csr_matrix(S + S.T)
+    S = (S - sp.diags(np.asarray(S.sum(axis=1)).ravel() - 1e-3)).astype(dtype)
+    if S.dtype.kind == "c":
+        D = sp.diags(np.exp(1j * np.arange(n**3)))
+        S = D @ S @ D.conj()
+        S.setdiag(S.diagonal().real)
+    S = sp.csr_matrix(S)
+    S.sort_indices()
+    return S
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_parts_of_scattered_strong_couplings_have_factors_by_threshold(dtype):
+    """They save iterations; M stays Hermitian, and nearly the same, in single precision."""
+    A = scattered(dtype=dtype)
+    b = values(A.shape[0], dtype)
+    F, G, H = (fl.Schwarz(**given).factor(A) for given in ({}, {"precision": "float64"}, {"local": "ILU0"}))
+    assert F.report.local == G.report.local == repr(fl.ICT(drop_tol=1e-2)) and F.report.warning is None
+    assert (F.report.stored, G.report.stored) == ({"float64": "float32", "complex128": "complex64"}[dtype], dtype)
+    counts = [fl.cg(A, b, M=M, rtol=1e-8).iterations for M in (F, G, H)]
+    assert abs(counts[0] - counts[1]) <= 1 and counts[0] < 0.75 * counts[2]
+    x, y = F.solve(b), G.solve(b)
+    assert 0 < abs(x - y).max() < 1e-5 * abs(y).max()
+    c = values(A.shape[0], dtype, 1)
+    one, two = np.vdot(c, x), np.vdot(F.solve(c), b)
+    assert abs(one - two) < 1e-12 * np.linalg.norm(c) * np.linalg.norm(x)
+    np.testing.assert_array_equal(F.solve(b, "H"), x)
+    B = A * 3 + 0.1 * sp.diags(A.diagonal())
+    F.update(sp.csr_matrix(B))
+    np.testing.assert_array_equal(F.solve(b), fl.Schwarz(parts=F.parts).factor(sp.csr_matrix(B)).solve(b))
+
+
+def test_factors_by_threshold_are_left_where_a_pivot_is_not_positive():
+    """An indefinite A whose ILU0 has positive pivots: the parts have these, and the report says why."""
+    A = scattered(6)
+    block = np.array([[1, -0.7, 0, 0.6], [-0.7, 1, 0.4, 0], [0, 0.4, 1, -0.5], [0.6, 0, -0.5, 1]])
+    A = sp.csr_matrix(sp.block_diag([sp.csr_matrix(block), A]))
+    F = fl.Schwarz(size=50, coarse=None).factor(A)
+    assert F.report.local == "ILU0()" and "ILU0 instead" in F.report.warning and "pivot" in F.report.warning
+    F.update(A)
+    assert "ILU0 instead" in F.report.warning
+    plain = fl.Schwarz(size=50, coarse=None, local="ILU0", precision="float64").factor(A)
+    b = values(A.shape[0], "float64")
+    np.testing.assert_allclose(F.solve(b), plain.solve(b), rtol=1e-4)

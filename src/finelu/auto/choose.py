@@ -43,10 +43,10 @@ SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a dire
 SUBDOMAINS = 10_000  # rows from which an elliptic system may be solved by subdomains; no smaller one was measured
 TREE = 3.0  # entries a row, up to which A may be a tree, whose complete factors have no fill
 # Expected iterations of cg on the CPU, for an M-matrix with even couplings and with uneven ones: with subdomains
-# (grids, layers, an unstructured mesh with jumps of 10^4: 24 to 49; conductivities over six decades at random: 115 to
-# 135); and with factors of the whole, as a multiple of the fourth root of the rows (MILU0 took 1.9 to 2.3 times that
-# for 7-point grids, 4.9 times for 5-point grids, 7 for two fluids, 32 for the mesh).
-BY_SUBDOMAINS, BY_WHOLE = (36.0, 135.0), (2.4, 4.8)
+# (grids, layers, an unstructured mesh with jumps of 10^4: 24 to 49; conductivities over six decades at random: 67 to
+# 83, and a set-up that is longer by 13); and with factors of the whole, as a multiple of the fourth root of the rows
+# (MILU0 took 1.9 to 2.3 times that for 7-point grids, 4.9 times for 5-point grids, 7 for two fluids, 32 for the mesh).
+BY_SUBDOMAINS, BY_WHOLE = (36.0, 96.0), (2.4, 4.8)
 # The same for several unknowns a node, with the set-up as a multiple of that for one: blocks of elastic cubes of 26,460
 # to 154,980 rows took 46 to 72 and 16 in the set-up, and IC0 5.6 to 9.3 times the fourth root of the rows. IN_SPACE:
 # the least entries a row, which keep out bodies in the plane, whose complete factors are cheap. OF_NODES:

@@ -24,9 +24,9 @@ SHARE = 0.9  # of a diagonal entry, see `coupled`
 # Rows that are looked at; the ratio of opposite entries of a row; the part of the rows with larger ones in two
 # directions, for `uneven`.
 LOOKED_AT, LARGER, OFTEN = 512, 10.0, 0.15
-# Rows that `has_strong_pairs` looks at; times the other couplings of a row; the rows of which one must have such a pair.
-# It holds for 3.6% of the rows where a tenth of the cells conduct 10^4 times as well as the others, and 6% where
-# conductivities are 10^-3 to 10^3 at random; 0.2% with a fiftieth of the cells, 0.7% in an OpenFOAM pressure matrix.
+# Rows that `has_strong_pairs` looks at; times the other couplings of a row; rows of which one must have such a pair.
+# So it is in 3.6% of the rows where a tenth of the cells conduct 10^4 times as well as the others, in 6% where
+# conductivities are 10^-3 to 10^3 at random; in 0.2% with a fiftieth of the cells, in 0.7% of an OpenFOAM pressure.
 PAIRS_LOOKED_AT, DOMINANT, SELDOM = 4096, 10.0, 50
 MORE, HALF = 1.5, 0.5  # ratio of opposite entries from which one is upstream; part of the couplings, for `turns`
 TOGETHER = 8  # consecutive rows of those that `alike` looks at
@@ -165,8 +165,8 @@ def uneven(A: CSR) -> bool:
 
 
 def has_strong_pairs(A: CSR) -> bool:
-    """Whether in some rows, one in 50 or more, one coupling is more than ten times all others together: strong couplings
-    are scattered as lines and dots, not as regions, in which a row has several.
+    """Whether in some rows, one in 50 or more, one coupling is more than ten times all others together: strong
+    couplings are scattered as lines and dots, not as regions, in which a row has several.
 
     A : on the CPU. Cost: a look at 4096 rows.
     """

@@ -34,8 +34,8 @@ class ICT(Recipe):
     shift, triangular, sweeps, precision : as in ILU0; norms are those of the shifted matrix.
     Dense rows that would fill in are first moved to the end, see `finelu.ordering.dense_last`; F.permutation has the
     order.
-    L has the pattern of the L of ILUT(form="crout"), at half its cost. Sequential on the CPU; on a GPU a warp makes a
-    column, and waits for the columns that it needs.
+    L has the pattern of the L of ILUT(form="crout"), at half its cost. On the CPU threads share diagonal blocks that
+    are not coupled, and nothing else; on a GPU a warp makes a column, and waits for the columns that it needs.
     """
 
     hermitian = keeps_symmetry = keeps_definite = True

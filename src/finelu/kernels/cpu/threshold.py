@@ -77,14 +77,12 @@ def ict(L, tau, fill, most) -> Factored:
         the division by the root of the pivot; fill, most as in `ilut`, of columns of the lower triangle and entries of
         the factor.
     """
-    columns, bounds = _lower_columns(L), _ranges(L, most)
-    made = each(bounds.size - 1, lambda t: _ict_in_range(columns, *bounds[t : t + 2].tolist(), tau, fill, most))
-    stored = 0
+    bounds, stored = _ranges(L, most), 0
+    made = _ict_in_ranges(_lower_columns(L), bounds, tau, fill, most)
     for first, last, found in zip(bounds[:-1].tolist(), bounds[1:].tolist(), made, strict=True):
         stored += found.stored
         if found.rows < last - first:
             return _stopped(L, first + found.rows, stored, found.pivot)
-    del columns  # the two forms of the factor are the peak of memory
     ends = np.cumsum([0, *(found.stored for found in made)])
     begin = np.concatenate([ends[:1], *(found.indptr[1:] + end for found, end in zip(made, ends))])
     factor = (made[0].indices, made[0].data) if len(made) == 1 else _behind_one_another(made, ends[-1])
@@ -105,9 +103,14 @@ def _ranges(L, most):
     return np.unique(np.append(begins[np.searchsorted(begins, wanted, "right") - 1], L.n))
 
 
+def _ict_in_ranges(columns, bounds, tau, fill, most) -> list[Factored]:
+    """`_ict_in_range` for all ranges."""
+    return each(bounds.size - 1, lambda t: _ict_in_range(columns, *bounds[t : t + 2].tolist(), tau, fill, most))
+
+
 def _ict_in_range(columns, first, last, tau, fill, most) -> Factored:
-    """The columns first..last - 1 of L, which no entry couples to others: indptr, indices and data by columns, with room
-    behind the last, the rows numbered in all of L."""
+    """The columns first..last - 1 of L, which no entry couples to others: indptr, indices and data by columns, with
+    room behind the last, the rows numbered in all of L."""
     starts, rows, values = columns
     own = starts[first : last + 1] - starts[first], rows[starts[first] :], values[starts[first] :]
     own = own if first == 0 else (own[0], own[1][: own[0][-1]] - rows.dtype.type(first), own[2])

@@ -47,8 +47,9 @@ SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE, MOST_SPARSE = 128, 448, 56_000
 # parts of a 7-point grid a solve with the factors of the coarse matrix takes 2.0 ms on the CPU, on levels 1.5.
 MOST_INVERTED, MOST_FACTORED = 4096, 8192
 ROWS = 64  # of a part, for each of its coarse vectors, on the CPU, where a larger coarse matrix has further levels
-# The threshold of ICT where strong couplings are scattered. On 60^3 cells of 10^-3 to 10^3 at random, 642 parts, cg takes
-# 128 iterations with ILU0, 81 with 1e-2, where L has an eighth more entries, and 79 with 1e-3, with two thirds more.
+# The threshold of ICT where strong couplings are scattered. On 60^3 cells of 10^-3 to 10^3 at random, 642 parts, cg
+# takes 128 iterations with ILU0, 81 with 1e-2, where L has an eighth more entries, and 79 with 1e-3, where it has two
+# thirds more.
 DROPPED = 1e-2
 PAYS = 8  # applications on a GPU after which one is recorded; a Krylov method has recorded its step earlier
 COARSE = ("constant", None)
