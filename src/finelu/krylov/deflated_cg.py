@@ -102,7 +102,7 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
             loop.tell()
     solution = loop.end()
     if not space.size and loop.iterations:
-        space.usual = loop.iterations / (_decades(solution.history[0], solution.tolerance) or math.inf)
+        space.usual = loop.iterations / (_decades(solution.history[0], loop.tolerance * loop.scale) or math.inf)
     if failed:
         if space.renew:
             space.drop()
