@@ -159,7 +159,7 @@ class CoarseSpace:
         self._kernels.subdomains.prolong(self.parts, self.Z, q, x, less)
 
     def correction(self, q: Any, added: bool) -> Correction:
-        """r - A Z q in the place of r, and Z q added to x if asked for."""
+        """r - A Z q instead of r, and Z q added to x if asked for."""
         return Correction(self.products, self._couplings, q, self.parts, self.Z, added)
 
     def sums(self, dtype: Any, k: int = 1) -> Sums:
