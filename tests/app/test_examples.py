@@ -22,7 +22,6 @@ SMALL = {
     "circuit": ["--width", "10"],
     "power_flow": ["--samples", "5", "--buses", "12"],
     "fem": ["--refine", "2"],
-    "radiation": ["--cells", "12", "--steps", "2"],
     "resistivity": ["--cells", "8", "--sources", "4"],
     "frequency_sweep": ["--cells", "8", "--frequencies", "5", "--each"],
     "room": ["--frequency", "80"],
@@ -176,19 +175,6 @@ def test_potentials_of_the_ground_are_reciprocal_and_their_currents_leave_by_the
     found = finelu.solve(A, B, 1e-10)
     assert found.all_converged and np.allclose(found.x[places], found.x[places].T, rtol=1e-7)
     np.testing.assert_allclose(out.ravel() @ found.x, np.ones(5), rtol=1e-7)
-
-
-def test_the_plate_cools_by_what_it_radiates_with_and_without_recycling():
-    module = example("radiation")
-    K = module.conduction(18)
-    assert abs(K.sum(axis=1)).max() <= 1e-12 * abs(K).max() and abs(K - K.T).max() <= 1e-12
-    (T, newton, plain, _), (S, _, kept, _) = (module.cool(18, 3, 1e3, recycle) for recycle in (False, True))
-    np.testing.assert_allclose(S, T, rtol=1e-6)
-    (before, *_) = module.cool(18, 2, 1e3, False)
-    assert (
-        abs((before - T).sum() - 1e3 * module.LOSS * (T**4).sum()) <= 1e-4 * T.sum()
-    )  # heat is lost in this way alone
-    assert newton > 3 and kept < plain
 
 
 def test_bratu_says_so_where_there_is_no_solution():
