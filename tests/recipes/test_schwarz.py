@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from finelu.errors import ZeroPivot
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu import subdomains as kernels
 from finelu.matrix import as_csr
+from finelu.matrix.traits import has_strong_pairs
 from finelu.preconditioners.schwarz import coarse as coarse_spaces
 from finelu.preconditioners.schwarz import recipe as recipes
 from finelu.preconditioners.schwarz.coarse import inverse
@@ -721,3 +723,45 @@ def test_factors_by_threshold_are_left_where_a_pivot_is_not_positive():
     plain = fl.Schwarz(size=50, coarse=None, local="ILU0", precision="float64").factor(A)
     b = values(A.shape[0], "float64")
     np.testing.assert_allclose(F.solve(b), plain.solve(b), rtol=1e-4)
+    tame = A.copy()
+    first = slice(tame.indptr[4])
+    tame.data[first] = np.where(tame.data[first] == 1, 1, 0.3 * tame.data[first])
+    F = fl.Schwarz(size=50, coarse=None).factor(tame)
+    assert "ICT" in F.report.local and F.report.warning is None
+    F.update(A)  # as factoring anew
+    assert F.report.local == "ILU0()" and "ILU0 instead" in F.report.warning
+    np.testing.assert_allclose(F.solve(b), plain.solve(b), rtol=1e-4)
+
+
+def test_factors_by_threshold_are_left_where_they_would_move_dense_rows():
+    A = sp.lil_matrix(scattered(20))
+    n = A.shape[0]
+    A[0, 1:], A[1:, 0], A[0, 0] = -1e-3, -1e-3, 1e-2 * n
+    F = fl.Schwarz(parts=2).factor(sp.csr_matrix(A))
+    assert F.report.local == "ILU0()" and "dense rows" in F.report.warning
+
+
+@pytest.mark.parametrize("contrast", [1e2, 1e4, 1e15, 1e20])
+def test_strong_pairs_are_seen_at_any_contrast(contrast):
+    n = 400
+    strong = np.where(np.arange(n - 1) % 20 == 0, contrast, 1.0)
+    A = as_csr(
+        sp.diags_array(
+            [-strong, np.full(n, 3.0) + np.append(strong, 0) + np.append(0, strong), -strong], offsets=[-1, 0, 1]
+        )
+    )
+    assert has_strong_pairs(A)
+    assert not has_strong_pairs(as_csr(gallery.poisson5(20)))
+
+
+@pytest.mark.parametrize("kind", ["hermitian", "general"])
+@pytest.mark.parametrize("near", [False, True])
+def test_any_number_of_columns_has_the_bits_of_each(kind, near):
+    A = gallery.poisson5(30) if kind == "hermitian" else gallery.convection_diffusion(30, 30, 1, peclet=3)
+    B = np.column_stack([np.ones(900), np.arange(900.0) / 900]) if near else None
+    F = fl.Schwarz(size=64, near_nullspace=B).factor(A)
+    R = values((900, 11), "float64")
+    for k, trans in product((2, 3, 7, 8, 9, 11), "NT"):
+        X = F.apply(R[:, :k], trans=trans)
+        for c in range(k):
+            np.testing.assert_array_equal(X[:, c], F.apply(np.ascontiguousarray(R[:, c]), trans=trans))

@@ -177,8 +177,10 @@ def has_strong_pairs(A: CSR) -> bool:
     sizes = np.where(A.indices[places] == rows[of_row], 0, abs(A.data[places]).astype(np.float64))
     largest = np.zeros(rows.size)
     np.maximum.at(largest, of_row, sizes)
+    top = sizes == largest[of_row]  # left out of the sums, in which others could be lost
     with np.errstate(over="ignore"):
-        others = np.bincount(of_row, sizes, rows.size) - largest
+        others = np.bincount(of_row, np.where(top, 0, sizes), rows.size)
+        others += (np.bincount(of_row, top, rows.size) - 1).clip(0) * largest
     return SELDOM * int(((others > 0) & (largest > DOMINANT * others)).sum()) >= rows.size
 
 

@@ -81,8 +81,8 @@ def _correct_columns(p, starts, vectors, coupled, values, m, q, r, stride):
         at = np.uint64(coupled[e]) * stride
         for column in range(m):
             v, of = values[e * m + column], q[vectors[e] * m + column]
-            for j in range(np.uint64(of.size)):
-                r[at + j] -= v * of[j]
+            for j in range(stride):  # the copies of the last column, too
+                r[at + j] -= v * of[min(j, np.uint64(of.size) - ONE)]
 
 
 @compiled

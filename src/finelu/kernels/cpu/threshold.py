@@ -86,8 +86,10 @@ def ict(L, tau, fill, most) -> Factored:
     ends = np.cumsum([0, *(found.stored for found in made)])
     begin = np.concatenate([ends[:1], *(found.indptr[1:] + end for found, end in zip(made, ends))])
     factor = (made[0].indices, made[0].data) if len(made) == 1 else _behind_one_another(made, ends[-1])
+    pivot = made[-1].pivot
+    made.clear()  # two forms of the factor are the peak of memory
     indptr, indices, data = transposed(begin, *factor)
-    return Factored(L.n, stored, made[-1].pivot, indptr, indices, data, indptr[1:] - 1)
+    return Factored(L.n, stored, pivot, indptr, indices, data, indptr[1:] - 1)
 
 
 def _ranges(L, most):

@@ -289,15 +289,18 @@ class SchwarzFactors(Factors):
             "symmetric": self._kind != "general",
             "narrow": auto and recipe.precision is None and (self._definite or self._kind == "general"),
         }
-        self._instead = ""
-        if auto and self._definite and not on_gpu(A.data) and has_strong_pairs(A):
+        self._instead, self._by_threshold = "", auto and self._definite and not on_gpu(A.data) and has_strong_pairs(A)
+        if self._by_threshold:
             local: Any = ICT(drop_tol=DROPPED)
             try:
                 made = LocalFactors(recipe, local, A, domains, **form)
                 report.local = repr(local)
                 return made
             except ZeroPivot as error:
-                self._instead = f"the parts have the factors of ILU0 instead: {error}"
+                why = str(error)
+            except ParameterError:
+                why = f"{local!r} would move dense rows to the end of their part."
+            self._instead, self._by_threshold = f"the parts have the factors of ILU0 instead: {why}", False
         local = ILU0() if auto else recipe.local
         report.local = repr(local)
         return LocalFactors(recipe, local, A, domains, **form)
@@ -393,7 +396,13 @@ class SchwarzFactors(Factors):
         if (self._kind, self._definite) != made:
             self._make(A)
             return
-        self._local.update(A)
+        try:
+            self._local.update(A)
+        except ZeroPivot:
+            if not self._by_threshold:
+                raise
+            self._make(A)  # with ILU0 instead
+            return
         if self.coarse is not None:
             self.coarse.update(A, self._definite)
         self._tell()

@@ -63,10 +63,10 @@ class LocalFactors:
     1 / (number of parts that share the row). The transposes exchange W_1 and W_2. Complex factors without "T" are asked
     only for "H".
     narrow : whether solves may read the factors in single precision: those of an ILU(0) of Hermitian definite blocks,
-        on the CPU also L L^H of these, or those of blocks that are neither Hermitian nor
-        symmetric, where transposes read them in their own precision. Of
-        Hermitian blocks the CPU stores L as (D^-1 U)^H, so that the solves stay Hermitian; on a GPU L and D^-1 U are
-        rounded one by one, and an entry close to the middle of two numbers of single precision may become both.
+        on the CPU also L L^H of these; or those of blocks that are neither Hermitian nor symmetric, where transposes
+        read them in their own precision. Of Hermitian blocks the CPU stores L as (D^-1 U)^H, so that the solves stay
+        Hermitian; on a GPU L and D^-1 U are rounded one by one, and an entry close to the middle of two numbers of
+        single precision may become both.
     """
 
     def __init__(self, recipe: Any, local: Any, A: CSR, domains: Subdomains, symmetric: bool, narrow: bool):
