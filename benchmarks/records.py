@@ -384,7 +384,9 @@ class Silent(ast.NodeTransformer):
 
 
 def is_sentence(text: str) -> bool:
-    return len(re.findall(r"\b[A-Za-z]+\b", text)) >= 3 and not re.search(r"[=\[\]{}\n]", text)
+    """Subscripts of einsum, "ai,bj->aibj", and a regular expression have letters between signs, but no spaces."""
+    words = min(len(re.findall(r"\b[A-Za-z]+\b", text)), len(text.split()))
+    return words >= 3 and not re.search(r"[=\[\]{}\n]", text)
 
 
 def older(record: str, root: Path = ROOT) -> str | None:
