@@ -162,7 +162,9 @@ OLDER = {
         "petsc-scaling-2-core-amd-epyc-2026-11-27",
         "syncfree-nvidia-h200-2026-11-27",
     ),
-    "products and cg take columns in fewer passes since": ("columns-cpu-2-core-intel-xeon-2026-11-27",),
+    "products and cg take columns in fewer passes since, and gmres ends sooner where it stagnates": (
+        "columns-cpu-2-core-intel-xeon-2026-11-27",
+    ),
     "several columns are solved together since; what one column takes is the same": (
         "ilupack-2-core-amd-epyc-2026-11-27",
         "ilupack-nvidia-h200-levels-2026-11-27",
