@@ -162,6 +162,9 @@ OLDER = {
         "petsc-scaling-2-core-amd-epyc-2026-11-27",
         "syncfree-nvidia-h200-2026-11-27",
     ),
+    "products and cg take columns in fewer passes since, and gmres ends sooner where it stagnates": (
+        "columns-cpu-2-core-intel-xeon-2026-11-27",
+    ),
     "several columns are solved together since; what one column takes is the same": (
         "ilupack-2-core-amd-epyc-2026-11-27",
         "ilupack-nvidia-h200-levels-2026-11-27",
@@ -384,7 +387,9 @@ class Silent(ast.NodeTransformer):
 
 
 def is_sentence(text: str) -> bool:
-    return len(re.findall(r"\b[A-Za-z]+\b", text)) >= 3 and not re.search(r"[=\[\]{}\n]", text)
+    """Subscripts of einsum, "ai,bj->aibj", and a regular expression have letters between signs, but no spaces."""
+    words = min(len(re.findall(r"\b[A-Za-z]+\b", text)), len(text.split()))
+    return words >= 3 and not re.search(r"[=\[\]{}\n]", text)
 
 
 def older(record: str, root: Path = ROOT) -> str | None:

@@ -274,7 +274,8 @@ def test_images_that_are_wrong_do_not_keep_gmres_from_the_solution(monkeypatch):
 
 @pytest.mark.parametrize("k", [5, 10, 20])
 def test_in_single_precision_iterations_with_the_space_are_bounded_by_those_without(k):
-    """1e-5 is beyond what this condition leaves of the precision: with W the residual may stay just above."""
+    """1e-5 is beyond what this condition leaves of the precision: with W the residual may stay above it, at up to 5.2
+    times that without."""
     n = 300
     A = sp.diags([-np.ones(n - 1), np.full(n, 2.0), -np.ones(n - 1)], [-1, 0, 1], format="csr")
     space = RecycledSpace(k)
@@ -284,6 +285,7 @@ def test_in_single_precision_iterations_with_the_space_are_bounded_by_those_with
         plain, found = cg(S, b, rtol=1e-5), cg(S, b, rtol=1e-5, recycle=space)
         most = max(most, plain.iterations)
         assert found.iterations <= 2.6 * most
+        assert residual(S, b, found.x) <= 10 * max(residual(S, b, plain.x), 1e-5 * np.linalg.norm(b))
 
 
 def test_a_space_that_gmres_and_cg_use_in_turn():

@@ -583,7 +583,10 @@ def test_bricks(backend, shape, hole):
     got = backend.move(np.empty_like(want))
     kernels_for(got).partition.bricks(*shape, *cuts, hole, got)
     np.testing.assert_array_equal(backend.fetch(got), want)
-    assert hole < nodes or set(want) == set(range(np.prod(cuts)))
+    whole = np.empty(nodes, np.int32)
+    reference.partition.bricks(*shape, *cuts, nodes, whole)
+    assert set(whole) == set(range(np.prod(cuts)))
+    np.testing.assert_array_equal(want, np.delete(whole, hole) if hole < nodes else whole)
 
 
 @pytest.mark.parametrize("hole", [0, 5, 6, 7, 20, 41])
