@@ -338,3 +338,14 @@ def test_the_vectors_lose_their_part_along_null_vectors():
     assert cg(A, b, rtol=1e-8, recycle=space, nullspace="constant").converged
     assert space.size == 2
     np.testing.assert_allclose(space.W.sum(axis=0), 0, atol=1e-11 * abs(space.W).max())
+
+
+def test_beyond_the_precision_a_solve_with_a_space_leaves_as_little_as_one_without():
+    """cg with the vectors takes too long, and begins anew from x0: the smallest residual of both counts."""
+    A = gallery.poisson5(40)
+    for b in (np.ones(1600), np.random.default_rng(0).standard_normal(1600)):
+        space = RecycledSpace(8)
+        assert cg(A, b, rtol=1e-8, recycle=space).converged
+        plain, found = cg(A, b + 0.1, rtol=3e-17), cg(A, b + 0.1, rtol=3e-17, recycle=space)
+        assert found.residual_norm <= 2 * plain.residual_norm
+        assert found.status is plain.status is Status.PRECISION_LIMIT

@@ -85,9 +85,8 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
         steps = 0
         while loop.goes_on():
             if W is not None and loop.launched > most:
-                without()
-                if loop.is_lost_in_rounding(x):
-                    loop.return_to_start()
+                if loop.left_off():
+                    without()
                 break
             steps += 1
             again = W is not None and steps % REPEATED == 0
