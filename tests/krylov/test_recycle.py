@@ -349,3 +349,15 @@ def test_beyond_the_precision_a_solve_with_a_space_leaves_as_little_as_one_witho
         plain, found = cg(A, b + 0.1, rtol=3e-17), cg(A, b + 0.1, rtol=3e-17, recycle=space)
         assert found.residual_norm <= 2 * plain.residual_norm
         assert found.status is plain.status is Status.PRECISION_LIMIT
+
+
+@pytest.mark.parametrize("most", [5, 20, 60])
+def test_a_solve_that_did_not_converge_says_nothing_of_what_one_without_vectors_takes(most):
+    """Its few iterations are far less than a solve takes: by them the next would give its vectors up at once."""
+    A, b = gallery.poisson5(40), np.random.default_rng(0).standard_normal(1600)
+    space = RecycledSpace(8)
+    assert not cg(A, b, rtol=1e-8, recycle=space, maxiter=most).converged
+    assert cg(A, np.roll(b, 5), rtol=1e-8, recycle=space).converged and space.size == 8
+    space = RecycledSpace(8)  # an exact solution takes the residual down by no number of decades
+    assert cg(sp.identity(9, format="csr"), np.eye(9)[0], rtol=0, recycle=space).converged
+    assert space.usual > 0

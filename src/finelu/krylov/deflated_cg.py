@@ -100,8 +100,9 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
                 iteration()
             loop.tell()
     solution = loop.end()
-    if not space.size and loop.iterations:
-        space.usual = loop.iterations / (_decades(solution.history[0], loop.tolerance * loop.scale) or math.inf)
+    fallen = _decades(float(loop.history[0]), loop.tolerance)
+    if not space.size and loop.iterations and solution.converged and 0 < fallen < math.inf:
+        space.usual = loop.iterations / fallen
     if failed:
         if space.renew:
             space.drop()
