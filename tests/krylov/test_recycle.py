@@ -352,7 +352,7 @@ def test_beyond_the_precision_a_solve_with_a_space_leaves_as_little_as_one_witho
 
 
 @pytest.mark.parametrize("most", [5, 20, 60])
-def test_a_solve_that_did_not_converge_says_nothing_of_what_one_without_vectors_takes(most):
+def test_a_solve_that_was_cut_short_says_nothing_of_what_one_without_vectors_takes(most):
     """Its few iterations are far less than a solve takes: by them the next would give its vectors up at once."""
     A, b = gallery.poisson5(40), np.random.default_rng(0).standard_normal(1600)
     space = RecycledSpace(8)

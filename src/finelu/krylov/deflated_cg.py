@@ -20,6 +20,7 @@ from finelu.result import Solution, Status
 
 PATIENCE = 1.5  # times the iterations that a solve without vectors is expected to take, after which W is left out
 REPEATED = 20  # iterations after which the residual is made orthogonal to the space again, which rounding undoes
+ENDED = (Status.CONVERGED, Status.STAGNATED)  # of solves that went as far as they could
 
 
 def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
@@ -101,7 +102,7 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
             loop.tell()
     solution = loop.end()
     fallen = _decades(float(loop.history[0]), loop.tolerance)
-    if not space.size and loop.iterations and solution.converged and 0 < fallen < math.inf:
+    if not space.size and solution.status in ENDED and loop.iterations and 0 < fallen < math.inf:
         space.usual = loop.iterations / fallen
     if failed:
         if space.renew:
