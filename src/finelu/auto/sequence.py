@@ -146,6 +146,7 @@ class Sequence:
         if b.ndim == 2 and b.shape[1] != 1:
             raise MatrixError(f"b has {b.shape[1]} columns; a step solves for one: call it for each.")
         self._A, self._current = A, same and self._current
+        self._recycling.why = ""
         A, v = precise(A, b.reshape(-1), self._precise)
         compiled = compile_seconds()
         space = None
@@ -328,6 +329,7 @@ class Sequence:
             solution = self._iterate(A, rhs, way, _seconds_since(start, compiled))
             if not solution.converged and space is not None and self._recycling.space is None:  # once more without it
                 why += f"; {self._recycling.why} ({rhs.attempts[-1].outcome})"
+                self._recycling.why = ""
                 solution = self._iterate(A, rhs, way, 0.0)
             if solution.converged:
                 return solution, way, why
