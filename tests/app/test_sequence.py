@@ -652,6 +652,7 @@ def test_a_recycled_space_that_fails_is_dropped_and_the_factors_are_kept(method,
     solution = sequence.step(*systems[-2])
     assert_solves(*systems[-2], solution)
     assert sequence.decisions[-1] != "solve" and "recycled vectors were dropped" in solution.explain()
+    assert "the method failed with them or took too long" in " ".join(solution.explain().split())
     assert len(solution.attempts) == 1
     assert recycling.space is None and recycling.left > 0 and recycling.tries == 1
     assert_solves(*systems[-1], sequence.step(*systems[-1]))

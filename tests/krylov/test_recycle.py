@@ -361,3 +361,14 @@ def test_a_solve_that_was_cut_short_says_nothing_of_what_one_without_vectors_tak
     space = RecycledSpace(8)  # an exact solution takes the residual down by no number of decades
     assert cg(sp.identity(9, format="csr"), np.eye(9)[0], rtol=0, recycle=space).converged
     assert space.usual > 0
+
+
+@pytest.mark.parametrize("method", [cg, gmres])
+def test_vectors_that_are_not_at_fault_for_the_end_of_the_precision_are_kept(method):
+    A, rng, space = gallery.poisson5(30), np.random.default_rng(0), RecycledSpace(8)
+    assert method(A, rng.standard_normal(900), rtol=1e-8, recycle=space).converged
+    b = rng.standard_normal(900)
+    plain, found = method(A, b, rtol=3e-17), method(A, b, rtol=3e-17, recycle=space)
+    assert not plain.converged and found.residual_norm <= 2 * plain.residual_norm
+    assert space.size == 8
+    assert method(A, b[::-1], rtol=1e-8, recycle=space).iterations < method(A, b[::-1], rtol=1e-8).iterations

@@ -27,7 +27,8 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
     """Preconditioned conjugate gradients with W^H r = 0 for all residuals and W^H A p = 0 for all directions.
 
     If that fails, or takes much longer than cg without vectors, plain cg goes on: from the best x, or from x0 if
-    rounding of the best one's residual is above the tolerance. A space that may be renewed then forgets its W.
+    rounding of the best one's residual is above the tolerance. A space that may be renewed then forgets its W, if plain
+    cg has led further.
     """
     A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
     state, norms = loop.state, loop.norms
@@ -105,7 +106,7 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
     if not space.size and solution.status in ENDED and loop.iterations and 0 < fallen < math.inf:
         space.usual = loop.iterations / fallen
     if failed:
-        if space.renew:
+        if space.renew and loop.led_further(solution):
             space.drop()
     else:
         directions.into(space, min(directions.count, loop.iterations))

@@ -23,7 +23,8 @@ from finelu.threads import one_blas_thread
 def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solution:
     """Cycles of m steps of Arnoldi with (1 - C C^H) A M^-1; after each, W becomes the harmonic Ritz vectors of A M^-1
     with the smallest values in the space of W and of the cycle. If that fails, plain cycles go on, from the best x, or
-    from x0 if rounding of the best one's residual is above the tolerance. A space that may be renewed then forgets W.
+    from x0 if rounding of the best one's residual is above the tolerance. A space that may be renewed then forgets W, if
+    plain cycles have led further.
 
     orthogonalize : a step of Gram-Schmidt, of the kernels.
     """
@@ -91,9 +92,10 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
         if space.renew and not failed and ready > 1:
             renew(space, Q, Z, B, to_host(xp.stack(columns[:ready], axis=1)), ready)
         loop.tell()
-    if failed and space.renew:
+    solution = loop.end()
+    if failed and space.renew and loop.led_further(solution):
         space.drop()
-    return loop.end()
+    return solution
 
 
 def renew(space: RecycledSpace, Q: Any, Z: Any, B: Any, H: Any, j: int) -> None:

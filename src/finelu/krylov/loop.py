@@ -308,6 +308,10 @@ class Loop(Measures):
         self.doubted = math.inf
         self.norms[monitor.START : monitor.BEST + 1] = math.inf
 
+    def led_further(self, solution: Solution) -> bool:
+        """Whether the other way to go on has led to `solution`, whose residual is less than half of that before."""
+        return solution.converged or not 2 * solution.residual_norm >= self.earlier[-1][1] * self.scale
+
     def is_lost_in_rounding(self, x: Any) -> bool:
         """Whether a rounding of the terms of b - A x is above the tolerance; False where no entries of A are known."""
         terms = self.residual.magnitudes(self.b, x)

@@ -46,7 +46,7 @@ class RecycledSpace:
     cycle costs a product with A. With `renew`, its end costs m products with M and about 2 n k (m + directions)
     operations in `cg`. Memory: 2 n m, and n directions until the end.
     If a solve fails with the vectors, or `cg` takes 1.5 times as long for a decade of the residual as the last time
-    that it had none, it goes on without them, and drops them with `renew`.
+    that it had none, it goes on without them, and drops them with `renew` if that leads further.
     A space belongs to one sequence of systems: of one size, on one device. It may be used with any M. Solves change it
     without a lock: solves in several threads at once need a space each.
     """
