@@ -12,7 +12,7 @@ import finelu
 from finelu import ILU0, Jacobi, RecycledSpace, Sequence, gallery
 from finelu.auto import attempt, ladder
 from finelu.auto import sequence as module
-from finelu.auto.attempt import RightHandSide
+from finelu.auto.attempt import Iterations, RightHandSide
 from finelu.auto.guess import AGAIN, FEW, MOST, FirstGuess
 from finelu.auto.rates import SHIPPED_ON_GPU
 from finelu.auto.recycling import AT_RISK, LEAST, OF_LOSS, REST, RIPE, TRIAL, Cost, Recycling
@@ -669,6 +669,23 @@ def test_a_step_says_once_that_its_vectors_were_dropped_and_the_next_says_nothin
     solution, after = (sequence.step(*system) for system in systems[-2:])
     assert solution.converged and [a.outcome for a in solution.attempts] == ["indefinite", "solved"]
     assert solution.explain().count("dropped") == 1 and "recycled" not in after.explain()
+
+
+def test_with_old_factors_cg_is_not_compared_with_a_solve_by_fresh_ones(monkeypatch):
+    run, seen, systems = Iterations.run, [], list(drifting(gallery.elasticity(20, 5, 5), 6))
+    sequence = Sequence(recipe="ic0", method="cg")
+
+    def watched(self, rhs):
+        if self.recycle is not None and self.recycle.size:
+            seen.append((sequence._current, self.recycle.usual))
+        return run(self, rhs)
+
+    monkeypatch.setattr(Iterations, "run", watched)
+    for k, (B, b) in enumerate(systems):  # the first four have the same matrix
+        sequence.step(B if k in (0, 4, 5) else None, b)
+    old, fresh = ([usual for current, usual in seen if current is which] for which in (False, True))
+    assert old and min(old) == np.inf and fresh and max(fresh) < np.inf
+    assert sequence._recycling.space.size
 
 
 def test_a_trial_that_keeps_no_iterations_away_says_so():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
@@ -365,7 +366,12 @@ class Sequence:
                 target if watched else 0.0, ageing, old=not fresh, unfit=partial(self._unfit, A), scale=rhs.scale
             ),
         )
+        usual = math.inf if space is None else space.usual
+        if space is not None and not fresh:
+            space.usual = math.inf  # it is that of other factors, and `Patience` judges old ones
         found, patience = iterations.run(rhs)
+        if space is not None and space.usual == math.inf:
+            space.usual = usual
         seconds = _seconds_since(start, compiled)
         solved = found.residual_norm <= rhs.target
         status = Status.CONVERGED if solved else found.status
