@@ -688,6 +688,14 @@ def test_with_old_factors_cg_is_not_compared_with_a_solve_by_fresh_ones(monkeypa
     assert sequence._recycling.space.size
 
 
+def test_a_step_whose_vectors_saved_nothing_ages_the_factors_too(monkeypatch):
+    monkeypatch.setattr(Recycling, "seen", lambda *_: True)
+    sequence = Sequence(recipe="ic0", method="cg")
+    for B, b in drifting(gallery.elasticity(20, 5, 5), 4):
+        assert_solves(B, b, sequence.step(B, b))
+    assert sequence.decisions == ["solve", "reuse", "reuse", "reuse"] and sequence._ageing.age == 3
+
+
 def test_a_trial_that_keeps_no_iterations_away_says_so():
     recycling, A = Recycling(), SimpleNamespace(n=1000, nnz=80_000, data=np.empty(0))
     space = recycling.space_for("cg", None, A, 18.0, 200.0)

@@ -386,6 +386,7 @@ class Sequence:
         gained = logarithm(before, rhs.size)
         if self._recycled_in_vain(found.iterations, gained, status):
             ageing.taken_back(self._plain_figures)
+            ageing.age += int(solved and not fresh)
         elif fresh and solved:
             ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target), found.history / rhs.scale)
         elif solved:
