@@ -5,12 +5,14 @@ import itertools
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import scipy.sparse.linalg as spla
 from krylov_cases import DTYPES, residual, system
 
 from finelu import IC0, ILU0, RecycledSpace, gallery
 from finelu.errors import MatrixError, ParameterError
 from finelu.krylov import cg, gmres
 from finelu.krylov.gcrodr import smallest
+from finelu.krylov.loop import Loop
 from finelu.result import Status
 
 
@@ -372,3 +374,29 @@ def test_vectors_that_are_not_at_fault_for_the_end_of_the_precision_are_kept(met
     assert not plain.converged and found.residual_norm <= 2 * plain.residual_norm
     assert space.size == 8
     assert method(A, b[::-1], rtol=1e-8, recycle=space).iterations < method(A, b[::-1], rtol=1e-8).iterations
+
+
+@pytest.mark.parametrize("method", [cg, gmres])
+def test_a_solution_inside_the_space_is_tested_once(method, monkeypatch):
+    A, b = system("spd")
+    doubts, calls = Loop._doubts, []
+    monkeypatch.setattr(Loop, "_doubts", lambda self, r: calls.append(self.code) or doubts(self, r))
+    space = RecycledSpace(2, W=np.linalg.solve(A.toarray(), b)[:, None], renew=False)
+    assert method(A, b, rtol=1e-8, recycle=space).converged and len(calls) == 1
+
+
+def test_the_steps_before_one_that_overflows_count():
+    A, b = system("spd")
+    calls = []
+
+    def overflows(v):
+        calls.append(1)
+        return v * (np.inf if len(calls) > 5 else 1)
+
+    def found(M, most):
+        space = RecycledSpace(2, W=np.random.default_rng(0).standard_normal((b.size, 2)), renew=False)
+        return gmres(A, b, rtol=1e-12, recycle=space, M=M, restart=20, maxiter=most)
+
+    with np.errstate(all="ignore"):
+        broken = found(spla.LinearOperator(A.shape, matvec=overflows, dtype=float), 100)
+    assert broken.residual_norm <= 1.01 * found(None, 5).residual_norm

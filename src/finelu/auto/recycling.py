@@ -30,7 +30,9 @@ REST, OF_LOSS = 1000, 50
 ENTRY, FLOP = 4e-10, 1e-10
 ENTRY_ON_GPU, FLOP_ON_GPU, LAUNCHES = 3.2e-12, 1e-13, 2e-5
 TOGETHER = 0.5  # of the time of a product with A, where several vectors are multiplied at once
-FORGOTTEN = "the recycled vectors were dropped: the method failed with them or took too long, or A takes them to rounding"
+FORGOTTEN = (
+    "the recycled vectors were dropped: the method failed with them or took too long, or A takes them to rounding"
+)
 
 
 class Recycling:
@@ -57,7 +59,8 @@ class Recycling:
         self._with = False  # whether the present solve has vectors
 
     def drop(self) -> None:
-        """Forget the space: of another pattern, size or device."""
+        """Forget the space: of another pattern, size or device. The next try still waits as long: where patterns change
+        often, each would be lost."""
         self.space, self.kept, self.best, self.used, self.lost, self.why = None, None, math.inf, 0, 0.0, ""
 
     def forget(self) -> None:

@@ -77,8 +77,8 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
         if W is not None:  # x += W W^H r, which may be the solution: then what follows would be rounding
             k.arnoldi.moments(W, r, mu)
             k.arnoldi.take_off(state, W, -mu, x)
-            if not loop.moved(r):
-                continue
+            if not (loop.moved(r) or plainly()):
+                break
         z = M @ r
         loop.xp.copyto(p, z)
         k.vectors.dot(r, z, rho)

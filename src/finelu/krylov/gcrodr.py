@@ -60,10 +60,10 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
 
     def plainly() -> bool:
         """Whether the iteration goes on without W, with which it has failed."""
-        nonlocal failed
+        nonlocal failed, B
         if not space.size or failed or not loop.resumed(r):
             return False
-        failed = True
+        failed, B = True, None
         return True
 
     while loop.cycle(r) or plainly():
@@ -72,10 +72,8 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
                 B, part = xp.zeros((space.size, m), loop.dtype, order="F"), xp.zeros(space.size, loop.dtype)
             k.arnoldi.moments(space.image, r, part)  # x += W C^H r, which may be the solution
             k.arnoldi.take_off(state, space.W, -part, x)
-            if not loop.moved(r):
-                continue
-        else:
-            B = None
+            if not (loop.moved(r) or plainly()):
+                break
         k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)
         columns: list[Any] = []
         while len(columns) < m and loop.goes_on():
@@ -86,9 +84,9 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
         k.arnoldi.hessenberg_solve(state, H, g, y)
         k.arnoldi.combine(state, Z, y, u)
         k.arnoldi.update_solution(state, u, x)  # x += Z y - W B y
-        if B is not None:
-            k.arnoldi.take_off(xp.full_like(state, RUNNING), space.W, B @ y, x)
         ready = int(state[COLUMNS])
+        if B is not None:  # its later columns may hold Inf, where a step overflowed
+            k.arnoldi.take_off(xp.full_like(state, RUNNING), space.W, B[:, :ready] @ y[:ready], x)
         if space.renew and not failed and ready > 1:
             renew(space, Q, Z, B, to_host(xp.stack(columns[:ready], axis=1)), ready)
         loop.tell()
