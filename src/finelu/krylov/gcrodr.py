@@ -23,8 +23,8 @@ from finelu.threads import one_blas_thread
 def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solution:
     """Cycles of m steps of Arnoldi with (1 - C C^H) A M^-1; after each, W becomes the harmonic Ritz vectors of A M^-1
     with the smallest values in the space of W and of the cycle. If that fails, plain cycles go on, from the best x, or
-    from x0 if rounding of the best one's residual is above the tolerance. A space that may be renewed then forgets W, if
-    plain cycles have led further.
+    from x0 if rounding of the best one's residual is above the tolerance. If that has led further, a space that may be
+    renewed forgets W.
 
     orthogonalize : a step of Gram-Schmidt, of the kernels.
     """

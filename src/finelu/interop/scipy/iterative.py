@@ -131,7 +131,8 @@ def _is_no_problem(asked: dict[str, Any]) -> bool:
     """Whether finelu's methods refuse A, b, x0, damp or a limit."""
     try:
         LeastSquares(asked["A"], asked["b"], asked.get("x0"), None, asked.get("damp", 0.0))
-        Limits.checked(*(asked.get(name, 0.0) for name in ("atol", "btol", "conlim")), asked.get("maxiter"), usual=1)
+        atol, btol, conlim = (asked.get(name, 0.0) for name in ("atol", "btol", "conlim"))
+        Limits.checked(atol, btol, conlim, asked.get("maxiter"), usual=1)
     except (MatrixError, ParameterError):
         return True
     return False
