@@ -58,7 +58,7 @@ class RecycledSpace:
         self.renew = renew
         self.image: Any = None
         self.origin: Any = None  # of `gmres`: W = M^-1 origin, for the M with which W was found
-        self.usual = np.inf  # iterations for a decade of the residual, in the last solve with `cg` without vectors
+        self.usual = np.inf  # iterations for a decade, in the last solve by `cg` without vectors that was not cut short
         self.products = self.solves = 0
         if W is not None and (getattr(W, "ndim", 0) != 2 or W.dtype.kind not in "fc" or not W.shape[1]):
             raise MatrixError(f"W has shape {np.shape(W)}; an array (n, m) of numbers is needed.")
