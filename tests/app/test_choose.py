@@ -321,3 +321,16 @@ def test_the_command_line_goes_on_with_gmres(tmp_path, capsys):
     status = cli.main(["solve", str(tmp_path / "A.mtx"), "--recipe", "ilu0", "--rtol", "1e-6", "--json"])
     result = json.loads(capsys.readouterr().out)
     assert status == 0 and result["method"] == "gmres" and result["restart"] is not None
+
+
+def test_complete_factors_are_chosen_for_a_tolerance_or_for_their_operations_and_the_reason_says_which():
+    A, beyond = gallery.poisson5(60), "because incomplete factors may not reach this tolerance"
+    b = np.random.default_rng(0).standard_normal(A.shape[0])
+    assert beyond in fl.solve(A, b, rtol=1e-12).explain() and beyond not in fl.solve(A, b, rtol=1e-8).explain()
+    small = gallery.poisson5(8)
+    assert "the system is small enough" in fl.solve(small, np.ones(64), rtol=1e-12).explain()
+    gaps = sp.csr_matrix(sp.bmat([[gallery.poisson5(50), sp.eye(2500)], [sp.eye(2500), None]]))
+    text = fl.solve(gaps, np.ones(5000), recipe="auto").explain()
+    assert "because it is expected to take the least time, by a count of its operations" in " ".join(text.split())
+    factors = rungs(replace(traits(fl.as_csr(A)), gpu=True))["direct"]
+    assert factors.why(True) != factors.why(False) == factors.reason

@@ -610,6 +610,12 @@ def test_what_is_seen():
 
     assert "is positive; the other entries are negative; in no row do they add up to more" in seen(POISSON)
     assert "opposite sign" in seen(-POISSON) and "positive" not in seen(-POISSON)
+    nearly = sp.lil_matrix(POISSON)
+    nearly[0, N - 1] = 1e-3  # an M-matrix up to 1% of its entries and rows
+    says = "nearly all other entries are negative; in nearly all rows they add up to no more than the diagonal"
+    assert says in seen(nearly) and "in no row" not in seen(nearly) and "nearly" not in seen(POISSON)
+    nearly = POISSON - sp.diags(np.where(np.arange(N) == N // 2, 1.0, 0.0))
+    assert says in seen(nearly)
     assert "other entries" not in seen(abs(POISSON)) and "other entries" not in seen(sp.identity(3))
     assert "other entries" not in seen(POISSON - sp.identity(N))  # the rows outweigh the diagonal
     assert "not symmetric" in seen(gallery.convection_diffusion(5, 5, 1))

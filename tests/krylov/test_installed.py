@@ -200,6 +200,38 @@ def test_least_squares_problems_that_finelu_refuses_get_scipys_answer(name):
         ours(operator, np.ones(5))
 
 
+@pytest.mark.parametrize("name", LEAST_SQUARES)
+def test_limits_that_finelu_refuses_get_scipys_answer(name):
+    ours, theirs = both(name)
+    A, b = sp.csr_matrix(np.eye(5, 3) + np.arange(15).reshape(5, 3) % 4), np.arange(5.0)
+    limit = "maxiter" if name == "lsmr" else "iter_lim"
+    for options in ({limit: 1e3}, {"damp": -0.1}, {"atol": -1.0}, {"btol": -1.0}, {"conlim": -1}):
+        got, want = (f(A, b, **options) for f in (ours, theirs))
+        np.testing.assert_array_equal(got[0], want[0])
+        assert got[1:3] == want[1:3]
+
+    def fails(x):
+        raise ParameterError("of the caller")
+
+    operator = spla.LinearOperator((5, 3), matvec=fails, rmatvec=fails, dtype=float)
+    with refused(ParameterError, match="of the caller"):
+        ours(operator, b)
+
+
+@pytest.mark.parametrize("name", LEAST_SQUARES)
+def test_least_squares_are_solved_in_double_precision(name):
+    """SciPy's x has that precision, too, though its products of float32 do not."""
+    ours, theirs = both(name)
+    A = sp.random(40, 12, 0.3, format="csr", random_state=np.random.default_rng(0)) + sp.eye(40, 12)
+    b = np.random.default_rng(1).standard_normal(40)
+    for dtype in (np.float32, np.int32):
+        S, c = A.astype(np.float32), (9 * b).astype(dtype)
+        found = ours(S, c, atol=1e-12, btol=1e-12)[0]
+        assert found.dtype == theirs(S, c)[0].dtype == np.float64
+        np.testing.assert_allclose(found, np.linalg.lstsq(S.toarray().astype(float), c, rcond=None)[0], rtol=1e-8)
+    assert ours(A.astype(np.float32), b.astype(np.complex64))[0].dtype == np.complex128
+
+
 def test_install_puts_least_squares_methods_in_place_and_back():
     theirs = spla.lsmr
     with fl.install() as installed:

@@ -5,12 +5,14 @@ import itertools
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import scipy.sparse.linalg as spla
 from krylov_cases import DTYPES, residual, system
 
 from finelu import IC0, ILU0, RecycledSpace, gallery
 from finelu.errors import MatrixError, ParameterError
 from finelu.krylov import cg, gmres
 from finelu.krylov.gcrodr import smallest
+from finelu.krylov.loop import Loop
 from finelu.result import Status
 
 
@@ -340,3 +342,63 @@ def test_the_vectors_lose_their_part_along_null_vectors():
     assert cg(A, b, rtol=1e-8, recycle=space, nullspace="constant").converged
     assert space.size == 2
     np.testing.assert_allclose(space.W.sum(axis=0), 0, atol=1e-11 * abs(space.W).max())
+
+
+def test_beyond_the_precision_a_solve_with_a_space_leaves_as_little_as_one_without():
+    """cg with the vectors takes too long, and begins anew from x0: the smallest residual of both counts."""
+    A = gallery.poisson5(40)
+    for b in (np.ones(1600), np.random.default_rng(0).standard_normal(1600)):
+        space = RecycledSpace(8)
+        assert cg(A, b, rtol=1e-8, recycle=space).converged
+        plain, found = cg(A, b + 0.1, rtol=3e-17), cg(A, b + 0.1, rtol=3e-17, recycle=space)
+        assert found.residual_norm <= 2 * plain.residual_norm
+        assert found.status is plain.status is Status.PRECISION_LIMIT
+
+
+@pytest.mark.parametrize("most", [5, 20, 60])
+def test_a_solve_that_was_cut_short_says_nothing_of_what_one_without_vectors_takes(most):
+    """Its few iterations are far less than a solve takes: by them the next would give its vectors up at once."""
+    A, b = gallery.poisson5(40), np.random.default_rng(0).standard_normal(1600)
+    space = RecycledSpace(8)
+    assert not cg(A, b, rtol=1e-8, recycle=space, maxiter=most).converged
+    assert cg(A, np.roll(b, 5), rtol=1e-8, recycle=space).converged and space.size == 8
+    space = RecycledSpace(8)  # an exact solution takes the residual down by no number of decades
+    assert cg(sp.identity(9, format="csr"), np.eye(9)[0], rtol=0, recycle=space).converged
+    assert space.usual > 0
+
+
+@pytest.mark.parametrize("method", [cg, gmres])
+def test_vectors_that_are_not_at_fault_for_the_end_of_the_precision_are_kept(method):
+    A, rng, space = gallery.poisson5(30), np.random.default_rng(0), RecycledSpace(8)
+    assert method(A, rng.standard_normal(900), rtol=1e-8, recycle=space).converged
+    b = rng.standard_normal(900)
+    plain, found = method(A, b, rtol=3e-17), method(A, b, rtol=3e-17, recycle=space)
+    assert not plain.converged and found.residual_norm <= 2 * plain.residual_norm
+    assert space.size == 8
+    assert method(A, b[::-1], rtol=1e-8, recycle=space).iterations < method(A, b[::-1], rtol=1e-8).iterations
+
+
+@pytest.mark.parametrize("method", [cg, gmres])
+def test_a_solution_inside_the_space_is_tested_once(method, monkeypatch):
+    A, b = system("spd")
+    doubts, calls = Loop._doubts, []
+    monkeypatch.setattr(Loop, "_doubts", lambda self, r: calls.append(self.code) or doubts(self, r))
+    space = RecycledSpace(2, W=np.linalg.solve(A.toarray(), b)[:, None], renew=False)
+    assert method(A, b, rtol=1e-8, recycle=space).converged and len(calls) == 1
+
+
+def test_the_steps_before_one_that_overflows_count():
+    A, b = system("spd")
+    calls = []
+
+    def overflows(v):
+        calls.append(1)
+        return v * (np.inf if len(calls) > 5 else 1)
+
+    def found(M, most):
+        space = RecycledSpace(2, W=np.random.default_rng(0).standard_normal((b.size, 2)), renew=False)
+        return gmres(A, b, rtol=1e-12, recycle=space, M=M, restart=20, maxiter=most)
+
+    with np.errstate(all="ignore"):
+        broken = found(spla.LinearOperator(A.shape, matvec=overflows, dtype=float), 100)
+    assert broken.residual_norm <= 1.01 * found(None, 5).residual_norm

@@ -92,6 +92,10 @@ class Rung:
     reason: str
     quick: bool = False
 
+    def why(self, exact: bool) -> str:
+        """The reason for a right-hand side. exact : its tolerance is one that incomplete factors reach by chance."""
+        return BEYOND if exact and self.reason in (COUNTED, ESTIMATED, BY_CUDSS) else self.reason
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -134,9 +138,10 @@ BY_BODIES = "subdomains of nodes fit an elastic body"
 BY_PRESSURES = "one unknown of a cell is like a pressure, and a flow carries the others"
 LEAST = "it is expected to take the least time"
 IS_SMALL = "the system is small enough"
-COUNTED = "it needs the fewest operations, which were counted"
+COUNTED = "it is expected to take the least time, by a count of its operations"
 ESTIMATED = "its estimated cost is the lowest"
 BY_CUDSS = "cuDSS makes complete factors on the GPU, and its estimated cost is the lowest"
+BEYOND = "incomplete factors may not reach this tolerance"
 ASKED = "it was asked for"
 GAPS = "the diagonal has gaps or zeros"
 

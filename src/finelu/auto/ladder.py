@@ -114,7 +114,7 @@ class Ladder:
         if rung is None:
             return {}
         method = "refinement" if rung in COMPLETE else self._methods(rung)[0]
-        return {"recipe": self.name(rung), "method": method, "reason": self.rungs[rung].reason}
+        return {"recipe": self.name(rung), "method": method, "reason": self.rungs[rung].why(self.wanted < EXACT)}
 
     # the order of the rungs
 
@@ -215,7 +215,8 @@ class Ladder:
         rung, why : as in `solve`.
         """
         rung = rung or self.preferred or self.next_rung(left)
-        why = why or ("it solved the column before" if self.preferred else self.rungs[rung].reason if rung else "")
+        chosen = self.rungs[rung].why(self.wanted < EXACT) if rung else ""
+        why = why or ("it solved the column before" if self.preferred else chosen)
         while rung is not None and now() <= self.costs.deadline:
             left.remove(rung)
             change = self._attempt(rhs, rung, why, left)

@@ -30,7 +30,9 @@ REST, OF_LOSS = 1000, 50
 ENTRY, FLOP = 4e-10, 1e-10
 ENTRY_ON_GPU, FLOP_ON_GPU, LAUNCHES = 3.2e-12, 1e-13, 2e-5
 TOGETHER = 0.5  # of the time of a product with A, where several vectors are multiplied at once
-FORGOTTEN = "the recycled vectors were dropped: cg failed with them, or A takes them to rounding"
+FORGOTTEN = (
+    "the recycled vectors were dropped: the method failed with them or took too long, or A takes them to rounding"
+)
 
 
 class Recycling:
@@ -43,7 +45,7 @@ class Recycling:
     used : solves with the space since then.  lost : the plain iterations that they took more than plain solves.
     left : plain iterations until the next try.
     tries : how many have failed.
-    why : the last decision, in words; "" if there was none.
+    why : the last decision of a step, in words; "" if there was none.
     """
 
     def __init__(self) -> None:
@@ -57,7 +59,8 @@ class Recycling:
         self._with = False  # whether the present solve has vectors
 
     def drop(self) -> None:
-        """Forget the space: of another pattern, size or device."""
+        """Forget the space: of another pattern, size or device. The next try still waits as long: where patterns change
+        often, each would be lost."""
         self.space, self.kept, self.best, self.used, self.lost, self.why = None, None, math.inf, 0, 0.0, ""
 
     def forget(self) -> None:
@@ -134,8 +137,9 @@ class Recycling:
         more = self._cost.of_solve(iterations, space.size) - plain * gained
         self.lost += more + (self._cost.forming(space.size) if space.renew else 0.0)
         if more < 0 or (self.used < RIPE and self.lost <= TRIAL * plain * gained):
-            saved = max(1 - rate / plain, 0.0)
-            self.why = f"{space.size} recycled vectors keep about {saved:.0%} of the iterations away"
+            saved = f"{1 - rate / plain:.0%}"
+            keep = "no iterations" if saved[0] in "-0" else f"about {saved} of the iterations"
+            self.why = f"{space.size} recycled vectors keep {keep} away"
             return False
         m, per = space.size, self._cost.share(space.size)
         self._rest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
@@ -146,6 +147,7 @@ class Sequence:
         if b.ndim == 2 and b.shape[1] != 1:
             raise MatrixError(f"b has {b.shape[1]} columns; a step solves for one: call it for each.")
         self._A, self._current = A, same and self._current
+        self._recycling.why = ""
         A, v = precise(A, b.reshape(-1), self._precise)
         compiled = compile_seconds()
         space = None
@@ -328,6 +330,7 @@ class Sequence:
             solution = self._iterate(A, rhs, way, _seconds_since(start, compiled))
             if not solution.converged and space is not None and self._recycling.space is None:  # once more without it
                 why += f"; {self._recycling.why} ({rhs.attempts[-1].outcome})"
+                self._recycling.why = ""
                 solution = self._iterate(A, rhs, way, 0.0)
             if solution.converged:
                 return solution, way, why
@@ -363,7 +366,12 @@ class Sequence:
                 target if watched else 0.0, ageing, old=not fresh, unfit=partial(self._unfit, A), scale=rhs.scale
             ),
         )
+        usual = math.inf if space is None else space.usual
+        if space is not None and not fresh:
+            space.usual = math.inf  # it is that of other factors, and `Patience` judges old ones
         found, patience = iterations.run(rhs)
+        if space is not None and space.usual == math.inf:
+            space.usual = usual
         seconds = _seconds_since(start, compiled)
         solved = found.residual_norm <= rhs.target
         status = Status.CONVERGED if solved else found.status
@@ -378,6 +386,7 @@ class Sequence:
         gained = logarithm(before, rhs.size)
         if self._recycled_in_vain(found.iterations, gained, status):
             ageing.taken_back(self._plain_figures)
+            ageing.age += int(solved and not fresh)
         elif fresh and solved:
             ageing.solved(found.iterations, gained, logarithm(rhs.scale, rhs.target), found.history / rhs.scale)
         elif solved:

@@ -20,13 +20,15 @@ from finelu.result import Solution, Status
 
 PATIENCE = 1.5  # times the iterations that a solve without vectors is expected to take, after which W is left out
 REPEATED = 20  # iterations after which the residual is made orthogonal to the space again, which rounding undoes
+ENDED = (Status.CONVERGED, Status.STAGNATED)  # of solves that went as far as they could
 
 
 def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
     """Preconditioned conjugate gradients with W^H r = 0 for all residuals and W^H A p = 0 for all directions.
 
     If that fails, or takes much longer than cg without vectors, plain cg goes on: from the best x, or from x0 if
-    rounding of the best one's residual is above the tolerance. A space that may be renewed then forgets its W.
+    rounding of the best one's residual is above the tolerance. A space that may be renewed then forgets its W, if plain
+    cg has led further.
     """
     A, M, x, best, k = loop.A, loop.M, loop.x, loop.keeps_best(), loop.kernels
     state, norms = loop.state, loop.norms
@@ -75,8 +77,8 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
         if W is not None:  # x += W W^H r, which may be the solution: then what follows would be rounding
             k.arnoldi.moments(W, r, mu)
             k.arnoldi.take_off(state, W, -mu, x)
-            if not loop.moved(r):
-                continue
+            if not (loop.moved(r) or plainly()):
+                break
         z = M @ r
         loop.xp.copyto(p, z)
         k.vectors.dot(r, z, rho)
@@ -85,9 +87,8 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
         steps = 0
         while loop.goes_on():
             if W is not None and loop.launched > most:
-                without()
-                if loop.is_lost_in_rounding(x):
-                    loop.return_to_start()
+                if loop.left_off():
+                    without()
                 break
             steps += 1
             again = W is not None and steps % REPEATED == 0
@@ -101,10 +102,11 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
                 iteration()
             loop.tell()
     solution = loop.end()
-    if not space.size and loop.iterations:
-        space.usual = loop.iterations / (_decades(solution.history[0], loop.tolerance * loop.scale) or math.inf)
+    fallen = _decades(float(loop.history[0]), loop.tolerance)
+    if not space.size and solution.status in ENDED and loop.iterations and 0 < fallen < math.inf:
+        space.usual = loop.iterations / fallen
     if failed:
-        if space.renew:
+        if space.renew and loop.led_further(solution):
             space.drop()
     else:
         directions.into(space, min(directions.count, loop.iterations))

@@ -23,7 +23,8 @@ from finelu.threads import one_blas_thread
 def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solution:
     """Cycles of m steps of Arnoldi with (1 - C C^H) A M^-1; after each, W becomes the harmonic Ritz vectors of A M^-1
     with the smallest values in the space of W and of the cycle. If that fails, plain cycles go on, from the best x, or
-    from x0 if rounding of the best one's residual is above the tolerance. A space that may be renewed then forgets W.
+    from x0 if rounding of the best one's residual is above the tolerance. If that has led further, a space that may be
+    renewed forgets W.
 
     orthogonalize : a step of Gram-Schmidt, of the kernels.
     """
@@ -59,10 +60,10 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
 
     def plainly() -> bool:
         """Whether the iteration goes on without W, with which it has failed."""
-        nonlocal failed
+        nonlocal failed, B
         if not space.size or failed or not loop.resumed(r):
             return False
-        failed = True
+        failed, B = True, None
         return True
 
     while loop.cycle(r) or plainly():
@@ -71,10 +72,8 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
                 B, part = xp.zeros((space.size, m), loop.dtype, order="F"), xp.zeros(space.size, loop.dtype)
             k.arnoldi.moments(space.image, r, part)  # x += W C^H r, which may be the solution
             k.arnoldi.take_off(state, space.W, -part, x)
-            if not loop.moved(r):
-                continue
-        else:
-            B = None
+            if not (loop.moved(r) or plainly()):
+                break
         k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)
         columns: list[Any] = []
         while len(columns) < m and loop.goes_on():
@@ -85,15 +84,16 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
         k.arnoldi.hessenberg_solve(state, H, g, y)
         k.arnoldi.combine(state, Z, y, u)
         k.arnoldi.update_solution(state, u, x)  # x += Z y - W B y
-        if B is not None:
-            k.arnoldi.take_off(xp.full_like(state, RUNNING), space.W, B @ y, x)
         ready = int(state[COLUMNS])
+        if B is not None:  # its later columns may hold Inf, where a step overflowed
+            k.arnoldi.take_off(xp.full_like(state, RUNNING), space.W, B[:, :ready] @ y[:ready], x)
         if space.renew and not failed and ready > 1:
             renew(space, Q, Z, B, to_host(xp.stack(columns[:ready], axis=1)), ready)
         loop.tell()
-    if failed and space.renew:
+    solution = loop.end()
+    if failed and space.renew and loop.led_further(solution):
         space.drop()
-    return loop.end()
+    return solution
 
 
 def renew(space: RecycledSpace, Q: Any, Z: Any, B: Any, H: Any, j: int) -> None:

@@ -46,7 +46,8 @@ class GMRES(Method):
     the solve ends.
     A lucky breakdown ends with the exact solution. If the basis ends without the exact solution (A or M singular) and
     starting again does not help, the solve ends with Status.BREAKDOWN. With side="right" a cycle that claims less than
-    half of the true residual, which it has not made smaller, ends the solve with Status.STAGNATED.
+    half of the true residual, which it has not made smaller, ends the solve with Status.STAGNATED; so it may if M
+    differs from product to product, for which there is `fgmres`.
     Source: Saad & Schultz 1986; Saad 2003, Alg. 9.5; Aliaga, Dufrechou, Ezzatti & Quintana-Orti 2019, Figures 1 and 2.
     """
 

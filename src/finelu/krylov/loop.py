@@ -284,16 +284,33 @@ class Loop(Measures):
         over = self.code == monitor.CONVERGED and self.believed <= self.tolerance
         if self.stopped or over or self.code <= monitor.BROKEN or self.launched >= self.maxiter:
             return False
-        best, size = self._best()
-        if not self.is_lost_in_rounding(best):
-            self.xp.copyto(self.x, best)
-        else:
-            self.return_to_start()
-        self.earlier.append((copied(best), size))
-        self.doubted = math.inf
-        self.norms[monitor.START : monitor.BEST + 1] = math.inf
+        self._begin_anew()
         self.state[monitor.CODE] = monitor.RUNNING
         return self.moved(r)
+
+    def left_off(self) -> bool:
+        """Within a cycle: whether the method leaves it, to go on in another way from the x that `resumed` takes; not if
+        the cycle is over, which perhaps only the device knows until now."""
+        self._look(wait=True)
+        if self.stopped or self.code != monitor.RUNNING:
+            return False
+        self._begin_anew()
+        return True
+
+    def _begin_anew(self) -> None:
+        """x = the best iterate known, or x0, as `resumed` says. The best is kept for the end, with its true norm."""
+        best, size = self._best()
+        self.earlier.append((copied(best), size))
+        if self.is_lost_in_rounding(best):
+            self.return_to_start()
+        else:
+            self.xp.copyto(self.x, best)
+        self.doubted = math.inf
+        self.norms[monitor.START : monitor.BEST + 1] = math.inf
+
+    def led_further(self, solution: Solution) -> bool:
+        """Whether the other way to go on has led to `solution`, whose residual is less than half of that before."""
+        return solution.converged or not 2 * solution.residual_norm >= self.earlier[-1][1] * self.scale
 
     def is_lost_in_rounding(self, x: Any) -> bool:
         """Whether a rounding of the terms of b - A x is above the tolerance; False where no entries of A are known."""

@@ -46,7 +46,7 @@ class RecycledSpace:
     cycle costs a product with A. With `renew`, its end costs m products with M and about 2 n k (m + directions)
     operations in `cg`. Memory: 2 n m, and n directions until the end.
     If a solve fails with the vectors, or `cg` takes 1.5 times as long for a decade of the residual as the last time
-    that it had none, it goes on without them, and drops them with `renew`.
+    that it had none, it goes on without them, and drops them with `renew` if that leads further.
     A space belongs to one sequence of systems: of one size, on one device. It may be used with any M. Solves change it
     without a lock: solves in several threads at once need a space each.
     """
@@ -58,7 +58,7 @@ class RecycledSpace:
         self.renew = renew
         self.image: Any = None
         self.origin: Any = None  # of `gmres`: W = M^-1 origin, for the M with which W was found
-        self.usual = np.inf  # iterations for a decade of the residual, in the last solve with `cg` without vectors
+        self.usual = np.inf  # iterations for a decade, in the last solve by `cg` without vectors that was not cut short
         self.products = self.solves = 0
         if W is not None and (getattr(W, "ndim", 0) != 2 or W.dtype.kind not in "fc" or not W.shape[1]):
             raise MatrixError(f"W has shape {np.shape(W)}; an array (n, m) of numbers is needed.")

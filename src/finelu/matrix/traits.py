@@ -59,6 +59,7 @@ class MatrixTraits:
     m_matrix : A has the signs of a discretized elliptic operator: the entries off the diagonal whose sign is that of
         their row's diagonal entry add up to at most 1% of the others, and in 99% of the rows all entries, multiplied by
         that sign, add up to no less than 0.
+    strictly : A has these signs and sums in all entries and rows, up to rounding; then m_matrix is true, too.
     coupled : the part of the rows in which the magnitudes of the entries off the diagonal add up to more than 0.9 of
         the diagonal one, as they do within the domain of an elliptic equation; the unknowns of other rows hardly depend
         on others. 0 if A is complex or has no full diagonal.
@@ -85,6 +86,7 @@ class MatrixTraits:
     diagonal: Diagonal
     definite: bool
     m_matrix: bool
+    strictly: bool
     coupled: float
     uneven: bool
     turns: bool
@@ -110,7 +112,9 @@ class MatrixTraits:
         else:
             on_diagonal = "the diagonal has no gaps" + (" and is positive" if self.diagonal.positive else "")
         sign = "are negative" if self.diagonal.positive else "have the opposite sign"
-        signs = f"; the other entries {sign}; in no row do they add up to more than the diagonal"
+        signs = f"; nearly all other entries {sign}; in nearly all rows they add up to no more than the diagonal"
+        if self.strictly:
+            signs = f"; the other entries {sign}; in no row do they add up to more than the diagonal"
         rows, entries = "row" if self.n == 1 else "rows", "entry" if self.nnz == 1 else "entries"
         return (f"{self.n} {rows}, {self.nnz} {entries}, {kind}; {on_diagonal}{signs if self.m_matrix else ''}",)
 
@@ -119,12 +123,13 @@ def traits(A: CSR) -> MatrixTraits:
     """The traits of A. Cost: a few passes over the entries, where A is."""
     mirrored, found = A.mirrored(), diagonal(A)
     kind = symmetry_of(mirrored, A.dtype)
-    m_matrix, coupled, levels = False, 0.0, 1.0
+    m_matrix, strictly, coupled, levels = False, False, 0.0, 1.0
     if found.usable and A.dtype.kind != "c":
         signs = kernels_for(A.data).inspection.signs
         same, opposite, fine, close, linked = signs(A.indptr, A.indices, A.data, A.diag, 1e-8, SHARE)
         coupled, levels = close / A.n, A.n / (A.n - linked)
         m_matrix = opposite > 0 and same <= (1 - NEARLY_ALL) * opposite and fine >= NEARLY_ALL * A.n
+        strictly = m_matrix and same == 0 and fine == A.n
     looked_at = coupled > 0 and A.n >= MANY and not on_gpu(A.data)
     counted = not found.missing and A.n >= MANY  # of few rows a direct solve may come first, which needs no other facts
     longest = A.facts[0] if counted else int((A.indptr[1:] - A.indptr[:-1]).max())
@@ -135,6 +140,7 @@ def traits(A: CSR) -> MatrixTraits:
         diagonal=found,
         definite=kind == "hermitian" and found.positive,
         m_matrix=m_matrix,
+        strictly=strictly,
         coupled=coupled,
         uneven=looked_at and uneven(A),
         turns=looked_at and m_matrix and kind == "general" and turns(A),
@@ -180,7 +186,7 @@ def has_strong_pairs(A: CSR) -> bool:
     top = sizes == largest[of_row]  # left out of the sums, in which others could be lost
     with np.errstate(over="ignore"):
         others = np.bincount(of_row, np.where(top, 0, sizes), rows.size)
-        others += (np.bincount(of_row, top, rows.size) - 1).clip(0) * largest
+        others = others + (np.bincount(of_row, top, rows.size) - 1).clip(0) * largest
     return SELDOM * int(((others > 0) & (largest > DOMINANT * others)).sum()) >= rows.size
 
 

@@ -3,7 +3,8 @@
 `bicg`, `bicgstab`, `cg`, `gmres` and `minres` have SciPy's arguments, and return the tuple (x, info); `lsmr` and `lsqr`
 alike, and return SciPy's tuples. Systems that finelu's methods refuse are solved by SciPy's own: those that `cg` finds
 not to be positive definite, `minres` not to be symmetric, and those with NaN, without rows or of the wrong shape, for
-which SciPy's may raise its own error.
+which SciPy's may raise its own error. So are least-squares problems with limits that finelu's refuse, as a maxiter of
+1e3.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from finelu import foreign, krylov
-from finelu.errors import MatrixError
+from finelu.errors import MatrixError, ParameterError
 from finelu.krylov.conventions import CALLBACK_TYPES
-from finelu.krylov.least_squares import LeastSquares
+from finelu.krylov.least_squares import LeastSquares, Limits
 from finelu.krylov.system import System
 from finelu.result import LeastSquaresSolution, Solution, Status
 from finelu.validation import choice
@@ -112,11 +113,12 @@ def least_squares_in_place_of(
         if "iter_lim" in asked:
             asked["maxiter"] = asked.pop("iter_lim")
         b = np.atleast_1d(asked["b"])
-        asked["b"] = b.reshape(-1) if b.size == max(b.shape) else b  # a column is a vector
+        b = b.reshape(-1) if b.size == max(b.shape) else b  # a column is a vector
         try:
-            if asked["b"].ndim == 1:
+            asked["b"] = b.astype(np.result_type(b, float), copy=False)  # SciPy computes in double precision
+            if b.ndim == 1:
                 return tuple(ours(**asked))
-        except MatrixError:
+        except (MatrixError, ParameterError):
             if not _is_no_problem(asked):  # the caller's operator raised it
                 raise
         return theirs(**given)
@@ -126,10 +128,12 @@ def least_squares_in_place_of(
 
 
 def _is_no_problem(asked: dict[str, Any]) -> bool:
-    """Whether finelu's methods refuse A, b or x0."""
+    """Whether finelu's methods refuse A, b, x0, damp or a limit."""
     try:
-        LeastSquares(asked["A"], asked["b"], asked.get("x0"), None, 0.0)
-    except MatrixError:
+        LeastSquares(asked["A"], asked["b"], asked.get("x0"), None, asked.get("damp", 0.0))
+        atol, btol, conlim = (asked.get(name, 0.0) for name in ("atol", "btol", "conlim"))
+        Limits.checked(atol, btol, conlim, asked.get("maxiter"), usual=1)
+    except (MatrixError, ParameterError):
         return True
     return False
 
