@@ -950,7 +950,7 @@ def any_pivots(monkeypatch):
 
 
 def earlier_and_next(backend):
-    """Two matrices of a pattern; what is kept of the first is of no good for the second."""
+    """Two matrices of a pattern; the analysis and pivots of the first do not fit the second."""
     if backend == "klu":
         return cliques(0.3, swapped=True), cliques(500.0, swapped=False)
     A = gallery.convection_diffusion(12) if backend == "pardiso" else gallery.poisson7(9) - 2.0 * sp.identity(9**3)

@@ -84,9 +84,9 @@ class DirectReport(Report):
 class SparseLUFactors(RefinedFactors):
     """M = A up to rounding.
 
-    The factors of the libraries cannot leave the process: a copy factors the same matrix anew, with the same bits.
-    PARDISO is an exception: on several threads its bits differ from run to run, and after an update it keeps kind,
-    scaling and matching from before.
+    The factors of the libraries cannot leave the process: a copy factors the same matrix from nothing. It has the same
+    bits, unless these factors began from earlier values, see `Library.from_earlier`, or are those of PARDISO on several
+    threads, whose bits differ from run to run.
     """
 
     well_formed = True
