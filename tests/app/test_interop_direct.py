@@ -984,6 +984,17 @@ def test_copies_take_nothing_of_other_values(any_pivots, backend, copied):
     assert errors(second, other.solve(b), b) < 1e-12 and not other._lu.from_earlier
 
 
+@EARLIER
+def test_a_copy_whose_factors_are_others_is_tested(any_pivots, monkeypatch, backend):
+    first, _ = earlier_and_next(backend)
+    recipe = fl.SparseLU(backend=backend)
+    keep_of(recipe, first)
+    F = recipe.factor(first)
+    assert F._lu.from_earlier and not F.report.warning
+    monkeypatch.setattr(SparseLUFactors, "_judged", lambda self: (1.0, 1e9, 1.0))  # as of bad factors
+    assert "backward error" in copy.copy(F).report.warning and not F.report.warning
+
+
 @klu
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda F: pickle.loads(pickle.dumps(F))])
 def test_copies_of_splu_take_nothing_of_other_values(any_pivots, copied):

@@ -256,10 +256,14 @@ class SparseLUFactors(RefinedFactors):
         found : the errors of the present factors, as `_judged` finds them.
         Raises UnstableFactors if no factors give finite solutions.
         """
-        report = self.report
         if found[1] > ENOUGH:
             self.let_go()
             found = self._bettered(A, found)
+        self._tell(found)
+
+    def _tell(self, found: tuple[float, float, float]) -> None:
+        """Store the errors of the factors in the report, with a warning if they are large."""
+        report = self.report
         report.backward_error, roundings, report.trial_residual = found
         report.refinements = self._steps
         if report.trial_residual is not None and report.trial_residual > USELESS:
@@ -383,11 +387,17 @@ class SparseLUFactors(RefinedFactors):
             raise MemoryError(f"{self.recipe!r}: the factors have {lu.nnz} entries; the memory holds {self._most:.3g}.")
         self._lu = lu
 
+    def __getstate__(self) -> dict[str, Any]:
+        others = self._valid and self._lu.from_earlier  # whether the copy, made from nothing, has other factors
+        return super().__getstate__() | {"_differs": others}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._library = None
+        self._library, differs = None, vars(self).pop("_differs")
         if self._valid:
-            self._lu = self._made(anew=True)  # a copy is not tested
+            self._lu = self._made(anew=True)
+        if differs and self._trial is not False:
+            self._tell(self._judged())
 
     def _singular(self) -> str:
         return f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0."
