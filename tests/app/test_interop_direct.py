@@ -991,7 +991,7 @@ def test_a_copy_whose_factors_are_others_is_tested(any_pivots, monkeypatch, back
     keep_of(recipe, first)
     F = recipe.factor(first)
     assert F._lu.from_earlier and not F.report.warning
-    monkeypatch.setattr(SparseLUFactors, "_judged", lambda self: (1.0, 1e9, 1.0))  # as of bad factors
+    monkeypatch.setattr(SparseLUFactors, "_judged", lambda self: (1.0, 1e9, 1.0))  # bad
     assert "backward error" in copy.copy(F).report.warning and not F.report.warning
 
 
