@@ -2,7 +2,8 @@
 
 So a loop over `solve` or `SparseLU().factor` with new values of one pattern orders and analyses once. Results have the
 same bits as computed anew if no value has a part in them. Analyses of PARDISO that scale and match, those of feral of
-matrices that are not definite, and pivots of KLU off the diagonal come from earlier values, as in an update; factors by
+matrices that are not definite, and pivots of KLU off the diagonal come from earlier values, as in an update, and may be
+bad for others: they are used only where the error of solves is looked at, see `Library.from_earlier`. Factors by
 PARDISO on several threads differ in their bits from run to run anyway.
 """
 

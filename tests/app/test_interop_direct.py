@@ -25,6 +25,7 @@ from finelu.auto.ladder import Ladder
 from finelu.compare import held_bytes
 from finelu.errors import FineluError, MatrixError, NoFactors, ParameterError, SingularMatrix, StructurallySingular
 from finelu.factors import Columns
+from finelu.interop.scipy import route
 from finelu.matrix import as_csr
 from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
@@ -72,8 +73,9 @@ def solves_in(F, op, trans):
 @pytest.fixture(autouse=True)
 def only_what_is_tested(request, without, monkeypatch):
     """PARDISO would take what the tests of the others are about, and earlier tests leave analyses."""
-    for module in (OF_KLU, pardiso):
-        monkeypatch.setattr(module, "RECENT", Recent())
+    recent = Recent()
+    for module in (OF_KLU, pardiso, sys.modules[LDL.__module__], route):
+        monkeypatch.setattr(module, "RECENT", recent)
     if "pardiso" not in request.node.name:
         without("pardiso")
 
@@ -647,6 +649,7 @@ def test_factors_by_pardiso_take_the_analysis_of_others_of_their_pattern(
     F = recipe.factor(A)
     kept = F.solve(b)
     alive = recipe.factor(B)  # while F has the analysis
+    far = wild(A) if not has_same_bits and recipe.backend == "pardiso" else None
     calls = calls_of(pardiso._Called, "_call")
     assert F.report.backend == "pardiso" and np.array_equal(alive.solve(b), first)
     assert np.array_equal(F.solve(b), kept)
@@ -657,6 +660,13 @@ def test_factors_by_pardiso_take_the_analysis_of_others_of_their_pattern(
     assert pardiso.ANALYSE not in [phase for _, phase, *_ in calls]
     assert np.array_equal(again.solve(b), first) or not has_same_bits  # scaled and matched by the values of A
     assert again.report.backward_error < 1e-13 and np.linalg.norm(again.solve(b) - first) < 1e-9 * np.linalg.norm(first)
+    if far is not None:  # values that the scaling and the matching of those before do not fit
+        del again
+        gc.collect()
+        calls.clear()
+        last = recipe.factor(far)
+        assert pardiso.ANALYSE in [phase for _, phase, *_ in calls]  # from nothing
+        assert last.report.tried is None and errors(far, last.solve(b), b) < 1e-12
 
 
 @blocks
@@ -882,16 +892,251 @@ def test_klu_keeps_pivots_off_the_diagonal_while_they_are_large_enough(calls_of,
 
 
 @klu
+@pytest.mark.parametrize(("m", "stands"), [(0.4, True), (3.0, False)])
+def test_klu_keeps_pivots_off_the_diagonal_only_if_u_does_not_grow(calls_of, m, stands):
+    F = fl.SparseLU(backend="klu").factor(cliques(0.3, swapped=True))
+    assert F._lu._solver.common.noffdiag > 0 and F.nnz >= OF_KLU.WORTH
+    A = cliques(m, swapped=True)
+    made = calls_of(nbklu.KLUSolver32Real, "factor")
+    b = np.random.default_rng(1).standard_normal(A.shape[0])
+    assert errors(A, F.update(A).solve(b), b) < 1e-12 and bool(made) != stands
+
+
+def cliques(m, *, swapped, count=90, width=12):
+    """Cliques (n, n) that are joined to one hub: below the diagonal, in the order in which KLU takes the columns, -m
+    everywhere, so that U grows like (1 + m)^10 without exchanges of rows, and L like m.
+
+    swapped : whether a diagonal entry is so small that a pivot is off the diagonal.
+    """
+    n = count * width + 1
+    pattern = sp.block_diag([np.ones((width, width))] * count + [[[1.0]]], format="lil")
+    pattern[n - 1, :] = 1
+    pattern[:, n - 1] = 1
+    C = sp.csc_matrix(pattern)
+    plain = sp.csc_matrix((np.where(C.tocoo().row == C.tocoo().col, 1.0, 1e-3), C.indices, C.indptr), C.shape)
+    columns = Columns(plain.indptr.astype(np.int32), plain.indices.astype(np.int32), plain.data, plain.shape)
+    place = np.argsort(KLU(columns, AMD).factor(columns, str)._solver.extract()["Q"])
+    OF_KLU.RECENT.__init__()
+    C = C.tocoo()
+    inner = (C.row < n - 1) & (C.col < n - 1) & (C.row != C.col)
+    by_clique = place[: n - 1].reshape(count, width)
+    first, last = (pick(by_clique, axis=1) + width * np.arange(count) for pick in (np.argmin, np.argmax))
+    data = np.where(C.row == C.col, 1.0, 1e-280)
+    data[inner & (place[C.row] > place[C.col])] = -m
+    data[inner & np.isin(C.col, last)] = 1.0
+    if swapped:
+        data[(C.row == first[0]) & (C.col == first[0])] = 1e-6
+    A = sp.csr_matrix((data, (C.row, C.col)), C.shape)
+    A.sort_indices()
+    return A
+
+
+def errors(A, x, b):
+    return np.max(abs(b - A @ x) / (abs(A) @ abs(x) + abs(b)))
+
+
+def wild(A, seed=0):
+    """A with values that have other sizes and signs."""
+    rng = np.random.default_rng(seed)
+    A = sp.csr_matrix(A, copy=True)
+    A.data *= 10.0 ** rng.uniform(-5, 5, A.nnz) * rng.choice([-1, 1], A.nnz)
+    return A
+
+
+@pytest.fixture
+def any_pivots(monkeypatch):
+    """KLU takes pivots off the diagonal again, however bad they are."""
+    monkeypatch.setattr(OF_KLU, "STANDS_OFF_DIAGONAL", np.inf)
+
+
+def earlier_and_next(backend):
+    """Two matrices of a pattern; the analysis and pivots of the first do not fit the second."""
+    if backend == "klu":
+        return cliques(0.3, swapped=True), cliques(500.0, swapped=False)
+    A = gallery.convection_diffusion(12) if backend == "pardiso" else gallery.poisson7(9) - 2.0 * sp.identity(9**3)
+    return sp.csr_matrix(A), wild(A) if backend == "pardiso" else sp.csr_matrix(A * 3 + 0.1 * sp.identity(9**3))
+
+
+def keep_of(recipe, A):
+    """Keep only what factors of A leave."""
+    OF_KLU.RECENT.forget()
+    recipe.factor(A)
+    gc.collect()
+
+
+EARLIER = pytest.mark.parametrize(
+    "backend",
+    [pytest.param("klu", marks=klu), pytest.param("feral", marks=ldl), pytest.param("pardiso", marks=blocks)],
+    ids="{}, from earlier values".format,
+)
+
+
+@EARLIER
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda F: pickle.loads(pickle.dumps(F))])
+def test_copies_take_nothing_of_other_values(any_pivots, backend, copied):
+    first, second = earlier_and_next(backend)
+    recipe, b = fl.SparseLU(backend=backend), np.random.default_rng(1).standard_normal(first.shape[0])
+    OF_KLU.RECENT.forget()
+    F = recipe.factor(second)
+    assert errors(second, F.solve(b), b) < 1e-12
+    keep_of(recipe, first)
+    other = copied(F)
+    assert errors(second, other.solve(b), b) < 1e-12 and not other._lu.from_earlier
+
+
+@EARLIER
+def test_a_copy_whose_factors_are_others_is_tested(any_pivots, monkeypatch, backend):
+    first, _ = earlier_and_next(backend)
+    recipe = fl.SparseLU(backend=backend)
+    keep_of(recipe, first)
+    F = recipe.factor(first)
+    assert F._lu.from_earlier and not F.report.warning
+    monkeypatch.setattr(SparseLUFactors, "_judged", lambda self: (1.0, 1e9, 1.0))  # bad
+    assert "backward error" in copy.copy(F).report.warning and not F.report.warning
+
+
+@klu
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda F: pickle.loads(pickle.dumps(F))])
+def test_copies_of_splu_take_nothing_of_other_values(any_pivots, copied):
+    first, second = (sp.csc_matrix(A) for A in earlier_and_next("klu"))
+    b = np.random.default_rng(1).standard_normal(first.shape[0])
+    F = fl.splu(second)
+    OF_KLU.RECENT.forget()
+    fl.splu(first)
+    gc.collect()
+    assert F.factors.report.backend == "klu" and errors(second, copied(F).solve(b), b) < 1e-12
+
+
+@EARLIER
+@pytest.mark.parametrize("by_update", [False, True])
+def test_bad_factors_that_began_from_earlier_values_are_made_from_nothing_before_others(
+    any_pivots, monkeypatch, backend, by_update
+):
+    first, second = earlier_and_next(backend)
+    recipe, b, judged = fl.SparseLU(backend=backend), np.ones(first.shape[0]), []
+    own = SparseLUFactors._judged
+
+    def one_is_bad(self):
+        judged.append(self._lu.from_earlier)
+        return (np.inf,) * 3 if self._lu.from_earlier else own(self)
+
+    OF_KLU.RECENT.forget()
+    want = recipe.factor(second).report
+    F = recipe.factor(first) if by_update else keep_of(recipe, first)
+    monkeypatch.setattr(SparseLUFactors, "_judged", one_is_bad)
+    F = F.update(second) if by_update else recipe.factor(second)
+    assert judged == [True, False] and F.report.tried is None and not F.report.scaled
+    assert F.report.backend == backend and F.report.refinements == want.refinements
+    assert errors(second, F.solve(b), b) < 1e-12
+
+
+@EARLIER
+def test_factors_for_a_caller_that_looks_at_residuals_are_tested_only_if_they_began_from_earlier_values(
+    any_pivots, monkeypatch, backend
+):
+    first, second = earlier_and_next(backend)
+    recipe, own, judged = fl.SparseLU(backend=backend), SparseLUFactors._judged, []
+
+    def found(self):
+        errors = own(self)
+        judged.append((self._lu.from_earlier, errors[1] <= OF_FACTORS.ENOUGH))
+        return errors
+
+    keep_of(recipe, first)
+    monkeypatch.setattr(SparseLUFactors, "_judged", found)
+    F, b = SparseLUFactors(recipe, as_csr(second), trial=None), np.ones(second.shape[0])
+    assert errors(second, F.solve(b), b) < 1e-12
+    assert judged[0][0] and judged[-1][1] and len(judged) == (1 if judged[0][1] else 2)
+    assert backend != "klu" or judged == [(True, False), (False, True)]
+    judged.clear()
+    OF_KLU.RECENT.forget()
+    assert np.isfinite(SparseLUFactors(recipe, as_csr(second), trial=None).solve(b)).all() and not judged
+
+
+@pytest.mark.parametrize(
+    "backend", [pytest.param("feral", marks=ldl), pytest.param("pardiso", marks=blocks)], ids="solve, {}".format
+)
+def test_solve_makes_complete_factors_anew_if_those_from_earlier_values_are_bad(monkeypatch, without, backend):
+    without("klu", *(["pardiso"] if backend == "feral" else []))
+    first = sp.csr_matrix(gallery.poisson7(16) - 1.5 * sp.identity(16**3))
+    second, b, judged = sp.csr_matrix(1.01 * first), np.ones(16**3), []
+    OF_KLU.RECENT.forget()
+    assert fl.solve(first, b).converged
+    gc.collect()
+    monkeypatch.setattr(
+        SparseLUFactors, "_judged", lambda self: judged.append(self._lu.from_earlier) or (np.inf, np.inf, np.inf)
+    )
+    factored = calls_of_factor(monkeypatch, backend)
+    solution = fl.solve(second, b)
+    assert solution.converged and [attempt.recipe for attempt in solution.attempts].count("SparseLU()") == 1
+    assert judged == [True, False] and factored == [True, False]
+
+
+def calls_of_factor(monkeypatch, backend):
+    """A list of `from_earlier` of the factors that a library makes from now on."""
+    library, made = (LDL if backend == "feral" else pardiso.Pardiso), []
+    own = library.factor
+
+    def factor(self, *given):
+        made.append(own(self, *given).from_earlier)
+        return self
+
+    monkeypatch.setattr(library, "factor", factor)
+    return made
+
+
+@klu
+@pytest.mark.parametrize("grows", [False, True])
+def test_spsolve_makes_factors_anew_if_pivots_of_earlier_values_are_bad(calls_of, monkeypatch, grows):
+    first, second = earlier_and_next("klu")
+    if not grows:  # KLU itself sees the growth
+        monkeypatch.setattr(OF_KLU, "STANDS_OFF_DIAGONAL", np.inf)
+    b = np.random.default_rng(1).standard_normal(first.shape[0])
+    OF_KLU.RECENT.forget()
+    assert errors(first, fl.spsolve(first, b), b) < 1e-12
+    solver = nbklu.KLUSolver32Real
+    refactored, made = calls_of(solver, "refactor"), calls_of(solver, "factor")
+    others = calls_of(SparseLUFactors, "__init__")
+    for step in range(3):
+        x = fl.spsolve(second * (1 + step), b)
+        assert errors(second * (1 + step), x, b) < 1e-12
+        assert (len(refactored), len(made), len(others)) == (1 + step, 1, 0)  # the new pivots are on the diagonal
+
+
+@blocks
+def test_factors_by_pardiso_stay_though_numbers_of_b_are_not_finite(calls_of, without):
+    without("klu")
+    A = sp.csc_matrix(gallery.poisson7(16) - 1.5 * sp.identity(16**3))
+    b = np.random.default_rng(1).standard_normal((A.shape[0], 2))
+    bad = b.copy()
+    bad[3, 1] = np.nan
+    calls = calls_of(pardiso._Called, "_call")
+    fl.spsolve(A, bad)
+    assert pardiso.FACTOR in [phase for _, phase, *_ in calls]
+    calls.clear()
+    for right in (b, bad[:, 1], b):
+        x = fl.spsolve(A, right)
+    assert errors(A, x[:, 0], b[:, 0]) < 1e-12
+    assert {phase for _, phase, *_ in calls} == {pardiso.SOLVE}
+
+
+@klu
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize("by_update", [False, True])
-def test_klu_takes_the_pivots_of_earlier_factors_only_if_it_would_choose_them_again(calls_of, dtype, by_update):
+def test_klu_takes_the_pivots_of_earlier_factors_on_the_diagonal_only_if_it_would_choose_them_again(
+    calls_of, dtype, by_update
+):
     A, recipe = as_csr(gallery.random_dominant(900, 0.004, seed=5).astype(dtype)), fl.SparseLU(backend="klu")
     b, rng = np.random.default_rng(1).standard_normal(A.n).astype(dtype), np.random.default_rng(0)
     near, far = A.data * rng.uniform(0.9, 1.1, A.nnz), A.data.copy()
     far[A.diag[::50]] *= 1e-6  # too small for pivots
     solver = nbklu.KLUSolver32Complex if dtype == "complex128" else nbklu.KLUSolver32Real
     refactored, made = calls_of(solver, "refactor"), calls_of(solver, "factor")
-    for data, stands in ((near, True), (far, False), (near, None)):
+    for data, stands in (
+        (near, True),
+        (far, False),
+        (near, None),
+    ):  # None: after `far`, whose pivots are too small for `near`
         B = A.with_values(data)
         OF_KLU.RECENT.__init__()
         first = recipe.factor(B).solve(b)
@@ -906,10 +1151,7 @@ def test_klu_takes_the_pivots_of_earlier_factors_only_if_it_would_choose_them_ag
             F = None  # its factors are taken
             gc.collect()
             F = recipe.factor(B)
-        if stands is None:  # after `far`, whose pivots are not all on the diagonal, and serve as well
-            assert np.linalg.norm(B.tosparse() @ F.solve(b) - b) < 1e-12 * np.linalg.norm(b)
-        else:
-            assert np.array_equal(F.solve(b), first) and (len(refactored), len(made)) == (1, 0 if stands else 1)
+        assert np.array_equal(F.solve(b), first) and (len(refactored), len(made)) == (1, 0 if stands else 1)
 
 
 @pytest.mark.parametrize(

@@ -419,7 +419,8 @@ class Ladder:
                     indefinite = not self.traits.definite
                     self.factors[rung] = cudss.CudssFactors(recipe, self.A, costs.most_entries, indefinite=indefinite)
                 elif rung == "direct" and isinstance(recipe, SparseLU):
-                    self.factors[rung] = SparseLUFactors(recipe, self.A, known=costs.known(recipe), most=costs.most)
+                    known = costs.known(recipe)
+                    self.factors[rung] = SparseLUFactors(recipe, self.A, known, costs.most, trial=None)
                 elif recipe is None:
                     self.factors[rung] = None
                 elif isinstance(recipe, Jacobi | BlockJacobi) or (

@@ -185,8 +185,8 @@ def has_strong_pairs(A: CSR) -> bool:
     np.maximum.at(largest, of_row, sizes)
     top = sizes == largest[of_row]  # left out of the sums, in which others could be lost
     with np.errstate(over="ignore"):
-        others = np.bincount(of_row, np.where(top, 0, sizes), rows.size)
-        others = others + (np.bincount(of_row, top, rows.size) - 1).clip(0) * largest
+        alike = (np.bincount(of_row, top, rows.size) - 1).clip(0) * largest
+        others = alike + np.bincount(of_row, np.where(top, 0, sizes), rows.size)
     return SELDOM * int(((others > 0) & (largest > DOMINANT * others)).sum()) >= rows.size
 
 

@@ -169,7 +169,22 @@ def _by_klu(plan: Plan, library: klu.KLU, equation: Equation) -> tuple[Any, Any]
             plan.values = None
             library.factor(A, _zero_pivot)
             plan.values = A.data.copy()
-        return equation.refined(partial(library.solve, trans="T" if equation.by_rows else "N"), CACHED)
+        solve = partial(library.solve, trans="T" if equation.by_rows else "N")
+        found = equation.refined(solve, CACHED)
+        if library.from_earlier and not _good(equation, found[1]):
+            if mine:
+                plan.values = None
+            library.let_go()
+            library.factor(A, _zero_pivot)
+            if mine:
+                plan.values = A.data.copy()
+            found = equation.refined(solve, CACHED)
+        return found
+
+
+def _good(equation: Equation, errors: Any) -> bool:
+    """Whether no column of x has a large error, those apart whose b is not finite."""
+    return not np.any(equation.finite & ~(errors <= ENOUGH))
 
 
 def _zero_pivot() -> str:
@@ -196,11 +211,15 @@ def _by_recipe(system: System, equation: Equation, plan: Plan | None = None) -> 
     values = equation.columns.data
     with plan.alone() as mine:
         if mine and plan.factors is not None and plan.has(values):
-            return equation.refined(plan.factors.solve)
+            found = equation.refined(plan.factors.solve)
+            if not _good(equation, found[1]):
+                plan.factors.let_go()
+                plan.values = plan.factors = None
+            return found
         if mine:
             plan.values = plan.factors = None  # the next factors take what their libraries keep of an analysis
         found, factors = _by_new_factors(system, equation, trial=False)
-        if factors is not None and not np.max(found[1]) <= ENOUGH:
+        if factors is not None and not _good(equation, found[1]):
             factors.let_go()
         elif mine and factors is not None and factors.report.backend != "superlu":  # freed on the same thread only
             A = equation.columns

@@ -84,9 +84,9 @@ class DirectReport(Report):
 class SparseLUFactors(RefinedFactors):
     """M = A up to rounding.
 
-    The factors of the libraries cannot leave the process: a copy factors the same matrix anew, with the same bits.
-    PARDISO is an exception: on several threads its bits differ from run to run, and after an update it keeps kind,
-    scaling and matching from before.
+    The factors of the libraries cannot leave the process: a copy factors the same matrix from nothing. It has the same
+    bits, unless these factors began from earlier values, see `Library.from_earlier`, or are those of PARDISO on several
+    threads, whose bits differ from run to run.
     """
 
     well_formed = True
@@ -113,7 +113,7 @@ class SparseLUFactors(RefinedFactors):
         A: CSR,
         known: Analysis | None = None,
         most: float | None = None,
-        trial: bool = False,
+        trial: bool | None = False,
     ):
         """Factor A.
 
@@ -121,7 +121,8 @@ class SparseLUFactors(RefinedFactors):
         most : the largest number of entries of the factors; MemoryError if the counted number is larger. None for what
             a part of the free memory holds.
         trial : whether factors are tested by solves, here and in `update`, refined, and made again by another library.
-            It is not needed if the caller looks at residuals anyway.
+            It is not needed if the caller looks at residuals anyway, and lets go of bad factors. None: those that began
+            from earlier values are tested, and made from nothing if they are bad.
         """
         super().__init__(recipe, A, report=DirectReport())
         self._trial, self._most = trial, most
@@ -183,17 +184,23 @@ class SparseLUFactors(RefinedFactors):
         report = self.report
         report.warning = report.tried = report.backward_error = report.refinements = None
         self._steps, self._S, self._transposed = 0, None, None
-        failed = self._failed(S)
-        if failed:
-            self._compute_instead(S, failed)
+        self._compute_any(S)
+        shifted, earlier = bool(self.recipe.shift), self._trial is None and self._lu.from_earlier
+        found = self._judged_or_new(S) if not shifted and (self._trial or earlier) else None
         report.numeric_seconds = perf_counter() - start
         if self._lu.replaced:
             report.warn(f"PARDISO replaced {self._lu.replaced} pivots; backend='superlu' exchanges rows instead")
-        if self._trial and self.recipe.shift:  # the factors are those of a shifted matrix
+        if self._trial and shifted:  # the factors are those of a shifted matrix
             self._try_solve(S, lambda v: self._solved(v, "N"))
-        elif self._trial:
-            self._judge(A)
+        elif self._trial and found is not None:
+            self._judge(A, found)
         report.scaled = self._prepared.row_scale is not None
+
+    def _compute_any(self, S: CSR) -> None:
+        """Compute the factors, or those of another library that take their place."""
+        failed = self._failed(S)
+        if failed:
+            self._compute_instead(S, failed)
 
     def _compute_instead(self, S: CSR, failed: str) -> None:
         """Compute other factors than those that failed: by feral, if it is expected to take less time than SuperLU.
@@ -233,16 +240,30 @@ class SparseLUFactors(RefinedFactors):
                 return f"{self.report.backend}: it replaced {self._lu.replaced} pivots"
         return ""
 
-    def _judge(self, A: CSR) -> None:
-        """Test the factors by solves with one or two right-hand sides. If the backward error is too large, add a step
-        of refinement to all solves, scale A, make other factors if the recipe allows them, or warn.
+    def _judged_or_new(self, S: CSR) -> tuple[float, float, float]:
+        """The errors of the factors of S, as `_judged` finds them. Factors that began from earlier values give way to
+        new ones if they are bad."""
+        found = self._judged()
+        if found[1] > ENOUGH and self._lu.from_earlier:
+            self.let_go()
+            self._compute_any(S)
+            found = self._judged()
+        return found
 
+    def _judge(self, A: CSR, found: tuple[float, float, float]) -> None:
+        """If the backward error is too large, scale A, make other factors if the recipe allows them, or warn.
+
+        found : the errors of the present factors, as `_judged` finds them.
         Raises UnstableFactors if no factors give finite solutions.
         """
-        report, found = self.report, self._judged()
         if found[1] > ENOUGH:
             self.let_go()
             found = self._bettered(A, found)
+        self._tell(found)
+
+    def _tell(self, found: tuple[float, float, float]) -> None:
+        """Store the errors of the factors in the report, with a warning if they are large."""
+        report = self.report
         report.backward_error, roundings, report.trial_residual = found
         report.refinements = self._steps
         if report.trial_residual is not None and report.trial_residual > USELESS:
@@ -266,7 +287,7 @@ class SparseLUFactors(RefinedFactors):
                 self._prepared, self._scaled = prepared(A, scaled=scaled), scaled
                 self._take(analyse(recipe, self._prepared.matrix))
                 self._compute(self._prepared.matrix)
-                found = self._judged()
+                found = self._judged_or_new(self._prepared.matrix)
             except (FineluError, MemoryError):
                 deadline.check()
                 continue
@@ -361,27 +382,35 @@ class SparseLUFactors(RefinedFactors):
                 f"{self.recipe!r}: the factors have at least the {columns.nnz} entries of A; the memory holds "
                 f"{self._most:.3g}."
             )
-        lu = self._made()
+        lu = self._made(anew=self.recipe.shift > 0)  # solves with factors of a shifted matrix show no errors
         if self._most is not None and lu.nnz > self._most:  # an order of columns alone was not counted before
             raise MemoryError(f"{self.recipe!r}: the factors have {lu.nnz} entries; the memory holds {self._most:.3g}.")
         self._lu = lu
 
+    def __getstate__(self) -> dict[str, Any]:
+        others = self._valid and self._lu.from_earlier  # whether the copy, made from nothing, has other factors
+        return super().__getstate__() | {"_differs": others}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._library = None
+        self._library, differs = None, vars(self).pop("_differs")
         if self._valid:
-            self._lu = self._made()
+            self._lu = self._made(anew=True)
+        if differs and self._trial is not False:
+            self._tell(self._judged())
 
     def _singular(self) -> str:
         return f"{self.recipe!r}: A is singular; its complete L U has a pivot that is 0."
 
-    def _made(self) -> SuperLU | Library:
-        """The factors of the kept matrix."""
+    def _made(self, *, anew: bool) -> SuperLU | Library:
+        """The factors of the kept matrix.  anew : whether nothing of earlier values may have a part in them."""
         if self._how is None:
             return self._superlu()
         if self._library is None or not self._library.holds_for(self._factored):
             library, how = self._how
             self._library = library(self._factored, *how)
+        if anew:
+            self._library.let_go()
         return self._library.factor(self._factored, self._singular, self._require_room)
 
     def _superlu(self) -> SuperLU:

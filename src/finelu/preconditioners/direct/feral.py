@@ -35,12 +35,14 @@ def feral() -> Any:
 class _Solver:
     """A solver of feral in a box of its thread.
 
-    entries : of its factors, 0 if there are none.
+    entries : of its factors, 0 if there are none, or bad ones.
+    definite : whether all its matrices were.
     """
 
     owner: Owner
     box: list[Any]
     entries: int = 0
+    definite: bool = True
 
 
 def _given_back(state: _Solver, kind: tuple[Any, ...], pattern: tuple[Any, Any]) -> None:
@@ -118,6 +120,9 @@ class LDL(Library):
     def factor(self, columns: Columns, singular: Callable[[], str], require_room: Any = None) -> LDL:
         """Factor a symmetric matrix of the analysed pattern.  singular : gives the text of the error."""
         self._values = columns.data[self._lower].astype(np.float64)
+        if self._state.box and not self._state.entries:
+            self._dropped()
+            self._begin()
         self._state.entries = 0
         inertia = self._inertia()
         if inertia is None or inertia.n_zero:
@@ -139,6 +144,10 @@ class LDL(Library):
             self._dropped()
             self._begin()
             inertia, self.nnz = self._call(self._factored)
+            had_others = False
+        if inertia is None or inertia.n_pos < self._triangle[0]:
+            self._state.definite = False
+        self.from_earlier = had_others and not self._state.definite
         return inertia
 
     def _factored(self, box: list[Any]) -> tuple[Any, int]:

@@ -30,7 +30,7 @@ WORTH, WORTH_WORK = 2_000, 180.0
 # The largest entry of L with which pivots stand. KLU keeps a diagonal pivot of at least PIVOT times the largest entry
 # of its column, so entries of L up to 1 / PIVOT; if all pivots are on the diagonal they are those that KLU would
 # choose, and the margin is for the rounding of L, some 1e-16 of an entry. Else they may grow a little, as values
-# change.
+# change, and U has no entry that is larger than that many times the largest of A.
 STANDS, STANDS_OFF_DIAGONAL = (1 - 1e-12) / PIVOT, 10 / PIVOT
 ENTRY = 24  # bytes that an entry of factors takes at most: a value, a row, and room that KLU leaves
 SYMBOLIC = 32  # bytes of an analysis a row: four permutations and estimates of 4 and 8 bytes
@@ -101,9 +101,9 @@ class KLU(Library):
     a Ctrl-C takes effect after the call, and a call does not begin if it is expected to take longer than the caller's
     remaining time.
     Factors of earlier values, if their work is moderate, see WORTH_WORK, are computed anew with the same pivots, in 0.6
-    to 0.8 of the time. A factorization from the beginning follows if L has large entries. Pivots that are all on the
-    diagonal are then those that KLU would choose, so that the bits are the same as without earlier values; others may
-    be those of the values before.
+    to 0.8 of the time. A factorization from the beginning follows if L has large entries, or, with pivots off the
+    diagonal, U. Pivots that are all on the diagonal are then those that KLU would choose, so that the bits are the same
+    as without earlier values; others may be those of the values before.
     T. A. Davis, E. Palamadai Natarajan: Algorithm 907: KLU, a direct sparse solver for circuit simulation problems,
     2010.
     """
@@ -182,9 +182,11 @@ class KLU(Library):
         if not self.has_time:
             raise OutOfTime
         with self._turns:
-            if not self._pivots_stand(values):
+            stand = self._pivots_stand(values)
+            if not stand:
                 self._worth = None
                 self._called(self._solver, "numeric", singular, self._solver.factor, values)
+            self.from_earlier = stand and self._solver.common.noffdiag > 0
         self.nnz = _entries(self._solver) - columns.shape[0]
         return self
 
@@ -205,7 +207,11 @@ class KLU(Library):
             return False
         found = solver.extract()
         pivots = found["Ux"][found["Up"][1:] - 1]  # `refactor` does not look at those of blocks of one row
-        most = STANDS_OFF_DIAGONAL if solver.common.noffdiag else STANDS
+        most = STANDS
+        if solver.common.noffdiag:
+            most = STANDS_OFF_DIAGONAL
+            if not abs(found["Ux"]).max() <= most * abs(values).max():
+                return False
         return bool(abs(found["Lx"]).max() <= most and pivots.all() and np.isfinite(pivots).all())
 
     def _called(self, solver: Any, made: str, singular: Callable[[], str], function: Any, *arguments: Any) -> None:

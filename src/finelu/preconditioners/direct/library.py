@@ -32,6 +32,9 @@ class Library:
     symmetry : as `symmetry` has it, if only one triangle is read; else "".
     replaced : the number of pivots that the library replaced by larger ones.
     nnz : the number of entries of the factors without a unit diagonal.
+    from_earlier : whether the present factors began from scaling, matching or pivots of earlier values. They may be
+        bad, though new ones are good: only a caller that looks at the error of solves may use them. If it is too large,
+        `let_go` and `factor` make them from nothing.
     `factor(columns, singular, require_room)` may be called again; `singular()` is the text of the error for a singular
     A. A library without `expected` that counts the entries of the factors itself calls `require_room(entries)` before
     it makes them, which raises MemoryError if they do not fit.
@@ -42,6 +45,7 @@ class Library:
     expected: Fill | None = None
     symmetry = ""
     replaced = 0
+    from_earlier = False
     nnz: int
 
     def __init__(self, columns: Columns, *how: Any):
@@ -62,7 +66,8 @@ class Library:
         raise NotImplementedError
 
     def let_go(self) -> None:
-        """Keep nothing in `RECENT` that depends on values, once the factors are gone."""
+        """Keep nothing of these factors that depends on values: neither for the next `factor`, nor in `RECENT`."""
+        raise NotImplementedError
 
 
 class RefinedFactors(Factors):

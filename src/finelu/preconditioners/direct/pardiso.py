@@ -149,6 +149,9 @@ class Pardiso(Library):
         values = columns.data[self._called.places]
         values[self._called.gaps] = 0
         with self._turns:
+            if self._called.is_bad:
+                self._called.free()
+                self._called.is_bad = False
             self._called.values[:] = values.conj() if self._conjugated else values  # columns below are rows above
             kinds = [OF_COMPLEX.get(kind, kind) if self._complex else kind for kind in self._kinds(columns)]
             given = kinds, require_room
@@ -156,6 +159,7 @@ class Pardiso(Library):
             if not (self._called.factored_as(*given) if made is None else made):
                 raise SingularMatrix(singular())
             self.nnz, self.replaced = self._called.nnz, self._called.replaced
+            self.from_earlier = self._called.from_earlier
         return self
 
     def _kinds(self, columns: Columns) -> tuple[int, ...]:
@@ -193,7 +197,8 @@ class _Called:
         self._mkl, self._alone, self._count = mkl(), alone, 1
         self.values, self._ordering, self._order = np.empty(rows.nnz, dtype), ordering, order
         self._has_factors = False  # whether their memory is in use already
-        self.is_bad = False  # whether the analysis is not to be kept
+        self.is_bad = False  # whether the analysis is not to be used again
+        self.from_earlier = False  # as in `Library`
         self.gaps = np.flatnonzero(rows.data == 0)
         self.places = np.maximum(rows.data - 1, 0).astype(np.int32)  # where A holds the entries
         self._starts, self._indices = rows.indptr.astype(np.int32), rows.indices.astype(np.int32)
@@ -231,13 +236,13 @@ class _Called:
         require_room : called before factors are made that do not take the memory of earlier ones.
         Scaling and matching are kept from one call to the next, unless pivots are replaced.
         """
-        made = False
+        made = self.from_earlier = False
         try:
             if kind == self.kind and kind in (DEFINITE, OF_COMPLEX[DEFINITE]):  # a new analysis would be the same
                 made = self._factored(require_room)
             else:
                 again = kind == self.kind and self._factored(require_room) and not self.replaced
-                made = again or self._anew(kind, require_room)
+                made, self.from_earlier = again or self._anew(kind, require_room), again
         finally:
             if not made:  # an incomplete state is useless
                 self.free()

@@ -76,6 +76,7 @@ class SparseLU(Recipe):
     `factor` and `update` try solves with the factors. If these leave more than rounding in a row, the first of these
     remedies that helps is used, and `F.report` says so; if none helps, it warns:
     - a step of refinement in each solve;
+    - factors from nothing, if these began from those of earlier matrices with this pattern;
     - factors of a scaled A;
     - with "auto", SuperLU;
     - a matching.

@@ -40,7 +40,7 @@ class SuperLU:
     SciPy frees the memory of factors only on the thread that made them.
     """
 
-    replaced = 0
+    replaced, from_earlier = 0, False
 
     def __init__(self, columns: sp.csc_matrix, singular: Callable[[], str], work: float | None = None, **options: Any):
         """Factor a matrix.
