@@ -20,7 +20,7 @@ import scipy.sparse as sp
 import finelu as fl
 
 SIDE = 100.0  # of the cube of ground, m
-GROUND, BODY = 0.01, 1.0  # conductivity of the ground, and of an ore body in it, S/m
+GROUND, BODY = 0.01, 1.0  # conductivity of the ground, and of a mineral body in it, S/m
 ALONE = 4  # sources that are solved for one by one, too
 
 
