@@ -182,12 +182,16 @@ def _iterate(method: type[krylov.Method], A: CSR, b: NDArray[Any]) -> None:
 
 
 def _subdomains(dtype: np.dtype[Any]) -> None:
-    """cg with subdomains of a square: one coarse vector each, not four as in a cube, or none."""
-    A = _of(gallery.poisson5(5 * SIZE), dtype)
+    """cg with subdomains of a square: one coarse vector each, not four as in a cube, or none; and the transposed solves
+    of a general matrix, which read the factors in double precision."""
+    A, general = _of(gallery.poisson5(5 * SIZE), dtype), _of(gallery.convection_diffusion(SIZE), dtype)
     for coarse in ("constant", None):
         F = Schwarz(coarse=coarse).factor(A)
         krylov.cg(A, np.ones(A.n, dtype), M=F, rtol=1e-3)
         F.solve(np.ones((A.n, 2), dtype))
+        G = Schwarz(coarse=coarse).factor(general)
+        for shape in ((general.n,), (general.n, 2)):
+            G.solve(np.ones(shape, dtype), "T")
 
 
 def _batches(dtype: np.dtype[Any]) -> None:

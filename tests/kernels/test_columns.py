@@ -135,7 +135,7 @@ def test_products_with_columns_and_inner_products_are_as_if_alone(threads, dtype
         for k in WIDTHS:
             x, y, out = values((A.n, k), dtype, k), values((A.n, k), dtype, k + 1), np.empty((A.n, k), dtype)
             totals, one = np.zeros(k + 2, dtype), np.zeros(1, dtype)
-            form.with_dots(np.arange(k)[::-1] + 1, x, y, totals, out)
+            cpu.products.columns_with_dots(form, np.arange(k)[::-1] + 1, x, y, totals, out)
             for c in range(k):
                 want = form.with_dot(x[:, c].copy(), y[:, c].copy(), one)
                 np.testing.assert_array_equal(out[:, c], want)

@@ -26,6 +26,7 @@ MADE_ANEW = (
     "long as `crout`, which makes each row once"
 )
 AT_ONCE = "on a GPU `cg_step` moves x and r at once"
+IN_ROWS = "several columns are iterated together on the CPU alone, each with the bits of one"
 BLOCK_PLAN = (
     "on the GPU `plan` is the analysis of the pattern; None: that which was made at the first call with these arrays"
 )
@@ -33,6 +34,8 @@ BLOCK_PLAN = (
 # (form, family) -> the names of the kernels without that form, and why.
 MISSING: dict[tuple[str, str], tuple[str, str]] = {
     ("cuda", "cholesky"): ("Cholesky", "the coarse matrix is inverted densely there"),
+    ("reference", "columns"): ("dot", IN_ROWS),
+    ("cuda", "columns"): ("dot", IN_ROWS),
     ("cuda", "crout"): ("crout schur_complement", SEQUENTIAL),
     ("cuda", "crout_symmetric"): ("crout_symmetric schur_complement_symmetric", SEQUENTIAL),
     ("reference", "cycle"): ("Snapshot", "it copies two small arrays to the host"),
@@ -51,6 +54,8 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
     ("cuda", "matching"): ("lightest_matching cut_cycles connected_parts", PATHS),
     ("cuda", "minimum_degree"): ("minimum_degree", SET_UP),
     ("cuda", "partition"): ("settle", "few vertices are left; a copy of them is taken on the host"),
+    ("reference", "products"): ("columns_with_dots", IN_ROWS),
+    ("cuda", "products"): ("columns_with_dots", IN_ROWS),
     ("cuda", "recurrences"): ("residual_step", AT_ONCE),
     ("reference", "recording"): ("capturing", "it is about launches"),
     ("cpu", "recording"): (

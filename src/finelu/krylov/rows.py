@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from finelu import deadline
-from finelu.kernels import monitor
+from finelu.kernels import kernels_for, monitor
 from finelu.krylov.columns import ENOUGH, Columns, takes_columns
 from finelu.krylov.loop import ROOM, Loop
 from finelu.krylov.operators import Identity
@@ -226,8 +226,7 @@ class InRows:
     def __init__(self, columns: ColumnsInRows, name: str):
         self.columns, self.shared = columns, getattr(columns.loops[0], name)
         self.takes_columns = takes_columns(self.shared)
-        of_matrix = isinstance(getattr(self.shared, "matrix", None), CSR)
-        self.dots = self.shared.apply.with_dots if of_matrix else None
+        self.of_matrix = isinstance(getattr(self.shared, "matrix", None), CSR)
 
     @property
     def deflated(self) -> Deflated | None:
@@ -246,12 +245,13 @@ class InRows:
         return product
 
     def with_dot(self, x: Rows, y: Rows, total: Rows) -> Rows:
-        if self.dots is None or x.array.shape[1] == 1:
+        if not self.of_matrix or x.array.shape[1] == 1:
             product = self @ x
             self.columns.kernels.vectors.dot(y, product, total)
             return product
         product = self.columns.room()
-        self.dots(self.columns.which, x.array, y.array, total.array, product.array)
+        arrays = (v.array for v in (x, y, total, product))
+        kernels_for(x.array).products.columns_with_dots(self.shared.apply, self.columns.which, *arrays)
         return product
 
 

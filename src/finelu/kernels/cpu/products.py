@@ -63,23 +63,6 @@ class Product:
         run_items(_times_columns, items.size - 1, items, *counts, *matrix, *tiles, *flat(y))
         return y
 
-    def with_dots(self, which, x, y, totals, out):
-        """out = A x, and totals[which[c]] = y^H A x of column c, for x, y and out (n, k), row-major."""
-        _, *matrix = self.plan or self._planned()
-        k = x.shape[1]
-        blocks, width = blocks_of(k, 1)
-        counts = np.uint64(k), np.uint64(width), np.uint64(blocks)
-        tiles = in_place(x) if lie_in_tiles(x) else tiles_of(blocks, x.shape[0], x.dtype)
-        if not lie_in_tiles(x):
-            items = shared_out(self.S.indptr, k * self.S.nnz)
-            run_items(_into_tiles, items.size - 1, items, *counts, *flat(x), *tiles)
-        sums = np.empty((chunks(x.shape[0]), k), x.dtype)
-        threads = None if self.S.nnz * k >= SHARED else 1
-        rows = np.append(np.arange(sums.shape[0]) * CHUNK, x.shape[0]).astype(np.uint64)
-        arguments = rows, *counts, *matrix, *tiles, *flat(out), y.reshape(-1), sums
-        run_items(_times_with_dots, sums.shape[0], *arguments, threads=threads)
-        add_up_columns(which, sums, totals)
-
     def with_dot(self, x, y, total):
         """A x, and total[0] = y^H A x, added up chunk by chunk as `dot` does, while a cache holds the chunk of A x."""
         if x.ndim == 2 or x.size < SHARED or not y.flags.c_contiguous:
@@ -96,6 +79,24 @@ class Product:
         run_items(_times_with_dot, self.of_chunks[0].size - 1, *self.of_chunks, x, y, product, sums)
         add_up(sums, total)
         return product
+
+
+def columns_with_dots(product, which, x, y, totals, out):
+    """out = A x, and totals[which[c]] = y^H A x of column c, for x, y and out (n, k), row-major."""
+    _, *matrix = product.plan or product._planned()
+    k = x.shape[1]
+    blocks, width = blocks_of(k, 1)
+    counts = np.uint64(k), np.uint64(width), np.uint64(blocks)
+    tiles = in_place(x) if lie_in_tiles(x) else tiles_of(blocks, x.shape[0], x.dtype)
+    if not lie_in_tiles(x):
+        items = shared_out(product.S.indptr, k * product.S.nnz)
+        run_items(_into_tiles, items.size - 1, items, *counts, *flat(x), *tiles)
+    sums = np.empty((chunks(x.shape[0]), k), x.dtype)
+    threads = None if product.S.nnz * k >= SHARED else 1
+    rows = np.append(np.arange(sums.shape[0]) * CHUNK, x.shape[0]).astype(np.uint64)
+    arguments = rows, *counts, *matrix, *tiles, *flat(out), y.reshape(-1), sums
+    run_items(_times_with_dots, sums.shape[0], *arguments, threads=threads)
+    add_up_columns(which, sums, totals)
 
 
 def residual(indptr, indices, data, x, b, factor, r, bound, eps=None):
