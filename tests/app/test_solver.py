@@ -950,3 +950,11 @@ def test_a_failure_is_raised_if_that_is_asked_for():
     assert error.value.solution.iterations == 1 and not finelu.solve(A, b, maxiter=1, recipe="jacobi").converged
     with pytest.raises(finelu.ParameterError, match="raise_on_failure=1; True or False is needed"):
         finelu.solve(A, b, raise_on_failure=1)
+
+
+def test_subdomains_that_end_at_the_limit_of_iterations_say_so():
+    """Their report has a number of levels, where that of MultilevelILU has a list of them."""
+    A = gallery.poisson7(42)
+    solution = finelu.solve(A, np.ones(A.shape[0]), maxiter=3)
+    assert solution.status is Status.MAX_ITERATIONS and "Schwarz" in solution.attempts[0].recipe
+    assert not solution.converged and solution.iterations == 3

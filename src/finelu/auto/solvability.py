@@ -158,5 +158,5 @@ def shift_of(factors: Any) -> float:
 
 def nullity_of(factors: Any) -> int:
     """The rows of the last of several levels that depend on others; 0 for other factors."""
-    levels = getattr(getattr(factors, "report", None), "levels", None) or [{}]
-    return int(levels[-1].get("nullity", 0))
+    levels = getattr(getattr(factors, "report", None), "levels", None)
+    return int(levels[-1].get("nullity", 0)) if isinstance(levels, list) and levels else 0
