@@ -73,7 +73,13 @@ from finelu.preconditioners.direct.analysis import COLAMD, is_light, is_quick, m
 from finelu.recent import RECENT
 
 LEAST_ROWS = 500  # of a system that is measured
-NOT_LOOKED_AT = {"uneven": False, "alike": 0.0, "flow": 0, "turns": False}  # traits that older records lack
+NOT_LOOKED_AT = {
+    "uneven": False,
+    "alike": 0.0,
+    "flow": 0,
+    "turns": False,
+    "strictly": False,
+}  # traits that older records lack
 QUICK = ("trilinos_smooVec", "trilinos_nsjac_1", "mipt_two_wells_saddle_darcy", "ibmpg1_spd", "memplus")
 ROUNDS, LEAST_ROUNDS = 9, 2  # after the first one; those that are made whatever they take
 LATE, LEAST_LIMIT = 4.0, 0.5  # times the least time so far, and seconds, after which a solver is stopped

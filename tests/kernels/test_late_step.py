@@ -70,6 +70,23 @@ def test_x_takes_the_step_that_ends_the_iteration_and_no_other(kernels):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("larger", [False, True])
+def test_both_passes_are_those_of_the_specification(dtype, larger):
+    n, K, found = LONG, 300, []
+    for kernels in (reference, cpu):
+        p, q, x, r, z, coarse = (values(n, dtype, seed) for seed in range(6))
+        r, real = r * 1000 if larger else r / 1000, x.real.dtype
+        parts, got = np.arange(n, dtype=np.int32) * K // n, monitored(real, 1)
+        rho, curvature, new = np.full(1, 0.75, dtype), np.full(1, 0.5, dtype), np.full(1, 0.25, dtype)
+        alpha, kept, old, best = np.zeros(1, real), np.zeros(1, real), np.zeros(1, dtype), np.zeros(n, dtype)
+        kernels.recurrences.residual_step(*got, rho, curvature, old, q if larger else q / 1000, r, alpha, kept)
+        kernels.subdomains.step_and_direction(got[0], alpha, kept, new, old, parts, None, coarse[:K], z, p, x, best)
+        found.append((got[0].astype(real), alpha, kept, old, r, x, best, p))
+    for want, mine in zip(*found, strict=True):
+        assert_close(mine, want, 16, max(abs(want).max(), 1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [255, 256, 300])
 def test_a_product_with_a_dot_has_the_bits_of_both(dtype, n, threads):
     A = as_csr(gallery.poisson5(n, n).astype(dtype))

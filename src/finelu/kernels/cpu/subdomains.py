@@ -76,13 +76,12 @@ class SubdomainSolve:
 
     plans : `Natural`, of two triangles, whose values are copied, see _interleaved.py. Parts that are few for the
         threads, or unlike others, are solved one by one; that changes no bits.
-    narrow : whether the copies of double precision are of single, if all fit its range; of plans of L and U, or of L
-        and L^H.
-    mirrored : L is (D^-1 U)^H, and stays that in single precision.
+    narrow : whether the copies of double precision are of single, if all fit its range; only of plans of L and U whose
+        L is (D^-1 U)^H, or of L and L^H.
     """
 
-    def __init__(self, starts, plans, narrow=False, mirrored=False):
-        self.starts, self.plans, self._narrow, self._mirrored = starts, plans, narrow, mirrored
+    def __init__(self, starts, plans, narrow=False):
+        self.starts, self.plans, self._narrow = starts, plans, narrow
         work = int(starts[-1]) + sum(plan.triangle.entries for plan in plans)
         threads = threads_for(work, 2 * COPY)
         self._groups, full = in_groups(starts, plans, even_items(starts.size - 1, work), threads)
@@ -104,9 +103,9 @@ class SubdomainSolve:
     def load(self):
         """The plans have new values."""
         first, second = self._triangles
-        cholesky, mirrored = first.plan.triangle.diag is not None, second.plan if self._mirrored else None
+        cholesky = first.plan.triangle.diag is not None
         narrow = self._narrow and second.load(narrow=True, squared=cholesky)
-        if narrow and first.load(narrow=True, mirrored=mirrored):
+        if narrow and first.load(narrow=True, mirrored=second.plan):
             return
         for triangle in self._triangles:
             triangle.load(narrow=False)

@@ -122,11 +122,10 @@ class SubdomainSolve:
     plans : `SyncFree`, of two triangles, whose values are copied into the order of the levels of each part.
     narrow : whether the copies of double precision are of single, if all fit its range; entries are rounded relative to
         the diagonal entry of their row.
-    mirrored : has no effect here.
     Raises ParameterError where the rows of a part do not fit into the shared memory of a block.
     """
 
-    def __init__(self, starts, plans, narrow=False, mirrored=False):
+    def __init__(self, starts, plans, narrow=False):
         self.starts, self.plans = starts, plans
         sizes = np.diff(starts.get()).astype(np.int64)
         most, shared = int(sizes.max()), device_limits()["shared"] - 1024

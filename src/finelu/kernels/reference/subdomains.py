@@ -42,10 +42,9 @@ class SubdomainSolve:
 
     plans : of the triangles T_1, ..., T_k, in local positions, that visit the rows one after the other and have values.
     narrow : whether entries may be read in single precision where unknowns have double; here they are not.
-    mirrored : whether T_1 is (D^-1 T_2)^H, which the CPU keeps where it rounds them.
     """
 
-    def __init__(self, starts, plans, narrow=False, mirrored=False):
+    def __init__(self, starts, plans, narrow=False):
         self.starts, self.plans = starts, plans
 
     @property

@@ -100,11 +100,10 @@ class Schwarz(Recipe):
         matrix of up to 32,768 rows is factored if its factors have at most 100 entries a row, as in the plane.
     combine : "balanced": P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);
         "additive": M^-1 + Q.
-    precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and an A of double
-        precision that is Hermitian with a positive diagonal, or neither Hermitian nor symmetric, L and D^-1 U of the
-        parts (of ICT's L L^H those of the same product with a unit diagonal of L) are stored in single precision, and
-        the solves compute with them in double: M changes by about 1e-7 of itself. It stays Hermitian; of a general A
-        the transposed solves have the factors in double.
+    precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and a Hermitian A of
+        double precision with a positive diagonal, L and D^-1 U of the parts (of ICT's L L^H those of the same product
+        with a unit diagonal of L) are stored in single precision, and the solves compute with them in double: M changes
+        by about 1e-7 of itself, and stays Hermitian.
     Facts: M is Hermitian, or definite, if the factors of `local` are.
     Cost: that of `local`; on the CPU a copy of the factors for the solves, of 6 bytes a real entry in single precision
     and 10 in double, and at most twice that, zeros included, where parts of different patterns are solved together; for
@@ -287,7 +286,7 @@ class SchwarzFactors(Factors):
         auto = recipe.local == AUTO
         form: dict[str, Any] = {
             "symmetric": self._kind != "general",
-            "narrow": auto and recipe.precision is None and (self._definite or self._kind == "general"),
+            "narrow": self._definite and auto and recipe.precision is None,
         }
         self._instead, self._by_threshold = "", auto and self._definite and not on_gpu(A.data) and has_strong_pairs(A)
         if self._by_threshold:

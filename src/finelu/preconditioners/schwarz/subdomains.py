@@ -63,14 +63,13 @@ class LocalFactors:
     1 / (number of parts that share the row). The transposes exchange W_1 and W_2. Complex factors without "T" are asked
     only for "H".
     narrow : whether solves may read the factors in single precision: those of an ILU(0) of Hermitian definite blocks,
-        on the CPU also L L^H of these; or those of blocks that are neither Hermitian nor symmetric, where transposes
-        read them in their own precision. Of Hermitian blocks the CPU stores L as (D^-1 U)^H, so that the solves stay
-        Hermitian; on a GPU L and D^-1 U are rounded one by one, and an entry close to the middle of two numbers of
-        single precision may become both.
+        on the CPU also L L^H of these. The CPU stores L as (D^-1 U)^H, so that the solves stay Hermitian; on a GPU L
+        and D^-1 U are rounded one by one, and an entry close to the middle of two numbers of single precision may
+        become both.
     """
 
     def __init__(self, recipe: Any, local: Any, A: CSR, domains: Subdomains, symmetric: bool, narrow: bool):
-        self._recipe, self._domains, self._narrow, self._symmetric = recipe, domains, narrow, symmetric
+        self._recipe, self._domains, self._narrow = recipe, domains, narrow
         kernels = kernels_for(A.data)
         indptr, indices, self._places = kernels.subdomains.inside(domains.starts, domains.rows, A.indptr, A.indices)
         self._blocks = full_csr(indptr, indices, kernels.vectors.gather(A.data, self._places))
@@ -149,7 +148,7 @@ class LocalFactors:
             kernels = kernels_for(self._places).subdomains
             plans = [solver.plan for solver in self.factors.solvers(trans)]
             narrow = self._narrow and trans == "N"  # the transposes are asked only where these do not fit
-            found = kernels.SubdomainSolve(self._domains.starts, plans, narrow, self._symmetric)
+            found = kernels.SubdomainSolve(self._domains.starts, plans, narrow)
             synchronize(self._places)  # another thread may use it on another stream
             self._solves[key] = found
         return found
@@ -189,7 +188,7 @@ class LocalFactors:
         sums : sums to be computed in addition; not with overlap.
         """
         domains = self._domains
-        if self._symmetric and self.stored != r.dtype:  # the transposes would round other numbers
+        if self.stored != r.dtype:  # Hermitian; the transposes would round other numbers
             trans = "N"
         before, after = (self._before, self._after) if trans == "N" else (self._after, self._before)
         if self._sum is None:
