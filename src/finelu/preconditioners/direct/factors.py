@@ -121,8 +121,9 @@ class SparseLUFactors(RefinedFactors):
         most : the largest number of entries of the factors; MemoryError if the counted number is larger. None for what
             a part of the free memory holds.
         trial : whether factors are tested by solves, here and in `update`, refined, and made again by another library.
-            It is not needed if the caller looks at residuals anyway, and lets go of bad factors. None: those that began
-            from earlier values are tested, and made from nothing if they are bad.
+            It is not needed if the caller looks at residuals anyway, and lets go of bad factors. None: the first ones
+            have the bits that they have if nothing is kept; updates that began from earlier values are tested, and made
+            from nothing if they are bad.
         """
         super().__init__(recipe, A, report=DirectReport())
         self._trial, self._most = trial, most
@@ -409,9 +410,14 @@ class SparseLUFactors(RefinedFactors):
         if self._library is None or not self._library.holds_for(self._factored):
             library, how = self._how
             self._library = library(self._factored, *how)
-        if anew:
+        same_bits = self._trial is None and not self.updates
+        if anew or (same_bits and self._library.depends_on_values):
             self._library.let_go()
-        return self._library.factor(self._factored, self._singular, self._require_room)
+        made = self._library.factor(self._factored, self._singular, self._require_room)
+        if same_bits and made.from_earlier:  # what was kept of a definite matrix serves one that is not
+            made.let_go()
+            made = self._library.factor(self._factored, self._singular, self._require_room)
+        return made
 
     def _superlu(self) -> SuperLU:
         columns = self._factored

@@ -190,6 +190,10 @@ class KLU(Library):
         self.nnz = _entries(self._solver) - columns.shape[0]
         return self
 
+    @property
+    def depends_on_values(self) -> bool:
+        return self._solver.numeric is not None and self._solver.common.noffdiag > 0
+
     def let_go(self) -> None:
         self._worth = False
 
