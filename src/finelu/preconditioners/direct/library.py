@@ -67,7 +67,7 @@ class Library:
 
     @property
     def depends_on_values(self) -> bool:
-        """Whether what is kept of earlier factors depends on their values, so that the next may have other bits."""
+        """Whether the rest of earlier factors depends on their values, so that the next ones may have other bits."""
         return False
 
     def let_go(self) -> None:
