@@ -414,7 +414,7 @@ class SparseLUFactors(RefinedFactors):
         if anew or (same_bits and self._library.depends_on_values):
             self._library.let_go()
         made = self._library.factor(self._factored, self._singular, self._require_room)
-        if same_bits and made.from_earlier:  # what was kept of a definite matrix serves one that is not
+        if same_bits and made.from_earlier:  # earlier factors were of a definite matrix, and these are not
             made.let_go()
             made = self._library.factor(self._factored, self._singular, self._require_room)
         return made
