@@ -3,8 +3,7 @@
     python -m benchmarks.records    # each record that the pages name, and why it is older; status 1 if OLDER differs
 
 A record is current if its page names a commit without "-dirty" that is in the history of the checkout, and the code
-that it speaks of (SPEAKS_OF) is the same at that commit and now, apart from comments, docstrings, imports, layout, and
-the wording of sentences that Python code says.
+that it speaks of (SPEAKS_OF) is the same at that commit and now, apart from comments, docstrings, imports and layout.
 Other records that the pages name are listed in OLDER with the reason, and docs/measured.md shows that list. A test
 compares OLDER with the records and the history.
 
@@ -361,35 +360,15 @@ def changed(commit: str, paths: Sequence[str], root: Path = ROOT) -> Iterator[st
 
 
 def code_of(path: str, text: str) -> str:
-    """What a Python or CUDA file computes: its text without comments, docstrings, imports, layout and sentences."""
+    """What a Python or CUDA file computes: its text without comments, docstrings, imports and layout."""
     if path.endswith(".py"):
-        tree = ast.parse(text) if "kernels/" in path else Silent().visit(ast.parse(text))
+        tree = ast.parse(text)
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
                 del node.body[0]
         tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
         return ast.dump(tree)
     return " ".join(re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL).split())
-
-
-class Silent(ast.NodeTransformer):
-    """Takes the words out of sentences: texts of three words or more without an = or a bracket, as code has them."""
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        return ast.Constant("a sentence") if isinstance(node.value, str) and is_sentence(node.value) else node
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        words = [str(part.value) for part in node.values if isinstance(part, ast.Constant)]
-        if not is_sentence(" ".join(words)):
-            return node
-        values = [self.visit(part) for part in node.values if not isinstance(part, ast.Constant)]
-        return ast.JoinedStr([ast.Constant("a sentence"), *values])
-
-
-def is_sentence(text: str) -> bool:
-    """Subscripts of einsum, "ai,bj->aibj", and a regular expression have letters between signs, but no spaces."""
-    words = min(len(re.findall(r"\b[A-Za-z]+\b", text)), len(text.split()))
-    return words >= 3 and not re.search(r"[=\[\]{}\n]", text)
 
 
 def older(record: str, root: Path = ROOT) -> str | None:

@@ -6,10 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.kernels.cpu._interleaved import Interleaved, in_groups, substitute
-from finelu.kernels.cpu._prolongation import direction_with_coarse as direction_with_coarse
-from finelu.kernels.cpu._prolongation import prolong as prolong
-from finelu.kernels.cpu._prolongation import step_and_direction as step_and_direction
-from finelu.kernels.cpu._prolongation import steps_and_directions as steps_and_directions
+from finelu.kernels.cpu._prolongation import direction_with_coarse, prolong, step_and_direction, steps_and_directions
 from finelu.kernels.cpu._subdomain_columns import coarse_residual_columns, restrict_columns, solve_in_columns
 from finelu.kernels.cpu.indices import grouped
 from finelu.kernels.cpu.indices import pointers as list_pointers
