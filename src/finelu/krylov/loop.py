@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 ROOM = 1024  # iterations that the history has room for at first
 GROWN = 1e8  # the most by which the residual of a stationary iteration may grow, as a factor of the first
-DRIFTED = 2.0  # times the norm of the recurrence that the true one is at most, as long as the recurrence is trusted
 ORDINARY = 1e-10, 1e10  # norms of b of which every precision holds the squares of residuals
 
 Callback = Callable[[Any], object] | None
@@ -232,12 +231,13 @@ class Loop(Measures):
             self.xp.copyto(r, self.b)
         elif not self.cycles or not self.method.stationary:
             self.kernels.vectors.difference(self.b, self.A @ self.x, r)
-        claimed = self.norm.copy() if self.cycles and self.minimizes else None
-        self.kernels.vectors.norm(r, self.norm)
+        follows = bool(self.cycles) and self.minimizes
+        norm = self.real_scalar() if follows else self.norm
+        self.kernels.vectors.norm(r, norm)
         if self.cycles:  # an Inf in x may belong to an empty column of A: then r is finite, but proves nothing
-            self.kernels.cycle.unless_finite(self.x, self.norm)
-        if claimed is not None:
-            self._doubt_unless_it_follows(claimed)
+            self.kernels.cycle.unless_finite(self.x, norm)
+        if follows:
+            self.kernels.cycle.claim_unless_it_follows(self.state, self.norms, norm)
         if self.best is not None and self.code != monitor.RUNNING:
             self._turn_back(r)
         return self._begins(r)
@@ -246,13 +246,6 @@ class Loop(Measures):
         """For a method whose recurrence has the norm of b - A x itself, and never lets it grow: each cycle's end is
         tested as a claim of convergence is."""
         self.minimizes = True
-
-    def _doubt_unless_it_follows(self, claimed: Any) -> None:
-        """Make a restart a claim that failed, where the true norm is neither near the claimed one nor less than any
-        before: x has then grown along null vectors of A, or of M, up to rounding."""
-        code, least = self.state[monitor.CODE : monitor.CODE + 1], self.norms[monitor.START : monitor.START + 1]
-        lost = (code == monitor.RUNNING) & (self.norm >= least) & (self.norm > DRIFTED * claimed)
-        code[:] = self.decides.where(lost, monitor.CLAIMED, code)
 
     def _begins(self, r: Any) -> bool:
         """Whether a cycle begins with r, whose norm is in `norms`."""
@@ -481,7 +474,7 @@ class Loop(Measures):
                 return None
             if size < found[1]:
                 found = x, size
-            if size <= DRIFTED * float(self.norms[monitor.BEST]):
+            if size <= monitor.DRIFTED * float(self.norms[monitor.BEST]):
                 break
         return found
 
