@@ -34,13 +34,18 @@ class Partition:
     parts (n,) int32, on the device of A : the part of each row.
     count : the parts are 0, ..., count - 1, none of them empty, in the order of their first rows.
     method : the method that was used, never "auto".
-    shape : nx, ny, nz of the grid of which the parts are bricks, 1 for a missing direction; None for other parts.
+    grid : that of which the parts are bricks; None for other parts.
     """
 
     parts: Any
     count: int
     method: str
-    shape: tuple[int, int, int] | None = None
+    grid: Grid | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """nx, ny, nz of the grid, 1 for a missing direction; None for other parts."""
+        return None if self.grid is None else self.grid.shape
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ def partition(A: CSR, size: int, method: str = "auto", *, of_aggregates: int | N
                 "27-point stencil, x fastest); use 'aggregate'."
             )
         if grid is not None and (method == "geometric" or (grid.alike and not uneven(A))):
-            found = _bricks(A, grid, size)
+            found = bricks(A, grid, size)
             if method == "geometric" or on_gpu(A.data) or not _tears(A, found.parts):
                 return found
     if method == "natural":
@@ -191,9 +196,10 @@ def _at(v: Any, ranges: list[tuple[int, int]]) -> Any:
     return to_host(kernels_for(v).vectors.gather(v, places))
 
 
-def _bricks(A: CSR, grid: Grid, size: int) -> Partition:
+def bricks(A: CSR, grid: Grid, size: int) -> Partition:
+    """The bricks of `grid`, that of A, of about `size` rows."""
     cuts = _cuts(grid.shape, size)
-    return Partition(_parts_of_bricks(A, grid.shape, cuts, grid.hole), math.prod(cuts), "geometric", grid.shape)
+    return Partition(_parts_of_bricks(A, grid.shape, cuts, grid.hole), math.prod(cuts), "geometric", grid)
 
 
 def _tears(A: CSR, parts: Any) -> bool:

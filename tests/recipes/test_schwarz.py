@@ -178,7 +178,8 @@ def test_parts_grow_where_the_coarse_space_would_be_too_large(meanwhile):
 
 @ON_GPU
 def test_aggregates_are_smaller_by_default_on_a_gpu(backend):
-    """With one vector a part. Bricks, and parts with several vectors or without any, are as large as they fit."""
+    """If A is definite, with one vector a part. Bricks, and parts with several vectors or without any, are as large as
+    they fit."""
     A = as_csr(gallery.anisotropic_triangles(6))
     usual = recipes.usual_size(backend.move(A), 1, True)
     smaller = recipes.size_of_aggregates(A, usual)
@@ -188,11 +189,14 @@ def test_aggregates_are_smaller_by_default_on_a_gpu(backend):
         ({}, smaller),
         ({"partition": "aggregate"}, smaller),
         ({"partition": "natural"}, usual),
-        ({"coarse": None}, usual),
-        ({"near_nullspace": two}, usual),
+        ({"coarse": None, "local": fl.ILU0()}, usual),
+        ({"near_nullspace": two, "local": fl.ILU0()}, usual),
     ):
         F = fl.Schwarz(**options).factor(backend.move(A))
         assert F.report.parts == partition(A, size, options.get("partition", "auto")).count
+    flow = as_csr(sp.csr_matrix(A.tosparse() + sp.diags_array([np.full(A.n - 1, 0.01)], offsets=[1])))
+    F = fl.Schwarz().factor(backend.move(flow))
+    assert F.report.parts == partition(flow, recipes.usual_size(backend.move(flow), 1, False, general=True)).count
     bricks = as_csr(gallery.poisson7(40))
     F = fl.Schwarz().factor(backend.move(bricks))
     assert F.report.partition == "geometric"
