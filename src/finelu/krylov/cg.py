@@ -75,7 +75,7 @@ class CG(Method):
                 M, deflated = loop.M, None
                 loop.forget()
             z = M @ r  # z = M^-1 r,
-            loop.xp.copyto(p, z)  # p = z
+            loop.copyto(p, z)  # p = z
             k.vectors.dot(r, z, rho)
             while loop.goes_on():  # line 2
                 iteration()

@@ -95,8 +95,10 @@ class Loop(Measures):
         norm_b = self.size(self.b)
         if not ORDINARY[0] <= norm_b <= ORDINARY[1]:
             self.A, self.M, self.b, self.start, self.scale, norm_b = scaled(system, self, norm_b)
-        self.x = self.xp.zeros(self.b.size, self.dtype) if self.start is None else copied(self.start)
-        self.verified = copied(self.x)
+        self.x, self.verified = self.vectors(2)
+        if self.start is not None:
+            self.copyto(self.x, self.start)
+            self.copyto(self.verified, self.start)
         self.best: Any = None  # until keeps_best()
         self.residual = Residual(self.A, self.b, system)
         self.spares = self.A.lengthening is not None  # products with A, at the cost of a little else
@@ -140,6 +142,10 @@ class Loop(Measures):
 
     def vectors(self, k: int) -> list[Any]:
         return [self.xp.zeros(self.b.size, self.dtype) for _ in range(k)]
+
+    def copyto(self, to: Any, given: Any) -> None:
+        """to = given."""
+        self.kernels.vectors.copy(given, to)
 
     def scalars(self, k: int) -> list[Any]:
         return [self.xp.zeros(1, self.dtype) for _ in range(k)]
@@ -188,7 +194,9 @@ class Loop(Measures):
 
     def keeps_best(self) -> Any:
         """Memory for the best iterate by the recurrence, for a method that writes it; `end` tries that iterate, too."""
-        self.best = copied(self.x)
+        (self.best,) = self.vectors(1)
+        if self.start is not None or self.cycles:  # else x is 0, too
+            self.copyto(self.best, self.x)
         return self.best
 
     # the course of a solve
@@ -228,7 +236,7 @@ class Loop(Measures):
                 self.believed = 0.0
                 return False
         if not self.cycles and self.start is None:
-            self.xp.copyto(r, self.b)
+            self.copyto(r, self.b)
         elif not self.cycles or not self.method.stationary:
             self.kernels.vectors.difference(self.b, self.A @ self.x, r)
         follows = bool(self.cycles) and self.minimizes
@@ -297,7 +305,7 @@ class Loop(Measures):
         if self.is_lost_in_rounding(best):
             self.return_to_start()
         else:
-            self.xp.copyto(self.x, best)
+            self.copyto(self.x, best)
         self.doubted = math.inf
         self.norms[monitor.START : monitor.BEST + 1] = math.inf
 
@@ -316,7 +324,7 @@ class Loop(Measures):
         if self.start is None:
             self.x[:] = 0
         else:
-            self.xp.copyto(self.x, self.start)
+            self.copyto(self.x, self.start)
 
     def _doubts(self, r: Any) -> bool:
         """At the end: whether a claim of convergence was due to rounding, and another cycle follows, from the residual
