@@ -68,9 +68,9 @@ def solved_together(
 
 
 def solved_in_block(method: type[Method], systems: list[System], /, **arguments: Any) -> list[Solution]:
-    """As `solved_together`, by the method's `in_block`. The method itself then checks each column, from the x that it has,
-    and goes on by itself if that does not pass. Raises ParameterError for a callback or watch: no column iterates by
-    itself."""
+    """As `solved_together`, by the method's `in_block`. The method itself then checks each column, from the x that it
+    has, and goes on by itself if that does not pass. Raises ParameterError for a callback or watch: no column iterates
+    by itself."""
     for name in ("callback", "watch"):
         if arguments[name] is not None:
             raise ParameterError(f"block=True iterates on all columns as one and has no {name}; leave out one of them.")
