@@ -100,6 +100,7 @@ SPEAKS_OF = {
     ),
     "columns": (*TRIANGULAR, *METHODS, "kernels/{}/products.*", "auto/solve.py"),
     "ilupack": (*MULTILEVEL, *TRIANGULAR, *METHODS),
+    "gallery": ("auto",),
     "least-squares": (
         "krylov/least_squares.py",
         "krylov/least_squares_course.py",

@@ -1,6 +1,6 @@
 """The operating point of a circuit: a sheet of resistors over two decades, fed by voltage and current sources.
 
-    python examples/circuit.py --width 200
+    python examples/circuit.py --width 200 --png build/circuit.png
 
 Modified nodal analysis: a row a node (the currents that leave it add up to zero) and a row a voltage source (the
 potential between its ends). The rows of the sources have no diagonal entry, on which the factorizations without
@@ -68,11 +68,32 @@ def powers(circuit: Circuit, x):
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=200, help="nodes a side")
-    circuit = sheet(parser.parse_args(arguments).width)
+    parser.add_argument("--png", help="file for a picture, by matplotlib")
+    options = parser.parse_args(arguments)
+    circuit = sheet(options.width)
     solution = fl.solve(circuit.A, circuit.b, 1e-10)
     print(solution.explain())
     taken, given = powers(circuit, solution.x)
     print(f"power taken {taken:.9g} W, given {given:.9g} W")
+    if options.png:
+        draw(circuit, solution.x[: options.width**2].reshape(options.width, -1), options.png)
+
+
+def draw(circuit: Circuit, potential: Any, name: str) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 4.2), layout="constrained")
+    axes = figure.subplots()
+    shown = axes.imshow(potential, origin="lower", cmap="viridis")
+    for node, volts in zip(circuit.sources[:, 0] - 1, circuit.volts):
+        y, x = divmod(node, len(potential))
+        axes.plot(x, y, "wo", ms=4, mec="black")
+        right = x > 0.8 * len(potential)
+        axes.annotate(f"{volts:.1f} V", (x, y), xytext=(-6 if right else 6, 0), textcoords="offset points",
+                      ha="right" if right else "left", va="center", color="white", fontsize=8)  # fmt: skip
+    axes.set(xticks=[], yticks=[], title="potential of a sheet of resistors")
+    figure.colorbar(shown, label="V")
+    figure.savefig(name, dpi=133)
 
 
 if __name__ == "__main__":

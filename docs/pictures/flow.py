@@ -11,6 +11,8 @@ PICTURES = {  # name -> the program and its arguments
     "flow_cylinder": "body_flow cylinder --re 100 --grid fine --steps 2025",
     "flow_airfoil": "body_flow airfoil --re 1000 --alpha 10 --dt 0.02 --steps 800",
     "flow_sphere": "sphere_flow --re 100 --grid medium",
+    "heat": "heat",
+    "circuit": "circuit --width 120",
     "room": "room",
     "reservoir": "reservoir",
     "power_grid": "power_grid",

@@ -162,18 +162,21 @@ def crossover():
 def sizes():
     """Seconds against unknowns; a curve ends where its solver gave up."""
     figure, (axis,) = panels(width=6.4, height=4.2)
-    lines = [(front.SIZES_GPU, of_sizes.GPU, "finelu, one GPU", COLOURS[0], "-")]
-    lines += [(front.SIZES_CPU, of_sizes.CPU, "finelu, 2 cores", COLOURS[0], "--")]
+    lines = [(front.SIZES_GPU, of_sizes.GPU, "finelu, one GPU", COLOURS[0], "o-", 4)]
+    lines += [(front.SIZES_CPU, of_sizes.CPU, "finelu, 2 cores", COLOURS[0], "o--", 4)]
+    others = {of_sizes.AMGCL: "s:", of_sizes.PYAMG: "^:", of_sizes.PARDISO: "D:", of_sizes.SPLU: "x"}
     lines += [
-        (front.SIZES_CPU, who, f"{who}, 2 cores", COLOURS[k], ":")
-        for k, who in enumerate((of_sizes.AMGCL, of_sizes.PYAMG, of_sizes.PARDISO, of_sizes.SPLU), 1)
+        (front.SIZES_CPU, who, f"{who}, 2 cores", COLOURS[k], style, 8 if style == "x" else 4)
+        for k, (who, style) in enumerate(others.items(), 1)
     ]
-    for record, who, label, colour, style in lines:
+    for record, who, label, colour, style, size in lines:
         found = of_sizes.seconds(front.load(record), who)
-        axis.loglog(list(found), list(found.values()), style, marker="o", ms=3.5, color=colour, label=label)
+        label += "" if len(found) > 1 else ": one size"
+        colour = "black" if style == "x" else colour  # on top of another
+        axis.loglog(list(found), list(found.values()), style, ms=size, color=colour, label=label)
     axis.set(xlabel="unknowns", ylabel="seconds from A and b to x")
     axis.minorticks_off()
-    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), borderaxespad=0, fontsize=8, ncols=3)
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), borderaxespad=0, fontsize=8, ncols=3, handlelength=3)
     write(figure, "sizes")
 
 

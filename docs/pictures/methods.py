@@ -207,7 +207,7 @@ def block_ilu():
     axes[0].scatter(i, j, c=i + j, cmap="viridis", marker="s", s=120)
     for x, y in zip(i.ravel(), j.ravel()):
         axes[0].text(x, y, x + y, ha="center", va="center", color="white" if x + y < 11 else "black", fontsize=7)
-    axes[0].set(title="cells of one number at once", xlabel="i", ylabel="j", aspect="equal")
+    axes[0].set(title="cells with one number: at the same time", xlabel="i", ylabel="j", aspect="equal")
     A = fl.gallery.problem("elasticity:8,4,4")
     tries = (fl.Jacobi(), fl.BlockJacobi(block_size=3), fl.BlockILU0(block_size=3))
     solves(axes[1], A, [(repr(recipe), recipe.factor(A)) for recipe in tries], "bicgstab")

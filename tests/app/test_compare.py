@@ -557,6 +557,17 @@ def test_a_longer_look_is_for_the_not_reached_first_and_never_for_less_than_was_
     assert reached.index("jacobi") < len(times) or rows["jacobi"].outcome == "not reached"
 
 
+def test_one_that_a_longer_look_finds_near_the_best_has_its_rounds_before_the_hopeless_have_more(scripted):
+    hopeless = dict.fromkeys(("jacobi", "ic0", "milu0", "iluk", "ict", "ilut"), (900.0, 1.0))
+    process, compared = scripted({"none": (0.0, 0.5), "ilu0": (1.8, 0.1)} | hopeless)
+    _, result = compared(budget=40)
+    names = [name for name, _ in process.asked]
+    assert names.index("ilut") < names.index("ilu0", names.index("ilu0") + 1)  # its first look was cut short
+    won = margin(result.measurements)
+    assert (won.first.name, won.second.name, won.rounds) == ("none", "ilu0", 6)
+    assert names[-1] in hopeless and result.seconds == pytest.approx(40.0)  # which have the rest
+
+
 def test_the_margin_is_of_rounds_that_both_had_and_not_of_the_first_look(scripted):
     lucky = [(0.0, 1.0), *[(0.0, 4.0)] * 6]  # ic0 looks best at first
     _, compared = scripted({"ilu0": (0.0, 2.0), "ic0": lucky})

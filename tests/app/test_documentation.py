@@ -475,6 +475,7 @@ def test_the_counts_of_robustness_are_those_of_the_guide(measured):
     assert f"**ILUT** solves {n['ILUT']} systems, {more} of them not solved by ILU0;" in text
     assert f"solves {n['ILU0']} of [{count} real" in GUIDE and f"solves {n['ILUT']} of [the {count}]" in GUIDE
     assert f"solves [all {count}](measured.md#systems-solved), b = A x" in GUIDE
+    assert f"`MultilevelILU` solved {n['MultilevelILU']} of them then; the present one solves all." in GUIDE
     assert f"the two together solve {n['ILU0'] + more}." in text
     both = [m for m in times["ILUT"] if m in times["ILU0"]]
     share = measured["mean"]([times["ILUT"][m] / times["ILU0"][m] for m in both])
@@ -867,6 +868,46 @@ def test_the_counts_of_solve_on_a_gpu_are_those_of_its_page():
             counts["in vain" if len(recipes) > 1 else recipes[0]] += 1
     assert counts == {"compared": 44, "slower": 8, "in vain": 6, "MILU0": 1, "SparseLU": 1}
     assert "Of the 44 systems 8 have a ratio below 0.8 to cuDSS or `splu`: on six `solve` first tried" in text
+
+
+def test_the_evidence_of_ic0_jacobi_and_schwarz_with_convection_is_that_of_the_records():
+    run, found = front.load(front.REGRET), {}
+    for variant in ("IC0() cg", "Jacobi() cg"):
+        found[variant] = {r.matrix: r for r in run.records if r.variant == variant}
+    ic0, jacobi = found.values()
+    solved = [{m for m, r in of.items() if not r.detail["status"]} for of in (ic0, jacobi)]
+    both = sorted(solved[0] & solved[1])
+    iterations = [ic0[m].detail["iterations"] / jacobi[m].detail["iterations"] for m in both]
+    times = [ic0[m].numeric_ms / jacobi[m].numeric_ms for m in both]
+    mean = front.mean
+    text = f"{mean(iterations):.2f} of the iterations of `Jacobi`, {mean(times):.2f} of its time: [{len(both)} systems]"
+    assert text in GUIDE
+    page = " ".join(MEASURED.split())
+    assert f"on {len(both)} positive definite systems that both solve, IC0 takes {mean(iterations):.2f} of" in page
+    assert (
+        f"and {mean(times):.2f} of its time, set-up included (geometric means; {max(times):.2f} on the worst)" in page
+    )
+    without = [m for m in jacobi if m not in solved[0]]
+    assert {ic0[m].detail["tried"][0]["outcome"].partition(":")[0] for m in without} == {"no factors"}
+    assert all(run.matrices[m]["definite"] for m in jacobi)
+    assert f"solves {len(solved[1])} of [{len(jacobi)} systems]" in GUIDE
+    assert f"`IC0` has no factors for {len(without)} of them" in GUIDE
+    rows = {cells[3]: cells for cells in rows_of("schwarz-gpu-nvidia-h200-2026-11-23") if cells[0] == "atmosmodd_like"}
+    _, _, _, _, _, _, iterations, *_, ratio = rows["Schwarz"]
+    assert f"| {ratio} times as fast as the best other recipe, on [one system]" in GUIDE
+    assert f"it took {iterations} iterations of `bicgstab`, and was {ratio} times as fast" in page
+
+
+def test_how_often_others_are_sooner_in_the_guide_of_solve_is_that_of_the_record():
+    pairs = dict(losses.sources())[front.REGRET]
+    ratios = [theirs / ours for ours, theirs, _ in pairs.values()]
+    most = max(front.load(front.REGRET).matrices[name]["n"] for name in pairs)
+    page = " ".join((DOCS / "solve.md").read_text().split())
+    assert f"On {len(ratios)} systems of up to {most // 1000},000 rows" in page
+    assert f"was sooner than `solve` on {sum(ratio < 1 for ratio in ratios)}." in page
+    assert (
+        f"{front.mean(ratios):.2f} of the time of `solve` (geometric mean), and {min(ratios):.2f} on the worst" in page
+    )
 
 
 def test_the_systems_of_schwarz_are_those_of_its_page():

@@ -155,7 +155,7 @@ def test_the_matte_is_that_of_the_image():
     assert abs(solution.x.reshape(opacity.shape) - opacity)[~marked].mean() < 0.05
 
 
-@pytest.mark.parametrize("name", ["room", "reservoir", "power_grid", "beam", "matting"])
+@pytest.mark.parametrize("name", ["heat", "circuit", "room", "reservoir", "power_grid", "beam", "matting"])
 def test_it_draws_a_picture(name, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "picture.png"

@@ -47,6 +47,7 @@ from benchmarks.claims import (  # noqa: E402
     solve_gpu,
     spine,
 )
+from benchmarks.claims import gallery as of_gallery  # noqa: E402
 from benchmarks.harness.measure import APPROXIMATE_SOLVES  # noqa: E402
 from benchmarks.harness.record import Run, page_of, read  # noqa: E402
 from benchmarks.papers import fgbilu, fgbilu_cpu, fgbilu_flow, ilupack, parilut_tables, syncfree  # noqa: E402
@@ -65,6 +66,7 @@ PROGRAMS = {
         {"solve", "constants", "near null space found"},
     ),
     "columns": (columns, ["--matrices", ONE, "--recipes", "ILU0,IC0"], {"ILU0", "IC0", "solve"}),
+    "gallery": (of_gallery, ["--quick"], {*of_gallery.SOLVERS}),
     "least_squares": (least_squares, ["--rows", "500"], {*least_squares.SOLVERS}),
     "multilevel_setup": (multilevel_setup, ["--cpu", "--matrices", ONE], {multilevel_setup.CROUT}),
     "parilut": (parilut, ["--cpu", "--matrices", TWO, *ONE_THREAD], {*parilut.RECIPES}),

@@ -104,7 +104,6 @@ def compare(
         course.first_look()
         course.rounds(pictures and not any(m.pictures for m in course.rows))
         course.second_look()
-        course.rounds(False)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -188,7 +187,10 @@ class _Course:
             self.save()
 
     def second_look(self) -> None:
-        """Candidates that were not reached, then those that were cut short, for an equal share of the rest."""
+        """Candidates that were not reached, then those that were cut short, for an equal share of the rest.
+
+        One that may win has its rounds before the next candidate has its look.
+        """
         seen = {m.key for m in self.rows}
         late = {m.key for m in self.rows if m.outcome in LATER}
         todo = [c for c in self.todo if c.key not in seen] + [c for c in self.todo if c.key in late]
@@ -200,6 +202,7 @@ class _Course:
                 continue
             self._measure(candidate, share, 1.0, self._enough(candidate), 0, len(self.todo), "a longer look, ")
             self.save()
+            self.rounds(False)
 
     def _enough(self, candidate: Candidate) -> float:
         """The seconds after which a solve cannot win any more."""
