@@ -183,6 +183,46 @@ def test_the_extremes_of_values(dtype):
         assert cpu.inspection.extremes(v) == reference.inspection.extremes(v)
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, "int32", "int64"])
+def test_a_copy(backend, threads, dtype):
+    """Of short and long vectors, of odd numbers of halves of words, of vectors with gaps, off a word, or read-only."""
+    rng = np.random.default_rng(5)
+    for n, size in ((0, 0), (1, 1), (70_001, 70_001), (300_001, 300_001)):
+        given = rng.integers(-9, 9, size + 1).astype(dtype)
+        for x in (given[:n], given[1 : n + 1], given[: n + 1][::-1][:n], given[:n].reshape(1, -1)):
+            for number in (1, 3):
+                threads(number)
+                mine, out = backend.move(x), backend.move(np.full_like(x, 77))
+                want = np.full_like(x, 77)
+                reference.vectors.copy(x, want)
+                kernels(backend).vectors.copy(mine, out)
+                np.testing.assert_array_equal(backend.fetch(out), want)
+                np.testing.assert_array_equal(want, x)
+    if backend.xp is np:
+        given.flags.writeable = False
+        out = np.zeros_like(given)
+        cpu.vectors.copy(given, out)
+        np.testing.assert_array_equal(out, given)
+
+
+def test_signs_and_diagonal_do_not_depend_on_the_number_of_threads(threads):
+    A = as_csr(gallery.anisotropic_triangles(6))
+    arguments = A.indptr, A.indices, A.data, A.diag
+    gaps = A.diag.copy()
+    gaps[[30_000, 9, 40_001]] = -1
+    zero = A.data.copy()
+    zero[A.diag[[41_000, 20_001]]] = 0
+    signs, diagonals = [], []
+    for number in (1, 2, 3):
+        threads(number)
+        signs.append(cpu.inspection.signs(*arguments, 1e-8, 0.9))
+        diagonals.append(cpu.inspection.diagonal(zero, gaps))
+    want = reference.inspection.signs(*arguments, 1e-8, 0.9)
+    assert signs[0] == signs[1] == signs[2] and signs[0][2:] == want[2:]
+    np.testing.assert_allclose(signs[0][:2], want[:2], rtol=1e-12)
+    assert diagonals == 3 * [(3, 9, 2, 20_001, 5)]
+
+
 @pytest.mark.parametrize("index", INDICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_alike(backend, dtype, index):

@@ -290,6 +290,37 @@ def test_restrict_and_prolong(backend, dtype, columns):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_vectors_are_made_orthonormal_in_each_part(backend, threads, dtype):
+    """A column of zeros in a part, one that repeats another, one that does so up to a little: those are left out."""
+    parts = np.random.default_rng(2).integers(0, 90, 3000).astype(np.int32)
+    parts[:90] = np.arange(90)
+    parts[parts == 7] = 8  # a part of one row
+    parts[5] = 7
+    rows, starts = kernels_for(parts).indices.grouped(parts, 90)
+    B = values((3000, 5), dtype, 3)
+    B[parts < 40, 1] = 0
+    B[:, 3] = 2 * B[:, 0] - B[:, 2]
+    B[parts > 60, 4] = B[parts > 60, 2] + np.dtype(dtype).type(1e-8) * B[parts > 60, 4]
+    least = 1e-3 if np.dtype(dtype).char in "fF" else 1e-6
+    want, none = reference.orthonormal(parts, starts, rows, B, least)
+    assert none.reshape(90, 5)[:40, 1].all() and none.reshape(90, 5)[:, 3].all() and none.reshape(90, 5)[61:, 4].all()
+    found = []
+    for number in (1, 3):
+        threads(number)
+        given = [backend.move(v) for v in (parts, starts, rows, B)]
+        Z, dependent = kernels_for(given[3]).subdomains.orthonormal(*given, least)
+        Z = backend.fetch(Z)
+        np.testing.assert_array_equal(backend.fetch(dependent), none)
+        assert Z.dtype == B.dtype
+        assert_close(Z, want, 1e4)
+        found.append(Z)
+    np.testing.assert_array_equal(*found)
+    for p in range(90):
+        gram = want[parts == p].conj().T @ want[parts == p]
+        assert_close(gram, np.diag(~none.reshape(90, 5)[p]).astype(dtype), 100)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [None, 2])
 @pytest.mark.parametrize("name", ["general", "arrow", "long arrow"])
 def test_coarse_products(backend, name, dtype, columns):

@@ -462,6 +462,19 @@ def test_a_grid_is_found(backend, S, shape):
     assert grid is not None and grid.shape == shape and grid.alike
 
 
+def test_the_search_for_a_hole_looks_at_few_rows(monkeypatch):
+    """Of a grid of one plane at three lines of it, and before that at some windows, not at all rows."""
+    looked_at, at = [], finelu.partition._at
+    monkeypatch.setattr(
+        finelu.partition, "_at", lambda v, ranges: (looked_at.append(sum(z - a for a, z in ranges)), at(v, ranges))[1]
+    )
+    for node in (0, 39, 40, 617, 1160, 1198):
+        looked_at.clear()
+        A = as_csr(without(gallery.poisson5(40, 300), node))
+        assert grid_of(A).shape == (40, 300, 1)
+        assert max(looked_at) <= 2000 < A.n
+
+
 @pytest.mark.parametrize("node", [0, 7, 617, 1199])
 def test_bricks_of_a_grid_without_a_node(backend, node):
     """Those of the whole grid, if they are two nodes wide: then none of them is empty."""

@@ -203,6 +203,17 @@ def test_aggregates_are_smaller_by_default_on_a_gpu(backend):
     assert F.report.parts == partition(bricks, recipes.usual_size(backend.move(bricks), 1, True)).count
 
 
+def test_the_blocks_of_the_parts_share_their_pattern_with_the_factors_and_nothing_with_the_caller():
+    S = gallery.poisson5(30)
+    F = fl.Schwarz(size=50).factor(S)
+    blocks = F._local._blocks
+    assert blocks.with_own_pattern() is blocks and F.local.pattern.indices is blocks.indices
+    assert F.pattern.with_own_pattern() is F.pattern and not np.shares_memory(F.pattern.indices, S.indices)
+    own = as_csr(S).with_own_pattern()
+    assert own.with_values(2 * own.data).with_own_pattern().indices is own.indices
+    assert not np.shares_memory(own.indices, S.indices) and not np.shares_memory(own.indptr, S.indptr)
+
+
 def test_an_update_after_a_failed_one_makes_the_form_that_its_matrix_needs():
     A, C = system("hermitian"), system("general")
     full = sp.csr_matrix(abs(A) + abs(C))

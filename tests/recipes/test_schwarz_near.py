@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import assert_close, values
+from checks import assert_close, in_dtype, values
 
 import finelu as fl
 from finelu import ParameterError, gallery
 from finelu.matrix import as_csr
-from finelu.preconditioners.schwarz.adaptive import ADDED, SLOW, constants, nodes_of, smoothed
+from finelu.preconditioners.schwarz.adaptive import ADDED, SLOW, constants, nodes_of, smoothed, smoothed_together
 
 
 def rotations(nx, ny, nz):
@@ -111,6 +111,36 @@ def test_few_iterations_are_expected_of_good_factors_and_many_of_bad_ones():
     exact = np.column_stack([translations, rotations(60, 4, 4)])
     few, many = (smoothed(fl.Schwarz(near_nullspace=B).factor(A), A, 0)[1] for B in (exact, translations))
     assert few < SLOW < many
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+@pytest.mark.parametrize("combine", ["balanced", "additive"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_vectors_smoothed_together_are_those_of_each_alone(dtype, combine, levels):
+    A = as_csr(in_dtype(bar(60), dtype))
+    F = fl.Schwarz(near_nullspace="auto", size=12, combine=combine, levels=levels).factor(A)
+    assert (F.report.coarse_steps is not None) == (levels == 3)
+    together = smoothed_together(F, A, (1, 4, 2))
+    assert len(together) == 3
+    for v, number in zip(together, (1, 4, 2)):
+        np.testing.assert_array_equal(v, smoothed(F, A, number)[0])
+
+
+def test_a_vector_that_ends_early_ends_alone():
+    """On a matrix that is not definite a curvature is negative, at another step for each vector."""
+    A = as_csr(bar(20))
+    F = fl.Schwarz(near_nullspace=constants(nodes_of(A), A), size=60).factor(A)
+    C = A.with_values(A.data - 0.02 * np.bincount(A.diag, minlength=A.nnz))
+    alone = [smoothed(F, C, number) for number in (1, 2)]
+    assert all(iterations == np.inf for _, iterations in alone)
+    for v, (x, _) in zip(smoothed_together(F, C, (1, 2)), alone):
+        np.testing.assert_array_equal(v, x)
+
+
+def test_the_matrix_of_nodes_is_made_once():
+    A = as_csr(bar(10))
+    nodes = nodes_of(A)
+    assert nodes.matrix(A) is nodes.matrix(A)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])

@@ -158,7 +158,7 @@ USES: dict[str, dict[str, str]] = {
         "_prolongation": "_subdomain_columns vectors",
         "recurrences": "vectors",
         "_subdomain_columns": "_interleaved",
-        "subdomains": "_interleaved _prolongation _subdomain_columns indices levels",
+        "subdomains": "_interleaved _orthonormal _prolongation _subdomain_columns indices levels",
         "threshold": "graph",
         "triangular": "levels",
     },

@@ -100,7 +100,7 @@ class CSR:
         return self._like(*(part.copy() for part in (self.indptr, self.indices, self.data, self.diag))).owning()
 
     def owning(self) -> CSR:
-        """The matrix itself, marked as one whose pattern no caller can change, as nobody else has its arrays."""
+        """The matrix itself, marked as one whose pattern no caller can change, as no caller has its arrays."""
         self.__dict__["owned"] = True
         return self
 

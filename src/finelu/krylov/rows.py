@@ -152,7 +152,7 @@ class ColumnsInRows(Columns):
     def forget(self) -> None:
         """Nothing is recorded."""
 
-    def copyto(self, to: Rows, given: Rows) -> None:
+    def copyto(self, to: Rows, given: Rows) -> None:  # type: ignore[override]
         np.copyto(to.array, given.array)
 
     def repeated(self, step: Callable[[], None]) -> Callable[[], None]:

@@ -6,6 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.kernels.cpu._interleaved import Interleaved, in_groups, substitute
+from finelu.kernels.cpu._orthonormal import orthonormal
 from finelu.kernels.cpu._prolongation import direction_with_coarse, prolong, step_and_direction, steps_and_directions
 from finelu.kernels.cpu._subdomain_columns import coarse_residual_columns, restrict_columns, solve_in_columns
 from finelu.kernels.cpu.indices import grouped
@@ -20,7 +21,7 @@ from finelu.kernels.cpu.runtime.row_blocks import COPY, even_items, threads_for,
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 from finelu.kernels.operands import Couplings, require_indices
 
-__all__ = ["direction_with_coarse", "prolong", "step_and_direction", "steps_and_directions"]
+__all__ = ["direction_with_coarse", "orthonormal", "prolong", "step_and_direction", "steps_and_directions"]
 
 FAR = 6  # times as long as cheap operations on neighbouring entries take those on entries anywhere in memory
 

@@ -263,7 +263,7 @@ def copy(x, out):
 
 
 def _in_words(v):
-    """Whether v can be seen as words of eight bytes, and perhaps half of one, so that one form of `_copy` serves all."""
+    """Whether v can be seen as words of eight bytes, and perhaps half of one: one form of `_copy` serves all dtypes."""
     return v.flags.c_contiguous and v.flags.writeable and v.itemsize >= 4 and v.ctypes.data % 8 == 0
 
 

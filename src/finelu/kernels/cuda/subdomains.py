@@ -207,6 +207,31 @@ def restrict(starts, rows, values, r, conjugate):
     return g
 
 
+def orthonormal(parts, starts, rows, B, least):
+    """The columns of B, orthonormal in each part; see kernels/reference/subdomains.py."""
+
+    def norms(v):
+        """The norm of v in each part."""
+        square = (v.real**2 + v.imag**2) if v.dtype.kind == "c" else v * v
+        return cupy.sqrt(restrict(starts, rows, None, square, True))
+
+    Z = cupy.zeros(B.shape, B.dtype)
+    dependent = cupy.zeros((starts.size - 1, B.shape[1]), bool)
+    for c in range(B.shape[1]):
+        v = cupy.ascontiguousarray(B[:, c])
+        before = norms(v)
+        v = v / cupy.where(before > 0, before, 1)[parts]
+        for _ in range(2):
+            if c:
+                known = cupy.ascontiguousarray(Z[:, :c])
+                along = restrict(starts, rows, known[rows], v, True)
+                prolong(parts, known, -along, v)
+        left = norms(v)
+        dependent[:, c] = ~(left > least) | (before == 0)
+        Z[:, c] = cupy.where(dependent[parts, c], 0, v / cupy.where(left > 0, left, 1)[parts])
+    return Z, dependent.reshape(-1)
+
+
 def prolong(parts, Z, q, x, less=None):
     """x_i += Z_i (q - less)_p for i in part p; see kernels/reference/subdomains.py."""
     m = np.int32(1 if Z is None else Z.shape[1])

@@ -103,6 +103,29 @@ def restrict(starts, rows, values, r, conjugate):
     return np.concatenate([V[a:b].T @ r[rows[a:b]] for a, b in pairwise(starts)])
 
 
+def orthonormal(parts, starts, rows, B, least):
+    """Z (n, m), the columns of B orthonormal in each part, and (parts * m,), which of them depend on others.
+
+    parts (n,) : the part of each row.  starts, rows : the positions of each part; each row has one.
+    least : a column, scaled to length 1, depends on those before it if no more than that is left of it in the part; it
+        is 0 there, as one of zeros is.
+    By the classical Gram-Schmidt process, twice for each column.
+    """
+    Z, dependent = np.zeros_like(B), np.zeros((len(starts) - 1, B.shape[1]), bool)
+    for p in range(len(starts) - 1):
+        own = rows[starts[p] : starts[p + 1]]
+        for c in range(B.shape[1]):
+            size = np.linalg.norm(B[own, c])
+            v = B[own, c] / (size or 1)
+            for _ in range(2):
+                v = v - Z[own, :c] @ (Z[own, :c].conj().T @ v)
+            left = np.linalg.norm(v)
+            dependent[p, c] = not left > least or size == 0
+            if not dependent[p, c]:
+                Z[own, c] = v / left
+    return Z, dependent.reshape(-1)
+
+
 def prolong(parts, Z, q, x, less=None):
     """x_i += Z_i (q - less)_p for each row i of part p = parts[i]; Z (n, m), None for one column of ones."""
     q = q if less is None else q - less

@@ -215,28 +215,8 @@ def orthonormal(parts: Any, starts: Any, rows: Any, B: Any) -> tuple[Any, Any]:
 
     parts, starts, rows : as `CoarseSpace` has them. By the classical Gram-Schmidt process, twice for each column.
     """
-    xp, kernels = namespace(B), kernels_for(B).subdomains
-
-    def norms(v: Any) -> Any:
-        """The norm of v in each part."""
-        square = (v.real**2 + v.imag**2) if v.dtype.kind == "c" else v * v
-        return xp.sqrt(kernels.restrict(starts, rows, None, square, True))
-
-    Z = xp.zeros(B.shape, B.dtype)
-    dependent = xp.zeros((starts.size - 1, B.shape[1]), bool)
-    for c in range(B.shape[1]):
-        v = xp.ascontiguousarray(B[:, c])
-        before = norms(v)
-        v = v / xp.where(before > 0, before, 1)[parts]
-        for _ in range(2):
-            if c:
-                known = xp.ascontiguousarray(Z[:, :c])
-                along = kernels.restrict(starts, rows, known[rows], v, True)
-                kernels.prolong(parts, known, -along, v)
-        left = norms(v)
-        dependent[:, c] = ~(left > DEPENDENT) | (before == 0)
-        Z[:, c] = xp.where(dependent[parts, c], 0, v / xp.where(left > 0, left, 1)[parts])
-    return Z, dependent.reshape(-1)
+    Z, dependent = kernels_for(B).subdomains.orthonormal(parts, starts, rows, B, DEPENDENT)
+    return Z, dependent
 
 
 class _Dense:

@@ -31,7 +31,7 @@ from finelu.preconditioners.ilu0 import ILU0
 from finelu.preconditioners.milu0 import MILU0
 from finelu.preconditioners.recipe import ArrayParameter, Recipe, checked
 from finelu.preconditioners.registry import recipe_of
-from finelu.preconditioners.schwarz.adaptive import ADDED, SLOW, Nodes, constants, nodes_of, smoothed
+from finelu.preconditioners.schwarz.adaptive import ADDED, SLOW, Nodes, constants, nodes_of, smoothed, smoothed_together
 from finelu.preconditioners.schwarz.coarse import CoarseSpace
 from finelu.preconditioners.schwarz.deflation import Deflated
 from finelu.preconditioners.schwarz.levels import has_levels, size_in_space
@@ -46,9 +46,9 @@ SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE, MOST_SPARSE = 128, 448, 56_000
 # Coarse vectors above which levels="auto" solves a definite coarse matrix on levels, on a GPU and on the CPU. With 8000
 # parts of a 7-point grid a solve with the factors of the coarse matrix takes 2.0 ms on the CPU, on levels 1.5.
 MOST_INVERTED, MOST_FACTORED = 4096, 8192
-# The rows of A over the size of its aggregates on a GPU; as these fill 0.7 of it, there are about 2000. On an H100 ani7,
-# 203,841 rows, takes 77 ms with 1941 aggregates and 101 with 636, a heat sink of 70,371 rows 16 with 791 and 21 with 223;
-# 512,000 cells of 10^-3 to 10^3 at random take 36 ms with 1852 and 34 with 1520. A flow, with bicgstab, gains nothing.
+# The rows of A over the size of its aggregates on a GPU; as these fill 0.7 of it, there are about 2000. On an H100
+# ani7, 203,841 rows, takes 77 ms with 1941 aggregates and 101 with 636; a heat sink, 70,371 rows, 16 with 791 and 21
+# with 223; 512,000 cells of 10^-3 to 10^3 at random 36 ms with 1852 and 34 with 1520.
 AGGREGATES = 1400
 ROWS = 64  # of a part, for each of its coarse vectors, on the CPU, where a larger coarse matrix has further levels
 # The threshold of ICT where strong couplings are scattered. On 60^3 cells of 10^-3 to 10^3 at random, 642 parts, cg
@@ -76,13 +76,13 @@ class Schwarz(Recipe):
         CPU "auto" is ICT(drop_tol=1e-2) for such an A if in one of 50 rows a coupling is more than ten times all others
         together; ILU0, with a warning in the report, if ICT meets a pivot that is not positive.
     size : rows of a part. None: 128 to 448, fewer if rows are long; on a GPU, if A is Hermitian with a positive
-        diagonal, aggregates with one vector a part have n / 1400, if that is less, but at least 128. On the CPU, where levels may be more than 2, 64 for
-        each vector of the coarse space, at most 448; not if couplings jump from cell to cell; and on four threads or
-        more for a grid in space the size that gives 4096 vectors, if that is larger and at most 448. With levels=2,
-        which "auto" means for an A that is not Hermitian with a positive diagonal, they are more if the coarse space
-        would otherwise have more than 4096 vectors, or with one vector a part on the CPU more than 16,384. On the CPU,
-        for an A that is neither Hermitian nor symmetric, and one vector a part: 64, or more so that there are 4096
-        vectors.
+        diagonal, aggregates with one vector a part have n / 1400, if that is less, but at least 128. On the CPU, where
+        levels may be more than 2, 64 for each vector of the coarse space, at most 448; not if couplings jump from cell
+        to cell; and on four threads or more for a grid in space the size that gives 4096 vectors, if that is larger and
+        at most 448. With levels=2, which "auto" means for an A that is not Hermitian with a positive diagonal, they are
+        more if the coarse space would otherwise have more than 4096 vectors, or with one vector a part on the CPU more
+        than 16,384. On the CPU, for an A that is neither Hermitian nor symmetric, and one vector a part: 64, or more so
+        that there are 4096 vectors.
     parts : the approximate number of parts, or the part of each row (n,), integers from 0 on without gaps; None: by
         `size`.
     partition : the method that finds the parts, see `finelu.partition`: "aggregate" (strong couplings stay inside),
@@ -325,7 +325,7 @@ class SchwarzFactors(Factors):
         if SLOW < self._report.expected_iterations < inf:
             self._enriched = True
             known = constants(nodes, A) if self._near is None else self._near
-            added = [first, *(smoothed(self, A, k)[0] for k in range(1, ADDED))]
+            added = [first, *smoothed_together(self, A, range(1, ADDED))]
             self._near = xp.column_stack([known, *added])
             vectors = known.shape[1] + 2 * ADDED
             if self._number * vectors > MOST_COARSE and recipe.levels == AUTO and recipe.size is recipe.parts is None:
@@ -333,7 +333,7 @@ class SchwarzFactors(Factors):
                 self._make(A)
             else:
                 self._couple_again(A)
-            added = [smoothed(self, A, k)[0] for k in range(ADDED, 2 * ADDED)]
+            added = smoothed_together(self, A, range(ADDED, 2 * ADDED))
             self._near = xp.column_stack([self._near, *added])
             self._couple_again(A)
         self._report.numeric_seconds = (self._report.numeric_seconds or 0.0) + perf_counter() - start
@@ -579,7 +579,7 @@ def _parts(
         size = -(-A.n // number)
     if nodes is None:
         found = partition(A, size, recipe.partition, of_aggregates=aggregates)
-        if free and (larger := size_in_space(A, found, LARGEST)):
+        if free and found.grid is not None and (larger := size_in_space(A, found, LARGEST)):
             found = bricks(A, found.grid, larger)
         return xp.asarray(found.parts), found.count, found.method
     found = partition(nodes.matrix(A), max(size // nodes.size, 1), recipe.partition)
