@@ -203,7 +203,7 @@ def first_rungs(facts: Mapping[str, Any]) -> list[str]:
         by_blocks = may_be_by_blocks(known, symmetric=symmetric, real=symmetric and not known.complex, fill=fill)
         library = "pardiso" if by_blocks else "klu" if is_light(fill) else "superlu"
         seconds = costs.of_library(fill, library, half=by_blocks and symmetric)
-        if seconds <= choose.FEW_ITERATIONS * costs.of_iteration(method):
+        if seconds <= choose.few_seconds(known, costs.of_iteration(method)):
             return [complete]
     return [*(named(recipe, method) for recipe in cheap), complete]
 

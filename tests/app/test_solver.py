@@ -451,9 +451,10 @@ def test_rungs_are_compared_only_where_one_of_them_may_pay(costs, calls_of):
 
 
 def test_worth_demands_more_the_less_has_been_spent():
-    assert worth(1.0, elapsed=2.0, rest=1.1) and not worth(1.0, elapsed=2.0, rest=0.9)
-    assert not worth(1.0, elapsed=0.0, rest=8.9) and worth(1.0, elapsed=0.0, rest=9.1)
-    assert worth(1.0, elapsed=2.0, rest=1.1, before=0.2)
+    assert worth(1.0, elapsed=0.25, rest=0.8) and not worth(1.0, elapsed=0.25, rest=0.7)  # clearly shorter
+    assert not worth(1.0, elapsed=0.0, rest=1.7) and worth(1.0, elapsed=0.0, rest=1.8)
+    assert not worth(1.0, elapsed=0.1, rest=1.2) and worth(1.0, elapsed=0.1, rest=1.3)
+    assert worth(1.0, elapsed=2.0, rest=0.8, before=0.1)
     assert not worth(1.0, elapsed=2.0, rest=1.9, before=0.3) and worth(1.0, elapsed=2.0, rest=2.1, before=0.3)
     assert not worth(np.inf, 1.0, np.inf) and not worth(0.0, 1.0, 1.0)
 
@@ -841,7 +842,7 @@ def test_a_direct_solve_is_counted_once_that_costs_little_compared_with_the_rest
     assert seconds > costs.analysis_seconds  # with the least that complete factors take
     assert monitor.better(costs, ["direct"], costs.analysis_seconds / 2, 1e9, begun=False) is None  # b may be smooth
     assert monitor.better(costs, ["direct"], seconds, seconds / 2) is None and costs.job is None  # not worth it
-    assert monitor.better(costs, ["direct"], 0.0, 3 * seconds) is None and costs.job is None
+    assert monitor.better(costs, ["direct"], 0.0, 1.7 * seconds) is None and costs.job is None
     assert monitor.better(costs, ["direct"], 0.0, 1e9) == "direct" and costs.counting() == 0
     assert costs.fill == with_little_fill(A)[1]
 
@@ -930,16 +931,28 @@ def test_the_route_does_not_depend_on_the_clock(everywhere, name):
         assert route() == before
 
 
-def test_the_rest_is_expected_from_the_later_half_where_the_residual_falls_late():
+def test_the_rest_is_expected_from_the_later_half():
     late = [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0), (8, 1e-4)]
     left, begun = monitor.iterations_left(late, 1e-8)
-    assert left == pytest.approx(4) and begun
+    assert left == pytest.approx(4 / 1.1) and begun  # some digits are added to those gained
     even = [(k, 10.0 ** -(k / 2)) for k in range(9)]
     left, begun = monitor.iterations_left(even, 1e-8)
-    assert left == pytest.approx(7) and begun  # of 8: some digits count as gained before the first
+    assert left == pytest.approx(8 / 1.2) and begun
+    rough = [(0, 1.0), (1, 0.1), (2, 0.1), (8, 0.1)]  # what the first iterations take away tells nothing of the rest
+    left, begun = monitor.iterations_left(rough, 1e-8)
+    assert left == pytest.approx((8 - 2) * (7 / 8) / 0.05) and begun
     left, begun = monitor.iterations_left(late[:5], 1e-8)
-    assert left > 100 and not begun
+    assert left == pytest.approx(2 / 0.05) and not begun
     assert monitor.iterations_left([(0, 1.0), (3, 0.0)], 1e-8)[0] <= 0
+    assert monitor.iterations_left([(0, 1.0), (3, 1e-9)], 1e-8)[0] <= 0
+
+
+def test_an_attempt_that_stands_still_ends_after_a_quarter_of_the_expected_time_of_complete_factors(everywhere):
+    everywhere("worth", worth)
+    costs = ladder.Ladder(finelu.as_csr(gallery.anisotropic_triangles(6)), 1e-8).costs
+    watch = monitor.SwitchMonitor(costs, "cg", ["direct"], scale=1.0, target=1e-8)
+    iteration = next(k for k in range(1000) if watch(k, 0.1 if k else 1.0))
+    assert watch.change == "direct" and 3 <= iteration <= 0.25 * costs.seconds("direct") / costs.of_iteration("cg")
 
 
 def test_a_failure_is_raised_if_that_is_asked_for():

@@ -52,6 +52,12 @@ BY_SUBDOMAINS, BY_WHOLE = (36.0, 96.0), (2.4, 4.8)
 # the least entries a row, which keep out bodies in the plane, whose complete factors are cheap. OF_NODES:
 # the least part of the rows whose columns are those of the next row.
 BY_NODES, BY_WHOLE_OF_NODES, SETUPS, IN_SPACE, OF_NODES = 76.0, 6.5, 3.0, 40.0, 0.45
+# The same for a definite A with short rows that is no M-matrix, as linear elements make it on a mesh with obtuse
+# angles, or where a tensor has a direction: rows from which subdomains come first unless complete factors take less
+# time, and iterations of cg with them as a multiple of the fourth root of the rows. `anisotropic_triangles` of 12,561
+# to 203,841 rows and two matrices like them took 13.4 to 14.7 times that, and with IC0, where it had factors, 190 to
+# 1,335 iterations.
+OBTUSE, BY_OBTUSE = 50_000, 14.0
 # The same for bicgstab, with two products each, in a flow that turns, for cell Peclet numbers of 1 to 10: 20 to 57, and
 # with MILU0 3 to 23 times the fourth root of the rows, or more than 500.
 IN_TURNING_FLOW, WHOLE_IN_TURNING_FLOW = 40.0, 4.0
@@ -169,6 +175,21 @@ def _elastic(A: MatrixTraits) -> bool:
     return bool(fits and sooner and A.alike >= OF_NODES and A.mean_row >= IN_SPACE)
 
 
+def is_obtuse(A: MatrixTraits) -> bool:
+    """Whether A, definite with short rows and no M-matrix, is like an elliptic equation on a mesh with obtuse angles,
+    and so large that subdomains are expected to take less time than factors of the whole. On the CPU."""
+    fits = A.definite and not A.m_matrix and A.n >= OBTUSE and A.coupled >= COUPLED
+    return bool(fits and not A.gpu and TREE < A.mean_row <= SHORT and A.alike < OF_NODES)
+
+
+def few_seconds(A: MatrixTraits, iteration: float) -> float:
+    """The time, up to which complete factors come before the cheap rung where their fill is counted first: that which
+    subdomains are expected to take, or that of FEW_ITERATIONS.  iteration : the seconds of one."""
+    if is_obtuse(A):
+        return float((RATES.parts_setup + BY_OBTUSE * A.n**0.25 * RATES.parts) * A.nnz)
+    return FEW_ITERATIONS * iteration
+
+
 def _sooner_in_turning_flow(A: MatrixTraits) -> bool:
     """Whether A, an M-matrix of a flow that turns, is large enough, and enough of its rows are coupled, that subdomains
     are expected to take less time than factors of the whole. On the CPU."""
@@ -197,6 +218,7 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
         lambda A: A.definite and not A.m_matrix and _elastic(A),
         Rung((Schwarz(near_nullspace="auto"), IC0()), BY_BODIES),
     ),
+    ("cheap", is_obtuse, Rung((Schwarz(), IC0()), BY_PARTS)),
     ("cheap", lambda A: A.turns and _sooner_in_turning_flow(A), Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
     ("cheap", lambda A: A.flow > 1 and _sooner_by_pressures(A), Rung((CPR(), ILU0()), BY_PRESSURES)),
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
@@ -261,10 +283,11 @@ def sooner_on_host(A: MatrixTraits) -> str:
 def asks_first(A: MatrixTraits) -> bool:
     """Whether the fill of complete factors is counted before an incomplete factorization is tried.
 
-    It is on networks, whose factors stay sparse. Of other matrices a count takes as long as some ten iterations, in
-    which the cheap rung shows what it is worth.
+    It is on networks, whose factors stay sparse, and on large meshes with obtuse angles, where the cheap rung takes a
+    hundred iterations or more. Of other matrices a count takes as long as some ten, in which the cheap rung shows what
+    it is worth.
     """
-    return not A.gpu and A.coupled >= SLOW and is_network(A)
+    return not A.gpu and A.coupled >= SLOW and (is_network(A) or is_obtuse(A))
 
 
 def asks_without_sums(A: MatrixTraits) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.auto.choose import FEW_ITERATIONS, SYMMETRIC_PATTERN, Rung, asks_first
+from finelu.auto.choose import SYMMETRIC_PATTERN, Rung, asks_first, few_seconds
 from finelu.auto.rates import RATES, current_on_gpu
 from finelu.compiling import now
 from finelu.deadline import limited
@@ -145,7 +145,7 @@ class Costs:
             if recipe.backend != "klu" and (self.counting() > 0 or (self.light is None and self.job is None)):
                 return False
             self.count_fill()
-        return self.seconds("direct") <= FEW_ITERATIONS * self.of_iteration(method)
+        return self.seconds("direct") <= few_seconds(self.traits, self.of_iteration(method))
 
     def count_fill(self) -> None:
         """Order A as the direct solve will, and count its fill and work; leave both unknown if time runs out.

@@ -37,7 +37,9 @@ class Rates:
     analysis_row, analysis : ordering, elimination tree and column counts of a direct solve, per row and per entry.
     prepared : the passes over A before and after complete factors by any library.
     metis : nested dissection.
-    threshold, multilevel : set-up and iterations together.
+    threshold, multilevel : set-up and iterations together. In `regret-amd-epyc-2-cores-counts-superlu-2026-11-27` ICT
+        took 0.27e-6 s per entry (28 definite systems) and ILUT 0.33e-6 (46), geometric means, and up to 1.2e-6. Rates
+        of 0.4e-6 to 0.5e-6 give the least regret on this record and on three others.
     quick : a direct solve of few rows.
     columnwise : SuperLU with its column ordering, for short rows.
     superlu_row, superlu_entry, superlu_flop : complete factors, per row, per entry of L and U, and per operation.
@@ -59,7 +61,7 @@ class Rates:
     analysis: float = 0.02e-6
     prepared: float = 0.05e-6
     metis: float = 1.5e-6
-    threshold: float = 0.7e-6
+    threshold: float = 0.45e-6
     multilevel: float = 1.5e-6
     quick: float = 0.35e-6
     columnwise: float = 0.5e-6
