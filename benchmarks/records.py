@@ -83,6 +83,7 @@ ALL = ("preconditioners/*.py", "preconditioners/*/recipe.py", "preconditioners/m
 # the name of a record begins with -> the code that its figures speak of
 SPEAKS_OF = {
     "batch": ("auto/batch.py", "preconditioners/batch.py", "kernels/{}/batch.*"),
+    "block-gmres": ("krylov/block_gmres.py",),
     "body-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "calls": (*ELIMINATION, *TRIANGULAR),
     "clients": ("interop/scipy/route.py", "interop/fipy.py", "interop/pymatsolver.py", "interop/lineax.py"),

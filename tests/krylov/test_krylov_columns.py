@@ -108,6 +108,89 @@ def test_columns_in_rows_have_the_bits_of_one(threads, monkeypatch, name, dtype)
     assert made == [True] * 4
 
 
+def symmetric_case(name, dtype):
+    """(A, M): for minres indefinite and Hermitian, for sqmr indefinite too, and complex symmetric if complex."""
+    A = in_dtype(gallery.poisson5(70, 66), dtype)  # more rows than a sum has at once
+    if name == "richardson":
+        return A + 2 * sp.eye(A.shape[0], dtype=dtype, format="csr"), ILU0()
+    shift = np.linspace(-0.4, 1.5, A.shape[0]) + (0.3j if name == "sqmr" and A.dtype.kind == "c" else 0)
+    if name == "sqmr" and A.dtype.kind == "c":
+        A = A.real
+    return (A + sp.diags(shift)).tocsr().astype(dtype), Jacobi() if name == "minres" else ILU0()
+
+
+@pytest.mark.parametrize("in_rows", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["minres", "sqmr", "richardson"])
+def test_short_recurrences_together_have_the_bits_of_one(monkeypatch, name, dtype, in_rows):
+    method, (A, recipe), n = getattr(krylov, name), symmetric_case(name, dtype), 70 * 66
+    B, guess = values((n, 9), dtype), values((n, 9), dtype, 5)
+    B[:, 3] = A @ guess[:, 3]  # solved at its guess
+    B[:, 5] = 0
+    B[:, 7] *= 1e-3  # and is at its tolerance far sooner
+    made, kind = [], rows.ColumnsInRows if in_rows else Columns
+    if not in_rows:
+        monkeypatch.setattr(rows.ColumnsInRows, "alone", staticmethod(lambda loop: False))
+    begin = kind.__init__
+    monkeypatch.setattr(kind, "__init__", lambda self, loops: made.append(len(loops)) or begin(self, loops))
+    rtol = 1e-3 if dtype in ("float32", "complex64") else 1e-7
+    for M, x0 in ((recipe.factor(A), guess), (recipe.factor(A), None), (None, guess)):
+        if M is None and name == "richardson":
+            continue
+        limits = {"M": M, "rtol": rtol, "atol": rtol * np.linalg.norm(B[:, 7]) * 50, "maxiter": 40}
+        found = method(A, B, x0, **limits)
+        alone = [method(A, B[:, c].copy(), None if x0 is None else x0[:, c].copy(), **limits) for c in range(9)]
+        assert_as_alone(SimpleNamespace(name="cpu"), found, alone)
+        assert len({s.iterations for s in alone}) > 1
+    assert made == [9] * (2 if name == "richardson" else 3)
+
+
+@pytest.mark.parametrize("in_rows", [True, False])
+@pytest.mark.parametrize("name", ["minres", "sqmr"])
+def test_columns_fail_and_are_corrected_each_by_itself(monkeypatch, name, in_rows):
+    if not in_rows:
+        monkeypatch.setattr(rows.ColumnsInRows, "alone", staticmethod(lambda loop: False))
+    method, A = getattr(krylov, name), gallery.poisson5(9, 8).tolil()
+    A[0, 1] = 5.0  # not symmetric, which shows in columns that reach row 0
+    A, B = A.tocsr(), values((72, 9), "float64")
+    B[:30, 4:] = 0
+    alone = [method(A, B[:, c].copy(), maxiter=30) for c in range(9)]
+    assert {s.status for s in alone} > {Status.NOT_SYMMETRIC}
+    assert_as_alone(SimpleNamespace(name="cpu"), method(A, B, maxiter=30), alone)
+    D = sp.diags([1.0, -1.0] * 36).tocsr()
+    F = Jacobi().factor(D)  # with which r^T M r = 0 for two equal numbers
+    A, B = gallery.poisson5(9, 8), values((72, 9), "float64")
+    B[:, 2], B[:, 6] = 0, 1
+    B[:2, 2] = 1
+    alone = [method(A, B[:, c].copy(), M=F, maxiter=30) for c in range(9)]
+    assert_as_alone(SimpleNamespace(name="cpu"), method(A, B, M=F, maxiter=30), alone)
+
+
+@pytest.mark.parametrize("in_rows", [True, False])
+def test_a_matrix_known_by_its_products_is_tested_in_each_column(monkeypatch, in_rows):
+    if not in_rows:
+        monkeypatch.setattr(rows.ColumnsInRows, "alone", staticmethod(lambda loop: False))
+    S = gallery.poisson5(9, 8) * 1e200
+    A, B = spla.aslinearoperator(S), values((72, 9), "float64")
+    B[:, 4] = S @ np.ones(72) / 1e200
+    M = IC0().factor(S)
+    found = krylov.minres(A, B, M=M, rtol=1e-8)
+    assert_as_alone(SimpleNamespace(name="cpu"), found, [krylov.minres(A, b.copy(), M=M, rtol=1e-8) for b in B.T])
+    assert found.all_converged
+
+
+def test_a_stationary_column_that_has_ended_costs_no_product(monkeypatch):
+    A = gallery.poisson5(9, 8) + 3 * sp.eye(72)
+    F, seen = ILU0().factor(A.tocsr()), []
+    apply = F._apply
+    F._apply = lambda R, trans, *out: (seen.append(1 if R.ndim == 1 else R.shape[1]), apply(R, trans, *out))[1]
+    x = values((72, 9), "float64")
+    start = x + 10.0 ** -np.arange(9.0) * values((72, 9), "float64", 1)
+    found = krylov.richardson(A.tocsr(), A @ x, start, M=F, rtol=1e-10)
+    most = max(s.iterations for s in found.columns)
+    assert found.all_converged and seen[0] == 9 and seen[-1] < 5 and sum(seen) < 0.8 * 9 * most
+
+
 @pytest.mark.parametrize("recipe", [ILU0(), Schwarz(parts=20)], ids=str)
 def test_products_of_columns_in_rows_use_the_memory_of_those_before(monkeypatch, recipe):
     A, B, arrays = gallery.poisson5(30, 31), values((930, 9), "float64"), []

@@ -81,8 +81,8 @@ class Cycle:
 
     Matrices without n rows lie on the host, in double precision.
     U (n, made) : the basis, a part of `memory`.
-    C (made, multiplied), T (made, made - multiplied) : orthonormal: the directions that have been multiplied, those
-        that have not.
+    C (made, multiplied), T (made, made - multiplied) : orthonormal: the directions that have been multiplied, and
+        those that wait.
     Q (made, made), R (multiplied, multiplied) : F = Q [R; 0], Q unitary, R upper triangular.
     g (made, k) : Q^H times the residuals at the start, in terms of U.
     """
@@ -182,7 +182,7 @@ def orthonormalized(V: Any, floor: float) -> tuple[Any, NDArray[Any]]:
     V (n, k), columns of length 1 at most. A direction N_j = V t is dropped if 1 / ||t||, about the singular value that
     it belongs to, is at most `floor`.
     Each pass turns the vectors by the eigenvectors of their Gram matrix and makes them unit vectors again, so that
-    small singular values are found out of reach of that matrix, whose condition is the square.
+    singular values are found whose squares are below the rounding of that matrix.
     """
     xp = namespace(V)
     wide = np.result_type(V.dtype, np.float64)

@@ -40,6 +40,10 @@ class Stack:
     def real(self) -> Stack:
         return Stack([part.real for part in self.parts])
 
+    def fill(self, value: float) -> None:
+        for part in self.parts:
+            part.fill(value)
+
     @property
     def size(self) -> int:
         """The elements of one column."""
@@ -146,6 +150,16 @@ class Columns:
             self.active = running
         return bool(running)
 
+    def singly(self, *stacks: Stack) -> list[tuple[Any, ...]]:
+        """(loop, *arrays) of each active column, for what the host decides for one column after the other. The arrays
+        may be written to, except vectors of `ColumnsInRows`."""
+        return [(self.loops[c], *(stack.parts[c] for stack in stacks)) for c in self.active]
+
+    def without(self, some: list[Loop]) -> bool:
+        """Leave columns out of this cycle; whether others are active."""
+        self.active = tuple(c for c in self.active if self.loops[c] not in some)
+        return bool(self.active)
+
     def rejoin(self) -> None:
         """All columns of the cycle take part in what ends it."""
         self.active = self.going
@@ -169,6 +183,19 @@ class Together:
         self.each = [getattr(loop, name) for loop in columns.loops]
         self.shared = columns.loops[0].system.A if name == "A" else columns.loops[0].system.M
         self.takes_columns = takes_columns(self.shared)
+        self.rests: list[Any] = [None] * len(self.each)
+
+    def residual(self, b: Stack, x: Stack) -> Stack:
+        """b - A x of the active columns; of others, that of their last step."""
+        columns = self.columns
+        together = self.takes_columns and getattr(self.shared, "subtract", None) is None
+        product = self @ x if together and len(columns.active) > 1 else None
+        for c in columns.active:
+            if product is None:
+                self.rests[c] = self.each[c].residual(b.parts[c], x.parts[c])
+            else:
+                self.rests[c] = b.parts[c] - product.parts[c]
+        return Stack(list(self.rests))
 
     def __matmul__(self, x: Stack) -> Stack:
         if isinstance(self.shared, Identity):
@@ -214,6 +241,9 @@ class Arrays:
 
     def zeros(self, shape: Any, dtype: Any, order: str = "C") -> Stack:
         return Stack([self.columns.one.zeros(shape, dtype, order) for _ in self.columns.loops])
+
+    def empty_like(self, like: Stack) -> Stack:
+        return Stack([None if part is None else self.columns.one.empty_like(part) for part in like.parts])
 
     def copyto(self, to: Stack, given: Stack) -> None:
         for c in self.columns.active:

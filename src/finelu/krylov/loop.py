@@ -383,6 +383,14 @@ class Loop(Measures):
         self.decides.copyto(longer[: array.size], array)
         return longer
 
+    def singly(self, *arrays: Any) -> list[tuple[Any, ...]]:
+        """Itself with these arrays: for `Columns`, each column's loop with its own."""
+        return [(self, *arrays)]
+
+    def without(self, some: list[Any]) -> bool:
+        """Whether the cycle has anything left to iterate on without these loops."""
+        return not some
+
     def rejoin(self) -> None:
         """For `Columns`: all columns of the cycle take part in what ends it."""
 

@@ -11,7 +11,7 @@ from finelu.device import namespace
 from finelu.kernels.monitor import BETA, BETA_1, COS, COS_OLD, INVERSE, PHI_BAR, SCALE
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
-from finelu.krylov.symmetry import rounding, symmetric, third_of_digits
+from finelu.krylov.symmetry import asymmetric, rounding, third_of_digits
 from finelu.result import Solution, Status
 
 
@@ -34,6 +34,11 @@ class MINRES(Method):
     """
 
     needs = "hermitian"
+    by_rows = True
+
+    @classmethod
+    def together(cls, options: dict[str, Any]) -> bool:
+        return True
 
     @staticmethod
     def iterate(loop: Loop) -> Solution:
@@ -52,35 +57,43 @@ class MINRES(Method):
         r, v, v_old, z, w, w_old = loop.vectors(6)
         alpha, square = loop.scalars(2)
         lanczos = loop.xp.zeros(21, loop.real)
-        scale, early = 1.0, Early(loop) if loop.spares else None
+        inverse, first = loop.real_scalar(), True
+        every = [one for (one,) in loop.singly()]
+        scales = dict.fromkeys(every, 1.0)  # the powers of two by which products with A are divided
+        early: dict[Loop, Any] = {one: Early(one) for one in every if one.spares}
         while loop.cycle(r):
             y = M @ r
-            if loop.cycles == 1:
-                is_symmetric = symmetric(loop, M, r, y, k.vectors.dot)
-                if early is None:
+            if first:
+                first, failed = False, asymmetric(loop, M, r, y, k.vectors.dot)
+                if not early:
                     p = A @ y
-                    is_symmetric = is_symmetric and symmetric(loop, A, y, p, k.vectors.dot)
-                    scale = loop.power(loop.size(p) / loop.size(r))  # the size of A M, whose square must be in range
-                if not is_symmetric:
-                    loop.fail(Status.NOT_SYMMETRIC)
-                    break
+                    failed += asymmetric(loop, A, y, p, k.vectors.dot)
+                    for one, product, own in loop.singly(p, r):  # the size of A M, whose square must be in range
+                        scales[one] = one.power(one.size(product) / one.size(own))
+                for one in failed:
+                    one.fail(Status.NOT_SYMMETRIC)
             k.vectors.dot(r, y, square)
-            failure = begin(lanczos, complex(square[0]), scale)
-            if failure is not None:
-                loop.fail(failure)
-                break
-            inverse = lanczos[INVERSE : INVERSE + 1]
+            for one, own, its_lanczos, its_inverse in loop.singly(square, lanczos, inverse):
+                failure = begin(its_lanczos, complex(own[0]), scales[one])
+                if failure is None:
+                    one.xp.copyto(its_inverse, its_lanczos[INVERSE : INVERSE + 1])
+                else:
+                    one.fail(failure)
             k.vectors.scaled(inverse, r, v)  # v = r / beta_1, z = M^-1 v
             k.vectors.scaled(inverse, y, z)
+            if not loop.without([one for (one,) in loop.singly() if one.stopped]):
+                continue
             for vector in (v_old, w, w_old):
                 vector.fill(0)
-            if early is not None:
-                early.begin()
+            for test in early.values():
+                test.begin()
             while loop.goes_on():
                 p = A @ z
-                if early is not None and early.iteration < 2:
-                    scale = early(r, z, p, alpha, lanczos, scale)
-                p = p if scale == 1 else p / scale
+                if early and any(early[one].iteration < 2 for (one,) in loop.singly()):
+                    for one, *own in loop.singly(r, z, p, alpha, lanczos):
+                        if early[one].iteration < 2:
+                            scales[one] = early[one](*own, scales[one])
+                p = divided(loop, p, scales)
                 k.vectors.dot(z, p, alpha)  # (1)
                 k.recurrences.minres_lanczos(state, lanczos, alpha, p, v, v_old)  # (2), not yet divided by beta
                 v, v_old = v_old, v
@@ -96,6 +109,17 @@ class MINRES(Method):
 
 
 minres = MINRES.solve
+
+
+def divided(loop: Loop, p: Any, scales: dict[Loop, float]) -> Any:
+    """p, that of each column divided by its power of two; p itself if these are 1."""
+    if all(scale == 1 for scale in scales.values()):
+        return p
+    inverse, out = loop.real_scalar(), loop.xp.empty_like(p)
+    for one, own in loop.singly(inverse):
+        own[:] = 1 / scales[one]
+    loop.kernels.vectors.scaled(inverse, p, out)
+    return out
 
 
 class Early:

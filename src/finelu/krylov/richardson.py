@@ -31,7 +31,11 @@ class Richardson(Method):
     Source: Luo, Edwards, Luo & Mueller, equation (3).
     """
 
-    stationary = spread = True
+    stationary = spread = by_rows = True
+
+    @classmethod
+    def together(cls, options: dict[str, Any]) -> bool:
+        return True
 
     @staticmethod
     def iterate(loop: Loop) -> Solution:
@@ -50,11 +54,14 @@ class Richardson(Method):
                     z = k.vectors.norm(r, loop.norm, lambda r=r: M @ r)
                 k.recurrences.record(loop.state, loop.norms, loop.history, None)
                 loop.tell()
-        solution = loop.end()
-        grown = solution.iterations and solution.recurrence[-1] >= solution.recurrence[0]
-        if grown and solution.status is Status.MAX_ITERATIONS:
-            return replace(solution, status=Status.DIVERGED)
-        return solution
+        found: Any = loop.end()
+        return [_judged(one) for one in found] if isinstance(found, list) else _judged(found)  # type: ignore[return-value]
 
 
 richardson = Richardson.solve
+
+
+def _judged(solution: Solution) -> Solution:
+    """The solution with DIVERGED instead of MAX_ITERATIONS if its residual is not below the first."""
+    grown = solution.iterations and solution.recurrence[-1] >= solution.recurrence[0]
+    return replace(solution, status=Status.DIVERGED) if grown and solution.status is Status.MAX_ITERATIONS else solution

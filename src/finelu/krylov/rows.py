@@ -27,7 +27,7 @@ AT_ONCE = 1024  # rows that are transposed at a time: a cache holds them
 
 
 class Rows:
-    """An array (n, k) of vectors, or (all columns,) of scalars."""
+    """An array (n, k) of vectors."""
 
     def __init__(self, array: Any):
         self.array = array
@@ -35,6 +35,17 @@ class Rows:
     @property
     def real(self) -> Rows:
         return Rows(self.array.real)
+
+    def fill(self, value: float) -> None:
+        self.array.fill(value)
+
+
+class Small(Rows):
+    """Scalars, (all columns,), or small arrays, (all columns, m)."""
+
+    @property
+    def real(self) -> Small:
+        return Small(self.array.real)
 
 
 class Made(Rows):
@@ -107,7 +118,11 @@ class ColumnsInRows(Columns):
         self.xp, self.kernels = self, Kernels(self, first.kernels.columns)  # type: ignore[assignment]
         (self.x,) = self.vectors(1)  # type: ignore[assignment]
         self.best: Rows | None = None
-        self.state, self.norms = Rows(self.states), Rows(self.all_norms)  # type: ignore[assignment]
+        self.state, self.norms = Small(self.states), Small(self.all_norms)  # type: ignore[assignment]
+        self.norm = Small(self.all_norms[:, monitor.NORM])  # type: ignore[assignment]
+        self.given: Rows | None = None  # the right-hand sides, and the residuals of a stationary method
+        self.rest: Rows | None = None
+        self.rests: list[Any] = []  # of each column
 
     def _share_histories(self) -> None:
         room = max(max(loop.history.size for loop in self.loops), min(ROOM, self.maxiter + 1))
@@ -120,8 +135,8 @@ class ColumnsInRows(Columns):
         self.histories = shared
 
     @property
-    def history(self) -> Rows:  # type: ignore[override]
-        return Rows(self.histories)
+    def history(self) -> Small:  # type: ignore[override]
+        return Small(self.histories)
 
     def keeps_best(self) -> Rows:  # type: ignore[override]
         for loop in self.loops:
@@ -143,11 +158,26 @@ class ColumnsInRows(Columns):
                 return Made(array, self._free)
         return Made(np.empty(shape, self.dtype), self._free)
 
-    def scalars(self, k: int) -> list[Rows]:  # type: ignore[override]
-        return [Rows(np.zeros(len(self.loops), self.dtype)) for _ in range(k)]
+    def scalars(self, k: int) -> list[Small]:  # type: ignore[override]
+        return [Small(np.zeros(len(self.loops), self.dtype)) for _ in range(k)]
 
-    def real_scalar(self) -> Rows:  # type: ignore[override]
-        return Rows(np.zeros(len(self.loops), self.real))
+    def real_scalar(self) -> Small:  # type: ignore[override]
+        return Small(np.zeros(len(self.loops), self.real))
+
+    def zeros(self, m: int, dtype: Any) -> Small:
+        return Small(np.zeros((len(self.loops), m), dtype))
+
+    def empty_like(self, like: Rows) -> Made:
+        return self.room()
+
+    def residual(self, A: InRows, x: Rows) -> Rows:
+        """b - A x, in the same vector each time."""
+        if self.given is None or self.rest is None:
+            self.given, self.rest = self.vectors(2)
+            put(self.given.array, {place: self.loops[c].b for place, c in enumerate(self.which)})
+            self.rests = [np.empty_like(loop.b) for loop in self.loops]
+        A.subtracted(self.given, x, self.rest)
+        return self.rest
 
     def forget(self) -> None:
         """Nothing is recorded."""
@@ -162,7 +192,7 @@ class ColumnsInRows(Columns):
         self._write_back(range(self.which.size))
         first = {}
         for c in self.going:
-            own = np.empty(self.loops[c].b.size, self.dtype)
+            own = self.rests[c] if self.rests else np.empty(self.loops[c].b.size, self.dtype)
             if self.loops[c].cycle(own):
                 first[c] = own
         self.active = self.going = tuple(first)
@@ -174,23 +204,29 @@ class ColumnsInRows(Columns):
             if vector.array.shape[1] != len(first):
                 vector.array = np.empty((vector.array.shape[0], len(first)), self.dtype)
         put(r.array, dict(enumerate(first.values())))
-        for rows, name in self._shared():
-            put(rows.array, {place: getattr(self.loops[c], name) for place, c in enumerate(self.going)})
+        if self.given is not None:
+            put(self.given.array, {place: self.loops[c].b for place, c in enumerate(self.going)})
+        for rows, columns in self._shared():
+            put(rows.array, {place: columns[c] for place, c in enumerate(self.going)})
         return True
 
-    def _shared(self) -> list[tuple[Any, str]]:
-        """The vectors that the loops have, too, and their names there."""
-        return [(self.x, "x"), *([] if self.best is None else [(self.best, "best")])]
+    def _shared(self) -> list[tuple[Any, list[Any]]]:
+        """The vectors that the loops have, too, and those of all columns there."""
+        shared: list[tuple[Any, list[Any]]] = [(self.x, [loop.x for loop in self.loops])]
+        if self.best is not None:
+            shared.append((self.best, [loop.best for loop in self.loops]))
+        return shared if self.rest is None else [*shared, (self.rest, self.rests)]
 
     def _write_back(self, places: Any) -> None:
         """The loops of these columns get their vectors, once they have begun."""
-        begun = [(int(place), self.loops[self.which[place]]) for place in places]
-        for rows, name in self._shared():
-            take(rows.array, {place: getattr(loop, name) for place, loop in begun if loop.cycles})
+        begun = [(int(place), int(c)) for place in places if self.loops[c := self.which[place]].cycles]
+        for rows, columns in self._shared():
+            take(rows.array, {place: columns[c] for place, c in begun})
 
     def goes_on(self) -> bool:
         deadline.check()
-        if self._spare > 0 and (self.states[self.active, monitor.CODE] == monitor.RUNNING).all():
+        stopped = any(self.loops[c].stopped for c in self.active)
+        if self._spare > 0 and not stopped and (self.states[self.active, monitor.CODE] == monitor.RUNNING).all():
             self._spare -= 1
             return True
         self.active = tuple(c for c in self.active if self.loops[c].goes_on())
@@ -206,9 +242,32 @@ class ColumnsInRows(Columns):
         """The arrays of the columns that go on."""
         going = np.isin(self.which, self.active)
         self._write_back(np.flatnonzero(~going))
+        self._keep(going)
+
+    def _keep(self, going: Any) -> None:
+        """Keep the places of the arrays for which `going` is True."""
         for vector in self._vectors:
             vector.array = np.ascontiguousarray(vector.array[:, going])
         self.which = self.which[going]
+
+    def singly(self, *rows: Rows) -> list[tuple[Any, ...]]:  # type: ignore[override]
+        """As `Columns.singly`; vectors are copies."""
+        parts: list[Any] = []
+        places = {int(c): place for place, c in enumerate(self.which) if c in self.active}
+        for each in rows:
+            if isinstance(each, Small):
+                own = {c: each.array[c : c + 1] if each.array.ndim == 1 else each.array[c] for c in places}
+            else:
+                own = {c: np.empty(each.array.shape[0], each.array.dtype) for c in places}
+                take(each.array, {place: own[c] for c, place in places.items()})
+            parts.append(own)
+        return [(self.loops[c], *(own[c] for own in parts)) for c in places]
+
+    def without(self, some: list[Loop]) -> bool:
+        """As `Columns.without`. These loops have their vectors already."""
+        if some:
+            self._keep(np.array([self.loops[c] not in some for c in self.which], bool))
+        return super().without(some)
 
     def rejoin(self) -> None:
         raise NotImplementedError("a method whose cycle has an end of its own has no steps for columns in rows")
@@ -243,6 +302,17 @@ class InRows:
         for c in range(k):
             product.array[:, c] = self.shared @ np.ascontiguousarray(x.array[:, c])
         return product
+
+    def residual(self, b: Any, x: Rows) -> Rows:
+        return self.columns.residual(self, x)
+
+    def subtracted(self, b: Rows, x: Rows, out: Rows) -> None:
+        """out = b - A x."""
+        if self.takes_columns and self.shared.subtract is None:
+            np.subtract(b.array, (self @ x).array, out=out.array)
+            return
+        for c in range(x.array.shape[1]):
+            out.array[:, c] = self.shared.residual(*(np.ascontiguousarray(v.array[:, c]) for v in (b, x)))
 
     def with_dot(self, x: Rows, y: Rows, total: Rows) -> Rows:
         if not self.of_matrix or x.array.shape[1] == 1:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from finelu.errors import ParameterError
 from finelu.kernels.monitor import TAU
 from finelu.krylov.bicg import FirstCorrection
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
-from finelu.krylov.symmetry import asymmetry, symmetric
+from finelu.krylov.symmetry import asymmetric, asymmetry
 from finelu.result import Solution, Status
 
 
@@ -32,6 +34,11 @@ class SQMR(Method):
     """
 
     needs = "symmetric"
+    by_rows = True
+
+    @classmethod
+    def together(cls, options: dict[str, Any]) -> bool:
+        return True
 
     @staticmethod
     def iterate(loop: Loop, *, hermitian: bool | None = None) -> Solution:
@@ -51,27 +58,31 @@ class SQMR(Method):
         rho, rho_old, sigma, alpha = loop.scalars(4)
         r_norm, size = loop.real_scalar(), loop.real_scalar()
         smoothing = loop.xp.zeros(5, loop.real)
-        dot, correction = k.vectors.dot, FirstCorrection(loop)
+        dot, first = k.vectors.dot, True
+        corrections = {one: FirstCorrection(one) for (one,) in loop.singly()}
         while loop.cycle(r):
-            z = M @ r
-            if loop.cycles == 1:
-                if loop.dtype.kind == "c" and not (_hermitian(loop) if hermitian is None else hermitian):
+            z, failed = M @ r, []
+            if first:
+                first = False
+                if loop.dtype.kind == "c" and not (_hermitian(loop.singly()[0][0]) if hermitian is None else hermitian):
                     dot = k.vectors.dotu
-                if not (symmetric(loop, M, r, z, dot) and symmetric(loop, A, z, A @ z, dot)):
-                    loop.fail(Status.NOT_SYMMETRIC)
-                    break
-            s[:] = r
-            p[:] = z
-            d.fill(0)
+                failed = asymmetric(loop, M, r, z, dot) + asymmetric(loop, A, z, A @ z, dot)
+                for one in failed:
+                    one.fail(Status.NOT_SYMMETRIC)
             dot(r, z, rho)
-            if correction(rho, r, z):
+            corrected = [one for one, *own in loop.singly(rho, r, z) if one not in failed and corrections[one](*own)]
+            loop.xp.copyto(s, r)
+            loop.xp.copyto(p, z)
+            k.vectors.size_of_dot(r, z, size)
+            if not loop.without(failed + corrected):
                 continue
+            d.fill(0)
             k.vectors.norm(r, r_norm)
-            smoothing.fill(0)
-            loop.xp.copyto(smoothing[TAU : TAU + 1], r_norm)  # tau = ||r||, theta = 0
+            for one, own, length in loop.singly(smoothing, r_norm):
+                own.fill(0)
+                one.xp.copyto(own[TAU : TAU + 1], length)  # tau = ||r||, theta = 0
             while loop.goes_on():
                 q = A @ p
-                k.vectors.size_of_dot(r, z, size)
                 dot(p, q, sigma)
                 k.recurrences.ratio(state, rho, sigma, size, alpha)  # (1)
                 k.recurrences.bicgstab_half(state, rho, sigma, q, r)  # r -= rho / sigma q
@@ -84,6 +95,7 @@ class SQMR(Method):
                 z = M @ r
                 rho, rho_old = rho_old, rho
                 dot(r, z, rho)
+                k.vectors.size_of_dot(r, z, size)
                 k.recurrences.direction(state, rho, rho_old, z, p, None, None)  # (5)
         return loop.end()
 
@@ -97,4 +109,5 @@ def _hermitian(loop: Loop) -> bool:
     A, k, xp = loop.A, loop.kernels, loop.xp
     u = xp.exp(1j * xp.arange(loop.x.size)).astype(loop.dtype)
     y = A @ u
-    return asymmetry(loop, A, u, y, k.vectors.dot) <= asymmetry(loop, A, u, y, k.vectors.dotu)
+    ((_, of_dot),), ((_, of_dotu),) = (asymmetry(loop, A, u, y, dot) for dot in (k.vectors.dot, k.vectors.dotu))
+    return of_dot <= of_dotu

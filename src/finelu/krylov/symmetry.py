@@ -13,33 +13,43 @@ from finelu.krylov.loop import Loop
 ROUNDINGS = 4  # times sqrt(n) roundings, that a dot product may be off: those of n terms add up like random numbers
 
 
-def symmetric(loop: Loop, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> bool:
-    """Whether `asymmetry` is zero to a third of the digits; True if it is NaN, which the iteration will report."""
-    return not asymmetry(loop, op, u, y, dot) > third_of_digits(loop)
+def asymmetric(loop: Loop, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> list[Loop]:
+    """The loops, of each column, for which `asymmetry` is not zero to a third of the digits. NaN passes, which the
+    iteration will report."""
+    return [one for one, size in asymmetry(loop, op, u, y, dot) if size > third_of_digits(loop)]
 
 
 def third_of_digits(loop: Loop) -> float:
     return math.cbrt(float(np.finfo(loop.real).eps))
 
 
-def asymmetry(loop: Loop, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> float:
-    """|<y, y> - <u, op y>| / ||y||^2 for y = op u, with the product <x, y> that `dot` forms.
+def asymmetry(loop: Loop, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> list[tuple[Loop, float]]:
+    """(loop, |<y, y> - <u, op y>| / ||y||^2) of each column, for y = op u, with the product <x, y> that `dot` forms.
 
     It is 0 for a Hermitian op with the kernel `dot`, and for op = op^T with the kernel `dotu`. It is also 0 if ||y|| is
     0, subnormal or not finite, or the difference no more than rounding, so that nothing is known.
     """
-    size = loop.size(y)
-    if not np.finfo(loop.real).tiny <= size < math.inf:
-        return 0.0
+    inverse, sizes, least = loop.real_scalar(), [], np.finfo(loop.real).tiny
+    for one, own, factor in loop.singly(y, inverse):
+        size = one.size(own)
+        sizes.append(size if least <= size < math.inf else 0.0)
+        factor[:] = 1 / size if sizes[-1] else 0
+    if not any(sizes):
+        return [(one, 0.0) for (one,) in loop.singly()]
     y_scaled = loop.xp.empty_like(y)  # y / ||y||, so that no square over- or underflows
-    loop.kernels.vectors.scaled(loop.xp.asarray(np.full(1, 1 / size, loop.real)), y, y_scaled)
+    loop.kernels.vectors.scaled(inverse, y, y_scaled)
     left, right = loop.scalars(2)
     dot(y, y_scaled, left)
     product = op @ y_scaled
     dot(u, product, right)
-    differs = abs(complex(left[0]) - complex(right[0]))
-    doubted = differs > third_of_digits(loop) * size  # else two norms are saved
-    return 0.0 if doubted and differs <= rounding(loop, (u, product)) else differs / size
+    found = []
+    for (one, *both), size in zip(loop.singly(left, right), sizes, strict=True):
+        of_left, of_right = (complex(value[0]) for value in both)
+        found.append((one, abs(of_left - of_right) / size if size else 0.0))
+    if not any(part > third_of_digits(loop) for _, part in found):  # else two norms are saved
+        return found
+    doubted = zip(found, loop.singly(u, product), sizes, strict=True)
+    return [(one, 0.0 if part * size <= rounding(one, (v, w)) else part) for (one, part), (_, v, w), size in doubted]
 
 
 def rounding(loop: Loop, *pairs: tuple[Any, Any]) -> float:

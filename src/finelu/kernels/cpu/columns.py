@@ -1,4 +1,4 @@
-"""The steps of cg and bicgstab for several right-hand sides at once: one pass over the vectors of all of them.
+"""The steps of Krylov methods for several right-hand sides at once: one pass over the vectors of all of them.
 
 The vectors of k columns are the columns of arrays (n, k), row-major. `which` (k,) gives the number of each of them
 among all right-hand sides: row which[c] of `states`, `norms` and `histories`, and element which[c] of scalars, belong
@@ -15,12 +15,31 @@ import math
 
 import numpy as np
 
+from finelu.kernels.cpu import recurrences
 from finelu.kernels.cpu.recurrences import bicgstab_end, cg_end, cg_sound, stabilizer
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items
-from finelu.kernels.cpu.vectors import CHUNK, LANES, add_products, add_squares, chunks, fold, length, root
-from finelu.kernels.monitor import BROKEN, CODE, IMPROVED, NORM, RUNNING
+from finelu.kernels.cpu.vectors import CHUNK, LANES, add_products, add_sizes, add_squares, chunks, fold, length, root
+from finelu.kernels.monitor import (
+    BETA,
+    BROKEN,
+    CODE,
+    COS,
+    DELTA,
+    EPSILON,
+    GAMMA,
+    IMPROVED,
+    INVERSE,
+    KEPT,
+    LEFT,
+    NORM,
+    PHI,
+    PHI_BAR,
+    RUNNING,
+    SIN,
+    TAKEN,
+)
 
 PERIOD = LANES  # rows
 SHARED = 2**15  # elements, from which on threads share a pass
@@ -41,8 +60,27 @@ def _repeated(values):
 def dot(which, x, y, out):
     """out = x^H y of each column."""
     sums = np.empty((chunks(x.shape[0]), which.size), x.dtype)
-    _run(_products, *x.shape, x.reshape(-1), y.reshape(-1), sums)
+    _run(_products, *x.shape, x.reshape(-1), y.reshape(-1), True, sums)
     add_up(which, sums, out)
+
+
+def dotu(which, x, y, out):
+    """out = x^T y of each column."""
+    sums = np.empty((chunks(x.shape[0]), which.size), x.dtype)
+    _run(_products, *x.shape, x.reshape(-1), y.reshape(-1), False, sums)
+    add_up(which, sums, out)
+
+
+def size_of_dot(which, x, y, out):
+    """out = the sum of the magnitudes of the terms of x^H y of each column."""
+    sums = np.empty((chunks(x.shape[0]), which.size), out.dtype)
+    _run(_sizes, *x.shape, x.reshape(-1), y.reshape(-1), sums)
+    add_up(which, sums, out)
+
+
+def scaled(which, factor, x, out):
+    """out = factor x of each column."""
+    np.multiply(factor[which], x, out=out)
 
 
 def norm(which, x, out):
@@ -68,9 +106,9 @@ def part_of(t, x, k):
 
 
 @compiled
-def inner_of_columns(x, y, sums):
+def inner_of_columns(x, y, sums, conjugate=True):
     own = np.zeros(PERIOD * sums.size, x.dtype)
-    add_products(x, y, own, True)
+    add_products(x, y, own, conjugate)
     fold(own)
     for c in range(sums.size):
         sums[c] = own[c]
@@ -90,9 +128,19 @@ def _lengths(x, own, norms):
 
 
 @by_items
-def _products(t, x, y, sums):
+def _products(t, x, y, conjugate, sums):
     k = part_of(t, x, sums.shape[1])
-    inner_of_columns(x[k], y[k], sums[t])
+    inner_of_columns(x[k], y[k], sums[t], conjugate)
+
+
+@by_items
+def _sizes(t, x, y, sums):
+    k = part_of(t, x, sums.shape[1])
+    own = np.zeros(PERIOD * sums.shape[1], sums.dtype)
+    add_sizes(x[k], y[k], own)
+    fold(own)
+    for c in range(sums.shape[1]):
+        sums[t, c] = own[c]
 
 
 @by_items
@@ -380,3 +428,159 @@ def _bicgstab_turn(t, k, moving, beta, omega, r, v, p):
         for i in range(a.size):
             w = b[i] + beta[i] * (a[i] - omega[i] * c[i])
             a[i] = w if moving[i] else a[i]
+
+
+# decisions of one column after the other
+
+
+@compiled
+def record(which, states, norms, histories, sizes):
+    """As `recurrences.record`; sizes may be None."""
+    for c in range(which.size):
+        j = which[c]
+        recurrences.record(states[j], norms[j], histories[j], None if sizes is None else sizes[j : j + 1])
+
+
+@compiled
+def ratio(which, states, rho, sigma, size, alpha):
+    """As `recurrences.ratio`."""
+    for c in range(which.size):
+        j = slice(which[c], which[c] + 1)
+        recurrences.ratio(states[which[c]], rho[j], sigma[j], size[j], alpha[j])
+
+
+@compiled
+def sqmr_smooth(which, states, smoothing, size):
+    """As `recurrences.sqmr_smooth`."""
+    for c in range(which.size):
+        j = which[c]
+        recurrences.sqmr_smooth(states[j], smoothing[j], size[j : j + 1])
+
+
+@compiled
+def minres_rotation(which, states, norms, lanczos, alpha, square):
+    """As `recurrences.minres_rotation`."""
+    for c in range(which.size):
+        j = which[c]
+        recurrences.minres_rotation(states[j], norms[j], lanczos[j], alpha[j : j + 1], square[j : j + 1])
+
+
+def _moving(which, states):
+    return states[which, CODE] == RUNNING
+
+
+def advance(which, states, z, x, best):
+    """As `recurrences.advance`."""
+    moving = _moving(which, states)
+    kept, vectors = _kept(which, states, moving), (v.reshape(-1) for v in (z, x, best))
+    _run(_advance, *x.shape, which.size, _repeated(moving), _repeated(kept), *vectors)
+
+
+@by_items
+def _advance(t, k, moving, kept, z, x, best):
+    part = part_of(t, x, k)
+    Z, X, B = z[part], x[part], best[part]
+    for begin in range(0, X.size, moving.size):
+        own = slice(begin, begin + moving.size)
+        _keep(B[own], X[own], kept)
+        _add(X[own], Z[own], moving)
+
+
+@compiled
+def _add(x, z, moving):
+    """x += z."""
+    for i in range(x.size):
+        v = x[i] + z[i]
+        x[i] = v if moving[i] else x[i]
+
+
+def sqmr_step(which, states, smoothing, alpha, p, r, d, x, best, s):
+    """As `recurrences.sqmr_step`."""
+    moving = _moving(which, states)
+    kept, own = _kept(which, states, moving), smoothing[which]
+    factors = own[:, KEPT], own[:, TAKEN] * alpha[which], own[:, LEFT], own[:, TAKEN]
+    repeated = (_repeated(values) for values in (moving, kept, *factors))
+    _run(_sqmr_move, *x.shape, which.size, *repeated, *(v.reshape(-1) for v in (p, r, d, x, best, s)))
+
+
+@by_items
+def _sqmr_move(t, k, moving, kept, stay, step, left, taken, p, r, d, x, best, s):
+    part = part_of(t, x, k)
+    P, R, D, X, B, S = p[part], r[part], d[part], x[part], best[part], s[part]
+    for begin in range(0, X.size, moving.size):
+        own = slice(begin, begin + moving.size)
+        _keep(B[own], X[own], kept)
+        _mix(D[own], stay, step, P[own], moving)
+        _add(X[own], D[own], moving)
+        _mix(S[own], left, taken, R[own], moving)
+
+
+@compiled
+def _mix(x, stay, step, p, moving):
+    """x = stay x + step p."""
+    for i in range(x.size):
+        v = stay[i] * x[i] + step[i] * p[i]
+        x[i] = v if moving[i] else x[i]
+
+
+def minres_lanczos(which, states, lanczos, alpha, p, v, v_old):
+    """As `recurrences.minres_lanczos`."""
+    factors = _moving(which, states), alpha[which].real, lanczos[which, BETA]
+    repeated = (_repeated(values) for values in factors)
+    _run(_lanczos, *v.shape, which.size, *repeated, *(u.reshape(-1) for u in (p, v, v_old)))
+
+
+@by_items
+def _lanczos(t, k, moving, alpha, beta, p, v, v_old):
+    part = part_of(t, v, k)
+    P, V, W = p[part], v[part], v_old[part]
+    for begin in range(0, W.size, moving.size):
+        own = slice(begin, begin + moving.size)
+        a, b, c = W[own], P[own], V[own]
+        for i in range(a.size):
+            w = b[i] - alpha[i] * c[i] - beta[i] * a[i]
+            a[i] = w if moving[i] else a[i]
+
+
+def minres_step(which, states, lanczos, y, v, z, w, w_old, x, best, r):
+    """As `recurrences.minres_step`."""
+    moving, own = _moving(which, states), lanczos[which]
+    kept, sin, cos = _kept(which, states, moving), own[:, SIN], own[:, COS]
+    factors = (
+        own[:, EPSILON],
+        own[:, DELTA],
+        own[:, GAMMA],
+        own[:, PHI],
+        own[:, INVERSE],
+        sin * sin,
+        own[:, PHI_BAR] * cos,
+    )
+    repeated = (_repeated(values) for values in (moving, kept, *factors))
+    _run(_minres_move, *x.shape, which.size, *repeated, *(u.reshape(-1) for u in (y, v, z, w, w_old, x, best, r)))
+
+
+@by_items
+def _minres_move(
+    t, k, moving, kept, epsilon, delta, gamma, phi, inverse, left, new, y, v, z, w, w_old, x, best, r
+):  # fmt: skip
+    part = part_of(t, x, k)
+    Y, V, Z, W, D, X, B, R = y[part], v[part], z[part], w[part], w_old[part], x[part], best[part], r[part]
+    for begin in range(0, X.size, moving.size):
+        own = slice(begin, begin + moving.size)
+        a, b, c = D[own], Z[own], W[own]
+        for i in range(a.size):
+            direction = (b[i] - epsilon[i] * a[i] - delta[i] * c[i]) / gamma[i]
+            a[i] = direction if moving[i] else a[i]
+        _keep(B[own], X[own], kept)
+        _move(X[own], phi, D[own], moving)
+        _multiply(Z[own], inverse, Y[own], moving)  # before v, which y is where there is no preconditioner
+        _multiply(V[own], inverse, V[own], moving)
+        _mix(R[own], left, new, V[own], moving)
+
+
+@compiled
+def _multiply(z, factor, y, moving):
+    """z = factor y."""
+    for i in range(z.size):
+        v = factor[i] * y[i]
+        z[i] = v if moving[i] else z[i]

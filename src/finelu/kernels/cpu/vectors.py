@@ -196,19 +196,25 @@ def dotu(x, y, out):
     out[0] = total
 
 
-@summing
-def sum_of_products(x, y):
-    """sum |x_i| |y_i|; |a| is |Re a| + |Im a|."""
-    total = abs(x[0].real) * 0
-    for i in range(x.size):
-        total += (abs(x[i].real) + abs(x[i].imag)) * (abs(y[i].real) + abs(y[i].imag))
-    return total
+@compiled
+def add_sizes(x, y, sums):
+    """sums_l += |x_i| |y_i|, with l as in `add_products`; |a| is |Re a| + |Im a|."""
+    for begin in range(0, x.size, sums.size):
+        X, Y = x[begin : begin + sums.size], y[begin : begin + sums.size]
+        for i in range(X.size):
+            sums[i] += (abs(X[i].real) + abs(X[i].imag)) * (abs(Y[i].real) + abs(Y[i].imag))
 
 
 @compiled
 def size_of_dot(x, y, out):
     """out[0] = the sum of the magnitudes of the terms of x^H y, that of a complex number taken as |Re| + |Im|."""
-    out[0] = sum_of_products(x, y)
+    total = out[0] * 0
+    for begin in range(0, x.size, CHUNK):
+        sums = np.zeros(LANES, out.dtype)
+        add_sizes(x[begin : begin + CHUNK], y[begin : begin + CHUNK], sums)
+        fold(sums)
+        total += sums[0]
+    out[0] = total
 
 
 @by_items
