@@ -1,4 +1,5 @@
-"""Whether a Sequence keeps a recycled space: it does where that saves more than it takes, by a modelled cost."""
+"""Whether a Sequence, or shifts of one matrix, keep a recycled space: as long as it saves more than it takes, by a
+modelled cost."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ RIPE = 3  # solves with the space, after each of which it is formed anew
 AT_RISK = 0.75  # of a plain solve, that a try may lose until its first solve shows that it saves nothing
 TRIAL = 0.25  # of a plain solve, that the solves with the space may lose until it is ripe, and that forming it may take
 GROWN = 1.25  # times the iterations that it had with the space when it was ripe, from which on it is formed anew
+BASIS = 1.0  # of the time of products with A and M that the basis of gmres takes at most, where it is taken before idrs
 # Plain iterations after which a space that did not pay is tried again, and for each iteration that the try has lost:
 # these are then 2% of them. Twice as many each time.
 REST, OF_LOSS = 1000, 50
@@ -150,6 +152,82 @@ class Recycling:
         return True
 
 
+class SpaceOverShifts:
+    """The recycled space of (A + s_j I) x_j = b by gmres, one shift after the other, each group with its own factors.
+
+    The first solve finds the vectors. Within a group the shifts move away from that of the factors, so that plain
+    solves take more and more iterations: a solve with the vectors that takes less than the last plain one has gained.
+    After another the next solve is plain; if that has taken no longer, the vectors are dropped, and else they go on.
+
+    space : None where it does not pay.
+    asked : True keeps it whatever it costs; None by the model.
+    why : the last decision, in words; "" if there was none.
+    """
+
+    def __init__(self, F: Any, A: CSR, restart: int, asked: bool | None):
+        self.asked, self.restart, self.why = asked, restart, ""
+        self.space: RecycledSpace | None = None
+        self._at: complex | None = None  # the shift whose A W the space has
+        self._plain = self._kept = math.nan  # the last iterations for each unit of the logarithm of the residual
+        self._best, self._used, self._doubt, self._size = math.inf, 0, False, 0
+        self.group(F, A)
+        m = MOST if asked else self._cost.vectors()
+        if asked or self._pays(restart, (1 - EACH * m) * restart, m):
+            self.space = RecycledSpace(m)
+
+    def group(self, F: Any, A: CSR) -> None:
+        """Take factors F of A: their vectors are others, so that the space is formed anew again."""
+        self._cost, self._used, self._best = Cost.of(F, A, cycles=True), 0, math.inf
+
+    def space_for(self, shift: complex) -> RecycledSpace | None:
+        """The space for a solve with A + shift I, whose A W it then has, or None for a plain one."""
+        self._size, self.why = 0, ""
+        if self.space is None or self._doubt:
+            return None
+        if self._at is not None:
+            self.space.shift(shift - self._at)
+        self._at, self._size = shift, self.space.size
+        self.space.renew = self._used < RIPE or self._kept > GROWN * self._best
+        return self.space
+
+    def seen(self, iterations: int, gained: float) -> None:
+        """Record a solve that took the logarithm `gained` off the residual."""
+        if self.space is None or not 0 < gained < math.inf or not iterations:
+            return
+        if self._size and not self.space.size:
+            self.space, self.why = None, FORGOTTEN
+        elif self._size:
+            self._used, self._kept = self._used + 1, iterations / gained
+            self._best = min(self._best, self._kept)
+            if self.asked:
+                self.why = f"{self._size} recycled vectors were kept out of the iterations, as was asked"
+                return
+            per = f"{self._kept / self._plain:.0%}"
+            self.why = (
+                f"with {self._size} recycled vectors a digit took {per} of the iterations of the last plain solve"
+            )
+            self._doubt = not self._pays(self._plain * gained, iterations, self._size)
+        elif self._doubt:
+            self._plain, self._doubt = iterations / gained, False
+            if not self._pays(iterations, self._kept * gained, self.space.size):
+                left = self._kept / self._plain
+                self.why = f"{self.space.size} recycled vectors were dropped: {left:.0%} of the iterations were left"
+                self.space = None
+        else:
+            self._plain, m = iterations / gained, self.space.size
+            if not (self.asked or self._pays(iterations, (1 - EACH * m) * iterations, m)):
+                self.space = None  # its vectors would take longer than they save
+
+    def _pays(self, plain: float, kept: float, m: int) -> bool:
+        """Whether `kept` iterations with m vectors take less time than `plain` ones without."""
+        return self._cost.of_cycles(kept, self.restart, m) < self._cost.of_cycles(plain, self.restart)
+
+
+def basis_is_cheap(F: Any, A: CSR, restart: int) -> bool:
+    """Whether a cycle of gmres takes most of its time for products with A and with factors F."""
+    return Cost.of(F, A, cycles=True).of_cycles(restart, restart) < (1 + BASIS) * restart
+
+
 @dataclass(frozen=True)
 class Cost:
     """The cost of a recycled space, in plain iterations.
@@ -199,6 +277,14 @@ class Cost:
         """The plain iterations that take as long as `kept` ones with m vectors, and as what these take once."""
         once = (m + 1 / TOGETHER) * self.image + 3 * m * m * self.square  # A W and A v; three products of W
         return kept * (1 + self.share(m)) + once
+
+    def of_cycles(self, iterations: float, restart: int, m: int = 0) -> float:
+        """The time of iterations of gmres, whose basis counts, too, with m vectors whose images need no products, and
+        which are not formed anew."""
+        rest = iterations % restart
+        columns = ((iterations - rest) * restart + rest * rest) / 2  # of the basis, of all iterations together
+        share = m * self.vector + (self.launches if m else 0.0)
+        return iterations * (1 + share) + self.vector * columns + 5 * m * m * self.square
 
     def of_trial(self, plain: float, m: int) -> float:
         """What a try loses that saves nothing: vectors are formed twice, and a solve has them."""

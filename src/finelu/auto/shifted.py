@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
+from finelu.auto.recycling import SpaceOverShifts, basis_is_cheap
+from finelu.auto.reuse import logarithm
 from finelu.device import sparse_module, to_host
 from finelu.errors import MatrixError, NotConverged, ParameterError
 from finelu.krylov import METHODS, method_name
 from finelu.krylov.multishift import Family, arnoldi_family, lanczos_family
 from finelu.krylov.operators import location, value_dtype
+from finelu.krylov.recycle import RecycledSpace
 from finelu.krylov.system import System
 from finelu.matrix import as_csr, norm
 from finelu.matrix.traits import traits
@@ -21,7 +24,7 @@ from finelu.matrix.vectors import as_dtype
 from finelu.preconditioners import recipe_of
 from finelu.result import Solution, SolutionOfColumns, of_columns
 from finelu.threads import one_blas_thread
-from finelu.validation import choice, count, number
+from finelu.validation import choice, count, flag, number
 
 SPACES = ("cg", "cocg", "gmres")  # the methods with one space for all shifts
 COMPLETED_BY = {"cg": "cg", "cocg": "bicgstabl", "gmres": "bicgstabl"}  # what takes a shift further by itself
@@ -61,6 +64,7 @@ def solve_shifted(
     recipe: Any = None,
     factorizations: int | None = None,
     restart: int | None = None,
+    recycle: bool | None = None,
     raise_on_failure: bool = False,
 ) -> SolutionOfShifts:
     """Solve (A + s_j I) x_j = b for k shifts s_j, to ||b - (A + s_j I) x_j|| <= max(rtol ||b||, atol) each.
@@ -70,6 +74,8 @@ def solve_shifted(
     maxiter : the most iterations with one space, and for each shift by itself; 10 n by default.
     factorizations : the number of groups, see below; 3 by default. Only with a recipe.
     restart : the columns of a cycle of a method that restarts; 50 by default. Only with such a method.
+    recycle : with a recipe and "gmres", whether a `RecycledSpace` of up to 16 vectors goes from each shift to the next.
+        None: as long as it saves more than it takes, by a model of its cost. `explain()` of a shift says what it did.
     raise_on_failure : True raises NotConverged unless all converge.
 
     Without a recipe one Krylov space serves all shifts, and a product with A each iteration of all. method:
@@ -86,12 +92,14 @@ def solve_shifted(
     combination of up to 6 solutions of other shifts that leaves the least residual, which takes no product with A.
     "auto" is cg if the shifts are real, the recipe keeps factors positive definite, and A is Hermitian with either a
     positive diagonal and no negative shift, or rows that show A + s I to be positive definite for the least s: the
-    diagonal entry and s exceed the magnitudes of the others. Otherwise it is idrs.
+    diagonal entry and s exceed the magnitudes of the others. Otherwise it is gmres if recycle=True, or if products with
+    A and M take most of the time of its iterations, by a model of it, and else idrs. The recycled vectors W of gmres
+    serve all shifts: (A + s I) W = A W + s W takes no product with A.
 
     Each x_j is tested by its true residual. A shift that a space has left above its tolerance goes on by itself, by cg
     or bicgstabl from there; its Solution counts all its iterations.
     Cost: docs/shifts.md. Raises ParameterError, MatrixError and DeviceError for arguments without a meaning.
-    Source: Jegerlehner 1996; Frommer & Maass 1999; Frommer & Glassner 1998.
+    Source: Jegerlehner 1996; Frommer & Maass 1999; Frommer & Glassner 1998; Parks et al. 2006 for recycling.
     """
     started = perf_counter()
     rtol, atol = number("rtol", rtol), number("atol", atol)
@@ -110,6 +118,10 @@ def solve_shifted(
     else:
         method, recipe = method_name(method, "auto"), recipe_of(recipe)
         restarts = method != "auto" and METHODS[method].restarts
+    if recycle is not None:
+        flag("recycle", recycle)
+        if recipe is None or method not in ("auto", "gmres"):
+            raise ParameterError("recycle has an effect with a recipe and method='gmres' or 'auto'; leave it out.")
     if restart is not None and not restarts:
         raise ParameterError(f"restart has no effect with method={method!r}, which does not restart; leave it out.")
     work = Shifted(system, A, shifts, rtol, atol, maxiter, count("restart", 50 if restart is None else restart, 1))
@@ -117,7 +129,7 @@ def solve_shifted(
         found = work.by_spaces(method)
     else:
         found = work.by_factors(
-            method, recipe, count("factorizations", 3 if factorizations is None else factorizations, 1)
+            method, recipe, count("factorizations", 3 if factorizations is None else factorizations, 1), recycle
         )
     xp = system.xp
     joined = of_columns(found, xp.stack([s.x for s in found], axis=1), [work.norm] * len(found))
@@ -219,9 +231,10 @@ class Shifted:
         history, recurrence = (np.concatenate([family.sizes[j][:-1], v]) for v in (found.history, found.recurrence))
         return replace(found, iterations=iterations, method=NAMES[method], history=history, recurrence=recurrence)
 
-    def alone(self, method: str, j: int, x0: Any, M: Any = None) -> Solution:
+    def alone(self, method: str, j: int, x0: Any, M: Any = None, space: RecycledSpace | None = None) -> Solution:
         """One shift by a method of its own."""
-        kind = METHODS[method]
+        kind, before = METHODS[method], space.products if space is not None else 0
+        own: dict[str, Any] = kind.in_cycles(self.restart) | ({} if space is None else {"recycle": space})
         found: Solution = kind.solve(
             self.shifted(complex(self.shifts[j])),
             as_dtype(self.system.b, self.dtype),
@@ -230,19 +243,21 @@ class Shifted:
             atol=self.atol,
             maxiter=self.maxiter,
             M=M,
-            **kind.in_cycles(self.restart),
+            **own,
         )
         self.counted += found.iterations * kind.products + 1  # that for the true residual
+        self.counted += space.products - before if space is not None else 0
         return found
 
-    def by_factors(self, method: str, recipe: Any, factorizations: int) -> list[Solution]:
+    def by_factors(self, method: str, recipe: Any, factorizations: int, recycle: bool | None) -> list[Solution]:
         if not self.matrix:
             raise MatrixError("a recipe needs the entries of A: give a matrix, or leave out the recipe.")
         found: list[Any] = [None] * self.shifts.size
-        if method == "auto":
-            method = "cg" if recipe.keeps_definite and self.may_be_definite() else "idrs"
+        if method == "auto" and not recycle and recipe.keeps_definite and self.may_be_definite():
+            method = "cg"
         order = np.argsort(abs(self.shifts - self.shifts[0]), kind="stable")
         F, pattern = None, None
+        recycled: SpaceOverShifts | None = None
         for group in np.array_split(order, min(factorizations, order.size)):
             middle = group[group.size // 2]
             S = self.shifted(complex(self.shifts[middle])).tosparse().astype(self.dtype)
@@ -250,10 +265,21 @@ class Shifted:
             F = F.update(S) if F is not None and same else recipe.factor(S)
             pattern = S
             self.factorizations += 1
+            if method == "auto":
+                method = "gmres" if recycle or basis_is_cheap(F, self.A, self.restart) else "idrs"
+            if recycled is not None:
+                recycled.group(F, self.A)
+            elif method == "gmres" and recycle is not False:
+                recycled = SpaceOverShifts(F, self.A, self.restart, recycle)
             near = np.argsort(abs(self.shifts[group] - self.shifts[middle]), kind="stable")
             for j in group[near]:
-                x0 = self.guess(j, [(self.shifts[i], s.x) for i, s in enumerate(found) if s is not None])
-                found[j] = self.alone(method, j, x0, F)
+                space = None if recycled is None else recycled.space_for(complex(self.shifts[j]))
+                x0 = self.guess(j, [(self.shifts[i], s.x) for i, s in enumerate(found) if s is not None], space)
+                found[j] = self.alone(method, j, x0, F, space)
+                if recycled is not None:
+                    size = found[j].residual_norm
+                    recycled.seen(found[j].iterations, logarithm(float(found[j].history[0]), size))
+                    found[j] = replace(found[j], seen=(*found[j].seen, *filter(None, [recycled.why])))
         return found
 
     def may_be_definite(self) -> bool:
@@ -271,10 +297,12 @@ class Shifted:
         bounds = diagonal.real + abs(diagonal) - sums
         return bool(bounds.min() + least > 0)
 
-    def guess(self, j: int, known: list[tuple[Any, Any]]) -> Any:
-        """The combination of solutions of other shifts that leaves the least residual. None without any.
+    def guess(self, j: int, known: list[tuple[Any, Any]], space: RecycledSpace | None = None) -> Any:
+        """The combination of solutions of other shifts, and of the vectors of a space, that leaves the least residual.
+        None without any solution.
 
-        (A + s I) x_i = b + (s - s_i) x_i, up to the residual of x_i: so it takes no product.
+        (A + s I) x_i = b + (s - s_i) x_i, up to the residual of x_i, and the space has the images C of its vectors: so
+        it takes no product. C is orthonormal: solutions are combined by the part of their images outside of C.
         """
         known = sorted(known, key=lambda pair: abs(pair[0] - self.shifts[j]))[:EARLIER]
         if not known or self.norm == 0:
@@ -283,10 +311,20 @@ class Shifted:
         b = as_dtype(self.system.b, self.dtype)
         X = xp.stack([x for _, x in known], axis=1)
         images = b[:, None] + X * xp.asarray((shift - np.array([s for s, _ in known])).astype(self.dtype))
+        C = space.image if space is not None and space.follows else None
         with one_blas_thread():  # the same guess with any number of threads
-            Q, R = xp.linalg.qr(images)
+            Q, R = xp.linalg.qr(images if C is None else without(C, images))
             weights = np.linalg.lstsq(to_host(R), to_host(Q.conj().T @ b), rcond=DEPENDENT)[0]
-            return X @ xp.asarray(weights.astype(self.dtype))
+            weights = xp.asarray(weights.astype(self.dtype))
+            x = X @ weights
+            return x if C is None else x + space.W @ (C.conj().T @ (b - images @ weights))  # type: ignore[union-attr]
+
+
+def without(C: Any, V: Any) -> Any:
+    """V - C C^H V for orthonormal columns C, twice, as the first may leave the rounding of long sums."""
+    for _ in range(2):
+        V = V - C @ (C.conj().T @ V)
+    return V
 
 
 class Counted:

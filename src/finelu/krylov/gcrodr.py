@@ -15,9 +15,11 @@ import scipy.linalg as la
 from finelu.device import to_host
 from finelu.kernels.monitor import COLUMNS, RUNNING
 from finelu.krylov.loop import Loop
-from finelu.krylov.recycle import RecycledSpace
+from finelu.krylov.recycle import RecycledSpace, combined
 from finelu.result import Solution
 from finelu.threads import one_blas_thread
+
+NEAR = 0.1  # of ||r||, down to which r - C C^H r is taken for the residual that it is; below it is formed anew
 
 
 def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solution:
@@ -72,7 +74,11 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
                 B, part = xp.zeros((space.size, m), loop.dtype, order="F"), xp.zeros(space.size, loop.dtype)
             k.arnoldi.moments(space.image, r, part)  # x += W C^H r, which may be the solution
             k.arnoldi.take_off(state, space.W, -part, x)
-            if not (loop.moved(r) or plainly()):
+            k.arnoldi.take_off(state, space.image, part, r)
+            before, after = float(loop.norm[0]), loop.size(r)
+            if after > max(NEAR * before, loop.tolerance):
+                loop.norm[:] = after
+            elif not (loop.moved(r) or plainly()):
                 break
         k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)
         columns: list[Any] = []
@@ -127,12 +133,13 @@ def renew(space: RecycledSpace, Q: Any, Z: Any, B: Any, H: Any, j: int) -> None:
             return
         P = la.solve_triangular(triangle[:rank, :rank], P[:, order[:rank]].T, trans="T").T
         q, P = q[:, :rank].astype(H.dtype), P.astype(H.dtype)
-        W, image, new = V @ xp.asarray(P[m:]), basis @ xp.asarray(q[m:]), basis[:, :j] @ xp.asarray(P[m:])
+        P, q = xp.asarray(P), xp.asarray(q)
+        W, image, new = combined(V, P[m:]), combined(basis, q[m:]), combined(basis[:, :j], P[m:])
         if m:
-            W += space.W @ xp.asarray(P[:m])
-            image += space.image @ xp.asarray(q[:m])
-            new += origin @ xp.asarray(P[:m])
-    space.W, space.image, space.origin = (xp.asfortranarray(a) for a in (W, image, new))
+            W += combined(space.W, P[:m])
+            image += combined(space.image, q[:m])
+            new += combined(origin, P[:m])
+    space.W, space.image, space.origin = W, image, new
 
 
 def smallest(G: Any, inner: Any, k: int) -> Any:

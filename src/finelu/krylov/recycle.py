@@ -58,6 +58,9 @@ class RecycledSpace:
         self.renew = renew
         self.image: Any = None
         self.origin: Any = None  # of `gmres`: W = M^-1 origin, for the M with which W was found
+        self.factor = 1.0  # that of the A of the last solve, as `Operator` has it
+        self.length: float | None = None  # an estimate of its norm
+        self.follows = False  # whether the image is that of the A of the next solve
         self.usual = np.inf  # iterations for a decade, in the last solve by `cg` without vectors that was not cut short
         self.products = self.solves = 0
         if W is not None and (getattr(W, "ndim", 0) != 2 or W.dtype.kind not in "fc" or not W.shape[1]):
@@ -78,6 +81,24 @@ class RecycledSpace:
     def drop(self) -> None:
         """Forget the vectors."""
         self.W = self.image = self.origin = None
+        self.follows = False
+
+    def shift(self, change: complex) -> None:
+        """Take the next A as that of the last solve plus `change` times the identity, which needs no product: A W moves
+        by `change` W, and is made orthonormal here.
+
+        Only after `gmres`, which leaves A W; without that, and without vectors, the next solve forms it as ever.
+        """
+        if self.W is None or self.image is None:
+            return
+        change = complex(change)
+        dtype = self.W.dtype if change.imag == 0 else np.result_type(self.W.dtype, np.complex64)
+        W, image = (as_dtype(v, dtype) for v in (self.W, self.image))
+        image = image / self.factor + W * dtype.type(change if dtype.kind == "c" else change.real)
+        longest = float((lengths(image) / lengths(W)).max())
+        length = max(longest, 0.0 if self.length is None else self.length / self.factor + abs(change))
+        self._keep(W, image, self.origin if self.origin is None else as_dtype(self.origin, dtype), length, energy=False)
+        self.follows, self.factor = self.W is not None, 1.0
 
     def leave_out(self, V: Any) -> None:
         """Take the part along the orthonormal columns of V (n, k), which are null vectors of A, out of the vectors."""
@@ -104,6 +125,8 @@ class RecycledSpace:
         Returns whether W^H A W is positive definite up to rounding, True without energy. Raises MatrixError if the
         vectors are of another size or device, or are complex where the system is real.
         """
+        follows, self.follows = self.follows, False
+        before, self.factor = self.factor, A.factor
         if self.W is None:
             return True
         if self.W.shape[0] != like.size:
@@ -115,19 +138,27 @@ class RecycledSpace:
             raise MatrixError("recycle holds vectors on another device than b; use a RecycledSpace for each.")
         if self.W.dtype.kind == "c" and like.dtype.kind != "c":
             raise MatrixError("recycle holds complex vectors, but the system is real; use a new RecycledSpace.")
-        W = as_dtype(self.W, like.dtype)
-        image, definite = times(A, W), True
-        origin = self.origin if self.origin is None else as_dtype(self.origin, like.dtype)
-        rounding = ROUNDINGS * float(np.finfo(like.dtype).eps) * _length(A, like)
+        W, origin = (v if v is None else as_dtype(v, like.dtype) for v in (self.W, self.origin))
+        if follows and not energy:
+            if (unit := before / A.factor) != 1:  # then A W stays what it is
+                W, origin = W * unit, origin if origin is None else origin * unit
+            self.W, self.image, self.origin = W, as_dtype(self.image, like.dtype), origin
+            return True
         self.products += self.size + 1
+        return self._keep(W, times(A, W), origin, _length(A, like), energy=energy)
+
+    def _keep(self, W: Any, image: Any, origin: Any, length: float, *, energy: bool) -> bool:
+        """Make W orthonormal as `fit` does, and keep it.  length : an estimate of ||A||, never above it."""
+        rounding, definite = ROUNDINGS * float(np.finfo(W.dtype).eps) * length, True
         for _ in range(PASSES):
             some, T, sound, definite = _independent(W, image, energy, rounding)
             if not definite:
                 return False
-            W, image, origin = (v if v is None else v[:, some] @ T for v in (W, image, origin))
+            W, image, origin = (v if v is None else combined(v, T, some) for v in (W, image, origin))
             if sound:
                 break
         self.drop()
+        self.length = length
         if W.shape[1]:
             self.W, self.image = _by_columns(W), _by_columns(image)
             self.origin = origin if origin is None else _by_columns(origin)
@@ -165,6 +196,12 @@ def _independent(W: Any, image: Any, energy: bool, rounding: float) -> tuple[Any
     kept = values > least
     T = xp.asarray((scale[:, None] * vectors[:, kept] / np.sqrt(values[kept])).astype(W.dtype))
     return some, T, bool(kept[0] and values[0] * SOUND > values[-1]), definite
+
+
+def combined(V: Any, T: Any, some: Any = None) -> Any:
+    """V[:, some] @ T by columns; some : None for all.  V (n, k) by columns is read as it lies."""
+    V = V if some is None or some.size == V.shape[1] else V[:, some]
+    return (T.T @ V.T).T
 
 
 def _by_columns(V: Any) -> Any:
