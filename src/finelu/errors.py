@@ -9,7 +9,7 @@ SYNONYMS = {
     **dict.fromkeys(("gpu", "nvidia"), ("cuda",)),
     **dict.fromkeys(("tol", "rtol"), ("rtol", "atol")),  # the methods of least squares have atol alone
     **dict.fromkeys(("maxiterations", "iterations", "maxiter", "iterlim"), ("maxiter", "iterlim")),
-    **{"host": ("cpu",), "preconditioner": ("m",)},
+    **{"host": ("cpu",), "preconditioner": ("m", "recipe"), "m": ("recipe",), "fillfactor": ("fill",)},
 }
 MOST = 3  # names that are suggested
 

@@ -34,13 +34,18 @@ class Partition:
     parts (n,) int32, on the device of A : the part of each row.
     count : the parts are 0, ..., count - 1, none of them empty, in the order of their first rows.
     method : the method that was used, never "auto".
-    shape : nx, ny, nz of the grid of which the parts are bricks, 1 for a missing direction; None for other parts.
+    grid : that of which the parts are bricks; None for other parts.
     """
 
     parts: Any
     count: int
     method: str
-    shape: tuple[int, int, int] | None = None
+    grid: Grid | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """nx, ny, nz of the grid, 1 for a missing direction; None for other parts."""
+        return None if self.grid is None else self.grid.shape
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Grid:
         return bool(found) and 0 < max(found) <= ALIKE * min(found)
 
 
-def partition(A: CSR, size: int, method: str = "auto") -> Partition:
+def partition(A: CSR, size: int, method: str = "auto", *, of_aggregates: int | None = None) -> Partition:
     """Parts of about `size` rows of A, on its device.
 
     A : a checked CSR, without need of a diagonal.
@@ -75,9 +80,10 @@ def partition(A: CSR, size: int, method: str = "auto") -> Partition:
         node may be missing, such as a grounded cell, if bricks are two or more wide. "natural": consecutive
         rows, up to `size`. "metis": METIS, k-way, on the host, by the same couplings; mostly up to about 1.03 size,
         without guarantee. "auto": "geometric" for a grid with couplings alike in all directions, else "aggregate";
-        on the CPU also "aggregate" where couplings jump from cell to cell, or bricks would tear cells apart that are
-        far more strongly coupled than the others. The same parts in every run and for any
+        also "aggregate" where couplings jump from cell to cell, or, on the CPU, where bricks would tear cells apart
+        that are far more strongly coupled than the others. The same parts in every run and for any
         number of threads. Each method but "auto", which may choose another one on a GPU, finds the same parts there.
+    of_aggregates : the size of aggregates, if another one than that of bricks.
     Raises ParameterError for a size below 1, and for "metis" if METIS is not installed; MatrixError for "geometric" if
     A has no grid. Cost: a few passes over the entries, about 10 for "aggregate".
     """
@@ -94,13 +100,13 @@ def partition(A: CSR, size: int, method: str = "auto") -> Partition:
                 "method='geometric': the pattern of A is not that of a grid in natural order (a 5-, 7-, 9-, 19- or "
                 "27-point stencil, x fastest); use 'aggregate'."
             )
-        if grid is not None and (method == "geometric" or (grid.alike and (on_gpu(A.data) or not uneven(A)))):
-            found = _bricks(A, grid, size)
+        if grid is not None and (method == "geometric" or (grid.alike and not uneven(A))):
+            found = bricks(A, grid, size)
             if method == "geometric" or on_gpu(A.data) or not _tears(A, found.parts):
                 return found
     if method == "natural":
         return _consecutive(A, size)
-    return _by_metis(A, size) if method == "metis" else _aggregated(A, size)
+    return _by_metis(A, size) if method == "metis" else _aggregated(A, of_aggregates or size)
 
 
 # Bricks --------------------------------------------------------------------------------------------------------------
@@ -121,7 +127,7 @@ def grid_of(A: CSR) -> Grid | None:
             if row < 0:
                 break
             if hole == A.n and A.n % (nx * ny):
-                holes += _holes(indptr, indices, row, nx, nx * ny)
+                holes += _holes(indptr, indices, row, nx, ny)
         if row < 0:
             sum_x, sum_y, sum_z, *counts = (int(v) for v in sums)
             along = (s / max(c, 1) / 2**20 for s, c in zip((sum_x, sum_y, sum_z), counts, strict=True))
@@ -130,19 +136,24 @@ def grid_of(A: CSR) -> Grid | None:
     return None
 
 
-def _holes(indptr: Any, indices: Any, misfit: int, nx: int, plane: int) -> list[int]:
+def _holes(indptr: Any, indices: Any, misfit: int, nx: int, ny: int) -> list[int]:
     """The numbers that the node without a row may have, if `misfit` is the first row that fits no whole grid: those of
     rows that are not coupled to the one before.
 
-    If lines have their first nodes at multiples of nx before the gap, these are one less behind it.
+    If lines have their first nodes at multiples of nx before the gap, these are one less behind it. A row fits unless
+    the gap lies before a neighbour of it: a plane ahead at most, a line if there is one plane.
     """
-    first, last = max(misfit - nx, 0), min(misfit + plane + nx + 1, indptr.size - 1)
+    n = indptr.size - 1
+    reach = nx * ny if nx * ny < n else nx
+    first, last = max(misfit - nx, 0), min(misfit + reach + nx + 1, n)
     begins = _at(indptr, [(first, last + 1)])
     columns = _at(indices, [(int(begins[0]), int(begins[-1]))])
     rows = np.repeat(np.arange(first, last), np.diff(begins))
-    alone = np.setdiff1d(np.arange(first, last), rows[columns == rows - 1])
+    coupled = np.zeros(last - first, np.bool_)
+    coupled[rows[columns == rows - 1] - first] = True
+    alone = first + np.flatnonzero(~coupled)
     before, behind = (alone[alone % nx == at] for at in (0, nx - 1))
-    inside = np.setdiff1d(alone, np.append(before, behind))
+    inside = alone[(alone % nx > 0) & (alone % nx < nx - 1)]
     found: list[int] = np.concatenate([inside[:1], before[-1:], behind[:1]]).tolist()
     return found
 
@@ -185,9 +196,10 @@ def _at(v: Any, ranges: list[tuple[int, int]]) -> Any:
     return to_host(kernels_for(v).vectors.gather(v, places))
 
 
-def _bricks(A: CSR, grid: Grid, size: int) -> Partition:
+def bricks(A: CSR, grid: Grid, size: int) -> Partition:
+    """The bricks of `grid`, that of A, of about `size` rows."""
     cuts = _cuts(grid.shape, size)
-    return Partition(_parts_of_bricks(A, grid.shape, cuts, grid.hole), math.prod(cuts), "geometric", grid.shape)
+    return Partition(_parts_of_bricks(A, grid.shape, cuts, grid.hole), math.prod(cuts), "geometric", grid)
 
 
 def _tears(A: CSR, parts: Any) -> bool:
@@ -199,15 +211,16 @@ def _tears(A: CSR, parts: Any) -> bool:
     A : on the CPU. Cost: a look at 4096 rows.
     """
     rows = np.linspace(0, A.n - 1, min(A.n, SAMPLE)).astype(np.int64)
-    begins, counts = A.indptr[rows].astype(np.int64), np.diff(A.indptr)[rows].astype(np.int64)
+    begins = A.indptr[rows].astype(np.int64)
+    counts = A.indptr[rows + 1] - begins
     of_row = np.repeat(np.arange(rows.size), counts)
     places = np.arange(of_row.size) + np.repeat(begins - np.cumsum(counts) + counts, counts)
     columns, sizes = A.indices[places], abs(A.data[places])
     own = parts[columns] == parts[rows][of_row]
     inside = np.bincount(of_row, np.where(own & (columns != rows[of_row]), sizes, 0), rows.size)
     limit = np.where(inside > 0, TORN * inside, np.inf)  # rows alone in their parts have nothing to compare with
-    torn = np.unique(of_row[~own & (sizes > limit[of_row])])
-    return SELDOM * torn.size >= rows.size
+    torn = np.bincount(of_row[~own & (sizes > limit[of_row])], minlength=rows.size)
+    return SELDOM * int(np.count_nonzero(torn)) >= rows.size
 
 
 def _parts_of_bricks(A: CSR, shape: Any, cuts: Any, hole: int) -> Any:

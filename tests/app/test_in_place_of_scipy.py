@@ -526,8 +526,10 @@ def test_superlu_gets_no_matrix_without_a_full_diagonal(monkeypatch):
 
 A = system_of(20)
 BAD = {
-    "not square": (lambda: fl.spsolve(A[:, :4], np.ones(20)), ValueError, r"matrix must be square \(has shape"),
-    "factor not square": (lambda: fl.splu(A[:, :4]), ValueError, "can only factor square matrices"),
+    "not square": (lambda: fl.spsolve(A[:, :4], np.ones(20)), ValueError, r"must be square \(has shape .* finelu.lstsq"),
+    "factor not square": (lambda: fl.splu(A[:, :4]), ValueError, "can only factor square matrices .* finelu.lstsq"),
+    "an operator": (lambda: fl.spsolve(sla.aslinearoperator(A), np.ones(20)), ValueError, r"not known.*finelu.gmres"),
+    "factor an operator": (lambda: fl.splu(sla.aslinearoperator(A)), ValueError, r"not known.*finelu.gmres"),
     "other rows": (lambda: fl.spsolve(A, np.ones(4)), ValueError, r"dimension mismatch \(\(20, 20\) - 4\)"),
     "three dimensions": (lambda: fl.spsolve(A, np.ones((20, 2, 2))), ValueError, r"b has shape \(20, 2, 2\)"),
     "a number": (lambda: fl.spsolve(A, 1.0), ValueError, r"b has shape \(\)"),

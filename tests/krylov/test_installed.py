@@ -205,10 +205,12 @@ def test_limits_that_finelu_refuses_get_scipys_answer(name):
     ours, theirs = both(name)
     A, b = sp.csr_matrix(np.eye(5, 3) + np.arange(15).reshape(5, 3) % 4), np.arange(5.0)
     limit = "maxiter" if name == "lsmr" else "iter_lim"
-    for options in ({limit: 1e3}, {"damp": -0.1}, {"atol": -1.0}, {"btol": -1.0}, {"conlim": -1}):
+    for options in ({limit: 1e3}, {limit: 0}, {"damp": -0.1}, {"atol": -1.0}, {"btol": -1.0}, {"conlim": -1}):
         got, want = (f(A, b, **options) for f in (ours, theirs))
         np.testing.assert_array_equal(got[0], want[0])
         assert got[1:3] == want[1:3]
+    got, want = (f(A, b, x0=np.ones(3), **{limit: 0}) for f in (ours, theirs))
+    assert got[1:3] == want[1:3] == (0, 0) and (got[0] == 1).all()
 
     def fails(x):
         raise ParameterError("of the caller")

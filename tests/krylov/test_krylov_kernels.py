@@ -38,7 +38,7 @@ from finelu.kernels.monitor import (
 
 DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
 FAMILIES = {
-    "cycle": ("begin_cycle", "keep_verified"),
+    "cycle": ("begin_cycle", "claim_unless_it_follows", "keep_verified"),
     "vectors": ("dot", "dotu", "norm", "dot_and_norm", "size_of_dot"),
     "recurrences": tuple(
         name for name, f in vars(reference.recurrences).items()
@@ -471,6 +471,35 @@ def test_where_a_cycle_begins_the_true_residual_decides(backend, dtype, before, 
         assert (after["history"][0] == dtype(norm)) == (iterations == 0)
     else:
         unchanged(values, after, "state")
+
+
+@pytest.mark.parametrize(
+    ("before", "claimed", "norm", "code"),
+    [
+        (RUNNING, 1.0, 1.9, RUNNING),
+        (RUNNING, 1.0, 9.9, RUNNING),  # less than that of an earlier restart
+        (RUNNING, 6.0, 11.0, RUNNING),
+        (RUNNING, 4.0, 10.0, CLAIMED),
+        (RUNNING, 4.0, NAN, RUNNING),  # which `begin_cycle` finds
+        (BROKEN, 4.0, 10.0, BROKEN),
+        (CONVERGED, 4.0, 10.0, CONVERGED),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_restart_from_which_the_recurrence_has_drifted_is_a_claim(backend, dtype, before, claimed, norm, code):
+    given_ = {
+        "state": np.array([before, 3, 2, 0], np.int32),
+        "norms": np.array([claimed, 0.01, 0.02, 10.0, 9.0, 0.0, np.inf], dtype),
+        "norm": np.array([norm], dtype),
+    }
+    after = agree(
+        backend,
+        "cycle",
+        "claim_unless_it_follows",
+        Values(dtype, 7, 7).arguments("cycle", "claim_unless_it_follows", given_),
+    )
+    assert after["state"][CODE] == code
+    np.testing.assert_array_equal(after["norms"][NORM], dtype(norm))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -756,7 +756,7 @@ def test_values_and_shapes_that_are_no_numbers_or_vectors(tmp_path):
 def test_unwritable_paths_are_refused_before_any_work(tmp_path):
     (tmp_path / "folder.npy").mkdir()
     for name, match in [
-        ("x.csv", "unknown extension '.csv' for writing; use one of .npy, .npz, .mtx, .txt"),
+        ("x.pdf", "unknown extension '.pdf' for writing; use one of .npy, .npz, .mtx, .txt, .csv"),
         ("x", "unknown extension ''"),
         ("none/x.npy", "there is no folder"),
         ("folder.npy", "is a directory"),

@@ -27,7 +27,7 @@ import finelu.partition
 from finelu import MatrixError, ParameterError, gallery
 from finelu.kernels import cpu, kernels_for, reference
 from finelu.matrix import as_csr
-from finelu.matrix.traits import has_strong_pairs
+from finelu.matrix.traits import has_strong_pairs, uneven
 from finelu.partition import METHODS, TOLERATED, grid_of, partition
 
 SIZES = (1, 2, 7, 30, 500)
@@ -389,21 +389,29 @@ def test_auto_takes_aggregates_on_the_cpu_where_bricks_tear_strong_couplings():
     S = S.tocsr()
     S = sp.csr_array(S + sp.diags_array(1 - np.asarray(S.sum(axis=1)).ravel()))
     S.sort_indices()
-    assert not finelu.partition.uneven(as_csr(S))
+    assert not uneven(as_csr(S))
     assert partition(as_csr(S), 64).method == "aggregate"
     assert partition(as_csr(S), 64, "geometric").method == "geometric"
     assert partition(as_csr(gallery.poisson7(n)), 1).method == "geometric"  # every row is alone in its part
 
 
-def test_auto_takes_aggregates_on_the_cpu_where_couplings_jump_from_cell_to_cell():
+def test_auto_takes_aggregates_where_couplings_jump_from_cell_to_cell(backend):
     """Then they need fewer iterations: bricks cut strong couplings."""
-    S = conducting(10 ** np.random.default_rng(0).uniform(-3, 3, 24**3))
-    assert partition(as_csr(S), 216).method == "aggregate"
-    b, counts = np.random.default_rng(1).uniform(-0.5, 0.5, S.shape[0]), []
+    A = backend.move(conducting(10 ** np.random.default_rng(0).uniform(-3, 3, 24**3)))
+    assert uneven(as_csr(A)) and partition(as_csr(A), 216).method == "aggregate"
+    b, counts = backend.move(np.random.default_rng(1).uniform(-0.5, 0.5, 24**3)), []
     for method in ("auto", "geometric"):
-        F = fl.Schwarz(size=216, partition=method).factor(S)
-        counts.append(fl.cg(S, b, M=F, rtol=1e-8).iterations)
+        F = fl.Schwarz(size=216, partition=method).factor(A)
+        counts.append(fl.cg(A, b, M=F, rtol=1e-8).iterations)
     assert counts[0] < 0.7 * counts[1]
+
+
+def test_aggregates_may_have_another_size_than_bricks(backend):
+    for S, sizes in ((gallery.anisotropic_triangles(5), (64, 256)), (gallery.poisson7(24), (256, 64))):
+        A = backend.move(as_csr(S))
+        found = partition(A, 256, of_aggregates=64)
+        assert found.count == partition(A, sizes[0]).count
+        assert found.method == partition(A, 256).method and found.count != partition(A, sizes[1]).count
 
 
 # Grids

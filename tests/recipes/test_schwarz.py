@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from checks import DTYPES, assert_close, in_dtype, one_line, perturbed, refused, values
+from checks import DTYPES, ON_GPU, assert_close, in_dtype, one_line, perturbed, refused, values
 
 import finelu as fl
 from finelu import MatrixError, ParameterError, gallery
@@ -16,6 +16,7 @@ from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu.runtime import row_blocks
 from finelu.matrix import as_csr
 from finelu.matrix.traits import has_strong_pairs
+from finelu.partition import partition
 from finelu.preconditioners.schwarz import coarse as coarse_spaces
 from finelu.preconditioners.schwarz import recipe as recipes
 from finelu.preconditioners.schwarz.coarse import inverse
@@ -173,6 +174,33 @@ def test_parts_grow_where_the_coarse_space_would_be_too_large(meanwhile):
     meanwhile(recipes, MOST_COARSE=6, MOST_SPARSE=10, LARGEST=128)
     counts = [fl.Schwarz(near_nullspace=near, levels=2).factor(A).report.parts for near in (None, two)]
     assert counts[1] <= 4 < 6 < counts[0] <= 10
+
+
+@ON_GPU
+def test_aggregates_are_smaller_by_default_on_a_gpu(backend):
+    """If A is definite, with one vector a part. Bricks, and parts with several vectors or without any, are as large as
+    they fit."""
+    A = as_csr(gallery.anisotropic_triangles(6))
+    usual = recipes.usual_size(backend.move(A), 1, True)
+    smaller = recipes.size_of_aggregates(A, usual)
+    assert smaller == 128 < usual
+    two = backend.move(values((A.n, 2), "float64", 4))
+    for options, size in (
+        ({}, smaller),
+        ({"partition": "aggregate"}, smaller),
+        ({"partition": "natural"}, usual),
+        ({"coarse": None, "local": fl.ILU0()}, usual),
+        ({"near_nullspace": two, "local": fl.ILU0()}, usual),
+    ):
+        F = fl.Schwarz(**options).factor(backend.move(A))
+        assert F.report.parts == partition(A, size, options.get("partition", "auto")).count
+    flow = as_csr(sp.csr_matrix(A.tosparse() + sp.diags_array([np.full(A.n - 1, 0.01)], offsets=[1])))
+    F = fl.Schwarz().factor(backend.move(flow))
+    assert F.report.parts == partition(flow, recipes.usual_size(backend.move(flow), 1, False, general=True)).count
+    bricks = as_csr(gallery.poisson7(40))
+    F = fl.Schwarz().factor(backend.move(bricks))
+    assert F.report.partition == "geometric"
+    assert F.report.parts == partition(bricks, recipes.usual_size(backend.move(bricks), 1, True)).count
 
 
 def test_an_update_after_a_failed_one_makes_the_form_that_its_matrix_needs():

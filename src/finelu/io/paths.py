@@ -12,7 +12,7 @@ from finelu.errors import FileError
 
 FilePath = str | os.PathLike[str]
 
-WRITABLE_FORMATS = (".npy", ".npz", ".mtx", ".txt")
+WRITABLE_FORMATS = (".npy", ".npz", ".mtx", ".txt", ".csv")
 
 
 def extension(path: FilePath) -> str:

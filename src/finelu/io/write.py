@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ def write_array(path: FilePath, x: Any) -> None:
     """Write a vector (n,), columns (n, k) or, as .npz or .mtx, a sparse matrix; arrays on the GPU are copied first.
 
     The file is replaced as a whole, as `finelu.io.replace.replacing` describes.
-    All digits are kept; .txt and .mtx do not keep the precision, so float32 is read as float64.
+    All digits are kept; .txt, .csv and .mtx do not keep the precision, so float32 is read as float64.
     Raises FileError for an unknown extension, a folder that does not exist, or an array that the format cannot hold.
     """
     check_writable(path)
@@ -48,8 +49,8 @@ def _write_market(file: IO[bytes], x: Any) -> None:
     scipy.io.mmwrite(file, x if sp.issparse(x) or x.ndim == 2 else x[:, None], symmetry="general")
 
 
-def _write_txt(file: IO[bytes], x: Any) -> None:
-    np.savetxt(file, x, fmt="%d" if x.dtype.kind in "biu" else "%.17g")
+def _write_txt(file: IO[bytes], x: Any, delimiter: str = " ") -> None:
+    np.savetxt(file, x, "%d" if x.dtype.kind in "biu" else "%.17g", delimiter)
 
 
 WRITERS: dict[str, Callable[[IO[bytes], Any], None]] = {
@@ -57,4 +58,5 @@ WRITERS: dict[str, Callable[[IO[bytes], Any], None]] = {
     ".npz": _write_npz,
     ".mtx": _write_market,
     ".txt": _write_txt,
+    ".csv": partial(_write_txt, delimiter=","),
 }

@@ -47,3 +47,5 @@ TAU, THETA, KEPT, TAKEN, LEFT = range(5)
 # The least cosine between the residual and its product with A for which the factor of a step of idrs or bicgstabl is
 # the one that minimizes the residual (Sleijpen & van der Vorst 1995).
 ANGLE = 0.7
+
+DRIFTED = 2.0  # times the norm of the recurrence that the true one is at most, as long as the recurrence is trusted

@@ -17,7 +17,7 @@ from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 
 INT32_LIMIT = 2**31 - 2**13  # kernels may step a little beyond the last place, and that must fit, too
-KNOWN = ("missing", "facts", "longest_column")  # of the pattern, once they were asked for
+KNOWN = ("missing", "facts", "longest_column", "owned")  # of the pattern, once they were asked for
 
 Mirrored = tuple[float, float, float, float, float, int]
 
@@ -97,14 +97,22 @@ class CSR:
 
     def copy(self) -> CSR:
         """A copy of the matrix, with its analyses, in arrays of its own."""
-        return self._like(*(part.copy() for part in (self.indptr, self.indices, self.data, self.diag)))
+        return self._like(*(part.copy() for part in (self.indptr, self.indices, self.data, self.diag))).owning()
+
+    def owning(self) -> CSR:
+        """The matrix itself, marked as one whose pattern no caller can change, as nobody else has its arrays."""
+        self.__dict__["owned"] = True
+        return self
 
     def with_own_pattern(self) -> CSR:
-        """The same matrix with a pattern of its own, so that a caller may change A in place; itself on a GPU, where
-        CuPy changes no pattern in place."""
-        if on_gpu(self.data):
+        """The same matrix with a pattern of its own, so that a caller may change A in place; itself if it has one, and
+        on a GPU, where CuPy changes no pattern in place."""
+        if on_gpu(self.data) or "owned" in self.__dict__:
             return self
-        return self._like(self.indptr.copy(), self.indices.copy(), self.data, self.diag)
+        own, copy = (np.empty_like(self.indptr), np.empty_like(self.indices)), kernels_for(self.data).vectors.copy
+        copy(self.indptr, own[0])
+        copy(self.indices, own[1])
+        return self._like(*own, self.data, self.diag).owning()
 
     def on(self, xp) -> CSR:
         """The same matrix, with its analyses, in the memory of xp, numpy or cupy; itself if it is there. Cost: a copy

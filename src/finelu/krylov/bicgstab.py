@@ -52,8 +52,8 @@ class BiCGStab(Method):
             k.recurrences.bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p)
 
         while loop.cycle(r):  # line 1: r = b - A x, r0* = r
-            loop.xp.copyto(shadow, r)
-            loop.xp.copyto(p, r)  # line 2
+            loop.copyto(shadow, r)
+            loop.copyto(p, r)  # line 2
             k.vectors.norm(shadow, shadow_norm)
             k.vectors.dot(shadow, r, rho)
             while loop.goes_on():  # line 3

@@ -22,12 +22,12 @@ from finelu.matrix import CSR
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Block = tuple[Any, "NDArray[Any]", "list[NDArray[Any]]"]  # X (n, k), the iterations and the histories of its columns
+
 RANK = 100  # roundings of the largest eigenvalue of the Gram matrix of unit vectors: below them a direction is rounding
 
 
-def block_cg(
-    systems: list[System], starts: list[Any], targets: NDArray[Any], maxiter: int
-) -> tuple[Any, NDArray[Any], list[NDArray[Any]]]:
+def block_cg(systems: list[System], starts: list[Any], targets: NDArray[Any], maxiter: int) -> Block:
     """(X, iterations, histories) of block conjugate gradients, until each column is at its
     target, by the recurrence.
 
@@ -41,9 +41,7 @@ def block_cg(
     with A and with M for m columns, about 12 n m^2 operations, and three waits for a GPU. Memory: seven arrays like X.
     """
     A, M, xp = systems[0].A, systems[0].M, namespace(systems[0].b)
-    B = xp.stack([system.b for system in systems], axis=1)
-    X = xp.stack(starts, axis=1)
-    R = B - times(A, X) if any(system.x0 is not None for system in systems) else B.copy()
+    _, X, R = block_of(systems, starts)
     norms = lengths(R)
     histories = [[norm] for norm in norms.tolist()]
     iterations, searching = np.zeros(len(systems), int), np.flatnonzero(norms > targets)
@@ -72,6 +70,15 @@ def block_cg(
             Z = preconditioned(M, weights, R)
             P = orthonormal(Z - P @ xp.asarray(np.linalg.solve(curvature, to_host(Q.conj().T @ Z))))
     return X, iterations, [np.array(history, norms.dtype) for history in histories]
+
+
+def block_of(systems: list[System], starts: list[Any]) -> tuple[Any, Any, Any]:
+    """(B, X, R), (n, k) each : the right-hand sides, where their columns begin, and B - A X."""
+    xp = namespace(systems[0].b)
+    B = xp.stack([system.b for system in systems], axis=1)
+    X = xp.stack(starts, axis=1)
+    begun = any(system.x0 is not None for system in systems)
+    return B, X, B - times(systems[0].A, X) if begun else B.copy()
 
 
 def scaling(A: Any) -> Any:

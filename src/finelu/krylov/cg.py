@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from finelu.krylov.block import Block, block_cg
 from finelu.krylov.deflated_cg import deflated_cg
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
 from finelu.krylov.recycle import RecycledSpace, space_asked
+from finelu.krylov.system import System
 from finelu.result import Solution
 
 
@@ -31,12 +33,17 @@ class CG(Method):
 
     needs = "spd"
     by_rows = True
-    in_block = True
     recycles = True
 
     @classmethod
     def together(cls, options: dict[str, Any]) -> bool:
         return options.get("recycle") is None
+
+    @staticmethod
+    def in_block(
+        systems: list[System], starts: list[Any], targets: Any, maxiter: int, *, recycle: None = None
+    ) -> Block:
+        return block_cg(systems, starts, targets, maxiter)
 
     @staticmethod
     def iterate(loop: Loop, *, block: bool = False, recycle: RecycledSpace | None = None) -> Solution:
@@ -75,7 +82,7 @@ class CG(Method):
                 M, deflated = loop.M, None
                 loop.forget()
             z = M @ r  # z = M^-1 r,
-            loop.xp.copyto(p, z)  # p = z
+            loop.copyto(p, z)  # p = z
             k.vectors.dot(r, z, rho)
             while loop.goes_on():  # line 2
                 iteration()

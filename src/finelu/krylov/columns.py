@@ -101,6 +101,9 @@ class Columns:
     def vectors(self, k: int) -> list[Stack]:
         return [self.made(self.x.size, self.dtype) for _ in range(k)]
 
+    def copyto(self, to: Stack, given: Stack) -> None:
+        self.xp.copyto(to, given)
+
     def scalars(self, k: int) -> list[Stack]:
         return [self.made(1, self.dtype) for _ in range(k)]
 

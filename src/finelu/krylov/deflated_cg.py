@@ -80,7 +80,7 @@ def deflated_cg(loop: Loop, space: RecycledSpace) -> Solution:
             if not (loop.moved(r) or plainly()):
                 break
         z = M @ r
-        loop.xp.copyto(p, z)
+        loop.copyto(p, z)
         k.vectors.dot(r, z, rho)
         deflate(p)
         directions.begin(rho, mu)

@@ -6,10 +6,13 @@ from typing import Any
 
 from finelu.errors import ParameterError, meant
 from finelu.kernels.monitor import CLAIM, CLAIMED, CODE, NORM, RUNNING
+from finelu.krylov.block import Block
+from finelu.krylov.block_gmres import block_gmres
 from finelu.krylov.gcrodr import gcrodr
 from finelu.krylov.loop import Loop
 from finelu.krylov.method import Method
 from finelu.krylov.recycle import RecycledSpace, space_asked
+from finelu.krylov.system import System
 from finelu.result import Solution
 from finelu.validation import choice, count
 
@@ -30,6 +33,10 @@ class GMRES(Method):
         M^-1 (b - A x). On the left the recurrence counts in a unit in which each cycle begins with ||b - A x||: a cycle
         ends where that is met, and the solve where the true b - A x meets rtol, too, as on the right. As long as a
         cycle lowers M^-1 (b - A x) as it claims, another follows, even if b - A x has not been halved.
+    block : of several columns b (n, k): True searches for all of them in one space, `block_gmres`, restarted after
+        `restart` iterations of the block. That takes fewer iterations, but an iteration j orthogonalizes against j
+        blocks: 8 n j k operations for a column, by classical Gram-Schmidt twice. It pays where M or A is expensive, or
+        cycles of single columns stagnate. It has no side="left", recycle, callback, watch or callback_type.
     recycle : a `RecycledSpace`: the vectors that a solve before has left in it are kept out of the iterations, and new
         ones are formed after each cycle, so that a restart forgets less (GCRO-DR, Parks, de Sturler, Mackey, Johnson &
         Maiti 2006). M may then change from step to step; several columns of b are solved in turn. Memory 2 restart +
@@ -59,12 +66,31 @@ class GMRES(Method):
         return bool(options.get("side", "right") == "right") and options.get("recycle") is None
 
     @staticmethod
+    def in_block(
+        systems: list[System],
+        starts: list[Any],
+        targets: Any,
+        maxiter: int,
+        *,
+        restart: int | None = None,
+        orthogonalization: str = "mgs",
+        side: str = "right",
+        recycle: None = None,
+    ) -> Block:
+        _require_orthogonalization(orthogonalization)
+        choice("side", side, SIDES)
+        if side == "left":
+            raise ParameterError("block=True has M on the right, and no side='left'; leave out one of them.")
+        return block_gmres(systems, starts, targets, maxiter, _length(restart, systems[0].b.size, maxiter))
+
+    @staticmethod
     def iterate(
         loop: Loop,
         *,
         restart: int | None = None,
         orthogonalization: str = "mgs",
         side: str = "right",
+        block: bool = False,
         recycle: RecycledSpace | None = None,
     ) -> Solution:
         """Saad 2003, Alg. 9.5, or Alg. 9.4 on the left."""
@@ -150,11 +176,20 @@ def arnoldi(loop: Loop, restart: int | None, orthogonalization: str, side: str) 
 
 def _checked(loop: Loop, restart: int | None, orthogonalization: str) -> tuple[int, Any]:
     """The iterations of a cycle, and the step of Gram-Schmidt."""
+    _require_orthogonalization(orthogonalization)
+    steps = loop.kernels.arnoldi
+    step = steps.mgs_step if orthogonalization == "mgs" else steps.cgs2_step
+    return _length(restart, loop.x.size, loop.maxiter), step
+
+
+def _length(restart: int | None, n: int, maxiter: int) -> int:
+    """The iterations of a cycle."""
+    return max(min(count("restart", RESTART if restart is None else restart, 1), n, maxiter), 1)
+
+
+def _require_orthogonalization(orthogonalization: str) -> None:
     if orthogonalization not in ORTHOGONALIZATIONS:
         raise ParameterError(
             f"orthogonalization={orthogonalization!r}; one of {', '.join(ORTHOGONALIZATIONS)} is needed."
             + meant(orthogonalization, ORTHOGONALIZATIONS)
         )
-    m = count("restart", RESTART if restart is None else restart, 1)
-    steps = loop.kernels.arnoldi
-    return max(min(m, loop.x.size, loop.maxiter), 1), steps.mgs_step if orthogonalization == "mgs" else steps.cgs2_step

@@ -19,8 +19,9 @@ import numpy as np
 
 from finelu.device import namespace
 from finelu.errors import NotConverged
+from finelu.kernels.monitor import DRIFTED
 from finelu.krylov.least_squares import LeastSquares, Limits, Step
-from finelu.krylov.loop import DRIFTED, Callback
+from finelu.krylov.loop import Callback
 from finelu.krylov.residual import largest
 from finelu.matrix import norm
 from finelu.matrix.vectors import power_of_two, times_power

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 ROOM = 1024  # iterations that the history has room for at first
 GROWN = 1e8  # the most by which the residual of a stationary iteration may grow, as a factor of the first
-DRIFTED = 2.0  # times the norm of the recurrence that the true one is at most, as long as the recurrence is trusted
 ORDINARY = 1e-10, 1e10  # norms of b of which every precision holds the squares of residuals
 
 Callback = Callable[[Any], object] | None
@@ -96,8 +95,10 @@ class Loop(Measures):
         norm_b = self.size(self.b)
         if not ORDINARY[0] <= norm_b <= ORDINARY[1]:
             self.A, self.M, self.b, self.start, self.scale, norm_b = scaled(system, self, norm_b)
-        self.x = self.xp.zeros(self.b.size, self.dtype) if self.start is None else copied(self.start)
-        self.verified = copied(self.x)
+        self.x, self.verified = self.vectors(2)
+        if self.start is not None:
+            self.copyto(self.x, self.start)
+            self.copyto(self.verified, self.start)
         self.best: Any = None  # until keeps_best()
         self.residual = Residual(self.A, self.b, system)
         self.spares = self.A.lengthening is not None  # products with A, at the cost of a little else
@@ -141,6 +142,10 @@ class Loop(Measures):
 
     def vectors(self, k: int) -> list[Any]:
         return [self.xp.zeros(self.b.size, self.dtype) for _ in range(k)]
+
+    def copyto(self, to: Any, given: Any) -> None:
+        """to = given."""
+        self.kernels.vectors.copy(given, to)
 
     def scalars(self, k: int) -> list[Any]:
         return [self.xp.zeros(1, self.dtype) for _ in range(k)]
@@ -189,7 +194,9 @@ class Loop(Measures):
 
     def keeps_best(self) -> Any:
         """Memory for the best iterate by the recurrence, for a method that writes it; `end` tries that iterate, too."""
-        self.best = copied(self.x)
+        (self.best,) = self.vectors(1)
+        if self.start is not None or self.cycles:  # else x is 0, too
+            self.copyto(self.best, self.x)
         return self.best
 
     # the course of a solve
@@ -229,15 +236,16 @@ class Loop(Measures):
                 self.believed = 0.0
                 return False
         if not self.cycles and self.start is None:
-            self.xp.copyto(r, self.b)
+            self.copyto(r, self.b)
         elif not self.cycles or not self.method.stationary:
             self.kernels.vectors.difference(self.b, self.A @ self.x, r)
-        claimed = self.norm.copy() if self.cycles and self.minimizes else None
-        self.kernels.vectors.norm(r, self.norm)
+        follows = bool(self.cycles) and self.minimizes
+        norm = self.real_scalar() if follows else self.norm
+        self.kernels.vectors.norm(r, norm)
         if self.cycles:  # an Inf in x may belong to an empty column of A: then r is finite, but proves nothing
-            self.kernels.cycle.unless_finite(self.x, self.norm)
-        if claimed is not None:
-            self._doubt_unless_it_follows(claimed)
+            self.kernels.cycle.unless_finite(self.x, norm)
+        if follows:
+            self.kernels.cycle.claim_unless_it_follows(self.state, self.norms, norm)
         if self.best is not None and self.code != monitor.RUNNING:
             self._turn_back(r)
         return self._begins(r)
@@ -246,13 +254,6 @@ class Loop(Measures):
         """For a method whose recurrence has the norm of b - A x itself, and never lets it grow: each cycle's end is
         tested as a claim of convergence is."""
         self.minimizes = True
-
-    def _doubt_unless_it_follows(self, claimed: Any) -> None:
-        """Make a restart a claim that failed, where the true norm is neither near the claimed one nor less than any
-        before: x has then grown along null vectors of A, or of M, up to rounding."""
-        code, least = self.state[monitor.CODE : monitor.CODE + 1], self.norms[monitor.START : monitor.START + 1]
-        lost = (code == monitor.RUNNING) & (self.norm >= least) & (self.norm > DRIFTED * claimed)
-        code[:] = self.decides.where(lost, monitor.CLAIMED, code)
 
     def _begins(self, r: Any) -> bool:
         """Whether a cycle begins with r, whose norm is in `norms`."""
@@ -304,7 +305,7 @@ class Loop(Measures):
         if self.is_lost_in_rounding(best):
             self.return_to_start()
         else:
-            self.xp.copyto(self.x, best)
+            self.copyto(self.x, best)
         self.doubted = math.inf
         self.norms[monitor.START : monitor.BEST + 1] = math.inf
 
@@ -323,7 +324,7 @@ class Loop(Measures):
         if self.start is None:
             self.x[:] = 0
         else:
-            self.xp.copyto(self.x, self.start)
+            self.copyto(self.x, self.start)
 
     def _doubts(self, r: Any) -> bool:
         """At the end: whether a claim of convergence was due to rounding, and another cycle follows, from the residual
@@ -481,7 +482,7 @@ class Loop(Measures):
                 return None
             if size < found[1]:
                 found = x, size
-            if size <= DRIFTED * float(self.norms[monitor.BEST]):
+            if size <= monitor.DRIFTED * float(self.norms[monitor.BEST]):
                 break
         return found
 

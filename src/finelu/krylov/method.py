@@ -10,6 +10,7 @@ from finelu.arithmetic import ignore_fp_errors, require_known
 from finelu.device import namespace
 from finelu.errors import NotConverged, ParameterError, meant
 from finelu.krylov.batch import iterate_batch
+from finelu.krylov.block import Block
 from finelu.krylov.conventions import ARGUMENTS, Call, warn_of_callback
 from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.nullspace import NullSpace
@@ -83,7 +84,8 @@ class Method:
     stationary : whether the method forms r = b - A x itself in each iteration, see `Loop`.
     spread : whether A may be spread over processes, see `finelu.krylov.spread`.
     by_rows : whether the kernels that `iterate` calls have a form for several columns in rows, see `ColumnsInRows`.
-    in_block : whether `block_cg` may solve several columns for it; `block`, a parameter of its own, then asks for that.
+    in_block : the function that iterates on several columns as one block, or None; `block`, a parameter of its own,
+        then asks for that. It is called as `block_cg` is, with the method's other parameters by name.
     recycles : whether it takes a `RecycledSpace`, as `recycle`, a parameter of its own.
     """
 
@@ -94,7 +96,7 @@ class Method:
     stationary: ClassVar[bool] = False
     spread: ClassVar[bool] = False
     by_rows: ClassVar[bool] = False
-    in_block: ClassVar[bool] = False
+    in_block: ClassVar[Callable[..., Block] | None] = None
     recycles: ClassVar[bool] = False
 
     iterate: ClassVar[Callable[..., Solution]]
@@ -222,7 +224,7 @@ def _door(method: type[Method]) -> Door:
             choice("relative_to", relative_to, RELATIVE_TO)
         if raise_on_failure is not False:
             flag("raise_on_failure", raise_on_failure)
-        block = method.in_block and options.get("block", False)
+        block = method.in_block is not None and options.get("block", False)
         if block is not False:
             flag("block", block)
             if block and options.get("recycle") is not None:
@@ -240,6 +242,8 @@ def _door(method: type[Method]) -> Door:
             limits |= {"callback": callback, "watch": watch}
             if block and nullspace is not None:
                 raise ParameterError("block=True is not for nullspace; leave out one of them.")
+            if block and (unfit := options.keys() & of_scipy.keys()):
+                raise ParameterError(f"block=True is not for {', '.join(sorted(unfit))}; leave out one of them.")
             apart = nullspace is not None or not options.keys().isdisjoint(of_scipy)
             spread = method.spread and getattr(A, "comm", None) is not None
             if apart or spread:
@@ -248,7 +252,7 @@ def _door(method: type[Method]) -> Door:
                 limits |= {"nullspace": nullspace, "M": M, **options}
                 every = [door(A, b[:, c], guess_of(x0, c), **limits) for c in columns]
             else:
-                if method.in_block:
+                if method.in_block is not None:
                     options.pop("block", None)
                 together = solved_in_block if block else solved_together
                 every = together(method, System.of_columns(A, b, x0, M), **limits, **options)

@@ -11,7 +11,6 @@ import numpy as np
 from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.krylov.block import block_cg
 from finelu.krylov.columns import Columns, gains
 from finelu.krylov.criterion import LIMIT, OUTGROWN, Criterion, backward_error, criterion_asked, is_array
 from finelu.krylov.loop import Callback, Loop, Watch
@@ -69,8 +68,9 @@ def solved_together(
 
 
 def solved_in_block(method: type[Method], systems: list[System], /, **arguments: Any) -> list[Solution]:
-    """As `solved_together`, by `block_cg`. The method itself then checks each column, from the x that it has, and goes
-    on by itself if that does not pass. Raises ParameterError for a callback or watch: no column iterates by itself."""
+    """As `solved_together`, by the method's `in_block`. The method itself then checks each column, from the x that it
+    has, and goes on by itself if that does not pass. Raises ParameterError for a callback or watch: no column iterates
+    by itself."""
     for name in ("callback", "watch"):
         if arguments[name] is not None:
             raise ParameterError(f"block=True iterates on all columns as one and has no {name}; leave out one of them.")
@@ -78,8 +78,9 @@ def solved_in_block(method: type[Method], systems: list[System], /, **arguments:
     loops = [one.loop for one in every]
     if any(one.system is not one.given or one.loop.scale != 1 for one in every):
         return solved_together(method, systems, **arguments)
-    targets = np.array([loop.tolerance for loop in loops])
-    X, iterations, histories = block_cg(systems, [loop.x for loop in loops], targets, loops[0].maxiter)
+    targets, options = np.array([loop.tolerance for loop in loops]), every[0].options
+    in_block: Any = method.in_block
+    X, iterations, histories = in_block(systems, [loop.x for loop in loops], targets, loops[0].maxiter, **options)
     found = []
     for c, (system, loop) in enumerate(zip(systems, loops, strict=True)):
         done, x = int(iterations[c]), system.xp.ascontiguousarray(X[:, c])

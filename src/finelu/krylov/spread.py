@@ -126,6 +126,7 @@ class Cycle:
         self.comm = comm
         self.kernels = kernels_for(np).cycle
         self.Snapshot, self.begin_cycle = self.kernels.Snapshot, self.kernels.begin_cycle
+        self.claim_unless_it_follows = self.kernels.claim_unless_it_follows
 
     def keep_verified(self, state: Any, x: Any, verified: Any) -> None:
         if state[monitor.IMPROVED]:

@@ -161,7 +161,7 @@ def uneven(A: CSR) -> bool:
     """Whether couplings jump from cell to cell of a grid, not just from layer to layer: in 15% of some rows those to
     opposite neighbours, i - k and i + k, differ by more than a factor of ten in two directions k.
 
-    A : on the CPU, columns ascending. Cost: a look at 512 rows.
+    A : columns ascending. Cost: a look at 512 rows, on the host.
     """
     rows, _, before, after = _opposite(A)
     with np.errstate(over="ignore"):
@@ -177,7 +177,8 @@ def has_strong_pairs(A: CSR) -> bool:
     A : on the CPU. Cost: a look at 4096 rows.
     """
     rows = np.linspace(0, A.n - 1, min(A.n, PAIRS_LOOKED_AT)).astype(np.int64)
-    begins, counts = A.indptr[rows].astype(np.int64), np.diff(A.indptr)[rows].astype(np.int64)
+    begins = A.indptr[rows].astype(np.int64)
+    counts = A.indptr[rows + 1] - begins
     of_row = np.repeat(np.arange(rows.size), counts)
     places = np.arange(of_row.size) + np.repeat(begins - np.cumsum(counts) + counts, counts)
     sizes = np.where(A.indices[places] == rows[of_row], 0, abs(A.data[places]).astype(np.float64))
@@ -206,17 +207,14 @@ def turns(A: CSR) -> bool:
 
 
 def _opposite(A: CSR) -> tuple[Any, Any, Any, Any]:
-    """The pairs of entries (i, i - k) and (i, i + k), k > 0, of some rows: i, k, and the magnitudes of both."""
-    rows = np.linspace(0, A.n - 1, min(A.n, LOOKED_AT)).astype(np.int64)
-    begins, ends = A.indptr[rows].astype(np.int64), A.indptr[rows + 1].astype(np.int64)
-    counts = ends - begins
-    first = np.cumsum(counts) - counts
-    places = np.arange(int(counts.sum())) + np.repeat(begins - first, counts)
-    opposite = np.repeat(begins + ends - 1, counts) - places
-    of_rows = np.repeat(rows, counts)
-    apart = of_rows - A.indices[places].astype(np.int64)
-    paired = (apart > 0) & (A.indices[opposite].astype(np.int64) == of_rows + apart)
-    return of_rows[paired], apart[paired], abs(A.data[places[paired]]), abs(A.data[opposite[paired]])
+    """The pairs of entries (i, i - k) and (i, i + k), k > 0, of some rows, on the host: i, k, and the magnitudes of
+    both."""
+    rows, columns, data = _entries(A, np.linspace(0, A.n - 1, min(A.n, LOOKED_AT)).astype(np.int64), values=True)
+    first, end = (np.searchsorted(rows, rows, side) for side in ("left", "right"))  # of each entry's row
+    opposite = first + end - 1 - np.arange(rows.size)
+    apart = rows - columns
+    paired = (apart > 0) & (columns[opposite] == rows + apart)
+    return rows[paired], apart[paired], abs(data[paired]), abs(data[opposite[paired]])
 
 
 def alike(A: CSR) -> float:
@@ -388,7 +386,7 @@ def _consecutive(A: CSR, starts: Any) -> Any:
 
 def _entries(A: CSR, rows: Any, values: bool = False) -> tuple[Any, Any, Any]:
     """The row and the column of each entry of these rows, and with `values` its value, on the host."""
-    xp, gather = namespace(A.data), kernels_for(A.data).vectors.gather
+    xp, gather = namespace(A.data), kernels_for(A.data).vectors.gather if on_gpu(A.data) else np.take  # few of them
     begin, end = to_host(gather(A.indptr, xp.asarray(np.concatenate([rows, rows + 1])))).reshape(2, -1).astype(np.int64)
     lengths = end - begin
     ends = np.cumsum(lengths)

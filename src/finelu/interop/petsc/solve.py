@@ -63,7 +63,7 @@ def solve_mtx(
     path : Matrix Market (.mtx, .mtx.gz), of which each process reads its share of the lines, or PETSc binary (.petsc,
         .dat, .bin) of the number types of this PETSc. Its rows are spread in equal shares.
     b : file of the right-hand side; None: random, the same on any number of processes.
-    output : file for x, written by one process (.npy, .npz, .mtx, .txt) or by all (.petsc).
+    output : file for x, written by one process (.npy, .npz, .mtx, .txt, .csv) or by all (.petsc).
     partition : spreads the rows by the MatPartitioning of this name ("parmetis", "ptscotch": as PETSc was built), of
         the pattern of A + A^T, or by "metis", on one process (needs pymetis). x has A's order all the same.
     rtol, maxiter : of the solver, which PETSc's options choose; where they do not, it is GMRES, preconditioned from

@@ -23,6 +23,7 @@ from finelu.preconditioners.direct.analysis import TINY
 from finelu.preconditioners.direct.superlu import structurally_singular
 from finelu.validation import count, number
 
+ANY_SHAPE = "; finelu.lstsq(A, b) takes a matrix of any shape"
 PERMC_SPECS = ("NATURAL", "MMD_ATA", "MMD_AT_PLUS_A", "COLAMD")
 
 
@@ -53,7 +54,7 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
     call it at the same time.
     Raises MatrixError, a ValueError, for shapes that do not fit.
     """
-    system = System.of(A, "spsolve requires A be CSC or CSR matrix format", "matrix must be square (has shape {})", 5)
+    system = System.of(A, "spsolve requires A be CSC or CSR matrix format", f"matrix must be square (has shape {{}}){ANY_SHAPE}", 5)
     given, b = b, of_scipy(b)
     is_sparse = sp.issparse(b)
     if not is_sparse:
@@ -148,7 +149,7 @@ def factorized(A: Any) -> Callable[[Any], Any]:
 
 def _factored(A: Any, given: Mapping[str, Any]) -> Any:
     """An `LU`, or SciPy's SuperLU object if some of its own parameters are given."""
-    converted, not_square = "splu converted its input to CSC format", "can only factor square matrices (has shape {})"
+    converted, not_square = "splu converted its input to CSC format", f"can only factor square matrices (has shape {{}}){ANY_SHAPE}"
     system = System.of(A, converted, not_square, depth=6)
     S = system.S
     try:

@@ -14,6 +14,7 @@ from scipy.sparse import SparseEfficiencyWarning, _sparsetools
 from finelu.errors import MatrixError, WrongType
 from finelu.factors import Columns
 from finelu.kernels.operands import CSR
+from finelu.matrix import as_csr
 from finelu.recent import RECENT
 
 BLOCK = 2**21  # numbers of a sparse right-hand side that are dense at a time, 16 MiB
@@ -85,7 +86,7 @@ def compressed(A: Any, converted: str, depth: int) -> Any:
     if getattr(A, "format", "") in ("csc", "csr") and sp.issparse(A):
         return A
     try:
-        found = sp.csc_array(A)
+        found = sp.csc_array(as_csr(A, diagonal=False).tosparse() if hasattr(A, "matvec") else A)
     except (TypeError, ValueError) as error:
         raise MatrixError(f"A is a {type(A).__name__}, which is not read as a matrix: {error}") from error
     warnings.warn(converted, SparseEfficiencyWarning, stacklevel=depth)

@@ -16,6 +16,7 @@ from finelu.kernels.monitor import (
     CODE,
     COLUMNS,
     CONVERGED,
+    DRIFTED,
     IMPROVED,
     ITERATIONS,
     NORM,
@@ -74,6 +75,14 @@ def begin_cycle(state, norms, history, checks):
         norms[START] = norm
         norms[BEST] = norm
         state[IMPROVED] = 1
+
+
+@compiled
+def claim_unless_it_follows(state, norms, norm):
+    """norms[NORM] = norm[0], the true one; a claim where the recurrence has drifted from it and nothing was gained."""
+    if state[CODE] == RUNNING and norm[0] >= norms[START] and norm[0] > DRIFTED * norms[NORM]:
+        state[CODE] = CLAIMED
+    norms[NORM] = norm[0]
 
 
 def keep_verified(state, x, verified):

@@ -6,14 +6,16 @@ import math
 
 import numpy as np
 
+from finelu.kernels.cpu.runtime.atomics import fetch_min
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.row_blocks import even_blocks, threads_for
+from finelu.kernels.cpu.runtime.row_blocks import COPY, even_blocks, row_parts, threads_for
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
 
 CHUNK = 2**16  # numbers that a thread looks at at a time
 SMALL = 2**15  # rows and entries up to which one pass takes less time than the division of the work
+ROWS = 2**13  # rows of an item of `diagonal`
 
 
 def inspect(indptr, indices, data, diag):
@@ -277,45 +279,69 @@ def extremes(values):
     return count, least, largest
 
 
-@compiled
 def diagonal(data, diag):
-    """Rows without a diagonal entry, with one of 0, without a positive one; see kernels/reference/inspection.py."""
+    """Rows without a diagonal entry, with one of 0, without a positive one; see kernels/reference/inspection.py.
+
+    Threads share the rows.
+    """
+    items = -(-diag.size // ROWS)
+    counts, first = np.zeros((max(items, 1), 3), np.int64), np.full(2, diag.size, np.int64)
+    run_items(_diagonal, items, data, diag, counts, first, threads=threads_for(diag.size, SMALL))
+    missing, zero, others = counts.sum(axis=0).tolist()
+    return missing, int(first[0]) if missing else -1, zero, int(first[1]) if zero else -1, others
+
+
+@by_items
+def _diagonal(t, data, diag, counts, first):
+    """counts[t] : of the rows of item t, those without a diagonal entry, with one of 0, without a positive one.
+    first : the least row of the first two kinds."""
     missing = zero = others = 0
-    first_missing = first_zero = -1
-    for i in range(diag.size):
+    for i in range(t * ROWS, min((t + 1) * ROWS, diag.size)):
         if diag[i] < 0:
             if missing == 0:
-                first_missing = i
+                fetch_min(first, 0, i)
             missing += 1
             others += 1
             continue
         d = data[diag[i]]
         if d == 0:
             if zero == 0:
-                first_zero = i
+                fetch_min(first, 1, i)
             zero += 1
         others += not (d.real > 0 and d.imag == 0)
-    return missing, first_missing, zero, first_zero, others
+    counts[t, 0], counts[t, 1], counts[t, 2] = missing, zero, others
 
 
-@compiled
 def signs(indptr, indices, data, diag, tolerance, share):
     """(sum of the entries off the diagonal with its sign, of those with the other, rows they do not outweigh, rows
     whose diagonal does not outweigh them by far, rows with an entry in the column before the diagonal).
 
     A real, in CSR, with all diagonal entries data[diag[i]]. The third counts rows with |a_ii| + sign(a_ii) sum of the
-    others >= -tolerance |a_ii|, the fourth those where their magnitudes add up to more than share |a_ii|. On one
-    thread. Cost: one pass.
+    others >= -tolerance |a_ii|, the fourth those where their magnitudes add up to more than share |a_ii|. Threads share
+    the rows; the items, whose sums are added up, are the same for any number of them. Cost: one pass.
     """
+    items = row_parts(indptr, data.size, (diag.size + data.size) // COPY + 1)
+    sums, rows = np.zeros((items.size - 1, 2)), np.zeros((items.size - 1, 3), np.int64)
+    pattern = (unsigned(v) for v in (indptr, indices, diag))
+    threads = threads_for(diag.size + data.size, SMALL)
+    run_items(_signs, items.size - 1, items, *pattern, data, tolerance, share, sums, rows, threads=threads)
+    return *sums.sum(axis=0).tolist(), *rows.sum(axis=0).tolist()
+
+
+@by_items
+def _signs(t, items, indptr, indices, diag, data, tolerance, share, sums, rows):
+    """sums[t], rows[t] : the sums and the numbers of rows of `signs`, for the rows of item t."""
     same = opposite = 0.0
     fine = coupled = linked = 0
-    for i in range(diag.size):
-        d = data[diag[i]]
-        linked += diag[i] > indptr[i] and indices[diag[i] - 1] == i - 1
-        total, others = abs(d), 0.0
-        for p in range(indptr[i], indptr[i + 1]):
-            if p != diag[i]:
-                a = np.float64(data[p] if d >= 0 else -data[p])
+    for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+        place = np.uint64(diag[i])
+        d = data[place]
+        linked += place > indptr[i] and np.uint64(indices[place - ONE]) + ONE == i
+        sign = np.float64(1.0 if d >= 0 else -1.0)
+        total, others = np.float64(abs(d)), 0.0
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+            if p != place:
+                a = sign * np.float64(data[p])
                 total += a
                 others += abs(a)
                 if a > 0:
@@ -324,4 +350,5 @@ def signs(indptr, indices, data, diag, tolerance, share):
                     opposite -= a
         fine += total >= -tolerance * abs(d)
         coupled += others > share * abs(d)
-    return same, opposite, fine, coupled, linked
+    sums[t, 0], sums[t, 1] = same, opposite
+    rows[t, 0], rows[t, 1], rows[t, 2] = fine, coupled, linked

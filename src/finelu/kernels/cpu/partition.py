@@ -7,7 +7,7 @@ import numpy as np
 from finelu.kernels.cpu.runtime.atomics import fetch_add, fetch_min, load_acquire
 from finelu.kernels.cpu.runtime.items import by_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled, nested, ready
-from finelu.kernels.cpu.runtime.row_blocks import even_blocks
+from finelu.kernels.cpu.runtime.row_blocks import even_blocks, even_items
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.threads import get_num_threads
 
@@ -405,8 +405,20 @@ def _grid_couplings(t, items, indptr, indices, data, diag, nx, ny, hole, first, 
 def bricks(nx, ny, nz, kx, ky, kz, hole, parts):
     """The brick of each node; see kernels/reference/partition.py."""
     x, y, z = (np.arange(n, dtype=np.int64) * k // n for n, k in ((nx, kx), (ny, ky), (nz, kz)))
-    brick = (x[None, None, :] + kx * (y[None, :, None] + ky * z[:, None, None])).reshape(-1)
-    parts[:hole], parts[hole:] = brick[: min(hole, parts.size)], brick[hole + 1 :]
+    lines = (kx * (y + ky * z[:, None])).reshape(-1)  # of each line along x, its first brick
+    items = even_items(lines.size, parts.size)
+    run_items(_bricks, items.size - 1, items, x, lines, hole, parts)
+
+
+@by_items
+def _bricks(t, items, x, lines, hole, parts):
+    """The parts of the lines of item t. One node has no part: those behind it are one place before their number."""
+    for line in range(items[t], items[t + 1]):
+        first = line * x.size
+        for i in range(x.size):
+            u = first + i
+            if u != hole:
+                parts[u - (u > hole)] = lines[line] + x[i]
 
 
 def is_compiled():

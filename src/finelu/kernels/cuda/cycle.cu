@@ -1,6 +1,6 @@
 // The start of a cycle of a Krylov method, and the copy of a verified x. Twins: kernels/reference/cycle.py, name by
 // name; the meaning of state, norms and history: kernels/monitor.py. Every thread takes the same decision from device
-// memory, so that the host waits for nothing. Launch: begin_cycle one thread; the others any 1-D grid with gridDim.x *
+// memory, so that the host waits for nothing. Launch: begin_cycle and claim_unless_it_follows one thread; the others any 1-D grid with gridDim.x *
 // blockDim.x >= n.
 #include "runtime/finelu.cuh"
 #include "runtime/constants.cuh"
@@ -35,6 +35,14 @@ __global__ void begin_cycle(int* state, R* norms, R* history, R* checks)
         norms[BEST] = norm;
         state[IMPROVED] = 1;
     }
+}
+
+template <typename R>
+__global__ void claim_unless_it_follows(int* state, R* norms, const R* norm)
+{
+    const R found = *norm;
+    if (state[CODE] == RUNNING && found >= norms[START] && found > R(DRIFTED) * norms[NORM]) state[CODE] = CLAIMED;
+    norms[NORM] = found;
 }
 
 template <typename T>

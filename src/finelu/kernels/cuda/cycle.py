@@ -43,6 +43,10 @@ def begin_cycle(state, norms, history, checks):
     single_thread("cycle", "begin_cycle", norms.dtype, state, norms, history, checks)
 
 
+def claim_unless_it_follows(state, norms, norm):
+    single_thread("cycle", "claim_unless_it_follows", norms.dtype, state, norms, norm)
+
+
 def keep_verified(state, x, verified):
     over_elements("cycle", "keep_verified", x, state, x, verified)
 

@@ -40,7 +40,7 @@ def gather(values, source, out, conjugate=False) -> None:
 
 
 def bound_by_bytes(plan) -> bool:
-    """Whether the levels are wide, or there are none; see kernels/reference/triangular.py."""
+    """Whether the levels are wide, or were not looked for; see kernels/reference/triangular.py."""
     return plan.depth is None or plan.triangle.entries >= ENTRIES_A_LEVEL * plan.depth
 
 

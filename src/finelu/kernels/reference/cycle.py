@@ -16,6 +16,7 @@ from finelu.kernels.monitor import (
     CODE,
     COLUMNS,
     CONVERGED,
+    DRIFTED,
     IMPROVED,
     ITERATIONS,
     NORM,
@@ -56,6 +57,16 @@ def begin_cycle(state, norms, history, checks):
     if norm < norms[START]:
         norms[START] = norms[BEST] = norm
         state[IMPROVED] = 1
+
+
+def claim_unless_it_follows(state, norms, norm):
+    """norms[NORM], of a recurrence that minimizes the norm, becomes norm[0], the true one; the restart becomes a claim
+    if that is neither near the recurrence's nor less than START: x has then grown along null vectors of A, or of M, up
+    to rounding.
+    """
+    if state[CODE] == RUNNING and norm[0] >= norms[START] and norm[0] > DRIFTED * norms[NORM]:
+        state[CODE] = CLAIMED
+    norms[NORM] = norm[0]
 
 
 def keep_verified(state, x, verified):

@@ -38,6 +38,11 @@ def gather(x, places):
     return np.array([x[place] for place in places], x.dtype).reshape(-1, *x.shape[1:])
 
 
+def copy(x, out):
+    """out = x, of one shape and dtype."""
+    out[...] = x
+
+
 def difference(b, y, r):
     """r = b - y; r may be one of them."""
     r[:] = b - y

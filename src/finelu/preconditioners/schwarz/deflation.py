@@ -31,7 +31,7 @@ class Deflated:
         Waits for a GPU.
         """
         coarse, xp = self._factors.coarse, namespace(r)
-        step = xp.zeros_like(r)
+        step = xp.zeros(r.shape, r.dtype)
         before = coarse.restrict(r)
         q, part = coarse.closely(before)
         coarse.prolong(q, step)

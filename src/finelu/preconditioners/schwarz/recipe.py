@@ -25,7 +25,7 @@ from finelu.kernels.operands import CSR, Sums
 from finelu.matrix import dense_numbers
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.traits import has_strong_pairs, require_hermitian, symmetry, uneven
-from finelu.partition import METHODS, partition
+from finelu.partition import METHODS, bricks, partition
 from finelu.preconditioners.ict import ICT
 from finelu.preconditioners.ilu0 import ILU0
 from finelu.preconditioners.milu0 import MILU0
@@ -46,6 +46,10 @@ SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE, MOST_SPARSE = 128, 448, 56_000
 # Coarse vectors above which levels="auto" solves a definite coarse matrix on levels, on a GPU and on the CPU. With 8000
 # parts of a 7-point grid a solve with the factors of the coarse matrix takes 2.0 ms on the CPU, on levels 1.5.
 MOST_INVERTED, MOST_FACTORED = 4096, 8192
+# The rows of A over the size of its aggregates on a GPU; as these fill 0.7 of it, there are about 2000. On an H100 ani7,
+# 203,841 rows, takes 77 ms with 1941 aggregates and 101 with 636, a heat sink of 70,371 rows 16 with 791 and 21 with 223;
+# 512,000 cells of 10^-3 to 10^3 at random take 36 ms with 1852 and 34 with 1520. A flow, with bicgstab, gains nothing.
+AGGREGATES = 1400
 ROWS = 64  # of a part, for each of its coarse vectors, on the CPU, where a larger coarse matrix has further levels
 # The threshold of ICT where strong couplings are scattered. On 60^3 cells of 10^-3 to 10^3 at random, 642 parts, cg
 # takes 128 iterations with ILU0, 81 with 1e-2, where L has an eighth more entries, and 79 with 1e-3, where it has two
@@ -71,7 +75,8 @@ class Schwarz(Recipe):
         need no transpose. If A is Hermitian with a positive diagonal, D must be positive, so that cg can take M. On the
         CPU "auto" is ICT(drop_tol=1e-2) for such an A if in one of 50 rows a coupling is more than ten times all others
         together; ILU0, with a warning in the report, if ICT meets a pivot that is not positive.
-    size : rows of a part. None: 128 to 448, fewer if rows are long. On the CPU, where levels may be more than 2, 64 for
+    size : rows of a part. None: 128 to 448, fewer if rows are long; on a GPU, if A is Hermitian with a positive
+        diagonal, aggregates with one vector a part have n / 1400, if that is less, but at least 128. On the CPU, where levels may be more than 2, 64 for
         each vector of the coarse space, at most 448; not if couplings jump from cell to cell; and on four threads or
         more for a grid in space the size that gives 4096 vectors, if that is larger and at most 448. With levels=2,
         which "auto" means for an A that is not Hermitian with a positive diagonal, they are more if the coarse space
@@ -547,6 +552,12 @@ def usual_size(A: CSR, vectors: int, levels: bool, n: int | None = None, general
     return max(min(max(fits, SMALLEST), LARGEST), -(-(n or A.n) * vectors // most))
 
 
+def size_of_aggregates(A: CSR, usual: int) -> int:
+    """The default number of rows of an aggregate on a GPU, for a definite A and one vector a part.  usual : that of
+    other parts."""
+    return min(usual, max(SMALLEST, A.n // AGGREGATES))
+
+
 def _parts(
     recipe: Schwarz, A: CSR, near: Any, kind: str, definite: bool, nodes: Nodes | None, size: int | None
 ) -> tuple[Any, int, str]:
@@ -554,19 +565,22 @@ def _parts(
     xp = namespace(A.data)
     if isinstance(recipe.parts, ArrayParameter):
         return *_checked_parts(recipe.parts.array, A), "given"
-    free = False  # whether the bricks of a grid may be larger than usual
+    free, aggregates = False, None  # whether the bricks of a grid may be larger than usual; the size of aggregates
     if recipe.parts is None:
         levels = recipe.coarse is not None and (definite if recipe.levels == AUTO else recipe.levels != 2)
-        free = levels and near is None and recipe.levels == AUTO and not (size or recipe.size)
+        usual, vectors = not (size or recipe.size), 1 if near is None else near.shape[1]
+        free = levels and near is None and recipe.levels == AUTO and usual
         general = kind == "general" and recipe.coarse is not None
-        size = size or recipe.size or usual_size(A, 1 if near is None else near.shape[1], levels, general=general)
+        size = size or recipe.size or usual_size(A, vectors, levels, general=general)
+        if on_gpu(A.data) and usual and vectors == 1 and definite and recipe.coarse is not None:
+            aggregates = size_of_aggregates(A, size)
     else:
         number = count("parts", recipe.parts, 1, A.n, of=recipe)
         size = -(-A.n // number)
     if nodes is None:
-        found = partition(A, size, recipe.partition)
+        found = partition(A, size, recipe.partition, of_aggregates=aggregates)
         if free and (larger := size_in_space(A, found, LARGEST)):
-            found = partition(A, larger, "geometric")
+            found = bricks(A, found.grid, larger)
         return xp.asarray(found.parts), found.count, found.method
     found = partition(nodes.matrix(A), max(size // nodes.size, 1), recipe.partition)
     return xp.asarray(found.parts)[nodes.of_rows(A)], found.count, found.method

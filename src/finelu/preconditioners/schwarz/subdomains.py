@@ -72,7 +72,7 @@ class LocalFactors:
         self._recipe, self._domains, self._narrow = recipe, domains, narrow
         kernels = kernels_for(A.data)
         indptr, indices, self._places = kernels.subdomains.inside(domains.starts, domains.rows, A.indptr, A.indices)
-        self._blocks = full_csr(indptr, indices, kernels.vectors.gather(A.data, self._places))
+        self._blocks = full_csr(indptr, indices, kernels.vectors.gather(A.data, self._places)).owning()
         changes: dict[str, Any] = {"triangular": "sync_free" if on_gpu(A.data) else "sequential"}
         if on_gpu(A.data) and getattr(local, "variant", None) == "auto":
             changes["variant"] = "levs"  # all parts at once; in natural order they would be factored one by one

@@ -238,7 +238,8 @@ INSTANCES: dict[str, list[str]] = {
         "coefficients step",
         (*(f"{value}, {value}" for value in VALUES), "float, Complex<float>", "double, Complex<double>"),
     ),
-    "cycle": _over(["begin_cycle"], REALS) + _over(["keep_verified", "unless_finite"], VALUES),
+    "cycle": _over(["begin_cycle", "claim_unless_it_follows"], REALS)
+    + _over(["keep_verified", "unless_finite"], VALUES),
     "recurrences": _over(["record", "sqmr_smooth"], REALS)
     + _over(["direction"], (*WITH_REALS, *(f"{value}, {value}" for value in COMPLEX)))
     + _over(
@@ -293,7 +294,7 @@ COMMON = (
     ("coarse_space", "coarse_products<T, I, 8>; coupling_keys<I>; coupling_begins<I>; write_couplings<I>"),
     ("coarse_space", "coarse_matrix<T, D>; coarse_weights<D>; scale_both<D>; invert_block<D, N>"),
     ("coarse_space", "matrix_magnitudes<D>; scale_transposed<D, D>; scale_transposed<D, T>"),
-    ("cycle", "begin_cycle<R>; keep_verified<T>; unless_finite<T>"),
+    ("cycle", "begin_cycle<R>; claim_unless_it_follows<R>; keep_verified<T>; unless_finite<T>"),
     ("vectors", "dot<T>; dot_and_norm<T>; difference<T>; added<T>"),
     ("subdomains", "subdomain_solve<T, S, 1, true>; subdomain_solve<T, T, 1, true>"),
     ("coarse_space", "restrict_to_parts<T>; prolong_from_parts<T>; sum_couplings<T>; product_with_dot<T>"),
