@@ -27,9 +27,10 @@ from scipy.sparse.linalg import splu
 import finelu
 from benchmarks.claims.solve_gpu import matrix_of
 from benchmarks.harness import ROOT
-from benchmarks.harness.clock import Budget, synchronized
+from benchmarks.harness.clock import synchronized
+from benchmarks.harness.course import carry_out
 from benchmarks.harness.options import add_budget, add_device, add_place, command, wants_gpu
-from benchmarks.harness.record import Record, Run, RunEnded, new_run
+from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.suite import matrix_folder, names_of, suite
 from benchmarks.harness.table import cell, mean, table
 from finelu.preconditioners.direct.klu import nbklu
@@ -212,19 +213,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     gpu = wants_gpu(options)
     run = new_run("batch-gpu" if gpu else "batch-cpu", gpu=gpu, machine_name=options.machine)
     run.options = {"systems": options.systems, "threads": finelu.get_num_threads()}
-    budget, complete = Budget(options.budget), True
-    try:
-        for name, read in matrices(options.matrices):
-            if budget.over():
-                run.left_out[name] = "the budget was spent"
-                continue
-            measure(run, name, read(), options.systems, gpu)
-            run.save(options.out)
-    except (RunEnded, KeyboardInterrupt):
-        complete = False
-    path = run.publish(options.out, page(run))
-    print(f"\n{claims(run)}{len(run.failures)} failures; {path}")
-    return 0 if complete else 1
+
+    def one(name: str, read: Any) -> str:
+        measure(run, name, read(), options.systems, gpu)
+        return ""
+
+    return carry_out(run, matrices(options.matrices), one, options, page, claims)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,10 @@ import scipy.sparse as sp
 import finelu
 from benchmarks.claims.solve_gpu import TWICE, matrix_of
 from benchmarks.harness.case import release_gpu
-from benchmarks.harness.clock import Budget, synchronized
+from benchmarks.harness.clock import synchronized
+from benchmarks.harness.course import carry_out
 from benchmarks.harness.options import add_options, chosen_parts, command
-from benchmarks.harness.record import Record, Run, RunEnded, new_run
+from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.suite import names_of, suite
 from benchmarks.harness.table import cell, table
 
@@ -159,29 +160,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parts, recipes = chosen_parts(parser, options.parts, PARTS), options.recipes.split(",")
     run = new_run("columns-gpu" if options.gpu else "columns-cpu", gpu=options.gpu, machine_name=options.machine)
     run.options = {"threads": finelu.get_num_threads()}
-    budget, complete = Budget(options.budget), True
     names = names_of(options.matrices) or (() if options.quick else SYSTEMS)
-    try:
-        for problem in suite(options.matrix_folder, names, quick=options.quick):
-            if budget.over():
-                run.left_out[problem.name] = "the budget was spent"
-                continue
-            S = matrix_of(problem)
-            run.matrices[problem.name] = {"n": S.shape[0], "nnz": S.nnz}
-            for recipe in recipes if "factors" in parts else ():
-                measure_factors(run, problem.name, recipe, S, options.gpu)
-            if "solve" in parts:
-                measure_solve(run, problem.name, S, options.gpu)
-            if options.gpu:
-                release_gpu()
-            run.save(options.out)
-            shown = {work: round(gain, 2) for (matrix, work), gain in gains(run).items() if matrix == problem.name}
-            print(f"{budget.spent():5.0f} s  {problem.name} {shown}", flush=True)
-    except (RunEnded, KeyboardInterrupt):
-        complete = False
-    path = run.publish(options.out, page(run))
-    print(f"\n{claims(run)}{len(run.failures)} failures; {path}")
-    return 0 if complete else 1
+
+    def one(name: str, problem: Any) -> str:
+        S = matrix_of(problem)
+        run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz}
+        for recipe in recipes if "factors" in parts else ():
+            measure_factors(run, name, recipe, S, options.gpu)
+        if "solve" in parts:
+            measure_solve(run, name, S, options.gpu)
+        if options.gpu:
+            release_gpu()
+        return str({work: round(gain, 2) for (matrix, work), gain in gains(run).items() if matrix == name})
+
+    problems = ((problem.name, problem) for problem in suite(options.matrix_folder, names, quick=options.quick))
+    return carry_out(run, problems, one, options, page, claims)
 
 
 if __name__ == "__main__":

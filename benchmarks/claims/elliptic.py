@@ -29,9 +29,10 @@ import scipy.sparse as sp
 
 import finelu
 from benchmarks.harness.case import release_gpu
-from benchmarks.harness.clock import Budget, synchronized
+from benchmarks.harness.clock import synchronized
+from benchmarks.harness.course import carry_out
 from benchmarks.harness.options import add_device, add_options, add_source, command, wants_gpu
-from benchmarks.harness.record import Record, Run, RunEnded, new_run
+from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.suite import Problem, files, matrix_folder, names_of
 from benchmarks.harness.table import cell, mean, ratio, table
 from benchmarks.peers import amgcl
@@ -359,35 +360,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.options = {"threads": options.threads, "seconds": options.seconds}
     finelu.set_num_threads(options.threads)
     wanted = wanted_solvers(run, options.solvers)
-    budget, complete = Budget(options.budget), True
-    try:
-        asked = names_of(options.matrices)
-        for name in asked or (QUICK if options.quick else (*SYSTEMS, *BODIES)):
-            if budget.over():
-                run.left_out[name] = "the budget was spent"
-                continue
-            try:
-                S = matrix(name, options.matrix_folder)
-            except ParameterError:
-                if asked:
-                    raise
-                run.left_out[name] = "not in the folder of matrices"
-                continue
-            symmetric = abs(S - S.T).max() <= 1e-14 * abs(S).max()
-            run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz, "symmetric": bool(symmetric)}
-            measure(run, name, S, wanted, options.seconds, gpu=gpu)
-            if gpu:
-                release_gpu()
-            run.save(options.out)
-            shown = ", ".join(
-                f"{r.who} {r.variant} {cell(r.numeric_ms)} ms ({r.detail.get('iterations')})" for r in run.find(name)
-            )
-            print(f"{budget.spent():5.0f} s  {name}: {shown}", flush=True)
-    except (RunEnded, KeyboardInterrupt):
-        complete = False
-    path = run.publish(options.out, page(run))
-    print(f"\n{claims(run)}{len(run.failures)} failures; {path}")
-    return 0 if complete else 1
+    asked = names_of(options.matrices)
+
+    def one(name: str, _: str) -> str:
+        try:
+            S = matrix(name, options.matrix_folder)
+        except ParameterError:
+            if asked:
+                raise
+            run.left_out[name] = "not in the folder of matrices"
+            return ""
+        symmetric = abs(S - S.T).max() <= 1e-14 * abs(S).max()
+        run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz, "symmetric": bool(symmetric)}
+        measure(run, name, S, wanted, options.seconds, gpu=gpu)
+        if gpu:
+            release_gpu()
+        return ", ".join(
+            f"{r.who} {r.variant} {cell(r.numeric_ms)} ms ({r.detail.get('iterations')})" for r in run.find(name)
+        )
+
+    names = asked or (QUICK if options.quick else (*SYSTEMS, *BODIES))
+    return carry_out(run, ((name, name) for name in names), one, options, page, claims)
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ from scipy.sparse.linalg import splu, spsolve
 
 import finelu
 from benchmarks.harness import ROOT
-from benchmarks.harness.clock import Budget
+from benchmarks.harness.course import carry_out
 from benchmarks.harness.options import add_budget, add_place, command
-from benchmarks.harness.record import Record, Run, RunEnded, new_run
+from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.table import cell, mean, table
 from finelu.recent import RECENT
 
@@ -175,22 +175,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = new_run("gallery", gpu=False, machine_name=options.machine)
     run.options = {"threads": 1, "times": "processor, the least of a call", "rounds": ROUNDS}
     run.options |= {library: version(library) for library in LIBRARIES if library in installed()}
-    budget, complete = Budget(options.budget), True
-    try:
-        for name, arguments in (SMALL if options.quick else PROGRAMS).items():
-            if budget.over():
-                run.left_out[name] = "the budget was spent"
-                continue
-            given = systems(name, arguments)
-            run.matrices[name] = {"n": given[0][0].shape[0], "nnz": given[0][0].nnz, "systems": len(given)}
-            measure(run, name, given)
-            run.save(options.out)
-            print(f"{budget.spent():5.0f} s  {name} {gains(run).get(name)}", flush=True)
-    except (RunEnded, KeyboardInterrupt):
-        complete = False
-    path = run.publish(options.out, page(run))
-    print(f"\n{summary(run)}{len(run.failures)} failures; {path}")
-    return 0 if complete else 1
+
+    def one(name: str, arguments: Sequence[str]) -> str:
+        given = systems(name, arguments)
+        run.matrices[name] = {"n": given[0][0].shape[0], "nnz": given[0][0].nnz, "systems": len(given)}
+        measure(run, name, given)
+        return str(gains(run).get(name))
+
+    return carry_out(run, (SMALL if options.quick else PROGRAMS).items(), one, options, page, summary)
 
 
 if __name__ == "__main__":

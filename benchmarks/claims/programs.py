@@ -33,9 +33,9 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
-from benchmarks.harness.clock import Budget
+from benchmarks.harness.course import carry_out
 from benchmarks.harness.options import add_budget, add_place, command
-from benchmarks.harness.record import Record, Run, RunEnded, new_run
+from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.table import mean, table
 from finelu.errors import ParameterError
 
@@ -251,35 +251,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = new_run("programs", gpu=False, machine_name=options.machine)
     run.options = {"repeats": options.repeats, "threads": finelu.get_num_threads(), "without": ",".join(without) or "-"}
     run.options |= {"load": f"{os.getloadavg()[1]:.1f}", "times": "processor" if options.processor else "clock"}
-    budget, complete, patterns = Budget(options.budget), True, set()
-    try:
-        for folder in folders:
-            name = f"{folder.parent.name}/{folder.name}"
-            if budget.over():
-                run.left_out[name] = "the budget was spent"
-                continue
-            systems = [load(path) for path in sorted(folder.glob("*.npz"))]
-            run.matrices[name] = {"n": systems[0][0].shape[0], "nnz": systems[0][0].nnz, "systems": len(systems)}
-            wide = next((s for s in systems if not s[1].size or (s[1].ndim == 2 and s[1].shape[1] > 1)), None)
-            if wide is not None:
-                with run.attempt(name, MANY):
-                    many(run, name, wide, options.repeats)
-                continue
-            with run.attempt(name, NEWTON):
-                newton(run, name, systems, options.repeats)
-            for k, (A, b) in enumerate(systems):
-                key = (A.shape, A.indptr.tobytes(), A.indices.tobytes())
-                if key not in patterns:
-                    patterns.add(key)
-                    with run.attempt(name, TWICE):
-                        twice(run, f"{name} {k}", (A, b), options.repeats)
-            run.save(options.out)
-            print(f"{budget.spent():5.0f} s  {name}", flush=True)
-    except (RunEnded, KeyboardInterrupt):
-        complete = False
-    path = run.publish(options.out, page(run))
-    print(f"{page(run)}{len(run.failures)} failures; {path}")
-    return 0 if complete else 1
+    patterns = set()
+
+    def one(name: str, folder: Path) -> str:
+        systems = [load(path) for path in sorted(folder.glob("*.npz"))]
+        run.matrices[name] = {"n": systems[0][0].shape[0], "nnz": systems[0][0].nnz, "systems": len(systems)}
+        wide = next((s for s in systems if not s[1].size or (s[1].ndim == 2 and s[1].shape[1] > 1)), None)
+        if wide is not None:
+            with run.attempt(name, MANY):
+                many(run, name, wide, options.repeats)
+            return ""
+        with run.attempt(name, NEWTON):
+            newton(run, name, systems, options.repeats)
+        for k, (A, b) in enumerate(systems):
+            key = (A.shape, A.indptr.tobytes(), A.indices.tobytes())
+            if key not in patterns:
+                patterns.add(key)
+                with run.attempt(name, TWICE):
+                    twice(run, f"{name} {k}", (A, b), options.repeats)
+        return ""
+
+    named = ((f"{folder.parent.name}/{folder.name}", folder) for folder in folders)
+    return carry_out(run, named, one, options, page, page)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,10 @@ import scipy.sparse as sp
 import finelu
 from benchmarks.claims.solve_gpu import TWICE, matrix_of, problems
 from benchmarks.harness.case import release_gpu
-from benchmarks.harness.clock import Budget, synchronized
+from benchmarks.harness.clock import synchronized
+from benchmarks.harness.course import carry_out
 from benchmarks.harness.options import add_options, command
-from benchmarks.harness.record import Record, Run, RunEnded, new_run
+from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.table import cell, mean, table
 from finelu.preconditioners.direct import cudss
 
@@ -209,31 +210,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = "sequence-gpu" if options.gpu else "sequence-cpu"
     run = new_run(name, gpu=options.gpu, machine_name=options.machine)
     run.options = {"longest": options.longest, "threads": finelu.get_num_threads()}
-    budget, complete = Budget(options.budget), True
     if options.gpu and not cudss.missing():  # which compiles in its first use in a process
         S = sp.csr_matrix(finelu.gallery.problem("poisson5:20"))
         shifted, wind = S - 3.0 * sp.identity(S.shape[0]), finelu.gallery.problem("convection_diffusion:8")
         for values in (S, shifted, wind, shifted + 1j * sp.identity(S.shape[0])):  # of each kind
             (A, b), (B, _) = moved(systems(sp.csr_matrix(values), 2), gpu=True)
             finelu.SparseLU(backend="cudss").factor(A).update(B).solve(b)
-    try:
-        for problem in problems(options):
-            if budget.over():
-                run.left_out[problem.name] = "the budget was spent"
-                continue
-            S = matrix_of(problem)
-            run.matrices[problem.name] = {"n": S.shape[0], "nnz": S.nnz}
-            measure(run, problem.name, S, options.gpu, options.longest)
-            if options.gpu:
-                release_gpu()
-            run.save(options.out)
-            found = ratios(run).get(problem.name)
-            print(f"{budget.spent():5.0f} s  {problem.name} {found and round(found, 2)}", flush=True)
-    except (RunEnded, KeyboardInterrupt):
-        complete = False
-    path = run.publish(options.out, page(run))
-    print(f"\n{claims(run)}{len(run.failures)} failures; {path}")
-    return 0 if complete else 1
+
+    def one(name: str, problem: Any) -> str:
+        S = matrix_of(problem)
+        run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz}
+        measure(run, name, S, options.gpu, options.longest)
+        if options.gpu:
+            release_gpu()
+        found = ratios(run).get(name)
+        return str(found and round(found, 2))
+
+    return carry_out(run, ((problem.name, problem) for problem in problems(options)), one, options, page, claims)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,10 @@ import scipy.sparse as sp
 
 import finelu
 from benchmarks.harness.case import release_gpu
-from benchmarks.harness.clock import Budget, synchronized
+from benchmarks.harness.clock import synchronized
+from benchmarks.harness.course import carry_out
 from benchmarks.harness.options import add_options, command
-from benchmarks.harness.record import Record, Run, RunEnded, new_run
+from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.suite import GALLERY, Problem, files, matrix_folder, names_of, rows, suite
 from benchmarks.harness.table import cell, mean, table
 from benchmarks.peers import PeerError, cupy_spilu
@@ -248,24 +249,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     peers = () if options.peers is None else options.peers or PEERS
     run = new_run("solve-gpu", gpu=True, machine_name=options.machine)
     run.options = {"longest": options.longest, "threads": finelu.get_num_threads(), "peers": list(peers)}
-    budget, complete = Budget(options.budget), True
-    try:
-        for problem in problems(options):
-            if budget.over():
-                run.left_out[problem.name] = "the budget was spent"
-                continue
-            S = matrix_of(problem)
-            run.matrices[problem.name] = {"n": S.shape[0], "nnz": S.nnz}
-            measure(run, problem, S, options.longest, options.limit, peers)
-            release_gpu()
-            run.save(options.out)
-            shown = " ".join(cell(total(run, problem.name, v)) for v in (GPU, CPU))
-            print(f"{budget.spent():5.0f} s  {problem.name} {shown}", flush=True)
-    except (RunEnded, KeyboardInterrupt):
-        complete = False
-    path = run.publish(options.out, page(run))
-    print(f"\n{claims(run)}{len(run.failures)} failures; {path}")
-    return 0 if complete else 1
+
+    def one(name: str, problem: Any) -> str:
+        S = matrix_of(problem)
+        run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz}
+        measure(run, problem, S, options.longest, options.limit, peers)
+        release_gpu()
+        return " ".join(cell(total(run, name, v)) for v in (GPU, CPU))
+
+    return carry_out(run, ((problem.name, problem) for problem in problems(options)), one, options, page, claims)
 
 
 if __name__ == "__main__":

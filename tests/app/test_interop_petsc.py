@@ -1019,6 +1019,21 @@ def test_example_convection_diffusion():
     assert printed[2][1] == printed[0][1]
 
 
+def test_the_iterations_of_the_page_are_those_that_its_program_prints():
+    page = (ROOT / "docs" / "petsc.md").read_text().partition("## A program")[2].partition("## Options")[0]
+    rows = re.findall(r"^\| `(-sub_\w+ \w+)`[^|]* \| (\d+) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    assert len(rows) == 4
+    for options, *counts in rows:
+        for processes, count in zip((1, 2, 4), map(int, counts), strict=True):
+            done, _ = mpi(processes, *options.split(), program=example("petsc_convection_diffusion.py"))
+            assert abs(int(re.search(r"(\d+) iterations", done.stdout)[1]) - count) <= 1, (options, processes)
+    done, _ = mpi(4, "-sub_finelu_recipe", "ilut", "-ksp_view", program=example("petsc_convection_diffusion.py"))
+    shown = [" ".join(text.split()) for text in re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)]
+    printed = re.sub(r"residual \S+,", "residual #,", " ".join(done.stdout.split()))
+    assert re.sub(r"residual \S+,", "residual #,", shown[0]) in printed
+    assert all(line in printed for line in shown[1:])
+
+
 @pytest.mark.parametrize(
     ("name", "entries"),
     [("petsc_convection_diffusion.py", 7 * 24**3 - 6 * 24**2), ("petsc_snes.py", 5 * 40**2 - 4 * 40)],

@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.claims import robustness, solve, spine  # noqa: E402
 from benchmarks.harness import building_blocks, clock, options, record, suite, table, worker  # noqa: E402
 from benchmarks.harness.case import SIDES, UNWRITTEN, Case, backward_error, relative_error  # noqa: E402
+from benchmarks.harness.course import carry_out  # noqa: E402
 from benchmarks.harness.record import Record, Run, page_of, revision  # noqa: E402
 from benchmarks.harness.suite import Problem  # noqa: E402
 from benchmarks.peers import PeerError, cusparse, mkl  # noqa: E402
@@ -421,3 +422,25 @@ def test_a_crash_or_a_solver_without_end_stops_only_itself(tmp_path):
         assert child.ask(path, "ILU0", 250.0, None)["status"] == ""
     finally:
         child.stop()
+
+
+def test_a_course_saves_what_it_measured_and_says_how_it_ended(tmp_path, capsys):
+    def course(ends, budget=None):
+        run = Run("course", {"name": "box"}, "2026-01-02")
+
+        def one(name, value):
+            if value == ends:
+                raise KeyboardInterrupt
+            run.matrices[name] = {"n": value}
+            return f"took {value}"
+
+        options = SimpleNamespace(budget=budget, out=tmp_path)
+        status = carry_out(run, {"a": 1, "b": 2}.items(), one, options, lambda run: "page", lambda run: "summary ")
+        kept = Run.load(next(tmp_path.glob("*.json.gz")))
+        assert page_of(next(tmp_path.glob("*.json.gz"))).read_text() == "page"
+        return status, list(kept.matrices), kept.left_out, capsys.readouterr().out
+
+    status, kept, left_out, printed = course(ends=None)
+    assert (status, kept, left_out) == (0, ["a", "b"], {}) and "b took 2" in printed and "summary 0 failures" in printed
+    assert course(ends=2)[:3] == (1, ["a"], {})
+    assert course(ends=None, budget=0)[:3] == (0, [], dict.fromkeys("ab", "the budget was spent"))
