@@ -151,7 +151,7 @@ class Equation:
         self._unit = (longest + 1) * EPS
         self._sizes = abs(columns.data)
         self._sizes *= self._unit
-        self._add, self._add_columns = (_csr_products if by_rows else _csc_products)
+        self._add, self._add_columns = _csr_products if by_rows else _csc_products
 
     @property
     def finite(self) -> Any:
