@@ -40,7 +40,7 @@ class Recent:
         """The result of this kind for a pattern, None if there is none. Cost: one pass over the pattern."""
         key = kind, indptr.size, indices.size
         found = self._kept.get(key)
-        if found is None or not (_equal(found[0], indptr) and _equal(found[1], indices)):
+        if found is None or not (equal(found[0], indptr) and equal(found[1], indices)):
             return None
         with self._alone() as mine:  # another thread would end the look at the last one with an error
             if mine and key in self._kept and next(reversed(self._kept)) != key:
@@ -78,8 +78,9 @@ class Recent:
         return _Turn(self._turn)
 
 
-def _equal(a: Any, b: Any) -> bool:
-    """Whether two integer arrays (n,) are equal. Bytes of short ones are compared sooner than NumPy compares them."""
+def equal(a: Any, b: Any) -> bool:
+    """Whether two arrays (n,) are equal. Bytes of short ones are compared, so that 0 and -0 differ there: NumPy takes
+    longer to compare them."""
     if a.nbytes <= SHORT and a.dtype == b.dtype:
         return bool(a.tobytes() == b.tobytes())
     return bool(np.count_nonzero(a == b) == a.size)

@@ -526,7 +526,11 @@ def test_superlu_gets_no_matrix_without_a_full_diagonal(monkeypatch):
 
 A = system_of(20)
 BAD = {
-    "not square": (lambda: fl.spsolve(A[:, :4], np.ones(20)), ValueError, r"must be square \(has shape .* finelu.lstsq"),
+    "not square": (
+        lambda: fl.spsolve(A[:, :4], np.ones(20)),
+        ValueError,
+        r"must be square \(has shape .* finelu.lstsq",
+    ),
     "factor not square": (lambda: fl.splu(A[:, :4]), ValueError, "can only factor square matrices .* finelu.lstsq"),
     "an operator": (lambda: fl.spsolve(sla.aslinearoperator(A), np.ones(20)), ValueError, r"not known.*finelu.gmres"),
     "factor an operator": (lambda: fl.splu(sla.aslinearoperator(A)), ValueError, r"not known.*finelu.gmres"),
@@ -606,6 +610,16 @@ def test_finelus_own_csr_is_taken():
     assert isinstance(fl.spsolve(A, sp.identity(60, format="csc")), sp.csr_matrix)
     T = sp.tril(S + 9 * sp.identity(60))
     assert np.allclose(fl.spsolve_triangular(fl.as_csr(T), b), quietly(sla.spsolve_triangular, T.tocsr(), b))
+
+
+@pytest.mark.parametrize(
+    ("n", "entries", "by_superlu"), [(400, 9, True), (1000, 3, True), (1001, 3, False), (500, 5, False)]
+)
+def test_superlu_factors_what_it_factors_before_another_library_is_chosen(n, entries, by_superlu):
+    half = entries // 2
+    A = sp.diags(np.r_[np.ones(half), 2.0 * entries, np.ones(half)], np.arange(-half, half + 1), (n, n), format="csc")
+    lu, b = fl.splu(A), values(n, "float64")
+    assert isinstance(lu.factors, sla.SuperLU) == by_superlu and roundings(A.tocsr(), lu.solve(b), b) <= 30
 
 
 def test_superlus_own_parameters_give_superlus_object(splu_calls):

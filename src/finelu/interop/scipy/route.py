@@ -33,7 +33,7 @@ from finelu.preconditioners.direct.analysis import (
 )
 from finelu.preconditioners.direct.factors import ENOUGH, SparseLUFactors
 from finelu.preconditioners.direct.library import INDEX
-from finelu.recent import RECENT
+from finelu.recent import RECENT, equal
 
 SINGULAR = "Factor is exactly singular"
 # Rows up to which a dense L U takes less processor time than KLU: a call for new values takes 0.64 of KLU's time, for a
@@ -65,7 +65,7 @@ class Plan:
 
     def has(self, values: Any) -> bool:
         """Whether the kept factors are those of these values."""
-        return self.values is not None and np.array_equal(self.values, values)
+        return self.values is not None and equal(self.values, values)
 
     @contextmanager
     def alone(self) -> Iterator[bool]:

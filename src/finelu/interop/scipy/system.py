@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +25,8 @@ NOISE = 1e3  # times n eps: the part of a row's size up to which its sum is roun
 STEPS = 5  # of refinement, at most: one or two are usual
 MANY = 0.9  # of the stored entries: if fewer are not 0, the zeros among them are many
 EPS, TINIEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
+_csr_products = _sparsetools.csr_matvec, _sparsetools.csr_matvecs
+_csc_products = _sparsetools.csc_matvec, _sparsetools.csc_matvecs
 FLOATING = "fdFD"  # the dtypes of SciPy's direct solvers; others become the first that holds all their numbers
 
 
@@ -85,8 +88,10 @@ def compressed(A: Any, converted: str, depth: int) -> Any:
     A = of_scipy(A)
     if getattr(A, "format", "") in ("csc", "csr") and sp.issparse(A):
         return A
+    if hasattr(A, "matvec"):  # raises for an operator; a matrix of finelu has its entries
+        A = as_csr(A, diagonal=False).tosparse()
     try:
-        found = sp.csc_array(as_csr(A, diagonal=False).tosparse() if hasattr(A, "matvec") else A)
+        found = sp.csc_array(A)
     except (TypeError, ValueError) as error:
         raise MatrixError(f"A is a {type(A).__name__}, which is not read as a matrix: {error}") from error
     warnings.warn(converted, SparseEfficiencyWarning, stacklevel=depth)
@@ -107,8 +112,8 @@ def _canonical(A: Any) -> Any:
             return S
         known = places.indices, places.data
         RECENT.keep(kind, A.indptr, A.indices, known, sum(part.nbytes for part in known))
-    indices, order = known
-    S = type(A)((A.data.take(order), indices, A.indptr), shape=A.shape)
+    S = copy(A)  # SciPy's constructor checks the arrays once more, which takes as long as a small solve
+    S.indices, S.data = known[0], A.data.take(known[1])
     S.has_canonical_format = True
     return S
 
@@ -146,6 +151,7 @@ class Equation:
         self._unit = (longest + 1) * EPS
         self._sizes = abs(columns.data)
         self._sizes *= self._unit
+        self._add, self._add_columns = _csr_products if by_rows else _csc_products
 
     @property
     def finite(self) -> Any:
@@ -163,8 +169,14 @@ class Equation:
         r, sizes, roundings = np.negative(b), abs(x), abs(b)
         roundings *= self._unit
         roundings += TINIEST
-        self._add(self.columns.data, x, r)
-        self._add(self._sizes, sizes, roundings)
+        indptr, indices, data, (n, _) = self.columns
+        if x.ndim == 1:  # SciPy's products without its checks of operands, which take as long as a small solve
+            self._add(n, n, indptr, indices, data, x, r)
+            self._add(n, n, indptr, indices, self._sizes, sizes, roundings)
+        else:
+            shape = n, n, x.shape[1]
+            self._add_columns(*shape, indptr, indices, data, x.ravel(), r.ravel())
+            self._add_columns(*shape, indptr, indices, self._sizes, sizes.ravel(), roundings.ravel())
         of_r = abs(r)
         fits = of_r < roundings  # not if both are Inf
         if np.count_nonzero(fits) == fits.size:  # as nearly always
@@ -195,15 +207,28 @@ class Equation:
     def _scales(self) -> tuple[Any, Any]:
         """(rows, columns), both (n,): the largest entry of each column of A, of which each row is divided by its own
         largest; and the sums of the sizes in each row, each divided by that of its column."""
-        starts, indices, sizes = self.columns.indptr, self.columns.indices, abs(self.columns.data)
-        n = starts.size - 1
-        other = np.repeat(np.arange(n), np.diff(starts))
-        row, column = (other, indices) if self.by_rows else (indices, other)
-        largest, columns = np.zeros(n), np.zeros(n)
-        np.maximum.at(largest, row, sizes)
-        np.maximum.at(columns, column, sizes / np.maximum(largest, TINIEST)[row])
+        sizes = abs(self.columns.data)
+        largest = np.maximum(self._by_line(np.maximum, sizes, rows=True), TINIEST)
+        columns = self._by_line(np.maximum, sizes / self._of_entries(largest, rows=True), rows=False)
         columns[columns == 0] = 1.0
-        return np.bincount(row, sizes / columns[column], n), columns
+        return self._by_line(np.add, sizes / self._of_entries(columns, rows=False), rows=True), columns
+
+    def _by_line(self, function: Any, values: Any, *, rows: bool) -> Any:
+        """function, as np.add, of the values of each row, or of each column: (n,); 0 for one without entries."""
+        starts, indices = self.columns.indptr, self.columns.indices
+        found = np.zeros(starts.size - 1)
+        if rows != self.by_rows:
+            function.at(found, indices, values)
+        elif values.size:
+            stored = starts[1:] > starts[:-1]
+            found[stored] = function.reduceat(values, starts[:-1][stored])
+        return found
+
+    def _of_entries(self, of_lines: Any, *, rows: bool) -> Any:
+        """What each entry has of its row, or of its column: (nnz,)."""
+        if rows != self.by_rows:
+            return of_lines[self.columns.indices]
+        return np.repeat(of_lines, np.diff(self.columns.indptr))
 
     def refined(self, solve: Callable[[Any], Any], at_once: int | None = None) -> tuple[Any, Any]:
         """(x, errors) after steps of refinement: each column for as long as a step helps it and its error is above 1.
@@ -268,16 +293,6 @@ class Equation:
         n, found = self.columns.shape[0], np.zeros(self.columns.shape, self.columns.dtype)
         _sparsetools.csr_todense(n, n, self.columns.indptr, self.columns.indices, self.columns.data, found)
         return found.T
-
-    def _add(self, values: Any, x: Any, y: Any) -> None:
-        """Add the matrix with these values, in the places of A, times x to y. SciPy's products without its checks of
-        operands, which take as long as a small solve."""
-        n, kind = self.columns.shape[0], "csr" if self.by_rows else "csc"
-        arrays = self.columns.indptr, self.columns.indices, values
-        if x.ndim == 1:
-            getattr(_sparsetools, f"{kind}_matvec")(n, n, *arrays, x, y)
-        else:
-            getattr(_sparsetools, f"{kind}_matvecs")(n, n, x.shape[1], *arrays, x.ravel(), y.ravel())
 
 
 def longest_row(columns: Columns, by_rows: bool) -> int:
