@@ -166,6 +166,9 @@ OLDER = {
     "products and cg take columns in fewer passes since, and gmres ends sooner where it stagnates": (
         "columns-cpu-2-core-intel-xeon-2026-11-27",
     ),
+    "blocks are conjugated instead of the basis since; the same is computed up to rounding": (
+        "block-gmres-2-core-intel-xeon-shared-2026-11-27",
+    ),
     "several columns are solved together since; what one column takes is the same": (
         "ilupack-2-core-amd-epyc-2026-11-27",
         "ilupack-nvidia-h200-levels-2026-11-27",

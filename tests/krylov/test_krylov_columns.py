@@ -177,6 +177,12 @@ def test_a_matrix_known_by_its_products_is_tested_in_each_column(monkeypatch, in
     found = krylov.minres(A, B, M=M, rtol=1e-8)
     assert_as_alone(SimpleNamespace(name="cpu"), found, [krylov.minres(A, b.copy(), M=M, rtol=1e-8) for b in B.T])
     assert found.all_converged
+    S = sp.block_diag([gallery.poisson5(9, 7), sp.csr_matrix(np.arange(1.0, 82).reshape(9, 9))]).tocsr()
+    A, M, B = spla.aslinearoperator(S), Jacobi().factor(S), values((72, 9), "float64")
+    B[63:, [0, 1, 2, 4, 5, 6, 7, 8]] = 0  # only column 3 reaches the rows that are not symmetric
+    found = krylov.minres(A, B, M=M, rtol=1e-8)
+    assert_as_alone(SimpleNamespace(name="cpu"), found, [krylov.minres(A, b.copy(), M=M, rtol=1e-8) for b in B.T])
+    assert [s.status is Status.NOT_SYMMETRIC for s in found.columns] == [c == 3 for c in range(9)]
 
 
 def test_a_stationary_column_that_has_ended_costs_no_product(monkeypatch):
@@ -234,6 +240,22 @@ def test_a_watch_sees_the_norms_of_columns_in_rows_and_ends_one(monkeypatch):
     found = krylov.cg(A, B, rtol=1e-8, watch=watch)
     assert [s.status for s in found.columns].count(Status.INTERRUPTED) == 1
     assert seen.count(2) == 4 and max(s.iterations for s in found.columns) == max(seen)
+
+
+@pytest.mark.parametrize("name", ["cg", "minres", "sqmr", "bicgstab", "richardson"])
+def test_one_of_many_columns_in_rows_is_interrupted_where_it_would_be_alone(name):
+    A, B, seen = gallery.poisson5(9, 8), values((72, 9), "float64"), []
+    M, method = IC0().factor(A), getattr(krylov, name)
+
+    def watch(iteration, norm):
+        seen.append(iteration)
+        return iteration == 3 and seen.count(3) == 2
+
+    found = method(A, B, M=M, rtol=1e-8, watch=watch)
+    alone = method(A, B[:, 1].copy(), M=M, rtol=1e-8, watch=lambda iteration, norm: iteration == 3)
+    assert [s.status for s in found.columns].count(Status.INTERRUPTED) == 1
+    assert found[1].iterations == alone.iterations == 3
+    np.testing.assert_array_equal(found[1].x, alone.x)
 
 
 def test_a_recorded_step_is_dropped_once_the_factors_are_updated(monkeypatch):

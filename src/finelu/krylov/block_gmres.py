@@ -68,8 +68,9 @@ def block_gmres(systems: list[System], starts: list[Any], targets: NDArray[Any],
         rest = B[:, active] - times(A, moved)
         now = lengths(rest)
         better = now < before  # False for NaN
-        X[:, active[better]], R[:, active[better]] = moved[:, better], rest[:, better]
-        norms[active[better]] = now[better]
+        places = np.flatnonzero(better)
+        X[:, active[places]], R[:, active[places]] = moved[:, places], rest[:, places]
+        norms[active[places]] = now[places]
         for c in active:
             histories[c][-1] = float(norms[c])
         active = active[better & (now > targets[active]) & (~claimed | (2 * now <= before))]
@@ -131,9 +132,9 @@ class Cycle:
         if not (np.isfinite(sizes).all() and sizes.all()):
             return False
         basis, W = self.U, W / xp.asarray(sizes.astype(W.real.dtype))
-        products = basis.conj().T @ W
+        products = inner(basis, W)
         new, parts = orthonormalized(W - basis @ products, RANK * self._eps())
-        again = basis.conj().T @ new
+        again = inner(basis, new)
         new, turned = orthonormalized(new - basis @ again, OUTSIDE)
         columns = np.vstack([self._host(products) + self._host(again) @ parts, turned @ parts]) * sizes
         more = new.shape[1]
@@ -176,6 +177,11 @@ def _diagonal(A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
     return out
 
 
+def inner(U: Any, V: Any) -> Any:
+    """U^H V; only V, which has few columns, is conjugated."""
+    return U.T @ V if V.dtype.kind == "f" else (U.T @ V.conj()).conj()
+
+
 def orthonormalized(V: Any, floor: float) -> tuple[Any, NDArray[Any]]:
     """(N, S) : N (n, m) orthonormal, S (m, k) on the host in double precision, V = N S up to `floor`.
 
@@ -188,7 +194,7 @@ def orthonormalized(V: Any, floor: float) -> tuple[Any, NDArray[Any]]:
     wide = np.result_type(V.dtype, np.float64)
     N, T = V, np.eye(V.shape[1], dtype=wide)
     for k in range(PASSES):
-        gram = to_host(N.conj().T @ N).astype(wide)
+        gram = to_host(inner(N, N)).astype(wide)
         sizes = np.sqrt(np.diagonal(gram).real)
         some = sizes > floor * np.linalg.norm(T, axis=0)
         scales = 1 / sizes[some]
@@ -201,4 +207,4 @@ def orthonormalized(V: Any, floor: float) -> tuple[Any, NDArray[Any]]:
         N, T = N @ xp.asarray(turn.astype(V.dtype)), T @ turn
         if over:
             break
-    return N, to_host(N.conj().T @ V).astype(wide)
+    return N, to_host(inner(N, V)).astype(wide)

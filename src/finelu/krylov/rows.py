@@ -234,7 +234,8 @@ class ColumnsInRows(Columns):
             self._share_histories()
         done = max((self.loops[c].iterations for c in self.active), default=0)
         self._spare = 0 if self.watched else min(self.maxiter, self.histories.shape[1] - 1) - done - 2
-        if self.active and len(self.active) <= ENOUGH * self.which.size:
+        stopped = any(self.loops[c].stopped for c in self.which)  # which the kernels do not know
+        if self.active and (stopped or len(self.active) <= ENOUGH * self.which.size):
             self._take_out()
         return bool(self.active)
 
