@@ -89,7 +89,7 @@ class Tower:
 
 
 def stand(tower: Tower, steps: int, solve: Callable[[Any, Any], fl.Solution]) -> tuple[Any, Any, list[fl.Solution]]:
-    """(u, d, the solutions of all steps) after so many steps of wind."""
+    """(u, d, the solutions of all steps) after that number of steps in the wind."""
     u, d, found = np.zeros(tower.n), np.zeros(len(tower.places)), []
     scale = 0.0
     for step in range(steps):

@@ -120,7 +120,7 @@ class Recycling:
         return space
 
     def _most(self, plain: float) -> int:
-        """The most vectors that are expected to pay for solves of so many plain iterations, and whose try does not risk
+        """The most vectors that are expected to pay for solves of `plain` iterations, and whose try does not risk
         too much; 0 if there are none."""
         for m in range(self._cost.vectors(), FEWEST - 1, -1):
             expected = self._cost.pays(plain, (1 - EACH * m) * plain, m)
