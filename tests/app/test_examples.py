@@ -24,6 +24,7 @@ SMALL = {
     "fem": ["--refine", "2"],
     "resistivity": ["--cells", "8", "--sources", "4"],
     "frequency_sweep": ["--cells", "8", "--frequencies", "5", "--each"],
+    "tower": ["--width", "3", "--steps", "3"],
     "room": ["--frequency", "80"],
     "reservoir": ["--cells", "16"],
     "power_grid": ["--width", "20"],
@@ -175,6 +176,28 @@ def test_potentials_of_the_ground_are_reciprocal_and_their_currents_leave_by_the
     found = finelu.solve(A, B, 1e-10)
     assert found.all_converged and np.allclose(found.x[places], found.x[places].T, rtol=1e-7)
     np.testing.assert_allclose(out.ravel() @ found.x, np.ones(5), rtol=1e-7)
+
+
+def test_a_tower_in_the_wind_softens_and_its_slow_motions_are_recycled():
+    module = example("tower")
+    tower = module.Tower(6)
+    K = tower.stiffness(np.ones(len(tower.places)))
+    assert abs(K - K.T).max() <= 1e-12 * abs(K).max()
+    kept, hand = finelu.Sequence(rtol=module.RTOL), module.by_hand()
+    (u, d, found), (v, _, plain) = (module.stand(tower, 10, solve) for solve in (kept.step, hand))
+    np.testing.assert_allclose(u, v, atol=1e-3 * abs(v).max())
+    assert d.min() > 0 and d.max() < module.MOST
+    assert sum(s.iterations for s in found) < 0.7 * sum(s.iterations for s in plain)
+    assert "recycled vectors keep" in found[-1].explain()
+
+
+def test_a_brick_has_the_energy_of_its_strain_and_none_of_motions_as_a_whole():
+    module = example("tower")
+    K = module.brick()
+    corners = np.array([[i >> 2 & 1, i >> 1 & 1, i & 1] for i in range(8)], float)
+    assert np.isclose(np.linalg.eigvalsh(K), 0, atol=1e-12).sum() == 6  # three shifts and three turns
+    stretched = corners * [1, -module.POISSON, -module.POISSON]  # a bar of modulus 1 that is pulled by 1
+    assert stretched.ravel() @ K @ stretched.ravel() == pytest.approx(1, rel=1e-12)
 
 
 def test_bratu_says_so_where_there_is_no_solution():

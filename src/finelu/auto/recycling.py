@@ -101,12 +101,10 @@ class Recycling:
         if self.left > 0 or wanted <= 0:
             return None
         self._cost = Cost.of(F, A, cycles=METHODS[method].restarts)
-        m = self._cost.vectors()
         plain = expected if self.plain is None else self.plain * wanted
         if self.space is None:
-            if not LEAST <= plain < math.inf or not self._cost.pays(plain, (1 - EACH * m) * plain, m):
-                return None
-            if self._cost.of_trial(plain, m) > AT_RISK * plain:
+            m = self._most(plain) if LEAST <= plain < math.inf else 0
+            if not m:
                 return None
             self.drop()
             self.space, self.lost = RecycledSpace(m, directions=DIRECTIONS * m), self._cost.forming(m)
@@ -120,6 +118,15 @@ class Recycling:
         space.renew = cheap and (self.used < RIPE or (self.kept is not None and self.kept > GROWN * self.best))
         self._with = space.size > 0
         return space
+
+    def _most(self, plain: float) -> int:
+        """The most vectors that are expected to pay for solves of `plain` iterations, and whose try does not risk
+        too much; 0 if there are none."""
+        for m in range(self._cost.vectors(), FEWEST - 1, -1):
+            expected = self._cost.pays(plain, (1 - EACH * m) * plain, m)
+            if expected and self._cost.of_trial(plain, m) <= AT_RISK * plain:
+                return m
+        return 0
 
     def seen(self, iterations: int, gained: float) -> bool:
         """Record a solve that took the logarithm `gained` off the residual; whether it led to the end of the space, as
