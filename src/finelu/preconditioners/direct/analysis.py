@@ -90,10 +90,16 @@ def analyse(recipe: Any, A: CSR, *, counted: bool = False, job: OrderingJob | No
     start = perf_counter()
     require_indices(recipe, "A", A.nnz)
     if recipe.backend == "auto" and recipe.ordering == "auto" and recipe.matching is None and not recipe.shift:
-        kind = symmetry(A) if A.n > TINY or job is not None else ""  # of few rows nothing depends on it
-        found, job = _by_library_if_better(A, job, kind)
-        if found is not None:
-            return found
+        if A.n <= TINY and job is None:  # of few rows nothing depends on the symmetry
+            return _by_library_if_better(A, None, "")[0] or _analysed(recipe, A, counted, None, start)
+        with A.unchanged(A.mirrored()):
+            found, job = _by_library_if_better(A, job, symmetry(A))
+            return found or _analysed(recipe, A, counted, job, start)
+    return _analysed(recipe, A, counted, job, start)
+
+
+def _analysed(recipe: Any, A: CSR, counted: bool, job: OrderingJob | None, start: float) -> Analysis:
+    """`analyse`, begun at `start`, by the library that the recipe names, or by SuperLU."""
     plain = Arrangement()
     if recipe.backend == "feral":
         columns = columns_of(recipe, plain, A)
