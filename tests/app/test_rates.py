@@ -84,6 +84,8 @@ def test_solve_expects_what_was_measured(meanwhile):
     assert costs.seconds("direct") == pytest.approx(costs.fill.nnz, rel=1e-3)
     assert (costs.seconds("threshold"), costs.seconds("multilevel")) == (A.nnz, 2 * A.nnz)
     assert monitor.better(costs, ["threshold", "multilevel"], 1e9, 1.6 * A.nnz) == "threshold"
+    other_signs = Ladder(fl.as_csr(abs(gallery.poisson5(60))), 1e-8).costs
+    assert other_signs.seconds("threshold") == cost.BY_ICT * A.nnz
 
 
 def test_what_is_measured_is_the_time_of_what_it_is_for(meanwhile):

@@ -21,7 +21,7 @@ from finelu.krylov.method import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
 from finelu.ordering import COSTLY, Fill, OrderingJob, products
-from finelu.preconditioners import Schwarz
+from finelu.preconditioners import ICT, Schwarz
 from finelu.preconditioners.direct import SparseLU, klu
 from finelu.preconditioners.direct.analysis import (
     COLAMD,
@@ -47,6 +47,10 @@ METIS_GAIN = 0.25  # part of the work, counted before, that METIS may be expecte
 COPIES = 4  # entries that subdomains on the CPU hold for each of A (3.0 of 16 bytes for a 7-point grid of 216,000 rows)
 USUAL_FILL = 7  # entries that complete factors are expected to have before a count, as a multiple of those of A
 UNPAIRED = 10.0  # times that incomplete factors with fill take as long where few entries have a partner
+# Part of the time of factors by threshold that ICT takes where rows are short and A is no M-matrix: four such systems
+# of 1,744 to 21,936 rows took 0.18e-6 to 0.24e-6 s per entry (M-matrices: up to 0.64e-6), in
+# `regret-amd-epyc-2-cores-counts-superlu-2026-11-27`.
+BY_ICT = 0.5
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
 # Times that PARDISO takes as long where the diagonal has gaps, so that it matches rows and takes pivots of two: of ten
 # saddle points of 1,159 to 3,600 rows.
@@ -210,7 +214,10 @@ class Costs:
             if self.fill is None:
                 return self.analysis_seconds
             return self._of(self.fill)
-        typical = {"threshold": self.filling * RATES.threshold, "multilevel": self.filling * RATES.multilevel}
+        by_ict = self.short and not self.traits.m_matrix and "threshold" in self.rungs
+        by_ict = by_ict and isinstance(self.rungs["threshold"].recipes[0], ICT)
+        part = self.filling * (BY_ICT if by_ict else 1.0)
+        typical = {"threshold": part * RATES.threshold, "multilevel": self.filling * RATES.multilevel}
         return (typical | {"cheap": RATES.bicgstab * 20}).get(rung, 0.0) * nnz
 
     @cached_property
