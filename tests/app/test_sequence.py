@@ -611,10 +611,11 @@ def test_a_try_that_saves_nothing_takes_a_bounded_part_of_a_solve(n, row, plain)
     A, recycling = SimpleNamespace(n=n, nnz=row * n, data=np.empty(0)), Recycling()
     space = recycling.space_for("cg", None, A, 18.0, plain)
     cost = recycling._cost
-    assert cost.of_trial(plain, cost.vectors()) <= AT_RISK * plain or space is None
     if space is None:
         return
     m = space.k
+    assert cost.of_trial(plain, m) <= AT_RISK * plain
+    assert m == cost.vectors() or cost.of_trial(plain, m + 1) > AT_RISK * plain  # as many as may be tried
     space.W, recycling.plain = np.empty((1, m)), plain / 18.0
     assert recycling.space_for("cg", None, A, 18.0, plain) is space
     dropped = [recycling.seen(int(plain), 18.0) for _ in range(RIPE)]  # as many iterations as without
