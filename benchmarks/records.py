@@ -281,6 +281,9 @@ OLDER = {
     ),
     "more kernels are compiled ahead since, by fewer threads": ("first_call_gpu-nvidia-h100-2026-11-26",),
     "an update waits less since, and its factors are tested in another way": ("cudss-nvidia-h100-2026-11-25",),
+    "`solve` ends attempts sooner since; a later run took twice as long for the reservoir, as long for the others": (
+        "gallery-intel-xeon-1-core-2026-11-27",
+    ),
     "`solve` chooses and ends in other ways since": (
         "sequence-gpu-nvidia-h100-2026-11-25",
         "solve-2-core-amd-epyc-with-extras-2026-11-23",

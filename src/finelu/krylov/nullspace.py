@@ -125,8 +125,8 @@ class NullSpace:
             return f"x has no part along {vectors}, and neither has b" + ("" if same else f" one{along}")
         return (
             f"x has no part along {vectors}. b has a part{along or ' along them'} of {outside / size:.1e} of its "
-            "length, which no x reaches if A takes them to 0: then x is the least-squares solution, and the residual is "
-            "that of the rest of b"
+            "length, which no x reaches if A takes them to 0: then x is the least-squares solution, and "
+            "the residual is that of the rest of b"
         )
 
 
