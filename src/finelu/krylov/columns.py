@@ -114,6 +114,8 @@ class Columns:
     def real_scalar(self) -> Stack:
         return self.made(1, self.real)
 
+    real_factor = real_scalar
+
     def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
         """As `Loop.repeated`; what was recorded for other columns, other arrays of the histories, or factors that a
         callback has updated since, is dropped."""

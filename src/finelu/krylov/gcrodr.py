@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg as la
 
-from finelu.device import to_host
+from finelu.device import namespace, to_host
 from finelu.kernels.monitor import COLUMNS, RUNNING
 from finelu.krylov.loop import Loop
 from finelu.krylov.recycle import RecycledSpace, combined
@@ -75,10 +75,9 @@ def gcrodr(loop: Loop, space: RecycledSpace, m: int, orthogonalize: Any) -> Solu
             k.arnoldi.moments(space.image, r, part)  # x += W C^H r, which may be the solution
             k.arnoldi.take_off(state, space.W, -part, x)
             k.arnoldi.take_off(state, space.image, part, r)
-            before, after = float(loop.norm[0]), loop.size(r)
-            if after > max(NEAR * before, loop.tolerance):
-                loop.norm[:] = after
-            elif not (loop.moved(r) or plainly()):
+            before = float(loop.norm[0])
+            k.vectors.norm(r, loop.norm)
+            if not (float(loop.norm[0]) > max(NEAR * before, loop.tolerance) or loop.moved(r) or plainly()):
                 break
         k.arnoldi.arnoldi_begin(state, norms, r, Q, g, v)
         columns: list[Any] = []
@@ -109,7 +108,7 @@ def renew(space: RecycledSpace, Q: Any, Z: Any, B: Any, H: Any, j: int) -> None:
     G^H G y = theta G^H [C, Q]^H T y. T_W is kept from the steps in which W was found, of the M that there was.
     H (m + 1, j) on the host.
     """
-    xp, m = space.namespace, space.size
+    xp, m = namespace(Q), space.size
     V, basis = Z[:, :j], Q[:, : j + 1]
     H = H[: j + 1]
     with one_blas_thread():

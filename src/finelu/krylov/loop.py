@@ -153,6 +153,10 @@ class Loop(Measures):
     def real_scalar(self) -> Any:
         return self.decides.zeros(1, self.real)
 
+    def real_factor(self) -> Any:
+        """A real scalar by which vectors are multiplied, on their device."""
+        return self.xp.zeros(1, self.real)
+
     # the steps of a method without kernels of its own: nothing waits for the host. Once the cycle is over, which
     # perhaps only the device knows, x and the recorded norms stay as they are
 

@@ -113,11 +113,6 @@ class RecycledSpace:
         if some.size:
             self.W, self.origin = kept, origin if origin is None else _by_columns(origin[:, some])
 
-    @property
-    def namespace(self) -> Any:
-        """numpy or cupy, of the vectors; numpy without any."""
-        return namespace(self.W)
-
     def fit(self, A: Any, like: Any, *, energy: bool) -> bool:
         """Form A W, and make W independent: W^H A W = I (energy), or (A W)^H A W = I.
 

@@ -164,6 +164,8 @@ class ColumnsInRows(Columns):
     def real_scalar(self) -> Small:  # type: ignore[override]
         return Small(np.zeros(len(self.loops), self.real))
 
+    real_factor = real_scalar  # type: ignore[assignment]
+
     def zeros(self, m: int, dtype: Any) -> Small:
         return Small(np.zeros((len(self.loops), m), dtype))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from finelu.device import namespace
 from finelu.krylov.loop import Loop
 
 ROUNDINGS = 4  # times sqrt(n) roundings, that a dot product may be off: those of n terms add up like random numbers
@@ -29,11 +30,12 @@ def asymmetry(loop: Loop, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> 
     It is 0 for a Hermitian op with the kernel `dot`, and for op = op^T with the kernel `dotu`. It is also 0 if ||y|| is
     0, subnormal or not finite, or the difference no more than rounding, so that nothing is known.
     """
-    inverse, sizes, least = loop.real_scalar(), [], np.finfo(loop.real).tiny
+    inverse, sizes, least = loop.real_factor(), [], np.finfo(loop.real).tiny
     for one, own, factor in loop.singly(y, inverse):
         size = one.size(own)
         sizes.append(size if least <= size < math.inf else 0.0)
-        factor[:] = 1 / size if sizes[-1] else 0
+        xp = namespace(factor)  # whose assignment of a number would compile code on a GPU
+        xp.copyto(factor, xp.asarray(np.full(1, 1 / size if sizes[-1] else 0, loop.real)))
     if not any(sizes):
         return [(one, 0.0) for (one,) in loop.singly()]
     y_scaled = loop.xp.empty_like(y)  # y / ||y||, so that no square over- or underflows
