@@ -284,6 +284,9 @@ OLDER = {
     "`solve` ends attempts sooner since; a later run took twice as long for the reservoir, as long for the others": (
         "gallery-intel-xeon-1-core-2026-11-27",
     ),
+    "`solve` ends attempts sooner since; the times of ILUT and ICT, for which it is named, are those of the same kernels": (
+        "regret-amd-epyc-2-cores-counts-superlu-2026-11-27",
+    ),
     "`solve` chooses and ends in other ways since": (
         "sequence-gpu-nvidia-h100-2026-11-25",
         "solve-2-core-amd-epyc-with-extras-2026-11-23",
