@@ -83,11 +83,12 @@ def partition(A: CSR, size: int, method: str = "auto", *, of_aggregates: int | N
         also "aggregate" where couplings jump from cell to cell, or, on the CPU, where bricks would tear cells apart
         that are far more strongly coupled than the others. The same parts in every run and for any
         number of threads. Each method but "auto", which may choose another one on a GPU, finds the same parts there.
-    of_aggregates : the size of aggregates, if another one than that of bricks.
+    of_aggregates : the size of aggregates, also those of method="aggregate"; None: `size`.
     Raises ParameterError for a size below 1, and for "metis" if METIS is not installed; MatrixError for "geometric" if
     A has no grid. Cost: a few passes over the entries, about 10 for "aggregate".
     """
     size = min(validation.count("size", size, 1), INT32_LIMIT)
+    of_aggregates = size if of_aggregates is None else validation.count("of_aggregates", of_aggregates, 1)
     validation.choice("method", method, METHODS)
     if A.n > INT32_LIMIT:
         raise MatrixError(f"A has {A.n} rows; parts are made of up to {INT32_LIMIT}.")
@@ -106,7 +107,7 @@ def partition(A: CSR, size: int, method: str = "auto", *, of_aggregates: int | N
                 return found
     if method == "natural":
         return _consecutive(A, size)
-    return _by_metis(A, size) if method == "metis" else _aggregated(A, of_aggregates or size)
+    return _by_metis(A, size) if method == "metis" else _aggregated(A, min(of_aggregates, INT32_LIMIT))
 
 
 # Bricks --------------------------------------------------------------------------------------------------------------

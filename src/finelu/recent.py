@@ -79,8 +79,10 @@ class Recent:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two arrays (n,) are equal. Bytes of short ones are compared, so that 0 and -0 differ there: NumPy takes
-    longer to compare them."""
+    """Whether two arrays (n,) are equal. Bytes of short ones are compared, which takes less time: there 0 and -0
+    differ, and NaN equals the same NaN."""
+    if a.size != b.size:
+        return False
     if a.nbytes <= SHORT and a.dtype == b.dtype:
         return bool(a.tobytes() == b.tobytes())
     return bool(np.count_nonzero(a == b) == a.size)

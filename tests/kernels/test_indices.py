@@ -199,6 +199,8 @@ def test_a_copy(backend, threads, dtype):
                 np.testing.assert_array_equal(backend.fetch(out), want)
                 np.testing.assert_array_equal(want, x)
     if backend.xp is np:
+        with pytest.raises(ValueError):
+            cpu.vectors.copy(given, np.zeros(given.size + 5, given.dtype))
         given.flags.writeable = False
         out = np.zeros_like(given)
         cpu.vectors.copy(given, out)

@@ -320,6 +320,18 @@ def test_vectors_are_made_orthonormal_in_each_part(backend, threads, dtype):
         assert_close(gram, np.diag(~none.reshape(90, 5)[p]).astype(dtype), 100)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+def test_columns_whose_squares_are_zero_in_single_precision_are_made_orthonormal(backend, dtype):
+    parts = np.repeat(np.arange(4, dtype=np.int32), 50)
+    rows, starts = kernels_for(parts).indices.grouped(parts, 4)
+    B = values((200, 2), dtype, 3)
+    B[parts == 1] *= np.dtype(dtype).type(1e-25)
+    given = [backend.move(v) for v in (parts, starts, rows, B)]
+    Z, dependent = kernels_for(given[3]).subdomains.orthonormal(*given, 1e-3)
+    assert not backend.fetch(dependent).any()
+    assert_close(backend.fetch(Z), reference.orthonormal(parts, starts, rows, B, 1e-3)[0], 100)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [None, 2])
 @pytest.mark.parametrize("name", ["general", "arrow", "long arrow"])

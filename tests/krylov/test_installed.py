@@ -179,6 +179,16 @@ def test_least_squares_methods_have_scipys_arguments_and_tuples(name):
 
 
 @pytest.mark.parametrize("name", LEAST_SQUARES)
+def test_least_squares_take_a_matrix_of_finelu_without_iterations_too(name):
+    ours, theirs = both(name)
+    S, b = sp.csr_matrix(np.diag([1.0, 2.0, 3.0])), np.ones(3)
+    limit = {"maxiter" if name == "lsmr" else "iter_lim": 0}
+    got, want = ours(fl.as_csr(S), b, **limit), theirs(S, b, **limit)
+    np.testing.assert_array_equal(got[0], want[0])
+    assert got[1:3] == want[1:3]
+
+
+@pytest.mark.parametrize("name", LEAST_SQUARES)
 def test_least_squares_problems_that_finelu_refuses_get_scipys_answer(name):
     ours, theirs = both(name)
     A = sp.csr_matrix(np.eye(5, 3))

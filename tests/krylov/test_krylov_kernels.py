@@ -619,3 +619,14 @@ def test_the_codes_of_the_monitor_are_apart():
     codes = (RUNNING, CLAIMED, BROKEN, CONVERGED, STAGNATED, BREAKDOWN, INDEFINITE, INDEFINITE_PRECONDITIONER)
     assert [*codes, NOT_FINITE, DIVERGED] == list(range(10))
     assert tuple(range(7)) == (NORM, TOLERANCE, CLAIM, START, BEST, DRIFT, GROWTH)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("before", [NAN, INF, 3.0])
+@pytest.mark.parametrize("n", [5, 3000])
+def test_the_size_of_a_product_does_not_depend_on_what_was_there(backend, dtype, before, n):
+    x = np.ones(n, dtype)
+    for module, move in ((kernels_for(backend.move(x)), backend.move), (reference, lambda v: v)):
+        out = move(np.full(1, before, x.real.dtype))
+        module.vectors.size_of_dot(move(x), move(x), out)
+        assert float(out[0]) == n

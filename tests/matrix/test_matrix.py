@@ -589,3 +589,22 @@ def test_subnormal_entries_survive_a_change_of_format_on_a_gpu(form):
         C = A.tocsc()
         there = csp.csc_matrix(tuple(map(cupy.asarray, (C.data, C.indices, C.indptr))), shape=(3, 3))
     assert np.array_equal(as_csr(there).data.get(), A.data)
+
+
+def test_a_copy_belongs_to_the_caller_who_may_change_its_pattern():
+    A = as_csr(gallery.poisson5(12)).copy()
+    F = finelu.Schwarz(size=20).factor(A)
+    last = A.indptr[1:] - 1
+    A.indices[last[A.indices[last] < A.n - 1]] += 1
+    with refused(MatrixError, "pattern"):
+        F.update(A)
+
+
+def test_values_stay_unchanged_for_a_block_around_another():
+    A = as_csr(gallery.poisson5(6))
+    known = (1.0, 2.0, 3.0, 4.0, 5.0, 6)
+    with A.unchanged(known):
+        with A.unchanged(A.mirrored()):
+            pass
+        assert A.mirrored() == known
+    assert A.mirrored() != known

@@ -2,7 +2,7 @@
 
 market     Matrix Market: lines are checked against the grammar before SciPy reads their numbers
 matlab     .mat up to version 7
-arrays     .npy, .npz, .txt: NumPy's and SciPy's readers, after a check that the announced sizes fit the file's length
+arrays     .npy, .npz, .txt, .csv: NumPy's and SciPy's readers, after a check of the announced sizes
 petsc      PETSc's binary format read, write, replace, paths, limits     shared by all formats
 """
 

@@ -17,7 +17,7 @@ from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 
 INT32_LIMIT = 2**31 - 2**13  # kernels may step a little beyond the last place, and that must fit, too
-KNOWN = ("missing", "facts", "longest_column", "owned")  # of the pattern, once they were asked for
+KNOWN = ("missing", "facts", "longest_column", "owned")  # of the pattern, once they are known
 
 Mirrored = tuple[float, float, float, float, float, int]
 
@@ -69,11 +69,14 @@ class CSR:
     @contextmanager
     def unchanged(self, mirrored: Mirrored) -> Iterator[None]:
         """A block in which the values are not written to, so that `mirrored` returns this argument."""
+        before = self.__dict__.get("_mirrored")  # of a block around this one
         self.__dict__["_mirrored"] = mirrored
         try:
             yield
         finally:
             self.__dict__.pop("_mirrored", None)  # another thread may have been first
+            if before is not None:
+                self.__dict__["_mirrored"] = before
 
     @property
     def below(self) -> int:
@@ -97,7 +100,9 @@ class CSR:
 
     def copy(self) -> CSR:
         """A copy of the matrix, with its analyses, in arrays of its own."""
-        return self._like(*(part.copy() for part in (self.indptr, self.indices, self.data, self.diag))).owning()
+        other = self._like(*(part.copy() for part in (self.indptr, self.indices, self.data, self.diag)))
+        other.__dict__.pop("owned", None)  # the caller of `copy` has the arrays
+        return other
 
     def owning(self) -> CSR:
         """The matrix itself, marked as one whose pattern no caller can change, as no caller has its arrays."""

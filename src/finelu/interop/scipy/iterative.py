@@ -19,6 +19,7 @@ import numpy as np
 
 from finelu import foreign, krylov
 from finelu.errors import MatrixError, ParameterError
+from finelu.interop.scipy.system import of_scipy
 from finelu.krylov.conventions import CALLBACK_TYPES
 from finelu.krylov.least_squares import LeastSquares, Limits
 from finelu.krylov.system import System
@@ -113,7 +114,7 @@ def least_squares_in_place_of(
         if "iter_lim" in asked:
             asked["maxiter"] = asked.pop("iter_lim")
         if asked.get("maxiter") == 0:
-            return theirs(**given)
+            return theirs(**given | {"A": of_scipy(given["A"])})
         b = np.atleast_1d(asked["b"])
         b = b.reshape(-1) if b.size == max(b.shape) else b  # a column is a vector
         try:

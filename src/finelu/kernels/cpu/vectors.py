@@ -208,7 +208,7 @@ def add_sizes(x, y, sums):
 @compiled
 def size_of_dot(x, y, out):
     """out[0] = the sum of the magnitudes of the terms of x^H y, that of a complex number taken as |Re| + |Im|."""
-    total = out[0] * 0
+    total = out.dtype.type(0)
     for begin in range(0, x.size, CHUNK):
         sums = np.zeros(LANES, out.dtype)
         add_sizes(x[begin : begin + CHUNK], y[begin : begin + CHUNK], sums)
@@ -258,8 +258,8 @@ def _gather(t, x, places, out):
 
 
 def copy(x, out):
-    """out = x, of one shape and dtype, by all threads, which also share the first touch of the memory of `out`."""
-    if x.nbytes < 8 * SHARED or x.dtype != out.dtype or not (_in_words(x) and _in_words(out)):
+    """out = x, for arrays that share no memory, by all threads, which share the first touch of that of `out`, too."""
+    if x.nbytes < 8 * SHARED or x.dtype != out.dtype or x.shape != out.shape or not (_in_words(x) and _in_words(out)):
         np.copyto(out, x)
         return
     words = [v.reshape(-1).view(np.uint8)[: v.nbytes // 8 * 8].view(np.uint64) for v in (x, out)]

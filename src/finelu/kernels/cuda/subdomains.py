@@ -212,15 +212,15 @@ def orthonormal(parts, starts, rows, B, least):
 
     def norms(v):
         """The norm of v in each part."""
-        square = (v.real**2 + v.imag**2) if v.dtype.kind == "c" else v * v
-        return cupy.sqrt(restrict(starts, rows, None, square, True))
+        v = v.astype(cupy.complex128 if v.dtype.kind == "c" else cupy.float64, copy=False)  # squares of 1e-25, too
+        return cupy.sqrt(restrict(starts, rows, None, (v * v.conj()).real.copy(), True))
 
     Z = cupy.zeros(B.shape, B.dtype)
     dependent = cupy.zeros((starts.size - 1, B.shape[1]), bool)
     for c in range(B.shape[1]):
         v = cupy.ascontiguousarray(B[:, c])
         before = norms(v)
-        v = v / cupy.where(before > 0, before, 1)[parts]
+        v = (v / cupy.where(before > 0, before, 1)[parts]).astype(B.dtype)
         for _ in range(2):
             if c:
                 known = cupy.ascontiguousarray(Z[:, :c])

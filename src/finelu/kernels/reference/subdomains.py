@@ -109,17 +109,18 @@ def orthonormal(parts, starts, rows, B, least):
     parts (n,) : the part of each row.  starts, rows : the positions of each part; each row has one.
     least : a column, scaled to length 1, depends on those before it if no more than that is left of it in the part; it
         is 0 there, as one of zeros is.
-    By the classical Gram-Schmidt process, twice for each column.
+    By the classical Gram-Schmidt process, twice for each column; lengths are summed in double precision.
     """
+    double = np.result_type(B.dtype, np.float64)
     Z, dependent = np.zeros_like(B), np.zeros((len(starts) - 1, B.shape[1]), bool)
     for p in range(len(starts) - 1):
         own = rows[starts[p] : starts[p + 1]]
         for c in range(B.shape[1]):
-            size = np.linalg.norm(B[own, c])
-            v = B[own, c] / (size or 1)
+            size = np.linalg.norm(B[own, c].astype(double))
+            v = (B[own, c] / (size or 1)).astype(B.dtype)
             for _ in range(2):
                 v = v - Z[own, :c] @ (Z[own, :c].conj().T @ v)
-            left = np.linalg.norm(v)
+            left = np.linalg.norm(v.astype(double))
             dependent[p, c] = not left > least or size == 0
             if not dependent[p, c]:
                 Z[own, c] = v / left

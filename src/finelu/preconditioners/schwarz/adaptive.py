@@ -27,14 +27,14 @@ SLOW, REDUCTION = 90.0, 1e-8
 
 @dataclass
 class Nodes:
-    """Consecutive rows of one matrix that are the unknowns of one node each.
+    """Consecutive rows of a matrix that are the unknowns of one node each.
 
     starts (count + 1,) : the first row of each node, int64 on the host.  size : the unknowns of most nodes.
     """
 
     starts: Any
     size: int
-    _matrix: CSR | None = field(default=None, init=False, repr=False)
+    _kept: tuple[CSR, CSR] | None = field(default=None, init=False, repr=False)
 
     @property
     def count(self) -> int:
@@ -46,11 +46,10 @@ class Nodes:
         return namespace(A.data).asarray(nodes)
 
     def matrix(self, A: CSR) -> CSR:
-        """(count, count) : the sums of the magnitudes of the entries of A, always the same one, that couple two nodes;
-        kept."""
-        if self._matrix is None:
-            self._matrix = self._made(A)
-        return self._matrix
+        """(count, count) : the sums of the magnitudes of the entries of A that couple two nodes, kept for one A."""
+        if self._kept is None or self._kept[0] is not A:
+            self._kept = A, self._made(A)
+        return self._kept[1]
 
     def _made(self, A: CSR) -> CSR:
         xp, of_rows = namespace(A.data), self.of_rows(A)

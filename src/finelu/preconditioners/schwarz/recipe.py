@@ -7,7 +7,6 @@ R. Nabben, C. Vuik, Y. A. Erlangga, 2009 (BNN, A-DEF1 and, in cg, A-DEF2).
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import inf
 from time import perf_counter
@@ -87,7 +86,7 @@ class Schwarz(Recipe):
         `size`.
     partition : the method that finds the parts, see `finelu.partition`: "aggregate" (strong couplings stay inside),
         "geometric" (bricks of a grid that A's pattern shows), "metis", "natural" (consecutive rows), "auto" (bricks, if
-        there is a grid and its couplings are alike, else aggregates).
+        there is a grid, its couplings are alike and do not jump from cell to cell, else aggregates).
     overlap : layers of rows that neighbouring parts share: restricted additive Schwarz, with symmetric weights if A is
         Hermitian or symmetric.
     coarse : "constant", or None for no coarse space.
@@ -150,7 +149,7 @@ class Schwarz(Recipe):
         size = A.n_block if isinstance(A, BlockMatrix) else max(getattr(A, "blocksize", (1,)))
         given = checked(self, A)
         own = given.with_own_pattern()
-        with nullcontext() if own is given else own.unchanged(given.mirrored()):  # a solve may know it already
+        with own.unchanged(given.mirrored()):  # a solve may know it already
             return SchwarzFactors(self, own, size)
 
     def check(self) -> None:
