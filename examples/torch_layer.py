@@ -3,7 +3,7 @@
     python examples/torch_layer.py --width 12 --steps 100
 
 The layer holds the logarithm of the conductance of each wire of a grid, assembles the matrix of the network, and solves
-it; the gradient comes from one more solve with the same factors, transposed. Needs `pip install 'finelu[torch]'`.
+it; the gradient comes from one more solve with the same factors, transposed. Needs `pip install '.[torch]'`.
 """
 
 from __future__ import annotations

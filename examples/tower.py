@@ -7,6 +7,9 @@ bricks. The damage d of each brick grows with its strain energy, so that the mat
 gusts differ from step to step, so that the last displacement says little of the next. A few slow motions, in which the
 tower bends and turns, cost most of the iterations: `Sequence` finds their vectors and recycles them. The same steps are
 made by hand: factors that are updated in each step, and cg from the last displacement.
+
+The stiffness of a step is that of the damage after the step before, so that each step is one linear system. The program
+takes some seconds.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ def brick() -> Any:
     for point in product((0.5 - 0.5 / 3**0.5, 0.5 + 0.5 / 3**0.5), repeat=3):
         hat = np.where(corners == 1, point, 1 - np.array(point))
         x, y, z = ((2 * corners[:, i] - 1) * np.delete(hat, i, axis=1).prod(axis=1) for i in range(3))
-        B = np.zeros((6, 8, 3))
+        B = np.zeros((6, 8, 3))  # strains in the order xx, yy, zz, xy, yz, zx
         for row, column, slope in zip(
             (0, 1, 2, 3, 3, 4, 4, 5, 5), (0, 1, 2, 1, 0, 2, 1, 0, 2), (x, y, z, x, y, y, z, z, x)
         ):
@@ -91,7 +94,7 @@ class Tower:
 def stand(tower: Tower, steps: int, solve: Callable[[Any, Any], fl.Solution]) -> tuple[Any, Any, list[fl.Solution]]:
     """(u, d, the solutions of all steps) after that number of steps in the wind."""
     u, d, found = np.zeros(tower.n), np.zeros(len(tower.places)), []
-    scale = 0.0
+    scale = 0.0  # the strain energy at which a brick takes 1 - 1/e of MOST, by the first step
     for step in range(steps):
         K = tower.stiffness(1 - d)
         solution = solve((1 + TAU / DT) * K, tower.wind(step) + TAU / DT * (K @ u))
@@ -111,6 +114,7 @@ def by_hand() -> Callable[[Any, Any], fl.Solution]:
 
     def solve(A: Any, b: Any) -> fl.Solution:
         nonlocal F, x
+        # the shift is a margin, should a pivot not be positive once the material has softened
         F = fl.IC0(shift=1e-2).factor(A) if F is None else F.update(A)
         solution = fl.cg(A, b, x, rtol=RTOL, M=F)
         x = solution.x

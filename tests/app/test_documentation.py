@@ -901,13 +901,17 @@ def test_the_evidence_of_ic0_jacobi_and_schwarz_with_convection_is_that_of_the_r
 def test_how_often_others_are_sooner_in_the_guide_of_solve_is_that_of_the_record():
     pairs = dict(losses.sources())[front.REGRET]
     ratios = [theirs / ours for ours, theirs, _ in pairs.values()]
-    most = max(front.load(front.REGRET).matrices[name]["n"] for name in pairs)
+    rows = [front.load(front.REGRET).matrices[name]["n"] for name in pairs]
     page = " ".join((DOCS / "solve.md").read_text().split())
-    assert f"On {len(ratios)} systems of up to {most // 1000},000 rows" in page
+    assert f"On {len(ratios)} systems of {min(rows):,} to {max(rows):,} rows" in page
+    assert f"| any kind, {min(rows):,} to {max(rows):,} unknowns " in README
     assert f"was sooner than `solve` on {sum(ratio < 1 for ratio in ratios)}." in page
     assert (
         f"{front.mean(ratios):.2f} of the time of `solve` (geometric mean), and {min(ratios):.2f} on the worst" in page
     )
+    others = (list(found.values()) for name, found in losses.sources() if name != front.REGRET)
+    counts = {(sum(theirs < ours for ours, theirs, _ in found), len(found)) for found in others}
+    assert counts == {(43, 60), (8, 11), (0, 3)} and "sooner on 43 of 60, 8 of 11 and 0 of 3 systems" in page
 
 
 def test_the_systems_of_schwarz_are_those_of_its_page():

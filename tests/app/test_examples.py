@@ -185,8 +185,9 @@ def test_a_tower_in_the_wind_softens_and_its_slow_motions_are_recycled():
     assert abs(K - K.T).max() <= 1e-12 * abs(K).max()
     kept, hand = finelu.Sequence(rtol=module.RTOL), module.by_hand()
     (u, d, found), (v, _, plain) = (module.stand(tower, 10, solve) for solve in (kept.step, hand))
-    np.testing.assert_allclose(u, v, atol=1e-3 * abs(v).max())
-    assert d.min() > 0 and d.max() < module.MOST
+    # each step is solved to RTOL in the residual; what that leaves in u is far below a thousandth
+    np.testing.assert_allclose(u, v, rtol=0, atol=1e-3 * abs(v).max())
+    assert 0 < d.min() < 1e-3 and 0.3 < d.max() < module.MOST  # the foot softens, the top does not
     assert sum(s.iterations for s in found) < 0.7 * sum(s.iterations for s in plain)
     assert "recycled vectors keep" in found[-1].explain()
 

@@ -611,6 +611,8 @@ def test_a_try_that_saves_nothing_takes_a_bounded_part_of_a_solve(n, row, plain)
     A, recycling = SimpleNamespace(n=n, nnz=row * n, data=np.empty(0)), Recycling()
     space = recycling.space_for("cg", None, A, 18.0, plain)
     cost = recycling._cost
+    # with few entries a row the vectors take longer than what they save, unless n is so small that calls do
+    assert (space is None) == (n > 500 and (row == 5 or (row == 20 and plain == 21)))
     if space is None:
         return
     m = space.k

@@ -281,8 +281,11 @@ def test_a_recycled_space_serves_all_shifts(kind, dtype, shifts, backend):
         assert residual((A + s * sp.eye(b.size)).tocsr(), b, X[:, j]) <= 1.01e-8 * np.linalg.norm(b)
     assert with_it.all_converged and with_it.products < 0.8 * without.products
     assert with_it.products == with_it.iterations + len(shifts)
+    # the first shift that is solved has no vectors yet, and takes the most; a guess that is good enough needs none
+    taken = [s.iterations for s in with_it.columns]
     said = ["recycled vectors" in s.explain() for s in with_it.columns]
-    assert sum(said) >= len(shifts) - 2 and not any("recycled" in s.explain() for s in without.columns)
+    assert said == [0 < k < max(taken) for k in taken]
+    assert not any("recycled" in s.explain() for s in without.columns)
 
 
 def test_the_products_of_a_recycled_space_are_no_more_than_counted(monkeypatch):
@@ -295,8 +298,8 @@ def test_the_products_of_a_recycled_space_are_no_more_than_counted(monkeypatch):
 
     monkeypatch.setattr(Operator, "__matmul__", counted)
     found = fl.solve_shifted(A, b, 0.1 * REAL, recipe=fl.ILU0(), method="gmres", recycle=True)
-    # each shift but the first begins with the residual of its guess
-    assert found.all_converged and sum(calls) <= found.iterations + 2 * len(REAL)
+    # one for the true residual of each shift; each but the first begins with the residual of its guess
+    assert found.all_converged and sum(calls) == found.iterations + 2 * len(REAL) - 1
 
 
 def test_a_guess_with_a_space_leaves_no_more_than_one_without():

@@ -952,7 +952,8 @@ def test_an_attempt_that_stands_still_ends_after_a_quarter_of_the_expected_time_
     costs = ladder.Ladder(finelu.as_csr(gallery.anisotropic_triangles(6)), 1e-8).costs
     watch = monitor.SwitchMonitor(costs, "cg", ["direct"], scale=1.0, target=1e-8)
     iteration = next(k for k in range(1000) if watch(k, 0.1 if k else 1.0))
-    assert watch.change == "direct" and 3 <= iteration <= 0.25 * costs.seconds("direct") / costs.of_iteration("cg")
+    expected = costs.seconds("direct") / costs.of_iteration("cg")  # of complete factors, in iterations
+    assert watch.change == "direct" and 0.1 * expected <= iteration <= 0.25 * expected
 
 
 def test_a_failure_is_raised_if_that_is_asked_for():

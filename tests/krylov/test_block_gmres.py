@@ -141,7 +141,8 @@ def test_columns_that_are_dependent_zero_or_solved_need_no_care(backend, dtype, 
     for column in found.columns:
         assert column.history.size == column.iterations + 1 and column.method == "gmres"
     R = backend.fetch(B - A @ found.x)
-    assert np.all(np.linalg.norm(R, axis=0) <= 2 * rtol * np.linalg.norm(backend.fetch(B), axis=0))
+    # R is in the dtype of B: in single precision its rounding is a hundredth of the tolerance
+    assert np.all(np.linalg.norm(R, axis=0) <= 1.01 * rtol * np.linalg.norm(backend.fetch(B), axis=0))
 
 
 # What it gains, and its endings
@@ -221,9 +222,18 @@ def test_a_tolerance_of_zero_is_told_as_it_is(backend):
 def test_a_block_meets_the_criterion_of_rows(backend):
     A, B = backend.move(flow()), backend.move(values((72, 3), "float64"))
     found = krylov.gmres(A, B, rtol=1e-10, criterion="backward", block=True)
-    assert found.all_converged and max(s.row_residual or 0 for s in found.columns) <= 1e-10
-    looser = krylov.gmres(A, B, 10 * B, rtol=1e-3, relative_to="initial", block=True)
-    assert looser.all_converged
+    assert found.all_converged and all(0 < s.row_residual <= 1e-10 for s in found.columns)
+
+
+def test_a_block_relative_to_the_first_residual_is_done_at_a_larger_one(backend):
+    A, B = backend.move(flow()), backend.move(values((72, 3), "float64"))
+    start, own = 1000 * B, backend.fetch(B)
+    norms, first = np.linalg.norm(own, axis=0), np.linalg.norm(own - backend.fetch(A @ start), axis=0)
+    looser, plain = (krylov.gmres(A, B, start, rtol=1e-3, relative_to=what, block=True) for what in ("initial", "b"))
+    assert looser.all_converged and plain.all_converged
+    left = [np.linalg.norm(own - backend.fetch(A @ found.x), axis=0) for found in (looser, plain)]
+    assert np.all(left[0] <= 1.01e-3 * first) and np.any(left[0] > 1e-3 * norms)
+    assert np.all(left[1] <= 1.01e-3 * norms) and looser.iterations < plain.iterations
 
 
 @pytest.mark.parametrize(
@@ -261,5 +271,6 @@ def test_any_shape_and_rank(data):
     assert np.isfinite(found.x).all()
     for column, b in zip(found.columns, B.T, strict=True):
         size = np.linalg.norm(b - A @ column.x)
-        assert not column.converged or size <= 2 * rtol * np.linalg.norm(b) + 10 * eps_of(dtype)
+        # the second term is the rounding of b - A x as it is formed here
+        assert not column.converged or size <= 1.01 * rtol * np.linalg.norm(b) + 10 * eps_of(dtype)
         assert column.converged or restart < n

@@ -11,6 +11,7 @@ from checks import DTYPES, assert_close, in_dtype, refused, values
 from finelu import IC0, ILU0, Jacobi, MatrixError, ParameterError, Schwarz, gallery, krylov
 from finelu.errors import NotConverged
 from finelu.krylov import METHODS, loop, rows
+from finelu.krylov.bicg import FirstCorrection
 from finelu.krylov.columns import Columns
 from finelu.krylov.loop import Loop
 from finelu.krylov.system import System
@@ -162,8 +163,15 @@ def test_columns_fail_and_are_corrected_each_by_itself(monkeypatch, name, in_row
     A, B = gallery.poisson5(9, 8), values((72, 9), "float64")
     B[:, 2], B[:, 6] = 0, 1
     B[:2, 2] = 1
+    corrected, step = [], FirstCorrection.__call__
+    monkeypatch.setattr(FirstCorrection, "__call__", lambda *args: corrected.append(step(*args)) or corrected[-1])
     alone = [method(A, B[:, c].copy(), M=F, maxiter=30) for c in range(9)]
+    if name == "sqmr":  # whose columns 2 and 6 begin with a step x += M r
+        assert sum(corrected) == 2 and all(s.converged for s in alone)
+    else:
+        assert {s.status for s in alone} == {Status.INDEFINITE_PRECONDITIONER}
     assert_as_alone(SimpleNamespace(name="cpu"), method(A, B, M=F, maxiter=30), alone)
+    assert sum(corrected) == (4 if name == "sqmr" else 0)
 
 
 @pytest.mark.parametrize("in_rows", [True, False])
@@ -380,7 +388,8 @@ def test_a_block_takes_fewer_iterations(backend, dtype, with_M):
     for column in block.columns:
         assert column.history.size == column.iterations + 1 and column.method == "cg"
     R = backend.fetch(B - A @ block.x)
-    assert np.all(np.linalg.norm(R, axis=0) <= 2 * rtol * np.linalg.norm(backend.fetch(B), axis=0))
+    # R is in the dtype of B: in single precision its rounding is a hundredth of the tolerance
+    assert np.all(np.linalg.norm(R, axis=0) <= 1.01 * rtol * np.linalg.norm(backend.fetch(B), axis=0))
 
 
 def test_a_block_of_dependent_columns_has_their_rank(backend):

@@ -71,7 +71,8 @@ def iterations(backend, A, F, method=fl.gmres, **options):
     solution = method(backend.move(A), backend.move(b), M=F, rtol=rtol, maxiter=400, **options)
     assert solution.converged
     x = backend.fetch(solution.x)
-    assert np.linalg.norm(b - A @ x) <= 2 * rtol * np.linalg.norm(b)
+    # b - A x is in the dtype of A: in single precision its rounding is a hundredth of the tolerance
+    assert np.linalg.norm(b - A @ x) <= 1.01 * rtol * np.linalg.norm(b)
     return solution.iterations
 
 

@@ -122,7 +122,7 @@ def test_vectors_smoothed_together_are_those_of_each_alone(dtype, combine, level
     assert (F.report.coarse_steps is not None) == (levels == 3)
     together = smoothed_together(F, A, (1, 4, 2))
     assert len(together) == 3
-    for v, number in zip(together, (1, 4, 2)):
+    for v, number in zip(together, (1, 4, 2), strict=True):
         np.testing.assert_array_equal(v, smoothed(F, A, number)[0])
 
 
@@ -133,7 +133,7 @@ def test_a_vector_that_ends_early_ends_alone():
     C = A.with_values(A.data - 0.02 * np.bincount(A.diag, minlength=A.nnz))
     alone = [smoothed(F, C, number) for number in (1, 2)]
     assert all(iterations == np.inf for _, iterations in alone)
-    for v, (x, _) in zip(smoothed_together(F, C, (1, 2)), alone):
+    for v, (x, _) in zip(smoothed_together(F, C, (1, 2)), alone, strict=True):
         np.testing.assert_array_equal(v, x)
 
 
