@@ -402,3 +402,16 @@ def test_the_steps_before_one_that_overflows_count():
     with np.errstate(all="ignore"):
         broken = found(spla.LinearOperator(A.shape, matvec=overflows, dtype=float), 100)
     assert broken.residual_norm <= 1.01 * found(None, 5).residual_norm
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float64", 1e145), ("float32", 1e14)])
+def test_shifts_of_systems_with_a_large_b_keep_the_vectors(dtype, size):
+    """Each solve multiplies A by a small factor, which the estimate of its norm follows only once."""
+    A = np.diag(np.concatenate([[0.01, 0.02], np.linspace(1, 3, 98)])).astype(dtype)
+    b = (np.random.default_rng(0).standard_normal(100) * size).astype(dtype)
+    space, least = RecycledSpace(4), np.linalg.norm(A, 2)
+    for k in range(5):
+        S = A + (k * np.eye(100) / 100).astype(dtype)
+        assert gmres(S, b, rtol=1e-4, restart=20, recycle=space).converged
+        space.shift(0.01)
+        assert space.size == 4 and 0.1 * least <= space.length <= 10 * least

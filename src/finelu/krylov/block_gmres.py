@@ -36,8 +36,8 @@ def block_gmres(systems: list[System], starts: list[Any], targets: NDArray[Any],
     targets (k,) : norms of b - A x to be reached.  maxiter : the most iterations.  restart : those of a cycle.
     X (n, k).  iterations (k,) : those that a column took part in, until the recurrence had it at its target.
     histories : its norms until then, the true ones where cycles end.
-    A column is left as it is if a cycle does not make its residual smaller, or does not halve it but claims to have
-    met the target. All are left if products are not finite.
+    A column is left as it is if the norm of its residual overflows, or if a cycle does not make that smaller, or does
+    not halve it but claims to have met the target. All are left if products are not finite.
     Cost of an iteration with m directions after j others: a product with A and with M for m columns, and about
     8 n j m operations; on a GPU it waits some seven times. Memory: restart + 6 arrays like X.
     """
@@ -45,7 +45,7 @@ def block_gmres(systems: list[System], starts: list[Any], targets: NDArray[Any],
     B, X, R = block_of(systems, starts)
     norms = lengths(R)
     histories = [[norm] for norm in norms.tolist()]
-    iterations, active = np.zeros(len(systems), int), np.flatnonzero(norms > targets)
+    iterations, active = np.zeros(len(systems), int), np.flatnonzero((norms > targets) & np.isfinite(norms))
     eps = float(np.finfo(norms.dtype).eps)
     while active.size and (left := maxiter - int(iterations[active].max())) > 0:
         before, own = norms[active], R[:, active]

@@ -137,6 +137,7 @@ class RecycledSpace:
         if follows and not energy:
             if (unit := before / A.factor) != 1:  # then A W stays what it is
                 W, origin = W * unit, origin if origin is None else origin * unit
+                self.length = None if self.length is None else self.length / unit
             self.W, self.image, self.origin = W, as_dtype(self.image, like.dtype), origin
             return True
         self.products += self.size + 1
