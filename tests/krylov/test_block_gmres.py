@@ -246,6 +246,17 @@ def test_what_a_block_has_not_is_refused(options, message):
         krylov.gmres(flow(), values((72, 3), "float64"), **({"block": True} | options))
 
 
+@pytest.mark.parametrize(("size", "k"), [(1e200, 3), (1.0, 1)])
+@pytest.mark.parametrize(
+    ("options", "message"), [({"side": "left"}, "no side='left'"), ({"orthogonalization": "mgs2"}, "'mgs2'")]
+)
+def test_columns_that_make_no_block_are_refused_the_same(size, k, options, message):
+    B = values((72, k), "float64") * size
+    with refused(ParameterError, match=message):
+        krylov.gmres(flow(), B, block=True, **options)
+    assert krylov.gmres(flow(), B, block=True, orthogonalization="cgs2").converged
+
+
 @settings(deadline=None)
 @given(st.data())
 def test_any_shape_and_rank(data):
