@@ -68,6 +68,19 @@ def test_residuals_are_the_least_in_the_block_krylov_space(backend, dtype):
     np.testing.assert_allclose(cycle.norms(), least, rtol=1e-8)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_small_matrices_grow_in_their_place(dtype):
+    A, R = values((40, 40), dtype), values((40, 3), dtype, 1)
+    cycle, sizes = Cycle(R, np.full(3, eps_of(dtype)), 5), []
+    places = [m.__array_interface__["data"][0] for m in (cycle.Q, cycle.C, cycle.R)]
+    for _ in range(5):
+        assert cycle.extended(A @ cycle.directions())
+        assert [m.__array_interface__["data"][0] for m in (cycle.Q, cycle.C, cycle.R)] == places
+        sizes.append((cycle.Q.shape[0], cycle.C.shape[1], cycle.R.shape[0]))
+        assert not np.tril(cycle.R, -1).any()
+    assert sizes == [(3 * j + 3, 3 * j, 3 * j) for j in range(1, 6)]
+
+
 def test_a_residual_without_a_part_in_what_waits_goes_on(backend):
     shift = np.roll(np.eye(12), 1, axis=0)  # whose residuals stay as they are until the last step
     cycle, widths = cycle_of(backend, shift, np.eye(12)[:, :1].copy(), 12)
