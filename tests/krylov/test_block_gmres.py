@@ -289,18 +289,20 @@ def test_any_shape_and_rank(data):
         assert column.converged or restart < n
 
 
+@pytest.mark.parametrize("solve", [krylov.cg, krylov.gmres])
 @pytest.mark.parametrize(
     ("dtype", "first", "place", "start"),
     [("float64", 1.0, (1, 1), 1e158), ("float32", 1.0, (1, 1), 1e25), ("float64", 1e300, (0, 1), 1e10)],
 )
-def test_a_residual_whose_norm_overflows_leaves_the_block(backend, dtype, first, place, start):
+def test_a_residual_whose_norm_overflows_leaves_the_block(backend, solve, dtype, first, place, start):
     diagonal = np.linspace(1, 2, 100)
     diagonal[0] = first
     A = backend.move(sp.diags(diagonal).tocsr().astype(dtype))
     B, X = values((100, 3), dtype), np.zeros((100, 3), dtype)
     X[place], options = start, {"rtol": 1e-5, "criterion": "residual"}
-    found = krylov.gmres(A, backend.move(B), backend.move(X), block=True, **options)
+    found = solve(A, backend.move(B), backend.move(X), block=True, **options)
     for c, column in enumerate(found.columns):
-        alone = krylov.gmres(A, backend.move(B[:, c].copy()), backend.move(X[:, c].copy()), **options)
-        assert column.status is alone.status and np.isfinite(backend.fetch(column.x)).all()
+        alone = solve(A, backend.move(B[:, c].copy()), backend.move(X[:, c].copy()), **options)
+        assert column.converged or column.status is alone.status
+        assert np.isfinite(backend.fetch(column.x)).all()
         assert column.converged or c == 1 or first > 1

@@ -183,13 +183,13 @@ def test_minres_forms_the_factor_of_products_once(monkeypatch, columns, spared):
     A, b = sp.csr_matrix(A) * 2.0**600, np.stack([b * (j + 1) for j in range(columns)], axis=1)
     made = []
 
-    def counted(kind, name):
-        form = getattr(kind, name)
-        monkeypatch.setattr(kind, name, lambda self: made.append(name) or form(self))
+    def counted(kind, attribute):
+        form = getattr(kind, attribute)
+        monkeypatch.setattr(kind, attribute, lambda self: made.append(attribute) or form(self))
 
     for kind in (Loop, Columns, ColumnsInRows):
-        for name in ("real_scalar", "real_factor"):
-            counted(kind, name)
+        for attribute in ("real_scalar", "real_factor"):
+            counted(kind, attribute)
     operator = spla.aslinearoperator(A) if spared else A
     counts = []
     for steps in (4, 12):

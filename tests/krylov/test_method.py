@@ -214,7 +214,7 @@ def test_a_function_for_blocks_that_cannot_be_called_is_refused():
         type("Other", (fl.Method,), own | {"in_block": True})
     with pytest.raises(ParameterError, match="unexpected keyword argument 'steps'; define it with these"):
         type("Other", (CG,), own | {"recycles": False})
-    with pytest.raises(ParameterError, match="multiple values for argument .steps."):
+    with pytest.raises(ParameterError, match="multiple values for argument 'steps'"):
         type("Other", (CG,), own | {"recycles": False, "in_block": staticmethod(lambda systems, steps=3: None)})
     A, b = system("spd")
     alone = type("Other", (CG,), own | {"recycles": False, "in_block": None})
