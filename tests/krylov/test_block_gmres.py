@@ -68,6 +68,19 @@ def test_residuals_are_the_least_in_the_block_krylov_space(backend, dtype):
     np.testing.assert_allclose(cycle.norms(), least, rtol=1e-8)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_small_matrices_grow_in_their_place(dtype):
+    A, R = values((40, 40), dtype), values((40, 3), dtype, 1)
+    cycle, sizes = Cycle(R, np.full(3, eps_of(dtype)), 5), []
+    places = [m.__array_interface__["data"][0] for m in (cycle.Q, cycle.C, cycle.R)]
+    for _ in range(5):
+        assert cycle.extended(A @ cycle.directions())
+        assert [m.__array_interface__["data"][0] for m in (cycle.Q, cycle.C, cycle.R)] == places
+        sizes.append((cycle.Q.shape[0], cycle.C.shape[1], cycle.R.shape[0]))
+        assert not np.tril(cycle.R, -1).any()
+    assert sizes == [(3 * j + 3, 3 * j, 3 * j) for j in range(1, 6)]
+
+
 def test_a_residual_without_a_part_in_what_waits_goes_on(backend):
     shift = np.roll(np.eye(12), 1, axis=0)  # whose residuals stay as they are until the last step
     cycle, widths = cycle_of(backend, shift, np.eye(12)[:, :1].copy(), 12)
@@ -256,6 +269,17 @@ def test_what_a_block_has_not_is_refused(options, message):
         krylov.gmres(flow(), values((72, 3), "float64"), **({"block": True} | options))
 
 
+@pytest.mark.parametrize(("size", "k"), [(1e200, 3), (1.0, 1)])
+@pytest.mark.parametrize(
+    ("options", "message"), [({"side": "left"}, "no side='left'"), ({"orthogonalization": "mgs2"}, "'mgs2'")]
+)
+def test_columns_that_make_no_block_are_refused_the_same(size, k, options, message):
+    B = values((72, k), "float64") * size
+    with refused(ParameterError, match=message):
+        krylov.gmres(flow(), B, block=True, **options)
+    assert krylov.gmres(flow(), B, block=True, orthogonalization="cgs2").converged
+
+
 @settings(deadline=None)
 @given(st.data())
 def test_any_shape_and_rank(data):
@@ -274,3 +298,22 @@ def test_any_shape_and_rank(data):
         # the second term is the rounding of b - A x as it is formed here
         assert not column.converged or size <= 1.01 * rtol * np.linalg.norm(b) + 10 * eps_of(dtype)
         assert column.converged or restart < n
+
+
+@pytest.mark.parametrize("solve", [krylov.cg, krylov.gmres])
+@pytest.mark.parametrize(
+    ("dtype", "first", "place", "start"),
+    [("float64", 1.0, (1, 1), 1e158), ("float32", 1.0, (1, 1), 1e25), ("float64", 1e300, (0, 1), 1e10)],
+)
+def test_a_residual_whose_norm_overflows_leaves_the_block(backend, solve, dtype, first, place, start):
+    diagonal = np.linspace(1, 2, 100)
+    diagonal[0] = first
+    A = backend.move(sp.diags(diagonal).tocsr().astype(dtype))
+    B, X = values((100, 3), dtype), np.zeros((100, 3), dtype)
+    X[place], options = start, {"rtol": 1e-5, "criterion": "residual"}
+    found = solve(A, backend.move(B), backend.move(X), block=True, **options)
+    for c, column in enumerate(found.columns):
+        alone = solve(A, backend.move(B[:, c].copy()), backend.move(X[:, c].copy()), **options)
+        assert column.converged or column.status is alone.status
+        assert np.isfinite(backend.fetch(column.x)).all()
+        assert column.converged or c == 1 or first > 1

@@ -10,7 +10,10 @@ from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.monitor import DRIFT, PHI_BAR
 from finelu.krylov import cg, gmres, minres, sqmr
+from finelu.krylov.columns import Columns
+from finelu.krylov.loop import Loop
 from finelu.krylov.minres import begin
+from finelu.krylov.rows import ColumnsInRows
 from finelu.preconditioners import ILU0, SparseLU
 from finelu.result import Status
 
@@ -171,6 +174,30 @@ def test_minres_sees_its_x_outgrow_the_precision_in_any_units(backend, dtype, fa
         assert solution.status is plain.status and abs(solution.iterations - plain.iterations) <= 1
         x = backend.fetch(solution.x).astype(np.complex128) * 2.0 ** (2 * a)
         assert residual(A, b, x) <= 1.01 * residual(A, b, backend.fetch(plain.x))
+
+
+@pytest.mark.parametrize("spared", [False, True])
+@pytest.mark.parametrize("columns", [1, 3])
+def test_minres_forms_the_factor_of_products_once(monkeypatch, columns, spared):
+    A, b = system("hermitian")
+    A, b = sp.csr_matrix(A) * 2.0**600, np.stack([b * (j + 1) for j in range(columns)], axis=1)
+    made = []
+
+    def counted(kind, attribute):
+        form = getattr(kind, attribute)
+        monkeypatch.setattr(kind, attribute, lambda self: made.append(attribute) or form(self))
+
+    for kind in (Loop, Columns, ColumnsInRows):
+        for attribute in ("real_scalar", "real_factor"):
+            counted(kind, attribute)
+    operator = spla.aslinearoperator(A) if spared else A
+    counts = []
+    for steps in (4, 12):
+        made.clear()
+        found = minres(operator, b, rtol=1e-14, maxiter=steps, criterion="residual")
+        assert found.iterations == steps * columns
+        counts.append(len(made))
+    assert counts[0] == counts[1]
 
 
 # Simplified QMR

@@ -208,6 +208,19 @@ def test_parameters_that_no_function_of_a_method_can_have_are_refused():
             type("Other", (fl.Method,), {"iterate": staticmethod(lambda loop: None), fact: True})
 
 
+def test_a_function_for_blocks_that_cannot_be_called_is_refused():
+    own = {"iterate": staticmethod(lambda loop, *, block=False, steps=3: CG.iterate(loop))}
+    with pytest.raises(ParameterError, match="and, by name, steps, but it is True; give a function, or None"):
+        type("Other", (fl.Method,), own | {"in_block": True})
+    with pytest.raises(ParameterError, match="unexpected keyword argument 'steps'; define it with these"):
+        type("Other", (CG,), own | {"recycles": False})
+    with pytest.raises(ParameterError, match="multiple values for argument 'steps'"):
+        type("Other", (CG,), own | {"recycles": False, "in_block": staticmethod(lambda systems, steps=3: None)})
+    A, b = system("spd")
+    alone = type("Other", (CG,), own | {"recycles": False, "in_block": None})
+    assert alone.solve(A, np.stack([b, 2 * b], axis=1), rtol=1e-6).all_converged
+
+
 def test_a_parameter_block_of_another_meaning_is_the_methods_own():
     seen = []
 

@@ -402,3 +402,29 @@ def test_the_steps_before_one_that_overflows_count():
     with np.errstate(all="ignore"):
         broken = found(spla.LinearOperator(A.shape, matvec=overflows, dtype=float), 100)
     assert broken.residual_norm <= 1.01 * found(None, 5).residual_norm
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float64", 1e145), ("float32", 1e14)])
+def test_shifts_of_systems_with_a_large_b_keep_the_vectors(dtype, size):
+    """Each solve multiplies A by a small factor, which the estimate of its norm follows only once."""
+    A = np.diag(np.concatenate([[0.01, 0.02], np.linspace(1, 3, 98)])).astype(dtype)
+    b = (np.random.default_rng(0).standard_normal(100) * size).astype(dtype)
+    space, least = RecycledSpace(4), np.linalg.norm(A, 2)
+    for k in range(5):
+        S = A + (k * np.eye(100) / 100).astype(dtype)
+        assert gmres(S, b, rtol=1e-4, restart=20, recycle=space).converged
+        space.shift(0.01)
+        assert space.size == 4 and 0.1 * least <= space.length <= 10 * least
+
+
+def test_after_a_large_shift_and_its_return_the_images_are_formed_anew():
+    A = np.diag(np.concatenate([[1e-6, 1e-3], np.linspace(1, 3, 98)])) + 0.01 * np.triu(np.ones((100, 100)), 1)
+    b, at, space = np.random.default_rng(0).standard_normal(100), 0.0, RecycledSpace(6)
+    for shift in (0.0, 1e-3, 1e12, 1e-9):
+        space.shift(shift - at)
+        S, at, products = A + shift * np.eye(100), shift, space.products
+        found = gmres(S, b, rtol=1e-8, restart=10, maxiter=300, recycle=space)
+        assert found.converged
+        assert (space.products > products) == (shift == 1e-9)
+    assert found.iterations < 60
+    np.testing.assert_allclose(S @ space.W, space.image, atol=1e-8)

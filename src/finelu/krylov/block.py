@@ -36,7 +36,7 @@ def block_cg(systems: list[System], starts: list[Any], targets: NDArray[Any], ma
     targets (k,) : norms of b - A x to be reached.  maxiter : the most iterations.
     X (n, k) : each column as it was when it came to its target.  iterations (k,) : until then.  histories : the norms
     of each column until then, from the first on. It ends early if a curvature is not positive or not finite, or if no
-    direction is left.
+    direction is left. A column is left as it is if the norm of its residual overflows.
     Cost of an iteration with m directions, at most one for each column that does not begin at its target: a product
     with A and with M for m columns, about 12 n m^2 operations, and three waits for a GPU. Memory: seven arrays like X.
     """
@@ -44,7 +44,7 @@ def block_cg(systems: list[System], starts: list[Any], targets: NDArray[Any], ma
     _, X, R = block_of(systems, starts)
     norms = lengths(R)
     histories = [[norm] for norm in norms.tolist()]
-    iterations, searching = np.zeros(len(systems), int), np.flatnonzero(norms > targets)
+    iterations, searching = np.zeros(len(systems), int), np.flatnonzero((norms > targets) & np.isfinite(norms))
     left = np.ones(searching.size, bool)  # those of them that are not at their targets
     R = R[:, searching]
     weights = scaling(A) if isinstance(M, Identity) else None

@@ -36,16 +36,17 @@ def block_gmres(systems: list[System], starts: list[Any], targets: NDArray[Any],
     targets (k,) : norms of b - A x to be reached.  maxiter : the most iterations.  restart : those of a cycle.
     X (n, k).  iterations (k,) : those that a column took part in, until the recurrence had it at its target.
     histories : its norms until then, the true ones where cycles end.
-    A column is left as it is if a cycle does not make its residual smaller, or does not halve it but claims to have
-    met the target. All are left if products are not finite.
+    A column is left as it is if the norm of its residual overflows, or if a cycle does not make that smaller, or does
+    not halve it but claims to have met the target. All are left if products are not finite.
     Cost of an iteration with m directions after j others: a product with A and with M for m columns, and about
-    8 n j m operations; on a GPU it waits some seven times. Memory: restart + 6 arrays like X.
+    8 n j m operations; on a GPU it waits some seven times. Memory: restart + 6 arrays like X, and on the host about
+    3 (k restart)^2 numbers.
     """
     A, M = systems[0].A, systems[0].M
     B, X, R = block_of(systems, starts)
     norms = lengths(R)
     histories = [[norm] for norm in norms.tolist()]
-    iterations, active = np.zeros(len(systems), int), np.flatnonzero(norms > targets)
+    iterations, active = np.zeros(len(systems), int), np.flatnonzero((norms > targets) & np.isfinite(norms))
     eps = float(np.finfo(norms.dtype).eps)
     while active.size and (left := maxiter - int(iterations[active].max())) > 0:
         before, own = norms[active], R[:, active]
@@ -80,7 +81,7 @@ def block_gmres(systems: list[System], starts: list[Any], targets: NDArray[Any],
 class Cycle:
     """The block Arnoldi relation A M^-1 (U C) = U F of one cycle, and the least squares problems of its columns.
 
-    Matrices without n rows lie on the host, in double precision.
+    Matrices without n rows lie on the host, in double precision. Q, C and R are parts of arrays of the final size.
     U (n, made) : the basis, a part of `memory`.
     C (made, multiplied), T (made, made - multiplied) : orthonormal: the directions that have been multiplied, and
         those that wait.
@@ -99,8 +100,8 @@ class Cycle:
         self.made, self.multiplied, self.searched = basis.shape[1], 0, 0
         self.memory[:, : self.made] = basis
         self.g = parts * sizes
-        self.T, self.Q = np.eye(self.made, dtype=parts.dtype), np.eye(self.made, dtype=parts.dtype)
-        self.C, self.R = self.T[:, :0], self.T[:0, :0]
+        self.T, most = np.eye(self.made, dtype=parts.dtype), self.memory.shape[1]
+        self._whole = np.eye(most, dtype=parts.dtype), *(np.zeros((most, most), parts.dtype) for _ in range(2))
 
     def _eps(self) -> float:
         return float(np.finfo(self.dtype).eps)
@@ -108,6 +109,18 @@ class Cycle:
     @property
     def U(self) -> Any:
         return self.memory[:, : self.made]
+
+    @property
+    def Q(self) -> NDArray[Any]:
+        return self._whole[0][: self.made, : self.made]
+
+    @property
+    def C(self) -> NDArray[Any]:
+        return self._whole[1][: self.made, : self.multiplied]
+
+    @property
+    def R(self) -> NDArray[Any]:
+        return self._whole[2][: self.multiplied, : self.multiplied]
 
     def norms(self) -> NDArray[Any]:
         """(k,) : those of the residuals, by the recurrence."""
@@ -140,8 +153,9 @@ class Cycle:
         more = new.shape[1]
         if made + more > self.memory.shape[1]:
             return False
-        Q = _diagonal(self.Q, np.eye(more))
-        rotated = Q.conj().T @ columns
+        whole, C, R = self._whole
+        Q = whole[: made + more, : made + more]  # the block diagonal matrix of the former and of I
+        rotated = inner(Q, columns)
         reflected, triangle = np.linalg.qr(rotated[s:], mode="complete")
         least = 4 * (s + m) * self._eps() * np.linalg.norm(columns, axis=0)
         if len(triangle) < m or (abs(np.diagonal(triangle)) <= least).any():
@@ -150,11 +164,10 @@ class Cycle:
         Q[:, s:] = Q[:, s:] @ reflected
         g = np.vstack([self.g, np.zeros((more, self.g.shape[1]))])
         g[s:] = reflected.conj().T @ g[s:]
-        R = np.zeros((s + m, s + m), Q.dtype)
-        R[:s, :s], R[:, s:] = self.R, np.vstack([rotated[:s], triangle[:m]])
-        self.C = np.vstack([np.hstack([self.C, self.T[:, :m]]), np.zeros((more, s + m))])
+        R[:s, s : s + m], R[s : s + m, s : s + m] = rotated[:s], triangle[:m]
+        C[:made, s : s + m] = self.T[:, :m]
         self.T = _diagonal(self.T[:, m:], np.eye(more))
-        self.Q, self.R, self.g, self.made, self.multiplied = Q, R, g, made + more, s + m
+        self.g, self.made, self.multiplied = g, made + more, s + m
         return True
 
     def combination(self) -> Any:

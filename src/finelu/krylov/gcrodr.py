@@ -107,16 +107,17 @@ def renew(space: RecycledSpace, Q: Any, Z: Any, B: Any, H: Any, j: int) -> None:
     A [W, Z] = [C, Q] G with G = [[1, B], [0, H]], and [W, Z] = M^-1 T, T = [T_W, Q]. The vectors are [W, Z] y for
     G^H G y = theta G^H [C, Q]^H T y. T_W is kept from the steps in which W was found, of the M that there was.
     H (m + 1, j) on the host.
+    A is in the unit `factor` of the space, and so are H, B and 1 / W: the small problem is that of A without it.
     """
-    xp, m = namespace(Q), space.size
+    xp, m, unit = namespace(Q), space.size, space.factor
     V, basis = Z[:, :j], Q[:, : j + 1]
-    H = H[: j + 1]
+    H = H[: j + 1] / H.dtype.type(unit)
     with one_blas_thread():
         if m:
             origin = space.origin if space.origin is not None else space.image
-            first = to_host(space.image.conj().T @ origin)
-            rest = to_host(basis.conj().T @ origin)
-            G = np.block([[np.eye(m), to_host(B[:, :j])], [np.zeros((j + 1, m)), H]]).astype(H.dtype)
+            first = to_host(space.image.conj().T @ origin) * unit
+            rest = to_host(basis.conj().T @ origin) * unit
+            G = np.block([[np.eye(m), to_host(B[:, :j]) / unit], [np.zeros((j + 1, m)), H]]).astype(H.dtype)
             inner = np.block([[first, np.zeros((m, j))], [rest, np.eye(j + 1, j)]]).astype(H.dtype)
         else:
             G, inner = H, np.eye(j + 1, j, dtype=H.dtype)
@@ -131,6 +132,7 @@ def renew(space: RecycledSpace, Q: Any, Z: Any, B: Any, H: Any, j: int) -> None:
         if not rank:
             return
         P = la.solve_triangular(triangle[:rank, :rank], P[:, order[:rank]].T, trans="T").T
+        P[m:] /= unit
         q, P = q[:, :rank].astype(H.dtype), P.astype(H.dtype)
         P, q = xp.asarray(P), xp.asarray(q)
         W, image, new = combined(V, P[m:]), combined(basis, q[m:]), combined(basis[:, :j], P[m:])

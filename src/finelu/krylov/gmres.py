@@ -28,7 +28,8 @@ class GMRES(Method):
     Arguments as in `finelu.krylov`, and
     restart : iterations per cycle, that is the size of the basis; min(30, n) by default.
     orthogonalization : "mgs", modified Gram-Schmidt with selective reorthogonalization, or "cgs2", classical
-        Gram-Schmidt twice: more work, in four matrix-vector products, and a basis that is orthogonal to rounding.
+        Gram-Schmidt twice: more work, in four matrix-vector products, and a basis that is orthogonal to rounding. With
+        block=True it holds only for columns that go on alone.
     side : "right" minimizes b - A x itself, of which the recurrence then knows the norm; "left" minimizes
         M^-1 (b - A x). On the left the recurrence counts in a unit in which each cycle begins with ||b - A x||: a cycle
         ends where that is met, and the solve where the true b - A x meets rtol, too, as on the right. As long as a
@@ -78,9 +79,7 @@ class GMRES(Method):
         recycle: None = None,
     ) -> Block:
         _require_orthogonalization(orthogonalization)
-        choice("side", side, SIDES)
-        if side == "left":
-            raise ParameterError("block=True has M on the right, and no side='left'; leave out one of them.")
+        _require_side(side, block=True)
         return block_gmres(systems, starts, targets, maxiter, _length(restart, systems[0].b.size, maxiter))
 
     @staticmethod
@@ -94,7 +93,7 @@ class GMRES(Method):
         recycle: RecycledSpace | None = None,
     ) -> Solution:
         """Saad 2003, Alg. 9.5, or Alg. 9.4 on the left."""
-        choice("side", side, SIDES)
+        _require_side(side, block)
         space = space_asked(recycle)
         if space is not None:
             if side == "left":
@@ -185,6 +184,12 @@ def _checked(loop: Loop, restart: int | None, orthogonalization: str) -> tuple[i
 def _length(restart: int | None, n: int, maxiter: int) -> int:
     """The iterations of a cycle."""
     return max(min(count("restart", RESTART if restart is None else restart, 1), n, maxiter), 1)
+
+
+def _require_side(side: str, block: bool) -> None:
+    choice("side", side, SIDES)
+    if block and side == "left":
+        raise ParameterError("block=True has M on the right, and no side='left'; leave out one of them.")
 
 
 def _require_orthogonalization(orthogonalization: str) -> None:

@@ -85,7 +85,8 @@ class Method:
     spread : whether A may be spread over processes, see `finelu.krylov.spread`.
     by_rows : whether the kernels that `iterate` calls have a form for several columns in rows, see `ColumnsInRows`.
     in_block : the function that iterates on several columns as one block, or None; `block`, a parameter of its own,
-        then asks for that. It is called as `block_cg` is, with the method's other parameters by name.
+        then asks for that. It is called as `block_cg` is, with the method's other parameters by name; so a subclass
+        that adds one defines it anew, or sets it to None.
     recycles : whether it takes a `RecycledSpace`, as `recycle`, a parameter of its own.
     """
 
@@ -186,7 +187,18 @@ def _require_own_parameters(method: type[Method]) -> None:
             raise ParameterError(f"{where}: all methods have {name} already; give the parameter another name.")
     for fact, name in (("restarts", "restart"), ("in_block", "block"), ("recycles", "recycle")):
         if getattr(method, fact) and name not in _own(method):
-            raise ParameterError(f"{method.__name__}: a method with {fact} = True needs the parameter {name}.")
+            raise ParameterError(f"{method.__name__}: a method with {fact} needs the parameter {name}.")
+    if (in_block := method.in_block) is None:
+        return
+    names = [name for name in _own(method) if name != "block"]
+    where = f"{method.__name__}.in_block is called with (systems, starts, targets, maxiter) and, by name, "
+    where += ", ".join(names) or "nothing"
+    if not callable(in_block):
+        raise ParameterError(f"{where}, but it is {in_block!r}; give a function, or None.")
+    try:
+        signature(in_block).bind(*[None] * 4, **dict.fromkeys(names))
+    except TypeError as error:
+        raise ParameterError(f"{where}: {error}; define it with these, or set in_block = None.") from None
 
 
 def _door(method: type[Method]) -> Door:

@@ -87,13 +87,15 @@ class MINRES(Method):
                 vector.fill(0)
             for test in early.values():
                 test.begin()
+            factor = factor_of(loop, scales)
             while loop.goes_on():
                 p = A @ z
                 if early and any(early[one].iteration < 2 for (one,) in loop.singly()):
                     for one, *own in loop.singly(r, z, p, alpha, lanczos):
                         if early[one].iteration < 2:
                             scales[one] = early[one](*own, scales[one])
-                p = divided(loop, p, scales)
+                    factor = factor_of(loop, scales)
+                p = divided(loop, p, factor)
                 k.vectors.dot(z, p, alpha)  # (1)
                 k.recurrences.minres_lanczos(state, lanczos, alpha, p, v, v_old)  # (2), not yet divided by beta
                 v, v_old = v_old, v
@@ -111,14 +113,23 @@ class MINRES(Method):
 minres = MINRES.solve
 
 
-def divided(loop: Loop, p: Any, scales: dict[Loop, float]) -> Any:
-    """p, that of each column divided by its power of two; p itself if these are 1."""
+def factor_of(loop: Loop, scales: dict[Loop, float]) -> Any:
+    """1 / scale of each column, on the device of the vectors; None if all are 1."""
     if all(scale == 1 for scale in scales.values()):
+        return None
+    factor = loop.real_factor()
+    for one, own in loop.singly(factor):
+        xp = namespace(own)  # whose assignment of a number would compile code on a GPU
+        xp.copyto(own, xp.asarray(np.full(1, 1 / scales[one], loop.real)))
+    return factor
+
+
+def divided(loop: Loop, p: Any, factor: Any) -> Any:
+    """p, that of each column times its factor; p itself if that is None."""
+    if factor is None:
         return p
-    inverse, out = loop.real_scalar(), loop.xp.empty_like(p)
-    for one, own in loop.singly(inverse):
-        own[:] = 1 / scales[one]
-    loop.kernels.vectors.scaled(inverse, p, out)
+    out = loop.xp.empty_like(p)
+    loop.kernels.vectors.scaled(factor, p, out)
     return out
 
 

@@ -87,7 +87,9 @@ class RecycledSpace:
         """Take the next A as that of the last solve plus `change` times the identity, which needs no product: A W moves
         by `change` W, and is made orthonormal here.
 
-        Only after `gmres`, which leaves A W; without that, and without vectors, the next solve forms it as ever.
+        Only after `gmres`, which leaves A W; without that, and without vectors, the next solve forms it as ever. So it
+        does where rounding may have taken half of the digits of A w of some w: where shifts were large, and are so no
+        more.
         """
         if self.W is None or self.image is None:
             return
@@ -95,8 +97,11 @@ class RecycledSpace:
         dtype = self.W.dtype if change.imag == 0 else np.result_type(self.W.dtype, np.complex64)
         W, image = (as_dtype(v, dtype) for v in (self.W, self.image))
         image = image / self.factor + W * dtype.type(change if dtype.kind == "c" else change.real)
-        longest = float((lengths(image) / lengths(W)).max())
-        length = max(longest, 0.0 if self.length is None else self.length / self.factor + abs(change))
+        sizes = lengths(image) / lengths(W)
+        length = max(float(sizes.max()), 0.0 if self.length is None else self.length / self.factor + abs(change))
+        if not np.sqrt(np.finfo(sizes.dtype).eps) * length <= sizes.min():  # too much has cancelled, here or before
+            self.image, self.follows = None, False
+            return
         self._keep(W, image, self.origin if self.origin is None else as_dtype(self.origin, dtype), length, energy=False)
         self.follows, self.factor = self.W is not None, 1.0
 
@@ -137,13 +142,18 @@ class RecycledSpace:
         if follows and not energy:
             if (unit := before / A.factor) != 1:  # then A W stays what it is
                 W, origin = W * unit, origin if origin is None else origin * unit
+                self.length = None if self.length is None else self.length / unit
             self.W, self.image, self.origin = W, as_dtype(self.image, like.dtype), origin
             return True
         self.products += self.size + 1
         return self._keep(W, times(A, W), origin, _length(A, like), energy=energy)
 
     def _keep(self, W: Any, image: Any, origin: Any, length: float, *, energy: bool) -> bool:
-        """Make W orthonormal as `fit` does, and keep it.  length : an estimate of ||A||, never above it."""
+        """Make W orthonormal as `fit` does, and keep it.
+
+        length : an estimate of ||A||, never above it; after shifts, of the sum of ||A|| as it was when A W was formed
+            and of |change| of each, which bounds the rounding in A W.
+        """
         rounding, definite = ROUNDINGS * float(np.finfo(W.dtype).eps) * length, True
         for _ in range(PASSES):
             some, T, sound, definite = _independent(W, image, energy, rounding)

@@ -77,7 +77,7 @@ def solved_in_block(method: type[Method], systems: list[System], /, **arguments:
     every = [Solving(method, system, **arguments) for system in systems]
     loops = [one.loop for one in every]
     if any(one.system is not one.given or one.loop.scale != 1 for one in every):
-        return solved_together(method, systems, **arguments)
+        return solved_together(method, systems, **arguments, block=True)  # so that it refuses what a block has not
     targets, options = np.array([loop.tolerance for loop in loops]), every[0].options
     in_block: Any = method.in_block
     X, iterations, histories = in_block(systems, [loop.x for loop in loops], targets, loops[0].maxiter, **options)
