@@ -184,8 +184,11 @@ OLDER = {
     "all matrices keep the analyses of feral and PARDISO, and a wide least-squares problem has its own factors since": (
         "programs-intel-xeon-2-cores-2026-11-27",
     ),
-    "measured in a copy without history of the tree at cedc4f45; what changed since is not in its way": (
+    "a copied matrix belongs to its caller since, and limits of attempts changed; Schwarz computes the same": (
         "elliptic-cpu-16-threads-intel-xeon-16-cores-2026-11-27",
+    ),
+    "the set-up of Schwarz is shared by threads since, and the grid with a hole is found in less time": (
+        "elliptic-cpu-2-threads-intel-xeon-2-cores-2026-11-27",
     ),
     "measured before its code was committed; it is in the history since": (
         "programs-intel-xeon-2-cores-mkl-2026-11-27",
@@ -284,7 +287,7 @@ OLDER = {
     "`solve` ends attempts sooner since; a later run took twice as long for the reservoir, as long for the others": (
         "gallery-intel-xeon-1-core-2026-11-27",
     ),
-    "`solve` ends attempts sooner since; the times of ILUT and ICT, for which it is named, are those of the same kernels": (
+    "`solve` ends attempts sooner since; ILUT and ICT, for which it is named, compute the same": (
         "regret-amd-epyc-2-cores-counts-superlu-2026-11-27",
     ),
     "`solve` chooses and ends in other ways since": (

@@ -579,8 +579,16 @@ def test_where_multigrid_is_sooner_is_said_as_in_the_records():
     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
     page, guide = (" ".join(text.split()) for text in (MEASURED, GUIDE))
     assert f"answered sooner than `solve` on {sooner} of {len(ratios)} elliptic systems on 16 cores" in page
-    assert f"took {mean:.3f} of the time of `solve` in the geometric mean, and {ratios['ani7']:.3f} on ani7" in page
-    assert min(ratios, key=ratios.get) == "ani7" and f"AMGCL did on {sooner} of {len(ratios)} systems" in guide
+    worst = min(ratios, key=ratios.get)
+    assert f"took {mean:.3f} of the time of `solve` in the geometric mean, and {ratios[worst]:.3f} on {worst}" in page
+    assert f"AMGCL did on {sooner} of {len(ratios)} systems" in guide
+    found = losses.of_elliptic(front.load(MULTIGRID.replace("16", "2")))
+    ratios = {name: theirs / ours for name, (ours, theirs, who) in found.items() if "AMGCL" in who}
+    sooner, mean = (
+        sum(ratio < 1 for ratio in ratios.values()),
+        math.exp(sum(map(math.log, ratios.values())) / len(ratios)),
+    )
+    assert f"On two cores it did on {sooner} of {len(ratios)}, and took {mean:.3f}" in page
     ours, theirs = (
         front.seconds(sizes.seconds(front.load(front.SIZES_CPU), who)[front.MILLION])
         for who in (sizes.CPU, sizes.AMGCL)
@@ -911,7 +919,8 @@ def test_how_often_others_are_sooner_in_the_guide_of_solve_is_that_of_the_record
     )
     others = (list(found.values()) for name, found in losses.sources() if name != front.REGRET)
     counts = {(sum(theirs < ours for ours, theirs, _ in found), len(found)) for found in others}
-    assert counts == {(43, 60), (8, 11), (0, 3)} and "sooner on 43 of 60, 8 of 11 and 0 of 3 systems" in page
+    assert counts == {(43, 60), (9, 14), (8, 15), (0, 3)}
+    assert "sooner on 43 of 60, 9 of 14, 8 of 15 and 0 of 3 systems" in page
 
 
 def test_the_systems_of_schwarz_are_those_of_its_page():
