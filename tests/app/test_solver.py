@@ -788,6 +788,26 @@ def test_a_change_has_to_fit_the_time(everywhere):
     assert monitor.better(late.costs, ["direct", "multilevel"], 1.0, 1.0) is None and late.costs.fill is None
 
 
+def test_the_fill_is_counted_only_if_a_rung_is_in_time_after_it(everywhere, meanwhile):
+    costs = ladder.Ladder(finelu.as_csr(POISSON), 1e-8).costs
+    seconds = costs.counting()
+    meanwhile(type(costs), counting=lambda self: 0.7 * seconds)  # the count may beat a rung that takes `seconds`
+    known = {"multilevel": seconds, "direct": np.inf}
+    meanwhile(type(costs), seconds=lambda self, rung: known[rung])
+    left = ["direct", "multilevel"]
+    meanwhile(monitor, _pays=lambda *_: False)
+    everywhere("worth", lambda *_: True)
+    meanwhile(type(costs), in_time=lambda self, needed: needed < 2 * seconds)  # both after one another
+    assert monitor.better(costs, left, 1.0, 1.0) == "multilevel" and costs.counted
+    for limit in (1.5, 1.2):  # enough for the rung, not for a count before it
+        costs = ladder.Ladder(finelu.as_csr(POISSON), 1e-8).costs
+        meanwhile(type(costs), in_time=lambda self, needed, limit=limit: needed < limit * seconds)
+        assert monitor.better(costs, left, 1.0, 1.0) == "multilevel" and not costs.counted
+    costs = ladder.Ladder(finelu.as_csr(POISSON), 1e-8).costs
+    meanwhile(type(costs), in_time=lambda self, _: not self.counted)  # the count took all the time
+    assert monitor.better(costs, left, 1.0, 1.0) == "multilevel" and costs.counted
+
+
 def test_direct_factors_that_find_no_room_are_not_begun():
     with pytest.raises(MemoryError, match="the memory holds"):
         ladder.SparseLUFactors(SparseLU(ordering="mmd"), finelu.as_csr(POISSON), most=POISSON.nnz)

@@ -152,9 +152,9 @@ def better(
         return None
     if "direct" in left and not costs.counted and costs.counting() < seconds:  # complete factors may take less time
         costs.order()
-        if costs.counting() < seconds:
+        if costs.counting() < seconds and costs.in_time(costs.counting() + seconds):  # else it would leave no time
             costs.count_fill()
-            rung, _ = _soonest(costs, left)
+            rung = _soonest(costs, left)[0] or rung
     return rung
 
 
