@@ -179,8 +179,9 @@ def _elastic(A: MatrixTraits) -> bool:
 
 
 def is_obtuse(A: MatrixTraits) -> bool:
-    """Whether A, definite with short rows that nearly cancel and no M-matrix, is like an elliptic equation on a mesh with
-    obtuse angles, and so large that subdomains are expected to take less time than factors of the whole. On the CPU."""
+    """Whether A, definite with short rows that nearly cancel and no M-matrix, is like an elliptic equation on a mesh
+    with obtuse angles, and so large that subdomains are expected to take less time than factors of the whole. On the
+    CPU."""
     fits = A.definite and not A.m_matrix and A.n >= OBTUSE and A.coupled >= COUPLED and A.cancelling >= ELLIPTIC
     return bool(fits and not A.gpu and TREE < A.mean_row <= SHORT and A.alike < OF_NODES)
 

@@ -30,8 +30,8 @@ SPACES = ("cg", "cocg", "gmres")  # the methods with one space for all shifts
 COMPLETED_BY = {"cg": "cg", "cocg": "bicgstabl", "gmres": "bicgstabl"}  # what takes a shift further by itself
 NAMES = {"cg": "multi-shift cg", "cocg": "multi-shift cocg", "gmres": "shifted gmres"}
 EARLIER = 6  # solutions from which a guess is made
-# Of maxiter, what gmres takes of a shift at most where "auto" chose it, and the cycles that it may take at least; from
-# there on idrs goes on.
+# The part of maxiter that gmres takes at most for a shift where "auto" chose it, and the cycles that it may take in any
+# case; then idrs goes on.
 BY_GMRES, CYCLES = 0.25, 3
 DEPENDENT = 1e-10  # part of the largest singular value below which images of solutions count as dependent
 
@@ -96,9 +96,9 @@ def solve_shifted(
     "auto" is cg if the shifts are real, the recipe keeps factors positive definite, and A is Hermitian with either a
     positive diagonal and no negative shift, or rows that show A + s I to be positive definite for the least s: the
     diagonal entry and s exceed the magnitudes of the others. Otherwise it is gmres if recycle=True, or if products with
-    A and M take most of the time of its iterations, by a model of it, and else idrs. A gmres chosen by this model that has
-    not converged after a quarter of maxiter, and three cycles, is left: idrs goes on from its x, and takes the other
-    shifts. The recycled vectors W of gmres serve all shifts: (A + s I) W = A W + s W takes no product with A.
+    A and M take most of the time of its iterations, by a model of it, and else idrs. A gmres chosen by this model that
+    has not converged after a quarter of maxiter, and three cycles, is left: idrs goes on from its x, and takes the
+    other shifts. The recycled vectors W of gmres serve all shifts: (A + s I) W = A W + s W takes no product with A.
 
     Each x_j is tested by its true residual. A shift that a space has left above its tolerance goes on by itself, by cg
     or bicgstabl from there; its Solution counts all its iterations.

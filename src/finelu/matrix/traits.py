@@ -236,8 +236,8 @@ def alike(A: CSR) -> float:
 
 
 def cancelling(A: CSR) -> float:
-    """The part of some rows whose entries add up to at most a tenth of their magnitudes, as those of an elliptic operator
-    do, which takes constants to zero; those of a mass matrix, or of one whose reaction outweighs diffusion, do not.
+    """The part of some rows whose entries add up to at most a tenth of their magnitudes, as those of an elliptic
+    operator do, which takes constants to zero; those of a mass matrix, or where reaction outweighs diffusion, do not.
 
     A : on the CPU. Cost: a look at 512 rows.
     """
