@@ -76,6 +76,7 @@ LEAST_ROWS = 500  # of a system that is measured
 NOT_LOOKED_AT = {
     "uneven": False,
     "alike": 0.0,
+    "cancelling": 1.0,
     "flow": 0,
     "turns": False,
     "strictly": False,

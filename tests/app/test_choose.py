@@ -21,7 +21,7 @@ from finelu.compare import compare
 from finelu.compare.choose import candidates
 from finelu.gallery.building import convection
 from finelu.interop.adjoint import Options, System
-from finelu.matrix.traits import traits
+from finelu.matrix.traits import cancelling, traits
 from finelu.preconditioners import RECIPES
 from finelu.preconditioners.direct import cudss, klu
 from finelu.properties import properties
@@ -105,16 +105,35 @@ def test_a_large_elastic_body_is_solved_by_subdomains_of_nodes():
     assert "elastic body" in solution.explain()
 
 
+def test_a_mass_matrix_is_not_taken_for_an_elliptic_equation():
+    m, rows = 230, 230**2  # linear elements, each square of a grid two triangles
+    shift = sp.eye(m, k=1)
+    along = sp.kron(sp.eye(m), shift) + sp.kron(shift, sp.eye(m)) + sp.kron(shift, shift)
+    A = sp.csr_matrix(6 * sp.eye(rows) + along + along.T) / 12
+    found = traits(fl.as_csr(A))
+    assert found.definite and not found.m_matrix and found.coupled > 0.9 and found.cancelling == 0
+    assert repr(rungs(found)["cheap"].recipes[0]) == "IC0()" and not choose_module.asks_first(found)
+    solution = fl.solve(A, np.ones(rows))
+    assert solution.converged and (solution.recipe, solution.method) == ("IC0()", "cg") and solution.iterations < 10
+
+
+def test_cancelling_is_the_part_of_the_rows_that_nearly_add_up_to_zero():
+    n = 6000
+    A = sp.diags([-np.ones(n - 1), np.full(n, 2.0), -np.ones(n - 1)], [-1, 0, 1]).tolil()
+    A[n // 2 :, n // 2 :] = abs(A[n // 2 :, n // 2 :])  # the later half adds up to its magnitudes
+    assert cancelling(fl.as_csr(A.tocsr())) == pytest.approx(0.5, abs=0.01)
+
+
 def test_subdomains_come_first_on_a_large_mesh_with_obtuse_angles_unless_complete_factors_take_less_time(monkeypatch):
-    found = traits(fl.as_csr(gallery.anisotropic_triangles(4)))
-    assert found.definite and not found.m_matrix and found.mean_row < 12
+    found = traits(fl.as_csr(gallery.anisotropic_triangles(5)))
+    assert found.definite and not found.m_matrix and found.mean_row < 12 and found.cancelling > 0.9
     many = replace(found, n=50_000)
 
     def first(A):
         return repr(rungs(A)["cheap"].recipes[0]), choose_module.asks_first(A)
 
     assert (first(found), first(many)) == (("IC0()", False), ("Schwarz()", True))
-    for other in ({"coupled": 0.4}, {"mean_row": 13.0}, {"alike": 0.5}, {"n": 49_000}):
+    for other in ({"coupled": 0.4}, {"mean_row": 13.0}, {"alike": 0.5}, {"n": 49_000}, {"cancelling": 0.4}):
         assert first(replace(many, **other)) == ("IC0()", False)
     A = gallery.anisotropic_triangles(6)
     for library in ("klu.nbklu", "feral.feral", "pardiso.mkl"):

@@ -10,6 +10,8 @@ from krylov_cases import residual, system
 from threadpoolctl import threadpool_limits
 
 import finelu as fl
+from finelu.auto import recycling
+from finelu.auto.recycling import SpaceOverShifts
 from finelu.auto.shifted import Shifted, checked_shifts
 from finelu.errors import NotConverged
 from finelu.kernels import kernels_for, reference
@@ -339,6 +341,72 @@ def test_the_space_is_kept_where_it_pays_and_dropped_where_it_does_not(monkeypat
     near = np.argsort(abs(shifts - shifts[4]), kind="stable")  # the way of the solves
     last = max(i for i, j in enumerate(near) if said[j])
     assert last < len(shifts) - 1 and "were dropped" in said[near[last]][0]  # then all go on without
+
+
+def test_where_gmres_was_chosen_and_does_not_converge_idrs_goes_on():
+    n = 200
+    A, b = sp.csr_matrix(np.roll(np.eye(n), 1, axis=0)), np.eye(n)[0]  # gmres(50) hardly moves
+    shifts = np.array([0.1, 0.2, 0.3])
+    solution = fl.solve_shifted(A, b, shifts, recipe=fl.Jacobi())
+    holds(A, b, solution)
+    assert {s.method for s in solution.columns} == {"idrs"}
+    said = ["gmres(50) did not converge in 500 iterations" in s.explain() for s in solution.columns]
+    assert said == [True, False, False]
+    first = solution.columns[0]
+    assert len(first.history) == len(first.recurrence) == first.iterations + 1 and first.iterations > 500
+    assert solution.products == solution.iterations + 4  # for true residuals, of gmres too
+    few = fl.solve_shifted(A, b, shifts, recipe=fl.Jacobi(), maxiter=120)  # three cycles are not even allowed
+    assert {(s.method, s.status) for s in few.columns} == {("gmres", Status.MAX_ITERATIONS)}
+    asked = fl.solve_shifted(A, b, shifts[:1], recipe=fl.Jacobi(), method="gmres", maxiter=700)
+    assert asked.columns[0].method == "gmres" and asked.iterations == 700
+
+
+def test_a_solve_that_doubts_the_space_has_a_bound():
+    n = 300
+    D = np.concatenate([[1e-4, 1e-3, 1e-2, 1e-1], np.linspace(1, 3, n - 4)])
+    A, b = sp.csr_matrix(np.diag(D) + 0.01 * np.triu(np.ones((n, n)), 1)), np.ones(n)
+    shifts = np.r_[0, np.geomspace(1e-4, 1e8, 11)]
+    options = {"recipe": fl.Jacobi(), "method": "gmres", "restart": 10, "factorizations": 1}
+    own, asked, without = (fl.solve_shifted(A, b, shifts, recycle=r, **options) for r in (None, True, False))
+    holds(A, b, own)
+    assert not without.all_converged and own.iterations < 2 * asked.iterations
+    assert own.products >= own.iterations + len(shifts)
+    ended = [any("was ended after" in text for text in s.seen) for s in own.columns]
+    assert any(ended)
+    for s in own.columns:
+        assert len(s.history) == len(s.recurrence) == s.iterations + 1
+    few = fl.solve_shifted(A, b, shifts, maxiter=12, **options)
+    assert max(s.iterations for s in few.columns) <= 12
+
+
+@pytest.mark.parametrize("asked", [True, None])
+def test_an_emptied_space_is_filled_again(asked, monkeypatch):
+    monkeypatch.setattr(recycling, "GROWN", np.inf)  # a ripe space is left as it is
+    A = fl.as_csr(fl.gallery.elasticity(8, 4, 4))
+    b = np.random.default_rng(0).standard_normal(A.n)
+    F = fl.Jacobi().factor(A)
+    recycled = SpaceOverShifts(F, A, 50, asked)
+
+    def solve(shift, between=lambda space: None):
+        space = recycled.space_for(shift)
+        between(space)
+        found = fl.gmres((A.tosparse() + shift * sp.eye(A.n)).tocsr(), b, M=F, recycle=space, restart=50)
+        recycled.seen(found.iterations, np.log(found.history[0] / found.residual_norm))
+
+    for shift in np.arange(5) * 1e-6:  # more than those after which it is left as it is
+        solve(shift)
+    assert recycled.space.size and not recycled.space.renew
+    recycled.space.drop()
+    solve(1e-5)
+    assert recycled.space.size  # filled
+    for shift in 1e-5 + np.arange(5) * 1e-6:
+        solve(shift)
+    assert not recycled.space.renew
+    solve(2e-5, lambda space: space.drop())  # as a solve does with which the method fails
+    assert "were dropped" in recycled.why and (recycled.space is not None) == bool(asked)
+    if asked:
+        solve(3e-5)
+        assert recycled.space.size
 
 
 def test_wide_bases_are_left_to_idrs():

@@ -450,6 +450,30 @@ def test_rungs_are_compared_only_where_one_of_them_may_pay(costs, calls_of):
     assert len(solve(POISSON, values(N, "float64")).attempts) == 2 and compared
 
 
+def test_an_attempt_ends_at_the_first_look_at_which_its_rest_is_not_clearly_shorter(everywhere):
+    """The rest is expected to take 0.75 to 1 of the time of the only rung left, whose fifth has been spent."""
+    everywhere("worth", worth)
+
+    class OfHundred:
+        deadline, counted = np.inf, True
+
+        def of_iteration(self, *_, **__):
+            return 1.0
+
+        def seconds(self, rung):
+            return 100.0
+
+        def in_time(self, seconds):
+            return True
+
+    watch = monitor.SwitchMonitor(OfHundred(), "cg", ["multilevel"], scale=1.0, target=1e-8)
+    ended = next(i for i in range(161) if watch(i, 10 ** (-8 * i / 160)))
+    rest = monitor.iterations_left(watch.norms, 1e-8)[0]
+    assert 75 < rest < 100 and 20 <= ended < 25 and watch.change == "multilevel"
+    fast = monitor.SwitchMonitor(OfHundred(), "cg", ["multilevel"], scale=1.0, target=1e-8)
+    assert not any(fast(i, 10 ** (-8 * i / 90)) for i in range(91))  # clearly shorter, at each look
+
+
 def test_worth_demands_more_the_less_has_been_spent():
     assert worth(1.0, elapsed=0.25, rest=0.8) and not worth(1.0, elapsed=0.25, rest=0.7)  # clearly shorter
     assert not worth(1.0, elapsed=0.0, rest=1.7) and worth(1.0, elapsed=0.0, rest=1.8)
@@ -786,6 +810,26 @@ def test_a_change_has_to_fit_the_time(everywhere):
     assert monitor.better(found.costs, ["direct", "multilevel"], 1.0, 1.0) == "direct"
     late = ladder.Ladder(finelu.as_csr(POISSON), 1e-8, deadline=now() - 1)
     assert monitor.better(late.costs, ["direct", "multilevel"], 1.0, 1.0) is None and late.costs.fill is None
+
+
+def test_the_fill_is_counted_only_if_a_rung_is_in_time_after_it(everywhere, meanwhile):
+    costs = ladder.Ladder(finelu.as_csr(POISSON), 1e-8).costs
+    seconds = costs.counting()
+    meanwhile(type(costs), counting=lambda self: 0.7 * seconds)  # the count may beat a rung that takes `seconds`
+    known = {"multilevel": seconds, "direct": np.inf}
+    meanwhile(type(costs), seconds=lambda self, rung: known[rung])
+    left = ["direct", "multilevel"]
+    meanwhile(monitor, _pays=lambda *_: False)
+    everywhere("worth", lambda *_: True)
+    meanwhile(type(costs), in_time=lambda self, needed: needed < 2 * seconds)  # both after one another
+    assert monitor.better(costs, left, 1.0, 1.0) == "multilevel" and costs.counted
+    for limit in (1.5, 1.2):  # enough for the rung, not for a count before it
+        costs = ladder.Ladder(finelu.as_csr(POISSON), 1e-8).costs
+        meanwhile(type(costs), in_time=lambda self, needed, limit=limit: needed < limit * seconds)
+        assert monitor.better(costs, left, 1.0, 1.0) == "multilevel" and not costs.counted
+    costs = ladder.Ladder(finelu.as_csr(POISSON), 1e-8).costs
+    meanwhile(type(costs), in_time=lambda self, _: not self.counted)  # the count took all the time
+    assert monitor.better(costs, left, 1.0, 1.0) == "multilevel" and costs.counted
 
 
 def test_direct_factors_that_find_no_room_are_not_begun():

@@ -185,7 +185,7 @@ def test_the_extremes_of_values(dtype):
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "int32", "int64"])
 def test_a_copy(backend, threads, dtype):
-    """Of short and long vectors, of odd numbers of halves of words, of vectors with gaps, off a word, or read-only."""
+    """Short and long vectors, odd numbers of halves of words, vectors with gaps, off a word, or read-only."""
     rng = np.random.default_rng(5)
     for n, size in ((0, 0), (1, 1), (70_001, 70_001), (300_001, 300_001)):
         given = rng.integers(-9, 9, size + 1).astype(dtype)

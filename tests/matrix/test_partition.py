@@ -463,7 +463,7 @@ def test_a_grid_is_found(backend, S, shape):
 
 
 def test_the_search_for_a_hole_looks_at_few_rows(monkeypatch):
-    """Of a grid of one plane at three lines of it, and before that at some windows, not at all rows."""
+    """It looks at three lines of a grid of one plane, and before that at some windows, not at all rows."""
     looked_at, at = [], finelu.partition._at
     monkeypatch.setattr(
         finelu.partition, "_at", lambda v, ranges: (looked_at.append(sum(z - a for a, z in ranges)), at(v, ranges))[1]

@@ -58,6 +58,9 @@ BY_NODES, BY_WHOLE_OF_NODES, SETUPS, IN_SPACE, OF_NODES = 76.0, 6.5, 3.0, 40.0, 
 # to 203,841 rows and two matrices like them took 13.4 to 14.7 times that, and with IC0, where it had factors, 190 to
 # 1,335 iterations.
 OBTUSE, BY_OBTUSE = 50_000, 14.0
+# The part of the rows whose entries nearly cancel, from which on such an A counts as elliptic: mass matrices, which
+# incomplete factors solve in six iterations, have none.
+ELLIPTIC = 0.5
 # The same for bicgstab, with two products each, in a flow that turns, for cell Peclet numbers of 1 to 10: 20 to 57, and
 # with MILU0 3 to 23 times the fourth root of the rows, or more than 500.
 IN_TURNING_FLOW, WHOLE_IN_TURNING_FLOW = 40.0, 4.0
@@ -176,9 +179,10 @@ def _elastic(A: MatrixTraits) -> bool:
 
 
 def is_obtuse(A: MatrixTraits) -> bool:
-    """Whether A, definite with short rows and no M-matrix, is like an elliptic equation on a mesh with obtuse angles,
-    and so large that subdomains are expected to take less time than factors of the whole. On the CPU."""
-    fits = A.definite and not A.m_matrix and A.n >= OBTUSE and A.coupled >= COUPLED
+    """Whether A, definite with short rows that nearly cancel and no M-matrix, is like an elliptic equation on a mesh
+    with obtuse angles, and so large that subdomains are expected to take less time than factors of the whole. On the
+    CPU."""
+    fits = A.definite and not A.m_matrix and A.n >= OBTUSE and A.coupled >= COUPLED and A.cancelling >= ELLIPTIC
     return bool(fits and not A.gpu and TREE < A.mean_row <= SHORT and A.alike < OF_NODES)
 
 

@@ -20,7 +20,7 @@ from finelu.result import Status
 # start by CAUTION of that time. An attempt that is kept at that look is given up later on only if it is expected to
 # take LATE times as long as the alternative, since its time is then lost. BUDGET is below a quarter, as the set-up of
 # the attempt is not counted. On the records of regret of two processors, with MKL, KLU and feral and without, times
-# alter by 0.5% at most for BUDGET of 0.15 to 0.25, CLEAR of 0.7 to 1 and CAUTION of 1 to 4.
+# alter by 0.5% at most for BUDGET of 0.15 to 0.25, CLEAR of 0.75 to 1 and CAUTION of 1 to 4.
 CAUTION, BUDGET, CLEAR, LATE = 1.0, 0.2, 0.75, 2.0
 BEGUN = 0.05  # of the digits wanted, from which on the residual has begun to fall
 # The part of the digits wanted that is added to those gained in the later half of the iterations. On these records 0.04
@@ -106,7 +106,7 @@ class SwitchMonitor:
         before, self.before = self.before, elapsed
         more, begun = iterations_left(self.norms, self.target)
         rest = more * self.step
-        if rest <= self.least:
+        if rest <= CLEAR * self.least:
             return False
         self.change = better(self.costs, self.left, elapsed, rest, begun=begun, before=before)
         if self.change is None:
@@ -152,9 +152,9 @@ def better(
         return None
     if "direct" in left and not costs.counted and costs.counting() < seconds:  # complete factors may take less time
         costs.order()
-        if costs.counting() < seconds:
+        if costs.counting() < seconds and costs.in_time(costs.counting() + seconds):  # else it would leave no time
             costs.count_fill()
-            rung, _ = _soonest(costs, left)
+            rung = _soonest(costs, left)[0] or rung
     return rung
 
 

@@ -4,6 +4,7 @@ modelled cost."""
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ RIPE = 3  # solves with the space, after each of which it is formed anew
 AT_RISK = 0.75  # of a plain solve, that a try may lose until its first solve shows that it saves nothing
 TRIAL = 0.25  # of a plain solve, that the solves with the space may lose until it is ripe, and that forming it may take
 GROWN = 1.25  # times the iterations that it had with the space when it was ripe, from which on it is formed anew
+DOUBTED = 2.0  # times the time of the last solve with vectors, that a plain solve takes at most that doubts them
 BASIS = 1.0  # of the time of products with A and M that the basis of gmres takes at most, where it is taken before idrs
 # Plain iterations after which a space that did not pay is tried again, and for each iteration that the try has lost:
 # these are then 2% of them. Twice as many each time.
@@ -164,10 +166,12 @@ class SpaceOverShifts:
 
     The first solve finds the vectors. Within a group the shifts move away from that of the factors, so that plain
     solves take more and more iterations: a solve with the vectors that takes less than the last plain one has gained.
-    After another the next solve is plain; if that has taken no longer, the vectors are dropped, and else they go on.
+    After another the next solve is plain; if that has taken no longer, the vectors are dropped, and else they go on. It
+    is ended once it has taken twice as long as the last one with the vectors, which then take it further.
 
     space : None where it does not pay.
     asked : True keeps it whatever it costs; None by the model.
+    limit : the most iterations of the present solve, if it is one of those that are ended; else `sys.maxsize`.
     why : the last decision, in words; "" if there was none.
     """
 
@@ -176,7 +180,8 @@ class SpaceOverShifts:
         self.space: RecycledSpace | None = None
         self._at: complex | None = None  # the shift whose A W the space has
         self._plain = self._kept = math.nan  # the last iterations for each unit of the logarithm of the residual
-        self._best, self._used, self._doubt, self._size = math.inf, 0, False, 0
+        self._best, self._used, self._size = math.inf, 0, 0
+        self.limit = sys.maxsize
         self.group(F, A)
         m = MOST if asked else self._cost.vectors()
         if asked or self._pays(restart, (1 - EACH * m) * restart, m):
@@ -189,20 +194,31 @@ class SpaceOverShifts:
     def space_for(self, shift: complex) -> RecycledSpace | None:
         """The space for a solve with A + shift I, whose A W it then has, or None for a plain one."""
         self._size, self.why = 0, ""
-        if self.space is None or self._doubt:
+        if self.space is None or self._doubts:
             return None
         if self._at is not None:
             self.space.shift(shift - self._at)
         self._at, self._size = shift, self.space.size
-        self.space.renew = self._used < RIPE or self._kept > GROWN * self._best
+        self.space.renew = not self._size or self._used < RIPE or self._kept > GROWN * self._best
         return self.space
 
-    def seen(self, iterations: int, gained: float) -> None:
-        """Record a solve that took the logarithm `gained` off the residual."""
+    @property
+    def _doubts(self) -> bool:
+        """Whether the next solve is a plain one that tells whether the vectors go on."""
+        return self.limit < sys.maxsize
+
+    def seen(self, iterations: int, gained: float, *, converged: bool = True) -> None:
+        """Record a solve that took the logarithm `gained` off the residual, and whether it reached its tolerance."""
+        if self.space is not None and self._doubts and not converged and iterations >= self.limit:
+            self._plain, self.limit = DOUBTED * self._kept, sys.maxsize  # at least
+            self.why = f"a solve without the recycled vectors was ended after {iterations} iterations, and they went on"
+            return
         if self.space is None or not 0 < gained < math.inf or not iterations:
             return
         if self._size and not self.space.size:
-            self.space, self.why = None, FORGOTTEN
+            self.why, self._used, self._best = FORGOTTEN, 0, math.inf
+            if not self.asked:
+                self.space = None
         elif self._size:
             self._used, self._kept = self._used + 1, iterations / gained
             self._best = min(self._best, self._kept)
@@ -213,9 +229,12 @@ class SpaceOverShifts:
             self.why = (
                 f"with {self._size} recycled vectors a digit took {per} of the iterations of the last plain solve"
             )
-            self._doubt = not self._pays(self._plain * gained, iterations, self._size)
-        elif self._doubt:
-            self._plain, self._doubt = iterations / gained, False
+            if not self._pays(self._plain * gained, iterations, self._size):
+                taken = self._cost.of_cycles(iterations, self.restart, self._size)
+                column = self._cost.of_cycles(self.restart, self.restart) / self.restart
+                self.limit = math.ceil(DOUBTED * max(taken / column, iterations))
+        elif self._doubts:
+            self._plain, self.limit = iterations / gained, sys.maxsize
             if not self._pays(iterations, self._kept * gained, self.space.size):
                 left = self._kept / self._plain
                 self.why = f"{self.space.size} recycled vectors were dropped: {left:.0%} of the iterations were left"

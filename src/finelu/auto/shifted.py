@@ -30,6 +30,9 @@ SPACES = ("cg", "cocg", "gmres")  # the methods with one space for all shifts
 COMPLETED_BY = {"cg": "cg", "cocg": "bicgstabl", "gmres": "bicgstabl"}  # what takes a shift further by itself
 NAMES = {"cg": "multi-shift cg", "cocg": "multi-shift cocg", "gmres": "shifted gmres"}
 EARLIER = 6  # solutions from which a guess is made
+# The part of maxiter that gmres takes at most for a shift where "auto" chose it, and the cycles that it may take in any
+# case; then idrs goes on.
+BY_GMRES, CYCLES = 0.25, 3
 DEPENDENT = 1e-10  # part of the largest singular value below which images of solutions count as dependent
 
 
@@ -39,7 +42,7 @@ class SolutionOfShifts(SolutionOfColumns):
 
     x : (n, k), on the device of b.  shifts : (k,), on the host.
     products : with A, for all shifts together. Of a LinearOperator each is counted; of a matrix those of all
-        iterations, and one a shift for its true residual.
+        iterations, and one for the true residual of each solve: of a shift, and of one that goes on.
     factorizations : how many were made.
     The other fields are those of the worst shift, and `iterations` those of all together.
     """
@@ -93,8 +96,9 @@ def solve_shifted(
     "auto" is cg if the shifts are real, the recipe keeps factors positive definite, and A is Hermitian with either a
     positive diagonal and no negative shift, or rows that show A + s I to be positive definite for the least s: the
     diagonal entry and s exceed the magnitudes of the others. Otherwise it is gmres if recycle=True, or if products with
-    A and M take most of the time of its iterations, by a model of it, and else idrs. The recycled vectors W of gmres
-    serve all shifts: (A + s I) W = A W + s W takes no product with A.
+    A and M take most of the time of its iterations, by a model of it, and else idrs. A gmres chosen by this model that
+    has not converged after a quarter of maxiter, and three cycles, is left: idrs goes on from its x, and takes the
+    other shifts. The recycled vectors W of gmres serve all shifts: (A + s I) W = A W + s W takes no product with A.
 
     Each x_j is tested by its true residual. A shift that a space has left above its tolerance goes on by itself, by cg
     or bicgstabl from there; its Solution counts all its iterations.
@@ -231,8 +235,16 @@ class Shifted:
         history, recurrence = (np.concatenate([family.sizes[j][:-1], v]) for v in (found.history, found.recurrence))
         return replace(found, iterations=iterations, method=NAMES[method], history=history, recurrence=recurrence)
 
-    def alone(self, method: str, j: int, x0: Any, M: Any = None, space: RecycledSpace | None = None) -> Solution:
-        """One shift by a method of its own."""
+    def alone(
+        self,
+        method: str,
+        j: int,
+        x0: Any,
+        M: Any = None,
+        space: RecycledSpace | None = None,
+        most: int | None = None,
+    ) -> Solution:
+        """One shift by a method of its own, in `most` iterations at most, or maxiter."""
         kind, before = METHODS[method], space.products if space is not None else 0
         own: dict[str, Any] = kind.in_cycles(self.restart) | ({} if space is None else {"recycle": space})
         found: Solution = kind.solve(
@@ -241,7 +253,7 @@ class Shifted:
             x0,
             rtol=self.rtol,
             atol=self.atol,
-            maxiter=self.maxiter,
+            maxiter=self.maxiter if most is None else most,
             M=M,
             **own,
         )
@@ -256,7 +268,7 @@ class Shifted:
         if method == "auto" and not recycle and recipe.keeps_definite and self.may_be_definite():
             method = "cg"
         order = np.argsort(abs(self.shifts - self.shifts[0]), kind="stable")
-        F, pattern = None, None
+        F, pattern, most = None, None, self.maxiter
         recycled: SpaceOverShifts | None = None
         for group in np.array_split(order, min(factorizations, order.size)):
             middle = group[group.size // 2]
@@ -267,19 +279,40 @@ class Shifted:
             self.factorizations += 1
             if method == "auto":
                 method = "gmres" if recycle or basis_is_cheap(F, self.A, self.restart) else "idrs"
+                if method == "gmres" and not recycle:
+                    most = min(most, max(int(BY_GMRES * most), CYCLES * self.restart))
             if recycled is not None:
                 recycled.group(F, self.A)
             elif method == "gmres" and recycle is not False:
                 recycled = SpaceOverShifts(F, self.A, self.restart, recycle)
             near = np.argsort(abs(self.shifts[group] - self.shifts[middle]), kind="stable")
             for j in group[near]:
-                space = None if recycled is None else recycled.space_for(complex(self.shifts[j]))
-                x0 = self.guess(j, [(self.shifts[i], s.x) for i, s in enumerate(found) if s is not None], space)
-                found[j] = self.alone(method, j, x0, F, space)
-                if recycled is not None:
-                    size = found[j].residual_norm
-                    recycled.seen(found[j].iterations, logarithm(float(found[j].history[0]), size))
-                    found[j] = replace(found[j], seen=(*found[j].seen, *filter(None, [recycled.why])))
+                known = [(self.shifts[i], s.x) for i, s in enumerate(found) if s is not None]
+                if recycled is None:
+                    found[j] = self.alone(method, j, self.guess(j, known), F, None, most)
+                else:
+                    found[j] = self.with_space(j, known, F, recycled, most)
+                if found[j].iterations == most < self.maxiter and not found[j].converged:
+                    rest = self.alone("idrs", j, found[j].x, F, None, self.maxiter - most)
+                    why = f"gmres({self.restart}) did not converge in {most} iterations, and idrs went on from its x"
+                    found[j] = onwards(found[j], rest, why)
+                    method, recycled, recycle, most = "idrs", None, False, self.maxiter
+        return found
+
+    def with_space(self, j: int, known: list[Any], F: Any, recycled: SpaceOverShifts, most: int) -> Solution:
+        """Shift j by gmres, with the space or, where that is in doubt, without it first."""
+        shift = complex(self.shifts[j])
+
+        def step(space: RecycledSpace | None, x0: Any, most: int) -> Solution:
+            found = self.alone("gmres", j, x0, F, space, most)
+            gained = logarithm(float(found.history[0]), found.residual_norm)
+            recycled.seen(found.iterations, gained, converged=found.converged)
+            return replace(found, seen=(*found.seen, *filter(None, [recycled.why])))
+
+        space, limit = recycled.space_for(shift), min(most, recycled.limit)
+        found = step(space, self.guess(j, known, space), limit)
+        if limit < most and found.iterations == limit and not found.converged:
+            found = onwards(found, step(recycled.space_for(shift), found.x, most - limit))
         return found
 
     def may_be_definite(self) -> bool:
@@ -318,6 +351,22 @@ class Shifted:
             weights = xp.asarray(weights.astype(self.dtype))
             x = X @ weights
             return x if C is None else x + space.W @ (C.conj().T @ (b - images @ weights))  # type: ignore[union-attr]
+
+
+def onwards(first: Solution, then: Solution, *why: str) -> Solution:
+    """The solve `then` as one that began with the solve `first`, at whose x it began.  why : sentences for both."""
+    history, recurrence = (
+        np.concatenate([a[:-1], b]) for a, b in ((first.history, then.history), (first.recurrence, then.recurrence))
+    )
+    return replace(
+        then,
+        iterations=first.iterations + then.iterations,
+        history=history,
+        recurrence=recurrence,
+        timings={name: seconds + first.timings.get(name, 0.0) for name, seconds in then.timings.items()},
+        seen=(*first.seen, *why, *then.seen),
+        breakdowns=first.breakdowns + then.breakdowns,
+    )
 
 
 def without(C: Any, V: Any) -> Any:
