@@ -13,7 +13,7 @@ from benchmarks.harness.record import ENDING, Run
 from benchmarks.harness.table import mean, table
 
 # The records: names in benchmarks/results, without ending.
-REGRET = "regret-intel-xeon-2-cores-final-2026-11-27"  # solve and others on small and medium systems
+REGRET = "regret-intel-xeon-2-cores-2026-11-28"  # solve and others on small and medium systems
 SIZES_CPU, SIZES_GPU = "sizes-amd-epyc-2-cores-2026-11-27", "sizes-nvidia-h100-2026-11-27"
 CLIENTS = "clients-2-core-amd-epyc-2026-11-27"  # programs, a page without a record
 SQUARES = "least-squares-cpu-amd-epyc-2-cores-2026-11-27"

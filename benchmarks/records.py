@@ -260,9 +260,6 @@ OLDER = {
     "the first answer of a process without compiled kernels is held to its time and memory since": (
         "solve-2-core-amd-epyc-shared-2026-11-27",
     ),
-    "the ladder of `solve` is divided into other files since, and `lstsq` checks its limits in another way": (
-        "regret-intel-xeon-2-cores-final-2026-11-27",
-    ),
     LOST: ("calls-16-core-intel-xeon-2026-11-23",),
     SHARED: (
         "body-flow-2-core-amd-epyc-2026-11-26",
