@@ -21,9 +21,9 @@ import numpy as np
 import scipy.sparse as sp
 
 import finelu
-from benchmarks.harness.clock import Budget
+from benchmarks.harness.course import carry_out
 from benchmarks.harness.options import add_budget, add_place, command
-from benchmarks.harness.record import Record, Run, RunEnded, new_run
+from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.suite import LeftOut, matrix_folder, names_of, suite
 from benchmarks.harness.table import cell, mean, table
 
@@ -123,19 +123,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = new_run("block-gmres", gpu=False, machine_name=options.machine)
     finelu.set_num_threads(1)
     run.options = {"threads": 1, "columns": COLUMNS, "rtol": RTOL, "restart": RESTART, "limit": f"{LIMIT} iterations"}
-    budget, complete = Budget(options.budget), True
-    try:
-        for name, A in systems(options.matrices, run):
-            for recipe in RECIPES:
-                if budget.over():
-                    run.left_out[name] = "the budget was spent"
-                    continue
-                measure(run, name, A, recipe)
-    except RunEnded:
-        complete = False
-    print(claims(run))
-    run.publish(options.out, page(run))
-    return 0 if complete else 1
+
+    def one(name: str, A: Any) -> str:
+        for recipe in RECIPES:
+            measure(run, name, A, recipe)
+        return ""
+
+    return carry_out(run, systems(options.matrices, run), one, options, page, claims)
 
 
 if __name__ == "__main__":
