@@ -159,6 +159,7 @@ class SchwarzFactors(Factors):
         return CoarseSpace(
             *(A, self.parts, starts, rows, self._near, adjoint, self._definite),
             balanced=self.recipe.combine == "balanced",
+            overlaps=self.overlaps,
             coarser=self._coarser(),
             required=self.recipe.levels != AUTO,
         )
