@@ -40,7 +40,7 @@ from finelu.preconditioners import MILU0, BlockJacobi, Jacobi, Schwarz, SparseLU
 from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.schwarz.recipe import SchwarzFactors
+from finelu.preconditioners.schwarz.factors import SchwarzFactors
 from finelu.result import Attempt, Certificate, Solution, Status
 
 COMPLETE = ("cudss", "direct")  # rungs of complete factors

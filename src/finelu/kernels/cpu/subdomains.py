@@ -161,7 +161,7 @@ class SubdomainSolve:
 def _corrected(correction):
     """What the kernels read of a `Correction` besides q: whether Z q is added, Z, and the entries of A Z by parts."""
     c = correction.couplings
-    entries = c.ends[c.starts], unsigned(c.vectors), unsigned(c.rows), c.values.reshape(-1)
+    entries = c.bounds, unsigned(c.vectors), unsigned(c.rows), c.values.reshape(-1)
     return correction.added, correction.Z, *entries, np.uint64(c.values.shape[1])
 
 
