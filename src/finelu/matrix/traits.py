@@ -114,7 +114,8 @@ class MatrixTraits:
             gaps = self.diagonal.missing + self.diagonal.zero
             on_diagonal = f"{counted(gaps, 'diagonal entry is', 'diagonal entries are')} missing or zero"
         else:
-            on_diagonal = "the diagonal has no gaps" + (" and is positive" if self.diagonal.positive else "")
+            positive = self.diagonal.positive
+            on_diagonal = "all diagonal entries are positive" if positive else "no diagonal entry is missing or zero"
         sign = "are negative" if self.diagonal.positive else "have the opposite sign"
         signs = f"; nearly all other entries {sign}; in nearly all rows they add up to no more than the diagonal"
         if self.strictly:
