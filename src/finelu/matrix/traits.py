@@ -14,6 +14,7 @@ from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Mirrored
 from finelu.page import facts_as_html
+from finelu.recent import of_pattern
 
 ROUNDINGS = 1000  # entries of an assembled matrix count as equal up to this many roundings; see `symmetry_of`
 NEARLY = {"f": 1e-3, "d": 1e-6}  # relative difference that a Hermitian recipe accepts, in single and double precision
@@ -149,7 +150,7 @@ def traits(A: CSR) -> MatrixTraits:
         coupled=coupled,
         uneven=looked_at and uneven(A),
         turns=looked_at and m_matrix and kind == "general" and turns(A),
-        alike=alike(A) if looked_at and not m_matrix else 0.0,
+        alike=of_pattern(A, alike) if looked_at and not m_matrix else 0.0,
         cancelling=cancelling(A) if looked_at and not m_matrix and kind == "hermitian" else 0.0,
         flow=flow(A) if coupled > 0 and A.n >= FLOWING and kind == "general" and not m_matrix else 0,
         levels=levels,
@@ -439,7 +440,7 @@ def flow(A: CSR) -> int:
 
     Cost: as `likely_block_size` and `two_way`.
     """
-    size = likely_block_size(A)
+    size = of_pattern(A, likely_block_size)
     ratios = np.sort(two_way(A, size)) if size > 1 else np.zeros(2)
     return size if ratios[-1] >= BOTH_WAYS and ratios[-2] <= ONE_WAY else 0
 
