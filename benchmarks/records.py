@@ -127,6 +127,7 @@ SPEAKS_OF = {
     ),
     "sizes": ("auto", *SCHWARZ),
     "rates": ("auto/calibrate.py", "auto/rates.py"),
+    "second-solve": ("recent.py", "preconditioners/direct/klu.py", "preconditioners/direct/prepared.py"),
     "rivals": ("auto",),
     "robustness": (*ELIMINATION, *THRESHOLD, *PARILUT, *MULTILEVEL),
     "schwarz": (*SCHWARZ, *ELIMINATION, *METHODS),
@@ -137,6 +138,7 @@ SPEAKS_OF = {
     "sphere-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "spine": (*ELIMINATION, *TRIANGULAR, *METHODS),
     "syncfree": ELIMINATION,
+    "time-steps": ("auto/sequence.py", "auto/guess.py", "auto/reuse.py"),
 }
 # The records that pages name although they are not current: the reason, and the records. Shown in docs/measured.md.
 NO_COMMIT = "names no commit: finelu 0.1.0 at its date"

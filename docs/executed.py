@@ -89,7 +89,7 @@ def execute(path: Path) -> list[Cell]:
 
 
 def kept(path: Path) -> list[Cell]:
-    """The cells with the outputs that NAME.ipynb beside the file has; RuntimeError if it was made from other cells."""
+    """The cells with the outputs that NAME.ipynb next to the file has; RuntimeError if it was made from other cells."""
     found, known = cells(path.read_text()), json.loads(path.with_suffix(".ipynb").read_text())["cells"]
     if [(cell.kind, cell.text) for cell in found] != [(entry["cell_type"], entry["source"]) for entry in known]:
         raise RuntimeError(

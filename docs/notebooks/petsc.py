@@ -38,7 +38,7 @@ def solver():
 
 
 # %% [markdown]
-# A recipe of finelu beside PETSc's own ILU(0). `ILU0` is the same factorization, so its iterations are the same, too.
+# Recipes of finelu, and PETSc's own ILU(0). `ILU0` is the same factorization, so its iterations are the same, too.
 
 # %%
 figure, axes = plt.subplots()

@@ -14,6 +14,7 @@ from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Mirrored
 from finelu.page import facts_as_html
+from finelu.recent import of_pattern
 
 ROUNDINGS = 1000  # entries of an assembled matrix count as equal up to this many roundings; see `symmetry_of`
 NEARLY = {"f": 1e-3, "d": 1e-6}  # relative difference that a Hermitian recipe accepts, in single and double precision
@@ -114,7 +115,8 @@ class MatrixTraits:
             gaps = self.diagonal.missing + self.diagonal.zero
             on_diagonal = f"{counted(gaps, 'diagonal entry is', 'diagonal entries are')} missing or zero"
         else:
-            on_diagonal = "the diagonal has no gaps" + (" and is positive" if self.diagonal.positive else "")
+            positive = self.diagonal.positive
+            on_diagonal = "all diagonal entries are positive" if positive else "no diagonal entry is missing or zero"
         sign = "are negative" if self.diagonal.positive else "have the opposite sign"
         signs = f"; nearly all other entries {sign}; in nearly all rows they add up to no more than the diagonal"
         if self.strictly:
@@ -150,7 +152,7 @@ def traits(A: CSR) -> MatrixTraits:
         coupled=coupled,
         uneven=looked_at and uneven(A),
         turns=looked_at and m_matrix and kind == "general" and turns(A),
-        alike=alike(A) if looked_at and not m_matrix else 0.0,
+        alike=of_pattern(A, alike) if looked_at and not m_matrix else 0.0,
         cancelling=cancelling(A) if looked_at and not m_matrix and kind == "hermitian" else 0.0,
         flow=carried,
         levels=levels,
@@ -440,7 +442,7 @@ def flow(A: CSR) -> int:
 
     Cost: as `likely_block_size` and `two_way`.
     """
-    size = likely_block_size(A)
+    size = of_pattern(A, likely_block_size)
     ratios = np.sort(two_way(A, size)) if size > 1 else np.zeros(2)
     return size if ratios[-1] >= BOTH_WAYS and ratios[-2] <= ONE_WAY else 0
 
