@@ -45,6 +45,7 @@ for k, (recipe, _, setup, seconds, solution) in enumerate(found):
     right.barh(k, 1e3 * setup, color=f"C{k}")
     right.barh(k, 1e3 * seconds, left=1e3 * setup, color=f"C{k}", alpha=0.5)
 left.set(title="Residual", xlabel="iteration", ylabel="relative to the first")
+left.xaxis.get_major_locator().set_params(integer=True)
 left.legend(fontsize=8)
 names = [repr(recipe) for recipe, *_ in found]
 right.set(title="Set-up and, paler, one solve", xlabel="ms", yticks=range(len(names)), yticklabels=names)

@@ -664,7 +664,7 @@ def test_what_is_seen():
     def seen(A):
         return " ".join(traits(finelu.as_csr(A, diagonal=False)).sentences())
 
-    assert "is positive; the other entries are negative; in no row do they add up to more" in seen(POISSON)
+    assert "entries are positive; the other entries are negative; in no row do they add up to more" in seen(POISSON)
     assert "opposite sign" in seen(-POISSON) and "positive" not in seen(-POISSON)
     nearly = sp.lil_matrix(POISSON)
     nearly[0, N - 1] = 1e-3  # an M-matrix up to 1% of its entries and rows

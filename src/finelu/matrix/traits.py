@@ -115,7 +115,8 @@ class MatrixTraits:
             gaps = self.diagonal.missing + self.diagonal.zero
             on_diagonal = f"{counted(gaps, 'diagonal entry is', 'diagonal entries are')} missing or zero"
         else:
-            on_diagonal = "the diagonal has no gaps" + (" and is positive" if self.diagonal.positive else "")
+            positive = self.diagonal.positive
+            on_diagonal = "all diagonal entries are positive" if positive else "no diagonal entry is missing or zero"
         sign = "are negative" if self.diagonal.positive else "have the opposite sign"
         signs = f"; nearly all other entries {sign}; in nearly all rows they add up to no more than the diagonal"
         if self.strictly:
@@ -180,14 +181,11 @@ def has_strong_pairs(A: CSR) -> bool:
     """Whether in some rows, one in 50 or more, one coupling is more than ten times all others together: strong
     couplings are scattered as lines and dots, not as regions, in which a row has several.
 
-    A : on the CPU. Cost: a look at 4096 rows.
+    Cost: a look at 4096 rows, on the host.
     """
     rows = np.linspace(0, A.n - 1, min(A.n, PAIRS_LOOKED_AT)).astype(np.int64)
-    begins = A.indptr[rows].astype(np.int64)
-    counts = A.indptr[rows + 1] - begins
-    of_row = np.repeat(np.arange(rows.size), counts)
-    places = np.arange(of_row.size) + np.repeat(begins - np.cumsum(counts) + counts, counts)
-    sizes = np.where(A.indices[places] == rows[of_row], 0, abs(A.data[places]).astype(np.float64))
+    i, j, data = _entries(A, rows, values=True)
+    of_row, sizes = np.searchsorted(rows, i), np.where(i == j, 0, abs(data).astype(np.float64))
     largest = np.zeros(rows.size)
     np.maximum.at(largest, of_row, sizes)
     top = sizes == largest[of_row]  # left out of the sums, in which others could be lost
@@ -386,9 +384,16 @@ def likely_block_size(A: CSR) -> int:
     """As `block_size`, by a look at 120 consecutive rows in each of 8 places; 1 where those in the middle have none.
 
     Cost: a copy of at most 960 rows, from a GPU to the host, and a few passes over their entries there; where there
-    are no blocks, of 120 rows.
+    are no blocks, of 120 rows; nothing for a pattern that was looked at before.
     """
-    starts = np.unique(WINDOW * np.linspace(0, (A.n - 1) // WINDOW, WINDOWS).astype(np.int64))
+    if "likely_block_size" not in A.__dict__:
+        A.__dict__["likely_block_size"] = _likely_block_size(A)
+    found: int = A.__dict__["likely_block_size"]
+    return found
+
+
+def _likely_block_size(A: CSR) -> int:
+    starts = WINDOW * np.linspace(0, (A.n - 1) // WINDOW, min(WINDOWS, (A.n - 1) // WINDOW + 1)).astype(np.int64)
     sizes = [b for b in range(LARGEST_BLOCK, 1, -1) if A.n % b == 0]
     i, j, _ = _entries(A, _consecutive(A, starts[starts.size // 2 :][:1]))
     sizes = [b for b in sizes if _fill_of_blocks(A, i, j, b) >= BLOCK_FILL / 2]
@@ -396,6 +401,14 @@ def likely_block_size(A: CSR) -> int:
         return 1
     i, j, _ = _entries(A, _consecutive(A, starts))
     return next((b for b in sizes if _fill_of_blocks(A, i, j, b) >= BLOCK_FILL), 1)
+
+
+def distinct(v: Any) -> Any:
+    """The different values of v, ascending, by a sort: `np.unique` hashes integers, which takes longer."""
+    s = np.sort(v)
+    new = np.ones(s.size, np.bool_)
+    np.not_equal(s[1:], s[:-1], out=new[1:])
+    return s[new]
 
 
 def _consecutive(A: CSR, starts: Any) -> Any:
@@ -419,7 +432,7 @@ def _fill_of_blocks(A: CSR, i: Any, j: Any, b: int) -> float:
     """The entries (i, j) over those of all b x b blocks that they touch, among rows that belong to whole blocks."""
     whole = i % WINDOW < GLANCE // b * b
     i, j = i[whole], j[whole]
-    return float(i.size / max(b * b * np.unique(i // b * A.n + j // b).size, 1))
+    return float(i.size / max(b * b * distinct(i // b * A.n + j // b).size, 1))
 
 
 def flow(A: CSR) -> int:
@@ -440,12 +453,12 @@ def two_way(A: CSR, size: int) -> Any:
     pressure has almost 1, and a quantity that a flow carries downstream only, almost 0. 0 if no cells are coupled.
     Cost: a look at some hundred cells, on the host.
     """
-    cells = np.unique(np.linspace(0, A.n // size - 1, CELLS).astype(np.int64))
+    cells = distinct(np.linspace(0, A.n // size - 1, CELLS).astype(np.int64))
 
     def of(cells: Any, values: bool = False) -> tuple[Any, Any, Any]:
         return _entries(A, (cells[:, None] * size + np.arange(size)).ravel(), values)
 
-    cells = np.unique(np.append(of(cells)[1] // size, cells))
+    cells = distinct(np.append(of(cells)[1] // size, cells))
     i, j, data = of(cells, values=True)
     row, column, m = np.searchsorted(cells, i // size), np.searchsorted(cells, j // size), cells.size
     apart = (cells[np.minimum(column, m - 1)] == j // size) & (column != row)
