@@ -108,7 +108,7 @@ test-petsc: pyproject.toml
 	    || { [ $$? = 3 ] && [ "$(PETSC)" != required ]; }
 	@if [ -f $(PETSC_VENV)/petsc.env ]; then set -a; . $(PETSC_VENV)/petsc.env; \
 	    timeout -k 10 900 $(PETSC_VENV)/bin/python -m pytest -q -m "petsc or mpi" \
-	        tests/app/test_interop_petsc.py tests/app/test_multiblock_processes.py; \
+	        tests/app/test_interop_petsc.py tests/app/test_multiblock_processes.py tests/app/test_notebooks.py; \
 	    else echo "make: ***** the tests that need PETSc or MPI were NOT run *****" >&2; fi
 
 # Each client in a virtual environment of its own, in FINELU_CACHE. Says so, and goes on, where one cannot be had.

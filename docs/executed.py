@@ -2,6 +2,10 @@
 
 A file is a notebook in the percent format, which Jupyter (by Jupytext), VS Code and Spyder open: `# %% [markdown]`
 begins a cell of text, `# %%` one of code. Each becomes a page, and a notebook to download.
+
+The pages are made on a machine without a GPU and without PETSc. Notebooks that need one of them keep their outputs:
+where it is installed, `python docs/executed.py docs/notebooks/petsc.py` writes docs/notebooks/petsc.ipynb, and the page
+shows what that file has. If the cells of the two files differ, the pages are not made.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import io
 import json
 import os
 import re
+import sys
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +88,24 @@ def execute(path: Path) -> list[Cell]:
     return found
 
 
-def page(found: list[Cell], name: str) -> str:
+def kept(path: Path) -> list[Cell]:
+    """The cells with the outputs that NAME.ipynb next to the file has; RuntimeError if it was made from other cells."""
+    found, known = cells(path.read_text()), json.loads(path.with_suffix(".ipynb").read_text())["cells"]
+    if [(cell.kind, cell.text) for cell in found] != [(entry["cell_type"], entry["source"]) for entry in known]:
+        raise RuntimeError(
+            f"{path} has other cells than its .ipynb: write that again, by python docs/executed.py {path}"
+            " where what the notebook needs is installed"
+        )
+    for cell, entry in zip(found, known, strict=True):
+        for output in entry.get("outputs", []):
+            if output["output_type"] == "stream":
+                cell.printed += output["text"]
+            else:
+                cell.figures.append((output["data"]["image/svg+xml"], output["metadata"]["title"]))
+    return found
+
+
+def page(found: list[Cell], name: str, when: str = "Executed when these pages were made") -> str:
     """The Markdown of the cells with their outputs; figures are the files NAME-1.svg, NAME-2.svg, ..."""
     parts, number = [], 0
     for cell in found:
@@ -96,7 +118,7 @@ def page(found: list[Cell], name: str) -> str:
         for _, title in cell.figures:
             number += 1
             parts.append(f"![{title}]({name}-{number}.svg)")
-    parts.append(f"Executed when these pages were made. [Download it as a notebook]({name}.ipynb).")
+    parts.append(f"{when}. [Download it as a notebook]({name}.ipynb).")
     return "\n\n".join(parts) + "\n"
 
 
@@ -107,7 +129,8 @@ def notebook(found: list[Cell]) -> str:
         entry = {"cell_type": cell.kind, "id": f"cell-{k}", "metadata": {}, "source": cell.text}
         if cell.kind == CODE:
             drawn = [
-                {"output_type": "display_data", "metadata": {}, "data": {"image/svg+xml": s}} for s, _ in cell.figures
+                {"output_type": "display_data", "metadata": {"title": title}, "data": {"image/svg+xml": svg}}
+                for svg, title in cell.figures
             ]
             printed = [{"output_type": "stream", "name": "stdout", "text": cell.printed}] if cell.printed else []
             entry |= {"execution_count": None, "outputs": printed + drawn}
@@ -126,10 +149,19 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for path in sorted(FOLDER.glob("*.py")):
-        found = execute(path)
-        made = {f"{path.stem}.md": page(found, path.stem), f"{path.stem}.ipynb": notebook(found)}
+        if path.with_suffix(".ipynb").exists():  # MkDocs takes that file itself
+            found = kept(path)
+            made = {f"{path.stem}.md": page(found, path.stem, "Executed on the machine that the first output names")}
+        else:
+            found = execute(path)
+            made = {f"{path.stem}.md": page(found, path.stem), f"{path.stem}.ipynb": notebook(found)}
         drawn = [svg for cell in found for svg, _ in cell.figures]
         made |= {f"{path.stem}-{k}.svg": svg for k, svg in enumerate(drawn, 1)}
         for name, content in made.items():
             files.append(File.generated(config, f"notebooks/{name}", content=content))
     return files
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        Path(name).with_suffix(".ipynb").write_text(notebook(execute(Path(name))))

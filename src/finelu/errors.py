@@ -77,8 +77,8 @@ class StructurallySingular(MatrixError, RuntimeError):
         self.row, self.count = self.rows[0], len(self.rows)
         named = ", ".join(map(str, self.rows[: self.MOST])) + (", ..." if self.count > self.MOST else "")
         super().__init__(
-            f"A is structurally singular: {counted(self.count, 'row finds', 'rows find')} no column left in a matching "
-            f"of rows with columns, row{'' if self.count == 1 else 's'} {named}. Remove or complete such equations."
+            f"A is structurally singular: in every order of the columns {counted(self.count, 'row has', 'rows have')} "
+            f"no entry on the diagonal, row{'' if self.count == 1 else 's'} {named}. Remove or complete such equations."
         )
 
 

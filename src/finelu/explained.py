@@ -13,16 +13,25 @@ if TYPE_CHECKING:
     from finelu.result import Attempt, Solution
 
 SHOWN = 3  # attempts that a short explanation lists: the last ones
+IN_WORDS = {
+    "max iterations": "the largest number of iterations was reached",
+    "stagnated": "the residual no longer fell",
+    "indefinite": "A is not positive definite",
+    "indefinite preconditioner": "the factors are not positive definite",
+    "not finite": "NaN or Inf appeared",
+    "breakdown": "the method broke down",
+}
 
 
 def explained(solution: Solution, *, verbose: bool) -> str:
     """The lines: A, its other properties, the attempts, how it ended, the time, and the call that repeats it."""
-    lines = [f"{'A' if re.match(r'[0-9]+ rows?, ', text) else 'Note'}: {text}." for text in solution.seen]
+    notes = (text.rstrip(".") for text in solution.seen)
+    lines = [f"{'A' if re.match(r'[0-9]+ rows?, ', text) else 'Note'}: {text}." for text in notes]
     lines += _attempts(solution.attempts, verbose=verbose)
     if solution.certificate is not None:
         lines.append(f"Certified: {solution.certificate.sentence()}.")
     lines.append(_ended(solution))
-    if solution.attempts and "solve" in solution.timings:
+    if (solution.seen or solution.attempts) and "solve" in solution.timings:
         lines.append(_time(solution))
     named = not re.search(r"<|\b(inf|nan)\b", solution.recipe)  # no array, and no number that Python has no word for
     if solution.called and solution.converged and solution.attempts and named:
@@ -59,8 +68,13 @@ def _in_words(number: int, alike: Sequence[Attempt], *, verbose: bool) -> str:
     setup, seconds = sum(b.setup_seconds for b in alike), sum(b.seconds for b in alike)
     iterations = counted(sum(b.iterations for b in alike), "iteration") + (" together" if k > 1 else "")
     text = f"{numbers}. {a.method} with {a.recipe}" if a.method else f"{numbers}. {a.recipe}"
-    included = ", set-up included" if a.method and setup > 0 else ""
-    text += f", because {a.why}. {iterations} in {setup + seconds:.3g} s{included}: {a.outcome}."
+    included = ", set-up included" if "(" in a.recipe and setup > 0 else ""
+    if a.method:
+        text += f", because {a.why}. {iterations} in {setup + seconds:.3g} s{included}: "
+        text += f"{IN_WORDS.get(a.outcome, a.outcome)}."
+    else:  # no factors: the advice of the error is for those who asked for this recipe
+        reason = a.outcome if verbose else a.outcome.partition(", so there are no such factors")[0]
+        text += f", because {a.why}. After {setup + seconds:.3g} s: {reason}."
     if verbose:
         largest = "largest relative residual" if k > 1 else "relative residual"
         text += f" Set-up {setup:.3g} s, iterations {seconds:.3g} s, {largest} {max(b.residual for b in alike):.2e}."
@@ -70,10 +84,17 @@ def _in_words(number: int, alike: Sequence[Attempt], *, verbose: bool) -> str:
 def _ended(solution: Solution) -> str:
     """How it ended, with the figures of x."""
     name = solution.status.name.capitalize().replace("_", " ")
-    figures = f"||b - A x|| = {solution.residual_norm:.3g}"
+    columns: Sequence[Solution] = getattr(solution, "columns", ())
+    figures = f"{'worst ' if len(columns) > 1 else ''}||b - A x|| = {solution.residual_norm:.3g}"
+    normal = getattr(solution, "normal_residual_norm", None)  # of least squares
+    if normal is not None:
+        figures += f", residual of the normal equations {normal:.3g}"
     if solution.tolerance is not None:
         figures += f", tolerance {solution.tolerance:.3g}"
     by = "" if solution.attempts else f"{solution.name}, "
+    if len(columns) > 1:
+        done = sum(column.converged for column in columns)
+        by += f"all {done} columns, " if done == len(columns) else f"{done} of {len(columns)} columns converged, "
     text = f"{name}: {by}{counted(solution.iterations, 'iteration')}, {figures}"
     return text + ("." if solution.converged else f"; {solution.status.value}.")
 
@@ -81,6 +102,8 @@ def _ended(solution: Solution) -> str:
 def _time(solution: Solution) -> str:
     """The seconds of the call and of its parts, which add up to it."""
     whole, compiling = solution.timings["solve"], solution.timings.get("compile", 0.0)
+    if not solution.attempts:
+        return f"Time: {whole:.3g} s."
     setup = sum(a.setup_seconds for a in solution.attempts)
     seconds = sum(a.seconds for a in solution.attempts)
     parts = [("factorizations", setup), ("iterations", seconds)]

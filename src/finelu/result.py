@@ -22,13 +22,13 @@ class Status(Enum):
 
     CONVERGED = "reached the wanted tolerance"
     MAX_ITERATIONS = (
-        "reached the largest number of iterations, maxiter or that of an attempt; use a stronger preconditioner, or "
-        "raise maxiter"
+        "reached the largest number of iterations (maxiter, or the limit of an attempt); use a stronger "
+        "preconditioner, or raise maxiter"
     )
     STAGNATED = (
-        "the recurrence went on but the true residual does not follow; the tolerance is below what this precision and "
-        "conditioning allow, or A is singular and b outside its range: relax rtol, or use a better scaled A or a "
-        "stronger preconditioner"
+        "the method went on, but the true residual no longer fell: the tolerance is below what this precision and the "
+        "condition of A allow, or A is singular and b outside of its range; relax rtol, scale A, or use a stronger "
+        "preconditioner"
     )
     DIVERGED = (
         "the residual grew instead of falling, since the spectral radius of 1 - M^-1 A is not below 1; use gmres with "
@@ -55,8 +55,8 @@ class Status(Enum):
     OUT_OF_TIME = "time_limit was reached; x is the best iterate known"
     OUT_OF_MEMORY = "no factors fit memory_limit; raise it, or take recipe=None; x is 0"
     PRECISION_LIMIT = (
-        "the precision ends before the tolerance: b - A x is rounding already, or A is conditioned too badly for its "
-        "digits; rescale A, or use a higher precision; x is the best iterate known"
+        "this precision cannot reach the tolerance: b - A x is rounding already, or A is too ill-conditioned; rescale "
+        "A, or use a higher precision; x is the best iterate known"
     )
     SINGULAR = (
         "A is singular, and no x was found that solves A x = b, since b is outside of its range. Remove the dependent "
@@ -64,9 +64,8 @@ class Status(Enum):
         "problem"
     )
     NUMERICALLY_SINGULAR = (
-        "A is singular to working precision, that is as near to a singular matrix as the rounding of its entries, and "
-        "b is outside of that one's range: no x that this precision can hold solves A x = b. Proceed as with a "
-        "singular A, or use a higher precision"
+        "A is singular up to the rounding of its entries, and b is outside of its range: no x of this precision solves "
+        "A x = b. Proceed as with a singular A, or use a higher precision"
     )
 
 
@@ -252,6 +251,10 @@ class Solution(NoArray):
 
     _label_of_history = "norm of b - A x"
 
+    def _norms(self) -> list[tuple[str, float]]:
+        """What a table shows of the residual, by name."""
+        return [("norm of b - A x", self.residual_norm)]
+
     def __bool__(self) -> bool:
         return self.converged
 
@@ -276,7 +279,7 @@ class Solution(NoArray):
 
     def _repr_html_(self) -> str:
         facts: list[tuple[str, object]] = [("status", self.status.name.lower().replace("_", " ")), ("by", self.name)]
-        facts += [("iterations", self.iterations), (self._label_of_history, f"{self.residual_norm:.3g}")]
+        facts += [("iterations", self.iterations), *((name, f"{norm:.3g}") for name, norm in self._norms())]
         if self.tolerance is not None:
             facts.append(("tolerance", f"{self.tolerance:.3g}"))
         if "solve" in self.timings:
@@ -458,6 +461,9 @@ class LeastSquaresSolution(Solution):
     variance: Any = None
 
     _label_of_history = "norm of the residual of the normal equations"
+
+    def _norms(self) -> list[tuple[str, float]]:
+        return [*super()._norms(), (self._label_of_history, self.normal_residual_norm)]
 
     @property
     def istop(self) -> int:

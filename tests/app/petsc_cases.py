@@ -24,7 +24,7 @@ from stencil_cases import random_blocks  # noqa: E402
 import finelu as fl  # noqa: E402
 from finelu.interop import petsc, petsc_command  # noqa: E402
 from finelu.interop.petsc import PC  # noqa: E402
-from finelu.preconditioners.schwarz.recipe import SchwarzFactors  # noqa: E402
+from finelu.preconditioners.schwarz.factors import SchwarzFactors  # noqa: E402
 
 COMM = PETSc.COMM_WORLD
 RANK = COMM.getRank()

@@ -525,7 +525,7 @@ def test_a_matrix_that_no_permutation_can_help(capsys, monkeypatch, tmp_path):
     assert (status, err) == (1, "")
     for text in (
         "A v = 0 to twice the working precision",
-        "1 row finds no column",
+        "1 row has no entry on the diagonal",
         "tried",
         "status",
         "no x was found that solves A x = b",

@@ -106,6 +106,47 @@ def test_each_fact_has_a_line():
     assert lines[-3].startswith(f"Converged: {solution.iterations} iteration")
 
 
+def test_factors_that_do_not_exist_are_said_without_the_advice_for_who_asked_for_them():
+    error = fl.errors.ZeroPivot(fl.IC0(), 3, -1.0, "is negative")
+    tried = Attempt("IC0()", "", "A may be positive definite", f"no factors: {error}", 0, 0.25, 0.0, 1.0)
+    solution = solution_of([tried])
+    line = solution.explain().splitlines()[0]
+    assert line == f"1. IC0(), because A may be positive definite. After 0.25 s: {tried.outcome.partition(', so')[0]}."
+    assert "shift" not in line and "shift=1e-3" in solution.explain(verbose=True)
+
+
+def test_an_attempt_ends_in_words_and_not_by_the_name_of_a_status():
+    lines = solution_of([attempt(1), attempt(2, "indefinite"), attempt(3, "max iterations")]).explain().splitlines()
+    assert lines[0].endswith("set-up included: the residual no longer fell.")
+    assert lines[1].endswith("A is not positive definite.")
+    assert lines[2].endswith("the largest number of iterations was reached.")
+
+
+def test_the_time_is_said_also_if_nothing_was_tried():
+    solution = fl.solve(A, b, memory_limit=1)
+    assert solution.attempts == () and f"Time: {solution.timings['solve']:.3g} s." in solution.explain().splitlines()
+
+
+def test_columns_have_one_line_of_figures():
+    columns = np.stack([b, np.cos(np.arange(b.size))], axis=1)
+    text = fl.solve(A, columns).explain()
+    assert re.search(r"^Converged: all 2 columns, \d+ iterations?, worst \|\|b - A x\|\| = ", text, re.MULTILINE)
+    laplacian = sp.csr_array(sp.diags_array([-1.0, 1.0, -1.0], offsets=[-1, 0, 1], shape=(900, 900)))
+    laplacian.setdiag(-(laplacian.sum(axis=1) - 1.0))  # of a path: each row adds up to 0
+    columns[:, 1] -= columns[:, 1].mean()
+    text = fl.solve(laplacian, columns).explain()
+    assert re.search(r"^Singular: 1 of 2 columns converged, \d+ iterations?, worst", text, re.MULTILINE)
+
+
+def test_least_squares_name_the_residual_that_is_small():
+    solution = fl.lstsq(sp.csr_array(np.vander(np.linspace(0, 1, 30), 4)), np.sin(np.arange(30.0)))
+    assert f"residual of the normal equations {solution.normal_residual_norm:.3g}" in solution.explain()
+    shown = cells(solution)
+    assert shown[shown.index("norm of b - A x") + 1] == f"{solution.residual_norm:.3g}"
+    at = shown.index("norm of the residual of the normal equations")
+    assert shown[at + 1] == f"{solution.normal_residual_norm:.3g}"
+
+
 def test_tables_of_notebooks():
     solution = fl.solve(A, b, recipe=fl.IC0())
     shown = cells(solution)

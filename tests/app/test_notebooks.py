@@ -1,4 +1,7 @@
-"""The notebooks of the documentation: each runs, and its page and its download show what it printed and drew."""
+"""The notebooks of the documentation: each runs, and its page and its download show what it printed and drew.
+
+Those that need PETSc or a GPU run where it is, and keep the outputs that they had there.
+"""
 
 import json
 import re
@@ -9,6 +12,8 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.py"))
+KEPT = [path for path in NOTEBOOKS if path.with_suffix(".ipynb").exists()]
+NEEDS = {"petsc": ("petsc4py", pytest.mark.petsc), "gpu": ("cupy", pytest.mark.gpu)}
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +22,8 @@ def executed():
     return runpy.run_path(str(DOCS / "executed.py"))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_its_page_shows_what_came(executed, path):
-    cells = executed["execute"](path)
+def check(executed, cells, path):
+    """What holds for the cells of each notebook that ran, and for its page."""
     assert cells[0].kind == "markdown" and cells[0].text.startswith("# ")
     page = executed["page"](cells, path.stem)
     figures = sum(len(cell.figures) for cell in cells)
@@ -30,6 +34,36 @@ def test_a_notebook_runs_and_its_page_shows_what_came(executed, path):
         assert (DOCS / link).exists()
     lines = [line for cell in cells if cell.kind == "code" for line in cell.text.splitlines()]
     assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path not in KEPT], ids=lambda path: path.stem)
+def test_a_notebook_runs_and_its_page_shows_what_came(executed, path):
+    check(executed, executed["execute"](path), path)
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_the_page_of_a_notebook_that_ran_elsewhere_shows_what_came_there(executed, path):
+    check(executed, executed["kept"](path), path)
+    first = next(cell for cell in executed["kept"](path) if cell.kind == "code")
+    assert "cores of the CPU" in first.printed  # the machine
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, marks=NEEDS[path.stem][1]) for path in KEPT], ids=lambda p: p.stem)
+def test_a_notebook_that_ran_elsewhere_runs_where_its_packages_are(executed, path):
+    pytest.importorskip(NEEDS[path.stem][0])
+    check(executed, executed["execute"](path), path)
+
+
+def test_outputs_of_other_cells_are_refused(executed, tmp_path):
+    path = tmp_path / "n.py"
+    text = "# %% [markdown]\n# # Title\n# %%\nimport matplotlib.pyplot as plt\nplt.title('a curve')\nprint(3)\n"
+    path.write_text(text)
+    cells = executed["execute"](path)
+    path.with_suffix(".ipynb").write_text(executed["notebook"](cells))
+    assert executed["kept"](path) == cells  # text, outputs, figures and their titles
+    path.write_text(text.replace("print(3)", "print(4)"))
+    with pytest.raises(RuntimeError, match=r"n\.py has other cells than its \.ipynb: write that again"):
+        executed["kept"](path)
 
 
 def test_cells_are_run_one_after_the_other_and_what_they_print_is_theirs(executed, tmp_path):

@@ -50,7 +50,7 @@ def test_x_is_the_least_squares_solution_of_least_norm(backend, method, dtype, i
     assert abs(found.outside - part) <= 1e-10 * np.linalg.norm(b)
     assert found.residual_norm <= 1e-9 * np.linalg.norm(b) and found.history[-1] == found.residual_norm
     assert abs(np.hypot(found.residual_norm, part) - np.linalg.norm(b - A @ x)) <= 1e-9 * np.linalg.norm(b)
-    assert ("which no x reaches" in found.explain()) == (not inside)
+    assert ("no x reaches this part" in found.explain()) == (not inside)
 
 
 @pytest.mark.parametrize("method", METHODS, **by_name)
@@ -108,7 +108,7 @@ def test_nearly_dependent_vectors_whose_difference_is_no_null_vector():
 def test_an_A_that_is_only_nearly_singular_is_not_called_singular():
     A = sp.csr_matrix(neumann() + 1e-9 * sp.eye(400))
     found = fl.cg(A, values(400, float), nullspace="constant")
-    assert "which no x reaches if A takes them to 0" in found.explain()
+    assert "If the given vectors are null vectors, no x reaches" in found.explain()
 
 
 def test_the_null_space_of_factors():
@@ -140,10 +140,10 @@ def test_null_vectors_of_the_adjoint_give_the_least_squares_solution_of_any_A(ba
     x, expected = backend.fetch(found.x), least_squares(A, b)
     assert found.converged and np.linalg.norm(x - expected) <= 1e-5 * np.linalg.norm(expected)
     assert abs(found.outside - abs(u.conj() @ b) / np.linalg.norm(u)) <= 1e-10 * np.linalg.norm(b)
-    assert "along the 1 null vector of A^H" in found.explain() and "which no x reaches" in found.explain()
+    assert "along the null vector of A^H" in found.explain() and "no x reaches" in found.explain()
     inside = A @ b
     again = method(backend.move(A), backend.move(inside), rtol=1e-9, nullspace=pair)
-    assert again.converged and "neither has b one along the 1 null vector of A^H" in again.explain()
+    assert again.converged and "neither has b one along the null vector of A^H" in again.explain()
 
 
 def test_null_vectors_of_the_adjoint_in_steps_of_a_sequence():

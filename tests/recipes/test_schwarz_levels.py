@@ -9,8 +9,8 @@ from checks import assert_close, in_dtype, values
 
 import finelu as fl
 from finelu import MatrixError, ParameterError, ZeroPivot, gallery
+from finelu.preconditioners.schwarz import factors as schwarz_factors
 from finelu.preconditioners.schwarz import levels, spectrum
-from finelu.preconditioners.schwarz import recipe as recipes
 
 NEAR = {"constant": None, "near": 2}
 
@@ -169,7 +169,7 @@ def test_auto_takes_levels_where_the_coarse_matrix_is_large(backend, meanwhile):
     A = backend.move(gallery.problem("poisson7:16"))
     few = fl.Schwarz(size=64).factor(A)
     assert few.report.rows_of_levels == (4096, 64) and few.report.coarse_steps is None
-    meanwhile(recipes, MOST_INVERTED=63, MOST_FACTORED=63)
+    meanwhile(schwarz_factors, MOST_INVERTED=63, MOST_FACTORED=63)
     meanwhile(levels, SPARSE=0)
     many = fl.Schwarz(size=64).factor(A)
     assert many.report.rows_of_levels[:2] == (4096, 64) and many.report.coarse_steps > 1
@@ -180,7 +180,7 @@ def test_auto_takes_levels_where_the_coarse_matrix_is_large(backend, meanwhile):
 
 
 def test_auto_factors_a_large_coarse_matrix_on_the_cpu_where_its_factors_are_sparse(backend, meanwhile):
-    meanwhile(recipes, MOST_INVERTED=63, MOST_FACTORED=63)
+    meanwhile(schwarz_factors, MOST_INVERTED=63, MOST_FACTORED=63)
     A, b = gallery.problem("poisson5:64"), np.ones(4096)
     M = fl.Schwarz(size=64).factor(backend.move(A))
     assert (M.report.coarse_steps is None) == (backend.name == "cpu") and M.report.warning is None
@@ -280,7 +280,7 @@ def test_a_part_that_is_a_singular_piece_has_no_coarse_vector(backend):
 @pytest.mark.parametrize("near", NEAR)
 def test_a_part_without_energy_that_others_couple_to_is_an_error(backend, meanwhile, near):
     """Its vector is not in the null space of A, and two levels use it; with "auto" these are taken."""
-    meanwhile(recipes, MOST_INVERTED=10, MOST_FACTORED=10)
+    meanwhile(schwarz_factors, MOST_INVERTED=10, MOST_FACTORED=10)
     meanwhile(levels, FACTORED=10)
     A = sp.csr_matrix(gallery.problem("poisson7:8") - 3 * sp.eye(512))
     grid = np.arange(8) // 2
@@ -306,7 +306,7 @@ def test_a_part_without_energy_that_others_couple_to_is_an_error(backend, meanwh
 @pytest.mark.parametrize("count", [2, 3, "auto"])
 def test_singular_pieces_alone_leave_no_coarse_vector(backend, meanwhile, count, near):
     """Each part is one; the second vector depends on the first, so that energies and couplings are rounding or 0."""
-    meanwhile(recipes, MOST_INVERTED=10, MOST_FACTORED=10)
+    meanwhile(schwarz_factors, MOST_INVERTED=10, MOST_FACTORED=10)
     ring = gallery.poisson5(2, 2) - 2 * sp.eye(4)
     A = sp.csr_matrix(sp.block_diag([ring] * 20))
     B = None if NEAR[near] is None else np.column_stack([np.ones(80), np.full(80, 0.3)])
@@ -315,7 +315,7 @@ def test_singular_pieces_alone_leave_no_coarse_vector(backend, meanwhile, count,
 
 
 def test_a_coarse_matrix_that_does_not_suit_levels_is_factored_by_auto_alone(backend, meanwhile):
-    meanwhile(recipes, MOST_INVERTED=10, MOST_FACTORED=10)
+    meanwhile(schwarz_factors, MOST_INVERTED=10, MOST_FACTORED=10)
     meanwhile(levels, SPARSE=0)
     meanwhile(spectrum, MOST_STEPS=1)
     A = backend.move(hermitian())

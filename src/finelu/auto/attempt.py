@@ -102,8 +102,8 @@ class RightHandSide:
         self.x = x
         if self.status is not Status.PRECISION_LIMIT:  # whose verdict says more
             self.verdict = (
-                f"x solves a system whose entries differ from A's and b's by at most {error:.1e} of each (componentwise"
-                " backward error): b - A x is rounding of the terms of its rows, which are large compared with b"
+                f"x solves exactly a system that differs from A x = b by at most {error:.1e} of each entry "
+                "(componentwise backward error): b - A x is rounding of the terms of its rows, which are large"
             )
         return True
 

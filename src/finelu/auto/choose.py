@@ -228,7 +228,7 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
     ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),
     ("cheap", lambda A: A.m_matrix, Rung((MILU0(), ILU0()), ROW_SUMS)),
-    ("cheap", lambda A: A.diagonal.usable, Rung((ILU0(),), "it costs next to nothing")),
+    ("cheap", lambda A: A.diagonal.usable, Rung((ILU0(),), "its factors take little time")),
     ("threshold", lambda A: A.definite and A.gpu, Rung((ParICT(), ParILUT()), LEAST)),
     ("threshold", lambda A: A.definite, Rung((ICT(), ICT(shift=2e-3), ILUT()), LEAST)),
     ("threshold", lambda A: A.diagonal.usable and A.gpu, Rung((ParILUT(),), LEAST)),

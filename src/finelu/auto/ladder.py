@@ -40,7 +40,7 @@ from finelu.preconditioners import MILU0, BlockJacobi, Jacobi, Schwarz, SparseLU
 from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
-from finelu.preconditioners.schwarz.recipe import SchwarzFactors
+from finelu.preconditioners.schwarz.factors import SchwarzFactors
 from finelu.result import Attempt, Certificate, Solution, Status
 
 COMPLETE = ("cudss", "direct")  # rungs of complete factors
@@ -274,7 +274,7 @@ class Ladder:
         status = Status.SINGULAR if evidence.exact or self.solvability.structure else Status.NUMERICALLY_SINGULAR
         inner = self.nothing(b, Status.CONVERGED if norm(within) <= rhs.target else status, norm(within))
         if not inner.converged and self.nested < NESTED:
-            before, why = (self.most, self.given_up), "it is for the part of b in A's range"
+            before, why = (self.most, self.given_up), "it solves for the part of b in A's range"
             self.most, self.given_up = max(self.most - rhs.iterations, 0), set()
             self.nested, self.least = self.nested + 1, False
             try:
@@ -292,14 +292,15 @@ class Ladder:
             status = inner.status
         elif not self.least and b.real.dtype == np.float32 and rhs.iterations + inner.iterations < self.most:
             status = Status.PRECISION_LIMIT  # so that double precision is tried
-        least, ended = "x is of the least residual", inner.status.name.lower().replace("_", " ")
+        least, ended = "x has the smallest possible residual", inner.status.name.lower().replace("_", " ")
         if not self.least:
-            least += f" that was found, as the iterations for the part of b in A's range ended: {ended}"
+            least = "x has the smallest residual that was found, as the iterations for the part of b in A's range ended"
+            least += f": {ended}"
         empty = self.solvability.empty_rows(b) if self.solvability.structure else ""
         words = (
             empty,
             evidence.text,
-            least + (", without a part along v" if null is not None else ""),
+            least + (", and no part along v" if null is not None else ""),
             self.solvability.structure,
         )
         seen = tuple(dict.fromkeys(text for text in (*inner.seen, *words) if text))

@@ -285,7 +285,7 @@ def _of_least_norm(problem: LeastSquares, found: LeastSquaresSolution, limits: L
     V, taken = null_vectors(problem, limits)
     k = V.shape[1]
     if k == 0:
-        text = "no null vector of A was found, by the solve of A y = A z for a random z"
+        text = "no null vector of A was found (a solve of A y = A z, z random, gave z again)"
         if empty := int((entries_of_columns(problem) == 0).sum()):
             text += f"; {counted(empty, 'column')} of A {'is' if empty == 1 else 'are'} 0, and so is x there"
         return replace(_with(text, found), iterations=found.iterations + taken)

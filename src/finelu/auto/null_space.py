@@ -166,7 +166,7 @@ class Constants:
             what = what.replace("A v", "u^H A").replace(" v", " u")
         return Evidence(
             self.singular,
-            f"A is singular: {what}, and b has a part of {share:.1e} of its length outside of A's range",
+            f"A is singular: {what}; b lies partly outside of A's range, by {share:.1e} of its length",
             outside,
             self.right,
         )

@@ -96,8 +96,8 @@ def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None, known: Cons
     return Evidence(
         found,
         f"A v = 0 to {'twice the' if right.exact else 'the'} working precision for a v of length 1 (||A v|| = "
-        f"{length:.1e}, largest entry of A {largest(A.data):.1e}), and b has a part of {outside:.1e} of its length "
-        f"outside of A's range",
+        f"{length:.1e}, largest entry of A {largest(A.data):.1e}); b lies partly outside of A's range, by "
+        f"{outside:.1e} of its length",
         Vectors.together(U, None if known is None else known.left).part(b),
         Vectors.together(V, None if known is None else known.right),
     )
@@ -119,8 +119,8 @@ def limit_in_words(A: CSR, residual: Criterion, F: Any, b: Any, x: Any, size: fl
     cures = [f"ask for rtol >= {reachable:.0e}"] if reachable < SENSIBLE else []
     cures += ["rescale the unknowns and equations", *([] if precision == "double" else ["pass A and b in float64"])]
     return (
-        f"||b - A x|| is {roundings:.1g} roundings of |A| |x| + |b| (backward error {roundings * eps:.1e}): "
-        f"{precision} precision ends here; {condition_in_words(known)}{near}; {', or '.join(cures)}"
+        f"||b - A x|| is {roundings:.1g} times the rounding of |A| |x| + |b| (backward error {roundings * eps:.1e}), "
+        f"where {precision} precision ends; {condition_in_words(known)}{near}; {', or '.join(cures)}"
     )
 
 

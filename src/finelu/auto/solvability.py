@@ -117,7 +117,7 @@ class Solvability:
                 else f"A is singular to working precision (A v = 0 up to rounding, for {right}): x is not unique in "
                 "this precision, as x + c v solves A x = b about as well"
             )
-            return f"{words}; nullspace= takes the x without a part along v"
+            return f"{words}; nullspace= returns the x without a part along v"
         if self.structure:
             return "x is not unique, as A is singular"
         if self.missing and (empty := int((self.A.indptr[1:] == self.A.indptr[:-1]).sum())):

@@ -17,7 +17,7 @@ from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
 
 INT32_LIMIT = 2**31 - 2**13  # kernels may step a little beyond the last place, and that must fit, too
-KNOWN = ("missing", "facts", "longest_column", "owned")  # of the pattern, once they are known
+KNOWN = ("missing", "facts", "longest_column", "likely_block_size", "owned")  # of the pattern, once they are known
 
 Mirrored = tuple[float, float, float, float, float, int]
 
@@ -245,6 +245,11 @@ class Couplings:
     values: Any
     vector_starts: Any
     members: Any
+
+    @cached_property
+    def bounds(self) -> Any:
+        """(parts + 1,) : the entries of part p of rows are bounds[p] <= e < bounds[p + 1]."""
+        return self.ends[self.starts]
 
 
 @dataclass(frozen=True, eq=False)

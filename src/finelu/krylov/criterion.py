@@ -175,8 +175,8 @@ class Criterion:
         if self.kind == "backward":
             return f"the componentwise backward error, max |b - A x|_i / (|A| |x| + |b|)_i, is {self.rows:.1e}"
         return (
-            f"rows of A differ in size by {self.uneven:.0e}, so that each is compared with its own, too: the relative "
-            f"residual of the row-equilibrated system is {self.rows:.1e}, that of A x = b {self.norm / self._of_b:.1e}"
+            f"rows of A differ in size by {self.uneven:.0e}, so a second test scales them to one size: the relative "
+            f"residual of the scaled system is {self.rows:.1e}, that of A x = b is {self.norm / self._of_b:.1e}"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from finelu.device import namespace, to_host
-from finelu.errors import MatrixError, ParameterError, counted, meant
+from finelu.errors import MatrixError, ParameterError, meant
 from finelu.krylov.operators import Identity, Operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
@@ -116,17 +116,21 @@ class NullSpace:
         )
 
     def _in_words(self, outside: float, size: float, b: Any) -> str:
-        vectors = f"the {counted(self.right.shape[1], 'null vector')} of `nullspace`"
+        def named(V: Any) -> str:
+            return "the null vector" if V.shape[1] == 1 else f"the {V.shape[1]} null vectors"
+
+        vectors = f"{named(self.right)} of `nullspace`"
         if self.left is None:
             return f"x has no part along {vectors}; b is as it was given, since A^H is not known to take them to 0"
         same = self.left is self.right
-        along = "" if same else f" along the {counted(self.left.shape[1], 'null vector')} of A^H"
+        along = "" if same else f" along {named(self.left)} of A^H"
         if outside <= ROUNDING * float(np.finfo(b.dtype).eps) * size:
             return f"x has no part along {vectors}, and neither has b" + ("" if same else f" one{along}")
+        there = along or (" along it" if self.right.shape[1] == 1 else " along them")
         return (
-            f"x has no part along {vectors}. b has a part{along or ' along them'} of {outside / size:.1e} of its "
-            "length, which no x reaches if A takes them to 0: then x is the least-squares solution, and "
-            "the residual is that of the rest of b"
+            f"x has no part along {vectors}. b has a part{there} of {outside / size:.1e} of its length. If the given "
+            "vectors are null vectors, no x reaches this part: x is the least-squares solution, and the residual is "
+            "that of the rest of b"
         )
 
 

@@ -14,6 +14,7 @@ from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Mirrored
 from finelu.page import facts_as_html
+from finelu.recent import of_pattern
 
 ROUNDINGS = 1000  # entries of an assembled matrix count as equal up to this many roundings; see `symmetry_of`
 NEARLY = {"f": 1e-3, "d": 1e-6}  # relative difference that a Hermitian recipe accepts, in single and double precision
@@ -114,7 +115,8 @@ class MatrixTraits:
             gaps = self.diagonal.missing + self.diagonal.zero
             on_diagonal = f"{counted(gaps, 'diagonal entry is', 'diagonal entries are')} missing or zero"
         else:
-            on_diagonal = "the diagonal has no gaps" + (" and is positive" if self.diagonal.positive else "")
+            positive = self.diagonal.positive
+            on_diagonal = "all diagonal entries are positive" if positive else "no diagonal entry is missing or zero"
         sign = "are negative" if self.diagonal.positive else "have the opposite sign"
         signs = f"; nearly all other entries {sign}; in nearly all rows they add up to no more than the diagonal"
         if self.strictly:
@@ -137,6 +139,8 @@ def traits(A: CSR) -> MatrixTraits:
     looked_at = coupled > 0 and A.n >= MANY and not on_gpu(A.data)
     counted = not found.missing and A.n >= MANY  # of few rows a direct solve may come first, which needs no other facts
     longest = A.facts[0] if counted else int((A.indptr[1:] - A.indptr[:-1]).max())
+    with A.unchanged(mirrored):
+        carried = flow(A) if coupled > 0 and A.n >= FLOWING and kind == "general" and not m_matrix else 0
     return MatrixTraits(
         n=A.n,
         nnz=A.nnz,
@@ -148,9 +152,9 @@ def traits(A: CSR) -> MatrixTraits:
         coupled=coupled,
         uneven=looked_at and uneven(A),
         turns=looked_at and m_matrix and kind == "general" and turns(A),
-        alike=alike(A) if looked_at and not m_matrix else 0.0,
+        alike=of_pattern(A, alike) if looked_at and not m_matrix else 0.0,
         cancelling=cancelling(A) if looked_at and not m_matrix and kind == "hermitian" else 0.0,
-        flow=flow(A) if coupled > 0 and A.n >= FLOWING and kind == "general" and not m_matrix else 0,
+        flow=carried,
         levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
@@ -179,14 +183,11 @@ def has_strong_pairs(A: CSR) -> bool:
     """Whether in some rows, one in 50 or more, one coupling is more than ten times all others together: strong
     couplings are scattered as lines and dots, not as regions, in which a row has several.
 
-    A : on the CPU. Cost: a look at 4096 rows.
+    Cost: a look at 4096 rows, on the host.
     """
     rows = np.linspace(0, A.n - 1, min(A.n, PAIRS_LOOKED_AT)).astype(np.int64)
-    begins = A.indptr[rows].astype(np.int64)
-    counts = A.indptr[rows + 1] - begins
-    of_row = np.repeat(np.arange(rows.size), counts)
-    places = np.arange(of_row.size) + np.repeat(begins - np.cumsum(counts) + counts, counts)
-    sizes = np.where(A.indices[places] == rows[of_row], 0, abs(A.data[places]).astype(np.float64))
+    i, j, data = _entries(A, rows, values=True)
+    of_row, sizes = np.searchsorted(rows, i), np.where(i == j, 0, abs(data).astype(np.float64))
     largest = np.zeros(rows.size)
     np.maximum.at(largest, of_row, sizes)
     top = sizes == largest[of_row]  # left out of the sums, in which others could be lost
@@ -385,9 +386,16 @@ def likely_block_size(A: CSR) -> int:
     """As `block_size`, by a look at 120 consecutive rows in each of 8 places; 1 where those in the middle have none.
 
     Cost: a copy of at most 960 rows, from a GPU to the host, and a few passes over their entries there; where there
-    are no blocks, of 120 rows.
+    are no blocks, of 120 rows; nothing for a pattern that was looked at before.
     """
-    starts = np.unique(WINDOW * np.linspace(0, (A.n - 1) // WINDOW, WINDOWS).astype(np.int64))
+    if "likely_block_size" not in A.__dict__:
+        A.__dict__["likely_block_size"] = _likely_block_size(A)
+    found: int = A.__dict__["likely_block_size"]
+    return found
+
+
+def _likely_block_size(A: CSR) -> int:
+    starts = WINDOW * np.linspace(0, (A.n - 1) // WINDOW, min(WINDOWS, (A.n - 1) // WINDOW + 1)).astype(np.int64)
     sizes = [b for b in range(LARGEST_BLOCK, 1, -1) if A.n % b == 0]
     i, j, _ = _entries(A, _consecutive(A, starts[starts.size // 2 :][:1]))
     sizes = [b for b in sizes if _fill_of_blocks(A, i, j, b) >= BLOCK_FILL / 2]
@@ -395,6 +403,14 @@ def likely_block_size(A: CSR) -> int:
         return 1
     i, j, _ = _entries(A, _consecutive(A, starts))
     return next((b for b in sizes if _fill_of_blocks(A, i, j, b) >= BLOCK_FILL), 1)
+
+
+def distinct(v: Any) -> Any:
+    """The different values of v, ascending, by a sort: `np.unique` hashes integers, which takes longer."""
+    s = np.sort(v)
+    new = np.ones(s.size, np.bool_)
+    np.not_equal(s[1:], s[:-1], out=new[1:])
+    return s[new]
 
 
 def _consecutive(A: CSR, starts: Any) -> Any:
@@ -418,7 +434,7 @@ def _fill_of_blocks(A: CSR, i: Any, j: Any, b: int) -> float:
     """The entries (i, j) over those of all b x b blocks that they touch, among rows that belong to whole blocks."""
     whole = i % WINDOW < GLANCE // b * b
     i, j = i[whole], j[whole]
-    return float(i.size / max(b * b * np.unique(i // b * A.n + j // b).size, 1))
+    return float(i.size / max(b * b * distinct(i // b * A.n + j // b).size, 1))
 
 
 def flow(A: CSR) -> int:
@@ -426,7 +442,7 @@ def flow(A: CSR) -> int:
 
     Cost: as `likely_block_size` and `two_way`.
     """
-    size = likely_block_size(A)
+    size = of_pattern(A, likely_block_size)
     ratios = np.sort(two_way(A, size)) if size > 1 else np.zeros(2)
     return size if ratios[-1] >= BOTH_WAYS and ratios[-2] <= ONE_WAY else 0
 
@@ -437,14 +453,24 @@ def two_way(A: CSR, size: int) -> Any:
     size : of a cell, in consecutive rows. A coupling of two cells by an unknown is the sum of the magnitudes of its
     column in their block; the result is the sum of the lesser one of each pair over the sum of the larger ones. A
     pressure has almost 1, and a quantity that a flow carries downstream only, almost 0. 0 if no cells are coupled.
-    Cost: a look at some hundred cells, on the host.
+    Cost: a look at some hundred cells, on the host; nothing in a block of `A.unchanged` with the same comparison as in
+    the one where they were looked at.
     """
-    cells = np.unique(np.linspace(0, A.n // size - 1, CELLS).astype(np.int64))
+    compared, known = A.__dict__.get("_mirrored"), A.__dict__.get("_two_way")
+    if compared is None or known is None or known[0] is not compared or known[1] != size:
+        known = compared, size, _two_way(A, size)
+        if compared is not None:
+            A.__dict__["_two_way"] = known
+    return known[2]
+
+
+def _two_way(A: CSR, size: int) -> Any:
+    cells = distinct(np.linspace(0, A.n // size - 1, CELLS).astype(np.int64))
 
     def of(cells: Any, values: bool = False) -> tuple[Any, Any, Any]:
         return _entries(A, (cells[:, None] * size + np.arange(size)).ravel(), values)
 
-    cells = np.unique(np.append(of(cells)[1] // size, cells))
+    cells = distinct(np.append(of(cells)[1] // size, cells))
     i, j, data = of(cells, values=True)
     row, column, m = np.searchsorted(cells, i // size), np.searchsorted(cells, j // size), cells.size
     apart = (cells[np.minimum(column, m - 1)] == j // size) & (column != row)

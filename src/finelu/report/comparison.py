@@ -164,7 +164,7 @@ def advice(result: Comparison, matrix: str, rhs: str | None) -> list[tuple[str, 
     title = "For one right-hand side and for many" if one is many else "For one right-hand side"
     advised = [(title, words(one), script(one, matrix, rhs, result.rtol))]
     if one is not many:
-        advised.append((f"For {first} and more", words(many), script(many, matrix, rhs, result.rtol)))
+        advised.append((f"For {first} right-hand sides and more", words(many), script(many, matrix, rhs, result.rtol)))
     return advised
 
 
@@ -173,14 +173,14 @@ def verdict(result: Comparison) -> list[str]:
     won, lines = margin(result.measurements), []
     if won is not None:
         first, second = _how(won.first), _how(won.second)
-        low_high = f"{won.low:.3g} to {won.high:.3g} in {counted(won.rounds, 'round')}"
-        sure = f", {100 * won.confidence:.0f} % sure of the median" if won.rounds > 1 else ""
+        sure = f", a {100 * won.confidence:.0f} % interval for the median" if won.rounds > 1 else ""
+        low_high = f"{won.low:.3g} to {won.high:.3g} in {counted(won.rounds, 'round')}{sure}"
         if not won.rounds:
             lines.append(f"{second} takes {won.ratio:.3g} times as long as {first}, by a single look at each.")
         elif won.low > 1:
-            lines.append(f"{second} takes {won.ratio:.3g} times as long as {first}: {low_high}{sure}.")
+            lines.append(f"{second} takes {won.ratio:.3g} times as long as {first} ({low_high}).")
         else:
-            lines.append(f"{first} and {second} cannot be distinguished: their ratio is {low_high}{sure}.")
+            lines.append(f"Either may be faster, {first} or {second}: time of the second over the first {low_high}.")
     places = {device: best([m for m in result.measurements if m.device == device]) for device in ("cuda", "cpu")}
     on_gpu, on_cpu = places["cuda"], places["cpu"]
     if on_gpu is not None and on_cpu is not None:

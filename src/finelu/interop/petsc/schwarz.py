@@ -27,8 +27,10 @@ from finelu.preconditioners import ILU0
 from finelu.preconditioners.polynomial import chebyshev
 from finelu.preconditioners.recipe import ArrayParameter
 from finelu.preconditioners.schwarz.coarse import inverse, orthonormal
+from finelu.preconditioners.schwarz.factors import MOST_FACTORED
 from finelu.preconditioners.schwarz.levels import has_levels, nodes_of_part
-from finelu.preconditioners.schwarz.recipe import AUTO, MOST_FACTORED, Schwarz, usual_size
+from finelu.preconditioners.schwarz.parts import AUTO, usual_size
+from finelu.preconditioners.schwarz.recipe import Schwarz
 from finelu.preconditioners.schwarz.spectrum import spectrum, steps_for
 from finelu.processes import agreed
 
