@@ -198,7 +198,8 @@ OLDER = {
     "gmres can recycle a space since; without one it computes the same": (
         "short-recurrences-2-core-intel-xeon-shared-2026-11-27",
     ),
-    "levels are looked at before factors are rounded since": ("precision-gpu-nvidia-h100-2026-11-27",),
+    "measured on kernels of a trial; rows are scaled since": ("precision-half-2026-11-28",),
+    "exact solves on a GPU are not rounded since": ("precision-gpu-nvidia-h100-2026-11-27",),
     "FiPy gets a failure where a residual is above its tolerance since": ("clients-2-core-amd-epyc-2026-11-27",),
     "least squares end at rounding, and scale by powers of two since": (
         "least-squares-cpu-amd-epyc-2-cores-2026-11-27",
