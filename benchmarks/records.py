@@ -290,6 +290,9 @@ OLDER = {
     "`solve` ends attempts sooner since; ILUT and ICT, for which it is named, compute the same": (
         "regret-amd-epyc-2-cores-counts-superlu-2026-11-27",
     ),
+    "facts of a pattern are kept since, and an attempt that stands still at first ends sooner, as none here did": (
+        "regret-intel-xeon-2-cores-2026-11-28",
+    ),
     "`solve` chooses and ends in other ways since": (
         "sequence-gpu-nvidia-h100-2026-11-25",
         "solve-2-core-amd-epyc-with-extras-2026-11-23",
