@@ -128,6 +128,7 @@ SPEAKS_OF = {
     "sizes": ("auto", *SCHWARZ),
     "rates": ("auto/calibrate.py", "auto/rates.py"),
     "second-solve": ("recent.py", "preconditioners/direct/klu.py", "preconditioners/direct/prepared.py"),
+    "reservoir": ("auto", "preconditioners/cpr.py", "preconditioners/polynomial.py", *SCHWARZ),
     "rivals": ("auto",),
     "robustness": (*ELIMINATION, *THRESHOLD, *PARILUT, *MULTILEVEL),
     "schwarz": (*SCHWARZ, *ELIMINATION, *METHODS),
