@@ -127,6 +127,7 @@ SPEAKS_OF = {
     ),
     "sizes": ("auto", *SCHWARZ),
     "rates": ("auto/calibrate.py", "auto/rates.py"),
+    "second-solve": ("recent.py", "preconditioners/direct/klu.py", "preconditioners/direct/prepared.py"),
     "rivals": ("auto",),
     "robustness": (*ELIMINATION, *THRESHOLD, *PARILUT, *MULTILEVEL),
     "schwarz": (*SCHWARZ, *ELIMINATION, *METHODS),
@@ -137,6 +138,7 @@ SPEAKS_OF = {
     "sphere-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
     "spine": (*ELIMINATION, *TRIANGULAR, *METHODS),
     "syncfree": ELIMINATION,
+    "time-steps": ("auto/sequence.py", "auto/guess.py", "auto/reuse.py"),
 }
 # The records that pages name although they are not current: the reason, and the records. Shown in docs/measured.md.
 NO_COMMIT = "names no commit: finelu 0.1.0 at its date"
@@ -147,7 +149,7 @@ OLDER = {
     "a line of the README's table was broken in two then, and traits of flows cost less since": (
         "sizes-amd-epyc-2-cores-2026-11-27",
     ),
-    "traits of flows and columns are looked at in other ways since; this system has none": (
+    "a solve with the coarse matrix takes fewer steps since; traits of flows, of which it has none, cost less": (
         "sizes-nvidia-h100-2026-11-27",
     ),
     "results kept for the last patterns can be dropped since; what is computed is the same": (
@@ -204,7 +206,7 @@ OLDER = {
     "rows wait for each other only where there are cores for it since, as there were": (
         "parilut-cpu-xeon-16-threads-2026-11-27",
     ),
-    "the spectrum of a coarse matrix is looked for in another way since, and its steps are odd": (
+    "the spectrum of a coarse matrix is looked for in another way since, and a solve with it takes fewer steps": (
         "schwarz-levels-nvidia-h200-2026-11-27",
     ),
     "rows that are tied to other processes are parts of their own since; its system has none": (
@@ -286,6 +288,9 @@ OLDER = {
     ),
     "`solve` ends attempts sooner since; ILUT and ICT, for which it is named, compute the same": (
         "regret-amd-epyc-2-cores-counts-superlu-2026-11-27",
+    ),
+    "facts of a pattern are kept since, and an attempt that stands still at first ends sooner, as none here did": (
+        "regret-intel-xeon-2-cores-2026-11-28",
     ),
     "`solve` chooses and ends in other ways since": (
         "sequence-gpu-nvidia-h100-2026-11-25",

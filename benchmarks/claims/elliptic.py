@@ -3,14 +3,17 @@
 A x = b to ||b - A x|| <= 1e-8 ||b||, b uniform in [-0.5, 0.5], from the matrix in memory on, set-up included: by
 `finelu.solve` as called; by `Schwarz()` with cg, or bicgstab where A is not symmetric; by AMGCL (see
 benchmarks/peers/amgcl.py), smoothed aggregation and Ruge-Stüben, each with SPAI-0; by pyamg's smoothed aggregation and
-Ruge-Stüben with its defaults; and for elastic bodies by both libraries with the rigid body modes as near null space,
-which finelu is not given. A round calls each solver once; the medians of the rounds count, and of each library its
-fastest setting. The first round warms up. The residual is computed here; where a library's own is too small, its
-tolerance is halved until the true one passes.
+Ruge-Stüben with its defaults; by hypre's BoomerAMG in PETSc on one process (see benchmarks/peers/boomeramg.py); for
+elastic bodies by AMGCL and pyamg with the rigid body modes as near null space, which finelu is not given. A round calls
+each solver once; the medians of the rounds count, and of each library its fastest setting. The first round warms up.
+The residual is computed here; where a library's own is too small, its tolerance is halved until the true one passes.
 
     python -m benchmarks.claims.elliptic --threads 2 [--matrices poisson7:100,jumps] [--seconds 20]
     python -m benchmarks.claims.elliptic --threads 16 --solvers finelu,Schwarz,AMGCL --budget 280
     python -m benchmarks.claims.elliptic --gpu --solvers finelu,Schwarz    # A and b on the GPU
+    python -m benchmarks.claims.elliptic --threads 1 --processor --solvers finelu,Schwarz,BoomerAMG
+
+With --processor the time of the processor counts, for one thread: a busy machine lengthens that much less.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from benchmarks.harness.options import add_device, add_options, add_source, comm
 from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.suite import Problem, files, matrix_folder, names_of
 from benchmarks.harness.table import cell, mean, ratio, table
-from benchmarks.peers import amgcl
+from benchmarks.peers import amgcl, boomeramg
 from finelu.device import to_host
 from finelu.errors import ParameterError
 from finelu.recent import RECENT
@@ -44,7 +47,8 @@ RTOL, ROUNDED, SEED, MOST, ROUNDS = 1e-8, 1.01, 0, 1000, 7
 HALVED = 6  # times that a tolerance is halved at most
 REST = 0.02  # seconds until threads of the solver before have gone to sleep
 FAR = 3.0  # times the least time so far, from which a solver of others is not called again
-FINELU, SCHWARZ, AMGCL, PYAMG = SOLVERS = ("finelu", "Schwarz", "AMGCL", "pyamg")
+FINELU, SCHWARZ, AMGCL, PYAMG, BOOMERAMG = SOLVERS = ("finelu", "Schwarz", "AMGCL", "pyamg", "BoomerAMG")
+Clock = Callable[[], float]
 ELASTIC = "elasticity"
 QUICK = ("poisson7:24", "elasticity:6,4,4")
 
@@ -178,21 +182,21 @@ class Solver:
             self.times.append(seconds)
 
 
-def of_finelu(A: Any, b: Any, symmetric: bool, elastic: bool, gpu: bool) -> list[Solver]:
+def of_finelu(A: Any, b: Any, symmetric: bool, elastic: bool, clock: Clock) -> list[Solver]:
     def solve(rtol: float) -> tuple[Any, float, dict[str, Any]]:
-        start = synchronized(gpu)
+        start = clock()
         found = finelu.solve(A, b, rtol=rtol)
-        seconds = synchronized(gpu) - start
+        seconds = clock() - start
         tried = [f"{a.recipe} {a.method}" for a in found.attempts]
         return to_host(found.x), seconds, {"iterations": found.iterations, "tried": tried}
 
     def schwarz(near_nullspace: str | None) -> Solver:
         def call(rtol: float) -> tuple[Any, float, dict[str, Any]]:
-            start = synchronized(gpu)
+            start = clock()
             F = finelu.Schwarz(near_nullspace=near_nullspace).factor(A)
-            middle = synchronized(gpu)
+            middle = clock()
             found = (finelu.cg if symmetric else finelu.bicgstab)(A, b, M=F, rtol=rtol, maxiter=MOST)
-            seconds = synchronized(gpu) - start
+            seconds = clock() - start
             detail = {"parts": F.report.partition, "largest": F.report.largest, "levels": F.report.rows_of_levels}
             return to_host(found.x), seconds, detail | {"iterations": found.iterations, "setup": middle - start}
 
@@ -212,17 +216,28 @@ def of_amgcl(system: amgcl.System, symmetric: bool, modes: bool) -> list[Solver]
     return [solver(setting) for setting in (amgcl.SETTINGS_WITH_MODES if modes else amgcl.SETTINGS)]
 
 
-def of_pyamg(S: sp.csr_matrix, b: Any, symmetric: bool, modes: Any) -> list[Solver]:
+def of_boomeramg(system: boomeramg.System, symmetric: bool, clock: Clock) -> list[Solver]:
+    def solver(setting: str) -> Solver:
+        def call(rtol: float) -> tuple[Any, float, dict[str, Any]]:
+            found = system.solve(setting, "cg" if symmetric else "bicgstab", rtol, MOST, clock)
+            return found.x, found.setup + found.solve, {"iterations": found.iterations, "setup": found.setup}
+
+        return Solver(BOOMERAMG, f"threshold {setting}", call)
+
+    return [solver(setting) for setting in boomeramg.SETTINGS]
+
+
+def of_pyamg(S: sp.csr_matrix, b: Any, symmetric: bool, modes: Any, clock: Clock) -> list[Solver]:
     import pyamg
 
     def solver(variant: str, hierarchy: Callable[..., Any], **options: Any) -> Solver:
         def call(rtol: float) -> tuple[Any, float, dict[str, Any]]:
-            start, residuals = time.perf_counter(), []
+            start, residuals = clock(), []
             levels = hierarchy(S, **options)
-            middle = time.perf_counter()
+            middle = clock()
             accel = "cg" if symmetric else "bicgstab"
             x = levels.solve(b, tol=rtol, maxiter=MOST, accel=accel, residuals=residuals)
-            seconds = time.perf_counter() - start
+            seconds = clock() - start
             return x, seconds, {"iterations": len(residuals) - 1, "setup": middle - start}
 
         return Solver(PYAMG, variant, call)
@@ -248,12 +263,15 @@ def measure(run: Run, name: str, S: sp.csr_matrix, wanted: Sequence[str], second
             from cupyx.scipy.sparse import csr_matrix
 
             A, right = csr_matrix(S), cupy.asarray(b)
-        solvers = of_finelu(A, right, symmetric, modes is not None, gpu)
+        clock: Clock = time.process_time if run.options["processor"] else lambda: synchronized(gpu)
+        solvers = of_finelu(A, right, symmetric, modes is not None, clock)
         if AMGCL in wanted:
             system = held.enter_context(closing(amgcl.System(S, b, modes, run.options["threads"])))
             solvers += of_amgcl(system, symmetric, modes is not None)
         if PYAMG in wanted:
-            solvers += of_pyamg(S, b, symmetric, modes)
+            solvers += of_pyamg(S, b, symmetric, modes, clock)
+        if BOOMERAMG in wanted and modes is None:
+            solvers += of_boomeramg(boomeramg.System(S, b), symmetric, clock)
         solvers = [solver for solver in solvers if solver.who in wanted]
         begin = time.perf_counter()
         for turn in range(ROUNDS + 1):
@@ -295,7 +313,7 @@ def claims(run: Run) -> str:
     for what, elastic in groups:
         names = [name for name in run.matrices if (modes_of(name) is not None) == elastic]
         for who in (FINELU, SCHWARZ):
-            for peer in (AMGCL, PYAMG):
+            for peer in (AMGCL, PYAMG, BOOMERAMG):
                 ratios = {name: r for name in names if (r := against(run, name, peer, who)) is not None}
                 if ratios:
                     worst = min(ratios, key=lambda name: ratios[name])
@@ -307,18 +325,19 @@ def times(run: Run) -> str:
     lines = []
     for name, facts in run.matrices.items():
         line: list[Any] = [name, facts["n"]]
-        for who in (FINELU, SCHWARZ, AMGCL, PYAMG):
+        for who in SOLVERS:
             found = best(run, name, who)
             iterations = found and found.detail.get("iterations")
             line += [found and found.numeric_ms, iterations]
             if who == FINELU:
                 line.append("; then ".join(found.detail["tried"]) if found else None)
-            if who in (AMGCL, PYAMG):
+            if who not in (FINELU, SCHWARZ):
                 line.append(found and found.variant)
-        lines.append((*line, against(run, name, AMGCL), against(run, name, PYAMG)))
+        lines.append((*line, *(against(run, name, peer) for peer in (AMGCL, PYAMG, BOOMERAMG))))
     heads = ("system", "rows", "solve, ms", "iterations", "by", "Schwarz, ms", "iterations")
     heads += ("AMGCL, ms", "iterations", "setting", "pyamg, ms", "iterations", "setting")
-    return table((*heads, "AMGCL / solve", "pyamg / solve"), lines)
+    heads += ("BoomerAMG, ms", "iterations", "setting")
+    return table((*heads, "AMGCL / solve", "pyamg / solve", "BoomerAMG / solve"), lines)
 
 
 def page(run: Run) -> str:
@@ -334,6 +353,10 @@ def wanted_solvers(run: Run, text: str) -> list[str]:
         raise ParameterError(f"--solvers: there is no {', '.join(unknown)}; choose from {', '.join(SOLVERS)}.")
     if AMGCL in wanted and (reason := amgcl.missing()):
         run.left_out[AMGCL] = reason
+    if run.options["processor"] and AMGCL in wanted:
+        run.left_out[AMGCL] = "its process tells the time that passed, not that of the processor"
+    if BOOMERAMG in wanted and (reason := boomeramg.missing()):
+        run.left_out[BOOMERAMG] = reason
     try:
         run.machine[PYAMG] = package_version(PYAMG)
     except PackageNotFoundError:
@@ -348,6 +371,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_source(parser)
     parser.add_argument("--threads", type=int, default=finelu.get_num_threads(), help="(default: %(default)s)")
     parser.add_argument("--solvers", default=",".join(SOLVERS), help="(default: %(default)s)")
+    parser.add_argument("--processor", action="store_true", help="the time of the processor; with --threads 1")
     parser.add_argument("--seconds", type=float, default=30.0, help="of the rounds of a system (default: %(default)s)")
     options = parser.parse_args(argv)
     if options.source:
@@ -355,9 +379,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         run.publish(options.out, page(run))
         return 0
     gpu = wants_gpu(options)
+    if options.processor and (gpu or options.threads != 1):
+        raise ParameterError("--processor adds up the time of all threads; give --cpu --threads 1.")
     name = "elliptic-gpu" if gpu else f"elliptic-cpu-{options.threads}-threads"
+    name += "-processor" if options.processor else ""
     run = new_run(name, gpu=gpu, machine_name=options.machine)
-    run.options = {"threads": options.threads, "seconds": options.seconds}
+    run.options = {"threads": options.threads, "seconds": options.seconds, "processor": options.processor}
     finelu.set_num_threads(options.threads)
     wanted = wanted_solvers(run, options.solvers)
     asked = names_of(options.matrices)

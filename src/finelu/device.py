@@ -112,6 +112,12 @@ def free_memory(array: object) -> int:
     return int(min(_machine_memory(), _container_memory()))
 
 
+def lies_in_order(array: Any) -> bool:
+    """Whether kernels for several columns take an array (n,) or (n, k) as it lies: row-major, on the CPU also
+    column-major."""
+    return bool(array.flags.c_contiguous or (array.flags.f_contiguous and not on_gpu(array)))
+
+
 def require_room(what: str, needed: int, array: object, advice: str) -> None:
     """Raise a MemoryError that names the request, if it exceeds the free memory on the device of `array`."""
     free = free_memory(array)

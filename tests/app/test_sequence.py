@@ -691,6 +691,21 @@ def test_with_old_factors_cg_is_not_compared_with_a_solve_by_fresh_ones(monkeypa
     assert sequence._recycling.space.size
 
 
+def test_a_space_that_lost_its_vectors_is_filled_again():
+    recycling, A = Recycling(), SimpleNamespace(n=1000, nnz=80_000, data=np.empty(0))
+    space = recycling.space_for("cg", None, A, 18.0, 200.0)
+    space.W, recycling.plain = np.empty((1, space.k)), 200 / 18
+    for _ in range(RIPE):
+        assert recycling.space_for("cg", None, A, 18.0, 200.0) is space and space.renew
+        assert not recycling.seen(100, 18.0)
+    assert recycling.space_for("cg", None, A, 18.0, 200.0) is space and not space.renew
+    space.drop()  # as a solve does that was interrupted
+    assert recycling.space_for("cg", None, A, 18.0, 200.0) is space and space.renew and not recycling.begins
+    assert not recycling.seen(200, 18.0)
+    space.W = np.empty((1, space.k))
+    assert recycling.space_for("cg", None, A, 18.0, 200.0) is space and space.renew and recycling.begins
+
+
 def test_a_step_whose_vectors_saved_nothing_ages_the_factors_too(monkeypatch):
     monkeypatch.setattr(Recycling, "seen", lambda *_: True)
     sequence = Sequence(recipe="ic0", method="cg")

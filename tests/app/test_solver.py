@@ -474,6 +474,37 @@ def test_an_attempt_ends_at_the_first_look_at_which_its_rest_is_not_clearly_shor
     assert not any(fast(i, 10 ** (-8 * i / 90)) for i in range(91))  # clearly shorter, at each look
 
 
+def test_a_residual_that_stands_still_at_first_does_not_decide_for_the_attempt(everywhere):
+    """Until it falls, the fill is not counted; the look at which it may be is the first that decides."""
+    everywhere("worth", worth)
+
+    class Uncounted:
+        deadline, counted, analysis_seconds = np.inf, False, 50.0
+
+        def of_iteration(self, *_, **__):
+            return 1.0
+
+        def counting(self):
+            return 0.0 if self.counted else 100.0
+
+        def order(self):
+            pass
+
+        def count_fill(self):
+            self.counted = True
+
+        def seconds(self, rung):
+            return 100.0
+
+        def in_time(self, seconds):
+            return True
+
+    watch = monitor.SwitchMonitor(Uncounted(), "cg", ["direct"], scale=1.0, target=1e-8)
+    ended = next(i for i in range(400) if watch(i, 10 ** (-8 * max(i - 30, 0) / 160)))
+    rest = monitor.iterations_left(watch.norms, 1e-8)[0]
+    assert 75 < rest < 200 and 35 <= ended < 50 and watch.change == "direct"
+
+
 def test_worth_demands_more_the_less_has_been_spent():
     assert worth(1.0, elapsed=0.25, rest=0.8) and not worth(1.0, elapsed=0.25, rest=0.7)  # clearly shorter
     assert not worth(1.0, elapsed=0.0, rest=1.7) and worth(1.0, elapsed=0.0, rest=1.8)

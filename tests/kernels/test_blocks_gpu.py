@@ -335,6 +335,9 @@ def test_products_with_many_blocks_are_numpys(cuda, n, dtype, trans):
     out = there(np.zeros_like(x))
     cuda.blocks_times(there(blocks), there(x), out, trans)
     assert_close(here(out), want, 64, n * abs(x).max() * abs(blocks).max())
+    several = there(np.stack([x, 2 * x, x], axis=1))
+    cuda.blocks_times(there(blocks), several, several, trans)
+    np.testing.assert_array_equal(here(several), np.stack([here(out), 2 * here(out), here(out)], axis=1))
 
 
 def test_a_plan_is_made_once_and_goes_with_its_pattern(cuda):

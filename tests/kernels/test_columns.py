@@ -104,7 +104,7 @@ def test_a_thread_that_solves_while_another_gathers_the_values_has_them(threads,
 
 
 @pytest.mark.parametrize("recipe", [ILU0(), Jacobi(), BlockJacobi(), BlockJacobi(block_size=5)], ids=str)
-@pytest.mark.parametrize("k", [10, 16])
+@pytest.mark.parametrize("k", [3, 10, 16])
 def test_columns_go_where_out_is(backend, recipe, k):
     F = recipe.factor(backend.move(gallery.poisson7(6)))
     R = backend.move(values((216, k), "float64"))
@@ -151,6 +151,16 @@ def test_a_diagonal_of_any_numbers_solves_columns_as_if_alone(backend, same, rec
     F = recipe.factor(backend.move(sp.diags(values(300, dtype, 7)).tocsr()))
     for k in WIDTHS:
         same(partial(F.solve, trans=trans), R[:, :k])
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 7, 32])
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize("trans", ["N", "T", "H"])
+def test_blocks_of_any_size_solve_columns_as_if_alone(backend, same, size, dtype, trans):
+    A = in_dtype(gallery.convection_diffusion(7, 6, 5, peclet=30), dtype)
+    F = BlockJacobi(block_size=size).factor(backend.move(A))
+    for k in (1, 4, *WIDTHS):
+        same(partial(F.solve, trans=trans), values((A.shape[0], k), dtype, k))
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES.values()], ids=[*RECIPES])

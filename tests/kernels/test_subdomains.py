@@ -367,6 +367,10 @@ def test_coarse_products(backend, name, dtype, columns):
         mine, its = (getattr(c, name_of) for c in (here[0], there[0]))
         np.testing.assert_array_equal(backend.fetch(mine), its)
     assert_close(backend.fetch(here[0].values), there[0].values, 1024, 30)
+    if backend.name == "cpu":
+        at_once = kernels.couple_rows(A.indptr, A.indices, A.data, parts, starts, members, Z)
+        for name_of in ("starts", "ends", "rows", "of_rows", "vectors", "values", "vector_starts", "members"):
+            np.testing.assert_array_equal(getattr(at_once, name_of), getattr(here[0], name_of))
     for conjugate in (True, False):
         E = (full.conj() if conjugate else full).T @ A.tosparse().toarray() @ full
         blocks = kernels.coarse_blocks(got, backend.move(rows), given_Z, conjugate, *here)

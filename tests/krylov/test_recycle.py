@@ -428,3 +428,17 @@ def test_after_a_large_shift_and_its_return_the_images_are_formed_anew():
         assert (space.products > products) == (shift == 1e-9)
     assert found.iterations < 60
     np.testing.assert_allclose(S @ space.W, space.image, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", [cg, gmres])
+@pytest.mark.parametrize("scales", [(1.0,) * 3, (1e15,) * 3, (1e20,) * 3, (1e30,) * 3, (1e20, 1.0, 1e25)], ids=str)
+def test_the_space_serves_right_hand_sides_of_any_size_in_single_precision(method, scales):
+    """Beyond 1e19 squares of b's entries overflow."""
+    A = sp.csr_matrix(gallery.problem("elasticity:8,4,4")).astype(np.float32)
+    F, space, found = IC0().factor(A), RecycledSpace(k=8), []
+    for seed, scale in enumerate(scales):
+        b = np.float32(scale) * np.random.default_rng(seed).uniform(-0.5, 0.5, A.shape[0]).astype(np.float32)
+        solution = method(A, b, M=F, rtol=1e-4, recycle=space)
+        assert solution.converged and space.size == 8
+        found.append(solution.iterations)
+    assert max(found[1:]) < 0.6 * found[0]

@@ -8,7 +8,9 @@ from checks import DTYPES, SOME_DTYPES, in_dtype, one_line, perturbed
 import finelu as fl
 from finelu import IC0, ICT, MatrixError, MultilevelILU, ParIC, ParICT, gallery
 from finelu.kernels import reference
+from finelu.kernels.cpu.runtime.transposed import transposed
 from finelu.preconditioners import RECIPES
+from finelu.recent import RECENT
 
 HERMITIAN = pytest.mark.parametrize("recipe", [IC0(), ICT(), ParIC(), ParICT()], ids=repr)
 
@@ -146,18 +148,21 @@ def test_solve_looks_once(calls_of):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_number_of_threads_finds_the_same(dtype):
-    A = in_dtype(gallery.convection_diffusion(24), dtype)
+    A = in_dtype(gallery.convection_diffusion(60), dtype)
     A = sp.csr_matrix(A - sp.triu(A, 2) + sp.triu(A, 2).multiply(np.arange(A.shape[0]) % 3 == 0))
     A.eliminate_zeros()
     C = fl.as_csr(A)
     threads, found = fl.get_num_threads(), []
     try:
-        for number in (1, 2, 5):
+        for number, known in ((1, False), (2, False), (5, False), (5, True)):  # a search, and the transposed pattern
             fl.set_num_threads(number)
+            RECENT.forget()
+            if known:
+                transposed(C.indptr, C.indices)
             found.append(C.mirrored())
     finally:
         fl.set_num_threads(threads)
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1] == found[2] == found[3]
     want = reference.inspection.mirrored(C.indptr, C.indices, C.data, C.diag)
     assert found[0][-1] == want[-1] < C.nnz
     np.testing.assert_allclose(found[0][:-1], want[:-1], rtol=8 * np.finfo(dtype).eps)

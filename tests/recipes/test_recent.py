@@ -9,7 +9,11 @@ import scipy.sparse as sp
 from checks import values
 
 from finelu import gallery, ordering
-from finelu.recent import Recent
+from finelu.factors import Arrangement
+from finelu.matrix import as_csr, nonzero_entries
+from finelu.preconditioners import SparseLU
+from finelu.preconditioners.direct import factors, prepared
+from finelu.recent import RECENT, Recent, of_pattern
 
 PATTERN = np.arange(5), np.arange(7, dtype=np.int32)
 
@@ -85,3 +89,84 @@ def test_a_pattern_is_ordered_once(monkeypatch, name):
     assert len(made) == 1 and np.array_equal(first, again) and fill == same
     B = sp.csr_matrix(A + sp.eye(300, k=7))
     assert not np.array_equal(ordering.with_little_fill(B)[0], first) and len(made) == 2
+
+
+def test_results_for_one_pattern_share_a_copy_of_it():
+    recent, size = Recent(3 * 800), 800
+    indptr, indices = np.arange(50), np.arange(40)  # 720 bytes
+    assert recent.keeps("order", indptr, indices, 1, size) and recent.keeps("other", indptr, indices, 2, size)
+    assert recent.get("order", indptr, indices) == 1 and recent.get("other", indptr, indices) == 2
+    recent.keep("order", np.arange(50), np.arange(40) + 1, 3, 80)  # a second copy is too much for all three
+    assert recent.get("other", indptr, indices) == 2 and recent.get("order", indptr, indices) is None
+
+
+def test_a_number_of_a_pattern_is_found_once():
+    RECENT.forget()
+    calls = []
+
+    def entries(A):
+        calls.append(A.nnz)
+        return A.nnz
+
+    A, B = as_csr(gallery.poisson5(12, 10)), as_csr(gallery.poisson5(10, 12))
+    assert A.nnz == B.nnz and A.n == B.n
+    assert of_pattern(A, entries) == of_pattern(A.with_values(2 * A.data), entries) == A.nnz and len(calls) == 1
+    assert of_pattern(B, entries) == B.nnz and len(calls) == 2
+
+
+def test_a_pattern_is_sorted_once_and_given_to_each_caller():
+    RECENT.forget()
+    S = sp.csr_matrix(gallery.random_dominant(60, 0.1, seed=3))
+    order = np.concatenate([np.arange(a, b)[::-1] for a, b in zip(S.indptr, S.indptr[1:], strict=False)])
+    for factor in (1.0, 2.0, 3.0):
+        A = as_csr(sp.csr_matrix((factor * S.data[order], S.indices[order], S.indptr.copy()), shape=S.shape))
+        assert (A.tosparse() != factor * S).nnz == 0 and (np.diff(A.indices)[A.diag[:-1]] != 0).all()
+        A.indices[:], A.data[:] = 0, 0  # the caller's own arrays
+    twice = sp.csr_matrix((np.ones(4), [1, 0, 0, 1], [0, 3, 4]), shape=(2, 2))
+    for _ in range(2):
+        assert as_csr(twice).tosparse().toarray().tolist() == [[2, 1], [0, 1]]
+
+
+def test_the_places_of_zeros_are_kept_while_they_are_the_same():
+    RECENT.forget()
+    S = sp.csr_matrix(gallery.poisson5(9, 7))
+    for zeros in (slice(3, 5), slice(3, 5), slice(2, 4), slice(3, 7), slice(0, 0)):
+        S.data[:] = np.arange(1, S.nnz + 1)
+        S.data[zeros] = 0
+        found, kept = nonzero_entries(as_csr(S))
+        want = S.copy()
+        want.eliminate_zeros()
+        assert (found.tosparse() != want).nnz == 0 and found.nnz == want.nnz
+        assert kept is None if zeros.stop == 0 else np.array_equal(kept, np.flatnonzero(S.data))
+        assert np.array_equal(found.diag, as_csr(want, diagonal=False).diag)
+
+
+def test_few_zeros_that_move_leave_the_pattern_as_it_is(calls_of):
+    S = sp.csr_matrix(gallery.convection_diffusion(20))
+    rng, rows = np.random.default_rng(5), np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    off = np.flatnonzero(rows != S.indices)
+    calls, F = calls_of(factors, "analyse"), None
+    for _ in range(4):
+        A = S.copy()
+        A.data[rng.choice(off, 8, replace=False)] = 0
+        assert prepared.prepared(as_csr(A)).kept is None
+        F = SparseLU().factor(A) if F is None else F.update(A)
+        b = A @ np.ones(S.shape[0])
+        np.testing.assert_allclose(F.solve(b), 1, rtol=1e-10)
+    assert len(calls) <= 1
+    A.data[off[: S.nnz // 20]] = 0  # many: complete factors fill in less without them
+    assert prepared.prepared(as_csr(A)).kept is not None
+    B = S.copy()
+    B.data[np.flatnonzero(rows == S.indices)[0]] = 0  # on the diagonal: it may show that A is singular
+    assert prepared.prepared(as_csr(B)).kept is not None
+
+
+def test_a_transposed_pattern_gives_the_columns_that_scipy_has():
+    RECENT.forget()
+    S = sp.csr_matrix(gallery.random_dominant(80, 0.05, seed=2))
+    for factor in (1.0, -2.0):
+        A = as_csr(factor * S)
+        found, want = Arrangement().by_columns(A), (factor * S).tocsc()
+        for name in ("indptr", "indices", "data"):
+            assert np.array_equal(getattr(found, name), getattr(want, name))
+            getattr(found, name)[:] = 0  # of this caller alone

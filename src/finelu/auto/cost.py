@@ -40,6 +40,7 @@ from finelu.preconditioners.direct.superlu import structurally_singular
 from finelu.preconditioners.multilevel.factors import AT_ONCE
 from finelu.preconditioners.multilevel.order import definite_scale
 from finelu.preconditioners.multilevel.variants import LOOSE
+from finelu.recent import of_pattern
 from finelu.validation import count, number
 
 LEVELS = 200.0  # levels of the factors with which the overhead of an iteration on a GPU was measured
@@ -224,7 +225,7 @@ class Costs:
     def filling(self) -> float:
         """The factor by which factorizations with fill take longer if A has dense rows, which meet many others, or a
         pattern without pairs, such as that of a random network."""
-        by_rows = products(self.A) / (COSTLY * self.traits.nnz) if self.traits.dense else 1.0
+        by_rows = of_pattern(self.A, products) / (COSTLY * self.traits.nnz) if self.traits.dense else 1.0
         return max(1.0, by_rows, UNPAIRED if self.traits.paired < SYMMETRIC_PATTERN else 1.0)
 
     def _made_on_gpu(self, rung: str) -> bool:

@@ -32,6 +32,7 @@ class FirstGuess:
 
     saved : for FEW and for MOST of them, the part of the digits that the last combination has saved; all until it is
         seen.
+    by_last : likewise that the last x has saved.
     without : iterations since the last combination.
     used : how many solutions the last guess was made of.
     """
@@ -39,6 +40,7 @@ class FirstGuess:
     def __init__(self) -> None:
         self.differences: list[Any] = []
         self.saved = {FEW: 1.0, MOST: 1.0}
+        self.by_last = 1.0
         self.without = self.used = 0
 
     def keep(self, x: Any) -> None:
@@ -67,7 +69,7 @@ class FirstGuess:
         """
         known, self.used = self.known(rhs.b), 0
         if self.without >= AGAIN:
-            self.saved = {FEW: 1.0, MOST: 1.0}
+            self.saved, self.by_last = {FEW: 1.0, MOST: 1.0}, 1.0
         many = min(expected, AGAIN)
         gains = {m: part * many - COMBINING * product * m / FEW for m, part in self.saved.items()}
         m = max(gains, key=lambda m: gains[m])
@@ -82,8 +84,10 @@ class FirstGuess:
                 if m == MOST:
                     self.saved[MOST] = all_saved if len(known) >= MOST else min(HOPED * self.saved[FEW], 1.0)
                 self.without = 0
-        elif known and before > rhs.target and expected >= 2:
+        elif known and before > rhs.target and expected >= 2 and self.by_last * many > product:
             self._take(rhs, known[0].copy(), 1)
+            if rhs.target > 0:
+                self.by_last = logarithm(before, max(rhs.size, rhs.target)) / logarithm(before, rhs.target)
 
     def _take(self, rhs: RightHandSide, guess: Any, used: int) -> None:
         _, size = rhs.residual(rhs.b, guess, rhs.target)

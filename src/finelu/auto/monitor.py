@@ -75,6 +75,7 @@ class SwitchMonitor:
         self.seen = 0, math.inf  # the iteration of the last test for stagnation of cycles, and the smallest norm then
         self.next = LEAST  # the iteration of the next comparison
         self.before = 0.0  # seconds until the last one
+        self.counting = 0.0  # until the last one at which a count of the fill was open, see `may_count`
         self.least = least(costs, left) if left else math.inf  # seconds, up to which no rung is worth a change
         self.status: Status | None = None
         self.change: str | None = None
@@ -105,10 +106,12 @@ class SwitchMonitor:
         self.next, elapsed = math.floor(1.1 * iteration) + 1, iteration * self.step
         before, self.before = self.before, elapsed
         more, begun = iterations_left(self.norms, self.target)
-        rest = more * self.step
+        rest, counted = more * self.step, self.counting
+        if may_count(self.costs, elapsed, begun=begun):
+            self.counting = elapsed
         if rest <= CLEAR * self.least:
             return False
-        self.change = better(self.costs, self.left, elapsed, rest, begun=begun, before=before)
+        self.change = better(self.costs, self.left, elapsed, rest, begun=begun, before=before, counted=counted)
         if self.change is None:
             self.least = least(self.costs, self.left)  # it may have counted the fill
             return False
@@ -132,23 +135,38 @@ def least(costs: Costs, left: Sequence[str]) -> float:
     return min(known, default=math.inf)
 
 
+def may_count(costs: Costs, elapsed: float, *, begun: bool) -> bool:
+    """Whether the fill of the direct solve may be counted: the residual has begun to fall, or iterations have taken as
+    long as a count takes; or it was counted. Before, the expected rest tells little."""
+    return begun or costs.counted or elapsed >= costs.analysis_seconds
+
+
 def better(
-    costs: Costs, left: Sequence[str], elapsed: float, rest: float, *, begun: bool = True, before: float = 0.0
+    costs: Costs,
+    left: Sequence[str],
+    elapsed: float,
+    rest: float,
+    *,
+    begun: bool = True,
+    before: float = 0.0,
+    counted: float | None = None,
 ) -> str | None:
     """The rung to change to instead of going on for `rest` more seconds, after `elapsed`; None: go on.
 
     The fill of the direct solve is counted once that costs little compared with `rest`.
-    begun : whether the residual has begun to fall. Before, `rest` tells little, and the count waits until iterations
-        have taken as long as it takes.
+    begun : whether the residual has begun to fall.
     before : as in `worth`.
+    counted : the same for the direct solve: the seconds until the last look at which its fill might be counted. None
+        for `before`.
     """
-    known = begun or elapsed >= costs.analysis_seconds
-    if "direct" in left and not costs.counted and known and _pays(costs, elapsed, rest, before):
+    counted = before if counted is None else counted
+    open_to_count = may_count(costs, elapsed, begun=begun)
+    if "direct" in left and not costs.counted and open_to_count and _pays(costs, elapsed, rest, counted):
         costs.order()
-        if _pays(costs, elapsed, rest, before):
+        if _pays(costs, elapsed, rest, counted):
             costs.count_fill()
     rung, seconds = _soonest(costs, left)
-    if rung is None or not worth(seconds, elapsed, rest, before):
+    if rung is None or not worth(seconds, elapsed, rest, counted if rung == "direct" else before):
         return None
     if "direct" in left and not costs.counted and costs.counting() < seconds:  # complete factors may take less time
         costs.order()

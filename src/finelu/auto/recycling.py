@@ -111,6 +111,8 @@ class Recycling:
             self.drop()
             self.space, self.lost = RecycledSpace(m, directions=DIRECTIONS * m), self._cost.forming(m)
         space = self.space
+        if not space.size and self.used:  # its vectors are gone, and it is filled anew
+            self.kept, self.best, self.used = None, math.inf, 0
         kept = math.inf if self.kept is None else self.kept * wanted
         if self.used < RIPE:
             kept = min(kept, (1 - EACH * space.size) * plain)

@@ -214,6 +214,8 @@ class Sequence:
                 why + failed,
                 on_host,
             )
+        if decision == "" and self._pattern is not None:
+            A = self._pattern.with_values(A.data)  # its pattern is not compared again
         rhs = self._right(A, b, scale)
         product = self._product(A)
         self._guesses.begin(rhs, self._ageing.likely(logarithm(rhs.scale, rhs.target)), product)

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse import _sparsetools
 
 from finelu.device import namespace
 from finelu.kernels import kernels_for
+from finelu.kernels.cpu.runtime.transposed import transposed
 from finelu.kernels.operands import CSR
 
 TILE = 256  # rows that are moved at a time into an array in the order of Fortran, so that they stay in the cache
@@ -106,12 +106,12 @@ class Arrangement:
 
     def by_columns(self, A: CSR) -> Columns:
         """As `matrix`, but by columns."""
-        starts, places = np.empty(A.n + 1, np.int32), np.empty(A.nnz, np.int32)
-        values = np.empty(A.nnz, A.dtype)
         if self.rows is None:
             A = A.with_index(np.int32)
-            _sparsetools.csr_tocsc(A.n, A.n, A.indptr, A.indices, A.data, starts, places, values)
-            return Columns(starts, places, values, A.shape)
+            known: Any = transposed(A.indptr, A.indices)
+            return Columns(known.starts.copy(), known.rows.copy(), A.data[known.places], A.shape)
+        starts, places = np.empty(A.n + 1, np.int32), np.empty(A.nnz, np.int32)
+        values = np.empty(A.nnz, A.dtype)
         ones = np.ones(A.n, A.data.real.dtype) if self.row_scale is None else None
         scales = (self.row_scale, self.column_scale) if ones is None else (ones, ones)
         order = self.rows, self.columns, *scales

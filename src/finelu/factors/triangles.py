@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu, synchronize, to_host
+from finelu.device import lies_in_order, namespace, synchronize, to_host
 from finelu.factors.arranged import Arrangement
 from finelu.factors.base import Factors, random_numbers
 from finelu.factors.report import TriangularReport
@@ -220,7 +220,7 @@ class TriangularFactors(Factors):
             return self._solvers[solve]
 
     def _apply(self, R: Any, trans: str, out: Any = None) -> Any:
-        """M^-1 R in a new array, or in `out`, of which `_fits` holds, which may be R if `only_solves(trans)`."""
+        """M^-1 R in a new array, or in `out`, which `lies_in_order`, and which may be R if `only_solves(trans)`."""
         solve_in_turn = self._in_turn.get(trans)
         if solve_in_turn is None:
             plans = [self._solver(solve).plan for solve in self.SOLVES[trans]]
@@ -228,7 +228,7 @@ class TriangularFactors(Factors):
         conjugate, arranged = trans == self._conjugated, self._arranged
         R = R.conj() if conjugate else R
         R = R if arranged is None else arranged.gather_scaled(R, trans)
-        if not (R.flags.c_contiguous or (R.flags.f_contiguous and not on_gpu(R))):
+        if not lies_in_order(R):
             R = R.copy(order="C")
         x = np.empty_like(R) if out is None else out  # of CuPy for its own arrays
         if R.size:
@@ -237,7 +237,7 @@ class TriangularFactors(Factors):
         return x.conj() if conjugate else x
 
     def _apply_into(self, R: Any, trans: str, out: Any) -> None:
-        if not (self.only_solves(trans) and _fits(out)):
+        if not (self.only_solves(trans) and lies_in_order(out)):
             return super()._apply_into(R, trans, out)
         self._apply(R, trans, out)
         return None
@@ -262,8 +262,3 @@ def _in_turn(solvers: list[TriangularSolver], x: Any) -> Any:
     for solver in solvers:
         x = solver.apply(x)
     return x
-
-
-def _fits(R: Any) -> bool:
-    """Whether the kernels take R (n,) or (n, k) as it lies: row-major, on the CPU also column-major."""
-    return bool(R.flags.c_contiguous or (R.flags.f_contiguous and not on_gpu(R)))

@@ -19,6 +19,7 @@ from finelu.krylov.recycle import RecycledSpace, combined
 from finelu.result import Solution
 from finelu.threads import one_blas_thread
 
+EVEN = 2.0**20  # times 1 or part of it, up to which numbers are small enough for products of three in single precision
 NEAR = 0.1  # of ||r||, down to which r - C C^H r is taken for the residual that it is; below it is formed anew
 
 
@@ -107,9 +108,9 @@ def renew(space: RecycledSpace, Q: Any, Z: Any, B: Any, H: Any, j: int) -> None:
     A [W, Z] = [C, Q] G with G = [[1, B], [0, H]], and [W, Z] = M^-1 T, T = [T_W, Q]. The vectors are [W, Z] y for
     G^H G y = theta G^H [C, Q]^H T y. T_W is kept from the steps in which W was found, of the M that there was.
     H (m + 1, j) on the host.
-    A is in the unit `factor` of the space, and so are H, B and 1 / W: the small problem is that of A without it.
+    Where H is far from 1 in size, it is divided by a power of two: A Z is then as large as A W, which is orthonormal.
     """
-    xp, m, unit = namespace(Q), space.size, space.factor
+    xp, m, unit = namespace(Q), space.size, _unit(H)
     V, basis = Z[:, :j], Q[:, : j + 1]
     H = H[: j + 1] / H.dtype.type(unit)
     with one_blas_thread():
@@ -141,6 +142,12 @@ def renew(space: RecycledSpace, Q: Any, Z: Any, B: Any, H: Any, j: int) -> None:
             image += combined(space.image, q[:m])
             new += combined(origin, P[:m])
     space.W, space.image, space.origin = W, image, new
+
+
+def _unit(H: Any) -> float:
+    """The power of two just above the largest entry of H, or 1 if that is within EVEN of 1."""
+    most = float(abs(H).max(initial=0.0))
+    return float(np.ldexp(1.0, int(np.frexp(most)[1]))) if 0 < most < 1 / EVEN or EVEN < most < np.inf else 1.0
 
 
 def smallest(G: Any, inner: Any, k: int) -> Any:

@@ -145,6 +145,8 @@ class RecycledSpace:
                 self.length = None if self.length is None else self.length / unit
             self.W, self.image, self.origin = W, as_dtype(self.image, like.dtype), origin
             return True
+        if not energy and before != A.factor:  # so that A W is about as large as it was; M has the inverse factor
+            W = W * like.dtype.type(before / A.factor)
         self.products += self.size + 1
         return self._keep(W, times(A, W), origin, _length(A, like), energy=energy)
 
@@ -187,7 +189,7 @@ def _independent(W: Any, image: Any, energy: bool, rounding: float) -> tuple[Any
     with one_blas_thread():
         gram = to_host((W if energy else image).conj().T @ image)
     gram = (gram + gram.conj().T) / 2
-    sizes, own = gram.diagonal().real, lengths(W).astype(np.float64)
+    sizes, own = gram.diagonal().real, _lengths(W)
     error = rounding * own**2 if energy else (rounding * own) ** 2
     some, definite = np.flatnonzero(sizes > error), not (energy and (sizes < -error).any())
     if not (np.isfinite(gram).all() and some.size):
@@ -201,6 +203,18 @@ def _independent(W: Any, image: Any, energy: bool, rounding: float) -> tuple[Any
     kept = values > least
     T = xp.asarray((scale[:, None] * vectors[:, kept] / np.sqrt(values[kept])).astype(W.dtype))
     return some, T, bool(kept[0] and values[0] * SOUND > values[-1]), definite
+
+
+def _lengths(W: Any) -> Any:
+    """The lengths (m,) of the vectors W (n, m), in double precision, also where their squares over- or underflow."""
+    found = lengths(W).astype(np.float64)
+    if np.isfinite(found).all() and (found > np.sqrt(float(np.finfo(W.dtype).tiny))).all():
+        return found
+    unit = float(abs(W).max())
+    if not 0 < unit < np.inf:
+        return found
+    unit = float(np.ldexp(1.0, int(np.frexp(unit)[1])))
+    return lengths(W / W.dtype.type(unit)).astype(np.float64) * unit
 
 
 def combined(V: Any, T: Any, some: Any = None) -> Any:

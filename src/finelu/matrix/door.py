@@ -15,6 +15,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.vectors import DTYPES, NATIVE, as_dtype, dense_numbers, loses, native, require_square
+from finelu.recent import RECENT
 
 
 @ignore_fp_errors
@@ -68,8 +69,13 @@ def checked_csr(A: Any, *, diagonal: bool = True, dtype: Any = None) -> CSR:
             "the arrays are corrupt."
         )
     if found.unsorted:
-        indptr, indices, data = _sorted_copy(indptr, indices, data, n)
-        diag, found = _inspect(indptr, indices, data)
+        known = None if on_gpu(data) else _sorting(indptr, indices, n)
+        if known is not None:
+            indptr, indices, data, diag = known[0].copy(), known[1].copy(), data[known[2]], known[3].copy()
+            found = found._replace(missing=known[4])
+        else:
+            indptr, indices, data = _sorted_copy(indptr, indices, data, n)
+            diag, found = _inspect(indptr, indices, data)
     if found.not_finite:
         raise MatrixError(
             f"A holds NaN or Inf in row {found.first_not_finite} "
@@ -129,16 +135,23 @@ def without_zeros(A: CSR) -> CSR:
 
 def nonzero_entries(A: CSR) -> tuple[CSR, np.ndarray | None]:
     """`without_zeros`, and the places (nnz,) of its entries among those of A; None if A stores no zeros."""
-    if int(namespace(A.data).count_nonzero(A.data)) == A.nnz:
+    nonzero = int(namespace(A.data).count_nonzero(A.data))
+    if nonzero == A.nnz:
         return A, None
     A = A.on(np)
+    known: tuple[CSR, np.ndarray] | None = RECENT.get("nonzero", A.indptr, A.indices)
+    if known is not None and known[1].size == nonzero and (data := A.data[known[1]]).all():
+        return known[0].with_values(data), known[1]
     stored = A.data != 0
     before = np.zeros(A.nnz + 1, A.indptr.dtype)  # the number of stored entries before each
     np.cumsum(stored, out=before[1:])
     diag = np.where((A.diag >= 0) & stored[A.diag], before[A.diag], -1).astype(A.diag.dtype)
     kept = np.flatnonzero(stored)
     S = CSR(before[A.indptr], A.indices[kept], A.data[kept], diag)
-    return S.with_index(np.int32 if max(S.n, S.nnz) <= INT32_LIMIT else np.int64), kept
+    S = S.with_index(np.int32 if max(S.n, S.nnz) <= INT32_LIMIT else np.int64)
+    size = S.indptr.nbytes + S.indices.nbytes + S.diag.nbytes + kept.nbytes
+    RECENT.keep("nonzero", A.indptr, A.indices, (S.with_values(S.data[:0]), kept), size)
+    return S, kept
 
 
 def lower_triangle(A: CSR) -> tuple[CSR, Any]:
@@ -227,6 +240,24 @@ def _sorted_copy(indptr: Any, indices: Any, data: Any, n: int) -> tuple[Any, Any
     S.has_canonical_format = False
     S.sum_duplicates()
     return S.indptr.astype(indptr.dtype, copy=False), S.indices.astype(indices.dtype, copy=False), S.data
+
+
+def _sorting(indptr: Any, indices: Any, n: int) -> tuple[Any, Any, Any, Any, int] | None:
+    """The sorted pattern (indptr, indices), the place of each of its entries in the given one, its diagonal, and how
+    many entries that misses, on the host; None if entries appear twice. Kept for the last patterns: no caller writes to
+    these arrays."""
+    known: tuple[Any, Any, Any, Any, int] | None = RECENT.get("sorted", indptr, indices)
+    if known is None:
+        index = indptr.dtype
+        S = sp.csr_matrix((np.arange(indices.size, dtype=index), indices.copy(), indptr.copy()), shape=(n, n))
+        S.sort_indices()
+        if not S.has_canonical_format:
+            return None
+        pattern = S.indptr.astype(index, copy=False), S.indices.astype(index, copy=False)
+        diag, found = _inspect(*pattern, np.zeros(S.data.size))
+        known = *pattern, S.data, diag, found.missing
+        RECENT.keep("sorted", indptr, indices, known, sum(part.nbytes for part in known[:4]))
+    return known
 
 
 def check_vector(b: Any, n: int, like: Any, name: str = "b") -> Any:

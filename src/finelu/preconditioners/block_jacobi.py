@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import namespace, on_gpu, to_host
+from finelu.device import lies_in_order, namespace, on_gpu, to_host
 from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -185,13 +185,13 @@ def times_into(blocks: Any, R: Any, trans: str, out: Any) -> None:
     """`times` with the result in `out`, which on the CPU is written at once, unless it is R: new memory would cost as
     much as the product."""
     (m, n), rows = blocks.shape[:2], R.shape[0]
-    direct = n <= LARGEST_KERNEL and all(v.flags.c_contiguous for v in (R, out))
+    direct = n <= LARGEST_KERNEL and lies_in_order(R) and lies_in_order(out)
     if not direct or on_gpu(R) or np.may_share_memory(R, out):
         out[...] = times(blocks, R, trans)
         return
     full = rows // n
     if full:
-        kernels_for(R).blocks.blocks_times(blocks[:full], R[: full * n], out[: full * n], trans)
+        kernels_for(R).blocks.blocks_times(blocks[:full], R, out, trans)
     if full < m:
         last = np.zeros((n, *R.shape[1:]), R.dtype)
         last[: rows - full * n] = R[full * n :]
@@ -204,7 +204,7 @@ def times(blocks: Any, R: Any, trans: str) -> Any:
     """diag(B_0, B_1, ...) R, or with B_i^T or B_i^H; blocks (m, n, n), R (rows,) or (rows, k) with rows <= m n."""
     xp = namespace(R)
     (m, n), rows = blocks.shape[:2], R.shape[0]
-    given = xp.ascontiguousarray(R)
+    given = R if lies_in_order(R) else xp.ascontiguousarray(R)
     if rows < m * n and n <= LARGEST_KERNEL and not on_gpu(R):
         out = np.empty_like(given)
         times_into(blocks, given, trans, out)

@@ -52,7 +52,7 @@ class JacobiFactors(Factors):
     def _apply(self, R: Any, trans: str) -> Any:
         inverse = self._inverse.conj() if trans == "H" else self._inverse
         if on_gpu(R) or (R.ndim == 1 and R.dtype.kind != "c"):  # a complex product has bits of its own in each library
-            return (R.T * inverse).T
+            return R * (inverse if R.ndim == 1 else inverse[:, None])
         return times(inverse[:, None, None], R, "N")
 
     def _apply_into(self, R: Any, trans: str, out: Any) -> None:

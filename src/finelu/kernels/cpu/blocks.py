@@ -15,7 +15,7 @@ import numpy as np
 from finelu import deadline
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_min
-from finelu.kernels.cpu.runtime.columns import combine_rows, lie_in_tiles
+from finelu.kernels.cpu.runtime.columns import combine_rows, flat, read_row
 from finelu.kernels.cpu.runtime.dense import (
     finite,
     invert,
@@ -40,6 +40,9 @@ from finelu.threads import get_num_threads
 # ns of a row; of a product of two blocks, per n^3; of a block times a vector, per n^2.
 ROW, PRODUCT, TIMES = 20.0, 0.2, 0.5
 SCATTERED = 1.3  # how much longer a row takes in level order than in natural order
+# Products take columns in vector registers from this number on; one by one if they do not lie side by side, and blocks
+# have at most as many rows as the second says.
+TOGETHER, SMALL = 4, 4
 CHUNK = 20_000.0  # ns of an item of rows or blocks that do not depend on each other
 
 _kept: dict[tuple, tuple] = {}
@@ -99,14 +102,15 @@ def blocks_times(blocks, x, out, trans) -> None:
     """out_i = B_i x_i, B_i^T x_i or B_i^H x_i; see kernels/reference/blocks.py."""
     m, n = blocks.shape[:2]
     if x.ndim == 2:
-        given = np.uint64(x.shape[1]), trans != "N", trans == "H" and blocks.dtype.kind == "c"
-        work = ROW + TIMES * n * n * x.shape[1]
-        if lie_in_tiles(x):
-            transposed, blocks = given[1], blocks.conj() if given[2] else blocks
-            operands = given[0], transposed, blocks.reshape(-1), x.reshape(-1), out.reshape(-1)
-            _share(_times_tiles, m, work, n, *operands)
+        columns, transposed, conjugate = x.shape[1], trans != "N", trans == "H" and blocks.dtype.kind == "c"
+        operands = [*flat(x), *flat(out)]
+        work = ROW + TIMES * n * n * columns
+        if columns < TOGETHER or (not x.flags.c_contiguous and n <= SMALL):
+            given = np.uint64(columns), transposed, conjugate, blocks.reshape(-1)
+            _share(_times_each, m, work, n, *given, *operands)
             return
-        _share(_times_columns, m, work, n, *given, blocks.reshape(-1), x.reshape(-1), out.reshape(-1))
+        given = np.uint64(columns), transposed, (blocks.conj() if conjugate else blocks).reshape(-1)
+        _share(_times_tiles, m, work, n, *given, *operands)
         return
     kernel, more = (_times, ()) if trans == "N" else (_times_transposed, (trans == "H" and blocks.dtype.kind == "c",))
     _share(kernel, m, ROW + TIMES * n * n, n, blocks.reshape(-1), x, out, *more)
@@ -361,38 +365,73 @@ def _times(t, size, order, count, chunk, blocks, x, out):
 
 
 @by_items
-def _times_columns(t, size, order, count, chunk, columns, transposed, conjugate, blocks, x, out):
-    """`_times` or `_times_transposed` with x and out (rows, columns): an entry is read once for all columns."""
+def _times_each(
+    t, size, order, count, chunk, columns, transposed, conjugate, blocks, x, x_row, x_column, out, out_row, out_column
+):
+    """`_times` or `_times_transposed` for each column in turn, while the blocks of the item are in the cache.
+
+    x_row, x_column : the distances of rows and of columns in x; likewise of out.
+    """
     n = order_of(size, order)
+    z, zero = np.empty(n, out.dtype), np.uint64(0)
     first = np.uint64(t) * chunk
-    for k in range(first, min(count, first + chunk)):
-        for u in range(n):
-            to = (k * n + u) * columns
+    end = min(count, first + chunk)
+    if n == ONE and x_row != ONE:
+        for k in range(first, end):
+            a = np.conj(blocks[k]) if conjugate else blocks[k]
             for c in range(columns):
-                out[to + c] = 0
-            for v in range(n):
-                a = blocks[(k * n + v) * n + u] if transposed else blocks[(k * n + u) * n + v]
-                _add_multiple(np.conj(a) if conjugate else a, x, (k * n + v) * columns, out, to, columns)
+                out[k * out_row + c * out_column] = a * x[k * x_row + c * x_column]
+        return
+    for c in range(columns):
+        q, r = c * x_column, c * out_column
+        for k in range(first, end):
+            if not transposed:
+                if x_row == ONE and out_row == ONE:
+                    _store_product(size, order, blocks, k * n * n, x, q + k * n, out, r + k * n)
+                else:
+                    for u in range(n):
+                        total = blocks[(k * n + u) * n] * x[q + k * n * x_row]
+                        for v in range(ONE, n):
+                            total += blocks[(k * n + u) * n + v] * x[q + (k * n + v) * x_row]
+                        out[r + (k * n + u) * out_row] = total
+                continue
+            for u in range(n):
+                z[u] = 0
+            if x_row == ONE:
+                subtract_transposed(size, order, blocks, k * n * n, conjugate, x, q + k * n, z, zero)
+            else:
+                for v in range(n):
+                    a = x[q + (k * n + v) * x_row]
+                    for u in range(n):
+                        entry = blocks[(k * n + v) * n + u]
+                        z[u] -= (np.conj(entry) if conjugate else entry) * a
+            for u in range(n):
+                out[r + (k * n + u) * out_row] = -z[u]
 
 
 @by_items
-def _times_tiles(t, size, order, count, chunk, columns, transposed, blocks, x, out):
-    """The same where the columns lie in tiles: the sums of LANES columns stay in vector registers."""
+def _times_tiles(
+    t, size, order, count, chunk, columns, transposed, blocks, x, x_row, x_column, out, out_row, out_column
+):
+    """The same: the sums of LANES columns at a time stay in vector registers. The last tile overlaps with the one
+    before; only where there are fewer columns than LANES, the last one is repeated."""
     n = order_of(size, order)
-    first, lanes = np.uint64(t) * chunk, np.uint64(LANES)
+    first, lanes, zero = np.uint64(t) * chunk, np.uint64(LANES), np.uint64(0)
+    last, as_it_lies = min(columns, lanes) - ONE, x_column == ONE and columns >= lanes
+    tile = np.empty(n * lanes, out.dtype)
     for k in range(first, min(count, first + chunk)):
-        for block in range(columns // lanes):
-            tile = block * lanes
+        for block in range((columns + lanes - ONE) // lanes):
+            begin = min(block * lanes, columns - last - ONE)
+            if not as_it_lies:
+                for v in range(n):
+                    read_row(tile, lanes, zero, v, x, (k * n + v) * x_row + begin * x_column, x_column, last)
             for u in range(n):
                 value, step = (k * n * n + u, n) if transposed else ((k * n + u) * n, ONE)
-                place = (k * n + u) * columns + tile
-                combine_rows(x, columns, tile, k * n, blocks, value, step, n, out, place)
-
-
-@compiled
-def _add_multiple(a, x, q, out, r, count):
-    for c in range(count):
-        out[r + c] += a * x[q + c]
+                place = (k * n + u) * out_row + begin * out_column
+                if as_it_lies:
+                    combine_rows(x, x_row, begin, k * n, blocks, value, step, n, out, place, out_column, last)
+                else:
+                    combine_rows(tile, lanes, zero, zero, blocks, value, step, n, out, place, out_column, last)
 
 
 @by_items

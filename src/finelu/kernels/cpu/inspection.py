@@ -12,6 +12,8 @@ from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.row_blocks import COPY, even_blocks, row_parts, threads_for
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
+from finelu.kernels.cpu.runtime.transposed import transposed
+from finelu.threads import get_num_threads
 
 CHUNK = 2**16  # numbers that a thread looks at at a time
 SMALL = 2**15  # rows and entries up to which one pass takes less time than the division of the work
@@ -138,6 +140,7 @@ def _inspect(indptr, indices, data, diag):
 
 
 ROUNDINGS = 1000  # of the largest entry of its row, up to which a diagonal entry counts as not stored
+FEW = 2  # threads, up to which the transpose, made by one, and the pass take no longer than the search by all
 SEARCH = 4  # times what an entry costs in a product
 STEPS = np.uint64(8)  # before a search by halves
 
@@ -145,16 +148,23 @@ STEPS = np.uint64(8)  # before a search by halves
 def mirrored(indptr, indices, data, diag):
     """The comparison of A with its transpose; see kernels/reference/inspection.py. Threads share the rows.
 
-    Cost: a search in row j for each entry (i, j) below the diagonal, and above it too unless the pattern is symmetric.
+    Cost: a pass over A and its transpose, whose pattern is kept. More than FEW threads, where it is not known, search
+    in row j for each entry (i, j) below the diagonal, and above it too unless the pattern is symmetric.
     """
     pattern, n = (unsigned(indptr), unsigned(indices)), indptr.size - 1
     items = shared_out(indptr, SEARCH * data.size)
     count = items.size - 1
-    if count == 1:
-        return _mirrored_by_one(items, *pattern, data, diag)
+    known = transposed(indptr, indices, known=count > 1 and get_num_threads() > FEW)
     root, sizes, counts = np.empty(n), np.zeros((count, 5)), np.zeros((count, 3), np.int64)
+    if known is not None:
+        turned = [unsigned(part) for part in known]
+        if count == 1:
+            return _mirrored_by_one(items, *pattern, data, diag, *turned)
+        run_items(_roots, count, items, pattern[0], data, diag, root)
+        run_items(_beside, count, items, *pattern, data, *turned, root, sizes, counts)
+        return *sizes.max(axis=0, initial=0.0).tolist(), int(counts[:, 0].sum())
     run_items(_roots, count, items, pattern[0], data, diag, root)
-    run_items(_below, count, items, *pattern, data, diag, root, np.empty(0, np.uint64), sizes, counts)
+    run_items(_below, count, items, *pattern, data, diag, root, sizes, counts)
     on_diagonal, paired, above = counts.sum(axis=0).tolist()
     if paired < above:  # as many entries above the diagonal as below have a partner
         run_items(_alone_above, count, items, *pattern, data, root, sizes)
@@ -174,13 +184,53 @@ def _roots(t, items, indptr, data, diag, root):
 
 
 @by_items
-def _below(t, items, indptr, indices, data, diag, root, above_diagonal, sizes, counts):
-    """sizes[t] of the entries on and below the diagonal and their partners; counts[t]: on it, below with a partner,
-    above.
+def _beside(t, items, indptr, indices, data, starts, rows, places, root, sizes, counts):
+    """sizes[t] of the pairs (a_ij, a_ji), j <= i, of the rows i of item t, side by side; counts[t, 0]: entries with a
+    partner.
 
-    above_diagonal (n,) : of one thread: where each row goes on above its diagonal, behind the partners that are found,
-        since these come in the order of the rows. With 0 elements each partner is searched for in its whole row.
+    starts, rows, places : the transposed pattern.
     """
+    largest = adjoint = transposed = by_root = by_root_transposed = 0.0
+    zero, partners = data.dtype.type(0), 0
+    for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+        p, end, q, last = (
+            np.uint64(indptr[i]),
+            np.uint64(indptr[i + ONE]),
+            np.uint64(starts[i]),
+            np.uint64(starts[i + ONE]),
+        )
+        while True:
+            j = np.uint64(indices[p]) if p < end else i + ONE
+            k = np.uint64(rows[q]) if q < last else i + ONE
+            column = min(j, k)
+            if column > i:
+                break
+            a = b = zero
+            if j == column:
+                a = data[p]
+                p += ONE
+            if k == column:
+                b = data[places[q]]
+                q += ONE
+            if j == k:
+                partners += 1 if j == i else 2
+            largest = max(largest, abs(a), abs(b))
+            one, other = abs(a - np.conj(b)), abs(a - b)
+            if one > 0:
+                adjoint, by_root = max(adjoint, one), max(by_root, _relative(one, a, b, root[i] * root[column]))
+            if other > 0:
+                transposed = max(transposed, other)
+                by_root_transposed = max(by_root_transposed, _relative(other, a, b, root[i] * root[column]))
+    # One by one: Numba compiles seconds of shapes and messages for a row that is set to a tuple.
+    sizes[t, 0], sizes[t, 1], sizes[t, 2] = largest, adjoint, transposed
+    sizes[t, 3], sizes[t, 4] = by_root, by_root_transposed
+    counts[t, 0] = partners
+
+
+@by_items
+def _below(t, items, indptr, indices, data, diag, root, sizes, counts):
+    """sizes[t] of the entries on and below the diagonal and their partners; counts[t]: on it, below with a partner,
+    above."""
     largest = adjoint = transposed = by_root = by_root_transposed = 0.0
     on_diagonal = paired = above = 0
     for i in range(items[t], items[t + 1]):
@@ -196,14 +246,10 @@ def _below(t, items, indptr, indices, data, diag, root, above_diagonal, sizes, c
                 b = a
             else:
                 start = np.uint64(diag[j] + 1) if diag[j] >= 0 else np.uint64(indptr[j])
-                if above_diagonal.size:
-                    start = max(start, above_diagonal[j])
                 q = _place(start, np.uint64(indptr[j + ONE]), indices, i)
                 if q < indptr[j + ONE]:
                     paired += 1
                     b = data[q]
-                    if above_diagonal.size:
-                        above_diagonal[j] = q + ONE
             largest = max(largest, abs(a), abs(b))
             one, other = abs(a - np.conj(b)), abs(a - b)
             if one > 0:
@@ -211,7 +257,6 @@ def _below(t, items, indptr, indices, data, diag, root, above_diagonal, sizes, c
             if other > 0:
                 transposed = max(transposed, other)
                 by_root_transposed = max(by_root_transposed, _relative(other, a, b, root[i] * root[j]))
-    # One by one: Numba compiles seconds of shapes and messages for a row that is set to a tuple.
     sizes[t, 0], sizes[t, 1], sizes[t, 2] = largest, adjoint, transposed
     sizes[t, 3], sizes[t, 4] = by_root, by_root_transposed
     counts[t, 0], counts[t, 1], counts[t, 2] = on_diagonal, paired, above
@@ -231,18 +276,14 @@ def _alone_above(t, items, indptr, indices, data, root, sizes):
 
 
 @compiled
-def _mirrored_by_one(items, indptr, indices, data, diag):
-    """`mirrored` by one thread.  items : [0, n]."""
+def _mirrored_by_one(items, indptr, indices, data, diag, starts, rows, places):
+    """`mirrored` by one thread.  items : [0, n].  starts, rows, places : the transposed pattern."""
     root, sizes, counts = np.empty(diag.size), np.zeros((1, 5)), np.zeros((1, 3), np.int64)
     _roots(np.zeros(3, np.int64), np.zeros(1, np.int8), items, indptr, data, diag, root)
     state, done = np.zeros(3, np.int64), np.zeros(1, np.int8)
-    above_diagonal = np.zeros(diag.size, np.uint64)
-    _below(state, done, items, indptr, indices, data, diag, root, above_diagonal, sizes, counts)
-    on_diagonal, paired, above = counts[0, 0], counts[0, 1], counts[0, 2]
-    if paired < above:
-        _alone_above(np.zeros(3, np.int64), np.zeros(1, np.int8), items, indptr, indices, data, root, sizes)
+    _beside(state, done, items, indptr, indices, data, starts, rows, places, root, sizes, counts)
     most = sizes[0]
-    return most[0], most[1], most[2], most[3], most[4], on_diagonal + 2 * paired
+    return most[0], most[1], most[2], most[3], most[4], counts[0, 0]
 
 
 @compiled

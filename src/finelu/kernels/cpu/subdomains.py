@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse as sp
 
+from finelu.kernels.cpu._coarse_products import (
+    coarse_blocks,
+    coarse_matrix,
+    coarse_products,
+    coarse_residual,
+    couple,
+    couple_rows,
+)
 from finelu.kernels.cpu._interleaved import Interleaved, in_groups, substitute
 from finelu.kernels.cpu._orthonormal import orthonormal
 from finelu.kernels.cpu._prolongation import direction_with_coarse, prolong, step_and_direction, steps_and_directions
-from finelu.kernels.cpu._subdomain_columns import coarse_residual_columns, restrict_columns, solve_in_columns
-from finelu.kernels.cpu.indices import grouped
+from finelu.kernels.cpu._subdomain_columns import restrict_columns, solve_in_columns
 from finelu.kernels.cpu.indices import pointers as list_pointers
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_add
@@ -18,10 +24,21 @@ from finelu.kernels.cpu.runtime.items import by_items, complete, next_item, wait
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.lanes import LANES
 from finelu.kernels.cpu.runtime.row_blocks import COPY, even_items, threads_for, workspace
-from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
-from finelu.kernels.operands import Couplings, require_indices
+from finelu.kernels.cpu.runtime.sharing import run_items
+from finelu.kernels.operands import require_indices
 
-__all__ = ["direction_with_coarse", "orthonormal", "prolong", "step_and_direction", "steps_and_directions"]
+__all__ = [
+    "coarse_blocks",
+    "coarse_matrix",
+    "coarse_products",
+    "couple",
+    "couple_rows",
+    "direction_with_coarse",
+    "orthonormal",
+    "prolong",
+    "step_and_direction",
+    "steps_and_directions",
+]
 
 FAR = 6  # times as long as cheap operations on neighbouring entries take those on entries anywhere in memory
 
@@ -329,191 +346,3 @@ def _sum_couplings(t, items, starts, members, sums, out):
             for k in range(starts[q], starts[q + 1]):
                 for column in range(m):
                     out[q, column] += sums[members[k], column]
-
-
-def coarse_products(indptr, indices, data, parts, count, Z):
-    """A Z by rows; see kernels/reference/subdomains.py."""
-    n, m = indptr.size - 1, 1 if Z is None else Z.shape[1]
-    items = shared_out(indptr, indices.size)
-    places = workspace(items.size - 1, count, np.int64)
-    arguments = items, unsigned(indptr), unsigned(indices), data, parts, Z, places
-    counts, none, nothing = np.empty(n, np.int32), np.empty(0, np.int32), np.empty((0, m), data.dtype)
-    run_items(_coarse_products, items.size - 1, *arguments, False, counts, none, nothing, threads=places.shape[0])
-    pointers, total = list_pointers(counts)
-    require_indices("A Z", total, pointers.dtype)
-    part, values = np.empty(total, np.int32), np.empty((total, m), data.dtype)
-    run_items(_coarse_products, items.size - 1, *arguments, True, pointers, part, values, threads=places.shape[0])
-    return pointers, part, values
-
-
-@compiled
-def _coarse_products(state, done, items, indptr, indices, data, parts, Z, workspaces, fill, pointers, part, values):
-    m = values.shape[1]
-    t = next_item(state)
-    place = workspaces[
-        fetch_add(state, 1, 1) if t < done.size else 0
-    ]  # of a part in `met`, for parts of this row; else any value
-    met, sums = np.empty(64, np.int64), np.empty((64, m), values.dtype)
-    while t < done.size:
-        for i in range(items[t], items[t + 1]):
-            begin, end, count = indptr[i], indptr[i + ONE], 0
-            if end - begin > met.size:
-                met, sums = np.empty(2 * (end - begin), np.int64), np.empty((2 * (end - begin), m), values.dtype)
-            previous, k = np.int64(-1), np.int64(0)
-            for e in range(begin, end):
-                j = indices[e]
-                p = np.int64(parts[j])
-                if p != previous:
-                    previous, k = p, place[p]
-                    if not (0 <= k < count and met[k] == p):
-                        k, place[p], met[count] = count, count, p
-                        for c in range(m):
-                            sums[k, c] = 0
-                        count += 1
-                if Z is None:
-                    sums[k, 0] += data[e]
-                else:
-                    for c in range(m):
-                        sums[k, c] += data[e] * Z[j, c]
-            at = pointers[i] if fill else 0
-            for k in range(count):
-                kept = False
-                for c in range(m):
-                    kept = kept or sums[k, c] != 0
-                if kept:
-                    if fill:
-                        part[at] = met[k]
-                        for c in range(m):
-                            values[at, c] = sums[k, c]
-                    at += 1
-            if not fill:
-                pointers[i] = at
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
-
-
-def coarse_residual(products, q, r):
-    """r - A Z q; see kernels/reference/subdomains.py."""
-    values = products[2]
-    out = np.empty_like(r)
-    if r.ndim == 2:
-        items = even_items(r.shape[0], r.size + values.size * r.shape[1])
-        run_items(coarse_residual_columns, items.size - 1, items, *products, q, r, out)
-        return out
-    items = even_items(r.size, r.size + values.size)
-    run_items(_coarse_residual, items.size - 1, items, *products, q.reshape(-1, values.shape[1]), r, out)
-    return out
-
-
-@by_items
-def _coarse_residual(t, items, pointers, part, values, q, r, out):
-    for i in range(items[t], items[t + 1]):
-        total = r[i]
-        for p in range(pointers[i], pointers[i + 1]):
-            for c in range(values.shape[1]):
-                total -= values[p, c] * q[part[p], c]
-        out[i] = total
-
-
-def couple(products, rows, parts, starts, members):
-    """The couplings of A Z; see kernels/reference/subdomains.py. The order is None: no caller needs it here."""
-    _, part, values = products
-    count = starts.size - 1
-    items = even_items(count, parts.size + part.size)
-    places = workspace(items.size - 1, count, np.int64)
-    of_parts = np.zeros((2, count + 1), np.int32)  # couplings and entries, then where those of each part begin
-    arguments = items, starts, members, products, places
-    short = np.uint16 if int(np.diff(starts).max()) <= 2**16 else np.int32  # positions within a part
-    none, nothing = np.empty(0, np.int32), np.empty((0, values.shape[1]), values.dtype)
-    no_room = none, none, np.empty(0, short), none, none, nothing
-    run_items(_couple, items.size - 1, *arguments, False, of_parts, no_room, threads=places.shape[0])
-    of_parts = np.concatenate([np.zeros((2, 1), np.int32), np.cumsum(of_parts[:, :-1], axis=1, dtype=np.int32)], axis=1)
-    couplings, entries = (int(number) for number in of_parts[:, -1])
-    ends, of_vectors = np.empty(couplings + 1, np.int32), np.empty(couplings, np.int32)
-    local, of_rows, sorted_values = np.empty(entries, short), np.empty(entries, np.int32), np.empty_like(values)
-    ends[-1] = entries
-    of_entries = np.empty_like(of_rows)
-    filled = ends, of_vectors, local, of_rows, of_entries, sorted_values
-    run_items(_couple, items.size - 1, *arguments, True, of_parts, filled, threads=places.shape[0])
-    by_vectors, vector_starts = grouped(of_vectors, count)
-    by_rows = of_parts[0].copy(), ends, local, of_rows, of_entries, sorted_values
-    return Couplings(*by_rows, vector_starts, by_vectors), None
-
-
-@compiled
-def _couple(state, done, items, starts, members, products, workspaces, fill, of_parts, results):
-    """The parts of vectors that each part of rows meets, in ascending order, and their entries by rows; each part has
-    its own places to write to. Without `fill` only the numbers of both."""
-    (pointers, part, values), (ends, of_vectors, local, of_rows, of_entries, sorted_values) = products, results
-    t = next_item(state)
-    place = workspaces[
-        fetch_add(state, 1, 1) if t < done.size else 0
-    ]  # of a part in `met`, for those of this part; else any value
-    while t < done.size:
-        for p in range(items[t], items[t + 1]):
-            first, last = starts[p], starts[p + 1]
-            entries = 0
-            for s in range(first, last):
-                entries += pointers[members[s] + 1] - pointers[members[s]]
-            room = min(entries, place.size)
-            met, numbers, count = np.empty(room, np.int64), np.empty(room, np.int64), 0
-            for s in range(first, last):
-                for e in range(pointers[members[s]], pointers[members[s] + 1]):
-                    q = part[e]
-                    k = place[q]
-                    if not (0 <= k < count and met[k] == q):
-                        k, place[q], met[count], numbers[count] = count, count, q, 0
-                        count += 1
-                    numbers[k] += 1
-            if not fill:
-                of_parts[0, p], of_parts[1, p] = count, entries
-                continue
-            total = np.int64(of_parts[1, p])
-            at = np.empty(count, np.int64)
-            for rank, k in enumerate(np.argsort(met[:count])):
-                place[met[k]] = rank
-                of_vectors[of_parts[0, p] + rank] = met[k]
-                ends[of_parts[0, p] + rank] = at[rank] = total
-                total += numbers[k]
-            for s in range(first, last):
-                i = members[s]
-                for e in range(pointers[i], pointers[i + 1]):
-                    k = place[part[e]]
-                    local[at[k]], of_rows[at[k]], of_entries[at[k]] = s - first, i, part[e]
-                    for column in range(values.shape[1]):
-                        sorted_values[at[k], column] = values[e, column]
-                    at[k] += 1
-        t = complete(state, done, t)
-    wait_until_done(done, 0, done.size)
-
-
-def coarse_blocks(products, rows, Z, conjugate, couplings, order):
-    """The blocks of Z^H A Z; see kernels/reference/subdomains.py."""
-    c, m = couplings, products[2].shape[1]
-    blocks = np.zeros((c.members.size, m, m), np.result_type(c.values.dtype, np.float64))
-    items = even_items(c.members.size, c.values.size * m)
-    run_items(_sum_blocks, items.size - 1, items, c.ends, c.of_rows, c.values, Z, conjugate, blocks)
-    return blocks
-
-
-def coarse_matrix(products, rows, parts, count, Z, conjugate, couplings, order):
-    """Z^H A Z, as a sparse matrix; see kernels/reference/subdomains.py."""
-    c, m = couplings, products[2].shape[1]
-    blocks = coarse_blocks(products, rows, Z, conjugate, couplings, order)
-    of_vectors = np.empty(c.members.size, np.int32)
-    of_vectors[c.members] = np.repeat(np.arange(count, dtype=np.int32), np.diff(c.vector_starts))
-    return sp.bsr_matrix((blocks, of_vectors, c.starts), shape=(count * m, count * m)).tocsr()
-
-
-@by_items
-def _sum_blocks(t, items, ends, of_rows, values, Z, conjugate, blocks):
-    """blocks[c] = the sum of Z_i^H v over the entries of coupling c, or of Z_i^T v."""
-    for c in range(items[t], items[t + 1]):
-        for e in range(ends[c], ends[c + 1]):
-            for b in range(values.shape[1]):
-                if Z is None:
-                    blocks[c, 0, b] += values[e, b]
-                else:
-                    for a in range(values.shape[1]):
-                        z = Z[of_rows[e], a]
-                        blocks[c, a, b] += (np.conj(z) if conjugate else z) * values[e, b]

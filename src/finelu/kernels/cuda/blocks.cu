@@ -476,11 +476,12 @@ invert_blocks(long long count, const T* blocks, T* out, unsigned* bad)
     if (!good) atomicMin(bad, unsigned(i));
 }
 
-// out_i = B_i x_i, B_i^T x_i or B_i^H x_i: twin blocks_times. out may be x. Launch: gridDim.x * ROWS >= count,
-// blockDim.x = BLOCK, shared memory ROWS (N^2 + N) sizeof(T).
+// out_i = B_i x_i, B_i^T x_i or B_i^H x_i: twin blocks_times. x and out are (count N, columns), rows contiguous; a block
+// is read once for all columns, each of which has the bits that it has alone. out may be x. Launch: gridDim.x * ROWS >=
+// count, blockDim.x = BLOCK, shared memory ROWS (N^2 + N) sizeof(T).
 template <typename T, int N, int M, int TRANS>
 __global__ void __launch_bounds__(Team<N, M>::BLOCK)
-blocks_times(long long count, const T* __restrict__ blocks, const T* x, T* out)
+blocks_times(long long count, int columns, const T* __restrict__ blocks, const T* x, T* out)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     using Row = Team<N, M>;
@@ -492,8 +493,12 @@ blocks_times(long long count, const T* __restrict__ blocks, const T* x, T* out)
     T block[M];
 #pragma unroll
     for (int m = 0; m < M; ++m) block[m] = team.owns(m) ? blocks[i * Row::NN + team.element(m)] : T(0);
-    if (team.t < N) z[team.t] = x[i * N + team.t];
-    team.sync();
-    const T value = block_times<TRANS>(team, block, z, part);
-    if (team.t < N) out[i * N + team.t] = value;
+    for (int c = 0; c < columns; ++c) {
+        const long long place = (i * N + team.t) * columns + c;
+        if (team.t < N) z[team.t] = x[place];
+        team.sync();
+        const T value = block_times<TRANS>(team, block, z, part);
+        if (team.t < N) out[place] = value;
+        team.sync();  // before z and part hold the next column
+    }
 }

@@ -357,27 +357,22 @@ def invert_blocks(blocks, out, pivoting):
 
 def blocks_times(blocks, x, out, trans) -> None:
     """out_i = B_i x_i ("N"), B_i^T x_i ("T") or B_i^H x_i ("H"): blocks (m, n, n), n up to 32, x and out (m n,), or
-    (m n, k) one column after the other.
+    (m n, k) in one pass over the blocks.
 
     out may be x.
     """
     m, n = blocks.shape[:2]
-    if x.ndim == 2:
-        columns = cupy.ascontiguousarray(x.T)
-        for column in columns:
-            blocks_times(blocks, column, column, trans)
-        out[...] = columns.T
-        return
     _check_block_size(n)
     way = _way(trans, blocks.dtype)
     _check("blocks", blocks, (m, n, n), blocks.dtype)
-    _check("x", x, (m * n,), blocks.dtype)
-    _check("out", out, (m * n,), blocks.dtype)
+    shape = (m * n, *x.shape[1:])
+    _check("x", x, shape, blocks.dtype)
+    _check("out", out, shape, blocks.dtype)
     team = team_for(n)
-    if m:
+    if out.size:
         kernel("blocks", "blocks_times", blocks.dtype, n, team.per_thread, way)(
             (blocks_for(m, team.rows),),
             (team.block,),
-            (np.int64(m), blocks, x, out),
+            (np.int64(m), np.int32(x.size // (m * n)), blocks, x, out),
             shared_mem=team.rows * (n * n + n) * blocks.dtype.itemsize,
         )

@@ -225,6 +225,13 @@ def couple(products, rows, parts, starts, members):
     return couplings, order
 
 
+def couple_rows(indptr, indices, data, parts, starts, members, Z):
+    """The `Couplings` of A Z, whose arguments are those of `coarse_products` and `couple`."""
+    products = coarse_products(indptr, indices, data, parts, starts.size - 1, Z)
+    rows = np.repeat(np.arange(indptr.size - 1, dtype=np.int32), np.diff(products[0]))
+    return couple(products, rows, parts, starts, members)[0]
+
+
 def coarse_blocks(products, rows, Z, conjugate, couplings, order):
     """(couplings, m, m) : the block of Z^H A Z, or of Z^T A Z without conjugation, of each coupling, in double
     precision. The arguments are those of `coarse_matrix`."""

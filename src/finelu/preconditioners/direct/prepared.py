@@ -14,6 +14,7 @@ from finelu.preconditioners.direct.library import is_mirrored
 from finelu.scaling import equilibrate, times_power
 
 FITTING = 8  # powers of two that the largest entries of rows and columns may be from 1 for scales to be kept
+FEW_ZEROS = 0.01  # part of the entries: more zeros may be left out of complete factors, which fill in less without them
 WIDE = 0.5  # of the exponents of a dtype: a product of two numbers beyond may be none
 
 
@@ -51,10 +52,17 @@ def prepared(A: CSR, before: Prepared | None = None, *, scaled: bool = False) ->
         data = A.data[before.kept]
         if np.count_nonzero(data) == np.count_nonzero(A.data):
             return _in_range(before.matrix.with_values(data), before.kept, before, scaled)
+    if (before is not None and before.kept is None) or _has_few_zeros(A):
+        return _in_range(A, None, before, scaled)  # new zeros are kept as entries, so that the pattern stays
     S, kept = nonzero_entries(A)
-    if before is None or before.kept is not None or kept is None:
-        return _in_range(S, kept, before, scaled)
-    return _in_range(A, None, before, scaled)  # new zeros are kept as entries, so that the pattern stays
+    return _in_range(S, kept, before, scaled)
+
+
+def _has_few_zeros(A: CSR) -> bool:
+    """Whether few entries of A are zeros, and none on the diagonal, which therefore shows that the structural rank is
+    full. They stay entries: where they come and go with the values, as in Jacobians, the pattern would change."""
+    zeros = A.nnz - int(np.count_nonzero(A.data))
+    return 0 < zeros <= FEW_ZEROS * A.nnz and A.missing == 0 and bool(A.data[A.diag].all())
 
 
 def _in_range(S: CSR, kept: np.ndarray | None, before: Prepared | None, scaled: bool) -> Prepared:

@@ -41,7 +41,9 @@ class CoarseSpace:
     coarser : the Schwarz recipe by which E is solved again, see `CoarseLevels`; None for an inverse or a factorization.
     required : whether an error is raised if `coarser` does not suit E; else E is inverted or factored, and `warning`
         says so.
-    products : A Z, see kernels/reference/subdomains.py; also in the form of `Couplings`. Both only if `balanced`.
+    overlaps : whether parts share rows.
+    products : A Z by rows, see kernels/reference/subdomains.py, on a GPU or if parts overlap, else None; also in the
+        form of `Couplings`. Both only if `balanced`.
     dropped (K,) : vectors that depend on others, or whose pivot is only rounding; they are not used. On the host.
     """
 
@@ -56,11 +58,13 @@ class CoarseSpace:
         definite: bool,
         *,
         balanced: bool,
+        overlaps: bool,
         coarser: Any = None,
         required: bool = True,
     ):
         self.parts, self.starts, self.rows, self.adjoint = parts, starts, rows, adjoint or "H"
         self._own_adjoint, self._balanced = adjoint is not None, balanced
+        self._by_rows = on_gpu(A.data) or overlaps
         self._coarser, self._required, self.warning = coarser, required, ""
         self._kernels, xp = kernels_for(A.data), namespace(A.data)
         self._count = starts.size - 1
@@ -90,10 +94,15 @@ class CoarseSpace:
         definite : A is Hermitian with a positive diagonal, so that E needs no pivoting.
         """
         kernels = self._kernels.subdomains
-        products = kernels.coarse_products(A.indptr, A.indices, A.data, self.parts, self._count, self.Z)
-        pointers, part, _ = products
-        rows = self._kernels.indices.rows_of_entries(pointers, part.size) if on_gpu(A.data) else None
-        couplings, order = kernels.couple(products, rows, self.parts, self.starts, self.rows)
+        products = rows = order = None
+        if self._by_rows:
+            products = kernels.coarse_products(A.indptr, A.indices, A.data, self.parts, self._count, self.Z)
+            pointers, part, _ = products
+            rows = self._kernels.indices.rows_of_entries(pointers, part.size) if on_gpu(A.data) else None
+            couplings, order = kernels.couple(products, rows, self.parts, self.starts, self.rows)
+        else:
+            own = self.parts, self.starts, self.rows
+            couplings = kernels.couple_rows(A.indptr, A.indices, A.data, *own, self.Z)
         if self._balanced:
             self.products, self._couplings = products, couplings
         conjugate = self.adjoint == "H"

@@ -470,16 +470,17 @@ def multiply_row(typing, tile, stride, first, columns, values, begin, end, y, pl
 
 
 @intrinsic
-def combine_rows(typing, tile, stride, first, row, values, value, step, count, y, place):
-    """y[place : place + LANES] = the sum of values[value + e step] times row `row` + e of the tile, e < count."""
+def combine_rows(typing, tile, stride, first, row, values, value, step, count, y, place, y_step, last):
+    """y[place + min(e, last) y_step] = the sum of values[value + e step] times row `row` + e of the tile, e < count."""
 
     def generate(context, builder, signature, args):
         rows = _Rows(context, builder, signature.args[0])
         X, values, y = (rows.data(signature.args[k], args[k]) for k in (0, 4, 8))
-        rows.store(rows.combination(X, args[1:3], args[3], values, *args[5:8]), y, args[9])
+        rows.scatter(rows.combination(X, args[1:3], args[3], values, *args[5:8]), y, *args[9:])
         return context.get_dummy_value()
 
-    return types.void(tile, *[types.uint64] * 3, values, *[types.uint64] * 3, y, types.uint64), generate
+    places = [types.uint64] * 3
+    return types.void(tile, *places, values, *places, y, *places), generate
 
 
 def divisor(d):
