@@ -149,7 +149,7 @@ OLDER = {
     "a line of the README's table was broken in two then, and traits of flows cost less since": (
         "sizes-amd-epyc-2-cores-2026-11-27",
     ),
-    "traits of flows and columns are looked at in other ways since; this system has none": (
+    "a solve with the coarse matrix takes fewer steps since; traits of flows, of which it has none, cost less": (
         "sizes-nvidia-h100-2026-11-27",
     ),
     "results kept for the last patterns can be dropped since; what is computed is the same": (
@@ -206,7 +206,7 @@ OLDER = {
     "rows wait for each other only where there are cores for it since, as there were": (
         "parilut-cpu-xeon-16-threads-2026-11-27",
     ),
-    "the spectrum of a coarse matrix is looked for in another way since, and its steps are odd": (
+    "the spectrum of a coarse matrix is looked for in another way since, and a solve with it takes fewer steps": (
         "schwarz-levels-nvidia-h200-2026-11-27",
     ),
     "rows that are tied to other processes are parts of their own since; its system has none": (

@@ -7,9 +7,11 @@ SYSTEMS systems A_s x_s = b_s to 1e-10: every entry of a matrix times 1 + CHANGE
 "power flow" is the Jacobian of `examples/power_flow.py`, 250 buses. They are solved by `finelu.solve(batch, b, 1e-10)`
 with a Batch made anew in each call, its analysis included; by a loop over SciPy's splu; by one over KLU, whose pivots
 of the first system are kept for all (`refactor`); and by a loop over `finelu.solve(A_s, b_s, 1e-10)` on the host. Loops
-are measured over the first SAMPLE systems, and counted for all. "with_values" has the analysis of the pattern from
-before. Where SciPy's factors do not reach 1e-10 for half of the sample, all solve to 1e-8. ||b - A x|| / ||b|| is
-computed apart, on the host, for all systems of the batch.
+are measured over the first SAMPLE systems, and counted for all. "with_values" has the analysis of the
+pattern from before. On a GPU with cuDSS also by its uniform batch, ordered by minimum degree: planned, factored and
+solved anew, and refactored and solved ("cuDSS, refactored"), which is compared with "with_values". Where SciPy's
+factors do not reach 1e-10 for half of the sample, all solve to 1e-8. ||b - A x|| / ||b|| is computed apart, on the
+host, for all systems of the batch.
 """
 
 from __future__ import annotations
@@ -33,11 +35,15 @@ from benchmarks.harness.options import add_budget, add_device, add_place, comman
 from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.suite import matrix_folder, names_of, suite
 from benchmarks.harness.table import cell, mean, table
+from benchmarks.peers import cudss_batch
+from finelu.kernels.cuda.runtime import cudss
 from finelu.preconditioners.direct.klu import nbklu
 
 RTOL, SEED, CHANGE, SAMPLE, RUNS = (1e-10, 1e-8), 0, 0.1, 40, 5
 BATCH, UPDATED, SPLU, KLU, SOLVE = "Batch", "with_values", "SciPy's splu", "KLU, refactored", "solve"
-VARIANTS = (BATCH, UPDATED, SPLU, KLU, SOLVE)
+CUDSS, REFACTORED = "cuDSS", "cuDSS, refactored"
+VARIANTS = (BATCH, UPDATED, CUDSS, REFACTORED, SPLU, KLU, SOLVE)
+AGAINST = {REFACTORED: UPDATED}  # what the time of a variant is compared with, if it is not BATCH
 POWER_FLOW = "power flow"
 MATRICES = "west0479,mcca,gre_115,662_bus,bfw782a,orsirr_1,lhr01,adder_dcop_05"
 
@@ -155,6 +161,13 @@ def measure(run: Run, name: str, S: sp.csr_matrix, systems: int, gpu: bool) -> N
         lambda found: found.x.get() if gpu else found.x,
         1,
     )
+    if gpu and not cudss.library().missing:
+        with run.attempt(name, CUDSS):
+            keep(CUDSS, True, lambda: cudss_batch.solved(pattern, there, right), lambda x: x.get(), 1)
+            kept = cudss_batch.UniformBatch(pattern, there, right, cudss.AMD)
+            kept.run(cudss.ANALYSIS, cudss.FACTORIZATION)
+            keep(REFACTORED, True, lambda: kept.run(cudss.REFACTORIZATION, cudss.SOLVE), lambda x: x.get(), 1)
+            kept.close()
     keep(SPLU, False, lambda: by_splu(S, values, b, count), lambda x: x, whole)
     if nbklu() is not None:
         keep(KLU, False, lambda: by_klu(S, values, b, count), lambda x: x, whole)
@@ -168,21 +181,24 @@ def ms_of(run: Run, name: str, variant: str) -> float | None:
 
 
 def ratios(run: Run, name: str) -> dict[str, float]:
-    """loop -> its time over that of the batch."""
-    own = ms_of(run, name, BATCH)
-    others = {variant: ms_of(run, name, variant) for variant in (SPLU, KLU, SOLVE)}
-    return {variant: round(ms / own, 2) for variant, ms in others.items() if ms and own}
+    """loop, or batch of cuDSS -> its time over that of the batch."""
+    found = {}
+    for variant in (CUDSS, REFACTORED, SPLU, KLU, SOLVE):
+        ms, own = ms_of(run, name, variant), ms_of(run, name, AGAINST.get(variant, BATCH))
+        if ms and own:
+            found[variant] = round(ms / own, 2)
+    return found
 
 
 def claims(run: Run) -> str:
     lines = []
-    for variant in (SPLU, KLU, SOLVE):
+    for variant in (CUDSS, REFACTORED, SPLU, KLU, SOLVE):
         found = {name: r[variant] for name in run.matrices if variant in (r := ratios(run, name))}
         if found:
             worst = min(found, key=lambda name: found[name])
             shown = f"{mean(list(found.values())):.1f}"
             lines.append((variant, len(found), shown, f"{found[worst]:.1f} {worst}"))
-    return table(("a loop over ..., over the batch", "matrices", "mean", "least"), lines)
+    return table(("cuDSS, or a loop over ..., over the batch", "matrices", "mean", "least"), lines)
 
 
 def page(run: Run) -> str:
@@ -192,13 +208,14 @@ def page(run: Run) -> str:
         batch = records[BATCH]
         shown = [cell(None if r is None else r.numeric_ms) for r in records.values()]
         within = [
-            f"{r.detail['within']} of {r.detail['of']}" if r else "" for r in (batch, records[SPLU], records[KLU])
+            f"{r.detail['within']} of {r.detail['of']}" if r else ""
+            for r in (batch, records[CUDSS], records[SPLU], records[KLU])
         ]
         alone = "" if batch is None else batch.detail["alone"]
         size = facts["n"], facts["nnz"], facts["systems"], f"{facts['rtol']:g}"
         lines.append((name, *size, *shown, *within, alone))
     heads = ("matrix", "rows", "entries", "systems", "rtol", *VARIANTS)
-    heads += ("Batch reaches rtol", "splu reaches it", "KLU reaches it", "solved alone")
+    heads += ("Batch reaches rtol", "cuDSS reaches it", "splu reaches it", "KLU reaches it", "solved alone")
     return f"{run.heading()}\n{claims(run)}\n## All systems, ms\n\n{table(heads, lines)}{run.footing()}"
 
 

@@ -19,7 +19,6 @@ import importlib.util
 import inspect
 import os
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import finelu
-from benchmarks.harness.clock import Budget
+from benchmarks.harness.course import carry_out
 from benchmarks.harness.options import add_options, add_source, command
 from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.suite import Problem, files, matrix_folder, names_of
@@ -222,11 +221,17 @@ def pairs(run: Run) -> dict[str, tuple[float, float, str]]:
     return found
 
 
+def claim(run: Run) -> str:
+    """How often finelu loses, in a line."""
+    found = [theirs / ours for ours, theirs, _ in pairs(run).values()]
+    lost = sum(ratio < 1 for ratio in found)
+    line = f"{len(found)} systems that finelu and another solved: finelu is slower on {lost}"
+    return line + (f", mean of the fastest other / finelu {cell(mean(found))}.\n" if found else ".\n")
+
+
 def page(run: Run) -> str:
     found = {name: theirs / ours for name, (ours, theirs, _) in pairs(run).items()}
-    lost = sorted((name for name in found if found[name] < 1), key=lambda name: found[name])
-    text = f"{run.heading()}\n{len(found)} systems that finelu and another solved: finelu is slower on {len(lost)}"
-    text += f", mean {cell(mean(found.values()))}.\n" if found else ".\n"
+    text = f"{run.heading()}\n{claim(run)}"
     order = sorted(run.matrices, key=lambda name: found.get(name, np.inf))
     settings = list(dict.fromkeys((r.who, r.variant) for r in run.records))
     heads = ("system", "rows", "fastest other / finelu", *(f"{who} {variant}, ms" for who, variant in settings))
@@ -271,30 +276,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif peer.name in wanted | {OURS}:
             run.machine |= {f"peer {peer.name}": "; ".join((peer.about, *peer.versions))}
             workers[peer] = Worker(options.threads, partial(serve, path=peer.path))
-    budget = Budget(options.budget)
     real = files(options.matrix_folder or matrix_folder())
+    names = names_of(options.matrices) or (QUICK if options.quick else (*SYSTEMS, *sorted(real)))
+
+    def one(name: str, S: sp.csr_matrix) -> str:
+        path = Path(folder) / (re.sub(r"\W+", "-", name) + ".npz")
+        sp.save_npz(path, S)
+        run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz}
+        measure(run, name, path, workers, options.rounds, options.limit)
+        path.unlink()
+        ours, others = fastest(run, name, ours=True), fastest(run, name, ours=False)
+        texts = [f"{r.who} {r.variant} {cell(r.numeric_ms)} ms" for r in (ours, others) if r is not None]
+        return ", ".join(texts) or "no solver succeeded"
+
     with tempfile.TemporaryDirectory(prefix="finelu-rivals-") as folder:
         try:
-            for name in names_of(options.matrices) or (QUICK if options.quick else (*SYSTEMS, *sorted(real))):
-                if budget.over():
-                    run.left_out[name] = "the budget was spent"
-                    continue
-                S = Problem(name, real.get(name)).read()
-                path = Path(folder) / (re.sub(r"\W+", "-", name) + ".npz")
-                sp.save_npz(path, S)
-                run.matrices[name] = {"n": S.shape[0], "nnz": S.nnz}
-                measure(run, name, path, workers, options.rounds, options.limit)
-                path.unlink()
-                run.save(options.out)
-                ours, others = fastest(run, name, ours=True), fastest(run, name, ours=False)
-                texts = [f"{r.who} {r.variant} {cell(r.numeric_ms)} ms" for r in (ours, others) if r is not None]
-                print(f"{budget.spent():5.0f} s  {name}: {', '.join(texts) or 'no solver succeeded'}", flush=True)
+            systems = ((name, Problem(name, real.get(name)).read()) for name in names)
+            return carry_out(run, systems, one, options, page, claim)
         finally:
             for worker in workers.values():
                 worker.stop()
-    path = run.publish(options.out, page(run))
-    print(f"{len(run.records)} records; {path}", file=sys.stderr)
-    return 0
 
 
 if __name__ == "__main__":

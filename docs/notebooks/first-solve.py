@@ -36,8 +36,15 @@ print(f"||b - A x|| / ||b|| = {np.linalg.norm(b - A @ x) / np.linalg.norm(b):.1e
 figure, axes = plt.subplots()
 for recipe in (fl.Jacobi(), fl.IC0(), fl.MILU0()):
     with_it = fl.cg(A, b, M=recipe.factor(A), rtol=1e-10)
-    axes.semilogy(with_it.history / with_it.history[0], label=f"{recipe!r}: {with_it.iterations} iterations")
-axes.set(title="Conjugate gradients", xlabel="iteration", ylabel="residual, relative to the first")
+    axes.semilogy(
+        with_it.history / with_it.history[0],
+        label=f"{recipe!r}: {with_it.iterations} iterations",
+    )
+axes.set(
+    title="Conjugate gradients",
+    xlabel="iteration",
+    ylabel="residual, relative to the first",
+)
 axes.xaxis.get_major_locator().set_params(integer=True)
 axes.legend()
 

@@ -12,12 +12,19 @@ from scipy.optimize import minimize
 
 import finelu as fl
 
-n = 24  # cells a side; a resistor between neighbours, and one from each cell at the rim to the ground
+# a resistor between neighbouring cells, and one from each cell at the rim to the ground
+n = 24  # cells a side
 cell = np.arange(n * n).reshape(n, n)
-across, up = np.c_[cell[:, :-1].ravel(), cell[:, 1:].ravel()], np.c_[cell[:-1].ravel(), cell[1:].ravel()]
+across, up = (
+    np.c_[cell[:, :-1].ravel(), cell[:, 1:].ravel()],
+    np.c_[cell[:-1].ravel(), cell[1:].ravel()],
+)
 pairs = np.vstack([across, up])
 m = len(pairs)
-G = sp.csr_matrix((np.tile([1.0, -1.0], m), (np.repeat(np.arange(m), 2), pairs.ravel())), shape=(m, n * n))
+G = sp.csr_matrix(
+    (np.tile([1.0, -1.0], m), (np.repeat(np.arange(m), 2), pairs.ravel())),
+    shape=(m, n * n),
+)
 rim = np.zeros((n, n))
 rim[[0, -1]], rim[:, [0, -1]] = 1.0, 1.0
 b = np.ones(n * n)
@@ -26,7 +33,9 @@ b = np.ones(n * n)
 def system(logarithm):
     """A(k): the conductance of a resistor is the mean of its two cells."""
     k = np.exp(logarithm)
-    return sp.csr_matrix(G.T @ sp.diags(0.5 * k[pairs].sum(axis=1)) @ G + sp.diags(rim.ravel()))
+    return sp.csr_matrix(
+        G.T @ sp.diags(0.5 * k[pairs].sum(axis=1)) @ G + sp.diags(rim.ravel())
+    )
 
 
 # %% [markdown]
@@ -50,9 +59,12 @@ def misfit(p):
     r = np.where(seen, x - measured, 0.0)
     adjoint = fl.solve(A, r, 1e-12).x  # A is symmetric: Aᴴ = A
     along = -(G @ adjoint) * (G @ x)  # by the conductance of each resistor
-    gradient = 0.5 * k * np.bincount(pairs.ravel(), np.repeat(along, 2), minlength=n * n)
+    gradient = (
+        0.5 * k * np.bincount(pairs.ravel(), np.repeat(along, 2), minlength=n * n)
+    )
     solves += 2
-    return 0.5 * r @ r + 0.5 * weight * (G @ p) @ (G @ p), gradient + weight * (G.T @ (G @ p))
+    value = 0.5 * r @ r + 0.5 * weight * (G @ p) @ (G @ p)
+    return value, gradient + weight * (G.T @ (G @ p))
 
 
 # %% [markdown]
@@ -65,14 +77,21 @@ quotient = (misfit(p + 1e-5 * direction)[0] - misfit(p - 1e-5 * direction)[0]) /
 print(f"gradient {gradient @ direction:.8f}, difference quotient {quotient:.8f}")
 assert abs(gradient @ direction - quotient) < 1e-5 * abs(quotient)
 
-fit = minimize(misfit, np.zeros(n * n), jac=True, method="L-BFGS-B", options={"maxiter": 60})
-print(f"misfit {misfit(np.zeros(n * n))[0]:.2e} before, {fit.fun:.2e} after; {fit.nit} steps, {solves} solves")
+fit = minimize(
+    misfit, np.zeros(n * n), jac=True, method="L-BFGS-B", options={"maxiter": 60}
+)
+print(
+    f"misfit {misfit(np.zeros(n * n))[0]:.2e} before, {fit.fun:.2e} after;"
+    f" {fit.nit} steps, {solves} solves"
+)
 
 # %%
 figure, axes = plt.subplots(1, 3, figsize=(8, 2.8))
 shown = {"truth": truth, "measured cells": np.where(seen, 1.0, 0.0), "fitted": fit.x}
 for axis, (title, values) in zip(axes, shown.items()):
-    drawn = axis.imshow(np.reshape(values, (n, n)), vmin=0, vmax=1.5, cmap="viridis", origin="lower")
+    drawn = axis.imshow(
+        np.reshape(values, (n, n)), vmin=0, vmax=1.5, cmap="viridis", origin="lower"
+    )
     axis.set(title=title, xticks=[], yticks=[])
 figure.colorbar(drawn, ax=axes, label="logarithm of the conductivity")
 

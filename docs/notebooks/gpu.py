@@ -17,7 +17,10 @@ import finelu as fl
 from finelu import triangular
 
 gpu = cupy.cuda.runtime.getDeviceProperties(0)
-print(f"{gpu['name'].decode()}, CuPy {cupy.__version__}, {len(os.sched_getaffinity(0))} cores of the CPU")
+print(
+    f"{gpu['name'].decode()}, CuPy {cupy.__version__},"
+    f" {len(os.sched_getaffinity(0))} cores of the CPU"
+)
 
 # %% [markdown]
 # One call solves. The first call of a process loads the kernels, or compiles them.
@@ -52,7 +55,10 @@ for n in (10, 16, 25, 40, 63, 100):
     sizes.append(S.shape[0])
     on_cpu.append(seconds(S, np.ones(S.shape[0])))
     on_gpu.append(seconds(csp.csr_matrix(S), cupy.ones(S.shape[0])))
-    print(f"{sizes[-1]:9,} unknowns: CPU {1e3 * on_cpu[-1]:7.2f} ms, GPU {1e3 * on_gpu[-1]:6.2f} ms")
+    print(
+        f"{sizes[-1]:9,} unknowns: CPU {1e3 * on_cpu[-1]:7.2f} ms,"
+        f" GPU {1e3 * on_gpu[-1]:6.2f} ms"
+    )
 
 figure, axes = plt.subplots()
 axes.loglog(sizes, np.multiply(on_cpu, 1e3), "o-", label="CPU")
@@ -85,8 +91,15 @@ for recipe in (fl.Jacobi(), fl.IC0(), fl.Schwarz()):
         f"{recipe!r:10} factor {setup:5.1f} ms, update {update:5.2f} ms,"
         f" {with_it.iterations:3} iterations in {solve:5.1f} ms"
     )
-    axes.semilogy(with_it.history / with_it.history[0], label=f"{recipe!r}: {with_it.iterations} iterations")
-axes.set(title="Conjugate gradients on the GPU", xlabel="iteration", ylabel="residual, relative to the first")
+    axes.semilogy(
+        with_it.history / with_it.history[0],
+        label=f"{recipe!r}: {with_it.iterations} iterations",
+    )
+axes.set(
+    title="Conjugate gradients on the GPU",
+    xlabel="iteration",
+    ylabel="residual, relative to the first",
+)
 axes.xaxis.get_major_locator().set_params(integer=True)
 axes.legend()
 
@@ -98,13 +111,16 @@ axes.legend()
 for name in ("tridiagonal:20000", "poisson7:60"):
     S = fl.gallery.problem(name)
     both = []
-    for matrix, vector in ((S, np.ones(S.shape[0])), (csp.csr_matrix(S), cupy.ones(S.shape[0]))):
+    for matrix, vector in (
+        (S, np.ones(S.shape[0])),
+        (csp.csr_matrix(S), cupy.ones(S.shape[0])),
+    ):
         F = fl.ILU0().factor(matrix)
         both.append(timed(F.solve, vector)[1])
     levels, _ = triangular.levels(S)  # of the lower triangle, of the upper
     print(
-        f"{name}: {S.shape[0] / levels:.0f} rows a level; F.solve takes {both[0]:.2f} ms on the CPU,"
-        f" {both[1]:.2f} ms on the GPU"
+        f"{name}: {S.shape[0] / levels:.0f} rows a level; F.solve takes"
+        f" {both[0]:.2f} ms on the CPU, {both[1]:.2f} ms on the GPU"
     )
 
 # %% [markdown]
@@ -115,7 +131,9 @@ side = 500
 K = csp.csr_matrix(fl.gallery.problem(f"poisson5:{side}"))
 one = csp.identity(side * side, format="csr")
 y, x = cupy.divmod(cupy.arange(side * side), side)
-u = cupy.exp(-((x - 150) ** 2 + (y - 300) ** 2) / 2000.0) + cupy.exp(-((x - 350) ** 2 + (y - 150) ** 2) / 500.0)
+u = cupy.exp(-((x - 150) ** 2 + (y - 300) ** 2) / 2000.0) + cupy.exp(
+    -((x - 350) ** 2 + (y - 150) ** 2) / 500.0
+)
 sequence, dt, pictures = fl.Sequence(rtol=1e-8), 20.0, [u.get()]
 start = time.perf_counter()
 for step in range(20):
@@ -124,8 +142,16 @@ for step in range(20):
     u, dt = solution.x, 1.2 * dt
     if step in (6, 12, 19):
         pictures.append(u.get())
-print(f"20 steps of {side * side:,} unknowns in {time.perf_counter() - start:.2f} s, the first one included")
-print(", ".join(f"{word}: {sequence.decisions.count(word)}" for word in dict.fromkeys(sequence.decisions)))
+print(
+    f"20 steps of {side * side:,} unknowns in {time.perf_counter() - start:.2f} s,"
+    " the first one included"
+)
+print(
+    ", ".join(
+        f"{word}: {sequence.decisions.count(word)}"
+        for word in dict.fromkeys(sequence.decisions)
+    )
+)
 
 figure, axes = plt.subplots(1, 4, figsize=(9, 2.5))
 for axis, field, after in zip(axes, pictures, (0, 7, 13, 20)):

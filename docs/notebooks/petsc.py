@@ -21,7 +21,9 @@ version = ".".join(map(str, PETSc.Sys.getVersion()))
 print(f"PETSc {version}, {len(os.sched_getaffinity(0))} cores of the CPU")
 
 S = fl.gallery.problem("convection_diffusion:24")
-A = PETSc.Mat().createAIJ(S.shape, csr=(S.indptr, S.indices, S.data), comm=PETSc.COMM_SELF)
+A = PETSc.Mat().createAIJ(
+    S.shape, csr=(S.indptr, S.indices, S.data), comm=PETSc.COMM_SELF
+)
 x, b = A.createVecs()
 b.set(1.0)
 
@@ -54,10 +56,18 @@ for recipe in (None, fl.ILU0(), fl.ILUT(), fl.ParILUT()):
     history = ksp.getConvergenceHistory()
     name = "PETSc's ILU(0)" if recipe is None else repr(recipe)
     print(
-        f"{name:14} {ksp.getIterationNumber():2} iterations, ||b - A x|| / ||b|| = {(b - A * x).norm() / b.norm():.1e}"
+        f"{name:14} {ksp.getIterationNumber():2} iterations,"
+        f" ||b - A x|| / ||b|| = {(b - A * x).norm() / b.norm():.1e}"
     )
-    axes.semilogy(history / history[0], "k--" if recipe is None else "-", zorder=3 if recipe is None else 2, label=name)
-axes.set(title="GMRES of PETSc", xlabel="iteration", ylabel="residual, relative to the first")
+    axes.semilogy(
+        history / history[0],
+        "k--" if recipe is None else "-",
+        zorder=3 if recipe is None else 2,
+        label=name,
+    )
+axes.set(
+    title="GMRES of PETSc", xlabel="iteration", ylabel="residual, relative to the first"
+)
 axes.xaxis.get_major_locator().set_params(integer=True)
 axes.legend()
 
@@ -76,7 +86,9 @@ for name, value in (
 ksp = solver()
 ksp.setFromOptions()
 ksp.solve(b, x)
-print(f"{ksp.getPC().getPythonContext().recipe!r}: {ksp.getIterationNumber()} iterations")
+print(
+    f"{ksp.getPC().getPythonContext().recipe!r}: {ksp.getIterationNumber()} iterations"
+)
 for name in ("pc_type", "pc_python_type", "finelu_recipe", "finelu_drop_tol"):
     options.delValue(name)
 
@@ -95,7 +107,8 @@ n = 32
 A = PETSc.Mat().createAIJ(n**3, nnz=7, comm=PETSc.COMM_WORLD)
 for row in range(*A.getOwnershipRange()):
     z, y, x = row // n**2, row // n % n, row % n
-    steps = [(x > 0, -1), (x < n - 1, 1), (y > 0, -n), (y < n - 1, n), (z > 0, -n * n), (z < n - 1, n * n)]
+    steps = [(x > 0, -1), (x < n - 1, 1), (y > 0, -n), (y < n - 1, n)]
+    steps += [(z > 0, -n * n), (z < n - 1, n * n)]
     columns = [row] + [row + step for inside, step in steps if inside]
     A.setValues([row], columns, [6.0] + [-1.0] * (len(columns) - 1))
 A.assemble()
@@ -117,14 +130,24 @@ def run(processes, options):
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "program.py")
         program.write_text(PROGRAM)
-        words = ["mpiexec", "-n", str(processes), sys.executable, str(program), *options.split()]
+        words = [
+            "mpiexec",
+            "-n",
+            str(processes),
+            sys.executable,
+            str(program),
+            *options.split(),
+        ]
         done = subprocess.run(words, check=True, capture_output=True, text=True)
     iterations, reason, residual = done.stdout.split()
     assert int(reason) > 0
     return int(iterations), float(residual)
 
 
-in_blocks = "-pc_type bjacobi -sub_pc_type python -sub_pc_python_type finelu.interop.petsc.PC -sub_finelu_recipe"
+in_blocks = (
+    "-pc_type bjacobi -sub_pc_type python"
+    " -sub_pc_python_type finelu.interop.petsc.PC -sub_finelu_recipe"
+)
 over_all = "-pc_type python -pc_python_type finelu.interop.petsc.PC -finelu_recipe"
 choices = {
     "PETSc's ICC(0) in each block": "-pc_type bjacobi -sub_pc_type icc",
@@ -136,9 +159,18 @@ processes = (1, 2, 4, 8)
 figure, axes = plt.subplots()
 for name, words in choices.items():
     found = [run(count, words) for count in processes]
-    print(f"{name:36} {', '.join(f'{iterations:2}' for iterations, _ in found)} iterations on {processes} processes")
+    print(
+        f"{name:36} {', '.join(f'{iterations:2}' for iterations, _ in found)}"
+        f" iterations on {processes} processes"
+    )
     style = "k--" if name.startswith("PETSc") else "o-"
-    axes.plot(processes, [iterations for iterations, _ in found], style, zorder=3 if style == "k--" else 2, label=name)
+    axes.plot(
+        processes,
+        [iterations for iterations, _ in found],
+        style,
+        zorder=3 if style == "k--" else 2,
+        label=name,
+    )
 axes.set(title="Iterations of CG", xlabel="processes", xticks=processes, ylim=(0, None))
 axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 

@@ -14,7 +14,14 @@ import finelu as fl
 
 A = fl.gallery.problem("convection_diffusion:30")
 b = np.ones(A.shape[0])
-recipes = [fl.Jacobi(), fl.ILU0(), fl.MILU0(), fl.ILUK(), fl.ILUT(drop_tol=1e-2), fl.ILUT()]
+recipes = [
+    fl.Jacobi(),
+    fl.ILU0(),
+    fl.MILU0(),
+    fl.ILUK(),
+    fl.ILUT(drop_tol=1e-2),
+    fl.ILUT(),
+]
 
 # %% [markdown]
 # `factor` makes the factors; every method takes them as `M`. The first call of a recipe may compile its kernels, so
@@ -48,7 +55,12 @@ left.set(title="Residual", xlabel="iteration", ylabel="relative to the first")
 left.xaxis.get_major_locator().set_params(integer=True)
 left.legend(fontsize=8)
 names = [repr(recipe) for recipe, *_ in found]
-right.set(title="Set-up and, paler, one solve", xlabel="ms", yticks=range(len(names)), yticklabels=names)
+right.set(
+    title="Set-up and, paler, one solve",
+    xlabel="ms",
+    yticks=range(len(names)),
+    yticklabels=names,
+)
 right.invert_yaxis()
 
 # %% [markdown]

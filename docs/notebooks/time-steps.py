@@ -37,7 +37,10 @@ for k, (axis, field) in enumerate(zip(axes, pictures)):
 # %%
 for word in dict.fromkeys(sequence.decisions):
     iterations = [count for _, count, decision in steps if decision == word]
-    print(f"{word:8} {len(iterations):2} times, {min(iterations)} to {max(iterations)} iterations")
+    print(
+        f"{word:8} {len(iterations):2} times,"
+        f" {min(iterations)} to {max(iterations)} iterations"
+    )
 print(solution.explain())
 
 # %% [markdown]

@@ -13,10 +13,11 @@ WIDTH, HEIGHT = 320, 90  # of a curve, in pixels
 
 
 def facts_as_html(title: str, facts: Iterable[tuple[str, Any]], below: str = "") -> str:
-    """A table of two columns with a title.  below : HTML to follow it."""
+    """A table of two columns with a title; a float has four digits.  below : HTML to follow it."""
+    shown = ((name, f"{value:.4g}" if isinstance(value, float) else str(value)) for name, value in facts)
     rows = "".join(
-        f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(str(value))}</td></tr>'
-        for name, value in facts
+        f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
+        for name, value in shown
     )
     return f"<div><b>{escape(title)}</b><table>{rows}</table>{below}</div>"
 

@@ -14,7 +14,7 @@ from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR
-from finelu.matrix.traits import uneven
+from finelu.matrix.traits import distinct, uneven
 
 METHODS = ("auto", "aggregate", "geometric", "natural", "metis")
 ROUNDS = 3  # rounds of proposals before pairs are contracted
@@ -170,7 +170,7 @@ def _guesses(indptr: Any, indices: Any) -> list[tuple[int, int]]:
         return []
     columns = _at(indices, [(int(b[0]), int(b[-1])) for b in bounds]).astype(np.int64)
     rows = np.concatenate([np.repeat(np.arange(w.start, w.stop), np.diff(b)) for w, b in zip(windows, bounds)])
-    steps = np.unique(abs(columns - rows))
+    steps = distinct(abs(columns - rows))
     steps = steps[steps > 0]
     if not steps.size or steps.size > LONGEST or steps[0] != 1:
         return []

@@ -251,6 +251,10 @@ class Solution(NoArray):
 
     _label_of_history = "norm of b - A x"
 
+    def _norms(self) -> list[tuple[str, float]]:
+        """What a table shows of the residual, by name."""
+        return [("norm of b - A x", self.residual_norm)]
+
     def __bool__(self) -> bool:
         return self.converged
 
@@ -275,7 +279,7 @@ class Solution(NoArray):
 
     def _repr_html_(self) -> str:
         facts: list[tuple[str, object]] = [("status", self.status.name.lower().replace("_", " ")), ("by", self.name)]
-        facts += [("iterations", self.iterations), (self._label_of_history, f"{self.residual_norm:.3g}")]
+        facts += [("iterations", self.iterations), *((name, f"{norm:.3g}") for name, norm in self._norms())]
         if self.tolerance is not None:
             facts.append(("tolerance", f"{self.tolerance:.3g}"))
         if "solve" in self.timings:
@@ -457,6 +461,9 @@ class LeastSquaresSolution(Solution):
     variance: Any = None
 
     _label_of_history = "norm of the residual of the normal equations"
+
+    def _norms(self) -> list[tuple[str, float]]:
+        return [*super()._norms(), (self._label_of_history, self.normal_residual_norm)]
 
     @property
     def istop(self) -> int:

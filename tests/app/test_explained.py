@@ -141,6 +141,10 @@ def test_columns_have_one_line_of_figures():
 def test_least_squares_name_the_residual_that_is_small():
     solution = fl.lstsq(sp.csr_array(np.vander(np.linspace(0, 1, 30), 4)), np.sin(np.arange(30.0)))
     assert f"residual of the normal equations {solution.normal_residual_norm:.3g}" in solution.explain()
+    shown = cells(solution)
+    assert shown[shown.index("norm of b - A x") + 1] == f"{solution.residual_norm:.3g}"
+    at = shown.index("norm of the residual of the normal equations")
+    assert shown[at + 1] == f"{solution.normal_residual_norm:.3g}"
 
 
 def test_tables_of_notebooks():

@@ -58,6 +58,26 @@ def test_the_kernels_are_their_twins(cupy, cuda, kernel, name, fill, dtype, inde
     assert_same(made, want)
 
 
+@pytest.mark.parametrize("index", ["int32", "int64"])
+@pytest.mark.parametrize("kernel", ["ilut", "ict"])
+def test_rows_of_diagonal_blocks_take_turns(cupy, cuda, kernel, index):
+    """The first row of each block, the second of each, ...; the factors are those of any other order."""
+    parts = gallery.poisson7(4, 3, 2), sp.csr_matrix([[2.0]]), gallery.poisson5(30), gallery.poisson7(9), sp.eye(3)
+    A = operand(kernel, with_index(as_csr(sp.csr_matrix(sp.block_diag(parts))), index))
+    want, made = both(cupy, cuda, kernel, A, 1e-3, NEVER)
+    assert_same(made, want)
+    sizes = [24, 1, 900, 729, 1, 1, 1]
+    firsts, places = np.repeat(np.cumsum([0, *sizes[:-1]]), sizes), np.concatenate([np.arange(n) for n in sizes])
+    np.testing.assert_array_equal(firsts + places, np.arange(A.n))
+    turns = cuda.threshold._turns(*(cupy.asarray(v) for v in (A.indptr, A.indices)))
+    np.testing.assert_array_equal(turns.get(), np.argsort(places, kind="stable"))
+
+
+def test_the_rows_of_one_block_have_their_own_order(cupy, cuda):
+    A = as_csr(gallery.poisson5(8))
+    assert cuda.threshold._turns(cupy.asarray(A.indptr), cupy.asarray(A.indices)) is None
+
+
 @pytest.mark.parametrize("kernel", ["ilut", "ict"])
 @PATTERNS
 @given(data=st.data(), drop_tol=st.sampled_from([0.0, 1e-3, 0.1]), fill=st.sampled_from([0.5, 2.0, NEVER]))

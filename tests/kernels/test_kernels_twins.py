@@ -171,6 +171,19 @@ def test_a_sum_of_vectors(backend, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_the_vectors_of_a_step_of_chebyshev(backend, dtype):
+    d, v, x, r = (values(1000, dtype, seed) for seed in range(4))
+    for form, moved in ((reference, lambda v: v), (kernels_for(backend.move(x)), backend.move)):
+        own = [moved(vector.copy()) for vector in (d, v, x, r)]
+        form.vectors.moved_on(*own)
+        for got, want in zip(own, (d, v, x + d, r - v), strict=True):
+            np.testing.assert_array_equal(backend.fetch(got), want)
+        form.vectors.turned(0.3, own[0], -1.7, own[1])
+        assert_close(backend.fetch(own[0]), 0.3 * d - 1.7 * v, 4, 2.0)
+        np.testing.assert_array_equal(backend.fetch(own[1]), v)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("method", ["sequential", "levels", "auto", "jacobi", "isai"])
 @pytest.mark.parametrize("columns", [(), (3,)])
 def test_solves_in_turn(backend, dtype, method, columns):

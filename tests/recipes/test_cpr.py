@@ -8,6 +8,7 @@ from checks import assert_close, in_dtype, one_line, values
 import finelu as fl
 from finelu import CPR, MatrixError, ParameterError, gallery
 from finelu.errors import UnstableFactors, ZeroPivot
+from finelu.matrix import traits as matrix_traits
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.traits import block_size, flow, likely_block_size, traits, two_way
 from finelu.preconditioners.polynomial import chebyshev, ritz_values
@@ -262,6 +263,20 @@ def test_couplings_that_go_both_ways_by_definition(backend):
     assert abs(found - want).max() < 0.05  # most cells are looked at
     assert found[0] > 0.99 > 0.01 > found[1:].max()
     assert (two_way(fl.as_csr(sp.eye(12)), 3) == 0).all()
+
+
+def test_couplings_are_looked_at_once_while_values_stay(backend, meanwhile):
+    """In a block with the same comparison; in one with another, or in none, they are looked at anew."""
+    A, looks = fl.as_csr(backend.move(RESERVOIR)), []
+    look = matrix_traits._two_way
+    meanwhile(matrix_traits, _two_way=lambda A, size: looks.append(size) or look(A, size))
+    mirrored = A.mirrored()
+    for comparison, count in ((mirrored, 1), (mirrored, 1), (A.mirrored(), 2)):
+        with A.unchanged(comparison):
+            assert (two_way(A, 3) == look(A, 3)).all() and len(looks) == count
+    two_way(A, 3)
+    two_way(A, 3)
+    assert len(looks) == 4
 
 
 def test_a_flow_has_one_pressure():

@@ -139,6 +139,8 @@ def traits(A: CSR) -> MatrixTraits:
     looked_at = coupled > 0 and A.n >= MANY and not on_gpu(A.data)
     counted = not found.missing and A.n >= MANY  # of few rows a direct solve may come first, which needs no other facts
     longest = A.facts[0] if counted else int((A.indptr[1:] - A.indptr[:-1]).max())
+    with A.unchanged(mirrored):
+        carried = flow(A) if coupled > 0 and A.n >= FLOWING and kind == "general" and not m_matrix else 0
     return MatrixTraits(
         n=A.n,
         nnz=A.nnz,
@@ -152,7 +154,7 @@ def traits(A: CSR) -> MatrixTraits:
         turns=looked_at and m_matrix and kind == "general" and turns(A),
         alike=of_pattern(A, alike) if looked_at and not m_matrix else 0.0,
         cancelling=cancelling(A) if looked_at and not m_matrix and kind == "hermitian" else 0.0,
-        flow=flow(A) if coupled > 0 and A.n >= FLOWING and kind == "general" and not m_matrix else 0,
+        flow=carried,
         levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
@@ -451,8 +453,18 @@ def two_way(A: CSR, size: int) -> Any:
     size : of a cell, in consecutive rows. A coupling of two cells by an unknown is the sum of the magnitudes of its
     column in their block; the result is the sum of the lesser one of each pair over the sum of the larger ones. A
     pressure has almost 1, and a quantity that a flow carries downstream only, almost 0. 0 if no cells are coupled.
-    Cost: a look at some hundred cells, on the host.
+    Cost: a look at some hundred cells, on the host; nothing in a block of `A.unchanged` with the same comparison as in
+    the one where they were looked at.
     """
+    compared, known = A.__dict__.get("_mirrored"), A.__dict__.get("_two_way")
+    if compared is None or known is None or known[0] is not compared or known[1] != size:
+        known = compared, size, _two_way(A, size)
+        if compared is not None:
+            A.__dict__["_two_way"] = known
+    return known[2]
+
+
+def _two_way(A: CSR, size: int) -> Any:
     cells = distinct(np.linspace(0, A.n // size - 1, CELLS).astype(np.int64))
 
     def of(cells: Any, values: bool = False) -> tuple[Any, Any, Any]:

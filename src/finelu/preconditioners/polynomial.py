@@ -31,15 +31,14 @@ def chebyshev(
     Cost: `steps` applications of M^-1 and one product less. With A^T and M^-T, or A^H and M^-H, the result is that of
     the transpose, or of the adjoint, of the same operation.
     """
+    vectors = kernels_for(x).vectors
     sigma = middle / half
     rho = 1 / sigma
     d = preconditioned(r) / middle
     for _ in range(steps - 1):
-        x += d
-        r -= product(d)
+        vectors.moved_on(d, product(d), x, r)
         before, rho = rho, 1 / (2 * sigma - rho)
-        d *= rho * before
-        d += preconditioned(r) * (2 * rho / half)
+        vectors.turned(rho * before, d, 2 * rho / half, preconditioned(r))
     x += d
     return x
 

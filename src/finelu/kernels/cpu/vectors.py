@@ -293,6 +293,18 @@ def _difference(t, b, y, r):
         r[i] = b[i] - y[i]
 
 
+def moved_on(d, v, x, r):
+    """x += d and r -= v; see kernels/reference/vectors.py."""
+    x += d
+    r -= v
+
+
+def turned(a, d, b, z):
+    """d = a d + b z; see kernels/reference/vectors.py."""
+    d *= a
+    d += z * b
+
+
 def added(x, y):
     return x + y
 

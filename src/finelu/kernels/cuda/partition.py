@@ -7,7 +7,7 @@ from functools import partial
 import cupy
 import numpy as np
 
-from finelu.kernels.cuda.indices import pointers as pointers_of
+from finelu.kernels.cuda.indices import queue_pointers
 from finelu.kernels.cuda.runtime.launch import NULL, blocks, for_each, kernel
 from finelu.kernels.cuda.runtime.memory import set_pending, set_zero
 
@@ -30,7 +30,7 @@ def both_directions(indptr, indices, weights, begin, end, neighbours, both):
     n = np.int32(begin.size)
     set_zero(end)
     _each("count_ends", (), n, indptr, indices, end)
-    pointers, _ = pointers_of(end)
+    pointers, _ = queue_pointers(end)
     for to in (begin, end):
         to.data.copy_from_device_async(pointers.data, to.nbytes)
     _each("place_ends", (), n, indptr, indices, weights, end, neighbours, both)
@@ -49,7 +49,7 @@ def contract(begin, end, neighbours, weights, sizes, wish, most, owner, starts, 
     marks, lower, counts = cupy.empty(2 * n, np.int64), cupy.empty(n, np.int32), cupy.empty(3, np.int64)
     set_zero(counts)
     _each("pairs", (), size, begin, end, wish, marks, counts)
-    pointers, _ = pointers_of(marks)
+    pointers, _ = queue_pointers(marks)
     _each("enumerate", (), size, begin, end, sizes, wish, pointers[1:], owner, lower, totals, starts, counts)
     count, entries, longest = (int(v) for v in counts.get())
     tables = NULL, NULL

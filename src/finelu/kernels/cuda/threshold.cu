@@ -52,18 +52,55 @@ __device__ void ilut_row(I i, const I* __restrict__ indptr, const I* __restrict_
     row.write(pool, i, below, pivot_slot, above);
 }
 
+// crossing[k] += 1, or -1, where the couplings of a row begin, or no longer cross the border before row k: a sum up to k
+// of 0 means that no entry crosses it. crossing (n + 1): zeros. Sums of integers: the same in every run.
+template <typename I>
+__global__ void mark_couplings(I n, const I* __restrict__ indptr, const I* __restrict__ cols, int* crossing)
+{
+    const long long i = own_item();
+    if (i >= n || indptr[i] == indptr[i + 1]) return;
+    const long long first = min((long long)cols[indptr[i]], i), last = max((long long)cols[indptr[i + 1] - 1], i);
+    if (first == last) return;
+    atomicAdd(crossing + first + 1, 1);
+    atomicAdd(crossing + last + 1, -1);
+}
+
+// begins[i]: 1 if a diagonal block begins with row i, else 0.
+__global__ void block_begins(int n, const int* __restrict__ crossing, int* begins)
+{
+    const long long i = own_item();
+    if (i < n) begins[i] = crossing[i] == 0;
+}
+
+// until (n + 1): the blocks that begin before a row. starts: where they do.
+__global__ void block_starts(int n, const int* __restrict__ until, int* starts)
+{
+    const long long i = own_item();
+    if (i < n && until[i] < until[i + 1]) starts[until[i]] = int(i);
+}
+
+// The place of each row in its block.
+__global__ void places_in_blocks(int n, const int* __restrict__ until, const int* __restrict__ starts, int* places)
+{
+    const long long i = own_item();
+    if (i < n) places[i] = int(i) - starts[until[i + 1] - 1];
+}
+
+// turns (n): the rows in the order in which warps take them, each after all that it may need; null: in their own order.
 // scratch: null, and the rows of a block lie in its shared memory. Launch: GROWING_WARPS warps a block, any number of
 // them.
 template <typename T, typename I, typename N>
 __global__ void __launch_bounds__(GROWING_WARPS * 32)
 ilut(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const I* __restrict__ diag, const T* __restrict__ a,
-     const double* __restrict__ tau, double fill, I* columns, T* values, u64* ready, int* before, u64* state,
-     long long room, T* pivots, unsigned char* scratch, int size)
+     const double* __restrict__ tau, double fill, const int* __restrict__ turns, I* columns, T* values, u64* ready,
+     int* before, u64* state, long long room, T* pivots, unsigned char* scratch, int size)
 {
     const Pool<T, I> pool{columns, values, ready, before, state, room, pivots};
     Row<T, I, N> row(row_memory<T, I, N>(scratch, size), size);
-    for (long long t = pool.next(); t < n && !__any_sync(ALL, pool.over()); t = pool.next())
-        if (!pool.has(t)) ilut_row(I(t), indptr, cols, diag, a, tau[t], fill, pool, row);
+    for (long long t = pool.next(); t < n && !__any_sync(ALL, pool.over()); t = pool.next()) {
+        const I i = turns == nullptr ? I(t) : I(turns[t]);
+        if (!pool.has(i)) ilut_row(i, indptr, cols, diag, a, tau[i], fill, pool, row);
+    }
 }
 
 // ICT, column i: its entries of A from c_* (the lower triangle by columns, at `places` of a), less the products of
@@ -147,11 +184,13 @@ template <typename T, typename I, typename N>
 __global__ void __launch_bounds__(GROWING_WARPS * 32)
 ict(I n, const I* __restrict__ indptr, const I* __restrict__ cols, const T* __restrict__ a,
     const I* __restrict__ c_indptr, const I* __restrict__ c_rows, const I* __restrict__ places,
-    const double* __restrict__ tau, double fill, I* columns, T* values, u64* ready, int* before, u64* state,
-    long long room, T* pivots, unsigned char* scratch, int size)
+    const double* __restrict__ tau, double fill, const int* __restrict__ turns, I* columns, T* values, u64* ready,
+    int* before, u64* state, long long room, T* pivots, unsigned char* scratch, int size)
 {
     const Pool<T, I> pool{columns, values, ready, before, state, room, pivots};
     Row<T, I, N> row(row_memory<T, I, N>(scratch, size), size);
-    for (long long t = pool.next(); t < n && !__any_sync(ALL, pool.over()); t = pool.next())
-        if (!pool.has(t)) ict_column(I(t), indptr, cols, a, c_indptr, c_rows, places, tau[t], fill, pool, row);
+    for (long long t = pool.next(); t < n && !__any_sync(ALL, pool.over()); t = pool.next()) {
+        const I i = turns == nullptr ? I(t) : I(turns[t]);
+        if (!pool.has(i)) ict_column(i, indptr, cols, a, c_indptr, c_rows, places, tau[i], fill, pool, row);
+    }
 }

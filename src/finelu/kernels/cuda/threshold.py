@@ -54,10 +54,10 @@ def grow(launched: tuple, indices, n: int, value, most: int, *arguments, values:
     index, value = indices.dtype, np.dtype(value)
     size, room = SMALLEST, min(max(ROOM * indices.size, n), most)
     ready, before, pivots = cupy.empty(n, np.uint64), cupy.empty(n, np.int32), cupy.empty(n, value)
-    columns, data, state = cupy.empty(room, index), cupy.empty(room, value), cupy.empty(4, np.int64)
+    columns, data, state = cupy.empty(room, index), cupy.empty(room, value), cupy.empty(5, np.int64)
     set_pending(ready)
     set_zero(state)
-    set_pending(state[3:])
+    set_pending(state[3:4])
     while True:
         deadline.check()
         set_zero(state[1:2])
@@ -70,9 +70,12 @@ def grow(launched: tuple, indices, n: int, value, most: int, *arguments, values:
             (index.type(n), *arguments, *pool, optional(scratch), np.int32(size)),
             shared_mem=shared,
         )
-        stored, ended, _, bad = (int(word) for word in state.get())
+        stored, ended, _, bad, end = (int(word) for word in state.get())
         if not ended:
             break
+        if ended & POOL_FULL:
+            stored = end
+            state[0] = stored
         if ended & TABLE_FULL:
             size *= 2
         if size > LARGEST and most == UNLIMITED:
@@ -119,21 +122,42 @@ def _collected(ready, before, columns, data, values: bool):
     return indptr, indices, out, diag
 
 
+def _turns(indptr, indices):
+    """The rows (n,) int32 of a matrix of diagonal blocks in the order in which warps take them: the first of each
+    block, the second of each, ..., so that blocks do not wait for each other; None where there is one block.
+
+    indptr, indices : CSR of all entries, or of a triangle; columns ascending. A row needs only rows before it in its
+    block. Waits once for the number of blocks.
+    """
+    n, types = indptr.size - 1, (indices.dtype,)
+    crossing, begins, places = cupy.empty(n + 1, np.int32), cupy.empty(n, np.int32), cupy.empty(n, np.int32)
+    set_zero(crossing)
+    for_each("threshold", "mark_couplings", types, indices.dtype.type(n), indptr, indices, crossing)
+    for_each("threshold", "block_begins", (), np.int32(n), cupy.cumsum(crossing, dtype=np.int32), begins)
+    until, blocks_in_all = pointers(begins)
+    if blocks_in_all == 1:
+        return None
+    starts = cupy.empty(blocks_in_all, np.int32)
+    for_each("threshold", "block_starts", (), np.int32(n), until, starts)
+    for_each("threshold", "places_in_blocks", (), np.int32(n), until, starts, places)
+    return shifted(cupy.argsort(places, kind="stable"), 0, np.int32)
+
+
 def ilut(A, tau, fill, most) -> Factored:
     """ILUT by rows; see kernels/reference/threshold.py, and kernels/cpu/threshold.py for the arguments.
 
     Where it stopped for the sake of `most`, half of the rows count as finished: how many were depends on the order of
-    events. The host waits twice, and once more whenever there was too little room.
+    events. The host waits three times, and once more whenever there was too little room.
     """
     launched = "threshold", "ilut", A.dtype, A.indices.dtype
-    given = A.indptr, A.indices, A.diag, A.data, tau, np.float64(fill)
+    given = A.indptr, A.indices, A.diag, A.data, tau, np.float64(fill), optional(_turns(A.indptr, A.indices))
     return _factored(A, grow(launched, A.indices, A.n, A.dtype, most, *given))
 
 
 def ict(L, tau, fill, most) -> Factored:
     """ICT of the lower triangle, column by column; as `ilut`."""
     launched = "threshold", "ict", L.dtype, L.indices.dtype
-    given = L.indptr, L.indices, L.data, *columns_of(L), tau, np.float64(fill)
+    given = L.indptr, L.indices, L.data, *columns_of(L), tau, np.float64(fill), optional(_turns(L.indptr, L.indices))
     found = _factored(L, grow(launched, L.indices, L.n, L.dtype, most, *given))
     if found.rows < L.n:
         return found._replace(pivot=np.real(found.pivot))

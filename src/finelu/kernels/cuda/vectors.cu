@@ -94,6 +94,22 @@ __global__ void difference(long long n, const T* b, const T* y, T* r)
     if (i < n) r[i] = b[i] - y[i];
 }
 
+template <typename T>
+__global__ void moved_on(long long n, const T* __restrict__ d, const T* __restrict__ v, T* x, T* r)
+{
+    const long long i = own_item();
+    if (i >= n) return;
+    x[i] += d[i];
+    r[i] = r[i] - v[i];
+}
+
+template <typename T>
+__global__ void turned(long long n, Real<T> a, T* d, Real<T> b, const T* __restrict__ z)
+{
+    const long long i = own_item();
+    if (i < n) d[i] = T(a) * d[i] + T(b) * z[i];
+}
+
 // r = x + y; r may be one of them.
 template <typename T>
 __global__ void added(long long n, const T* x, const T* y, T* r)

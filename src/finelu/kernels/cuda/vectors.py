@@ -65,6 +65,15 @@ def difference(b, y, r):
     over_elements("vectors", "difference", r, b, y, r)
 
 
+def moved_on(d, v, x, r):
+    over_elements("vectors", "moved_on", x, d, v, x, r)
+
+
+def turned(a, d, b, z):
+    real = d.real.dtype.type
+    over_elements("vectors", "turned", d, real(a), d, real(b), z)
+
+
 def scaled(factor, x, out):
     over_elements("vectors", "scaled", out, factor, x, out)
 

@@ -53,6 +53,17 @@ def added(x, y):
     return x + y
 
 
+def moved_on(d, v, x, r):
+    """x += d and r -= v, in one pass."""
+    x += d
+    r -= v
+
+
+def turned(a, d, b, z):
+    """d = a d + b z for real numbers a and b."""
+    d[:] = a * d + b * z
+
+
 def scaled(factor, x, out):
     """out = factor[0] x for a real factor (1,)."""
     out[:] = factor * x

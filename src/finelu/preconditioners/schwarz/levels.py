@@ -20,7 +20,7 @@ from finelu.threads import get_num_threads
 
 SIZE, NODES = 64, 16  # rows of a part of a coarse matrix; parts of the level above that it holds at least
 FEWEST, PARTS = 512, 4  # a coarse matrix with levels of its own has more rows, and at least these parts
-CLOSE, LEFT = 2, 0.1  # times as many steps where cg begins; part of the coarse residual that these may leave
+CLOSE, LEFT = 3, 0.1  # times as many steps where cg begins; part of the coarse residual that these may leave
 # The rows and the entries a row of complete factors up to which these take less time than a solve on levels: the coarse
 # matrix of 15,625 parts has factors of 45 entries a row in the plane, and a solve takes 0.9 instead of 4.4 ms; in space
 # of 330, and 6.5 instead of 3.7 ms.

@@ -64,7 +64,7 @@ class Schwarz(Recipe):
     levels : 2: the coarse matrix E is inverted, or factored on the CPU. More: E is solved by Schwarz again, with parts
         of 64 rows, and so on, up to this number of levels and while a coarse matrix has more than 512 rows, and vectors
         of at least 64 parts: for a Hermitian A with a positive diagonal by a fixed number of steps of Chebyshev, which
-        leave about 0.1% of an error, else by one application. "auto": more than 2 while a coarse matrix has more than
+        leave about 1% of an error, else by one application. "auto": more than 2 while a coarse matrix has more than
         4096 rows on a GPU, or 8192 on the CPU, if A is Hermitian with a positive diagonal; else 2. On the CPU a coarse
         matrix of up to 32,768 rows is factored if its factors have at most 100 entries a row, as in the plane.
     combine : "balanced": P^H M^-1 P + Q with P = I - A Q (for an A that is neither Hermitian nor symmetric M^-1 P + Q);

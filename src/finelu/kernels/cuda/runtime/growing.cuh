@@ -1,11 +1,12 @@
 // Rows whose pattern is found while they are eliminated (ILUT, ICT, the pattern of ILU(k)): a warp takes a row, in
-// natural order. There is no analysis, since the columns of a row are not known beforehand.
+// natural order, or in any other in which it comes after all that it may need. There is no analysis, since the columns of
+// a row are not known beforehand.
 // A warp holds its row in a hash table of columns and their values. Columns before the diagonal wait in a list; the
 // smallest is taken from it until the list is empty. Then the row is sorted and written to a free place of the pool.
 // ready[i], pending before, receives this place and the number of entries behind the diagonal, in one word that is
 // released after the row. The result does not depend on the order of events: the columns of a subtracted row are
 // distinct, and rows are subtracted one after the other. Progress: a warp has one row at a time, by ticket, and waits
-// only for rows with smaller numbers; the warps that hold these are running. A row that cannot be finished is posted as
+// only for rows of smaller tickets; the warps that hold these are running. A row that cannot be finished is posted as
 // FAILED, and so are the rows that need it. Where a table or the pool is full, all warps end; finished rows stay, and
 // another launch with more memory goes on with the others.
 #pragma once
@@ -41,9 +42,9 @@ __device__ inline int allowed(double fill, long long entries)
     return max(1, int(fmin(fill * double(entries), double(1 << 30))));
 }
 
-// The memory that all rows share. room: entries of the pool. state: the entries taken, the reason why all ended, the
-// ticket counter (pending before each launch), and the first bad row (pending before the first). pivots (n): of bad
-// rows.
+// The memory that all rows share. room: entries of the pool. state: the entries asked for, the reason why all ended, the
+// ticket counter (pending before each launch), the first bad row (pending before the first), and where the entries end
+// if the pool was full. pivots (n): of bad rows.
 template <typename V, typename I>
 struct Pool {
     I* columns;
@@ -59,7 +60,7 @@ struct Pool {
     __device__ unsigned* first_bad() const { return reinterpret_cast<unsigned*>(state + 3); }
     __device__ bool over() const { return peek(reinterpret_cast<const int*>(ended())) != 0; }
 
-    // The next row for this warp, n or more: none.
+    // The next ticket for this warp, n or more: none.
     __device__ long long next() const
     {
         unsigned t = 0;
@@ -106,14 +107,17 @@ struct Pool {
         if (threadIdx.x % 32 == 0) atomicOr(ended(), why);
     }
 
-    // A place for this number of entries; -1 if the pool is full, and all end. Places have no gaps between them.
+    // A place for this number of entries; -1 if the pool is full, and all end. Those who find no room have counted on:
+    // only the first of them began within the pool, where the entries of the others end. Exchanges would succeed one
+    // at a time, a round trip to the L2 cache each.
     __device__ long long take(int entries) const
     {
         u64 place = 0;
         if (threadIdx.x % 32 == 0) {
-            for (u64 seen = peek(state);; seen = place) {
-                place = seen + entries > u64(room) ? UNKNOWN : atomicCAS(state, seen, seen + entries);
-                if (place == seen || place == UNKNOWN) break;
+            place = atomicAdd(state, u64(entries));
+            if (place + entries > u64(room)) {
+                if (place <= u64(room)) state[4] = place;
+                place = UNKNOWN;
             }
         }
         place = __shfl_sync(ALL, place, 0);

@@ -180,7 +180,11 @@ INSTANCES: dict[str, list[str]] = {
     + _over(["weigh", "signs"], WITH_REALS, INDICES)
     + _over(["pivot_rows", "kept_rows"], WITH_REALS, INDICES, BOOLEANS)
     + _over(["remaining_rows"], WITH_REALS, INDICES, WORDS[1:3], BOOLEANS),
-    "threshold": _over(["ilut", "ict"], VALUES, INDICES, WORDS[1:3]),
+    "threshold": [
+        *_over(["ilut", "ict"], VALUES, INDICES, WORDS[1:3]),
+        *_over(["mark_couplings"], INDICES),
+        *("block_begins", "block_starts", "places_in_blocks"),
+    ],
     "fill": _over(["pattern_iluk"], INDICES, WORDS[1:3]) + _over(["places_in"], INDICES),
     "pattern": _over(["add", "values_at", "remove_count", "remove_write", "magnitudes"], VALUES, INDICES)
     + _over(
@@ -192,7 +196,7 @@ INSTANCES: dict[str, list[str]] = {
     "vectors": _over(["gather_scaled", "scatter_scaled", "first_not_positive"], VALUES, INDICES)
     + _over(["gather"], WORDS, INDICES)
     + _over(["first_of_other_sign"], REALS, INDICES)
-    + _over(["dot", "dotu", "size_of_dot", "norm", "dot_and_norm", "difference", "added", "scaled", "largest"], VALUES)
+    + _over("dot dotu size_of_dot norm dot_and_norm difference moved_on turned added scaled largest", VALUES)
     + _over(["rounded"], STORED[4:])
     + _over(["first_not_finite"], VALUES),
     "products": _over(["product", "residual", "residual_twice", "subtract_product"], VALUES, INDICES)
@@ -295,7 +299,7 @@ COMMON = (
     ("coarse_space", "coarse_matrix<T, D>; coarse_weights<D>; scale_both<D>; invert_block<D, N>"),
     ("coarse_space", "matrix_magnitudes<D>; scale_transposed<D, D>; scale_transposed<D, T>"),
     ("cycle", "begin_cycle<R>; claim_unless_it_follows<R>; keep_verified<T>; unless_finite<T>"),
-    ("vectors", "dot<T>; dot_and_norm<T>; difference<T>; added<T>"),
+    ("vectors", "dot<T>; dot_and_norm<T>; difference<T>; moved_on<T>; turned<T>; added<T>"),
     ("subdomains", "subdomain_solve<T, S, 1, true>; subdomain_solve<T, T, 1, true>"),
     ("coarse_space", "restrict_to_parts<T>; prolong_from_parts<T>; sum_couplings<T>; product_with_dot<T>"),
     ("coarse_space", "direction_with_coarse<T>"),
