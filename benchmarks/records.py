@@ -285,9 +285,6 @@ OLDER = {
     ),
     "more kernels are compiled ahead since, by fewer threads": ("first_call_gpu-nvidia-h100-2026-11-26",),
     "an update waits less since, and its factors are tested in another way": ("cudss-nvidia-h100-2026-11-25",),
-    "`solve` ends attempts sooner since; a later run took twice as long for the reservoir, as long for the others": (
-        "gallery-intel-xeon-1-core-2026-11-27",
-    ),
     "`solve` ends attempts sooner since; ILUT and ICT, for which it is named, compute the same": (
         "regret-amd-epyc-2-cores-counts-superlu-2026-11-27",
     ),
