@@ -47,17 +47,21 @@ class Recent:
                 self._kept.move_to_end(key)
         return found[2]
 
-    def keep(self, kind: Hashable, indptr: Any, indices: Any, result: T, size: int) -> T:
-        """Keep a result of `size` bytes, and return it. Cost: a copy of the pattern."""
-        self.keeps(kind, indptr, indices, result, size)
+    def keep(self, kind: Hashable, indptr: Any, indices: Any, result: T, size: int, *, owned: bool = False) -> T:
+        """Keep a result of `size` bytes, and return it. Cost: a copy of the pattern.
+
+        owned : whether no one writes to the arrays of the pattern any more, so that they need no copy.
+        """
+        self.keeps(kind, indptr, indices, result, size, owned=owned)
         return result
 
-    def keeps(self, kind: Hashable, indptr: Any, indices: Any, result: Any, size: int) -> bool:
+    def keeps(self, kind: Hashable, indptr: Any, indices: Any, result: Any, size: int, *, owned: bool = False) -> bool:
         """Keep a result as `keep` does. False if it is too large, or if another thread keeps one at the moment."""
         size += indptr.nbytes + indices.nbytes
         if size > self._most:
             return False
-        key, entry = (kind, indptr.size, indices.size), (indptr.copy(), indices.copy(), result, size)
+        pattern = (indptr, indices) if owned else (indptr.copy(), indices.copy())
+        key, entry = (kind, indptr.size, indices.size), (*pattern, result, size)
         with self._alone() as mine:
             if mine:
                 self._kept[key] = entry
@@ -65,6 +69,14 @@ class Recent:
                 while sum(size for *_, size in self._kept.values()) > self._most:  # of few entries
                     self._kept.popitem(last=False)
         return mine
+
+    def drop(self, kind: Hashable, indptr: Any, indices: Any) -> None:
+        """Keep nothing of this kind for patterns with as many rows and entries."""
+        dropped = None  # is freed once others may keep results
+        with self._alone() as mine:
+            if mine:
+                dropped = self._kept.pop((kind, indptr.size, indices.size), None)
+        del dropped
 
     def forget(self) -> None:
         """Drop all that is kept, so that the next call takes what a first one takes."""
@@ -81,8 +93,8 @@ class Recent:
 def equal(a: Any, b: Any) -> bool:
     """Whether two arrays (n,) are equal. Bytes of short ones are compared, which takes less time: there 0 and -0
     differ, and NaN equals the same NaN."""
-    if a.size != b.size:
-        return False
+    if a is b or a.size != b.size:
+        return a is b
     if a.nbytes <= SHORT and a.dtype == b.dtype:
         return bool(a.tobytes() == b.tobytes())
     return bool(np.count_nonzero(a == b) == a.size)

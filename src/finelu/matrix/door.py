@@ -124,21 +124,21 @@ def without_zeros(A: CSR) -> CSR:
     For complete factors, where stored zeros only add fill; in incomplete factorizations they are entries by definition.
     Cost: one pass over the values.
     """
-    return nonzero_entries(A)[0]
+    return of_nonzeros(A, int(namespace(A.data).count_nonzero(A.data)))[0]
 
 
-def nonzero_entries(A: CSR) -> tuple[CSR, np.ndarray | None]:
-    """`without_zeros`, and the places (nnz,) of its entries among those of A; None if A stores no zeros."""
-    if int(namespace(A.data).count_nonzero(A.data)) == A.nnz:
+def of_nonzeros(A: CSR, nnz: int) -> tuple[CSR, np.ndarray | None]:
+    """`without_zeros` of an A with that many entries that are not 0, and their places (nnz,) among those of A; None if
+    A stores no zeros."""
+    if nnz == A.nnz:
         return A, None
     A = A.on(np)
-    stored = A.data != 0
-    before = np.zeros(A.nnz + 1, A.indptr.dtype)  # the number of stored entries before each
-    np.cumsum(stored, out=before[1:])
-    diag = np.where((A.diag >= 0) & stored[A.diag], before[A.diag], -1).astype(A.diag.dtype)
-    kept = np.flatnonzero(stored)
-    S = CSR(before[A.indptr], A.indices[kept], A.data[kept], diag)
-    return S.with_index(np.int32 if max(S.n, S.nnz) <= INT32_LIMIT else np.int64), kept
+    index = np.int32 if max(A.n, nnz) <= INT32_LIMIT else np.int64
+    starts, diag = np.empty(A.n + 1, index), np.empty(A.n, index)
+    columns, values, kept = np.empty(nnz, index), np.empty(nnz, A.dtype), np.empty(nnz, np.int64)
+    without = kernels_for(values).inspection.without_zeros
+    without(A.indptr, A.indices, A.data, starts, columns, values, diag, kept)
+    return CSR(starts, columns, values, diag), kept
 
 
 def lower_triangle(A: CSR) -> tuple[CSR, Any]:
