@@ -31,7 +31,7 @@ from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
 from finelu.matrix.batch import Batch
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
-from finelu.preconditioners.direct.klu import nbklu
+from finelu.preconditioners.direct import klu
 from finelu.progress import bar
 from finelu.result import Certificate, Solution, Status, of_columns
 from finelu.validation import count, flag, number
@@ -171,7 +171,7 @@ def solve(
                         known = replace(known, gpu=False)
                 if moved:
                     A, b, x0 = _moved(A, b, x0, "cpu")
-            may_keep = A.nnz <= LIGHT and chosen == "auto" and memory_limit is None and not certify and nbklu()
+            may_keep = A.nnz <= LIGHT and chosen == "auto" and memory_limit is None and not certify and klu.nbklu()
             kept = kept_for(A) if may_keep else None
             known = known or (kept.traits if kept else traits(A, at_once=False))
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, certifies=certify, **options)

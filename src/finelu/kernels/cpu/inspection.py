@@ -175,9 +175,9 @@ def mirrored(indptr, indices, data, diag):
     diagonal, and above it too unless the pattern is symmetric.
     """
     pattern, n = (unsigned(indptr), unsigned(indices)), indptr.size - 1
-    items = shared_out(indptr, SEARCH * data.size) if get_num_threads() > ALONE else ()
-    count = len(items) - 1
-    if count <= 1:
+    items = shared_out(indptr, SEARCH * data.size)
+    count = items.size - 1
+    if count == 1 or get_num_threads() <= ALONE:
         return _mirrored_by_one(*pattern, data, diag)
     root, sizes, counts = np.empty(n), np.zeros((count, 5)), np.zeros((count, 3), np.int64)
     run_items(_roots, count, items, pattern[0], data, diag, root)
