@@ -47,12 +47,15 @@ class Recent:
                 self._kept.move_to_end(key)
         return found[2]
 
-    def keep(self, kind: Hashable, indptr: Any, indices: Any, result: T, size: int) -> T:
-        """Keep a result of `size` bytes, and return it. Cost: a copy of the pattern, or a comparison with one."""
-        self.keeps(kind, indptr, indices, result, size)
+    def keep(self, kind: Hashable, indptr: Any, indices: Any, result: T, size: int, *, light: bool = False) -> T:
+        """Keep a result of `size` bytes, and return it. Cost: a copy of the pattern, or a comparison with one.
+
+        light : whether it takes little time to find: then no other result for a pattern of its size gives way to it.
+        """
+        self.keeps(kind, indptr, indices, result, size, light=light)
         return result
 
-    def keeps(self, kind: Hashable, indptr: Any, indices: Any, result: Any, size: int) -> bool:
+    def keeps(self, kind: Hashable, indptr: Any, indices: Any, result: Any, size: int, *, light: bool = False) -> bool:
         """Keep a result as `keep` does. False if it is too large, or if another thread keeps one at the moment."""
         if size + indptr.nbytes + indices.nbytes > self._most:
             return False
@@ -61,8 +64,11 @@ class Recent:
             if mine:
                 self._kept[key] = (*self._copied(indptr, indices), result, size)
                 self._kept.move_to_end(key)
-                while self._bytes() > self._most:  # of few entries
-                    self._kept.popitem(last=False)
+                for other in list(self._kept):  # of few, the last one is this one
+                    if self._bytes() <= self._most:
+                        break
+                    if other == key or not light or other[1:] != key[1:]:
+                        del self._kept[other]
         return mine
 
     def _copied(self, indptr: Any, indices: Any) -> tuple[Any, Any]:
@@ -123,7 +129,7 @@ def of_pattern(A: Any, find: Callable[[Any], T]) -> T:
         return find(A)
     known: dict[str, Any] | None = RECENT.get("facts", A.indptr, A.indices)
     if known is None:
-        known = RECENT.keep("facts", A.indptr, A.indices, {}, 0)
+        known = RECENT.keep("facts", A.indptr, A.indices, {}, 0, light=True)
     name = find.__qualname__
     if name not in known:
         known[name] = find(A)

@@ -170,3 +170,16 @@ def test_a_transposed_pattern_gives_the_columns_that_scipy_has():
         for name in ("indptr", "indices", "data"):
             assert np.array_equal(getattr(found, name), getattr(want, name))
             getattr(found, name)[:] = 0  # of this caller alone
+
+
+def test_a_light_result_takes_the_room_of_other_patterns_alone():
+    recent, own, other = Recent(2000), (np.arange(20), np.arange(30)), (np.arange(21), np.arange(30))
+    recent.keep("factors", *other, 1, 600)
+    recent.keep("factors", *own, 2, 900)  # each copy of a pattern takes 400 bytes
+    assert recent.get("factors", *other) is None
+    recent.keep("facts", *own, 3, 800, light=True)
+    assert recent.get("facts", *own) is None and recent.get("factors", *own) == 2
+    recent.keep("facts", *own, 3, 500, light=True)
+    assert recent.get("facts", *own) == 3 and recent.get("factors", *own) == 2
+    recent.keep("facts", *other, 4, 500, light=True)
+    assert recent.get("facts", *other) == 4 and recent.get("factors", *own) is None

@@ -150,7 +150,7 @@ def nonzero_entries(A: CSR) -> tuple[CSR, np.ndarray | None]:
     S = CSR(before[A.indptr], A.indices[kept], A.data[kept], diag)
     S = S.with_index(np.int32 if max(S.n, S.nnz) <= INT32_LIMIT else np.int64)
     size = S.indptr.nbytes + S.indices.nbytes + S.diag.nbytes + kept.nbytes
-    RECENT.keep("nonzero", A.indptr, A.indices, (S.with_values(S.data[:0]), kept), size)
+    RECENT.keep("nonzero", A.indptr, A.indices, (S.with_values(S.data[:0]), kept), size, light=True)
     return S, kept
 
 
@@ -256,7 +256,7 @@ def _sorting(indptr: Any, indices: Any, n: int) -> tuple[Any, Any, Any, Any, int
         pattern = S.indptr.astype(index, copy=False), S.indices.astype(index, copy=False)
         diag, found = _inspect(*pattern, np.zeros(S.data.size))
         known = *pattern, S.data, diag, found.missing
-        RECENT.keep("sorted", indptr, indices, known, sum(part.nbytes for part in known[:4]))
+        RECENT.keep("sorted", indptr, indices, known, sum(part.nbytes for part in known[:4]), light=True)
     return known
 
 
