@@ -74,6 +74,7 @@ MULTILEVEL = (
 SCHWARZ = (
     "preconditioners/schwarz",
     "kernels/{}/subdomains.*",
+    "kernels/{}/_coarse_products.*",
     "kernels/{}/_interleaved.*",
     "kernels/{}/partition.*",
     "kernels/{}/coarse_space.*",
@@ -210,6 +211,7 @@ OLDER = {
     ),
     "the spectrum of a coarse matrix is looked for in another way since, and a solve with it takes fewer steps": (
         "schwarz-levels-nvidia-h200-2026-11-27",
+        "elliptic-cpu-1-threads-processor-intel-xeon-2-cores-shared-2026-11-28",
     ),
     "rows that are tied to other processes are parts of their own since; its system has none": (
         "petsc-scaling-2-core-amd-epyc-debian-2026-11-27",
