@@ -14,7 +14,8 @@ from finelu.auto.rates import RATES
 from finelu.errors import ParameterError
 from finelu.krylov.method import METHODS, NEEDS
 from finelu.matrix import CSR
-from finelu.matrix.traits import MatrixTraits, asymmetry_of
+from finelu.matrix.hermitian import asymmetry_of
+from finelu.matrix.traits import MatrixTraits
 from finelu.preconditioners import (
     CPR,
     IC0,

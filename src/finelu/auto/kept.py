@@ -26,7 +26,7 @@ class Kept(NamedTuple):
 
 
 def kept_for(A: CSR) -> Kept | None:
-    """The factors of a matrix with the entries of A, and its traits; None if there are none. Factors of other values with
+    """The factors of a matrix with the entries of A, and its traits; None if there are none. Those of other values with
     its pattern are dropped. Cost: a comparison of its entries."""
     if on_gpu(A.data):
         return None

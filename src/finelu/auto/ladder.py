@@ -409,8 +409,7 @@ class Ladder:
     # a rung
 
     def _factor(self, rung: str) -> tuple[str, float]:
-        """Make the factors of a rung by the first of its recipes that succeeds. Returns "", or why all failed; and the
-        seconds of a count for the next rung."""
+        """Make the factors of a rung by its first recipe that can. Returns "", or why none can; seconds of a count."""
         outcome, chosen, costs, counting = "", self.rungs[rung], self.costs, 0.0
         for recipe in chosen.recipes:
             try:

@@ -19,7 +19,7 @@ from finelu.factors.report import TriangularReport
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import lower_triangle
-from finelu.matrix.traits import require_hermitian
+from finelu.matrix.hermitian import require_hermitian
 from finelu.ordering import ORDERINGS, dense_last, hermitian_pattern, permutation, permuted
 from finelu.preconditioners.iluk import pattern_of
 from finelu.preconditioners.recipe import checked, shifted

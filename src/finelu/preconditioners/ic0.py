@@ -16,7 +16,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import lower_triangle
 from finelu.matrix.batch import Batch
-from finelu.matrix.traits import require_hermitian
+from finelu.matrix.hermitian import require_hermitian
 from finelu.preconditioners.batch import Prepared, own_plan
 from finelu.preconditioners.elimination import Elimination
 from finelu.preconditioners.recipe import Recipe, checked, shifted

@@ -16,7 +16,7 @@ from finelu.errors import ZeroPivot
 from finelu.factors.report import TriangularReport
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
-from finelu.matrix.traits import require_hermitian
+from finelu.matrix.hermitian import require_hermitian
 from finelu.preconditioners.dense_rows import DenseLast
 from finelu.preconditioners.dropping import Dropping, sizes_of
 from finelu.preconditioners.recipe import checked, on_host, shifted

@@ -13,7 +13,8 @@ from finelu.errors import MatrixError, StructurallySingular, ZeroPivot
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
-from finelu.matrix.traits import differing, symmetry_of
+from finelu.matrix.hermitian import differing
+from finelu.matrix.traits import symmetry_of
 from finelu.ordering import ORDERS, Subtrees, by_subtrees, parts
 from finelu.preconditioners.multilevel.settings import Settings
 from finelu.scaling import Matching, equilibrate, matching, times_power
