@@ -293,6 +293,9 @@ OLDER = {
     "facts of a pattern are kept since, and an attempt that stands still at first ends sooner, as none here did": (
         "regret-intel-xeon-2-cores-2026-11-28",
     ),
+    "traits are looked at only where a rule needs them, and factors of the same entries are kept since": (
+        "gallery-intel-xeon-1-core-2026-11-28",
+    ),
     "`solve` chooses and ends in other ways since": (
         "sequence-gpu-nvidia-h100-2026-11-25",
         "solve-2-core-amd-epyc-with-extras-2026-11-23",
