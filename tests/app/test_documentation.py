@@ -571,10 +571,10 @@ def test_the_kernels_of_new_values_are_those_of_the_guide():
     numeric = run.one(**where, variant="auto").numeric_ms
     total = run.one(**where, variant="auto once").total_ms
     assert f"part takes {numeric:.2f} ms, and {total:.2f} ms with the analysis" in " ".join(MEASURED.split())
-    told = (
+    stated = (
         f"{numeric:.2f} ms for new values, {total:.2f} ms with the analysis, a call takes longer: [10⁶ rows on a GPU]"
     )
-    assert f"| the kernels of `ILU0` take {told}" in GUIDE
+    assert f"| the kernels of `ILU0` take {stated}" in GUIDE
 
 
 def test_where_multigrid_is_sooner_is_said_as_in_the_records():

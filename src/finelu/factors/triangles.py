@@ -215,7 +215,7 @@ class TriangularFactors(Factors):
         y = _in_turn(solvers, r)
         lost, norms = xp.zeros(1), xp.empty(2, self.dtype)
         for solver in self._solvers.values():
-            solver.store_half(values, room, lost)
+            solver.plan.load_half(values, room, lost)
         self._stored = room
         x = _in_turn(solvers, r)
         kernels.vectors.difference(x, y, x)
@@ -249,7 +249,7 @@ class TriangularFactors(Factors):
                 solver = TriangularSolver(self._triangles, **solve._asdict(), method=method, sweeps=sweeps, check=False)
                 if self._stored.dtype == np.float16:
                     lost = namespace(self._stored).zeros(1)
-                    solver.store_half(self._triangles.data, self._stored, lost)
+                    solver.plan.load_half(self._triangles.data, self._stored, lost)
                     if float(to_host(lost)[0]):
                         raise self._out_of_range()
                 elif self._stored.dtype != self.dtype:

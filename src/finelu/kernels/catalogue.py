@@ -48,7 +48,7 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("cpu", "independent"): ("choose split pivot_rows signs transposed remainder", MADE_ANEW),
     ("cuda", "inspection"): (
-        "finite extremes",
+        "finite extremes without_zeros",
         "`inspect` looks at all of a matrix there, and values are prepared for complete factors on the host",
     ),
     ("cuda", "matching"): ("lightest_matching cut_cycles connected_parts", PATHS),
@@ -67,8 +67,8 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
         "the coarse matrix is sparse there, and `cholesky` or SuperLU factors it",
     ),
     ("cuda", "subdomains"): (
-        "couple_rows step_and_direction",
-        "on a GPU `couple` reads A Z by rows, and `cg_step` moves x and r at once",
+        "step_and_direction couple_rows",
+        AT_ONCE + ", and couplings follow from A Z by rows there",
     ),
     ("cuda", "threshold"): ("ilut_crout", SEQUENTIAL),
     ("cpu", "vectors"): ("largest", "NumPy's is taken there, without a compiler"),
@@ -144,7 +144,6 @@ USES: dict[str, dict[str, str]] = {
         "arnoldi": "vectors",
         "batch": "products",
         "batch_krylov": "batch",
-        "_coarse_products": "_subdomain_columns indices",
         "bicgstabl": "recurrences vectors",
         "_schur": "_crout_rows",
         "blocks": "levels",

@@ -226,8 +226,10 @@ class Jacobi(_Plan):
     def load_half(self, values, room, lost):
         """Take new values, real ones, and keep those off the diagonal in half precision.
 
-        room (nnz,) float16 : where they go if they are read in natural order; else the plan has memory of its own.
-        lost (1,) : becomes 1 if a value is out of range. Waits for nothing.
+        room (nnz,) float16 : where they go if they are read in natural order, which two triangles of one matrix may
+            share; else the plan has memory of its own.
+        lost (1,) : becomes 1 if a value is out of range, of 65504 times its diagonal entry or twice that. Waits for
+            nothing.
         """
         t = self.triangle
         self._invert_diagonal(values)

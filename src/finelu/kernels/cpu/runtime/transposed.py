@@ -25,7 +25,7 @@ class Transposed(NamedTuple):
 def transposed(indptr: Any, indices: Any, *, known: bool = False) -> Transposed | None:
     """The transpose of a square pattern, from its arrays (n + 1,) and (nnz,) of one dtype.
 
-    known : None is returned if it is not kept. Cost: a comparison of the pattern, or a third of `mirrored`.
+    known : None is returned if it is not kept. Cost: a comparison of the pattern, or some passes over it.
     """
     kept: Transposed | None = RECENT.get("transposed", indptr, indices)
     if kept is not None:
