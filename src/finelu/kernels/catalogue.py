@@ -148,6 +148,7 @@ USES: dict[str, dict[str, str]] = {
         "_schur": "_crout_rows",
         "blocks": "levels",
         "candidates": "vectors",
+        "_coarse_products": "_subdomain_columns indices",
         "columns": "recurrences vectors",
         "_crout_rows": "fill",
         "crout": "_crout_rows _schur",
