@@ -170,6 +170,17 @@ class TriangularSolver:
         self._load(data)
         return self
 
+    def store_half(self, data: Any, room: Any, lost: Any) -> None:
+        """Take new values, real ones on a GPU, for jacobi, and keep them in half precision, the diagonal excepted.
+
+        data (nnz,) : as for `update`, in A's dtype.  room (nnz,) float16 : may become their memory, see
+            `Jacobi.load_half`; triangles of one matrix may share it.
+        lost (1,) : becomes 1 if a value is out of range, of 65504 times its diagonal entry or twice that. Waits for
+            nothing.
+        """
+        self.plan.load_half(data, room, lost)
+        self._valid = True
+
     def _load(self, data: Any) -> None:
         self._valid = False
         bad = self.plan.load(data, self.check and not self.unit)

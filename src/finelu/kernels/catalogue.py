@@ -48,7 +48,7 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("cpu", "independent"): ("choose split pivot_rows signs transposed remainder", MADE_ANEW),
     ("cuda", "inspection"): (
-        "finite extremes",
+        "finite extremes without_zeros",
         "`inspect` looks at all of a matrix there, and values are prepared for complete factors on the host",
     ),
     ("cuda", "matching"): ("lightest_matching cut_cycles connected_parts", PATHS),
