@@ -33,4 +33,5 @@ def draw_norms(axes: Any, histories: Mapping[str, ArrayLike], tolerance: float |
     if tolerance is not None:
         axes.axhline(tolerance, color="0.5", linestyle="--", linewidth=1.0, label=named)
     axes.set(xlabel="iteration", ylabel=label)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(True, which="major", alpha=0.3)

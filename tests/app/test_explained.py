@@ -234,6 +234,12 @@ def test_progress_is_silent_where_it_cannot_be_seen(capsys):
         fl.solve(A, b, progress="yes")
 
 
+def test_a_curve_has_no_ticks_between_iterations():
+    figure = pytest.importorskip("matplotlib.figure")
+    axes = fl.solve(A, b, recipe=fl.SparseLU()).plot(figure.Figure().add_subplot())
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
+
+
 def test_spy_draws_where_entries_are():
     figure = pytest.importorskip("matplotlib.figure")
     axes = figure.Figure().add_subplot()

@@ -257,7 +257,7 @@ TO_OVERRIDE = {  # private names of base classes that their subclasses are to gi
     "Elimination": {"_analyse", "_broken", "_eliminate", "_queue", "_queues"},
     "ILU0Elimination": {"_analyse", "_broken", "_start", "_values"},
     "RefinedFactors": {"_solved"},
-    "Solution": {"_label_of_history"},
+    "Solution": {"_label_of_history", "_norms"},
     "SolutionOfColumns": {"_parts"},
     "_Plan": {"_solve"},
     "_Queued": {"_queue"},

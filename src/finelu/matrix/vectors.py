@@ -22,7 +22,7 @@ def require_square(shape: Any) -> None:
     if shape[0] != shape[1]:
         raise MatrixError(
             f"A has shape {tuple(shape)}; a square matrix is needed. finelu.lstsq(A, b), lsmr(A, b) and lsqr(A, b) "
-            "solve the least squares problem of another."
+            "solve least squares problems, in which A may have any shape."
         )
     if shape[0] == 0:
         raise MatrixError("A is empty (0 x 0); there is nothing to solve.")

@@ -140,5 +140,5 @@ def _attempt(attempt: Mapping[str, Any]) -> str:
         return f"{attempt['recipe']}: {attempt['outcome'].partition('. ')[0]}"
     return (
         f"{attempt['recipe']}, {attempt['method']}: {attempt['outcome']}\n"
-        f"  {attempt['iterations']} iterations, {took}, relative residual {attempt['residual']:.1e}"
+        f"  {counted(attempt['iterations'], 'iteration')}, {took}, relative residual {attempt['residual']:.1e}"
     )
