@@ -56,7 +56,7 @@ def of_elliptic(run: Run) -> Pairs:
     found = {}
     for name in run.matrices:
         ours = elliptic.best(run, name, elliptic.FINELU)
-        others = [r for who in (elliptic.AMGCL, elliptic.PYAMG) if (r := elliptic.best(run, name, who)) is not None]
+        others = [r for who in elliptic.SOLVERS[2:] if (r := elliptic.best(run, name, who)) is not None]
         if ours is not None and ours.numeric_ms and others:
             theirs = min(others, key=lambda r: r.numeric_ms or 0.0)
             found[name] = (ours.numeric_ms, theirs.numeric_ms or 0.0, f"{theirs.who} {theirs.variant}")

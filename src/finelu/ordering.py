@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import breadth_first_order, reverse_cuthill_mckee
 
 from finelu import deadline, threads, validation
-from finelu.device import namespace, to_host
+from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import OutOfTime, ParameterError
 from finelu.foreign import spilu, with_own_symbols
 from finelu.kernels import kernels_for
@@ -596,6 +596,11 @@ def _ones(A: CSR) -> sp.csr_matrix:
 def _graph(A: CSR) -> sp.csr_matrix:
     """The pattern of A + A^T without its diagonal, rows sorted, all values 1; on the host."""
     index: Any = np.int32 if max(A.n, 2 * A.nnz) <= INT32_LIMIT else np.int64
+    if not on_gpu(A.data) and A.is_known_to_be_paired:
+        stored = A.diag >= 0
+        starts, columns = A.indptr.astype(index), np.delete(A.indices, A.diag[stored]).astype(index, copy=False)
+        starts[1:] -= np.cumsum(stored, dtype=index)
+        return sp.csr_matrix((np.ones(columns.size), columns, starts), shape=A.shape)
     starts, columns = np.empty(A.n + 1, index), np.empty(2 * A.nnz, index)
     kernels_for(columns).graph.symmetric_graph(to_host(A.indptr), to_host(A.indices), starts, columns)
     columns = columns[: starts[-1]]

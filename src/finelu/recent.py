@@ -47,30 +47,65 @@ class Recent:
                 self._kept.move_to_end(key)
         return found[2]
 
-    def keep(self, kind: Hashable, indptr: Any, indices: Any, result: T, size: int) -> T:
-        """Keep a result of `size` bytes, and return it. Cost: a copy of the pattern, or a comparison with one."""
-        self.keeps(kind, indptr, indices, result, size)
+    def keep(
+        self,
+        kind: Hashable,
+        indptr: Any,
+        indices: Any,
+        result: T,
+        size: int,
+        *,
+        owned: bool = False,
+        light: bool = False,
+    ) -> T:
+        """Keep a result of `size` bytes, and return it. Cost: a copy of the pattern, or a comparison with one.
+
+        owned : whether no one writes to the arrays of the pattern any more, so that they need no copy.
+        light : whether it takes little time to find: then no other result for a pattern of its size gives way to it.
+        """
+        self.keeps(kind, indptr, indices, result, size, owned=owned, light=light)
         return result
 
-    def keeps(self, kind: Hashable, indptr: Any, indices: Any, result: Any, size: int) -> bool:
+    def keeps(
+        self,
+        kind: Hashable,
+        indptr: Any,
+        indices: Any,
+        result: Any,
+        size: int,
+        *,
+        owned: bool = False,
+        light: bool = False,
+    ) -> bool:
         """Keep a result as `keep` does. False if it is too large, or if another thread keeps one at the moment."""
         if size + indptr.nbytes + indices.nbytes > self._most:
             return False
         key = kind, indptr.size, indices.size
         with self._alone() as mine:
             if mine:
-                self._kept[key] = (*self._copied(indptr, indices), result, size)
+                self._kept[key] = (*self._copied(indptr, indices, owned), result, size)
                 self._kept.move_to_end(key)
-                while self._bytes() > self._most:  # of few entries
-                    self._kept.popitem(last=False)
+                for other in list(self._kept):  # of few, the last one is this one
+                    if self._bytes() <= self._most:
+                        break
+                    if other == key or not light or other[1:] != key[1:]:
+                        del self._kept[other]
         return mine
 
-    def _copied(self, indptr: Any, indices: Any) -> tuple[Any, Any]:
-        """A copy of a pattern: that of another result for it, if there is one."""
+    def drop(self, kind: Hashable, indptr: Any, indices: Any) -> None:
+        """Keep nothing of this kind for patterns with as many rows and entries."""
+        dropped = None  # is freed once others may keep results
+        with self._alone() as mine:
+            if mine:
+                dropped = self._kept.pop((kind, indptr.size, indices.size), None)
+        del dropped
+
+    def _copied(self, indptr: Any, indices: Any, owned: bool) -> tuple[Any, Any]:
+        """A copy of a pattern: that of another result for it, if there is one, or the arrays, if they are owned."""
         for (_, n, nnz), (known, others, *_) in reversed(self._kept.items()):
             if (n, nnz) == (indptr.size, indices.size) and equal(known, indptr) and equal(others, indices):
                 return known, others
-        return indptr.copy(), indices.copy()
+        return (indptr, indices) if owned else (indptr.copy(), indices.copy())
 
     def _bytes(self) -> int:
         """The bytes of all that is kept; each copy of a pattern counts once."""
@@ -92,8 +127,8 @@ class Recent:
 def equal(a: Any, b: Any) -> bool:
     """Whether two arrays (n,) are equal. Bytes of short ones are compared, which takes less time: there 0 and -0
     differ, and NaN equals the same NaN."""
-    if a.size != b.size:
-        return False
+    if a is b or a.size != b.size:
+        return a is b
     if a.nbytes <= SHORT and a.dtype == b.dtype:
         return bool(a.tobytes() == b.tobytes())
     return bool(np.count_nonzero(a == b) == a.size)
@@ -123,7 +158,7 @@ def of_pattern(A: Any, find: Callable[[Any], T]) -> T:
         return find(A)
     known: dict[str, Any] | None = RECENT.get("facts", A.indptr, A.indices)
     if known is None:
-        known = RECENT.keep("facts", A.indptr, A.indices, {}, 0)
+        known = RECENT.keep("facts", A.indptr, A.indices, {}, 0, light=True)
     name = find.__qualname__
     if name not in known:
         known[name] = find(A)

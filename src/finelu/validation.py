@@ -18,7 +18,7 @@ import numpy as np
 from finelu.errors import ParameterError, meant
 
 PRECISIONS = (None, "float32", "float64")
-STORED = (*PRECISIONS, "auto")  # also in single precision only for the solves
+STORED = (*PRECISIONS, "auto", "half")  # also in single or half precision only for the solves
 
 
 def number(

@@ -22,6 +22,7 @@ from finelu.compare.choose import candidates
 from finelu.gallery.building import convection
 from finelu.interop.adjoint import Options, System
 from finelu.matrix.traits import cancelling, traits
+from finelu.ordering import Fill
 from finelu.preconditioners import RECIPES
 from finelu.preconditioners.direct import cudss, klu
 from finelu.properties import properties
@@ -55,6 +56,32 @@ def test_what_comes_first(A, recipe, methods):
     assert (repr(found.recipe), found.methods) == (recipe, methods)
     ladder = Ladder(fl.as_csr(A, diagonal=False), 1e-8)
     assert ladder.first()["recipe"] == recipe and ladder.first()["reason"] == found.reason
+
+
+@pytest.mark.parametrize(
+    "A",
+    [gallery.poisson7(18), gallery.convection_diffusion(24), gallery.elasticity(12, 12, 12), SADDLE],
+    ids=["elliptic", "flow", "body", "saddle"],
+)
+def test_traits_that_take_a_look_at_rows_wait_until_they_are_asked_for(A):
+    A = fl.as_csr(A, diagonal=False)
+    at_once, later = traits(A), traits(A, at_once=False)
+    waiting = {"uneven", "turns", "alike", "cancelling", "flow"} - set(vars(later))
+    assert bool(waiting) is (A.n >= 5000) and waiting <= set(vars(at_once))
+    assert later == at_once and replace(later, gpu=True) == replace(at_once, gpu=True)
+    assert waiting <= set(vars(later))
+    with pytest.raises(AttributeError, match="no attribute 'evenly'"):
+        _ = later.evenly
+
+
+def test_a_look_at_dense_rows_is_spared_where_the_direct_rung_takes_less_time_in_any_case():
+    A = sp.lil_matrix(sp.identity(3000))
+    A[0, :], A[5, 5] = 1.0, 0.0
+    known = traits(A := fl.as_csr(sp.csr_matrix(A), diagonal=False))
+    costs = Costs(A, known, rungs(known), math.inf, math.inf)
+    costs.counted, costs.fill = True, Fill(A.nnz, 1.0)
+    assert known.dense and costs.cheapest(["direct", "multilevel"], {}) == "direct" and "filling" not in vars(costs)
+    assert costs.cheapest(["direct", "multilevel"], {"direct": 1e9}) == "multilevel" and "filling" in vars(costs)
 
 
 def test_subdomains_come_first_on_the_cpu_where_they_are_expected_to_take_less_time(meanwhile):
@@ -264,7 +291,7 @@ def test_a_small_system_leaves_a_gpu_before_it_is_looked_at(meanwhile, side, by_
         there.clear()
         return given[:3]
 
-    def look(A):
+    def look(A, **_):
         looked.append(bool(there))
         return replace(traits(A), gpu=bool(there))
 

@@ -1221,7 +1221,7 @@ def test_factors_of_klu_that_are_used_no_more_take_only_memory_that_is_counted(m
 def test_solvers_of_klu_that_wait_have_no_pattern_of_their_own(monkeypatch, A, keeps):
     recent, recipe = Recent(), fl.SparseLU(backend="klu")
     monkeypatch.setattr(OF_KLU, "RECENT", recent)
-    monkeypatch.setattr(OF_KLU, "_is_worth", lambda solver: keeps)
+    monkeypatch.setattr(OF_KLU, "_is_worth", lambda *_: keeps)
     expected = recipe.factor(A).solve(np.ones(A.shape[0]))
     gc.collect()
     ((analysis, spare),) = (result for _, _, result, _ in recent._kept.values())
@@ -1342,3 +1342,55 @@ def test_klu_takes_no_order_that_expects_pivots_on_a_diagonal_with_gaps(without,
     assert F.report.backend == backend and F.nnz <= 1.2 * F.report.expected_nnz
     x = np.random.default_rng(0).standard_normal(M.n)
     assert np.linalg.norm(F.solve(A @ x) - x) <= 1e-9 * np.linalg.norm(x)
+
+
+@klu
+def test_a_loop_over_solve_with_the_same_small_matrix_factors_it_once(calls_of):
+    A, rng = gallery.poisson5(10), np.random.default_rng(0)
+    b, other = rng.standard_normal(100), rng.standard_normal(100)
+    looked, made = calls_of(sys.modules["finelu.auto.solve"], "traits"), calls_of(nbklu.KLUSolver32Real, "factor")
+    OF_KLU.RECENT.forget()
+    first, anew = fl.solve(A, b), fl.solve(sp.csr_matrix(3 * A), other)
+    assert first.converged and len(made) == len(looked) == 2
+    again = fl.solve(sp.csr_matrix(3 * A), other)
+    assert np.array_equal(again.x, anew.x) and again.seen == anew.seen and len(made) == len(looked) == 2
+    assert again.attempts[0].recipe == "SparseLU()" and again.converged
+    assert fl.solve(sp.csr_matrix(3 * A), b).converged and len(made) == 2  # another right-hand side
+    assert np.array_equal(fl.solve(A, b).x, first.x) and len(made) == len(looked) == 3  # other values
+    A.data *= 2  # in place
+    assert fl.solve(A, b).converged and len(made) == 4
+    single = A.astype(np.float32), b.astype(np.float32)
+    assert fl.solve(*single, rtol=1e-4).converged and len(made) == 5  # the values of another dtype
+    assert fl.solve(A, b, memory_limit=1e9).converged and len(made) == 6  # not by what takes no look at the limit
+
+
+@klu
+def test_klu_counts_the_fill_of_a_symmetric_network_by_itself(calls_of):
+    n = 3000
+    A = sp.diags([[-1.0] * (n - 1), [2.0] * n, [-1.0] * (n - 1)], [-1, 0, 1], format="lil")
+    hub = np.arange(2, n, 100)
+    A[0, hub], A[hub, 0] = -0.01, -0.01
+    A[0, 0] = 3.0
+    A, orders = sp.csr_matrix(A), calls_of(sys.modules["finelu.ordering"], "_amd")
+    OF_KLU.RECENT.forget()
+    solution = fl.solve(A, np.ones(n))
+    assert solution.converged and solution.recipe == "SparseLU()" and not orders
+    assert fl.SparseLU().factor(A).report.backend == "klu" and not orders
+    path = sp.csr_matrix(A[1:, 1:])  # all rows are short
+    assert fl.SparseLU().factor(path).report.backend == "klu" and orders
+
+
+@PATTERNS
+@given(n=st.integers(1, 12), density=st.floats(0, 0.6), seed=st.integers(0, 99), full=st.booleans())
+def test_the_triangle_for_pardiso_has_a_place_for_each_gap_of_the_diagonal(n, density, seed, full):
+    S = sp.random(n, n, density, random_state=seed, format="csr")
+    S = sp.csc_matrix(S + S.T + full * sp.identity(n))
+    S.sort_indices()
+    S.data = np.arange(1.0, S.nnz + 1)
+    starts, indices, places = pardiso._triangle(Columns(S.indptr, S.indices, S.data, S.shape))
+    assert all(array.dtype == np.int32 for array in (starts, indices, places))
+    rows = [row.tolist() for row in np.split(indices, starts[1:-1])]
+    assert starts[-1] == indices.size and all(row == sorted(set(row)) and row[0] == i for i, row in enumerate(rows))
+    stored = np.append(0.0, S.data)[places]  # 0 for a gap
+    found = sp.csr_matrix((stored, indices, starts), shape=(n, n)).toarray()
+    assert np.array_equal(found, np.tril(S.toarray()).T)

@@ -325,7 +325,7 @@ def test_an_entry_that_is_tiny_beside_its_row_and_column_is_no_reason_to_scale(d
 @needs_klu
 @pytest.mark.parametrize("analysed", [analysis.analysed, lambda recipe, A: analysis.light_by_klu(A)])
 def test_a_matrix_that_was_analysed_is_not_prepared_again(calls_of, analysed):
-    S, prepared_for = sp.csr_matrix(gallery.convection_diffusion(60, 60, 1)), calls_of(prepared, "_in_range")
+    S, prepared_for = sp.csr_matrix(gallery.convection_diffusion(60, 60, 1)), calls_of(prepared, "_is_in_range")
     S.data[S.indptr[5] : S.indptr[6]] *= 1e-200
     S.data[S.indptr[9]] = 0
     A = fl.as_csr(S, diagonal=False)

@@ -183,6 +183,27 @@ def test_the_extremes_of_values(dtype):
         assert cpu.inspection.extremes(v) == reference.inspection.extremes(v)
 
 
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@PATTERNS
+@given(n=st.integers(1, 30), density=st.floats(0, 0.3), seed=st.integers(0, 99))
+def test_a_matrix_without_its_stored_zeros(dtype, index, n, density, seed):
+    S = sp.random(n, n, density, random_state=seed, format="csr")
+    S.data = np.random.default_rng(seed).integers(-1, 2, S.nnz).astype(dtype)
+    A = as_csr(S, diagonal=False).with_index(np.dtype(index))
+    m, found = int(np.count_nonzero(A.data)), []
+    for form in (cpu, reference):
+        sizes = (n + 1, index), (m, index), (m, dtype), (n, index), (m, np.int64)
+        out = [np.full(size, 77, kind) for size, kind in sizes]
+        form.inspection.without_zeros(A.indptr, A.indices, A.data, *out)
+        found.append(out)
+    for got, want in zip(*found, strict=True):
+        np.testing.assert_array_equal(got, want)
+    S.eliminate_zeros()
+    np.testing.assert_array_equal(found[0][0], S.indptr)
+    np.testing.assert_array_equal(found[0][2], S.data)
+
+
 @pytest.mark.parametrize("dtype", [*DTYPES, "int32", "int64"])
 def test_a_copy(backend, threads, dtype):
     """Short and long vectors, odd numbers of halves of words, vectors with gaps, off a word, or read-only."""

@@ -383,14 +383,14 @@ def test_values_in_single_precision_are_computed_with_in_double(backend, kind, d
 
 
 def test_shorter_values_pay_on_a_cpu_by_every_method(backend):
-    """On a GPU the narrow levels of a small grid are slower; sweeps have none, "sync_free" does not look for them."""
+    """On a GPU only sweeps are faster by it."""
     A = gallery.poisson7(4)
     plan = reference.triangular.triangular_plan(triangle(as_csr(A), True, False, "N"), "auto", 1)
     assert reference.triangular.bound_by_bytes(plan)
     kernel = kernels_for(backend.move(A.data)).triangular.bound_by_bytes
     for method in [*exact_methods(backend), "jacobi"]:
         bound = kernel(TriangularSolver(backend.move(A), method=method).plan)
-        assert bound == (backend.name == "cpu" or method in ("jacobi", "sync_free")), method
+        assert bound == (backend.name == "cpu" or method == "jacobi"), method
 
 
 def test_values_in_single_precision_are_checked_and_refused_where_they_do_not_serve(backend):

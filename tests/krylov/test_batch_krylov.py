@@ -202,7 +202,10 @@ ONES = np.ones(6)
         ),
         (lambda: fl.cg(BATCH, 1j * ONES, M=fl.ILU0().factor(BATCH)), "M is float64, but A and b are complex128"),
         (lambda: fl.gmres(BATCH, ONES, restart=0), "restart=0"),
-        (lambda: fl.gmres(BATCH, ONES, side="left"), "side='left': for a Batch gmres takes"),
+        (
+            lambda: fl.gmres(BATCH, ONES, side="left"),
+            "side='left': for a Batch gmres takes rtol, atol, maxiter, M, raise_on_failure, restart.",
+        ),
         (lambda: fl.gmres(BATCH, np.ones((6, 3))), "It seems to be transposed"),
     ],
 )

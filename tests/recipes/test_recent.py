@@ -10,7 +10,7 @@ from checks import values
 
 from finelu import gallery, ordering
 from finelu.factors import Arrangement
-from finelu.matrix import as_csr, nonzero_entries
+from finelu.matrix import as_csr, of_nonzeros
 from finelu.preconditioners import SparseLU
 from finelu.preconditioners.direct import factors, prepared
 from finelu.recent import RECENT, Recent, of_pattern
@@ -133,7 +133,7 @@ def test_the_places_of_zeros_are_kept_while_they_are_the_same():
     for zeros in (slice(3, 5), slice(3, 5), slice(2, 4), slice(3, 7), slice(0, 0)):
         S.data[:] = np.arange(1, S.nnz + 1)
         S.data[zeros] = 0
-        found, kept = nonzero_entries(as_csr(S))
+        found, kept = of_nonzeros(as_csr(S), np.count_nonzero(S.data))
         want = S.copy()
         want.eliminate_zeros()
         assert (found.tosparse() != want).nnz == 0 and found.nnz == want.nnz
@@ -170,3 +170,16 @@ def test_a_transposed_pattern_gives_the_columns_that_scipy_has():
         for name in ("indptr", "indices", "data"):
             assert np.array_equal(getattr(found, name), getattr(want, name))
             getattr(found, name)[:] = 0  # of this caller alone
+
+
+def test_a_light_result_takes_the_room_of_other_patterns_alone():
+    recent, own, other = Recent(2000), (np.arange(20), np.arange(30)), (np.arange(21), np.arange(30))
+    recent.keep("factors", *other, 1, 600)
+    recent.keep("factors", *own, 2, 900)  # each copy of a pattern takes 400 bytes
+    assert recent.get("factors", *other) is None
+    recent.keep("facts", *own, 3, 800, light=True)
+    assert recent.get("facts", *own) is None and recent.get("factors", *own) == 2
+    recent.keep("facts", *own, 3, 500, light=True)
+    assert recent.get("facts", *own) == 3 and recent.get("factors", *own) == 2
+    recent.keep("facts", *other, 4, 500, light=True)
+    assert recent.get("facts", *other) == 4 and recent.get("factors", *own) is None

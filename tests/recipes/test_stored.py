@@ -17,6 +17,7 @@ from finelu import ParameterError, TriangularSolver, gallery
 from finelu.errors import NoFactors
 from finelu.factors import TriangularFactors
 from finelu.preconditioners.registry import RECIPES
+from finelu.triangular import DEFAULT_SWEEPS
 
 SINGLE = {"float64": "float32", "complex128": "complex64"}
 WITH_AUTO = [recipe for recipe in RECIPES.values() if "auto" in recipe.precisions]
@@ -25,12 +26,12 @@ BEYOND = "beyond the range of single precision"
 
 
 @pytest.fixture(autouse=True)
-def small_systems_count(request, meanwhile):
-    """On a GPU the rule that wants wide levels is left out, except in its own test."""
-    if not without_gpu() and "wide" not in request.node.name:
+def exact_solves_count(request, meanwhile):
+    """On a GPU the rule that wants sweeps is left out, except in its own test."""
+    if not without_gpu() and "only_sweeps" not in request.node.name:
         from finelu.kernels.cuda import triangular
 
-        meanwhile(triangular, ENTRIES_A_LEVEL=0)
+        meanwhile(triangular, bound_by_bytes=lambda plan: True)
 
 
 def by_rounded_factors(F, r, trans):
@@ -137,17 +138,12 @@ def test_factors_that_rounding_would_change_stay_in_double(backend, recipe):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["cuda"], indirect=True)
-def test_on_a_gpu_only_wide_levels_are_rounded(backend):
-    """poisson7:60 in A's order and with the unknowns of even points first, where each triangle has two levels."""
-    A = gallery.poisson7(60)
-    order = np.argsort(np.indices((60,) * 3).sum(axis=0).ravel() % 2, kind="stable")
-    for matrix, stored in ((A, "float64"), (A[order][:, order].tocsr(), "float32")):
-        for recipe in (LU, CHOLESKY):
-            F = recipe.factor(backend.move(matrix))
-            assert F.report.stored == stored, F.report
-    assert F.report.stored_since is None
-    F = LU.factor(backend.move(A))
-    assert "time of a solve is that of 178 levels" in F.report.stored_since
+def test_on_a_gpu_only_sweeps_are_rounded(backend):
+    A = gallery.poisson7(20)
+    for recipe in (CHOLESKY, LU):
+        F = recipe.factor(backend.move(A))
+        assert F.report.stored == "float64", F.report
+        assert "time of exact solves is that of rows that wait" in F.report.stored_since
     r = backend.move(values(A.shape[0], "float64"))
     want = fl.ILU0().factor(backend.move(A)).solve(r)
     np.testing.assert_allclose(backend.fetch(F.solve(r)), backend.fetch(want), rtol=1e-12)
@@ -276,8 +272,11 @@ def test_recipes_without_it_refuse_it():
             recipe(precision="auto")
         one_line(error)
     for recipe in WITH_AUTO:
-        with pytest.raises(ParameterError, match=r"precision must be .*auto"):
+        with pytest.raises(ParameterError, match=r"precision must be .*half"):
+            recipe(precision="quarter")
+        with pytest.raises(ParameterError, match=r"half precision is for triangular='jacobi'; exact") as error:
             recipe(precision="half")
+        one_line(error)
         with pytest.raises(ParameterError, match="isai solves with inverses"):
             recipe(precision="auto", triangular="isai")
 
@@ -288,6 +287,107 @@ def test_where_it_has_no_effect_it_is_refused():
         LU.factor(fl.Batch(A, np.stack([A.data, A.data])))
     with refused(ParameterError, "leave triangular and precision of the local recipe"):
         fl.Schwarz(local=LU).factor(A)
+
+
+# Half precision, which is read on a GPU alone
+
+
+def in_half(recipe, **options):
+    return recipe(precision="half", triangular="jacobi", **options)
+
+
+def by_halved_factors(F, r, trans):
+    """The same by Jacobi sweeps in NumPy with N rounded to half precision, row i as a multiple of a power of two near
+    its diagonal entry."""
+    T = F.triangles.on(np)
+    x = r.astype(np.float64)
+    for solve in F.SOLVES[trans]:
+        M = (sp.tril if solve.lower else sp.triu)(T.tosparse()).toarray().astype(np.float64)
+        M = M if solve.trans == "N" else M.T
+        D = np.ones(len(M)) if solve.unit else np.diag(M).copy()
+        power = np.exp2(np.floor(np.log2(abs(1 / D.astype(F.dtype)))))
+        N = ((M - np.diag(np.diag(M))) * power[:, None]).astype(np.float32).astype(np.float16) / power[:, None]
+        b, x = x, np.zeros_like(x)
+        for _ in range(DEFAULT_SWEEPS["jacobi"] + 1):
+            x = ((b - N @ x).T / D).T
+    return x
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("recipe", [fl.ILU0, fl.IC0, fl.ILUK, fl.ParILUT])
+def test_sweeps_are_those_with_the_halved_factors(cuda, recipe, dtype):
+    A = in_dtype(gallery.poisson7(9, 8, 7), dtype)
+    F = in_half(recipe).factor(csr(A))
+    assert F.report.stored == "float16" and F.report.stored_since is None and F.dtype == dtype
+    assert 1e-6 < F.report.rounding_change < 1e-2
+    for trans in "NTH":
+        for shape in ((504,), (504, 3), (504, 40)):
+            r = values(shape, dtype)
+            got, want = F.solve(cupy_of(r), trans).get(), by_halved_factors(F, r, trans)
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e3 * np.finfo(dtype).eps * abs(want).max())
+
+
+def test_half_precision_hardly_changes_the_iterations(cuda):
+    A = gallery.poisson7(24)
+    b = A @ np.ones(A.shape[0])
+    for recipe, method in ((fl.IC0, fl.cg), (fl.ILU0, fl.gmres)):
+        counts = []
+        for precision in (None, "half"):
+            F = recipe(triangular="jacobi", precision=precision).factor(csr(A))
+            solution = method(csr(A), cupy_of(b), M=F, rtol=1e-8)
+            assert solution.converged
+            counts.append(solution.iterations)
+        assert counts[1] <= counts[0] + 3
+
+
+def test_half_precision_takes_rows_of_any_size_and_follows_updates(cuda):
+    A = gallery.poisson7(9, 8, 7)
+    rows = np.exp2(np.random.default_rng(0).integers(-300, 300, A.shape[0]))
+    B = sp.csr_matrix(sp.diags(rows) @ A)
+    r = values((504,), "float64")
+    F = in_half(fl.ILU0)
+    with refused(ParameterError, "out of the range of half precision; leave precision out"):
+        F.factor(csr(B))  # L_ij is the quotient of two rows
+    # U alone has such rows where A is triangular
+    U = sp.csr_matrix(sp.triu(B))
+    F = F.factor(csr(U))
+    np.testing.assert_allclose(F.solve(cupy_of(r)).get(), by_halved_factors(F, r, "N"), rtol=1e-10)
+    F.update(csr(2 * U))
+    np.testing.assert_allclose(F.solve(cupy_of(r)).get(), by_halved_factors(F, r, "N"), rtol=1e-10)
+    G = copy.deepcopy(F)
+    np.testing.assert_array_equal(G.solve(cupy_of(r)).get(), F.solve(cupy_of(r)).get())
+    with refused(ParameterError, "out of the range of half precision"):
+        F.solve(cupy_of(r), "T")  # a column of U has entries of all sizes
+
+
+def test_half_precision_is_refused_where_it_is_not_read(cuda):
+    A = gallery.poisson7(4)
+    with refused(ParameterError, "A is complex, and half precision is for real matrices on a GPU; take 'auto'"):
+        in_half(fl.ILU0).factor(csr(A.astype(complex)))
+    far = A.tolil()
+    far[5, 6] = 1e9
+    F = in_half(fl.ILU0).factor(csr(A))
+    with refused(ParameterError, "out of the range of half precision"):
+        F.update(csr(sp.csr_matrix(far)))
+    with pytest.raises(NoFactors):
+        F.solve(cupy_of(np.ones(64)))
+
+
+def test_half_precision_is_refused_on_the_cpu():
+    with refused(ParameterError, "A is on the host, and half precision is for real matrices on a GPU; take 'auto'"):
+        in_half(fl.ILU0).factor(gallery.poisson7(4))
+
+
+def csr(A):
+    import cupyx.scipy.sparse
+
+    return cupyx.scipy.sparse.csr_matrix(sp.csr_matrix(A))
+
+
+def cupy_of(x):
+    import cupy
+
+    return cupy.asarray(x)
 
 
 def test_all_of_them_make_triangles():

@@ -30,15 +30,15 @@ from finelu.preconditioners import (
     recipe_of,
 )
 from finelu.preconditioners.direct import cudss, klu
-from finelu.preconditioners.direct.analysis import COLAMD, SHORT, is_quick
+from finelu.preconditioners.direct.analysis import COLAMD, SHORT, UNEVEN, is_quick
 from finelu.preconditioners.recipe import Recipe
 
 SMALL = 400  # rows up to which the direct solve comes first: it takes less time than any look at the alternatives
 LIGHT = 5000  # entries up to which it does, of the systems that are factored without a count
 FEW_ITERATIONS = 100.0  # of the cheap rung on a network, up to whose time complete factors come first
 # Where the fill is counted before the cheap rung is tried: the part of the rows that is coupled (of other matrices
-# incomplete factors converge in some ten iterations); the length of the longest row of a network, in mean rows.
-SLOW, UNEVEN = 0.3, 2.0
+# incomplete factors converge in some ten iterations).
+SLOW = 0.3
 SYMMETRIC_PATTERN = 0.5  # part of the entries with a partner below which a direct solve orders columns alone
 SUBDOMAINS = 10_000  # rows from which an elliptic system may be solved by subdomains; no smaller one was measured
 TREE = 3.0  # entries a row, up to which A may be a tree, whose complete factors have no fill
@@ -82,6 +82,7 @@ FEW_PERMUTED = 100_000
 # Entries a level below which the CPU solves with factors sooner: out of its cache these take it 0.6 us, and a GPU
 # takes a few tenths of a microsecond to one for a level, however few they are.
 SHORT_LEVELS = 150
+BY_KLU = SparseLU(backend="klu")
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
 PAIRED = 0.95  # part of the entries with a partner, from which on pivots may lie on a shifted diagonal that had gaps
 
@@ -172,18 +173,18 @@ def _sooner_by_parts(A: MatrixTraits) -> bool:
 def _elastic(A: MatrixTraits) -> bool:
     """Whether A, definite and no M-matrix, is like the stiffness of a body in space, with several unknowns a node, and
     large enough that subdomains of nodes are expected to take less time than factors of the whole. On the CPU."""
-    fits = A.n >= SUBDOMAINS and A.coupled >= COUPLED
+    if A.n < SUBDOMAINS or A.coupled < COUPLED or A.mean_row < IN_SPACE:
+        return False
     by_parts = SETUPS * RATES.parts_setup + BY_NODES * RATES.parts
-    sooner = by_parts < BY_WHOLE_OF_NODES * A.n**0.25 * RATES.cg
-    return bool(fits and sooner and A.alike >= OF_NODES and A.mean_row >= IN_SPACE)
+    return bool(by_parts < BY_WHOLE_OF_NODES * A.n**0.25 * RATES.cg and A.alike >= OF_NODES)
 
 
 def is_obtuse(A: MatrixTraits) -> bool:
     """Whether A, definite with short rows that nearly cancel and no M-matrix, is like an elliptic equation on a mesh
     with obtuse angles, and so large that subdomains are expected to take less time than factors of the whole. On the
     CPU."""
-    fits = A.definite and not A.m_matrix and A.n >= OBTUSE and A.coupled >= COUPLED and A.cancelling >= ELLIPTIC
-    return bool(fits and not A.gpu and TREE < A.mean_row <= SHORT and A.alike < OF_NODES)
+    fits = A.definite and not A.m_matrix and A.n >= OBTUSE and A.coupled >= COUPLED and TREE < A.mean_row <= SHORT
+    return bool(fits and not A.gpu and A.cancelling >= ELLIPTIC and A.alike < OF_NODES)
 
 
 def few_seconds(A: MatrixTraits, iteration: float) -> float:
@@ -197,9 +198,10 @@ def few_seconds(A: MatrixTraits, iteration: float) -> float:
 def _sooner_in_turning_flow(A: MatrixTraits) -> bool:
     """Whether A, an M-matrix of a flow that turns, is large enough, and enough of its rows are coupled, that subdomains
     are expected to take less time than factors of the whole. On the CPU."""
+    if A.n < SUBDOMAINS or A.coupled < NEARLY_COUPLED:
+        return False
     by_parts = RATES.parts_setup + 2 * IN_TURNING_FLOW * RATES.parts
-    sooner = by_parts < WHOLE_IN_TURNING_FLOW * A.n**0.25 * RATES.bicgstab
-    return bool(A.n >= SUBDOMAINS and A.coupled >= NEARLY_COUPLED and sooner)
+    return bool(by_parts < WHOLE_IN_TURNING_FLOW * A.n**0.25 * RATES.bicgstab)
 
 
 def _sooner_by_pressures(A: MatrixTraits) -> bool:
@@ -208,8 +210,9 @@ def _sooner_by_pressures(A: MatrixTraits) -> bool:
     return A.gpu or BY_STAGES * iteration + FIXED < BY_ILU0 * (A.n / A.flow) ** (1 / 3) * iteration
 
 
-# For each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs.
-RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
+# For each rung the first row whose rule holds is tried. The rungs are tried in the order of their costs. The first rows
+# are for matrices of SUBDOMAINS rows or more.
+OF_MANY: tuple[tuple[str, Rule, Rung], ...] = (
     (
         "cheap",
         lambda A: _elliptic(A) and A.definite and A.m_matrix,
@@ -223,8 +226,11 @@ RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
         Rung((Schwarz(near_nullspace="auto"), IC0()), BY_BODIES),
     ),
     ("cheap", is_obtuse, Rung((Schwarz(), IC0()), BY_PARTS)),
-    ("cheap", lambda A: A.turns and _sooner_in_turning_flow(A), Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
+    ("cheap", lambda A: _sooner_in_turning_flow(A) and A.turns, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
     ("cheap", lambda A: A.flow > 1 and _sooner_by_pressures(A), Rung((CPR(), ILU0()), BY_PRESSURES)),
+)
+RUNGS: tuple[tuple[str, Rule, Rung], ...] = (
+    *OF_MANY,
     ("cheap", lambda A: A.definite and A.m_matrix, Rung((MILU0(), IC0()), ROW_SUMS)),
     ("cheap", lambda A: A.definite, Rung((IC0(),), "A may be positive definite")),
     ("cheap", lambda A: A.m_matrix, Rung((MILU0(), ILU0()), ROW_SUMS)),
@@ -314,7 +320,7 @@ def follows_chains(A: MatrixTraits) -> bool:
 def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     """The rungs that `solve` may try for such a matrix, by name."""
     found: dict[str, Rung] = {}
-    for name, holds, rung in RUNGS:
+    for name, holds, rung in RUNGS if traits.n >= SUBDOMAINS else RUNGS[len(OF_MANY) :]:
         if name not in found and holds(traits):
             found[name] = rung
     recipes: Any = found["direct"].recipes
@@ -323,7 +329,7 @@ def rungs(traits: MatrixTraits) -> dict[str, Rung]:
     unsymmetric_network = traits.kind == "general" and is_network(traits)  # KLU does not use a symmetry
     permuted = not traits.diagonal.usable and sparse and unsymmetric_network
     if (by_columns or permuted) and klu.nbklu() is not None:
-        recipes, reason = (SparseLU(backend="klu"), *recipes), COUNTED
+        recipes, reason = (BY_KLU, *recipes), COUNTED
     quick = is_quick(traits) and traits.nnz <= LIGHT and not (by_columns or permuted)
     is_small = traits.n <= SMALL or quick
     found["direct"] = Rung(recipes, IS_SMALL if is_small else reason, quick)

@@ -52,6 +52,7 @@ UNPAIRED = 10.0  # times that incomplete factors with fill take as long where fe
 # of 1,744 to 21,936 rows took 0.18e-6 to 0.24e-6 s per entry (M-matrices: up to 0.64e-6), in
 # `regret-amd-epyc-2-cores-counts-superlu-2026-11-27`.
 BY_ICT = 0.5
+FILLED = ("threshold", "multilevel")  # rungs of factors with fill
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
 # Times that PARDISO takes as long where the diagonal has gaps, so that it matches rows and takes pivots of two: of ten
 # saddle points of 1,159 to 3,600 rows.
@@ -195,6 +196,20 @@ class Costs:
         plain = alike and found.library is None and not found.matched and not recipe.matching
         return found if plain or recipe is other else None
 
+    def cheapest(self, rungs: list[str], times: dict[str, float]) -> str | None:
+        """The rung with the least expected time of those that fit the memory and the time; None if none does.
+
+        times : factors of the expected times of some rungs.
+        """
+        best, least = None, math.inf
+        for rung in sorted(rungs, key=lambda rung: rung != "direct"):  # its time shows that most others take longer
+            by = times.get(rung, 1.0)
+            if by * self._at_least(rung) < least:
+                seconds = self.seconds(rung)
+                if by * seconds < least and self.in_time(seconds):
+                    best, least = rung, by * seconds
+        return best
+
     def seconds(self, rung: str) -> float:
         """The expected time of a rung in seconds, including its iterations; Inf if its factors do not fit."""
         n, nnz = self.traits.n, self.traits.nnz
@@ -215,11 +230,17 @@ class Costs:
             if self.fill is None:
                 return self.analysis_seconds
             return self._of(self.fill)
-        by_ict = self.short and not self.traits.m_matrix and "threshold" in self.rungs
+        return self._at_least(rung) * (self.filling if rung in FILLED else 1.0)
+
+    def _at_least(self, rung: str) -> float:
+        """The expected time of incomplete factors on the CPU if they fill in as those of most matrices do; 0 of others.
+        A lower bound, without a look at the rows."""
+        if self.traits.gpu and self._made_on_gpu(rung):
+            return 0.0
+        of_entry = {"cheap": RATES.bicgstab * 20, "threshold": RATES.threshold, "multilevel": RATES.multilevel}
+        by_ict = rung == "threshold" and self.short and not self.traits.m_matrix
         by_ict = by_ict and isinstance(self.rungs["threshold"].recipes[0], ICT)
-        part = self.filling * (BY_ICT if by_ict else 1.0)
-        typical = {"threshold": part * RATES.threshold, "multilevel": self.filling * RATES.multilevel}
-        return (typical | {"cheap": RATES.bicgstab * 20}).get(rung, 0.0) * nnz
+        return of_entry.get(rung, 0.0) * (BY_ICT if by_ict else 1.0) * self.traits.nnz
 
     @cached_property
     def filling(self) -> float:

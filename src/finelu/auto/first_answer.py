@@ -53,9 +53,12 @@ NEAR = 1e3  # roundings of a row below which a tolerance takes exact sums
 EXACT_SECONDS = 3e-6  # per entry of A, for the exact sums of all steps
 BLOCK = 4096  # rows whose exact sums are formed together
 SPLIT = 2.0**27 + 1  # times a number of 53 digits, to divide it into two with 26 each
-CHEAP = "its cost, bounded before, is small"
+CHEAP = "a bound of its cost is small"
 DEFINITE = "A may be positive definite, and complete factors may be costly"
-MEANWHILE = "kernels were not compiled yet: SciPy gave this answer, and a process in the background compiles them"
+MEANWHILE = (
+    "kernels were not compiled yet: SciPy gave this answer. A process in the background compiles them as long as this "
+    "program runs; `finelu warmup` compiles all of them once"
+)
 COSTLY = f"no answer by SciPy was expected within {MOST_SECONDS:g} s and the memory, so this call compiled its kernels"
 NO_PROCESS = "no process could be begun to compile kernels in the background, so this call compiled its own"
 NO_ANSWER = "SciPy found no answer that passes the test, so this call compiled its kernels"

@@ -135,10 +135,7 @@ class Ladder:
         left = compared(left)
         if "direct" in left and costs.fits(costs.bytes_of("direct")):
             costs.count_fill()
-        seconds = {rung: costs.seconds(rung) for rung in left}
-        doubt = {"threshold": DOUBT if "cheap" in self.broken or self.disproved else 1.0}
-        fits = [rung for rung in left if seconds[rung] < math.inf and costs.in_time(seconds[rung])]
-        return min(fits, key=lambda rung: doubt.get(rung, 1.0) * seconds[rung]) if fits else None
+        return costs.cheapest(left, {"threshold": DOUBT if "cheap" in self.broken or self.disproved else 1.0})
 
     def _complete(self, left: list[str]) -> str | None:
         """The rung of complete factors, for tolerances that an incomplete factorization reaches only by chance.
@@ -324,10 +321,10 @@ class Ladder:
         start, made, first = now(), 0.0, self.name(rung)
         if rung not in self.factors:
             try:
-                outcome = self._factor(rung)
+                outcome, counting = self._factor(rung)
             except OutOfTime as error:
-                outcome, rhs.status = str(error), Status.OUT_OF_TIME
-            made = now() - start
+                outcome, counting, rhs.status = str(error), 0.0, Status.OUT_OF_TIME
+            made = now() - start - counting
             if outcome:
                 self.broken.add(rung)
                 reached = rhs.size / rhs.scale
@@ -411,9 +408,10 @@ class Ladder:
 
     # a rung
 
-    def _factor(self, rung: str) -> str:
-        """Make the factors of a rung by the first of its recipes that succeeds. Returns "", or why all failed."""
-        outcome, chosen, costs = "", self.rungs[rung], self.costs
+    def _factor(self, rung: str) -> tuple[str, float]:
+        """Make the factors of a rung by the first of its recipes that succeeds. Returns "", or why all failed; and the
+        seconds of a count for the next rung."""
+        outcome, chosen, costs, counting = "", self.rungs[rung], self.costs, 0.0
         for recipe in chosen.recipes:
             try:
                 if rung == "cudss":
@@ -443,15 +441,18 @@ class Ladder:
                     self.zero_pivot = str(error).split(": ", 1)[-1].rstrip(".")
                 if isinstance(error, StructurallySingular):  # true of A, or of the matrix that a recipe factors
                     self.solvability.look_at_structure()
-                if rung == "cheap" and isinstance(recipe, MILU0) and self._direct_comes_now():
-                    return outcome
+                if rung == "cheap" and isinstance(recipe, MILU0):
+                    begin, comes = now(), self._direct_comes_now()
+                    counting += now() - begin
+                    if comes:
+                        break
             else:
                 if recipe is not chosen.recipes[0]:
                     self.rungs[rung] = Rung((recipe,), chosen.reason)
                 if self.traits.gpu:
                     synchronize(self.A.data)
-                return ""
-        return outcome
+                return "", counting
+        return outcome, counting
 
     def _direct_comes_now(self) -> bool:
         """Whether complete factors are to be tried before other incomplete ones, as none keep A's row sums."""

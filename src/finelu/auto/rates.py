@@ -46,8 +46,10 @@ class Rates:
     klu, feral and pardiso, each with _row, _entry, _flop : the same for these libraries. For a symmetric matrix feral
         and PARDISO make half of the entries and operations. Those of PARDISO are for two threads of an AMD EPYC: of the
         37 systems of 2,000 rows or more in `regret-amd-epyc-2-cores-counts-2026-11-27` they give 0.64 of the time that
-        its set-up took, in the geometric mean, with a standard deviation by a factor of 2.6. Threads share operations
-        more than rows; a core alone takes longer for each operation.
+        its set-up took, in the geometric mean, with a standard deviation by a factor of 2.6. Of 12 systems with 50,000
+        operations a row or more, there and in `regret-intel-xeon-2-cores-2026-11-28`, they give 0.74 of the time (0.29
+        to 1.39): operations on wide fronts take little. Threads share operations more than rows; a core alone takes
+        longer for each operation.
     dense_flop : seconds per operation of SuperLU if its factors turn out to be dense.
     """
 
@@ -75,8 +77,8 @@ class Rates:
     feral_entry: float = 15e-9
     feral_flop: float = 0.14e-9
     pardiso_row: float = 0.55e-6
-    pardiso_entry: float = 12e-9
-    pardiso_flop: float = 0.03e-9
+    pardiso_entry: float = 14e-9
+    pardiso_flop: float = 0.01e-9
     dense_flop: float = 0.1e-9
 
     def of(self, library: str) -> tuple[float, float, float]:

@@ -13,9 +13,10 @@ import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.batch import solve_batch
-from finelu.auto.choose import recipe_asked, sooner_by_size, sooner_on_host
+from finelu.auto.choose import LIGHT, recipe_asked, sooner_by_size, sooner_on_host
 from finelu.auto.columns import Together, completed, iterated
 from finelu.auto.first_answer import FirstAnswer, euclidean
+from finelu.auto.kept import keep, kept_for
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.compiling import KernelMissing, compile_seconds, here, now, quietly, waiting
@@ -30,6 +31,7 @@ from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
 from finelu.matrix.batch import Batch
 from finelu.matrix.traits import MatrixTraits, traits
 from finelu.matrix.vectors import as_dtype
+from finelu.preconditioners.direct import klu
 from finelu.progress import bar
 from finelu.result import Certificate, Solution, Status, of_columns
 from finelu.validation import count, flag, number
@@ -169,8 +171,12 @@ def solve(
                         known = replace(known, gpu=False)
                 if moved:
                     A, b, x0 = _moved(A, b, x0, "cpu")
-            known = known or traits(A)
+            may_keep = A.nnz <= LIGHT and chosen == "auto" and memory_limit is None and not certify and klu.nbklu()
+            kept = kept_for(A) if may_keep else None
+            known = known or (kept.traits if kept else traits(A, at_once=False))
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, certifies=certify, **options)
+            if kept is not None:
+                ladder.factors["direct"] = kept.factors
             columns = b.reshape(A.n, -1) if b.size else b
             space = None if nullspace is None else _null_space(nullspace, A, b, known)
             found: list[Solution] = []
@@ -208,6 +214,8 @@ def solve(
                 found.append(solution)
             if (fact := ladder.not_unique) and space is None:  # of A, so of each column
                 found = [replace(f, seen=(*f.seen, fact)) if f.converged and fact not in f.seen else f for f in found]
+            if may_keep and kept is None and found:
+                keep(A, ladder, found[0])
             found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
         except KernelMissing as missing:
             answer = missing.answer

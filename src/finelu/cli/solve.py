@@ -53,7 +53,7 @@ def solve(
     variant: Annotated[str | None, typer.Option(metavar="NAME", help="recipe parameter: kernel of {names}")] = None,
     triangular: Annotated[str | None, typer.Option(metavar="NAME", help="recipe parameter: triangular solve")] = None,
     precision: Annotated[
-        str | None, typer.Option(metavar="DTYPE", help="recipe parameter: dtype of factors, or auto")
+        str | None, typer.Option(metavar="DTYPE", help="recipe parameter: dtype of factors, auto or half")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="recipe parameter, such as block_size=4")

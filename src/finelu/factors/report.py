@@ -73,9 +73,9 @@ class TriangularReport(Report):
     trial_residual : see `finelu.factors.trial_residual`.
     dense_last : the number of dense rows that were moved to the end, since they would fill in, see
         `finelu.ordering.dense_last`; None for 0.
-    With precision="auto" also:
+    With precision="auto" or "half" also:
     stored, stored_since : the dtype in which solves read the factors; why it is double precision where it is.
-    rounding_change : ||M'^-1 M y - y|| / ||y|| for a random y, M' being M rounded to single precision; for jacobi
+    rounding_change : ||M'^-1 M y - y|| / ||y|| for a random y, M' being the rounded M; for jacobi
         ||M'^-1 r - M^-1 r|| / ||M^-1 r|| for a random r; of Cholesky factors the same of L. None if entries are beyond
         the range of single precision.
     """

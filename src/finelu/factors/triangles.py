@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from finelu.device import lies_in_order, namespace, synchronize, to_host
+from finelu.errors import ParameterError
 from finelu.factors.arranged import Arrangement
 from finelu.factors.base import Factors, random_numbers
 from finelu.factors.report import TriangularReport
@@ -80,7 +81,7 @@ class TriangularFactors(Factors):
         self._conjugated = self.CONJUGATED if self.dtype.kind == "c" else ""
         self._numeric, self._sweeps, self._arranged, self._trial = numeric, sweeps, arranged, trial
         self._triangles = triangles
-        self._auto = getattr(recipe, "precision", None) == "auto"
+        self._rounds = getattr(recipe, "precision", None) in ("auto", "half")
         self._stored = triangles.data  # the values that the solves read
         self._assemble(A, triangles)
 
@@ -113,10 +114,10 @@ class TriangularFactors(Factors):
             done = False
             if verdict is not None:
                 self.updates += 1
-                if not self._auto:
+                if not self._rounds:
                     self._load(self._triangles.data)  # while the device is at work
                 done = verdict()
-                if done and self._auto:
+                if done and self._rounds:
                     self._store()
             self._valid = done or valid
         return done
@@ -127,7 +128,7 @@ class TriangularFactors(Factors):
         if triangles.indices is not self._triangles.indices:
             self._reported, self._solvers, self._in_turn = (), {}, {}
         self._triangles = triangles
-        if self._auto:
+        if self._rounds:
             self._store()
         else:
             self._load(triangles.data)
@@ -152,6 +153,9 @@ class TriangularFactors(Factors):
         with M^-1 r for a random r. Of M = L L^H the same is done with L: its adjoint changes as much. Cost: a solve, a
         product, and a pass over the values; waits for the device.
         """
+        if self.recipe.precision == "half":
+            self._store_half()
+            return
         values = self._triangles.data
         xp, kernels, report, single = namespace(values), kernels_for(values), self._report, narrowed(self.dtype)
         report.stored, report.stored_since, report.rounding_change = str(self.dtype), None, None
@@ -160,10 +164,7 @@ class TriangularFactors(Factors):
             return
         solvers = [self._solver(solve) for solve in self.SOLVES["N"] if solve.trans == "N"]
         if not any(kernels.triangular.bound_by_bytes(solver.plan) for solver in solvers):
-            levels = max(solver.levels or 0 for solver in solvers)
-            report.stored_since = (
-                f"the time of a solve is that of {levels} levels that wait for each other, not of the bytes"
-            )
+            report.stored_since = "the time of exact solves is that of rows that wait for each other, not of the bytes"
             self._load(values)
             return
         kept = self._stored.dtype == single and self._stored.size == values.size
@@ -198,6 +199,39 @@ class TriangularFactors(Factors):
         if report.stored_since:
             self._load(values)
 
+    def _store_half(self) -> None:
+        """Store the triangles without their diagonals in half precision for the solves, and measure the change as
+        `_store` does for jacobi. Raises ParameterError if an entry is out of range, or a solve is not finite.
+
+        Cost: two solves, and two passes over the values; waits for the device.
+        """
+        values, room = self._triangles.data, self._stored
+        xp, kernels, report = namespace(values), kernels_for(values), self._report
+        if room.dtype != np.float16 or room.size != values.size:
+            room = xp.empty(values.size, np.float16)
+        solvers = [self._solver(solve) for solve in self.SOLVES["N"] if solve.trans == "N"]
+        r = xp.tile(xp.asarray(random_numbers(PERIOD).astype(self.dtype)), -(-self.shape[0] // PERIOD))[: self.shape[0]]
+        self._load(values)
+        y = _in_turn(solvers, r)
+        lost, norms = xp.zeros(1), xp.empty(2, self.dtype)
+        for solver in self._solvers.values():
+            solver.plan.load_half(values, room, lost)
+        self._stored = room
+        x = _in_turn(solvers, r)
+        kernels.vectors.difference(x, y, x)
+        kernels.vectors.norm(x, norms[:1])
+        kernels.vectors.norm(y, norms[1:])
+        change, size = map(float, to_host(norms))
+        if float(to_host(lost)[0]) or not (math.isfinite(change) and 0 < size < math.inf):
+            raise self._out_of_range()
+        report.stored, report.stored_since, report.rounding_change = "float16", None, change / size
+
+    def _out_of_range(self) -> ParameterError:
+        return ParameterError(
+            f"{self.recipe!r}: the factors of this A are out of the range of half precision; leave precision out, or "
+            "take 'auto'."
+        )
+
     def solvers(self, trans: str = "N") -> tuple[TriangularSolver, ...]:
         """The solves of M^-1 ("N"), M^-T ("T") or M^-H ("H"), in their order."""
         return tuple(self._solver(solve) for solve in self.SOLVES[trans])
@@ -213,7 +247,12 @@ class TriangularFactors(Factors):
             if solve not in self._solvers:
                 method, sweeps = self.recipe.triangular, self._sweeps
                 solver = TriangularSolver(self._triangles, **solve._asdict(), method=method, sweeps=sweeps, check=False)
-                if self._stored.dtype != self.dtype:
+                if self._stored.dtype == np.float16:
+                    lost = namespace(self._stored).zeros(1)
+                    solver.plan.load_half(self._triangles.data, self._stored, lost)
+                    if float(to_host(lost)[0]):
+                        raise self._out_of_range()
+                elif self._stored.dtype != self.dtype:
                     solver.update(self._stored)
                 synchronize(self._triangles.data)  # another thread may use it on another stream
                 self._solvers[solve] = solver

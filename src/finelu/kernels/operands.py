@@ -79,6 +79,12 @@ class CSR:
                 self.__dict__["_mirrored"] = before
 
     @property
+    def is_known_to_be_paired(self) -> bool:
+        """Whether the comparison within `unchanged` has shown that the pattern is symmetric."""
+        known = self.__dict__.get("_mirrored")
+        return known is not None and known[-1] == self.nnz
+
+    @property
     def below(self) -> int:
         """The number of stored entries below the diagonal; the diagonal must be full."""
         return self.facts[3]

@@ -175,7 +175,8 @@ def iterate_batch(method: str, batch: Batch, b: Any, given: dict[str, tuple[Any,
         raise ParameterError(f"{method} does not take a Batch; {', '.join(METHODS)} do.")
     for name, (value, default) in given.items():
         if name not in TAKEN and not same(value, default):
-            raise ParameterError(f"{name}={shown(value)}: for a Batch {method} takes {', '.join(TAKEN[:5])}.")
+            takes = ", ".join(known for known in TAKEN if known in given)
+            raise ParameterError(f"{name}={shown(value)}: for a Batch {method} takes {takes}.")
     option = {name: value for name, (value, _) in given.items()}
     rtol, atol = number("rtol", option["rtol"]), number("atol", option["atol"])
     flag("raise_on_failure", option["raise_on_failure"])

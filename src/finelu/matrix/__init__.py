@@ -13,7 +13,7 @@ from finelu.matrix.door import (
     checked_csr,
     full_csr,
     lower_triangle,
-    nonzero_entries,
+    of_nonzeros,
     on_pattern,
     without_zeros,
 )
@@ -31,8 +31,8 @@ __all__ = [
     "dense_numbers",
     "full_csr",
     "lower_triangle",
-    "nonzero_entries",
     "norm",
+    "of_nonzeros",
     "on_pattern",
     "sparse_module",
     "without_zeros",

@@ -130,27 +130,26 @@ def without_zeros(A: CSR) -> CSR:
     For complete factors, where stored zeros only add fill; in incomplete factorizations they are entries by definition.
     Cost: one pass over the values.
     """
-    return nonzero_entries(A)[0]
+    return of_nonzeros(A, int(namespace(A.data).count_nonzero(A.data)))[0]
 
 
-def nonzero_entries(A: CSR) -> tuple[CSR, np.ndarray | None]:
-    """`without_zeros`, and the places (nnz,) of its entries among those of A; None if A stores no zeros."""
-    nonzero = int(namespace(A.data).count_nonzero(A.data))
-    if nonzero == A.nnz:
+def of_nonzeros(A: CSR, nnz: int) -> tuple[CSR, np.ndarray | None]:
+    """`without_zeros` of an A with that many entries that are not 0, and their places (nnz,) among those of A; None if
+    A stores no zeros. The places are kept for the last patterns."""
+    if nnz == A.nnz:
         return A, None
     A = A.on(np)
     known: tuple[CSR, np.ndarray] | None = RECENT.get("nonzero", A.indptr, A.indices)
-    if known is not None and known[1].size == nonzero and (data := A.data[known[1]]).all():
+    if known is not None and known[1].size == nnz and (data := A.data[known[1]]).all():
         return known[0].with_values(data), known[1]
-    stored = A.data != 0
-    before = np.zeros(A.nnz + 1, A.indptr.dtype)  # the number of stored entries before each
-    np.cumsum(stored, out=before[1:])
-    diag = np.where((A.diag >= 0) & stored[A.diag], before[A.diag], -1).astype(A.diag.dtype)
-    kept = np.flatnonzero(stored)
-    S = CSR(before[A.indptr], A.indices[kept], A.data[kept], diag)
-    S = S.with_index(np.int32 if max(S.n, S.nnz) <= INT32_LIMIT else np.int64)
+    index = np.int32 if max(A.n, nnz) <= INT32_LIMIT else np.int64
+    starts, diag = np.empty(A.n + 1, index), np.empty(A.n, index)
+    columns, values, kept = np.empty(nnz, index), np.empty(nnz, A.dtype), np.empty(nnz, np.int64)
+    without = kernels_for(values).inspection.without_zeros
+    without(A.indptr, A.indices, A.data, starts, columns, values, diag, kept)
+    S = CSR(starts, columns, values, diag)
     size = S.indptr.nbytes + S.indices.nbytes + S.diag.nbytes + kept.nbytes
-    RECENT.keep("nonzero", A.indptr, A.indices, (S.with_values(S.data[:0]), kept), size)
+    RECENT.keep("nonzero", A.indptr, A.indices, (S.with_values(values[:0]), kept), size, light=True)
     return S, kept
 
 
@@ -256,7 +255,7 @@ def _sorting(indptr: Any, indices: Any, n: int) -> tuple[Any, Any, Any, Any, int
         pattern = S.indptr.astype(index, copy=False), S.indices.astype(index, copy=False)
         diag, found = _inspect(*pattern, np.zeros(S.data.size))
         known = *pattern, S.data, diag, found.missing
-        RECENT.keep("sorted", indptr, indices, known, sum(part.nbytes for part in known[:4]))
+        RECENT.keep("sorted", indptr, indices, known, sum(part.nbytes for part in known[:4]), light=True)
     return known
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -106,8 +107,16 @@ class MatrixTraits:
     gpu: bool
     complex: bool
 
+    def __getattr__(self, name: str) -> Any:
+        """A fact that `traits` left for later: it is looked at now."""
+        look, given = LATER.get(name), vars(self).get("_given")
+        if look is None or given is None:
+            raise AttributeError(f"MatrixTraits has no attribute {name!r}")
+        fact = vars(self)[name] = look(given, self)
+        return fact
+
     def _repr_html_(self) -> str:
-        return facts_as_html("Traits", vars(self).items())
+        return facts_as_html("Traits", ((field.name, getattr(self, field.name)) for field in fields(self)))
 
     def sentences(self) -> tuple[str, ...]:
         kind = {"hermitian": "Hermitian", "symmetric": "complex symmetric", "general": "not symmetric"}[self.kind]
@@ -125,8 +134,12 @@ class MatrixTraits:
         return (f"{self.n} {rows}, {self.nnz} {entries}, {kind}; {on_diagonal}{signs if self.m_matrix else ''}",)
 
 
-def traits(A: CSR) -> MatrixTraits:
-    """The traits of A. Cost: a few passes over the entries, where A is."""
+def traits(A: CSR, *, at_once: bool = True) -> MatrixTraits:
+    """The traits of A. Cost: a few passes over the entries, where A is.
+
+    at_once : False leaves those in LATER until they are asked for, for a caller that sees to it that A does not change
+        meanwhile.
+    """
     mirrored, found = A.mirrored(), diagonal(A)
     kind = symmetry_of(mirrored, A.dtype)
     m_matrix, strictly, coupled, levels = False, False, 0.0, 1.0
@@ -136,12 +149,10 @@ def traits(A: CSR) -> MatrixTraits:
         coupled, levels = close / A.n, A.n / (A.n - linked)
         m_matrix = opposite > 0 and same <= (1 - NEARLY_ALL) * opposite and fine >= NEARLY_ALL * A.n
         strictly = m_matrix and same == 0 and fine == A.n
-    looked_at = coupled > 0 and A.n >= MANY and not on_gpu(A.data)
     counted = not found.missing and A.n >= MANY  # of few rows a direct solve may come first, which needs no other facts
     longest = A.facts[0] if counted else int((A.indptr[1:] - A.indptr[:-1]).max())
-    with A.unchanged(mirrored):
-        carried = flow(A) if coupled > 0 and A.n >= FLOWING and kind == "general" and not m_matrix else 0
-    return MatrixTraits(
+    known = object.__new__(MatrixTraits)  # whose constructor wants all facts
+    vars(known).update(
         n=A.n,
         nnz=A.nnz,
         kind=kind,
@@ -150,11 +161,6 @@ def traits(A: CSR) -> MatrixTraits:
         m_matrix=m_matrix,
         strictly=strictly,
         coupled=coupled,
-        uneven=looked_at and uneven(A),
-        turns=looked_at and m_matrix and kind == "general" and turns(A),
-        alike=of_pattern(A, alike) if looked_at and not m_matrix else 0.0,
-        cancelling=cancelling(A) if looked_at and not m_matrix and kind == "hermitian" else 0.0,
-        flow=carried,
         levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
@@ -163,7 +169,42 @@ def traits(A: CSR) -> MatrixTraits:
         mirrored=mirrored,
         gpu=on_gpu(A.data),
         complex=A.dtype.kind == "c",
+        _given=A if A.n >= MANY else None,
     )
+    if A.n < MANY:
+        vars(known).update(OF_FEW)
+    elif at_once:
+        for name in LATER:
+            getattr(known, name)
+        del vars(known)["_given"]
+    return known
+
+
+def _looked_at(A: CSR, known: MatrixTraits) -> bool:
+    """Whether some of A's many rows are looked at: they are coupled, and on the host."""
+    return known.coupled > 0 and not known.gpu
+
+
+def _carried(A: CSR, known: MatrixTraits) -> int:
+    """`flow` of A, whose comparison with its transpose is known."""
+    with A.unchanged(known.mirrored):
+        return flow(A)
+
+
+# The traits that take a look at some rows of a matrix with many, which `traits` may leave for later; and those of a
+# matrix with few.
+OF_FEW = {"uneven": False, "turns": False, "alike": 0.0, "cancelling": 0.0, "flow": 0}
+LATER: dict[str, Callable[[CSR, MatrixTraits], Any]] = {
+    "uneven": lambda A, of: _looked_at(A, of) and uneven(A),
+    "turns": lambda A, of: _looked_at(A, of) and of.m_matrix and of.kind == "general" and turns(A),
+    "alike": lambda A, of: of_pattern(A, alike) if _looked_at(A, of) and not of.m_matrix else 0.0,
+    "cancelling": lambda A, of: (
+        cancelling(A) if _looked_at(A, of) and not of.m_matrix and of.kind == "hermitian" else 0.0
+    ),
+    "flow": lambda A, of: (
+        _carried(A, of) if of.coupled > 0 and A.n >= FLOWING and of.kind == "general" and not of.m_matrix else 0
+    ),
+}
 
 
 def uneven(A: CSR) -> bool:

@@ -40,7 +40,8 @@ class ILU0(Recipe):
     precision : "float32" or "float64" for the factors, None for A's own. "auto": A's own, and rounded to single
         precision for the solves, which compute in double, if that changes M by at most 1e-3 on a random vector and no
         entry is beyond the range of single precision; see the report's `stored`. Each factorization then takes a solve
-        and a product more.
+        and a product more. "half": real factors on a GPU, with triangular="jacobi", are stored in half precision for
+        the solves, their diagonal excepted; ParameterError if an entry is out of its range.
     Cost: for each entry (i, k) below the diagonal the length of row k; depth: the level sets of A's lower triangle.
     """
 

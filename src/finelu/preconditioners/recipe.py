@@ -129,6 +129,10 @@ class Recipe(Parameters):
             raise ParameterError(
                 f"{self!r}: isai solves with inverses, which precision='auto' does not round; leave it out."
             )
+        if precision == "half" and getattr(self, "triangular", None) != "jacobi":
+            raise ParameterError(
+                f"{self!r}: half precision is for triangular='jacobi'; exact solves wait for levels, and gain nothing."
+            )
 
     def factor(self, A: Any) -> Factors:
         """Factors of A (n, n), which is not written; of a `Batch` its BatchFactors."""
@@ -220,9 +224,12 @@ def checked(recipe: Any, A: Any, *, diagonal: bool | None = None) -> CSR:
     """
     deadline.check()
     A = checked_csr(A, diagonal=recipe.full_diagonal if diagonal is None else diagonal)
+    if recipe.precision == "half" and not (on_gpu(A.data) and A.dtype.kind == "f"):
+        what = "A is complex" if on_gpu(A.data) else "A is on the host"
+        raise ParameterError(f"{recipe!r}: {what}, and half precision is for real matrices on a GPU; take 'auto'.")
     return (
         A
-        if recipe.precision in (None, "auto")
+        if recipe.precision in (None, "auto", "half")
         else checked_csr(A, diagonal=False, dtype=in_precision(recipe.precision, A.dtype))
     )
 

@@ -80,7 +80,7 @@ def checked_threshold(recipe: Any, A: Any) -> CSR:
 def keeps_all(recipe: Any) -> bool:
     """Whether the factors are those of A up to rounding, and solves with them exact."""
     limited = recipe.drop_tol > 0 or recipe.fill < np.inf or recipe.nnz is not None
-    approximate = recipe.triangular in DEFAULT_SWEEPS or recipe.precision == "auto"
+    approximate = recipe.triangular in DEFAULT_SWEEPS or recipe.precision in ("auto", "half")
     return not (limited or recipe.shift or approximate)
 
 

@@ -164,7 +164,7 @@ def _by_klu(plan: Plan, library: klu.KLU, equation: Equation) -> tuple[Any, Any]
     A = equation.columns
     with plan.alone() as mine:
         if not mine:
-            library = klu.KLU(A, klu.AMD).factor(A, _zero_pivot)
+            library = klu.KLU(A, klu.AMD, owned=False).factor(A, _zero_pivot)
         elif not plan.has(A.data):
             plan.values = None
             library.factor(A, _zero_pivot)

@@ -75,5 +75,6 @@ def _by_columns(bad, indptr, indices, diag, a, l, begin, rows, values, halt):
             values[last] = new
             end[k] = last + ONE
         if not np.isfinite(square) or square <= 0:
-            bad[0] = min(bad[0], np.int64(i))
+            bad[0] = i
+            break
         l[pivot] = np.sqrt(square)

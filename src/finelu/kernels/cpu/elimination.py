@@ -442,6 +442,8 @@ def _ic0_scattered(after, state, done, items, order, indptr, indices, diag, a, l
             if r & LOOK == 0 and halted(halt):
                 break
             i = order[r]
+            if state[1] < i:  # a row before it is bad
+                continue
             lo, pivot = np.uint64(indptr[i]), np.uint64(diag[i])
             square = a[pivot].real
             for p in range(lo, pivot):

@@ -6,13 +6,11 @@ import math
 
 import numpy as np
 
-from finelu.kernels.cpu.runtime.atomics import fetch_min
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items
-from finelu.kernels.cpu.runtime.jit import compiled
+from finelu.kernels.cpu.runtime.jit import compiled, nested
 from finelu.kernels.cpu.runtime.row_blocks import COPY, even_blocks, row_parts, threads_for
 from finelu.kernels.cpu.runtime.sharing import run_items, shared_out
-from finelu.kernels.cpu.runtime.transposed import transposed
 from finelu.threads import get_num_threads
 
 CHUNK = 2**16  # numbers that a thread looks at at a time
@@ -33,15 +31,24 @@ def inspect(indptr, indices, data, diag):
         if missing[:, 0].min() >= 0 and finite(data):
             rows = missing[missing[:, 0] > 0]
             return -1, 0, 0, -1, int(missing[:, 0].sum()), int(rows[0, 1]) if rows.size else -1
-    return _inspect(indptr, indices, data, diag)
+        return _inspect(indptr, indices, data, diag)
+    return _inspect_by_one(indptr, indices, data, diag)
 
 
 @by_items
 def _sound(t, items, indptr, indices, diag, missing):
     """missing[t] : how many rows of item t store no diagonal entry, and the first; -1 for unsorted or corrupt rows."""
+    missing[t, 0], missing[t, 1] = _missing(items[t], items[t + 1], indptr, indices, diag)
+
+
+@nested
+def _missing(first, end, indptr, indices, diag):
+    """How many of the rows first, ..., end - 1 store no diagonal entry, and the first of them; -1 for unsorted or
+    corrupt rows."""
     n, nnz = diag.size, indices.size
     good = True
-    for i in range(items[t], items[t + 1]):
+    missing, first_missing = 0, -1
+    for i in range(first, end):
         lo, hi = np.int64(indptr[i]), np.int64(indptr[i + 1])
         if lo < 0 or lo > hi or hi > nnz:
             good = False
@@ -58,10 +65,23 @@ def _sound(t, items, indptr, indices, diag, missing):
             diag[i] = lo + below
         else:
             diag[i] = -1
-            missing[t, 1] = missing[t, 1] if missing[t, 0] > 0 else i
-            missing[t, 0] += 1
-    if not good:
-        missing[t, 0] = -1
+            first_missing = i if missing == 0 else first_missing
+            missing += 1
+    return (missing if good else -1), first_missing
+
+
+@compiled
+def _inspect_by_one(indptr, indices, data, diag):
+    """`inspect` on one thread, which finds all faults only if there are any."""
+    n = diag.size
+    if indptr[0] == 0 and indptr[n] == indices.size and data.size == indices.size:
+        missing, first_missing = _missing(0, n, indptr, indices, diag)
+        nothing = data.dtype.type(0)
+        for value in data:
+            nothing += value - value  # NaN of a NaN or an infinite number
+        if missing >= 0 and nothing == 0:
+            return -1, 0, 0, -1, missing, first_missing
+    return _inspect(indptr, indices, data, diag)
 
 
 def finite(data) -> bool:
@@ -140,29 +160,26 @@ def _inspect(indptr, indices, data, diag):
 
 
 ROUNDINGS = 1000  # of the largest entry of its row, up to which a diagonal entry counts as not stored
-FEW = 2  # threads, up to which the transpose, made by one, and the pass take no longer than the search by all
 SEARCH = 4  # times what an entry costs in a product
+# Threads up to which one alone, which walks along all rows and searches for nothing, takes no longer: 3 to 8 ns an
+# entry on seven matrices of 4,000 to 290,000 entries, where searches took 9 to 28.
+ALONE = 3
+SURELY = 1 - 1e-6  # times a bound: what is below it is below the bound for any rounding
 STEPS = np.uint64(8)  # before a search by halves
 
 
 def mirrored(indptr, indices, data, diag):
-    """The comparison of A with its transpose; see kernels/reference/inspection.py. Threads share the rows.
+    """The comparison of A with its transpose; see kernels/reference/inspection.py. Four threads or more share the rows.
 
-    Cost: a pass over A and its transpose, whose pattern is kept. More than FEW threads, where it is not known, search
-    in row j for each entry (i, j) below the diagonal, and above it too unless the pattern is symmetric.
+    Cost: two passes over the entries by one thread; by several a search in row j for each entry (i, j) below the
+    diagonal, and above it too unless the pattern is symmetric.
     """
     pattern, n = (unsigned(indptr), unsigned(indices)), indptr.size - 1
     items = shared_out(indptr, SEARCH * data.size)
     count = items.size - 1
-    known = transposed(indptr, indices, known=count > 1 and get_num_threads() > FEW)
+    if count == 1 or get_num_threads() <= ALONE:
+        return _mirrored_by_one(*pattern, data, diag)
     root, sizes, counts = np.empty(n), np.zeros((count, 5)), np.zeros((count, 3), np.int64)
-    if known is not None:
-        turned = [unsigned(part) for part in known]
-        if count == 1:
-            return _mirrored_by_one(items, *pattern, data, diag, *turned)
-        run_items(_roots, count, items, pattern[0], data, diag, root)
-        run_items(_beside, count, items, *pattern, data, *turned, root, sizes, counts)
-        return *sizes.max(axis=0, initial=0.0).tolist(), int(counts[:, 0].sum())
     run_items(_roots, count, items, pattern[0], data, diag, root)
     run_items(_below, count, items, *pattern, data, diag, root, sizes, counts)
     on_diagonal, paired, above = counts.sum(axis=0).tolist()
@@ -174,57 +191,21 @@ def mirrored(indptr, indices, data, diag):
 @by_items
 def _roots(t, items, indptr, data, diag, root):
     """The root of |a_ii|, or where that is not stored or rounding of its row of the row's largest entry."""
-    noise = ROUNDINGS * np.finfo(data.real.dtype).eps
-    for i in range(items[t], items[t + 1]):
+    _fill_roots(items[t], items[t + 1], indptr, data, diag, root)
+
+
+@nested
+def _fill_roots(first, end, indptr, data, diag, root):
+    """`_roots` of the rows first, ..., end - 1. Returns the largest magnitude of their entries."""
+    most, noise = 0.0, ROUNDINGS * np.finfo(data.real.dtype).eps
+    for i in range(first, end):
         size = abs(data[diag[i]]) if diag[i] >= 0 else abs(data.dtype.type(0))
         largest = size
         for p in range(indptr[i], indptr[i + ONE]):
             largest = max(largest, abs(data[p]))
         root[i] = math.sqrt(largest if size <= noise * largest else size)
-
-
-@by_items
-def _beside(t, items, indptr, indices, data, starts, rows, places, root, sizes, counts):
-    """sizes[t] of the pairs (a_ij, a_ji), j <= i, of the rows i of item t, side by side; counts[t, 0]: entries with a
-    partner.
-
-    starts, rows, places : the transposed pattern.
-    """
-    largest = adjoint = transposed = by_root = by_root_transposed = 0.0
-    zero, partners = data.dtype.type(0), 0
-    for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
-        p, end, q, last = (
-            np.uint64(indptr[i]),
-            np.uint64(indptr[i + ONE]),
-            np.uint64(starts[i]),
-            np.uint64(starts[i + ONE]),
-        )
-        while True:
-            j = np.uint64(indices[p]) if p < end else i + ONE
-            k = np.uint64(rows[q]) if q < last else i + ONE
-            column = min(j, k)
-            if column > i:
-                break
-            a = b = zero
-            if j == column:
-                a = data[p]
-                p += ONE
-            if k == column:
-                b = data[places[q]]
-                q += ONE
-            if j == k:
-                partners += 1 if j == i else 2
-            largest = max(largest, abs(a), abs(b))
-            one, other = abs(a - np.conj(b)), abs(a - b)
-            if one > 0:
-                adjoint, by_root = max(adjoint, one), max(by_root, _relative(one, a, b, root[i] * root[column]))
-            if other > 0:
-                transposed = max(transposed, other)
-                by_root_transposed = max(by_root_transposed, _relative(other, a, b, root[i] * root[column]))
-    # One by one: Numba compiles seconds of shapes and messages for a row that is set to a tuple.
-    sizes[t, 0], sizes[t, 1], sizes[t, 2] = largest, adjoint, transposed
-    sizes[t, 3], sizes[t, 4] = by_root, by_root_transposed
-    counts[t, 0] = partners
+        most = max(most, largest)
+    return most
 
 
 @by_items
@@ -257,6 +238,7 @@ def _below(t, items, indptr, indices, data, diag, root, sizes, counts):
             if other > 0:
                 transposed = max(transposed, other)
                 by_root_transposed = max(by_root_transposed, _relative(other, a, b, root[i] * root[j]))
+    # One by one: Numba compiles seconds of shapes and messages for a row that is set to a tuple.
     sizes[t, 0], sizes[t, 1], sizes[t, 2] = largest, adjoint, transposed
     sizes[t, 3], sizes[t, 4] = by_root, by_root_transposed
     counts[t, 0], counts[t, 1], counts[t, 2] = on_diagonal, paired, above
@@ -276,14 +258,57 @@ def _alone_above(t, items, indptr, indices, data, root, sizes):
 
 
 @compiled
-def _mirrored_by_one(items, indptr, indices, data, diag, starts, rows, places):
-    """`mirrored` by one thread.  items : [0, n].  starts, rows, places : the transposed pattern."""
-    root, sizes, counts = np.empty(diag.size), np.zeros((1, 5)), np.zeros((1, 3), np.int64)
-    _roots(np.zeros(3, np.int64), np.zeros(1, np.int8), items, indptr, data, diag, root)
-    state, done = np.zeros(3, np.int64), np.zeros(1, np.int8)
-    _beside(state, done, items, indptr, indices, data, starts, rows, places, root, sizes, counts)
-    most = sizes[0]
-    return most[0], most[1], most[2], most[3], most[4], counts[0, 0]
+def _mirrored_by_one(indptr, indices, data, diag):
+    """`mirrored` by one thread. It takes the rows in their order, so that the partners (j, i) of their entries come in
+    the order of row j: `ahead[j]` is the place behind the last one, and entries that are passed on the way to the next
+    one have no partner."""
+    root, ahead, zero = np.empty(diag.size), np.empty(diag.size, np.uint64), data.dtype.type(0)
+    adjoint = transposed = by_root = by_root_transposed = 0.0
+    on_diagonal = paired = 0
+    largest = _fill_roots(np.uint64(0), np.uint64(diag.size), indptr, data, diag, root)
+    for i in range(np.uint64(diag.size)):
+        p, end = np.uint64(indptr[i]), np.uint64(indptr[i + ONE])
+        while p < end and indices[p] <= i:
+            j, a, b = indices[p], data[p], zero
+            if j == i:
+                on_diagonal += 1
+                b = a
+            else:
+                q, last = ahead[j], np.uint64(indptr[j + ONE])
+                while q < last and indices[q] < i:
+                    alone = abs(data[q])
+                    adjoint, transposed = max(adjoint, alone), max(transposed, alone)
+                    size = root[j] * root[indices[q]]
+                    by_root = _raised(by_root, alone, data[q], zero, size)
+                    by_root_transposed = _raised(by_root_transposed, alone, data[q], zero, size)
+                    q += ONE
+                if q < last and indices[q] == i:
+                    paired += 1
+                    b = data[q]
+                    q += ONE
+                ahead[j] = q
+            one, other = abs(a - np.conj(b)), abs(a - b)
+            adjoint, transposed = max(adjoint, one), max(transposed, other)
+            by_root = _raised(by_root, one, a, b, root[i] * root[j])
+            by_root_transposed = _raised(by_root_transposed, other, a, b, root[i] * root[j])
+            p += ONE
+        ahead[i] = p
+    for j in range(np.uint64(diag.size)):
+        for q in range(ahead[j], np.uint64(indptr[j + ONE])):
+            alone = abs(data[q])
+            adjoint, transposed = max(adjoint, alone), max(transposed, alone)
+            size = root[j] * root[indices[q]]
+            by_root = _raised(by_root, alone, data[q], zero, size)
+            by_root_transposed = _raised(by_root_transposed, alone, data[q], zero, size)
+    return largest, adjoint, transposed, by_root, by_root_transposed, on_diagonal + 2 * paired
+
+
+@nested
+def _raised(most, difference, a, b, size):
+    """The larger of `most` and `_relative` of the difference, which is formed only where it may be the larger one."""
+    if difference > 0 and difference >= SURELY * most * max(size, abs(a), abs(b)):
+        return max(most, _relative(difference, a, b, size))
+    return most
 
 
 @compiled
@@ -308,9 +333,23 @@ def _relative(difference, a, b, size):
     return difference / max(size, abs(a), abs(b)) if difference < np.inf else np.inf
 
 
-@compiled
+# By the bytes of a real number: the integers of this size, the mask of all bits but the sign, and 1.
+WHOLE = {whole().itemsize: (whole, whole(np.iinfo(whole).max), whole(1)) for whole in (np.int32, np.int64)}
+
+
 def extremes(values):
     """The number of values that are not 0, the least of their sizes and the largest; see the specification."""
+    if values.dtype.kind == "c" or not values.flags.c_contiguous:
+        return _extremes(values)
+    whole, size, one = WHOLE[values.itemsize]
+    count, least, largest = _extremes_of_bits(values.view(whole), size, one)
+    if count == 0:
+        return 0, np.inf, 0.0
+    return count, *np.array((least, largest), whole).view(values.dtype).tolist()
+
+
+@compiled
+def _extremes(values):
     count, least, largest = 0, np.inf, 0.0
     for value in values:
         size = np.float64(max(abs(value.real), abs(value.imag)))
@@ -320,37 +359,80 @@ def extremes(values):
     return count, least, largest
 
 
+@compiled
+def _extremes_of_bits(bits, size, one):
+    """`extremes` of finite real numbers by their bits, whose order without the sign is that of their sizes: at the
+    speed at which they are read.  size : the mask of all bits but the sign."""
+    count, least, largest = 0, size, bits.dtype.type(0)
+    for p in range(np.uint64(bits.size)):
+        given = bits[p] & size
+        count += given != 0
+        least, largest = min(least, (given - one) & size), max(largest, given)  # a 0 becomes the largest number
+    return count, least + one if count else least, largest
+
+
+@compiled
+def without_zeros(indptr, indices, data, starts, columns, values, diag, kept):
+    """A CSR matrix without its stored zeros; see the specification."""
+    q = np.uint64(0)
+    starts[0] = 0
+    for i in range(np.uint64(indptr.size - 1)):
+        diag[i] = -1
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+            if data[p] != 0:
+                j = indices[p]
+                if j == i:
+                    diag[i] = q
+                columns[q], values[q], kept[q] = j, data[p], p
+                q += ONE
+        starts[i + ONE] = q
+
+
 def diagonal(data, diag):
     """Rows without a diagonal entry, with one of 0, without a positive one; see kernels/reference/inspection.py.
 
     Threads share the rows.
     """
     items = -(-diag.size // ROWS)
-    counts, first = np.zeros((max(items, 1), 3), np.int64), np.full(2, diag.size, np.int64)
-    run_items(_diagonal, items, data, diag, counts, first, threads=threads_for(diag.size, SMALL))
-    missing, zero, others = counts.sum(axis=0).tolist()
-    return missing, int(first[0]) if missing else -1, zero, int(first[1]) if zero else -1, others
+    if items <= 1:
+        return _diagonal_by_one(data, diag)
+    found = np.zeros((items, 5), np.int64)
+    run_items(_diagonal, items, data, diag, found, threads=threads_for(diag.size, SMALL))
+    missing, _, zero, _, others = found.sum(axis=0).tolist()
+    first = [found[found[:, k] > 0, k + 1] for k in (0, 2)]
+    return missing, int(first[0][0]) if missing else -1, zero, int(first[1][0]) if zero else -1, others
 
 
 @by_items
-def _diagonal(t, data, diag, counts, first):
-    """counts[t] : of the rows of item t, those without a diagonal entry, with one of 0, without a positive one.
-    first : the least row of the first two kinds."""
+def _diagonal(t, data, diag, found):
+    """found[t] : `diagonal` of the rows of item t."""
+    first = t * ROWS
+    missing, first_missing, zero, first_zero, others = _diagonal_of(first, min(first + ROWS, diag.size), data, diag)
+    found[t, 0], found[t, 1], found[t, 2], found[t, 3], found[t, 4] = missing, first_missing, zero, first_zero, others
+
+
+@compiled
+def _diagonal_by_one(data, diag):
+    return _diagonal_of(0, diag.size, data, diag)
+
+
+@nested
+def _diagonal_of(first, end, data, diag):
+    """`diagonal` of the rows first, ..., end - 1."""
     missing = zero = others = 0
-    for i in range(t * ROWS, min((t + 1) * ROWS, diag.size)):
+    first_missing = first_zero = -1
+    for i in range(first, end):
         if diag[i] < 0:
-            if missing == 0:
-                fetch_min(first, 0, i)
+            first_missing = i if missing == 0 else first_missing
             missing += 1
             others += 1
             continue
         d = data[diag[i]]
         if d == 0:
-            if zero == 0:
-                fetch_min(first, 1, i)
+            first_zero = i if zero == 0 else first_zero
             zero += 1
         others += not (d.real > 0 and d.imag == 0)
-    counts[t, 0], counts[t, 1], counts[t, 2] = missing, zero, others
+    return missing, first_missing, zero, first_zero, others
 
 
 def signs(indptr, indices, data, diag, tolerance, share):
@@ -361,7 +443,10 @@ def signs(indptr, indices, data, diag, tolerance, share):
     others >= -tolerance |a_ii|, the fourth those where their magnitudes add up to more than share |a_ii|. Threads share
     the rows; the items, whose sums are added up, are the same for any number of them. Cost: one pass.
     """
-    items = row_parts(indptr, data.size, (diag.size + data.size) // COPY + 1)
+    parts = (diag.size + data.size) // COPY + 1
+    if parts == 1:
+        return _signs_by_one(*(unsigned(v) for v in (indptr, indices, diag)), data, tolerance, share)
+    items = row_parts(indptr, data.size, parts)
     sums, rows = np.zeros((items.size - 1, 2)), np.zeros((items.size - 1, 3), np.int64)
     pattern = (unsigned(v) for v in (indptr, indices, diag))
     threads = threads_for(diag.size + data.size, SMALL)
@@ -372,9 +457,23 @@ def signs(indptr, indices, data, diag, tolerance, share):
 @by_items
 def _signs(t, items, indptr, indices, diag, data, tolerance, share, sums, rows):
     """sums[t], rows[t] : the sums and the numbers of rows of `signs`, for the rows of item t."""
+    first, end = np.uint64(items[t]), np.uint64(items[t + 1])
+    found = _signs_of(first, end, indptr, indices, diag, data, tolerance, share)
+    sums[t, 0], sums[t, 1] = found[0], found[1]
+    rows[t, 0], rows[t, 1], rows[t, 2] = found[2], found[3], found[4]
+
+
+@compiled
+def _signs_by_one(indptr, indices, diag, data, tolerance, share):
+    return _signs_of(np.uint64(0), np.uint64(diag.size), indptr, indices, diag, data, tolerance, share)
+
+
+@nested
+def _signs_of(first, end, indptr, indices, diag, data, tolerance, share):
+    """`signs` of the rows first, ..., end - 1."""
     same = opposite = 0.0
     fine = coupled = linked = 0
-    for i in range(np.uint64(items[t]), np.uint64(items[t + 1])):
+    for i in range(first, end):
         place = np.uint64(diag[i])
         d = data[place]
         linked += place > indptr[i] and np.uint64(indices[place - ONE]) + ONE == i
@@ -391,5 +490,4 @@ def _signs(t, items, indptr, indices, diag, data, tolerance, share, sums, rows):
                     opposite -= a
         fine += total >= -tolerance * abs(d)
         coupled += others > share * abs(d)
-    sums[t, 0], sums[t, 1] = same, opposite
-    rows[t, 0], rows[t, 1], rows[t, 2] = fine, coupled, linked
+    return same, opposite, fine, coupled, linked

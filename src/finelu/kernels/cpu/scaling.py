@@ -15,7 +15,6 @@ from finelu.kernels.cpu.runtime.workers import run
 from finelu.threads import get_num_threads
 
 BLOCK = 4096  # rows
-ROWS = 2**14  # whose norms are computed at a time
 
 
 def scale(A, out, below, above):
@@ -130,17 +129,25 @@ def _dropping_weights(t, diag, f, diagonal, cholesky, roots, by_weights, by_root
 
 def row_norms(indptr, data):
     """The 2-norm of each row (n,) float64; see kernels/reference/scaling.py."""
-    n = indptr.size - 1
-    norms = np.empty(n)
-    for first in range(0, n, ROWS):  # a part of the rows after the other, for the sake of memory
-        bounds = indptr[first : first + ROWS + 1]
-        size = abs(data[bounds[0] : bounds[-1]]).astype(np.float64, copy=False)
-        begin = bounds[:-1] - bounds[0]
-        largest = np.maximum.reduceat(size, begin)
-        scale = np.where(largest > 0, largest, 1.0)
-        size /= np.repeat(scale, np.diff(bounds))
-        norms[first : first + ROWS] = scale * np.sqrt(np.add.reduceat(size * size, begin))
+    norms = np.empty(indptr.size - 1)
+    items = even_blocks(indptr)
+    parts = data.view(data.real.dtype)  # of a complex number both, one after the other
+    run_items(_row_norms, items.size - 1, items, indptr, parts, parts.size // max(data.size, 1), norms)
     return norms
+
+
+@by_items
+def _row_norms(t, items, indptr, parts, width, norms):
+    for i in range(items[t], items[t + 1]):
+        begin, end = np.uint64(width * indptr[i]), np.uint64(width * indptr[i + 1])
+        largest, total = 0.0, 0.0
+        for p in range(begin, end):
+            largest = max(largest, np.float64(abs(parts[p])))
+        scale = largest if largest > 0 else 1.0
+        for p in range(begin, end):
+            part = np.float64(parts[p]) / scale
+            total += part * part
+        norms[i] = scale * np.sqrt(total)
 
 
 def definite_scale(A, out) -> bool:

@@ -78,17 +78,16 @@ def ict(L, tau, fill, most) -> Factored:
         the factor.
     """
     bounds, stored = _ranges(L, most), 0
-    made = _ict_in_ranges(_lower_columns(L), bounds, tau, fill, most)
+    made = _ict_in_ranges(L, bounds, tau, fill, most)
     for first, last, found in zip(bounds[:-1].tolist(), bounds[1:].tolist(), made, strict=True):
         stored += found.stored
         if found.rows < last - first:
             return _stopped(L, first + found.rows, stored, found.pivot)
-    ends = np.cumsum([0, *(found.stored for found in made)])
-    begin = np.concatenate([ends[:1], *(found.indptr[1:] + end for found, end in zip(made, ends))])
-    factor = (made[0].indices, made[0].data) if len(made) == 1 else _behind_one_another(made, ends[-1])
-    pivot = made[-1].pivot
-    made.clear()  # two forms of the factor are the peak of memory
-    indptr, indices, data = transposed(begin, *factor)
+    pivot, indptr, indices, data = made[-1].pivot, made[0].indptr, made[0].indices, made[0].data
+    if len(made) > 1:
+        ends = np.cumsum([0, *(found.stored for found in made)])
+        indptr = np.concatenate([ends[:1], *(found.indptr[1:] + end for found, end in zip(made, ends))])
+        indices, data = _behind_one_another(made, ends[-1])
     return Factored(L.n, stored, pivot, indptr, indices, data, indptr[1:] - 1)
 
 
@@ -105,28 +104,27 @@ def _ranges(L, most):
     return np.unique(np.append(begins[np.searchsorted(begins, wanted, "right") - 1], L.n))
 
 
-def _ict_in_ranges(columns, bounds, tau, fill, most) -> list[Factored]:
+def _ict_in_ranges(L, bounds, tau, fill, most) -> list[Factored]:
     """`_ict_in_range` for all ranges."""
-    return each(bounds.size - 1, lambda t: _ict_in_range(columns, *bounds[t : t + 2].tolist(), tau, fill, most))
+    return each(bounds.size - 1, lambda t: _ict_in_range(L, *bounds[t : t + 2].tolist(), tau, fill, most))
 
 
-def _ict_in_range(columns, first, last, tau, fill, most) -> Factored:
-    """The columns first..last - 1 of L, which no entry couples to others: indptr, indices and data by columns, with
-    room behind the last, the rows numbered in all of L."""
-    starts, rows, values = columns
-    own = starts[first : last + 1] - starts[first], rows[starts[first] :], values[starts[first] :]
-    own = own if first == 0 else (own[0], own[1][: own[0][-1]] - rows.dtype.type(first), own[2])
-    begin, capacity = np.zeros(last - first + 1, np.int64), _capacity(int(own[0][-1]), most)
+def _ict_in_range(L, first, last, tau, fill, most) -> Factored:
+    """The rows first..last - 1 of the factor, which no entry couples to others, with the numbers of all columns."""
+    columns = _lower_columns(L, first, last)
+    begin, capacity = np.zeros(last - first + 1, np.int64), _capacity(int(columns[0][-1]), most)
     with Handed(2) as handed:
         arguments = tau[first:last], float(fill), most, capacity, begin, handed.slots, deadline.halt()
-        done, stored, pivot = _ict(*own, *arguments)
+        done, stored, pivot = _ict(*columns, *arguments)
         deadline.check()
         if done < last - first:
             return Factored(done, stored, pivot, *(begin[:0],) * 4)
-        indices, data = handed.take(0, rows.dtype), handed.take(1, values.dtype)
+        kinds = columns[1].dtype, columns[2].dtype
+        del columns
+        indptr, indices, data = transposed(begin, *(handed.take(k, kind) for k, kind in enumerate(kinds)))
     if first:
-        indices += rows.dtype.type(first)
-    return Factored(done, stored, pivot, begin, indices, data, begin[:0])
+        indices += indices.dtype.type(first)
+    return Factored(done, stored, pivot, indptr, indices, data, begin[:0])
 
 
 def _behind_one_another(made, total):
@@ -135,7 +133,7 @@ def _behind_one_another(made, total):
     end = 0
     for found in made:
         for whole, part in ((indices, found.indices), (data, found.data)):
-            whole[end : end + found.stored] = part[: found.stored]
+            whole[end : end + found.stored] = part
         end += found.stored
     return indices, data
 
@@ -150,28 +148,31 @@ def _capacity(nnz: int, most: int) -> int:
     return max(min(2 * nnz, most), 1)
 
 
-def _lower_columns(A):
-    """The lower triangle of A by columns: (indptr, indices, data), sorted, so that the diagonal is first in each."""
-    starts, nnz = np.zeros(A.n + 1, np.int64), A.below + A.n
-    rows, values = np.empty(nnz, A.indices.dtype), np.empty(nnz, A.data.dtype)
-    _transpose_lower(A.indptr, A.indices, A.diag, A.data, starts, rows, values)
-    return starts, rows, values
+def _lower_columns(A, first, last):
+    """The lower triangle of the rows first..last - 1 of A, which no entry couples to others, by columns: (indptr,
+    indices, data), sorted, so that the diagonal is first in each; numbered from 0 on."""
+    starts, rows = np.zeros(last - first + 1, np.int64), slice(first, last)
+    nnz = int((A.diag[rows] - A.indptr[rows]).sum(dtype=np.int64)) + last - first
+    indices, values = np.empty(nnz, A.indices.dtype), np.empty(nnz, A.data.dtype)
+    _transpose_lower(first, A.indptr[rows], A.indices, A.diag[rows], A.data, starts, indices, values)
+    return starts, indices, values
 
 
 @compiled
-def _transpose_lower(indptr, indices, diag, data, starts, rows, values):
+def _transpose_lower(first, indptr, indices, diag, data, starts, rows, values):
     """As `_lower_columns`.  starts (n + 1,) int64, zeros, rows (nnz,), values (nnz,) : out."""
     n = diag.size
     for i in range(n):
         for p in range(indptr[i], diag[i] + 1):
-            starts[indices[p] + 1] += 1
+            starts[indices[p] - first + 1] += 1
     for j in range(n):
         starts[j + 1] += starts[j]
     place = starts[:-1].copy()
     for i in range(n):
         for p in range(indptr[i], diag[i] + 1):
-            q = place[indices[p]]
-            place[indices[p]] = q + 1
+            j = indices[p] - first
+            q = place[j]
+            place[j] = q + 1
             rows[q] = i
             values[q] = data[p]
 

@@ -251,6 +251,25 @@ __global__ void invert_diagonal(I n, int conjugate, const I* __restrict__ place,
     if (bad != nullptr && !is_finite(q)) atomicMin(bad, unsigned(r));
 }
 
+// The values of N in half precision, see runtime/stored.cuh: out[p] for the places p of row r, of vals[source[p]], or of
+// vals[p] where source is null. lost becomes 1 where one is out of range, or a reciprocal has no such power of two.
+// inverse: of the diagonal, null for D = I. A thread a row.
+template <typename T, typename I>
+__global__ void halved(I n, const I* __restrict__ begin, const I* __restrict__ end, const I* __restrict__ source,
+                       const T* __restrict__ vals, const T* __restrict__ inverse, Half* out, double* lost)
+{
+    const I r = I(own_item());
+    if (r >= n) return;
+    const T scale = inverse == nullptr ? T(1) : power_of_two(inverse[r]);
+    bool fits = scale > 0 && is_finite(scale);
+    for (I p = begin[r]; p < end[r]; ++p) {
+        const T v = vals[source == nullptr ? p : source[p]] * scale;
+        fits = fits && fabs(v) <= T(LARGEST_HALF);
+        out[p] = half_of(float(v));
+    }
+    if (!fits) *lost = 1;
+}
+
 // One Jacobi sweep: y = D^-1 (b - N x). A thread a row and column; x and y are different arrays, so there is no race.
 // It and the next kernels are launched with 1 << lg threads for each of n rows, see runtime/columns.cuh.
 template <typename T, typename V, typename I>
@@ -263,9 +282,10 @@ __global__ void jacobi_sweep(I n, int count, int each, int lg, const I* __restri
     const I i = I(item >> lg);
     const size_t k = own.columns, c = own.column;
     if (item >> lg >= n || !own.alive) return;
-    T sum = b[i * k + c];
-    for (I p = begin[i]; p < end[i]; ++p) sum -= widened<T>(vals[p]) * x[cols[p] * k + c];
-    y[i * k + c] = inverse == nullptr ? sum : sum * inverse[i];
+    T sum = T(0);
+    for (I p = begin[i]; p < end[i]; ++p) sum += widened<T>(vals[p]) * x[cols[p] * k + c];
+    const T rhs = b[i * k + c];
+    y[i * k + c] = inverse == nullptr ? rhs - sum : Row<V>::divided(rhs, sum, inverse[i]);
 }
 
 // Incomplete sparse approximate inverse (Anzt, Huckle, Braeckle, Dongarra 2018): W with the pattern of T and

@@ -28,9 +28,6 @@ BLOCK_OF_COLUMNS = 256  # the same of several right-hand sides
 # block that keeps the unknowns in shared memory is fastest; where it has many, level order with few waiting warps is.
 ONE_BLOCK_ROWS_PER_LEVEL = 90
 LEVEL_PACKED_ROWS_PER_LEVEL = 120
-# A level costs a wait of some 1.3 us, in which an H100 reads 4 MB: with this number of entries in each, values that are
-# 4 bytes shorter save a tenth of a solve. With up to 12,200 entries a level its time changed by -6 to 5%.
-ENTRIES_A_LEVEL = 2**17
 
 
 def gather(values, source, out, conjugate=False) -> None:
@@ -40,8 +37,12 @@ def gather(values, source, out, conjugate=False) -> None:
 
 
 def bound_by_bytes(plan) -> bool:
-    """Whether the levels are wide, or were not looked for; see kernels/reference/triangular.py."""
-    return plan.depth is None or plan.triangle.entries >= ENTRIES_A_LEVEL * plan.depth
+    """Whether the plan is one of sweeps; see kernels/reference/triangular.py.
+
+    Exact solves of 6,500 to 6,100,000 entries a level took 0.94 to 1.01 of the time with values in single precision,
+    and 0.93 to 0.99 in half (precision-half-2026-11-28).
+    """
+    return isinstance(plan, Jacobi)
 
 
 def triangle_product(triangle: Triangle, values, x):
@@ -67,6 +68,11 @@ class _Plan:
         """Take new values; with `check` the first row whose diagonal has no finite reciprocal, as a device array for
         first_bad."""
         bad = new_bad() if check else None
+        self._invert_diagonal(values, bad)
+        self._load(values)
+        return bad
+
+    def _invert_diagonal(self, values, bad=None) -> None:
         t = self.triangle
         if t.diag is not None:
             if self.inverse is None:
@@ -75,8 +81,6 @@ class _Plan:
             for_each(
                 "triangular", "invert_diagonal", (t.dtype, values.dtype, self.index), self.index.type(self.n), *given
             )
-        self._load(values)
-        return bad
 
     def _load(self, values) -> None:  # natural order
         t = self.triangle
@@ -218,6 +222,22 @@ class Jacobi(_Plan):
     def __init__(self, triangle, sweeps):
         super().__init__(triangle, None)
         self.sweeps = sweeps
+
+    def load_half(self, values, room, lost):
+        """Take new values, real ones, and keep those off the diagonal in half precision.
+
+        room (nnz,) float16 : where they go if they are read in natural order, which two triangles of one matrix may
+            share; else the plan has memory of its own.
+        lost (1,) : becomes 1 if a value is out of range, of 65504 times its diagonal entry or twice that. Waits for
+            nothing.
+        """
+        t = self.triangle
+        self._invert_diagonal(values)
+        if t.source is not None:
+            room = cupy.empty(t.indices.size, np.float16)
+        given = t.begin, t.end, optional(t.source), values, optional(self.inverse), room, lost
+        for_each("triangular", "halved", (t.dtype, self.index), self.index.type(self.n), *given)
+        self.values = room
 
     def _solve(self, b, x):
         other = cupy.empty_like(x)

@@ -90,6 +90,21 @@ def extremes(values):
     return len(sizes), min(sizes, default=np.inf), max(sizes, default=0.0)
 
 
+def without_zeros(indptr, indices, data, starts, columns, values, diag, kept):
+    """A CSR matrix (n, n) without its stored zeros: starts (n + 1,), columns (m,), values (m,), and diag (n,), the
+    places of its diagonal, -1 where there is none, and kept (m,), the places of its entries among those of A; all out.
+
+    data (nnz,) : of which m are not 0.
+    """
+    kept[:] = np.flatnonzero(data)
+    columns[:], values[:] = indices[kept], data[kept]
+    starts[:] = np.searchsorted(kept, indptr)
+    diag[:] = -1
+    rows = np.repeat(np.arange(diag.size), np.diff(starts))
+    on_diagonal = np.flatnonzero(columns == rows)
+    diag[rows[on_diagonal]] = on_diagonal
+
+
 def diagonal(data, diag):
     """(rows that store no diagonal entry, the first of them, rows where it is 0, the first of them, rows where it is
     not a positive real number, or not stored); a first row of -1 for none."""

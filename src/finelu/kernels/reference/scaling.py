@@ -67,7 +67,7 @@ def row_norms(indptr, data):
     """The 2-norm of each row (n,) float64, without overflow or underflow on the way. No row is empty."""
     norms = []
     for begin, end in pairwise(indptr):
-        size = np.abs(data[begin:end]).astype(np.float64)
+        size = np.abs(data[begin:end].astype(np.result_type(data.dtype, np.float64)))
         scale = max(size.max(), np.finfo(np.float64).tiny)
         norms.append(scale * np.sqrt(((size / scale) ** 2).sum()))
     return np.array(norms)

@@ -36,6 +36,7 @@ KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time th
 KLU_FLOPS = 1e7
 LDL_WORK = 1e4  # flops a row of L and U, from which on feral takes less time than SuperLU does
 PARDISO_WORK, SYMMETRIC_WORK = 2e4, 2e3  # likewise of PARDISO, and where A is symmetric, so that it works on a half
+UNEVEN = 2.0  # mean rows, from which length of the longest one on short rows are those of a network
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
 REPLACED = "pivots replaced"  # of a pattern, in RECENT: PARDISO replaced pivots
 FERAL_ORDERINGS = {"auto": "auto", "amd": "amd", "nd": "metis"}
@@ -239,9 +240,9 @@ def _by_library_if_better(
         return may_be and (symmetric or not needs_matching(A))
 
     symmetric, real = bool(kind), bool(kind) and A.dtype.kind != "c"
-    # KLU's own order and count take a quarter of the time of ours: of few rows, where that is most of the solve, they
-    # come first, and tell whether another library is wanted.
-    by_itself = klu.nbklu() is not None and is_quick(A) and A.missing == 0
+    # KLU's own order and count take less time than ours, of few rows a quarter. They come first where that is most of
+    # the solve, or KLU likely to be taken, and tell whether another library is wanted.
+    by_itself = klu.nbklu() is not None and ((is_quick(A) and A.missing == 0) or _is_network(A))
     if job is None and symmetric and not by_itself and by_blocks(None):
         job = OrderingJob(A, aside=False)
     fill = job.found()[2] if job else None
@@ -257,7 +258,11 @@ def _by_library_if_better(
         except (FineluError, MemoryError):  # SuperLU reports the error, or needs less
             return None, job
         by_klu, of_blocks = found.expected, fill if gaps and fill is not None else found.expected
-        if by_klu is not None and is_light(by_klu) and not by_blocks(of_blocks) and found.has_time:
+        fits = by_klu is not None and is_light(by_klu) and found.has_time
+        if fits and by_blocks(of_blocks) and gaps and job is None:  # they are matched for KLU alone
+            job = OrderingJob(A, aside=False)
+            of_blocks = job.found()[2]
+        if fits and not by_blocks(of_blocks):
             fill = by_klu
             return analysis(found), job
         fill = of_blocks
@@ -288,14 +293,18 @@ def fits_feral(dtype: Any, kind: str, work: float) -> bool:
 
 
 def light_by_klu(A: CSR) -> Analysis | None:
-    """The analysis by KLU of an unsymmetric A with short rows, such as that of a circuit or a network.
+    """The analysis by KLU of an A with short rows, such as that of a circuit or a network: an unsymmetric one, or one
+    like a network.
 
     None if KLU is not installed, or is not expected to take less time than the other libraries.
     """
     if klu.nbklu() is None or A.nnz > SHORT * A.n:
         return None
     known = prepared(A)
-    found = None if symmetry(known.matrix) else _by_library_if_better(known.matrix, None, "", light=True)[0]
+    kind = symmetry(A if known.row_scale is None else known.matrix)  # that of A is known, and zeros are no entries
+    if kind and not _is_network(known.matrix):
+        return None
+    found = _by_library_if_better(known.matrix, None, kind, light=True)[0]
     return found and replace(found, prepared=known)
 
 
@@ -326,6 +335,13 @@ def _has_blocks(A: CSR) -> bool:
     uses."""
     pattern = sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)  # SciPy takes real ones only
     return bool(connected_components(pattern, connection="strong")[0] > 1)
+
+
+def _is_network(A: CSR) -> bool:
+    """Whether rows of A are short, and one is far longer than the others, as in a network, where factors stay
+    sparse."""
+    longest = A.longest[0] if "facts" in vars(A) else int(np.diff(A.indptr).max())
+    return A.nnz <= SHORT * A.n and longest * A.n >= UNEVEN * A.nnz
 
 
 def is_quick(A: CSR | MatrixTraits) -> bool:

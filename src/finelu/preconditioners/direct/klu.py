@@ -70,20 +70,21 @@ def _entries(solver: Any) -> int:
     return int(solver.numeric.lnz + solver.numeric.unz + solver.numeric.nzoff)
 
 
-def _is_worth(solver: Any) -> bool:
+def _is_worth(solver: Any, expected: Fill | None = None) -> bool:
     """Whether a solver has factors whose pivots may be tried again for other values: enough entries, and not too much
-    work."""
+    work.  expected : the fill that was expected; if it was that of much work, or None, the work is counted."""
     if solver.numeric is None or _entries(solver) < WORTH:
         return False
-    return bool(solver.flops() <= WORTH_WORK * _entries(solver))
+    most = WORTH_WORK * _entries(solver)
+    return bool((expected is not None and expected.flops <= most) or solver.flops() <= most)
 
 
-def _given_back(solver: Any, analysis: _Analysis, kind: tuple[Any, ...], worth: bool) -> None:
+def _given_back(solver: Any, analysis: _Analysis, kind: tuple[Any, ...], worth: bool, owned: bool) -> None:
     """Keep factors that are used no more for the next matrix with their pattern, if these can be of use; the analysis
     was held until now. They belong to the entry of RECENT alone, which counts them, and so are freed if it is not made.
-    RECENT has a copy of the pattern, so a solver that waits has none.
+    RECENT has the pattern, so a solver that waits has none.
 
-    worth : see `_is_worth`.
+    worth : see `_is_worth`.  owned : see `Recent.keep`.
     """
     pattern, solver.Ap, solver.Ai = (solver.Ap, solver.Ai), None, None
     if not worth:
@@ -91,7 +92,7 @@ def _given_back(solver: Any, analysis: _Analysis, kind: tuple[Any, ...], worth: 
         analysis.idle[:] = [solver]
         return
     size = SYMBOLIC * solver.n + ENTRY * _entries(solver)
-    RECENT.keep(kind, *pattern, (analysis, Spare(solver, partial(_free, solver))), size)
+    RECENT.keep(kind, *pattern, (analysis, Spare(solver, partial(_free, solver))), size, owned=owned)
 
 
 class KLU(Library):
@@ -111,12 +112,13 @@ class KLU(Library):
     name = "klu"
     _solver: Any = None
 
-    def __init__(self, columns: Columns, ordering: int, expected: Fill | None = None):
+    def __init__(self, columns: Columns, ordering: int, expected: Fill | None = None, *, owned: bool = True):
         """Analyse a pattern; `factor` makes the factors.
 
         ordering : AMD, COLUMNS or GIVEN.
         expected : the fill if it is known. KLU counts the fill of its own AMD; that of COLAMD stays unknown. If the
             caller's time is limited, that of AMD, which is seldom more, decides whether `factor` may begin.
+        owned : whether no one writes to the pattern of `columns` any more, so that no copy of it is kept.
         Raises ParameterError if nbklu is not installed, SingularMatrix if the pattern is singular, OutOfTime if the
         caller's time is too short.
         """
@@ -127,7 +129,7 @@ class KLU(Library):
         n, kind = columns.shape[0], ("klu", ordering, self._complex)
         kept: tuple[_Analysis, Spare | None] | None = RECENT.get(kind, *self._pattern)
         if kept is None:
-            kept = RECENT.keep(kind, *self._pattern, (self._analysed(n, ordering), None), SYMBOLIC * n)
+            kept = RECENT.keep(kind, *self._pattern, (self._analysed(n, ordering), None), SYMBOLIC * n, owned=owned)
         analysis, spare = kept
         solver = None if spare is None else spare.take()
         self._worth = None if solver is None else True  # as `_is_worth`, which takes some time; None: to be asked
@@ -135,7 +137,7 @@ class KLU(Library):
             solver = analysis.taken() or self._new(ordering)
             solver.n, solver.symbolic = n, analysis.solver.symbolic
         solver.Ap, solver.Ai = (np.ascontiguousarray(v, np.int32) for v in self._pattern)
-        self._solver, self._analysis, self._kind = solver, analysis, kind
+        self._solver, self._analysis, self._kind, self._owned = solver, analysis, kind, owned
         self._turns = threading.Lock()  # a solve uses memory of the factors, so solves take turns
         found = solver.symbolic
         if ordering != GIVEN and found.structural_rank < n:  # KLU does not set the rank with a given order
@@ -145,7 +147,7 @@ class KLU(Library):
         self.expected, self.how = expected, (ordering, expected)
         self._least = expected
         if ordering == COLUMNS and deadline.current() is not None:
-            self._least = KLU(columns, AMD).expected
+            self._least = KLU(columns, AMD, owned=owned).expected
 
     def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:  # at the end `sys` may be gone
         """Takes a few microseconds less than `weakref.finalize`."""
@@ -153,8 +155,8 @@ class KLU(Library):
             if self._analysis.solver.symbolic is None:  # the garbage collector freed it before, in the same cycle
                 _free(self._solver)
                 return
-            worth = _is_worth(self._solver) if self._worth is None else self._worth
-            _given_back(self._solver, self._analysis, self._kind, worth)
+            worth = _is_worth(self._solver, self.expected) if self._worth is None else self._worth
+            _given_back(self._solver, self._analysis, self._kind, worth, self._owned)
 
     def _new(self, ordering: int) -> Any:
         """An nbklu solver; only its `close` frees analysis and factors."""
@@ -202,7 +204,7 @@ class KLU(Library):
         those of these values now."""
         solver = self._solver
         if self._worth is None:
-            self._worth = _is_worth(solver)
+            self._worth = _is_worth(solver, self.expected)
         if not self._worth:
             return False
         try:

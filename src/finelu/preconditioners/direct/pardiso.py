@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
+from scipy.sparse import _sparsetools
 
 from finelu.device import free_memory
 from finelu.errors import FineluError, SingularMatrix
@@ -136,7 +136,7 @@ class Pardiso(Library):
             called = None
         if called is None:
             rows = _triangle(columns) if symmetry else _by_rows(columns)
-            alone = rows.nnz <= LONG_ENTRIES if work is None else work <= ALONE_WORK
+            alone = rows.places.size <= LONG_ENTRIES if work is None else work <= ALONE_WORK
             called = _Called(rows, np.complex128 if self._complex else np.float64, ordering, order, alone=alone)
         self._called = called
         self._freed = weakref.finalize(self, _given_back, called, kind, self._pattern)
@@ -192,21 +192,23 @@ class Pardiso(Library):
 class _Called:
     """PARDISO's state for one pattern, and the calls of PARDISO."""
 
-    def __init__(self, rows: sp.csr_matrix, dtype: Any, ordering: int, order: Any, *, alone: bool):
+    def __init__(self, rows: _Rows, dtype: Any, ordering: int, order: Any, *, alone: bool):
         """rows : the pattern by rows, as `_by_rows` and `_triangle` give it.
         alone : whether MKL works on one thread.
 
         The number of threads stays from an analysis on: MKL ends the process if later calls have fewer.
         """
         self._mkl, self._alone, self._count = mkl(), alone, 1
-        self.values, self._ordering, self._order = np.empty(rows.nnz, dtype), ordering, order
+        self.values, self._ordering, self._order = np.empty(rows.places.size, dtype), ordering, order
         self._has_factors = False  # whether their memory is in use already
         self.is_bad = False  # whether the analysis is not to be used again
         self.from_earlier = False  # as in `Library`
-        self.gaps = np.flatnonzero(rows.data == 0)
-        self.places = np.maximum(rows.data - 1, 0).astype(np.int32)  # where A holds the entries
-        self._starts, self._indices = rows.indptr.astype(np.int32), rows.indices.astype(np.int32)
+        self.gaps = np.flatnonzero(rows.places == 0)
+        self.places = np.maximum(rows.places - 1, 0)  # where A holds the entries
+        self._starts, self._indices = rows.starts, rows.indices
         self._handle, self._parameters, self.kind = np.zeros(64, np.int64), np.zeros(64, np.int32), 0
+        fixed = self.values, self._starts, self._indices, order, self._handle, self._parameters
+        self._pointers = [None if array is None else array.ctypes.data_as(ctypes.c_void_p) for array in fixed]
 
     @property
     def nnz(self) -> int:
@@ -336,15 +338,15 @@ class _Called:
         one, n, silent, error = (ctypes.c_int32(value) for value in (1, self._starts.size - 1, 0, 0))
         columns = ctypes.c_int32(1 if b is None or b.ndim == 1 else b.shape[1])
         kind, what = ctypes.c_int32(self.kind), ctypes.c_int32(phase)
-        A = (_at(array) for array in (self.values, self._starts, self._indices))
+        *A, order, handle, parameters = self._pointers
         by = ctypes.byref
         with _threads(self._mkl, self._count):
-            order = _at(self._order if self._parameters[4] else None)
+            order = order if self._parameters[4] else None
             pardiso = self._mkl["pardiso"]  # an object of its own: pypardiso may have set the types of `.pardiso`
             pardiso.restype = None
             pardiso(
-                _at(self._handle), by(one), by(one), by(kind), by(what), by(n), *A, order, by(columns),
-                _at(self._parameters), by(silent), _at(b), _at(x), by(error),
+                handle, by(one), by(one), by(kind), by(what), by(n), *A, order, by(columns),
+                parameters, by(silent), _at(b), _at(x), by(error),
             )  # fmt: skip
         return error.value
 
@@ -393,22 +395,36 @@ def _at(array: Any) -> Any:
     return None if array is None else array.ctypes.data_as(ctypes.c_void_p)
 
 
-def _by_rows(columns: Columns) -> sp.csr_matrix:
-    """The pattern by rows; its values are the places of the entries, from 1 on."""
-    return sp.csc_matrix((np.arange(1, columns.nnz + 1), columns.indices, columns.indptr), columns.shape).tocsr()
+class _Rows(NamedTuple):
+    """The pattern that PARDISO is given: starts (n + 1,) and indices (m,) by rows, int32, and places (m,), those of the
+    entries among A's by columns, from 1 on; 0 for an entry that A does not store."""
+
+    starts: Any
+    indices: Any
+    places: Any
 
 
-def _triangle(columns: Columns) -> sp.csr_matrix:
-    """The upper triangle of a symmetric pattern and its whole diagonal, as `_by_rows`; the place of a gap is 0."""
-    n = columns.shape[0]
-    column = np.repeat(np.arange(n, dtype=columns.indices.dtype), np.diff(columns.indptr))
-    lower = np.flatnonzero(columns.indices >= column)
-    starts = np.searchsorted(lower, columns.indptr)
-    first = lower[np.minimum(starts[:-1], lower.size - 1)]
-    if np.array_equal(columns.indices[first], np.arange(n)):  # by columns below the diagonal is by rows above it
-        return sp.csr_matrix((lower + 1, columns.indices[lower], starts), columns.shape)
-    gaps = np.setdiff1d(np.arange(n), column[columns.indices == column])
-    rows, others = np.append(column[lower], gaps), np.append(columns.indices[lower], gaps)
-    triangle = sp.csr_matrix((np.append(lower + 1, np.zeros_like(gaps)), (rows, others)), columns.shape)
-    triangle.sort_indices()
-    return triangle
+def _by_rows(columns: Columns) -> _Rows:
+    n, nnz = columns.shape[0], columns.nnz
+    starts, indices = np.empty(n + 1, np.int32), np.empty(nnz, np.int32)
+    given, places = np.arange(1, nnz + 1, dtype=np.int32), np.empty(nnz, np.int32)
+    _sparsetools.csr_tocsc(n, n, columns.indptr, columns.indices, given, starts, indices, places)
+    return _Rows(starts, indices, places)
+
+
+def _triangle(columns: Columns) -> _Rows:
+    """The upper triangle of a symmetric pattern and its whole diagonal."""
+    n, indices = columns.shape[0], columns.indices
+    column = np.repeat(np.arange(n, dtype=indices.dtype), np.diff(columns.indptr))
+    lower = np.flatnonzero(indices >= column)
+    starts = np.searchsorted(lower, columns.indptr)  # by columns below the diagonal is by rows above it
+    gaps = np.ones(n, bool)
+    first = starts[:-1][starts[:-1] < starts[1:]]
+    on_diagonal = lower[first]
+    gaps[indices[on_diagonal][indices[on_diagonal] == column[on_diagonal]]] = False
+    indices, places = indices[lower], lower + 1
+    if gaps.any():  # each comes before the entries of its column
+        at = starts[:-1][gaps]
+        indices, places = np.insert(indices, at, np.flatnonzero(gaps)), np.insert(places, at, 0)
+        starts[1:] += np.cumsum(gaps)
+    return _Rows(*(array.astype(np.int32, copy=False) for array in (starts, indices, places)))

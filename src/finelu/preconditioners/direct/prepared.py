@@ -9,7 +9,7 @@ import numpy as np
 
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
-from finelu.matrix import nonzero_entries
+from finelu.matrix import of_nonzeros
 from finelu.preconditioners.direct.library import is_mirrored
 from finelu.scaling import equilibrate, times_power
 
@@ -48,26 +48,27 @@ def prepared(A: CSR, before: Prepared | None = None, *, scaled: bool = False) ->
     Cost: some passes over the values.
     """
     A = A.on(np)
+    extremes = kernels_for(A.data).inspection.extremes(A.data)
+    S, kept = A, None
     if before is not None and before.kept is not None and A.nnz >= before.kept.size:
         data = A.data[before.kept]
-        if np.count_nonzero(data) == np.count_nonzero(A.data):
-            return _in_range(before.matrix.with_values(data), before.kept, before, scaled)
-    if (before is not None and before.kept is None) or _has_few_zeros(A):
-        return _in_range(A, None, before, scaled)  # new zeros are kept as entries, so that the pattern stays
-    S, kept = nonzero_entries(A)
-    return _in_range(S, kept, before, scaled)
+        if np.count_nonzero(data) == extremes[0]:
+            S, kept = before.matrix.with_values(data), before.kept
+    pattern_stays = (before is not None and before.kept is None) or _has_few_zeros(A, extremes[0])
+    if kept is None and extremes[0] < A.nnz and not pattern_stays:  # else new zeros are kept as entries
+        S, kept = of_nonzeros(A, extremes[0])
+    in_range = not scaled and _is_in_range(S, extremes)
+    return Prepared(S, kept) if in_range else _brought_into_range(S, kept, before)
 
 
-def _has_few_zeros(A: CSR) -> bool:
+def _has_few_zeros(A: CSR, nonzeros: int) -> bool:
     """Whether few entries of A are zeros, and none on the diagonal, which therefore shows that the structural rank is
     full. They stay entries: where they come and go with the values, as in Jacobians, the pattern would change."""
-    zeros = A.nnz - int(np.count_nonzero(A.data))
-    return 0 < zeros <= FEW_ZEROS * A.nnz and A.missing == 0 and bool(A.data[A.diag].all())
+    few = 0 < A.nnz - nonzeros <= FEW_ZEROS * A.nnz
+    return few and A.missing == 0 and bool(A.data[A.diag].all())
 
 
-def _in_range(S: CSR, kept: np.ndarray | None, before: Prepared | None, scaled: bool) -> Prepared:
-    if not scaled and _is_in_range(S):
-        return Prepared(S, kept)
+def _brought_into_range(S: CSR, kept: np.ndarray | None, before: Prepared | None) -> Prepared:
     symmetric = is_mirrored(S) or is_mirrored(S, conjugated=False)
     S = S.with_values(S.data.astype(np.result_type(S.dtype, np.float64)))
     if before is not None and before.row_scale is not None and before.column_scale is not None:
@@ -80,15 +81,29 @@ def _in_range(S: CSR, kept: np.ndarray | None, before: Prepared | None, scaled: 
     return Prepared(_scaled(S, *scales), kept, *scales)
 
 
-def _is_in_range(S: CSR) -> bool:
+def _is_in_range(S: CSR, extremes: tuple[int, float, float]) -> bool:
     """Whether S has no numbers near the ends of the range. Small normal numbers do no harm if their row and their
-    column have larger ones."""
-    _, least, largest = kernels_for(S.data).inspection.extremes(S.data)
+    column have larger ones.  extremes : of its values, see the kernel."""
+    _, least, largest = extremes
     limits = np.finfo(S.dtype)
     low, high = 2.0 ** (WIDE * limits.minexp), 2.0 ** (WIDE * limits.maxexp)
     if largest > high or least < limits.tiny:
         return False
-    return bool(least >= low or not any(((sizes > 0) & (sizes < low)).any() for sizes in _largest(S)))
+    return bool(least >= low) or not _has_small_line(S, low)
+
+
+def _has_small_line(S: CSR, low: float) -> bool:
+    """Whether a row or a column of S has entries that are not 0, all of them smaller than `low`."""
+    sizes = _sizes(S)
+    small = np.flatnonzero((sizes < low) & (sizes > 0))
+    rows, columns = (np.zeros(S.n, bool) for _ in range(2))  # with a small entry, and no larger one that was met
+    rows[np.searchsorted(S.indptr, small, "right") - 1] = True
+    columns[S.indices[small]] = True
+    large = np.flatnonzero(columns[S.indices])
+    columns[S.indices[large[sizes[large] >= low]]] = False
+    ends = np.stack((S.indptr[:-1][rows], S.indptr[1:][rows]), axis=1).ravel()  # no such row is empty
+    of_rows = np.maximum.reduceat(np.append(sizes, sizes.dtype.type(0)), ends)[::2]
+    return bool(columns.any() or (of_rows < low).any())
 
 
 def _sizes(S: CSR) -> Any:

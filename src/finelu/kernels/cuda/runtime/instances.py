@@ -155,6 +155,8 @@ INSTANCES: dict[str, list[str]] = {
     "runtime/packing": ["segment_starts", *_over(["count_rows", "place_rows"], INDICES)],
     "triangular": _over(["trsv_sync_free"], STORED, INDICES, LANES)
     + _over("trsv_level_packed trsv_columns trsv_one_block invert_diagonal jacobi_sweep", STORED, INDICES)
+    + _over(["jacobi_sweep"], ("float, Half", "double, Half"), INDICES)
+    + _over(["halved"], REALS, INDICES)
     + _over("triangle_product gather_values isai isai_apply triangle_residual", VALUES, INDICES),
     "elimination": [
         *(i for kind in ("LU", "CHOLESKY", "MODIFIED") for i in _eliminations(kind)),

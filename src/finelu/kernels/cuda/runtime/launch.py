@@ -15,6 +15,7 @@ from finelu.kernels.cuda.runtime.memory import counter
 from finelu.kernels.cuda.runtime.nvrtc import machine_code
 
 CUDA_TYPES = {
+    "float16": "Half",
     "float32": "float",
     "float64": "double",
     "complex64": "Complex<float>",

@@ -44,4 +44,50 @@ template <typename V, typename T, typename F> __device__ inline V narrowed(T v, 
     return kept;
 }
 
+// A number in half precision, by its bits: CUDA's own type needs a header of the toolkit. The values of a row are kept
+// times the power of two of the reciprocal of its diagonal: few are out of range then, and all keep their digits.
+struct Half {
+    unsigned short bits;
+};
+constexpr float LARGEST_HALF = 65504;
+
+__device__ inline float single(Half v)
+{
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(v.bits));
+    return wide;
+}
+__device__ inline Half half_of(float v)
+{
+    Half near;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(near.bits) : "f"(v));
+    return near;
+}
+template <> struct Kept<Half, double> {
+    static __device__ inline double widened(Half v) { return single(v); }
+};
+template <> struct Kept<Half, float> {
+    static __device__ inline float widened(Half v) { return single(v); }
+};
+
+// a normal number = power_of_two(a) mantissa(a), with 1 <= |mantissa| < 2; of 0 and subnormal numbers the power is 0
+__device__ inline double power_of_two(double a) { return __hiloint2double(__double2hiint(a) & 0x7ff00000, 0); }
+__device__ inline float power_of_two(float a) { return __int_as_float(__float_as_int(a) & 0x7f800000); }
+__device__ inline double mantissa(double a)
+{
+    return __hiloint2double((__double2hiint(a) & 0x800fffff) | 0x3ff00000, __double2loint(a));
+}
+__device__ inline float mantissa(float a) { return __int_as_float((__float_as_int(a) & 0x807fffff) | 0x3f800000); }
+
+// (rhs - sum) / d with the sum of terms that are stored as V; inverse: 1 / d.
+template <typename V> struct Row {
+    template <typename T> static __device__ inline T divided(T rhs, T sum, T inverse) { return (rhs - sum) * inverse; }
+};
+template <> struct Row<Half> {
+    template <typename T> static __device__ inline T divided(T rhs, T sum, T inverse)
+    {
+        return rhs * inverse - sum * mantissa(inverse);
+    }
+};
+
 }  // namespace fl
