@@ -86,6 +86,7 @@ SPEAKS_OF = {
     "batch": ("auto/batch.py", "preconditioners/batch.py", "kernels/{}/batch.*"),
     "block-gmres": ("krylov/block_gmres.py",),
     "body-flow": (*BLOCKS, "krylov/richardson.py", "matrix/multiblock.py"),
+    "busy": ("auto",),
     "calls": (*ELIMINATION, *TRIANGULAR),
     "clients": ("interop/scipy/route.py", "interop/fipy.py", "interop/pymatsolver.py", "interop/lineax.py"),
     "cudss": ("preconditioners/direct/cudss.py", "kernels/cuda/runtime/cudss.py"),
@@ -294,6 +295,8 @@ OLDER = {
         "regret-intel-xeon-2-cores-2026-11-28",
     ),
     "traits are looked at only where a rule needs them, and factors of the same entries are kept since": (
+        "busy-intel-xeon-2-cores-one-a-core-2026-11-28",
+        "busy-intel-xeon-2-cores-two-a-core-2026-11-28",
         "gallery-intel-xeon-1-core-2026-11-28",
     ),
     "`solve` chooses and ends in other ways since": (
