@@ -19,6 +19,7 @@ import numpy as np
 
 T = TypeVar("T")
 MOST = 2**26  # bytes of all that is kept
+FEW = 96  # results that are kept: to look through thousands took longer than a small solve
 SHORT = 2**14  # bytes of an array whose copy takes less time than a call of NumPy
 
 
@@ -85,6 +86,8 @@ class Recent:
             if mine:
                 self._kept[key] = (*self._copied(indptr, indices, owned), result, size)
                 self._kept.move_to_end(key)
+                if len(self._kept) > FEW:
+                    self._kept.popitem(last=False)
                 for other in list(self._kept):  # of few, the last one is this one
                     if self._bytes() <= self._most:
                         break

@@ -442,3 +442,20 @@ def test_the_space_serves_right_hand_sides_of_any_size_in_single_precision(metho
         assert solution.converged and space.size == 8
         found.append(solution.iterations)
     assert max(found[1:]) < 0.6 * found[0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scales"),
+    [("float32", (1.0, 1e-20, 1.0, 1e20)), ("float32", (1e-30, 1e30, 1e-30)), ("float64", (1.0, 1e-200, 1e200))],
+    ids=str,
+)
+def test_the_space_serves_where_the_matrix_and_the_right_hand_side_change_their_size(dtype, scales):
+    A = sp.csr_matrix(gallery.poisson5(30)).astype(dtype)
+    space, found = RecycledSpace(k=10), []
+    for seed, scale in enumerate(scales):
+        S = A * A.dtype.type(scale)
+        b = A.dtype.type(scale) * np.random.default_rng(seed).uniform(-0.5, 0.5, A.shape[0]).astype(dtype)
+        solution = gmres(S, b, rtol=1e-4, restart=20, recycle=space)
+        assert solution.converged and space.size == 10
+        found.append(solution.iterations)
+    assert max(found[1:]) < 0.9 * found[0]

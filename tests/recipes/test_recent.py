@@ -13,7 +13,7 @@ from finelu.factors import Arrangement
 from finelu.matrix import as_csr, of_nonzeros
 from finelu.preconditioners import SparseLU
 from finelu.preconditioners.direct import factors, prepared
-from finelu.recent import RECENT, Recent, of_pattern
+from finelu.recent import FEW, RECENT, Recent, of_pattern
 
 PATTERN = np.arange(5), np.arange(7, dtype=np.int32)
 
@@ -183,3 +183,11 @@ def test_a_light_result_takes_the_room_of_other_patterns_alone():
     assert recent.get("facts", *own) == 3 and recent.get("factors", *own) == 2
     recent.keep("facts", *other, 4, 500, light=True)
     assert recent.get("facts", *other) == 4 and recent.get("factors", *own) is None
+
+
+def test_few_results_are_kept_however_small_they_are():
+    RECENT.forget()
+    for n in range(2, 300):
+        A = as_csr(sp.identity(n, format="csr"))
+        RECENT.keep("a fact", A.indptr, A.indices, n, 8)
+        assert RECENT.get("a fact", A.indptr, A.indices) == n and len(RECENT._kept) <= FEW

@@ -213,6 +213,23 @@ def test_an_update_decides_anew(backend, recipe):
                 np.testing.assert_allclose(got, want, rtol=1e-11)
 
 
+@pytest.mark.parametrize("recipe", [fl.ILUT, fl.ICT])
+@pytest.mark.parametrize("first", [0.05, 1.0])
+def test_an_update_with_a_pattern_of_another_size_rounds_its_values(backend, recipe, first):
+    A = sp.csr_matrix(gallery.poisson7(12))
+    D = sp.diags(A.diagonal())
+    made = recipe(drop_tol=1e-2, precision="auto")
+    r = backend.move(values(A.shape[0], "float64"))
+    small = sp.csr_matrix(D + 0.05 * (A - D))
+    before, after = (small, A) if first < 1 else (A, small)
+    F = made.factor(backend.move(before))
+    sizes = [F.nnz, F.update(backend.move(after)).nnz]
+    assert sizes[0] != sizes[1] and F.report.stored == "float32"
+    anew = made.factor(backend.move(after))
+    for trans in "NT":
+        np.testing.assert_array_equal(backend.fetch(F.solve(r, trans)), backend.fetch(anew.solve(r, trans)))
+
+
 def test_a_failed_update_leaves_no_factors(backend):
     A = gallery.poisson7(4, 4, 4)
     F = LU.factor(backend.move(A))
@@ -358,6 +375,19 @@ def test_half_precision_takes_rows_of_any_size_and_follows_updates(cuda):
     np.testing.assert_array_equal(G.solve(cupy_of(r)).get(), F.solve(cupy_of(r)).get())
     with refused(ParameterError, "out of the range of half precision"):
         F.solve(cupy_of(r), "T")  # a column of U has entries of all sizes
+
+
+def test_half_precision_follows_an_update_with_more_or_fewer_entries(cuda):
+    A = sp.csr_matrix(gallery.poisson7(12))
+    D = sp.diags(A.diagonal())
+    small = sp.csr_matrix(D + 0.05 * (A - D))
+    r = values(A.shape[0], "float64")
+    F = fl.ILUT(drop_tol=1e-2, triangular="jacobi", precision="half").factor(csr(small))
+    for S in (A, small):
+        before = F.nnz
+        F.update(csr(S))
+        assert F.nnz != before and F.report.stored == "float16"
+        np.testing.assert_allclose(F.solve(cupy_of(r)).get(), by_halved_factors(F, r, "N"), rtol=1e-8)
 
 
 def test_half_precision_is_refused_where_it_is_not_read(cuda):

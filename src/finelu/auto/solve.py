@@ -214,8 +214,8 @@ def solve(
                 found.append(solution)
             if (fact := ladder.not_unique) and space is None:  # of A, so of each column
                 found = [replace(f, seen=(*f.seen, fact)) if f.converged and fact not in f.seen else f for f in found]
-            if may_keep and kept is None and found:
-                keep(A, ladder, found[0])
+            if may_keep and kept is None and (worked := next((f for f in found if f.attempts), None)):
+                keep(A, ladder, worked)
             found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
         except KernelMissing as missing:
             answer = missing.answer

@@ -127,6 +127,7 @@ class TriangularFactors(Factors):
         start = perf_counter()
         if triangles.indices is not self._triangles.indices:
             self._reported, self._solvers, self._in_turn = (), {}, {}
+            self._stored = triangles.data  # the rounded values are those of the old pattern
         self._triangles = triangles
         if self._rounds:
             self._store()

@@ -7,6 +7,7 @@ systems, 2006.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -145,10 +146,15 @@ class RecycledSpace:
                 self.length = None if self.length is None else self.length / unit
             self.W, self.image, self.origin = W, as_dtype(self.image, like.dtype), origin
             return True
-        if not energy and before != A.factor:  # so that A W is about as large as it was; M has the inverse factor
-            W = W * like.dtype.type(before / A.factor)
+        image = times(A, W)
         self.products += self.size + 1
-        return self._keep(W, times(A, W), origin, _length(A, like), energy=energy)
+        if not energy and before != A.factor and _is_off(image, before / A.factor):
+            W = W * like.dtype.type(
+                before / A.factor
+            )  # A stayed and b alone has another size; M has the inverse factor
+            image = times(A, W)
+            self.products += self.size
+        return self._keep(W, image, origin, _length(A, like), energy=energy)
 
     def _keep(self, W: Any, image: Any, origin: Any, length: float, *, energy: bool) -> bool:
         """Make W orthonormal as `fit` does, and keep it.
@@ -170,6 +176,12 @@ class RecycledSpace:
             self.W, self.image = _by_columns(W), _by_columns(image)
             self.origin = origin if origin is None else _by_columns(origin)
         return True
+
+
+def _is_off(image: Any, ratio: float) -> bool:
+    """Whether A W has a size that vectors times `ratio` would bring nearer to 1, where an orthonormal A W is kept."""
+    most = float(lengths(image).max())
+    return not (0 < most < math.inf and abs(math.log(most)) <= abs(math.log(ratio)) / 2)
 
 
 def _length(A: Any, like: Any) -> float:

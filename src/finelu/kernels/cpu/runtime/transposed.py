@@ -27,7 +27,8 @@ def transposed(indptr: Any, indices: Any, *, known: bool = False) -> Transposed 
 
     known : None is returned if it is not kept. Cost: a comparison of the pattern, or some passes over it.
     """
-    kept: Transposed | None = RECENT.get("transposed", indptr, indices)
+    kind = "transposed", indices.dtype.char  # a pattern equals one of another dtype
+    kept: Transposed | None = RECENT.get(kind, indptr, indices)
     if kept is not None:
         return kept if kept.rows is not None else Transposed(indptr, indices, kept.places)
     if known:
@@ -39,5 +40,5 @@ def transposed(indptr: Any, indices: Any, *, known: bool = False) -> Transposed 
     kept = Transposed(None, None, found.places) if symmetric else found
     size = sum(part.nbytes for part in kept if part is not None)
     if PART * (size + indptr.nbytes + indices.nbytes) <= MOST:
-        RECENT.keep("transposed", indptr, indices, kept, size, light=True)
+        RECENT.keep(kind, indptr, indices, kept, size, light=True)
     return found
