@@ -262,7 +262,8 @@ class Couplings:
 class Correction:
     """A coarse component Z q of a solve with the parts: r - A Z q stands for r, and if `added`, Z q is added to x.
 
-    products : A Z, of `coarse_products`; None on the CPU unless parts overlap.  couplings : the same, of `couple`.  q (parts * m,), or (parts * m, k).
+    products : A Z, of `coarse_products`; None on the CPU unless parts overlap.  couplings : the same, of `couple`.
+    q : (parts * m,), or (parts * m, k).
     parts (n,) : the part of each row, whose vectors are rows of Z (n, m); None for one column of ones.
     """
 
