@@ -20,7 +20,7 @@ from finelu.compiling import compile_clock, kept, quietly, waiting
 from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
 from finelu.machine_code import folder
-from finelu.matrix import CSR, as_csr
+from finelu.matrix import CSR, as_csr, without_zeros
 from finelu.matrix.batch import Batch
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.stencil import StencilMatrix
@@ -230,6 +230,7 @@ def _use_tools(symmetric: CSR, general: CSR) -> None:
     matching(general)
     matching(symmetric, symmetric=True)
     threshold(general.data, general.nnz // 2)
+    without_zeros(general.with_values(np.where(general.indices % 7 == 1, 0, general.data)))
     small = np.where(general.indices % 7 == 1, 1e-9, 1).astype(general.dtype)
     MultilevelILU(dense_size=20).factor(general.with_values(small * general.data))  # which leaves small entries out
     TriangularSolver(tril(general.tosparse(), format="csr")).solve(np.ones(general.n, general.dtype))

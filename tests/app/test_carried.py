@@ -162,7 +162,7 @@ def carried(solved, tmp_path_factory):
         found = {name.partition("-")[0]: archive.read(name) for name in archive.namelist()}
     assert json.loads(found.pop("index.json"))["sources"].keys() == {"inspection", "vectors"}
     signatures = {name: {record.signature for record in records(packed)} for name, packed in found.items()}
-    assert signatures.keys() == {"inspection._inspect", "vectors.inner"}
+    assert signatures.keys() == {"inspection._inspect_by_one", "vectors.inner"}
     two = (f"array({dtype}, 1d, C) | array({dtype}, 1d, C)" for dtype in ("float32", "float64"))
     assert signatures["vectors.inner"] == set(two)
     return path

@@ -75,7 +75,7 @@ def filled(tmp_path_factory):
 def some_missing(filled, tmp_path):
     """Such a folder without the kernel that takes a matrix, which each call needs, and one that `solve` needs later."""
     folder = shutil.copytree(filled[0], tmp_path / "cache")
-    for missing in ("inspection._inspect", "products._residual"):
+    for missing in ("inspection._inspect_by_one", "products._residual"):
         (kernel,) = folder.rglob(f"{missing}-*")
         shutil.rmtree(kernel)
     return str(folder)

@@ -31,7 +31,6 @@ def inspect(indptr, indices, data, diag):
         if missing[:, 0].min() >= 0 and finite(data):
             rows = missing[missing[:, 0] > 0]
             return -1, 0, 0, -1, int(missing[:, 0].sum()), int(rows[0, 1]) if rows.size else -1
-        return _inspect(indptr, indices, data, diag)
     return _inspect_by_one(indptr, indices, data, diag)
 
 
@@ -81,7 +80,7 @@ def _inspect_by_one(indptr, indices, data, diag):
             nothing += value - value  # NaN of a NaN or an infinite number
         if missing >= 0 and nothing == 0:
             return -1, 0, 0, -1, missing, first_missing
-    return _inspect(indptr, indices, data, diag)
+    return _faults(indptr, indices, data, diag)
 
 
 def finite(data) -> bool:
@@ -126,9 +125,9 @@ def _unlike(t, a, b, unlike):
     unlike[t] = found
 
 
-@compiled
-def _inspect(indptr, indices, data, diag):
-    """`inspect` on one thread; finds all faults."""
+@nested
+def _faults(indptr, indices, data, diag):
+    """`inspect` of a matrix with any fault."""
     n = indptr.size - 1
     unsorted = not_finite = missing = 0
     first_not_finite = first_missing = -1
