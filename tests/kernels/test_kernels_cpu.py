@@ -559,7 +559,7 @@ def test_a_large_matrix_is_inspected_as_by_one_thread(count):
     def compared(indptr, indices, data):
         places = np.full(n, -7, np.int32), np.full(n, -7, np.int32)
         found = cpu.inspection.inspect(indptr, indices, data, places[0])
-        assert tuple(found) == tuple(inspection._inspect(indptr, indices, data, places[1]))
+        assert tuple(found) == tuple(inspection._inspect_by_one(indptr, indices, data, places[1]))
         if found[0] < 0:
             np.testing.assert_array_equal(*places)
         return found
