@@ -291,7 +291,7 @@ OLDER = {
     "`solve` ends attempts sooner since; ILUT and ICT, for which it is named, compute the same": (
         "regret-amd-epyc-2-cores-counts-superlu-2026-11-27",
     ),
-    "facts of a pattern are kept since, and some attempts end sooner: see regret-intel-xeon-2-cores-short of its date": (
+    "facts of a pattern are kept since, and some attempts end sooner: see regret-intel-xeon-2-cores-short": (
         "regret-intel-xeon-2-cores-2026-11-28",
     ),
     "at most some hundred results are kept for patterns since, more than its systems had": (
