@@ -230,6 +230,8 @@ OLDER = {
         "spine-gpu-gmres-nvidia-h200-2026-11-21",
     ),
     UNCOMMITTED: (
+        "reservoir-nvidia-h100-2026-11-28",
+        "schwarz-ict-parts-nvidia-h100-2026-11-28",
         "schwarz-cpu-16-core-intel-xeon-2026-11-25",
         "solve-gpu-nvidia-h100-2026-11-25",
     ),

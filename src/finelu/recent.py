@@ -159,11 +159,10 @@ def of_pattern(A: Any, find: Callable[[Any], T]) -> T:
     """find(A), a number that follows from the pattern of the CSR A alone; on the host it is kept for the last ones."""
     if not isinstance(A.indptr, np.ndarray):
         return find(A)
-    known: dict[str, Any] | None = RECENT.get("facts", A.indptr, A.indices)
+    known: dict[Callable[[Any], Any], Any] | None = RECENT.get("facts", A.indptr, A.indices)
     if known is None:
         known = RECENT.keep("facts", A.indptr, A.indices, {}, 0, light=True)
-    name = find.__qualname__
-    if name not in known:
-        known[name] = find(A)
-    found: T = known[name]
+    if find not in known:
+        known[find] = find(A)
+    found: T = known[find]
     return found

@@ -8,9 +8,7 @@ from checks import DTYPES, SOME_DTYPES, in_dtype, one_line, perturbed
 import finelu as fl
 from finelu import IC0, ICT, MatrixError, MultilevelILU, ParIC, ParICT, gallery
 from finelu.kernels import reference
-from finelu.kernels.cpu.runtime.transposed import transposed
 from finelu.preconditioners import RECIPES
-from finelu.recent import RECENT
 
 HERMITIAN = pytest.mark.parametrize("recipe", [IC0(), ICT(), ParIC(), ParICT()], ids=repr)
 
@@ -154,15 +152,12 @@ def test_any_number_of_threads_finds_the_same(dtype):
     C = fl.as_csr(A)
     threads, found = fl.get_num_threads(), []
     try:
-        for number, known in ((1, False), (2, False), (5, False), (5, True)):  # a search, and the transposed pattern
+        for number in (1, 2, 5):  # one thread walks along the rows, several search
             fl.set_num_threads(number)
-            RECENT.forget()
-            if known:
-                transposed(C.indptr, C.indices)
             found.append(C.mirrored())
     finally:
         fl.set_num_threads(threads)
-    assert found[0] == found[1] == found[2] == found[3]
+    assert found[0] == found[1] == found[2]
     want = reference.inspection.mirrored(C.indptr, C.indices, C.data, C.diag)
     assert found[0][-1] == want[-1] < C.nnz
     np.testing.assert_allclose(found[0][:-1], want[:-1], rtol=8 * np.finfo(dtype).eps)

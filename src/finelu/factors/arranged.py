@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse import _sparsetools
 
 from finelu.device import namespace
 from finelu.kernels import kernels_for
-from finelu.kernels.cpu.runtime.transposed import transposed
 from finelu.kernels.operands import CSR
+from finelu.recent import MOST, RECENT
 
 TILE = 256  # rows that are moved at a time into an array in the order of Fortran, so that they stay in the cache
+PART = 8  # of the bytes that are kept of all patterns: the transpose of one takes at most this part
 
 
 def by_columns_in_memory(R: Any, rows: Any = None) -> Any:
@@ -28,6 +30,36 @@ def by_columns_in_memory(R: Any, rows: Any = None) -> Any:
     found = np.empty((m, R.shape[1]), R.dtype, order="F")
     for i in range(0, m, TILE):
         found[i : i + TILE] = R[i : i + TILE] if rows is None else R[rows[i : i + TILE]]
+    return found
+
+
+class Transposed(NamedTuple):
+    """The pattern by columns, sorted: column j has rows[starts[j]:starts[j + 1]], and the values of its entries are
+    data[places[p]]. They are shared: no caller writes to these arrays. Of a symmetric pattern only the places are kept;
+    the rest is its own."""
+
+    starts: Any
+    rows: Any
+    places: Any
+
+
+def transposed(indptr: Any, indices: Any) -> Transposed:
+    """The transpose of a square pattern, from its arrays (n + 1,) and (nnz,) of one dtype.
+
+    Cost: a comparison of the pattern if its transpose is kept, else some passes over it.
+    """
+    kind = "transposed", indices.dtype.char  # a pattern equals one of another dtype
+    kept: Transposed | None = RECENT.get(kind, indptr, indices)
+    if kept is not None:
+        return kept if kept.rows is not None else Transposed(indptr, indices, kept.places)
+    n, nnz, index = indptr.size - 1, indices.size, indices.dtype
+    found = Transposed(np.empty(n + 1, index), np.empty(nnz, index), np.empty(nnz, index))
+    _sparsetools.csr_tocsc(n, n, indptr, indices, np.arange(nnz, dtype=index), *found)
+    symmetric = np.array_equal(found.starts, indptr) and np.array_equal(found.rows, indices)
+    kept = Transposed(None, None, found.places) if symmetric else found
+    size = sum(part.nbytes for part in kept if part is not None)
+    if PART * (size + indptr.nbytes + indices.nbytes) <= MOST:
+        RECENT.keep(kind, indptr, indices, kept, size, light=True)
     return found
 
 
@@ -108,7 +140,7 @@ class Arrangement:
         """As `matrix`, but by columns."""
         if self.rows is None:
             A = A.with_index(np.int32)
-            known: Any = transposed(A.indptr, A.indices)
+            known = transposed(A.indptr, A.indices)
             return Columns(known.starts.copy(), known.rows.copy(), A.data[known.places], A.shape)
         starts, places = np.empty(A.n + 1, np.int32), np.empty(A.nnz, np.int32)
         values = np.empty(A.nnz, A.dtype)
