@@ -16,6 +16,7 @@ from finelu.kernels.operands import CSR
 from finelu.recent import MOST, RECENT
 
 TILE = 256  # rows that are moved at a time into an array in the order of Fortran, so that they stay in the cache
+FEW = 1000  # entries up to which the transpose is not kept: it is made in 2 to 5 us, and to keep it takes 12
 PART = 8  # of the bytes that are kept of all patterns: the transpose of one takes at most this part
 
 
@@ -49,12 +50,15 @@ def transposed(indptr: Any, indices: Any) -> Transposed:
     Cost: a comparison of the pattern if its transpose is kept, else some passes over it.
     """
     kind = "transposed", indices.dtype.char  # a pattern equals one of another dtype
-    kept: Transposed | None = RECENT.get(kind, indptr, indices)
+    few = indices.size <= FEW
+    kept: Transposed | None = None if few else RECENT.get(kind, indptr, indices)
     if kept is not None:
         return kept if kept.rows is not None else Transposed(indptr, indices, kept.places)
     n, nnz, index = indptr.size - 1, indices.size, indices.dtype
     found = Transposed(np.empty(n + 1, index), np.empty(nnz, index), np.empty(nnz, index))
     _sparsetools.csr_tocsc(n, n, indptr, indices, np.arange(nnz, dtype=index), *found)
+    if few:
+        return found
     symmetric = np.array_equal(found.starts, indptr) and np.array_equal(found.rows, indices)
     kept = Transposed(None, None, found.places) if symmetric else found
     size = sum(part.nbytes for part in kept if part is not None)

@@ -268,7 +268,7 @@ class TriangularFactors(Factors):
         conjugate, arranged = trans == self._conjugated, self._arranged
         R = R.conj() if conjugate else R
         R = R if arranged is None else arranged.gather_scaled(R, trans)
-        if not lies_in_order(R):
+        if not (R.flags.c_contiguous or lies_in_order(R)):  # the usual one without a call
             R = R.copy(order="C")
         x = np.empty_like(R) if out is None else out  # of CuPy for its own arrays
         if R.size:
