@@ -161,15 +161,26 @@ def test_few_zeros_that_move_leave_the_pattern_as_it_is(calls_of):
     assert prepared.prepared(as_csr(B)).kept is not None
 
 
-def test_a_transposed_pattern_gives_the_columns_that_scipy_has():
+@pytest.mark.parametrize(
+    ("S", "kept"),
+    [
+        (gallery.random_dominant(80, 0.05, seed=2), False),
+        (gallery.random_dominant(400, 0.05, seed=2), True),
+        (gallery.convection_diffusion(8), True),  # of a symmetric pattern
+    ],
+    ids=["few", "many", "symmetric"],
+)
+def test_a_transposed_pattern_gives_the_columns_that_scipy_has(S, kept):
     RECENT.forget()
-    S = sp.csr_matrix(gallery.random_dominant(80, 0.05, seed=2))
+    S = sp.csr_matrix(S)
     for factor in (1.0, -2.0):
         A = as_csr(factor * S)
         found, want = Arrangement().by_columns(A), (factor * S).tocsc()
         for name in ("indptr", "indices", "data"):
             assert np.array_equal(getattr(found, name), getattr(want, name))
             getattr(found, name)[:] = 0  # of this caller alone
+        place = ("transposed", A.indices.dtype.char), A.indptr, A.indices
+        assert (RECENT.get(*place) is not None) == kept
 
 
 def test_a_light_result_takes_the_room_of_other_patterns_alone():
