@@ -371,6 +371,10 @@ def test_coarse_products(backend, name, dtype, columns):
         at_once = kernels.couple_rows(A.indptr, A.indices, A.data, parts, starts, members, Z)
         for name_of in ("starts", "ends", "rows", "of_rows", "vectors", "values", "vector_starts", "members"):
             np.testing.assert_array_equal(getattr(at_once, name_of), getattr(here[0], name_of))
+        specified = reference.couple_rows(A.indptr, A.indices, A.data, parts, starts, members, Z)
+        for name_of in ("starts", "ends", "rows", "of_rows", "vectors", "vector_starts", "members"):
+            np.testing.assert_array_equal(getattr(at_once, name_of), getattr(specified, name_of))
+        assert_close(at_once.values, specified.values, 1024, 30)
     for conjugate in (True, False):
         E = (full.conj() if conjugate else full).T @ A.tosparse().toarray() @ full
         blocks = kernels.coarse_blocks(got, backend.move(rows), given_Z, conjugate, *here)
