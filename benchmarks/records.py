@@ -132,7 +132,7 @@ SPEAKS_OF = {
     "second-solve": ("recent.py", "preconditioners/direct/klu.py", "preconditioners/direct/prepared.py"),
     "reservoir": ("auto", "preconditioners/cpr.py", "preconditioners/polynomial.py", *SCHWARZ),
     "rivals": ("auto",),
-    "robustness": (*ELIMINATION, *THRESHOLD, *PARILUT, *MULTILEVEL),
+    "robustness": ("auto", *ELIMINATION, *THRESHOLD, *PARILUT, *MULTILEVEL),
     "schwarz": (*SCHWARZ, *ELIMINATION, *METHODS),
     "selection": ("selection.py", "kernels/{}/selection.*"),
     "sequence": ("auto",),
