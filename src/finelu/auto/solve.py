@@ -14,7 +14,7 @@ import numpy as np
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.batch import solve_batch
 from finelu.auto.choose import LIGHT, recipe_asked, sooner_by_size, sooner_on_host
-from finelu.auto.columns import Together, completed, iterated
+from finelu.auto.columns import Together, by_complete_factors, completed, iterated
 from finelu.auto.first_answer import FirstAnswer, euclidean
 from finelu.auto.kept import keep, kept_for
 from finelu.auto.ladder import Ladder
@@ -69,7 +69,8 @@ def solve(
         (k, n), or (n,) for all, and of the parameters rtol, atol, verbose and raise_on_failure alone: a BatchSolution.
     b : (n,) or (n, k). The first column that needs work finds factors and a method; those after it then iterate
         together with these (cg, bicgstab, gmres, fgmres, and complete factors; with other methods, callbacks or maxiter
-        one after the other). A column that they do not solve goes on by itself, from the x that it has.
+        one after the other), or take complete factors if these are expected to be sooner for all of them. A column that
+        is not solved so goes on by itself, from the x that it has.
     x0 : (n,), for all columns, or of b's shape: a first guess, used for the columns with ||b - A x0|| < ||b||.
     criterion : "residual" tests ||b - A x||. "auto" also tests ||D (b - A x)|| <= rtol ||D b||, where D has the
         reciprocals of the row sums of |A|, if these differ by more than a factor of 1e4, as with penalties: one norm
@@ -189,8 +190,9 @@ def solve(
                 return rhs, None if guess is None else as_dtype(guess, b.dtype)
 
             for c in range(columns.shape[-1]):
-                rhs, guess = system(c)
-                if started is None and found and found[-1].converged and found[-1].attempts:
+                (rhs, guess), why = system(c), ""
+                follows = started is None and found and found[-1].converged and found[-1].attempts
+                if follows and not (why := by_complete_factors(ladder, found[-1], columns.shape[1] - c)):
                     others = [system(other) for other in range(c, columns.shape[1])]
                     rest, guesses = [rhs for rhs, _ in others], [guess for _, guess in others]
                     together = iterated(ladder, found[-1], rest, guesses, atol)
@@ -198,7 +200,7 @@ def solve(
                 if started and started[c] is not None:
                     solution = completed(ladder, started[c], rhs, atol)
                 else:
-                    solution = ladder.solve(rhs, guess, atol)
+                    solution = ladder.solve(rhs, guess, atol, why=why)
                 if may_need_double(solution, b):
                     A, b = precise(A, b, 0.0)
                     columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)
