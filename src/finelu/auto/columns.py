@@ -40,10 +40,11 @@ SHARE = 0.25  # of the free memory, that the vectors of columns may take togethe
 VECTORS = 15  # of a method without cycles
 # An iteration of FEWEST columns or more together takes a column as long as this many entries take one alone, for each
 # of its rows and of its entries. Subdomains take this part of the time of one, and all columns this many times its
-# overhead. By cg with MILU0 or IC0 and 16 columns on one thread of an Intel Xeon: six systems of 4884 to 32,768 rows.
+# overhead. By cg with MILU0 or IC0 and 16 columns, the processor's time of two threads of an Intel Xeon: six systems of
+# 4884 to 32,768 rows.
 OF_ROW, OF_ENTRY, OF_PARTS, OF_ALL = 3.2, 0.11, 0.4, 6.0
-# Part of the time of complete factors that a solve with them takes for a column of many. On one thread of an Intel Xeon
-# it was 1/14 to 1/111 for 16 columns, in the median of 17 systems 1/42.
+# Part of the time of complete factors that a solve with them takes for a column of many. For 16 columns on two threads
+# of an Intel Xeon it was 1/14 to 1/111 of the processor's time, in the median of 17 systems 1/42.
 OF_A_SOLVE = 1 / 30
 WHY = "it solved the column before; the others iterate together"
 
