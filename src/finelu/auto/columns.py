@@ -26,7 +26,7 @@ from finelu.krylov import CYCLE, METHODS
 from finelu.krylov.columns import takes_columns
 from finelu.krylov.loop import Loop
 from finelu.krylov.operators import as_operator, matrix_operator
-from finelu.krylov.rows import FEWEST
+from finelu.krylov.rows import FEWEST, by_columns, by_rows
 from finelu.krylov.solving import solved_together
 from finelu.krylov.system import System
 from finelu.matrix import norm
@@ -182,10 +182,10 @@ def _by_method(
         begun.clear()
 
 
-def _refined(A: Any, F: Any, columns: Sequence[Any], rtol: float, atol: float) -> list[Solution]:
+def _refined(A: Any, F: Any, columns: list[Any], rtol: float, atol: float) -> list[Solution]:
     """x = M^-1 b, with one correction where b - A x is not yet small."""
     xp = namespace(columns[0])
-    B = xp.stack(columns, axis=1)
+    B = by_rows(columns)
     solve = F.apply if F.dtype == B.dtype else F.solve
     X, sizes = solve(B), [norm(b) for b in columns]
     targets = np.maximum(rtol * np.array(sizes), atol)
@@ -196,15 +196,16 @@ def _refined(A: Any, F: Any, columns: Sequence[Any], rtol: float, atol: float) -
         return (B if which is None else B[:, which]) - product
 
     R, steps = residual(None), np.ones(len(columns), int)
-    norms = np.array([norm(r) for r in R.T])
+    norms = np.array([norm(r) for r in by_columns(R).T])
     left = np.flatnonzero(~(norms <= targets) & np.isfinite(norms))
     if left.size:
         X[:, left] += solve(R[:, left])
         steps[left] += 1
-        norms[left] = [norm(r) for r in residual(left).T]
+        norms[left] = [norm(r) for r in by_columns(residual(left)).T]
+    X = by_columns(X)
     return [
         Solution(
-            xp.ascontiguousarray(X[:, c]),
+            X[:, c],
             Status.CONVERGED if norms[c] <= targets[c] else Status.STAGNATED,
             int(steps[c]),
             float(norms[c]),

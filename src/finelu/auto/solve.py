@@ -27,6 +27,7 @@ from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
 from finelu.krylov.nullspace import NullSpace, is_pair
 from finelu.krylov.operators import as_operator
+from finelu.krylov.rows import by_columns, by_rows
 from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
 from finelu.matrix.batch import Batch
 from finelu.matrix.traits import MatrixTraits, traits
@@ -178,7 +179,7 @@ def solve(
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, certifies=certify, **options)
             if kept is not None:
                 ladder.factors["direct"] = kept.factors
-            columns = b.reshape(A.n, -1) if b.size else b
+            columns = by_columns(b.reshape(A.n, -1)) if b.size else b
             space = None if nullspace is None else _null_space(nullspace, A, b, known)
             found: list[Solution] = []
             started: list[Any] | None = None  # what the iterations of several columns together found, once they have
@@ -231,7 +232,7 @@ def solve(
         if len(found) == 1:
             worst, x = found[0], found[0].x
         else:
-            x = namespace(found[0].x).stack([s.x for s in found], axis=1)
+            x = by_rows([s.x for s in found])
             worst = of_columns(found, x, [size(columns[:, c]) for c in range(len(found))])
             if together.why:
                 worst = replace(worst, iterations=worst.iterations + together.lost, seen=(*worst.seen, together.why))
