@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from checks import values
 
 from finelu import as_csr, gallery, solve
 from finelu.auto import columns as of_columns
 from finelu.auto import cost, ladder
 from finelu.errors import ZeroPivot
+from finelu.krylov.criterion import Criterion
 from finelu.preconditioners import SparseLU
 
 POISSON = gallery.poisson5(34, 33)
@@ -80,3 +82,21 @@ def test_columns_go_on_with_the_factors_that_they_have_if_there_are_no_complete_
     assert recipes(solution)[0] == recipes(solution)[2] == ["MILU0()"]
     assert recipes(solution)[1] == ["SparseLU()", "MILU0()"]
     assert "no factors" in solution[1].attempts[0].outcome
+
+
+@pytest.mark.parametrize("recipe", ["ic0", "sparse_lu"])
+def test_the_sums_of_rows_are_formed_once_for_all_columns(monkeypatch, recipe):
+    sizes = np.where(np.arange(N) < N // 2, 1e3, 1.0)
+    A, B, calls, sums = sp.diags(sizes) @ POISSON @ sp.diags(sizes), values((N, 9), "float64"), [], Criterion._sums
+
+    def counted(criterion):
+        calls.append(criterion)
+        return sums(criterion)
+
+    monkeypatch.setattr(Criterion, "_sums", counted)
+    solution = solve(A, B, recipe=recipe)
+    of_ladder = [criterion for criterion in calls if criterion._row_sums is calls[0]._row_sums]
+    assert len(of_ladder) == 1 and solution.all_converged and solution[0].row_residual <= 1e-8
+    rows = np.asarray(abs(A).sum(axis=1))
+    residuals = np.linalg.norm((B - A @ solution.x) / rows, axis=0) / np.linalg.norm(B / rows, axis=0)
+    assert residuals.max() <= 1.0001e-8  # the test by rows, of each column

@@ -182,7 +182,7 @@ def _by_method(
         begun.clear()
 
 
-def _refined(A: Any, F: Any, columns: list[Any], rtol: float, atol: float) -> list[Solution]:
+def _refined(A: Any, F: Any, columns: Sequence[Any], rtol: float, atol: float) -> list[Solution]:
     """x = M^-1 b, with one correction where b - A x is not yet small."""
     xp = namespace(columns[0])
     B = by_rows(columns)

@@ -7,7 +7,7 @@ them are; until then they are carried along, and stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ def by_columns(X: Any) -> Any:
     return columns.T
 
 
-def by_rows(columns: list[Any]) -> Any:
+def by_rows(columns: Sequence[Any]) -> Any:
     """(n, k), row-major, from its columns."""
     if (xp := namespace(columns[0])) is not np:
         return xp.stack(columns, axis=1)
