@@ -89,7 +89,7 @@ class Ladder:
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
         self.wanted = rtol  # the relative tolerance for the current right-hand side
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
-        self.criterion, self.certifies = criterion, certifies
+        self.criterion, self.certifies, self.row_sums = criterion, certifies, dict[Any, Any]()
         self.traits = known or traits(A)  # `definite` holds until a curvature disproves it
         self.asked = not isinstance(recipe, str)
         self.rungs = rungs(self.traits) if isinstance(recipe, str) else {"asked": Rung((recipe,), ASKED)}
@@ -168,7 +168,7 @@ class Ladder:
             return self.nothing(b, Status.CONVERGED, scale)
         if self.interrupted:
             return self.nothing(b, Status.INTERRUPTED, scale)
-        rhs = RightHandSide(self.A, b, scale, wanted, self.criterion)
+        rhs = RightHandSide(self.A, b, scale, wanted, self.criterion, self.row_sums)
         length = scale  # ||b - A x||; the criterion may measure another size
         if x0 is not None:
             _, size = rhs.residual(b, x0, rhs.target)
