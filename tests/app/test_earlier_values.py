@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -196,3 +197,84 @@ def test_a_limit_of_iterations_leaves_earlier_values_out():
     found, alone, made = after(first, near(first), b, maxiter=1)
     assert made == [False] and found.status is alone.status
     np.testing.assert_array_equal(found.x, alone.x)
+
+
+def few(seed=0):
+    """A small matrix for which the direct rung comes first."""
+    return sp.csr_matrix(gallery.poisson5(12) + sp.diags(np.random.default_rng(seed).uniform(0, 1, 144)))
+
+
+@pytest.fixture
+def renewed(calls_of):
+    return calls_of(SparseLUFactors, "renew")
+
+
+def test_small_factors_are_updated_for_new_values_and_taken_as_they_are_for_the_same(renewed, calls_of):
+    made, first = calls_of(SparseLUFactors, "__init__"), few()
+    b = np.random.default_rng(0).standard_normal(first.shape[0])
+    for step in range(3):
+        A = near(first, seed=step) + near(first, seed=step).T
+        found = fl.solve(A, b)
+        assert found.converged and found.recipe == "SparseLU()" and len(renewed) == step and len(made) == 1
+        assert np.linalg.norm(b - A @ found.x) <= 1e-8 * np.linalg.norm(b)
+        again = fl.solve(A, 2 * b)
+        np.testing.assert_allclose(again.x, 2 * found.x, rtol=1e-12)
+        assert len(renewed) == step and again.seen == found.seen
+
+
+@pytest.mark.parametrize("other", ["dtype", "zero", "symmetry", "maxiter", "time_limit", "pattern", "out of range"])
+def test_small_factors_are_not_updated_for_matrices_that_may_want_others(renewed, other):
+    first, options = sp.csr_matrix(few() + few().T), {}
+    second, b = first.copy(), np.random.default_rng(0).standard_normal(144)
+    if other == "dtype":
+        second = second.astype(complex)
+    elif other == "zero":
+        second.data[1] = 0
+    elif other == "symmetry":
+        second.data[1] *= 2
+    elif other == "pattern":
+        second[3, 77] = 0.1
+    elif other == "out of range":
+        second.data *= 1e-200
+    else:
+        second.data *= 1.01
+        options = {other: 100}
+    found, alone, _ = after(first, second, b, **options)
+    assert found.status is alone.status and found.converged and len(renewed) == (other == "out of range")
+    np.testing.assert_allclose(found.x, alone.x, rtol=1e-9)
+
+
+def test_a_small_singular_matrix_is_told_after_a_regular_one(renewed):
+    first = few()
+    second = sp.csr_matrix(gallery.poisson5(12))
+    second = sp.csr_matrix(second - sp.diags(np.asarray(second.sum(axis=1)).ravel()))
+    for b in (second @ np.random.default_rng(0).standard_normal(144), np.ones(144)):
+        found, alone, _ = after(first, second, b)
+        assert found.status is alone.status and found.converged == alone.converged
+        assert [text for text in found.seen if "e-" not in text] == [text for text in alone.seen if "e-" not in text]
+    assert renewed
+
+
+def test_threads_do_not_share_factors_that_are_updated():
+    matrices = [sp.csr_matrix(few(seed) * (1 + seed)) for seed in range(4)]
+    b = np.random.default_rng(0).standard_normal(144)
+
+    def right(k):
+        A = matrices[k % 4]
+        return np.linalg.norm(b - A @ fl.solve(A, b).x) <= 1e-8 * np.linalg.norm(b)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(right, range(200)))
+
+
+def test_a_caller_may_change_arrays_in_place():
+    A, b = few(), np.random.default_rng(0).standard_normal(144)
+    other = sp.csr_matrix(A[np.r_[70:144, :70]][:, np.r_[70:144, :70]])
+    for _ in range(2):
+        for values, like in ((A.copy(), A), (None, other), (None, A)):
+            if values is not None:
+                M = values
+            else:
+                M.data[:], M.indices[:], M.indptr[:] = like.data * 1.5, like.indices, like.indptr
+            found = fl.solve(M, b)
+            assert np.linalg.norm(b - M @ found.x) <= 1e-8 * np.linalg.norm(b) and found.converged

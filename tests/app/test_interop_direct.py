@@ -1238,9 +1238,10 @@ def test_factors_of_klu_are_freed_if_another_thread_keeps_something(monkeypatch)
     monkeypatch.setattr(OF_KLU, "RECENT", recent)
     F = fl.SparseLU(backend="klu").factor(gallery.poisson5(40))
     solver = F._library._solver
-    with recent._alone():
-        del F
-        gc.collect()
+    assert recent._begun()
+    del F
+    gc.collect()
+    recent._turn.release()
     assert solver.numeric is None
     assert fl.SparseLU(backend="klu").factor(gallery.poisson5(40)).nnz > 0  # by the analysis, which is kept
 

@@ -16,7 +16,7 @@ from finelu.auto.batch import solve_batch
 from finelu.auto.choose import LIGHT, recipe_asked, sooner_by_size, sooner_on_host
 from finelu.auto.columns import Together, by_complete_factors, completed, iterated
 from finelu.auto.first_answer import FirstAnswer, euclidean
-from finelu.auto.kept import keep, kept_for
+from finelu.auto.kept import give, keep, place_for, taken
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.compiling import KernelMissing, compile_seconds, here, now, quietly, waiting
@@ -174,11 +174,14 @@ def solve(
                 if moved:
                     A, b, x0 = _moved(A, b, x0, "cpu")
             may_keep = A.nnz <= LIGHT and chosen == "auto" and memory_limit is None and not certify and klu.nbklu()
-            kept = kept_for(A) if may_keep else None
-            known = known or (kept.traits if kept else traits(A, at_once=False))
+            place = place_for(A) if may_keep else None
+            kept = taken(place) if place else None
+            if kept is not None and kept.has_values_of(A):
+                known = kept.traits
+            known = known or traits(A, at_once=False)
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, certifies=certify, **options)
             if kept is not None:
-                ladder.factors["direct"] = kept.factors
+                give(kept, A, ladder)
             columns = by_columns(b.reshape(A.n, -1)) if b.size else b
             space = None if nullspace is None else _null_space(nullspace, A, b, known)
             found: list[Solution] = []
@@ -217,8 +220,8 @@ def solve(
                 found.append(solution)
             if (fact := ladder.not_unique) and space is None:  # of A, so of each column
                 found = [replace(f, seen=(*f.seen, fact)) if f.converged and fact not in f.seen else f for f in found]
-            if may_keep and kept is None and (worked := next((f for f in found if f.attempts), None)):
-                keep(A, ladder, worked)
+            if may_keep and (worked := next((f for f in found if f.attempts), None)):
+                keep(A, ladder, worked, place)
             found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
         except KernelMissing as missing:
             answer = missing.answer

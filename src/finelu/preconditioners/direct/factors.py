@@ -19,6 +19,7 @@ from finelu.errors import (
     UnstableFactors,
 )
 from finelu.factors import Columns, Report, by_columns_in_memory
+from finelu.factors.arranged import transposed
 from finelu.factors.base import USELESS, backward_error, trial_vector, unstable
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -37,7 +38,7 @@ from finelu.preconditioners.direct.analysis import (
 )
 from finelu.preconditioners.direct.klu import KLU
 from finelu.preconditioners.direct.library import INDEX, PIVOT, Library, RefinedFactors, symmetry
-from finelu.preconditioners.direct.prepared import largest_of_columns, prepared
+from finelu.preconditioners.direct.prepared import Prepared, largest_of_columns, prepared
 from finelu.preconditioners.direct.superlu import SuperLU, structurally_singular
 from finelu.recent import RECENT
 from finelu.scaling import require_matching
@@ -90,6 +91,7 @@ class SparseLUFactors(RefinedFactors):
     """
 
     well_formed = True
+    _places: Any = None  # of the entries by columns among those of A, once they are known to stay
     _columns: Columns | None = None  # the matrix that `_compute` factors next, if it was made already
     _bound = ("_lock", "_lu", "_library")
     _made_of = (
@@ -139,7 +141,7 @@ class SparseLUFactors(RefinedFactors):
             require_indices(self.recipe, "the factors", fill.nnz)
             self._require_room(fill.nnz)
         self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
-        self._columns, self._full_rank = known.columns, known.full_rank
+        self._columns, self._full_rank, self._places = known.columns, known.full_rank, None
         self._how = None if known.library is None else (type(known.library), known.library.how)
         self._symmetry = "" if known.library is None else known.library.symmetry
         self.report.backend = "superlu" if known.library is None else known.library.name
@@ -167,6 +169,15 @@ class SparseLUFactors(RefinedFactors):
             if isinstance(error, UnstableFactors):
                 require_matching(A)  # says which rows
             raise
+
+    def renew(self, A: CSR) -> None:
+        """`update` for a caller that looks at residuals, and an A of this pattern and dtype: nothing is tested."""
+        self._trial = False
+        if self._prepared.kept is None and self._prepared.row_scale is None:
+            self._prepared = Prepared(A, None)  # so that A is known to have the pattern of the analysis
+            if self._places is None and self._library is not None and self._arranged.rows is None:
+                self._places = transposed(A.indptr, A.indices).places
+        self._update_values(A)
 
     @property
     def from_earlier(self) -> bool:
@@ -375,6 +386,9 @@ class SparseLUFactors(RefinedFactors):
         made, full_rank = self._columns, self._full_rank
         self._columns, self._full_rank = None, False  # the next values are others
         anew = self._anew and not self.updates
+        if made is None and self._library is not None and self._places is not None:
+            starts, rows = self._library.pattern
+            made = Columns(starts, rows, A.data[self._places], A.shape)
         columns: Any = columns_of(self.recipe, self._arranged, A) if made is None else made
         if self._how is None:
             columns = columns.tosparse()

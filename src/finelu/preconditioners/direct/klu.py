@@ -136,16 +136,16 @@ class KLU(Library):
             raise OutOfTime
         super().__init__(columns)
         n, kind = columns.shape[0], ("klu", ordering, self._complex)
-        kept: tuple[_Analysis, Spare | None] | None = RECENT.get(kind, *self._pattern)
+        kept: tuple[_Analysis, Spare | None] | None = RECENT.get(kind, *self.pattern)
         if kept is None:
-            kept = RECENT.keep(kind, *self._pattern, (self._analysed(n, ordering), None), SYMBOLIC * n, owned=owned)
+            kept = RECENT.keep(kind, *self.pattern, (self._analysed(n, ordering), None), SYMBOLIC * n, owned=owned)
         analysis, spare = kept
         solver = None if spare is None else spare.take()
         self._worth = None if solver is None else True  # as `_is_worth`, which takes some time; None: to be asked
         if solver is None:
             solver = analysis.taken() or self._new(ordering)
             solver.n, solver.symbolic = n, analysis.solver.symbolic
-        solver.Ap, solver.Ai = (np.ascontiguousarray(v, np.int32) for v in self._pattern)
+        solver.Ap, solver.Ai = (np.ascontiguousarray(v, np.int32) for v in self.pattern)
         self._solver, self._analysis, self._kind, self._owned = solver, analysis, kind, owned
         self._turns = threading.Lock()  # a solve uses memory of the factors, so solves take turns
         found = solver.symbolic
@@ -177,7 +177,7 @@ class KLU(Library):
         analysis = _Analysis(self._new(ordering))
         analyse = analysis.solver.analyze_given if ordering == GIVEN else analysis.solver.analyze
         self._called(
-            analysis.solver, "symbolic", lambda: "A is singular, as its pattern shows.", analyse, n, *self._pattern
+            analysis.solver, "symbolic", lambda: "A is singular, as its pattern shows.", analyse, n, *self.pattern
         )
         analysis.solver.Ap = analysis.solver.Ai = None  # only `symbolic` is used from now on
         return analysis

@@ -129,7 +129,7 @@ class Pardiso(Library):
         super().__init__(columns, ordering, symmetry, order, work)
         self.symmetry, self._conjugated = symmetry, self._complex and symmetry == HERMITIAN
         kind = "pardiso", ordering, symmetry, self._complex, work, get_num_threads()
-        spare: Spare | None = RECENT.get(kind, *self._pattern)
+        spare: Spare | None = RECENT.get(kind, *self.pattern)
         called = None if spare is None else spare.take()
         if called is not None and not called.is_in(order):
             called.free()
@@ -139,7 +139,7 @@ class Pardiso(Library):
             alone = rows.places.size <= LONG_ENTRIES if work is None else work <= ALONE_WORK
             called = _Called(rows, np.complex128 if self._complex else np.float64, ordering, order, alone=alone)
         self._called = called
-        self._freed = weakref.finalize(self, _given_back, called, kind, self._pattern)
+        self._freed = weakref.finalize(self, _given_back, called, kind, self.pattern)
         self._freed.atexit = False
         self._long = called.values.size > LONG_ENTRIES
         self._turns = threading.Lock()  # a call keeps its state in memory of the factors, so calls take turns
