@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -247,3 +248,11 @@ def test_spy_draws_where_entries_are():
     (image,) = axes.get_images()
     np.testing.assert_array_equal(np.nan_to_num(image.get_array().filled(0)), np.eye(5))
     assert axes.get_title() == "pattern, 5 entries"
+
+
+def test_the_numbers_below_a_pattern_do_not_touch():
+    figure = pytest.importorskip("matplotlib.figure").Figure(layout="constrained")
+    axes = fl.spy(sp.identity(17_758), figure.add_subplot())
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert len(boxes) > 2 and all(left.x1 < right.x0 for left, right in pairwise(boxes))

@@ -22,6 +22,7 @@ from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR, norm
 from finelu.matrix.vectors import as_dtype
+from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.result import Attempt, Solution, Status
 
 INDEFINITE = (Status.INDEFINITE, Status.INDEFINITE_PRECONDITIONER)
@@ -83,6 +84,13 @@ class RightHandSide:
                 self.status, self.verdict = self.aside.status, self.aside.verdict
         self.aside = None
 
+    def add(self, found: Solution, attempt: Attempt) -> None:
+        """Add an attempt, with its iterations and norms."""
+        self.attempts.append(attempt)
+        self.iterations, self.breakdowns = self.iterations + found.iterations, self.breakdowns + found.breakdowns
+        self.history.extend(found.history[1:].tolist())
+        self.recurrence.extend(found.recurrence[1:].tolist())
+
     def is_settled(self, F: Any, x: Any = None) -> bool:
         """Whether x is as accurate as the precision allows, though ||b - A x|| is not small. If so, x is kept.
 
@@ -121,6 +129,12 @@ class RightHandSide:
             return True
         most = OUTGROWN * self.scale if self.aside.status is Status.PRECISION_LIMIT else math.inf
         return self.size < min(most, self.aside.size)
+
+
+def are_from_earlier(F: Any) -> bool:
+    """Whether they are complete factors that began from those of earlier values: if refinement with them does not
+    solve, new ones may."""
+    return isinstance(F, SparseLUFactors) and F.from_earlier
 
 
 @dataclass(frozen=True)
@@ -205,7 +219,8 @@ class Iterations:
             iterations = len(known) - 1
         history = recurrence = np.array(known)
         refined = x  # finite, as is its size
-        for method in self.methods if size > target and monitor.status is None else ():
+        goes_on = size > target and monitor.status is None and not (self.refine and are_from_earlier(self.factors))
+        for method in self.methods if goes_on else ():
             M, goes_on, corrected = as_operator(self.factors, "M", b, b.dtype), True, False
             while goes_on:  # once, unless rows differ in size, so that one norm does not meet the criterion
                 most = min(self.most - iterations, REFINEMENTS**2 if self.complete else MAXITER)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from finelu.auto.answer import HOPELESS, OVER, answer
-from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide, combined
+from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide, are_from_earlier, combined
 from finelu.auto.certify import certificate
 from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, asks_without_sums, compared, methods, rungs, unfit
 from finelu.auto.cost import Costs
@@ -351,16 +351,17 @@ class Ladder:
         outcome = "solved" if solved else monitor.why or found.status.name.lower().replace("_", " ")
         spent, reached = now() - begin, found.residual_norm / rhs.scale
         attempt = Attempt(self.name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
+        if not solved and are_from_earlier(self.factors[rung]) and found.status not in OVER[1:3]:
+            self.factors.pop(rung).let_go()
+            rhs.add(found, attempt)
+            return self._attempt(rhs, rung, "its factors began from those of earlier values, and are made anew", left)
         self._take(rhs, rung, found, attempt, given_up=monitor.change is not None)
         return monitor.change
 
     def _take(self, rhs: RightHandSide, rung: str, found: Solution, attempt: Attempt, *, given_up: bool) -> None:
         """Record the result of a rung in `rhs`."""
-        rhs.attempts.append(attempt)
+        rhs.add(found, attempt)
         rhs.tried, rhs.status = True, found.status
-        rhs.iterations, rhs.breakdowns = rhs.iterations + found.iterations, rhs.breakdowns + found.breakdowns
-        rhs.history.extend(found.history[1:].tolist())
-        rhs.recurrence.extend(found.recurrence[1:].tolist())
         if found.residual_norm < rhs.size:
             rhs.x, rhs.size, rhs.best = found.x, found.residual_norm, attempt
         if found.residual_norm <= rhs.target:
@@ -392,10 +393,8 @@ class Ladder:
 
     def certificate(self, b: Any, x: Any, space: NullSpace | None = None) -> Certificate:
         """The certificate of an x that this ladder found for b.  space : the null vectors of a singular A."""
-        made = [
-            rung for rung in (self.preferred, *COMPLETE, *self.factors) if rung is not None and rung in self.factors
-        ]
-        F = self.factors[made[0]] if made else None
+        order = self.preferred or "", *COMPLETE, *self.factors
+        F = next((self.factors[rung] for rung in order if rung in self.factors), None)
         if self.unshifted is not None and space is None and self.preferred in (None, "direct"):
             F = self.unshifted
         complete = isinstance(F, SparseLUFactors | cudss.CudssFactors) and not F.recipe.shift
@@ -417,8 +416,8 @@ class Ladder:
                     indefinite = not self.traits.definite
                     self.factors[rung] = cudss.CudssFactors(recipe, self.A, costs.most_entries, indefinite=indefinite)
                 elif rung == "direct" and isinstance(recipe, SparseLU):
-                    known = costs.known(recipe)
-                    self.factors[rung] = SparseLUFactors(recipe, self.A, known, costs.most, trial=None)
+                    given = recipe, self.A, costs.known(recipe), costs.most
+                    self.factors[rung] = SparseLUFactors(*given, trial=None, anew=self.most < math.inf)
                 elif recipe is None:
                     self.factors[rung] = None
                 elif isinstance(recipe, Jacobi | BlockJacobi) or (

@@ -205,7 +205,7 @@ def solve(
                     solution = completed(ladder, started[c], rhs, atol)
                 else:
                     solution = ladder.solve(rhs, guess, atol)
-                if may_need_double(solution, b):
+                if solution.status is not Status.CONVERGED and may_need_double(solution, b):
                     A, b = precise(A, b, 0.0)
                     columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)
                     left = max(most - solution.iterations, 0)

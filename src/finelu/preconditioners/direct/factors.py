@@ -114,6 +114,7 @@ class SparseLUFactors(RefinedFactors):
         known: Analysis | None = None,
         most: float | None = None,
         trial: bool | None = False,
+        anew: bool = False,
     ):
         """Factor A.
 
@@ -121,12 +122,12 @@ class SparseLUFactors(RefinedFactors):
         most : the largest number of entries of the factors; MemoryError if the counted number is larger. None for what
             a part of the free memory holds.
         trial : whether factors are tested by solves, here and in `update`, refined, and made again by another library.
-            It is not needed if the caller looks at residuals anyway, and lets go of bad factors. None: the first ones
-            have the bits that they have if nothing is kept; updates that began from earlier values are tested, and made
-            from nothing if they are bad.
+            It is not needed if the caller looks at residuals anyway, and lets go of bad factors. None: only updates
+            that began from earlier values are tested, and made from nothing if they are bad.
+        anew : whether nothing of earlier values may have a part in the first factors.
         """
         super().__init__(recipe, A, report=DirectReport())
-        self._trial, self._most = trial, most
+        self._trial, self._most, self._anew = trial, most, anew
         self._prepared, self._scaled = (known and known.prepared) or prepared(A), False
         self._take(known or analyse(recipe, self._prepared.matrix))
         self._refresh(A)
@@ -167,6 +168,11 @@ class SparseLUFactors(RefinedFactors):
                 require_matching(A)  # says which rows
             raise
 
+    @property
+    def from_earlier(self) -> bool:
+        """Whether they began from earlier values, see `Library.from_earlier`."""
+        return self._lu.from_earlier
+
     def let_go(self) -> None:
         """Keep nothing of these factors for others, since they are bad."""
         if self._library is not None:
@@ -186,7 +192,7 @@ class SparseLUFactors(RefinedFactors):
         report.warning = report.tried = report.backward_error = report.refinements = None
         self._steps, self._S, self._transposed = 0, None, None
         self._compute_any(S)
-        shifted, earlier = bool(self.recipe.shift), self._trial is None and self._lu.from_earlier
+        shifted, earlier = bool(self.recipe.shift), self._trial is None and bool(self.updates) and self.from_earlier
         found = self._judged_or_new(S) if not shifted and (self._trial or earlier) else None
         report.numeric_seconds = perf_counter() - start
         if self._lu.replaced:
@@ -368,6 +374,7 @@ class SparseLUFactors(RefinedFactors):
         """The factors, with the known order and library."""
         made, full_rank = self._columns, self._full_rank
         self._columns, self._full_rank = None, False  # the next values are others
+        anew = self._anew and not self.updates
         columns: Any = columns_of(self.recipe, self._arranged, A) if made is None else made
         if self._how is None:
             columns = columns.tosparse()
@@ -383,7 +390,7 @@ class SparseLUFactors(RefinedFactors):
                 f"{self.recipe!r}: the factors have at least the {columns.nnz} entries of A; the memory holds "
                 f"{self._most:.3g}."
             )
-        lu = self._made(anew=self.recipe.shift > 0)  # solves with factors of a shifted matrix show no errors
+        lu = self._made(anew=anew or self.recipe.shift > 0)  # solves with factors of a shifted matrix show no errors
         if self._most is not None and lu.nnz > self._most:  # an order of columns alone was not counted before
             raise MemoryError(f"{self.recipe!r}: the factors have {lu.nnz} entries; the memory holds {self._most:.3g}.")
         self._lu = lu
@@ -410,14 +417,9 @@ class SparseLUFactors(RefinedFactors):
         if self._library is None or not self._library.holds_for(self._factored):
             library, how = self._how
             self._library = library(self._factored, *how)
-        same_bits = self._trial is None and not self.updates
-        if anew or (same_bits and self._library.depends_on_values):
+        if anew:
             self._library.let_go()
-        made = self._library.factor(self._factored, self._singular, self._require_room)
-        if same_bits and made.from_earlier:  # earlier factors were of a definite matrix, and these are not
-            made.let_go()
-            made = self._library.factor(self._factored, self._singular, self._require_room)
-        return made
+        return self._library.factor(self._factored, self._singular, self._require_room)
 
     def _superlu(self) -> SuperLU:
         columns = self._factored

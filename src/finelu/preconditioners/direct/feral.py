@@ -166,10 +166,6 @@ class LDL(Library):
             return self._call(self._of, r.real) + 1j * self._call(self._of, r.imag)
         return self._call(self._of, r).astype(r.dtype, copy=False)
 
-    @property
-    def depends_on_values(self) -> bool:
-        return bool(self._state.box) and not self._state.definite
-
     def let_go(self) -> None:
         self._state.entries = 0
 

@@ -65,11 +65,6 @@ class Library:
     def solve(self, r: Any, trans: str) -> Any:
         raise NotImplementedError
 
-    @property
-    def depends_on_values(self) -> bool:
-        """Whether the rest of earlier factors depends on their values, so that the next ones may have other bits."""
-        return False
-
     def let_go(self) -> None:
         """Keep nothing of these factors that depends on values: neither for the next `factor`, nor in `RECENT`."""
         raise NotImplementedError

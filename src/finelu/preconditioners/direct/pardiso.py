@@ -181,10 +181,6 @@ class Pardiso(Library):
             x = self._called.solve_all(b, "N" if self.symmetry else trans)
         return (x.conj() if conjugate else x).astype(r.dtype, order="C", copy=False)
 
-    @property
-    def depends_on_values(self) -> bool:
-        return bool(self._called.kind) and self._called.kind not in (DEFINITE, OF_COMPLEX[DEFINITE])
-
     def let_go(self) -> None:
         self._called.is_bad = True
 
