@@ -179,6 +179,12 @@ def solve(
             if kept is not None and kept.has_values_of(A):
                 known = kept.traits
             known = known or traits(A, at_once=False)
+            far = known.complex and not 2 * known.mirrored[0] < np.finfo(A.dtype).max  # |Re a| + |Im a| may overflow
+            if far:  # (A / 4) 4 x = b, with the same residuals
+                A, x0 = A.with_values(A.data * 0.25), None if x0 is None else 4 * x0
+                known = replace(traits(A), gpu=known.gpu)
+                if options.get("callback") is not None:
+                    options["callback"] = lambda y, given=options["callback"]: given(0.25 * y)
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, certifies=certify, **options)
             if kept is not None:
                 give(kept, A, ladder)
@@ -223,6 +229,7 @@ def solve(
             if may_keep and (worked := next((f for f in found if f.attempts), None)):
                 keep(A, ladder, worked, place)
             found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
+            found = [replace(f, x=0.25 * f.x) for f in found] if far else found
         except KernelMissing as missing:
             answer = missing.answer
         finally:
