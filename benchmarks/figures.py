@@ -50,7 +50,7 @@ ROBUSTNESS = "robustness-2-core-intel-xeon-2026-11-21"  # how many real systems 
 PICTURED = "gallery-intel-xeon-1-core-2026-11-28"  # the systems of the programs whose pictures the gallery shows
 README, MEASURED, PARILUT = ROOT / "README.md", ROOT / "docs" / "measured.md", ROOT / "docs" / "parilut.md"
 MULTILEVEL, RIVALS = ROOT / "docs" / "multilevel.md", ROOT / "docs" / "benchmarks.md"
-GALLERY = ROOT / "docs" / "gallery.md"
+GALLERY, SOLVE_GUIDE = ROOT / "docs" / "gallery.md", ROOT / "docs" / "solve.md"
 BEGIN, END = "<!-- figures {}: python -m benchmarks.figures writes them -->", "<!-- end of figures -->"
 GRID = "65x65x65"  # of block ILU: 6 unknowns a cell
 
@@ -242,6 +242,7 @@ def tables() -> dict[tuple[Path, str], str]:
         (MEASURED, "of memory"): of_memory(),
         (MEASURED, "of robustness"): robustness_tables.words(load(ROBUSTNESS), ROBUSTNESS),
         (GALLERY, "of the gallery"): gallery.summary(load(PICTURED)),
+        (SOLVE_GUIDE, "of others"): losses.others(),
         (RIVALS, "lost"): losses.lost(),
         (RIVALS, "compared"): losses.compared(),
         (PARILUT, "of iterations"): parilut_quality.summary(load(QUALITY)),

@@ -8,7 +8,7 @@ from textwrap import fill
 
 from benchmarks.harness.record import Run
 from benchmarks.harness.table import mean, table
-from finelu.errors import counted
+from finelu.errors import FineluError, counted
 
 WHOLE, OURS, MATCHED = "solve", "MultilevelILU", "ilupp at our fill"
 RECIPES = ("ILU0", "ILUT", "ParILUT", OURS)
@@ -51,7 +51,13 @@ def fastest(times: Mapping[str, Mapping[str, float]], matrices: Iterable[str]) -
 
 
 def words(run: Run, record: str) -> str:
-    """How many systems each solver solves, and how the recipes compare, from a record with all recipes and splu."""
+    """How many systems each solver solves, and how the recipes compare, from a record with all recipes and splu.
+
+    FineluError if a solver has not been tried on each matrix: it would count as one that failed.
+    """
+    for solver in {r.variant for r in run.records}:
+        if left := set(run.matrices) - {r.matrix for r in run.find(variant=solver)}:
+            raise FineluError(f"{record}: {solver} was not tried on {', '.join(sorted(left))}.")
     times, n = seconds(run), {name: facts["n"] for name, facts in run.matrices.items()}
     large = [m for m in n if n[m] >= LARGE]
     first, first_large = fastest(times, n), fastest(times, large)

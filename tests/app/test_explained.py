@@ -12,6 +12,7 @@ import finelu as fl
 from finelu import progress
 from finelu.errors import ParameterError
 from finelu.matrix.traits import traits
+from finelu.page import plain
 from finelu.result import Attempt, Solution, Status
 
 A, b = fl.gallery.problem("poisson5:30"), np.linspace(1, 2, 900)
@@ -46,6 +47,17 @@ def cells(thing):
     parser.feed(thing._repr_html_())
     assert not parser.open
     return parser.texts
+
+
+def test_a_report_is_shown_without_brackets_and_quotes():
+    shown = cells(fl.ILUT().factor(A))
+    assert shown[shown.index("triangular") + 1] == "lower: method sequential; upper: method sequential"
+    shown = cells(fl.MultilevelILU().factor(UNSYMMETRIC))
+    levels = shown[shown.index("levels") + 1]
+    assert levels.startswith(f"n {b.size}, nnz_A {UNSYMMETRIC.nnz}, ") and "; n 0, nnz 0, bytes 0" in levels
+    assert plain({"a": (1, 2), "b": [0.25], "c": None}) == "a 1 2, b 0.25" and plain([1, 2.0]) == "1, 2"
+    for recipe in (fl.ILU0(), fl.Schwarz(), fl.ParILUT(), fl.SparseLU()):
+        assert not any(set(text) & set("{}[]'") for text in cells(recipe.factor(A))[1:])
 
 
 def attempt(number, outcome="stagnated"):

@@ -195,6 +195,10 @@ def test_a_record_of_robustness_in_words(tmp_path):
     run = Run.load(path)
     assert robustness_tables.seconds(run)["splu"] == {"a": 2, "b": 4}
     text = robustness_tables.words(run, "box-1")
+    (last,) = run.find("c", variant="splu (direct)")
+    run.records.remove(last)
+    with pytest.raises(FineluError, match=r"box-1: splu \(direct\) was not tried on c\."):
+        robustness_tables.words(run, "box-1")
     cells = {c[0]: c[1:] for line in text.splitlines() if (c := [x.strip() for x in line.strip("| ").split(" | ")])[1:]}
     assert cells["finelu solve"] == ["3", "2", "2"] and cells["SciPy splu (direct)"] == ["2", "0", "0"]
     assert cells["finelu MultilevelILU"] == ["3", "1", "0"] and cells["finelu ParILUT"] == ["0", "0", "0"]

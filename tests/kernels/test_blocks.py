@@ -151,6 +151,25 @@ def test_the_kernels_of_many_blocks_are_their_twins(backend, n, dtype):
         assert_close(want, (M @ x.reshape(6, n, 1)).ravel(), 512)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 2, 4, 5])
+@pytest.mark.parametrize("columns", [2, 5, 8, 16, 19])
+def test_products_of_many_columns_are_their_twins(backend, n, columns, dtype):
+    own_path(backend, n, dtype)
+    m = 40 // n + 3
+    B, x = values((m, n, n), dtype), values((m * n, columns), dtype, 1)
+    for trans in ("N", "T", "H"):
+        want = np.empty_like(x)
+        reference_blocks.blocks_times(B, x, want, trans)
+        for order in ("C", "F") if backend.name == "cpu" else ("C",):
+            for taken in ("C", "F") if backend.name == "cpu" else ("C",):
+                got = backend.move(np.full_like(x, np.nan, order=taken))
+                kernels_for(got).blocks.blocks_times(
+                    backend.move(B), backend.move(np.asarray(x, order=order)), got, trans
+                )
+                assert_close(backend.fetch(got), want, 0 if backend.name == "cpu" else 256)
+
+
 @pytest.mark.parametrize("pivoting", [False, True])
 def test_the_first_bad_block_is_reported(backend, pivoting):
     B = np.stack([np.eye(3)] * 7)

@@ -38,6 +38,7 @@ class RightHandSide:
     scale : ||b||.
     wanted : the relative tolerance.
     target : the absolute tolerance.
+    row_sums : see `Criterion`.
     x : the best x so far.
     size : the size of the residual of x by the criterion, comparable with ||b||.
     best : the attempt that found x.
@@ -48,12 +49,20 @@ class RightHandSide:
     evidence : the evidence that A is singular and b outside its range, or None.
     """
 
-    def __init__(self, A: CSR, b: Any, scale: float, wanted: float, criterion: str = "auto"):
+    def __init__(
+        self,
+        A: CSR,
+        b: Any,
+        scale: float,
+        wanted: float,
+        criterion: str = "auto",
+        row_sums: dict[Any, Any] | None = None,
+    ):
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
         self.A = matrix_operator(A if A.dtype == b.dtype else A.with_values(as_dtype(A.data, b.dtype)))
         self.b, self.scale, self.wanted, self.target = b, scale, wanted, wanted * scale
-        self.residual = Criterion(criterion, Residual(self.A, b), b)
+        self.residual = Criterion(criterion, Residual(self.A, b), b, row_sums)
         self.attempts: list[Attempt] = []
         self.best: Attempt | None = None
         self.tried = self.indefinite = False

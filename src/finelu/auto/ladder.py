@@ -50,7 +50,7 @@ NESTED = 2  # times that a part of b outside of A's range is taken away: what A'
 NEAR = 10.0  # times the tolerance, up to which b has no part outside of A's range that would need another answer
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
 LONGER = 30.0  # times by which these may take longer than the cheap rung is expected to
-TINY = 1e-20  # a norm of b beyond which no b is near the smallest numbers of its precision
+TINY, HUGE = 1e-20, 1e30  # norms of b between which none is near the smallest or largest numbers of its precision
 
 
 class Ladder:
@@ -89,7 +89,7 @@ class Ladder:
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
         self.wanted = rtol  # the relative tolerance for the current right-hand side
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
-        self.criterion, self.certifies = criterion, certifies
+        self.criterion, self.certifies, self.row_sums = criterion, certifies, dict[Any, Any]()
         self.traits = known or traits(A)  # `definite` holds until a curvature disproves it
         self.asked = not isinstance(recipe, str)
         self.rungs = rungs(self.traits) if isinstance(recipe, str) else {"asked": Rung((recipe,), ASKED)}
@@ -161,14 +161,14 @@ class Ladder:
         """
         b = namespace(b).ascontiguousarray(b)
         scale = norm(b)
-        if scale < TINY and (power := power_for(b, self.A)):
+        if not TINY <= scale < HUGE and (power := power_for(b, self.A)):
             return self._magnified(b, x0, atol, power)
         self.wanted = wanted = max(self.rtol, atol / scale) if scale > 0 else 1.0
         if wanted >= 1:  # x = 0 is good enough
             return self.nothing(b, Status.CONVERGED, scale)
         if self.interrupted:
             return self.nothing(b, Status.INTERRUPTED, scale)
-        rhs = RightHandSide(self.A, b, scale, wanted, self.criterion)
+        rhs = RightHandSide(self.A, b, scale, wanted, self.criterion, self.row_sums)
         length = scale  # ||b - A x||; the criterion may measure another size
         if x0 is not None:
             _, size = rhs.residual(b, x0, rhs.target)
@@ -304,7 +304,7 @@ class Ladder:
         return combined(rhs, evidence, inner, replace(inner, x=x, status=status, seen=seen))
 
     def _magnified(self, b: Any, x0: Any, atol: float, power: int) -> Solution:
-        """The solution by way of A y = 2^power b, for a b so small that x and A x would lose digits by underflow."""
+        """The solution by way of A y = 2^power b, for a b so small, or large, that x or A x would leave the range."""
         x0, atol = None if x0 is None else times_power(x0, power), float(np.ldexp(atol, power))
         given = self.callback, self.watch
         self.callback, self.watch = reduced(*given, power)

@@ -15,7 +15,7 @@ import numpy as np
 from finelu import deadline
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.atomics import fetch_min
-from finelu.kernels.cpu.runtime.columns import combine_rows, flat, read_row
+from finelu.kernels.cpu.runtime.columns import combine_rows, combine_rows_as_they_lie, flat, read_row
 from finelu.kernels.cpu.runtime.dense import (
     finite,
     invert,
@@ -43,6 +43,7 @@ SCATTERED = 1.3  # how much longer a row takes in level order than in natural or
 # Products take columns in vector registers from this number on; one by one if they do not lie side by side, and blocks
 # have at most as many rows as the second says.
 TOGETHER, SMALL = 4, 4
+NUMBER, TERM = 0.6, 0.06  # ns of a number and of a term of its sum in such a product of many columns as they lie
 CHUNK = 20_000.0  # ns of an item of rows or blocks that do not depend on each other
 
 _kept: dict[tuple, tuple] = {}
@@ -103,13 +104,16 @@ def blocks_times(blocks, x, out, trans) -> None:
     m, n = blocks.shape[:2]
     if x.ndim == 2:
         columns, transposed, conjugate = x.shape[1], trans != "N", trans == "H" and blocks.dtype.kind == "c"
-        operands = [*flat(x), *flat(out)]
-        work = ROW + TIMES * n * n * columns
-        if columns < TOGETHER or (not x.flags.c_contiguous and n <= SMALL):
-            given = np.uint64(columns), transposed, conjugate, blocks.reshape(-1)
-            _share(_times_each, m, work, n, *given, *operands)
+        few = columns < TOGETHER or (not x.flags.c_contiguous and n <= SMALL)
+        given = np.uint64(columns), transposed, (blocks.conj() if conjugate and not few else blocks).reshape(-1)
+        if columns >= LANES and x.flags.c_contiguous and out.flags.c_contiguous:
+            work = n * columns * (NUMBER + TERM * n)
+            _share(_times_as_they_lie, m, work, n, *given, x.reshape(-1), out.reshape(-1))
             return
-        given = np.uint64(columns), transposed, (blocks.conj() if conjugate else blocks).reshape(-1)
+        work, operands = ROW + TIMES * n * n * columns, (*flat(x), *flat(out))
+        if few:
+            _share(_times_each, m, work, n, *given[:2], conjugate, given[2], *operands)
+            return
         _share(_times_tiles, m, work, n, *given, *operands)
         return
     kernel, more = (_times, ()) if trans == "N" else (_times_transposed, (trans == "H" and blocks.dtype.kind == "c",))
@@ -410,6 +414,22 @@ def _times_each(
 
 
 @by_items
+def _times_as_they_lie(t, size, order, count, chunk, columns, transposed, blocks, x, out):
+    """`_times_tiles` for row-major x and out with at least LANES columns."""
+    n, lanes = order_of(size, order), np.uint64(LANES)
+    first = np.uint64(t) * chunk
+    for k in range(first, min(count, first + chunk)):
+        begin = np.uint64(0)
+        while begin < columns:
+            place = min(begin, columns - lanes)
+            for u in range(n):
+                value, step = (k * n * n + u, n) if transposed else ((k * n + u) * n, ONE)
+                to = (k * n + u) * columns + place
+                combine_rows_as_they_lie(x, columns, k * n * columns + place, blocks, value, step, n, out, to)
+            begin += lanes
+
+
+@by_items
 def _times_tiles(
     t, size, order, count, chunk, columns, transposed, blocks, x, x_row, x_column, out, out_row, out_column
 ):
@@ -417,21 +437,17 @@ def _times_tiles(
     before; only where there are fewer columns than LANES, the last one is repeated."""
     n = order_of(size, order)
     first, lanes, zero = np.uint64(t) * chunk, np.uint64(LANES), np.uint64(0)
-    last, as_it_lies = min(columns, lanes) - ONE, x_column == ONE and columns >= lanes
+    last = min(columns, lanes) - ONE
     tile = np.empty(n * lanes, out.dtype)
     for k in range(first, min(count, first + chunk)):
         for block in range((columns + lanes - ONE) // lanes):
             begin = min(block * lanes, columns - last - ONE)
-            if not as_it_lies:
-                for v in range(n):
-                    read_row(tile, lanes, zero, v, x, (k * n + v) * x_row + begin * x_column, x_column, last)
+            for v in range(n):
+                read_row(tile, lanes, zero, v, x, (k * n + v) * x_row + begin * x_column, x_column, last)
             for u in range(n):
                 value, step = (k * n * n + u, n) if transposed else ((k * n + u) * n, ONE)
                 place = (k * n + u) * out_row + begin * out_column
-                if as_it_lies:
-                    combine_rows(x, x_row, begin, k * n, blocks, value, step, n, out, place, out_column, last)
-                else:
-                    combine_rows(tile, lanes, zero, zero, blocks, value, step, n, out, place, out_column, last)
+                combine_rows(tile, lanes, zero, zero, blocks, value, step, n, out, place, out_column, last)
 
 
 @by_items

@@ -16,6 +16,7 @@ from finelu.kernels.cpu.runtime.columns import (
     lie_in_tiles,
     read_row,
     solve_row,
+    solve_row_of_two,
     tiles_of,
     write_row,
 )
@@ -36,6 +37,9 @@ SCATTERED = 1.35  # how much longer a row takes in level order than in blocks
 PAYS = 20  # solves in natural order, which take about as long as the analysis
 COPY_PAYS = 3  # the solve that copies new values: those before it lose about as much time as that takes
 FEW = 4  # columns a thread from which on they are solved together: a row of LANES takes as long as four of them
+# Columns of a thread: two cache lines of float64, which a processor fetches as a pair. Two threads with one line of
+# each pair take longer than one thread with both, since the pair goes to and fro between their caches.
+COLUMNS_A_THREAD = 2 * LANES
 GATHERED = 2**15  # values that a thread gathers at a time
 ROWS_AN_ITEM = 4096  # of the methods whose rows do not depend on each other
 ONE, TWO, THREE, FOUR, EIGHT = (
@@ -46,7 +50,8 @@ ONE, TWO, THREE, FOUR, EIGHT = (
 def solve_in_turn(plans, b, x) -> None:
     """Solve with the plans in turn, each for the result of the one before; see kernels/reference/triangular.py.
 
-    Many columns are solved together, LANES of them in each row, in natural order: no row waits for another thread.
+    Many columns are solved together, two times LANES of them in each row, in natural order: no row waits for another
+    thread.
     b and x (n, k) may be column-major.
     """
     if b.ndim == 2 and b.shape[1] > 1:
@@ -69,7 +74,7 @@ def solve_in_turn(plans, b, x) -> None:
 def _solve_columns(naturals, b, x) -> None:
     n, k = b.shape
     entries = sum(natural.triangle.entries for natural in naturals)
-    threads = threads_for(k * entries)
+    threads = min(threads_for(k * entries), max(k // COLUMNS_A_THREAD, 1))
     blocks, width = blocks_of(k, threads)
     there = lie_in_tiles(x) and width == LANES
     tiles = in_place(x) if there else tiles_of(blocks, n, b.dtype)
@@ -281,22 +286,32 @@ def _substitute_tiles(
     t, tiles, stride, size, items, blocks, columns, width, reverse, begin, end, indices, values, places, pivots,
     reads, b, b_row, b_column, writes, x, x_row, x_column,
 ):  # fmt: skip
-    """T^-1 of the blocks of `width` columns of item t, all in each row: from b if `reads`, else from their tiles. The
+    """T^-1 of the blocks of `width` columns of item t, two in each row: from b if `reads`, else from their tiles. The
     result is left in the tiles, and goes to x if `writes`. A thread has blocks of its own."""
     n, own = begin.size, np.uint64(t)
-    first_block, last_block = own * blocks // items, (own + ONE) * blocks // items
-    one, wide = values.dtype.type(1), tiles.dtype.type
-    for visit in range(n):
-        i = np.uint64(n - 1 - visit if reverse else visit)
-        pivot = divisor(wide(pivots[places[i]] if places.size else one))
-        for block in range(first_block, last_block):
-            first = block * width
-            last, tile = min(width, columns - first) - ONE, block * size
+    block, end_block = own * blocks // items, (own + ONE) * blocks // items
+    one, wide, divided = values.dtype.type(1), tiles.dtype.type, places.size > 0
+    while block < end_block:
+        two, first, tile = block + ONE < end_block, block * width, block * size
+        b_first, x_first, last = first * b_column, first * x_column, min(width, columns - first) - ONE
+        b_next, x_next, last_of_next = width * b_column, width * x_column, min(width, columns - first - width) - ONE
+        for visit in range(n):
+            i = np.uint64(n - 1 - visit if reverse else visit)
+            pivot = divisor(wide(pivots[places[i]] if divided else one))
             if reads:
-                read_row(tiles, stride, tile, i, b, i * b_row + first * b_column, b_column, last)
-            solve_row(tiles, stride, tile, i, indices, values, begin[i], end[i], places.size > 0, *pivot)
+                read_row(tiles, stride, tile, i, b, i * b_row + b_first, b_column, last)
+            if two:
+                if reads:
+                    read_row(tiles, stride, tile + size, i, b, i * b_row + b_first + b_next, b_column, last_of_next)
+                both = tile, tile + size
+                solve_row_of_two(tiles, stride, *both, i, indices, values, begin[i], end[i], divided, *pivot)
+                if writes:
+                    write_row(tiles, stride, tile + size, i, x, i * x_row + x_first + x_next, x_column, last_of_next)
+            else:
+                solve_row(tiles, stride, tile, i, indices, values, begin[i], end[i], divided, *pivot)
             if writes:
-                write_row(tiles, stride, tile, i, x, i * x_row + first * x_column, x_column, last)
+                write_row(tiles, stride, tile, i, x, i * x_row + x_first, x_column, last)
+        block += TWO
 
 
 @by_items

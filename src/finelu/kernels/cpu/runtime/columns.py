@@ -22,8 +22,10 @@ from numba.extending import intrinsic, overload
 from numba.np.numpy_support import as_dtype
 
 from finelu.kernels.cpu.runtime.lanes import LANES
+from finelu.kernels.cpu.runtime.prefetch import fetch_to_write
 
 LINE = 64  # bytes of a cache line
+AHEAD = 24  # rows: from 12 to 48 are as good
 KEPT = 2**25  # bytes of tiles that a thread keeps; larger ones take far longer to fill than to get
 
 
@@ -213,18 +215,21 @@ class _Rows:
         return fmul(self.builder.fadd(fmul(self.spread(direct), x), crossed), self.spread(scale))
 
     def with_terms(
-        self, total: Any, combine: Any, X: Any, tile: Any, columns: Any, values: Any, begin: Any, end: Any
-    ) -> Any:
-        """`total` combined with values[p] times row columns[p] of X for begin <= p < end, in this order.
+        self, totals: list[Any], combine: Any, X: Any, tiles: list[Any], columns: Any, values: Any, begin: Any, end: Any
+    ) -> list[Any]:
+        """Each of `totals` combined with values[p] times row columns[p] of its tile of X for begin <= p < end, in this
+        order. An entry is read once for all tiles.
 
-        tile : (stride, first) of X."""
-        builder, total = self.builder, cgutils.alloca_once_value(self.builder, total)
+        tiles : (stride, first) of each tile."""
+        builder = self.builder
+        sums = [cgutils.alloca_once_value(builder, total) for total in totals]
         with cgutils.for_range_slice(builder, begin, end, ir.Constant(begin.type, 1), begin.type) as (entry, _):
             column = builder.zext(builder.load(builder.gep(columns, [entry])), begin.type)
-            row = self.load(X, self.row(column, *tile))
-            term = self.product(self.widened(builder.load(builder.gep(values, [entry]))), row)
-            builder.store(combine(builder.load(total), term), total)
-        return builder.load(total)
+            value = self.widened(builder.load(builder.gep(values, [entry])))
+            for total, tile in zip(sums, tiles, strict=True):
+                term = self.product(value, self.load(X, self.row(column, *tile)))
+                builder.store(combine(builder.load(total), term), total)
+        return [builder.load(total) for total in sums]
 
     def with_entries(
         self, total: Any, combine: Any, X: Any, tile: Any, columns: Any, column: Any, column_step: Any, values: Any,
@@ -276,6 +281,24 @@ def write_row(typing, tile, stride, first, i, a, place, step, last):
     return types.void(tile, *[types.uint64] * 3, a, *[types.uint64] * 3), generate
 
 
+def _solve_rows(context, builder, signature, args, firsts):
+    """The code of `solve_row` for the tiles that begin at `firsts`."""
+    rows = _Rows(context, builder, signature.args[0])
+    x, (columns, values) = rows.data(signature.args[0], args[0]), map(rows.data, signature.args[-8:-6], args[-8:-6])
+    i, begin, end, divided, *scales = args[-9], *args[-6:]
+    tiles = [(args[1], first) for first in firsts]
+    places = [rows.row(i, *tile) for tile in tiles]
+    totals = [rows.load(x, place) for place in places]
+    totals = rows.with_terms(totals, builder.fsub, x, tiles, columns, values, begin, end)
+    solved = [cgutils.alloca_once_value(builder, total) for total in totals]
+    with builder.if_then(builder.trunc(divided, ir.IntType(1))):
+        for total, slot in zip(totals, solved, strict=True):
+            builder.store(rows.quotient(total, *scales), slot)
+    for slot, place in zip(solved, places, strict=True):
+        rows.store(builder.load(slot), x, place)
+    return context.get_dummy_value()
+
+
 @intrinsic
 def solve_row(typing, tile, stride, first, i, columns, values, begin, end, divided, direct, cross, scale):
     """x_i = (x_i - values[p] x_columns[p] - ...) / d in each lane; `divided` False: not divided.
@@ -284,18 +307,23 @@ def solve_row(typing, tile, stride, first, i, columns, values, begin, end, divid
     """
 
     def generate(context, builder, signature, args):
-        rows = _Rows(context, builder, signature.args[0])
-        x, columns, values = (rows.data(signature.args[k], args[k]) for k in (0, 4, 5))
-        place = rows.row(args[3], *args[1:3])
-        total = rows.with_terms(rows.load(x, place), builder.fsub, x, args[1:3], columns, values, *args[6:8])
-        solved = cgutils.alloca_once_value(builder, total)
-        with builder.if_then(builder.trunc(args[8], ir.IntType(1))):
-            builder.store(rows.quotient(total, *args[9:]), solved)
-        rows.store(builder.load(solved), x, place)
-        return context.get_dummy_value()
+        return _solve_rows(context, builder, signature, args, args[2:3])
 
     numbers = types.uint64, types.uint64, types.boolean, direct, cross, scale
     return types.void(tile, *[types.uint64] * 3, columns, values, *numbers), generate
+
+
+@intrinsic
+def solve_row_of_two(
+    typing, tile, stride, first, second, i, columns, values, begin, end, divided, direct, cross, scale
+):
+    """`solve_row` for the tiles that begin at `first` and `second`: what is read of the row is read once."""
+
+    def generate(context, builder, signature, args):
+        return _solve_rows(context, builder, signature, args, args[2:4])
+
+    numbers = types.uint64, types.uint64, types.boolean, direct, cross, scale
+    return types.void(tile, *[types.uint64] * 4, columns, values, *numbers), generate
 
 
 @intrinsic
@@ -461,7 +489,7 @@ def multiply_row(typing, tile, stride, first, columns, values, begin, end, y, pl
     def generate(context, builder, signature, args):
         rows = _Rows(context, builder, signature.args[0])
         tile, columns, values, y = (rows.data(signature.args[k], args[k]) for k in (0, 3, 4, 7))
-        total = rows.with_terms(rows.zero, builder.fadd, tile, args[1:3], columns, values, *args[5:7])
+        (total,) = rows.with_terms([rows.zero], builder.fadd, tile, [args[1:3]], columns, values, *args[5:7])
         rows.scatter(total, y, *args[8:])
         return context.get_dummy_value()
 
@@ -481,6 +509,32 @@ def combine_rows(typing, tile, stride, first, row, values, value, step, count, y
 
     places = [types.uint64] * 3
     return types.void(tile, *places, values, *places, y, *places), generate
+
+
+@intrinsic
+def combine_rows_as_they_lie(typing, x, row, place, values, value, step, count, y, to):
+    """y[to:to + LANES] = values[value] x[place:place + LANES] + values[value + step] times those `row` elements on, and
+    so on: `count` terms, at least one. The line of y that is AHEAD rows further on is fetched to be written."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        X, values, y = (rows.data(signature.args[k], args[k]) for k in (0, 3, 7))
+        _, row, place, _, value, step, count, _, to = args
+
+        def term(entry):
+            v = builder.load(builder.gep(values, [builder.add(value, builder.mul(entry, step))]))
+            return rows.product(v, rows.load(X, builder.add(place, builder.mul(entry, row))))
+
+        fetch_to_write(builder, builder.gep(y, [builder.add(to, builder.mul(row, ir.Constant(row.type, AHEAD)))]))
+        zero, one = (ir.Constant(count.type, k) for k in (0, 1))
+        total = cgutils.alloca_once_value(builder, term(zero))
+        with cgutils.for_range_slice(builder, one, count, one, count.type) as (entry, _):
+            builder.store(builder.fadd(builder.load(total), term(entry)), total)
+        rows.store(builder.load(total), y, to)
+        return context.get_dummy_value()
+
+    numbers = [types.uint64] * 3
+    return types.void(x, types.uint64, types.uint64, values, *numbers, y, types.uint64), generate
 
 
 def divisor(d):

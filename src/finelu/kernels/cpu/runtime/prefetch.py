@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-READ, KEEP, DATA = 0, 3, 1  # the arguments of llvm.prefetch: for a read, into all levels of cache, data
+READ, WRITE, KEEP, DATA = 0, 1, 3, 1  # the arguments of llvm.prefetch: for a read or a write, into all caches, data
 
 
 @intrinsic
@@ -20,11 +22,19 @@ def prefetch(typing, array, index):
         view = context.make_array(kind)(context, builder, args[0])
         indices = [args[1]] + [context.get_constant(types.intp, 0)] * (kind.ndim - 1)
         element = cgutils.get_item_pointer(context, builder, kind, view, indices, wraparound=False)
-        address = builder.bitcast(element, ir.IntType(8).as_pointer())
-        number = ir.IntType(32)
-        form = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
-        called = builder.module.declare_intrinsic("llvm.prefetch", [address.type], form)
-        builder.call(called, [address, number(READ), number(KEEP), number(DATA)])
+        _fetch(builder, element, READ)
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
+
+
+def fetch_to_write(builder: Any, address: Any) -> None:
+    """Code that lets the line at an address come into the caches to be written; it may lie beyond an array."""
+    _fetch(builder, address, WRITE)
+
+
+def _fetch(builder: Any, address: Any, use: int) -> None:
+    address, number = builder.bitcast(address, ir.IntType(8).as_pointer()), ir.IntType(32)
+    form = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+    called = builder.module.declare_intrinsic("llvm.prefetch", [address.type], form)
+    builder.call(called, [address, number(use), number(KEEP), number(DATA)])
