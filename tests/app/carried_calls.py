@@ -3,8 +3,9 @@ With `pieces` as the only word: the kernels with arrays of numbers that the piec
 
 First the pieces of work run for which tools/build_cpu_kernels.py compiles; then public calls. Each kernel that a call
 took and no piece did is printed in a line, with the types of its arguments.
-long : with int64 indices, in addition to the code for int32, which a wheel always carries.  single : also factors in single
-precision for systems in double precision.  blocks : block matrices of all sizes of blocks, not of three rows alone.
+long : with int64 indices, in addition to the code for int32, which a wheel always carries.  single : also factors in
+single precision for systems in double precision.  blocks : block matrices of all sizes of blocks, not of three rows
+alone.
 """
 
 import gc
