@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import front, losses, records
-from benchmarks.claims import calls, gallery, memory, parilut, parilut_quality, spine
+from benchmarks.claims import calls, gallery, memory, parilut, parilut_quality, robustness_tables, spine
 from benchmarks.claims import solve_tables as solve
 from benchmarks.front import load
 from benchmarks.harness import ROOT
@@ -46,10 +46,11 @@ MEMORY = "memory-2-core-amd-epyc-2026-11-27"
 PAPER_TABLES = "parilut-papers-nvidia-h200-tables-2026-11-27"  # Tables 2 and 3 of the ParILUT paper
 QUALITY = "parilut-quality-2-core-amd-epyc-2026-11-27"  # iterations compared with Ginkgo's and others
 ILUPACK = "ilupack-nvidia-h200-2026-11-27"  # the variants of the paper on GMRES on GPUs
+ROBUSTNESS = "robustness-2-core-intel-xeon-2026-11-21"  # how many real systems each solver solves, and its picture
 PICTURED = "gallery-intel-xeon-1-core-2026-11-28"  # the systems of the programs whose pictures the gallery shows
 README, MEASURED, PARILUT = ROOT / "README.md", ROOT / "docs" / "measured.md", ROOT / "docs" / "parilut.md"
 MULTILEVEL, RIVALS = ROOT / "docs" / "multilevel.md", ROOT / "docs" / "benchmarks.md"
-GALLERY = ROOT / "docs" / "gallery.md"
+GALLERY, SOLVE_GUIDE = ROOT / "docs" / "gallery.md", ROOT / "docs" / "solve.md"
 BEGIN, END = "<!-- figures {}: python -m benchmarks.figures writes them -->", "<!-- end of figures -->"
 GRID = "65x65x65"  # of block ILU: 6 unknowns a cell
 
@@ -239,7 +240,9 @@ def tables() -> dict[tuple[Path, str], str]:
         (MEASURED, "as called"): written([row for row in rows if not row.kernel], name, "called"),
         (MEASURED, "of kernels"): written([row for row in rows if row.kernel], name, "kernel"),
         (MEASURED, "of memory"): of_memory(),
+        (MEASURED, "of robustness"): robustness_tables.words(load(ROBUSTNESS), ROBUSTNESS),
         (GALLERY, "of the gallery"): gallery.summary(load(PICTURED)),
+        (SOLVE_GUIDE, "of others"): losses.others(),
         (RIVALS, "lost"): losses.lost(),
         (RIVALS, "compared"): losses.compared(),
         (PARILUT, "of iterations"): parilut_quality.summary(load(QUALITY)),

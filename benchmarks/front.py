@@ -17,6 +17,11 @@ REGRET = "regret-intel-xeon-2-cores-2026-11-28"  # solve and others on small and
 SIZES_CPU, SIZES_GPU = "sizes-amd-epyc-2-cores-2026-11-27", "sizes-nvidia-h100-2026-11-27"
 CLIENTS = "clients-2-core-amd-epyc-2026-11-27"  # programs, a page without a record
 SQUARES = "least-squares-cpu-amd-epyc-2-cores-2026-11-27"
+MOVES = {
+    "random": "where workers move to any firm",
+    "moves of 300 firms": "where they move to one of 300 near firms on each side",
+    "moves of 1 firm": "where they move to the next firm",
+}  # fixed effects of the record of least squares -> in words
 MILLION, MOST = 10**6, 464**3  # unknowns of which times are named
 
 
@@ -105,12 +110,12 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
         link(CLIENTS, "2 cores, AMD"),
     )
     said = of_lsmr()
-    effects = {name.partition(", ")[2]: of for name, of in said.items() if name.startswith("fixed effects")}
+    effects = ", ".join(f"{said[f'fixed effects, {kind}']} {where}" for kind, where in MOVES.items())
     yield (
         "least squares",
         "`fl.lstsq(A, b)`",
-        f"against SciPy's `lsmr`, the faster of plain and scaled. {len(effects)} fixed-effects regressions of 10⁶ "
-        f"rows: {', '.join(f'{of} ({workers})' for workers, of in effects.items())}. Tomography: {said['tomography']}",
+        "against SciPy's `lsmr`, the faster of plain and scaled. Fixed effects of workers and firms, 10⁶ rows: "
+        f"{effects}. Tomography: {said['tomography']}",
         link(SQUARES, "2 cores, AMD"),
     )
 

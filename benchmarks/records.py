@@ -132,7 +132,7 @@ SPEAKS_OF = {
     "second-solve": ("recent.py", "preconditioners/direct/klu.py", "preconditioners/direct/prepared.py"),
     "reservoir": ("auto", "preconditioners/cpr.py", "preconditioners/polynomial.py", *SCHWARZ),
     "rivals": ("auto",),
-    "robustness": (*ELIMINATION, *THRESHOLD, *PARILUT, *MULTILEVEL),
+    "robustness": ("auto", *ELIMINATION, *THRESHOLD, *PARILUT, *MULTILEVEL),
     "schwarz": (*SCHWARZ, *ELIMINATION, *METHODS),
     "selection": ("selection.py", "kernels/{}/selection.*"),
     "sequence": ("auto",),
@@ -295,9 +295,6 @@ OLDER = {
     ),
     "facts of a pattern are kept since, and some attempts end sooner: see regret-intel-xeon-2-cores-short": (
         "regret-intel-xeon-2-cores-2026-11-28",
-    ),
-    "at most some hundred results are kept for patterns since, more than its systems had": (
-        "second-solve-intel-xeon-1-core-2026-11-28",
     ),
     "traits are looked at only where a rule needs them, and factors of the same entries are kept since": (
         "busy-intel-xeon-2-cores-one-a-core-2026-11-28",

@@ -92,6 +92,7 @@ class Backend:
 
 AS_INSTALLED = {"test_solver", "test_singular", "test_certify", "test_sequence", "test_spilu", "test_deadline"}
 AS_INSTALLED |= {"test_in_place_of_scipy"}
+OF_LIBRARIES = "test_interop_direct.py", "test_interop_libraries.py", "test_earlier_values.py"
 
 
 def pytest_generate_tests(metafunc):
@@ -422,7 +423,7 @@ def direct_solvers(request, monkeypatch, without):
     """What is tested is what comes with finelu, whether or not this environment has other direct solvers; in the tests
     of AS_INSTALLED also what a user of those has, and in the tests of a solver that one."""
     embedded = getattr(request, "param", "embedded") == "embedded"
-    if embedded and request.path.name not in ("test_interop_direct.py", "test_interop_libraries.py"):
+    if embedded and request.path.name not in OF_LIBRARIES:
         without("klu", "pardiso")
     if (embedded or without_gpu()) and request.path.name != "test_cudss.py":
         none = cudss.Library(None, "cuDSS is left out of this test")

@@ -1,13 +1,16 @@
 """Claim: MultilevelILU solves more than 90% of the real systems that anything here solves, and more than each peer.
+`solve` solves all that anything here solves.
 
 Every matrix of a folder (FINELU_MATRICES, or ../shared/matrices) with b = A x, x standard normal: GMRES(50), at most
 500 iterations, ||b - A x||_2 <= 1e-8 ||b||_2, a limit of seconds for set-up and solve together. finelu's recipes and
-ilupp's multilevel ILU with finelu's gmres; SciPy's spilu with its own gmres, and splu; pyamg with its own fgmres. All
-with default parameters; ilupp also with the threshold that gives the fill of MultilevelILU, since its own is far lower.
+ilupp's multilevel ILU with finelu's gmres; finelu's `solve`, which chooses all of that itself; SciPy's spilu with its
+own gmres, and splu; pyamg with its own fgmres. All with default parameters; ilupp also with the threshold that gives
+the fill of MultilevelILU, since its own is far lower.
 A solve is judged here, by the matrix as it was read. The solvers run in a process of their own, which a crash or the
 limit ends.
 
     python -m benchmarks.claims.robustness [--matrices memplus,fv2] [--limit 40] [--solvers MultilevelILU,ILU0]
+    python -m benchmarks.claims.robustness --from A B    # one record of two, whose solvers differ
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ import numpy as np
 import scipy.sparse as sp
 
 import finelu
+from benchmarks.claims import solve as of_solve
+from benchmarks.claims.robustness_tables import MATCHED, OURS, RECIPES, WHOLE
 from benchmarks.harness.clock import Budget
-from benchmarks.harness.options import add_options, add_source, command
+from benchmarks.harness.options import add_options, add_sources, command
 from benchmarks.harness.record import Record, Run, new_run
 from benchmarks.harness.systems import (
     affordable,
@@ -54,9 +59,10 @@ from benchmarks.peers.solvers import (
     scipy_spilu,
     scipy_splu,
 )
-from finelu.errors import FineluError
+from finelu.compiling import compile_clock
+from finelu.errors import FineluError, ParameterError
 
-OURS, MATCHED = "MultilevelILU", "ilupp at our fill"
+FINELU = (WHOLE, *RECIPES)
 AMG = ("pyamg SA", "pyamg RS")  # counted together: pyamg solves what either of them solves
 NEAR = 1.25  # fills within this factor of each other are compared
 SETUP_ROWS = 5000  # smaller matrices are left out of the comparison of set-up times
@@ -79,6 +85,18 @@ def timed(make: Callable[[], Any]) -> tuple[Any, list[float]]:
 def recipe(made: Any, S: sp.csr_matrix, b: Any, end: float, fill: float | None) -> dict[str, Any]:
     F, seconds = timed(lambda: made.factor(S))
     return finelu_gmres(S, b, F, end) | {"setup": seconds, "fill": F.nnz / S.nnz}
+
+
+def whole(S: sp.csr_matrix, b: Any, end: float, fill: float | None) -> dict[str, Any]:
+    """finelu.solve, once more if its first run compiled kernels or loaded them."""
+    begin = time.perf_counter()
+    limit = end - begin
+    with compile_clock() as compiling:
+        result = of_solve.finelu_solve(S.copy(), b.copy(), end)
+    if compiling():
+        begin = time.perf_counter()
+        result = of_solve.finelu_solve(S, b, begin + limit)
+    return result | {"seconds": time.perf_counter() - begin}
 
 
 def ilupp_default(S: sp.csr_matrix, b: Any, end: float, fill: float | None) -> dict[str, Any]:
@@ -145,6 +163,7 @@ def pyamg_solver(kind: str, S: sp.csr_matrix, b: Any, end: float, fill: float | 
 
 
 SOLVERS: dict[str, Solver] = {
+    WHOLE: whole,
     OURS: partial(recipe, finelu.MultilevelILU()),
     "ILU0": partial(recipe, finelu.ILU0()),
     "ILUT": partial(recipe, finelu.ILUT()),
@@ -174,6 +193,9 @@ def outcome(solver: Solver, S: sp.csr_matrix, limit: float, fill: float | None) 
 
 
 def warm_up(solver: str) -> None:
+    if solver == WHOLE:
+        of_solve.warm_up(of_solve.OURS)
+        return
     for name in WARM_UP:
         outcome(SOLVERS[solver], sp.csr_matrix(finelu.gallery.problem(name)), READING, 1.0)
 
@@ -211,6 +233,7 @@ def claims(run: Run) -> list[tuple[str, str, str, str]]:
     """(what, at least, measured, holds); a claim that could not be tested says so."""
     names = list(run.matrices)
     any_solver = [name for name in names if solved(run, name, *SOLVERS)]
+    took_part = set(solver_names(run, SOLVERS))
     ours = sum(solved(run, name, OURS) for name in names)
     share = ours / len(any_solver) if any_solver else None
     lines = [
@@ -221,6 +244,9 @@ def claims(run: Run) -> list[tuple[str, str, str, str]]:
             verdict(share and share > 0.9),
         )
     ]
+    if WHOLE in took_part:
+        whole, most = sum(solved(run, name, WHOLE) for name in names), len(any_solver)
+        lines.append((f"{WHOLE}: of the same {most}", f">= {most}", str(whole), verdict(whole >= most)))
     for label, solvers in (
         ("ILU0", ("ILU0",)),
         ("spilu + gmres", ("spilu",)),
@@ -228,7 +254,7 @@ def claims(run: Run) -> list[tuple[str, str, str, str]]:
         ("ilupp's multilevel, our fill", (MATCHED,)),
         ("pyamg (SA or RS)", AMG),
     ):
-        if not any(r.variant in solvers for r in run.records):
+        if took_part.isdisjoint(solvers):
             continue
         theirs = sum(solved(run, name, *solvers) for name in names)
         lines.append((f"{OURS} against {label}", f"> {theirs}", str(ours), verdict(ours > theirs)))
@@ -265,7 +291,8 @@ def page(run: Run) -> str:
         f"\nb = A x, x standard normal (seed {SEED}); GMRES({RESTART}), at most {MAXITER} iterations; solved where "
         f"||b - A x||_2 <= {RTOL:g} ||b||_2, computed by the benchmark. Cells: iterations, seconds of set-up and "
         "solve together (kernels compiled before), or why there is no solution. All with default parameters; "
-        f"`{MATCHED}`: ilupp's multilevel ILU with the threshold that gives the fill of {OURS}.\n"
+        f"`{MATCHED}`: ilupp's multilevel ILU with the threshold that gives the fill of {OURS}. `{WHOLE}` is "
+        "`finelu.solve`, which chooses the method and the number of iterations itself.\n"
     )
     text += "\n## Claims\n\n" + table(("what", "bar", "measured", "holds"), claims(run))
     text += "\n## Every matrix\n\n" + matrix_table(run, SOLVERS)
@@ -312,19 +339,31 @@ def measured(options: argparse.Namespace, solvers: Sequence[str]) -> Run:
     return run
 
 
+def joined(paths: Sequence[Path]) -> Run:
+    """The first record with the solvers of the others; ParameterError if these had another limit, threads or code."""
+    run, others = Run.merged(paths, lambda r: (r.matrix, r.variant), source=lambda r: r.variant)
+    for other, path in zip(others, paths[1:], strict=True):
+        for name in ("limit, seconds", "threads", "commit"):
+            here, there = ((r.options | r.machine).get(name) for r in (run, other))
+            if here != there:
+                raise ParameterError(f"{path}: {name} is {there}, and {here} in {paths[0]}.")
+        run.left_out |= other.left_out
+    return run
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.claims.robustness", description=__doc__)
     parser.add_argument("--limit", type=float, default=40.0, help="seconds for each solver (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of finelu (default: %(default)s)")
     parser.add_argument("--solvers", default=",".join(SOLVERS), help="with commas between them (default: all)")
-    add_source(parser)
+    add_sources(parser)
     add_options(parser)
     options = parser.parse_args(argv)
     solvers = chosen_solvers(options.solvers, SOLVERS)
-    run = Run.load(options.source) if options.source else measured(options, solvers)
+    run = joined(options.sources) if options.sources else measured(options, solvers)
     target = run.publish(options.out, page(run))
     print(table(("what", "bar", "measured", "holds"), claims(run)), end="")
-    wrong = [r.matrix for r in run.records if r.detail.get("claimed") and r.who in ("MultilevelILU", "ILU0", "ILUT")]
+    wrong = [r.matrix for r in run.records if r.detail.get("claimed") and r.who in FINELU]
     if wrong:
         raise FineluError(f"a claim of convergence was wrong for {', '.join(wrong)}; {target}")
     print(f"{len(run.matrices)} matrices; {target}")

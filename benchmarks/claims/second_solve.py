@@ -6,8 +6,8 @@ complete.
 Each of the real matrices of MATRICES that complete factors serve is solved by `finelu.solve` with nothing kept of any
 pattern, and at once again with other values: D A D, D within 1% of 1 and random, so that a symmetric A stays symmetric.
 Times are those of the processor, the least of some pairs, with other values in each: set OMP_NUM_THREADS,
-OPENBLAS_NUM_THREADS, MKL_NUM_THREADS and FINELU_NUM_THREADS to 1 on a machine that does other work, too. Every second
-x has to have the bits that the same call has with nothing kept, except where PARDISO factors.
+OPENBLAS_NUM_THREADS, MKL_NUM_THREADS and FINELU_NUM_THREADS to 1 on a machine that does other work, too. The second x
+need not have the bits that the same call has with nothing kept where pivots lie off the diagonal, or PARDISO matches.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ for k, (axis, field) in enumerate(zip(axes, pictures)):
 for word in dict.fromkeys(sequence.decisions):
     iterations = [count for _, count, decision in steps if decision == word]
     print(
-        f"{word:8} {len(iterations):2} times,"
+        f"{word:8} in {len(iterations):2} of {len(steps)} steps:"
         f" {min(iterations)} to {max(iterations)} iterations"
     )
 print(solution.explain())

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import figures, front  # noqa: E402
-from benchmarks.claims import calls  # noqa: E402
+from benchmarks.claims import calls, robustness_tables  # noqa: E402
 from benchmarks.claims import sizes as of_sizes  # noqa: E402
 from benchmarks.harness import RESULTS  # noqa: E402
 from benchmarks.harness.record import ENDING, read  # noqa: E402
@@ -89,47 +89,33 @@ def speed():
     write(figure, "speed")
 
 
-ROBUSTNESS = "robustness-2-core-intel-xeon-2026-11-21"
-SOLVERS = {
-    "splu": "SciPy splu (direct)",
-    "MultilevelILU": "finelu MultilevelILU",
-    "ilupp at our fill": "ilupp multilevel, same fill",
-    "spilu": "SciPy spilu",
-    "ILUT": "finelu ILUT",
-    "ParILUT": "finelu ParILUT",
-    "pyamg": "pyamg, SA or RS",
-    "ILU0": "finelu ILU0",
-    "ilupp": "ilupp multilevel, its defaults",
-}
-
-
 def solved():
-    """solver -> {matrix: seconds} of what it solved to 1e-8, set-up and iterations together."""
-    run, found = records(ROBUSTNESS)
-    times = {}
-    for r in found:
-        if r["error"] is not None and r["error"] <= 1e-8 and r["numeric_ms"]:
-            name = r["who"] if r["who"] != "ilupp" or "fill" not in r["variant"] else "ilupp at our fill"
-            of = times.setdefault(name, {})
-            of[r["matrix"]] = min(r["numeric_ms"] / 1e3, of.get(r["matrix"], math.inf))
-    return len(run["matrices"]), times
+    """The number of systems, and solver -> {matrix: seconds} of what it solved to 1e-8."""
+    run = front.load(figures.ROBUSTNESS)
+    return len(run.matrices), robustness_tables.seconds(run)
 
 
 def robustness():
-    count, times = solved()
+    run, (count, times) = front.load(figures.ROBUSTNESS), solved()
+    order = sorted(times, key=lambda name: -len(times[name]))
+    labels = [robustness_tables.NAMES[name] for name in order]
     figure, axes = panels(2, 5, 3.1)
-    for place, (name, label) in enumerate(SOLVERS.items()):
+    for place, (name, label) in enumerate(zip(order, labels, strict=True)):
         ours = label.startswith("finelu")
         axes[0].barh(-place, len(times[name]), color=COLOURS[0] if ours else "#b5b5b5")
         axes[0].text(len(times[name]) - 1, -place, len(times[name]), ha="right", va="center", fontsize=8, color="white")
-    axes[0].set(yticks=[-p for p in range(len(SOLVERS))], yticklabels=list(SOLVERS.values()), xlim=(0, count))
+    axes[0].set(yticks=[-p for p in range(len(order))], yticklabels=labels, xlim=(0, count))
     axes[0].set_xlabel(f"real systems solved to 1e-8, of {count}")
-    shown = ("MultilevelILU", "splu", "ilupp at our fill", "spilu", "pyamg", "ILU0")
-    for name, colour in zip(shown, COLOURS):
+    limit = run.options["limit, seconds"]
+    shown = [name for name in ("solve", "MultilevelILU", "splu", "ilupp at our fill", "spilu", "pyamg", "ILU0")
+             if name in times][: len(COLOURS)]  # fmt: skip
+    for name, colour in zip(shown, COLOURS, strict=False):
         seconds = np.sort(list(times[name].values()))
-        axes[1].step([*seconds, 20], [*range(1, seconds.size + 1), seconds.size], where="post", label=SOLVERS[name],
-                     color=colour, lw=2 if name == "MultilevelILU" else 1.2)  # fmt: skip
-    axes[1].set(xscale="log", xlabel="seconds, 2 cores", ylabel="solved within", ylim=(0, count))
+        axes[1].step([*seconds, limit], [*range(1, seconds.size + 1), seconds.size], where="post", color=colour,
+                     label=robustness_tables.NAMES[name], lw=2 if name == shown[0] else 1.2)  # fmt: skip
+    axes[1].set(
+        xscale="log", xlabel=f"seconds, {run.machine['cores']} cores", ylabel="solved within", ylim=(0, 1.03 * count)
+    )
     axes[1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     write(figure, "robustness")
 

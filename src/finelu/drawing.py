@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,30 @@ def matplotlib_class(module: str, name: str) -> Any:
         raise FineluError("a plot needs matplotlib, which is not installed; pip install 'finelu[report]'") from error
 
 
+def curves(name: str, history: ArrayLike, attempts: Sequence[Any]) -> dict[str, Any]:
+    """The part of `history` that belongs to each attempt, by its number and its name; before it stands NaN.
+
+    name : of the whole history, which stays one curve if one attempt iterated, or if it is not that of all attempts in
+        turn, as with k columns.  attempts : of `finelu.solve`, each with method, recipe and iterations.
+    """
+    norms = np.asarray(history, dtype=np.float64)
+    tried = [(k, attempt) for k, attempt in enumerate(attempts, start=1) if attempt.iterations]
+    if len(tried) < 2 or sum(attempt.iterations for _, attempt in tried) != len(norms) - 1:
+        return {name: norms}
+    found, begin = {}, 0
+    for k, attempt in tried:
+        end = begin + attempt.iterations
+        before = np.full(begin, np.nan)
+        found[f"{k}. {attempt.method} with {attempt.recipe}"] = np.append(before, norms[begin : end + 1])
+        begin = end
+    return found
+
+
 def draw_norms(axes: Any, histories: Mapping[str, ArrayLike], tolerance: float | None, named: str, label: str) -> None:
     """Draw a curve for each name in `histories`, and the tolerance, on logarithmic axes.
 
-    histories : name -> norms (k,).  tolerance : None: no line for it.  named : its name.  label : of the norms.
+    histories : name -> norms (k,); NaN is not drawn.  tolerance : None: no line for it.  named : its name.
+    label : of the norms.
     """
     for name, history in histories.items():
         norms = np.asarray(history, dtype=np.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
@@ -13,13 +13,30 @@ WIDTH, HEIGHT = 320, 90  # of a curve, in pixels
 
 
 def facts_as_html(title: str, facts: Iterable[tuple[str, Any]], below: str = "") -> str:
-    """A table of two columns with a title; a float has four digits.  below : HTML to follow it."""
-    shown = ((name, f"{value:.4g}" if isinstance(value, float) else str(value)) for name, value in facts)
+    """A table of two columns with a title; the value is shown by `plain`.  below : HTML to follow it."""
+    shown = ((name, plain(value)) for name, value in facts)
     rows = "".join(
         f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
         for name, value in shown
     )
     return f"<div><b>{escape(title)}</b><table>{rows}</table>{below}</div>"
+
+
+def plain(value: Any, between: str = ", ") -> str:
+    """A value without brackets and quotes: a float has four digits; what is None in a dict is left out.
+
+    between : stands between the elements of a list; in a dict a space does, as commas stand between its items.
+    """
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        deep = any(isinstance(of, Mapping) for of in value.values())
+        items = (f"{name}{': ' if isinstance(of, Mapping) else ' '}{plain(of, ' ')}" for name, of in value.items()
+                 if of is not None)  # fmt: skip
+        return ("; " if deep else ", ").join(items)
+    if isinstance(value, list | tuple):
+        return ("; " if any(isinstance(of, Mapping) for of in value) else between).join(map(plain, value))
+    return str(value)
 
 
 def norms_as_svg(norms: ArrayLike, tolerance: float | None) -> str:

@@ -43,9 +43,12 @@ class Recent:
         found = self._kept.get(key)
         if found is None or not (equal(found[0], indptr) and equal(found[1], indices)):
             return None
-        with self._alone() as mine:  # another thread would end the look at the last one with an error
-            if mine and key in self._kept and next(reversed(self._kept)) != key:
-                self._kept.move_to_end(key)
+        if self._begun():  # another thread would end the look at the last one with an error
+            try:
+                if key in self._kept and next(reversed(self._kept)) != key:
+                    self._kept.move_to_end(key)
+            finally:
+                self._turn.release()
         return found[2]
 
     def keep(
@@ -82,26 +85,28 @@ class Recent:
         if size + indptr.nbytes + indices.nbytes > self._most:
             return False
         key = kind, indptr.size, indices.size
-        with self._alone() as mine:
-            if mine:
-                self._kept[key] = (*self._copied(indptr, indices, owned), result, size)
-                self._kept.move_to_end(key)
-                if len(self._kept) > FEW:
-                    self._kept.popitem(last=False)
-                for other in list(self._kept):  # of few, the last one is this one
-                    if self._bytes() <= self._most:
-                        break
-                    if other == key or not light or other[1:] != key[1:]:
-                        del self._kept[other]
-        return mine
+        if not self._begun():
+            return False
+        try:
+            self._kept[key] = (*self._copied(indptr, indices, owned), result, size)
+            self._kept.move_to_end(key)
+            if len(self._kept) > FEW:
+                self._kept.popitem(last=False)
+            for other in list(self._kept):  # of few, the last one is this one
+                if self._bytes() <= self._most:
+                    break
+                if other == key or not light or other[1:] != key[1:]:
+                    del self._kept[other]
+        finally:
+            self._turn.release()
+        return True
 
     def drop(self, kind: Hashable, indptr: Any, indices: Any) -> None:
         """Keep nothing of this kind for patterns with as many rows and entries."""
-        dropped = None  # is freed once others may keep results
-        with self._alone() as mine:
-            if mine:
-                dropped = self._kept.pop((kind, indptr.size, indices.size), None)
-        del dropped
+        if self._begun():
+            dropped = self._kept.pop((kind, indptr.size, indices.size), None)
+            self._turn.release()
+            del dropped  # it is freed once others may keep results
 
     def _copied(self, indptr: Any, indices: Any, owned: bool) -> tuple[Any, Any]:
         """A copy of a pattern: that of another result for it, if there is one, or the arrays, if they are owned."""
@@ -117,14 +122,18 @@ class Recent:
 
     def forget(self) -> None:
         """Drop all that is kept, so that the next call takes what a first one takes."""
-        with self._alone() as mine:
-            if mine:
+        if self._begun():
+            try:
                 self._kept.clear()
+            finally:
+                self._turn.release()
 
-    def _alone(self) -> _Turn:
+    def _begun(self) -> bool:
+        """Take the lock if no other thread has it, and return whether it is taken: no thread waits for it, since
+        nothing has to be kept."""
         if self._process != os.getpid():  # a fork may have come while another thread had the lock
             self._turn, self._process = threading.Lock(), os.getpid()
-        return _Turn(self._turn)
+        return self._turn.acquire(blocking=False)
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -135,21 +144,6 @@ def equal(a: Any, b: Any) -> bool:
     if a.nbytes <= SHORT and a.dtype == b.dtype:
         return bool(a.tobytes() == b.tobytes())
     return bool(np.count_nonzero(a == b) == a.size)
-
-
-class _Turn:
-    """True inside a `with` if no other thread has the lock; no thread waits for it, since nothing has to be kept."""
-
-    def __init__(self, lock: threading.Lock):
-        self._lock = lock
-
-    def __enter__(self) -> bool:
-        self._mine = self._lock.acquire(blocking=False)
-        return self._mine
-
-    def __exit__(self, *_: object) -> None:
-        if self._mine:
-            self._lock.release()
 
 
 RECENT = Recent()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.drawing import draw_norms, matplotlib_class
+from finelu.drawing import curves, draw_norms, matplotlib_class
 from finelu.errors import WrongType, counted
 from finelu.explained import explained
 from finelu.page import facts_as_html, norms_as_svg
@@ -239,13 +239,14 @@ class Solution(NoArray):
     def plot(self, axes: Any = None) -> Any:
         """Draw `history` over the iterations, and the tolerance as a line, by matplotlib.
 
+        Each attempt has a curve of its own, with its number in `explain()`; k columns have one curve, of the worst.
         axes : matplotlib's, to draw on; None: those of a new figure, which `matplotlib.pyplot.show()` shows.
         Returns the axes, as in `solution.plot().figure.savefig("norms.png")`. Raises FineluError without matplotlib.
         """
         if axes is None:
             axes = matplotlib_class("pyplot", "subplots")(layout="constrained")[1]
         named = "" if self.tolerance is None else f"tolerance {self.tolerance:.2g}"
-        draw_norms(axes, {self.name: self.history}, self.tolerance, named, self._label_of_history)
+        draw_norms(axes, curves(self.name, self.history, self.attempts), self.tolerance, named, self._label_of_history)
         axes.legend()
         return axes
 

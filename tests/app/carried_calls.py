@@ -1,9 +1,11 @@
 """Public calls, and which of their kernels a wheel does not carry: python carried_calls.py DTYPE [WORDS].
+With `pieces` as the only word: the kernels with arrays of numbers that the pieces of work run, one a line.
 
 First the pieces of work run for which tools/build_cpu_kernels.py compiles; then public calls. Each kernel that a call
 took and no piece did is printed in a line, with the types of its arguments.
-long : with int64 indices.  single : also factors in single precision for systems in double precision.  blocks : block
-matrices of all sizes of blocks, not of three rows alone.
+long : with int64 indices, in addition to the code for int32, which a wheel always carries.  single : also factors in
+single precision for systems in double precision.  blocks : block matrices of all sizes of blocks, not of three rows
+alone.
 """
 
 import gc
@@ -158,18 +160,33 @@ def use_tools(dtype):
         fl.spilu(A.tosparse().tocsc()).solve(np.ones(A.n, dtype))
 
 
+def names_of(dtype):
+    with np.errstate(all="ignore"):
+        for _, piece in pieces(dtype, [BLOCK]):
+            piece()
+    numbers = "array(float", "array(complex"
+    return sorted({name for name, signature in known() if any(each in signature for each in numbers)})
+
+
 def main(name, *words):
+    if words == ("pieces",):
+        print("\n".join(names_of(name)))
+        return
     dtype, rng = np.dtype(name), np.random.default_rng(0)
     wheel = {name, np.result_type(dtype, float).name}
     if "single" in words:
         wheel |= {"complex64" if dtype.kind == "c" else "float32"}
         OTHERS["precision"] = ["float32"]
     carried, used = (range(1, 10), range(1, 13)) if "blocks" in words else ([BLOCK], [BLOCK])
-    with long_indices() if "long" in words else nullcontext(), np.errstate(all="ignore"):
-        for precision in wheel:
-            for _, piece in pieces(precision, carried):
-                piece()
-        before = known()
+    indices = long_indices if "long" in words else nullcontext
+    with np.errstate(all="ignore"):
+        for around in {nullcontext, indices}:
+            for precision in wheel:
+                with around():
+                    for _, piece in pieces(precision, carried):
+                        piece()
+    before = known()
+    with indices(), np.errstate(all="ignore"):
         solve_systems(dtype, rng)
         factor_and_iterate(dtype, rng)
         solve_in_sequence(dtype)

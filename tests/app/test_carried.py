@@ -231,6 +231,23 @@ OTHERS = ["float32", "complex128", "complex64", "float64 single", "complex128 si
 
 
 @pytest.mark.timeout(1800)  # where nothing is compiled yet
+@pytest.mark.parametrize(
+    ("double", "single"),
+    [("float64", "float32"), pytest.param("complex128", "complex64", marks=pytest.mark.slow)],
+    ids=["real", "complex"],
+)
+def test_what_is_compiled_in_double_precision_is_compiled_in_single(double, single):
+    program = [sys.executable, str(PUBLIC_CALLS)]
+    runs = [
+        subprocess.Popen([*program, name, "pieces"], stdout=subprocess.PIPE, text=True) for name in (double, single)
+    ]
+    out = [run.communicate()[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0]
+    names = [{line.rpartition("-")[0] for line in text.splitlines()} for text in out]
+    assert len(names[0]) > 150 and names[0] == names[1]
+
+
+@pytest.mark.timeout(1800)  # where nothing is compiled yet
 @pytest.mark.parametrize("words", ["float64", *(pytest.param(words, marks=pytest.mark.slow) for words in OTHERS)])
 def test_a_wheel_has_the_kernels_of_all_public_calls(words):
     program = [sys.executable, str(PUBLIC_CALLS), *words.split()]

@@ -241,12 +241,19 @@ def test_several_columns_are_solved_and_the_worst_is_reported(capsys, tmp_path):
     assert residuals.max() <= 1e-8
 
 
-@pytest.mark.parametrize(("options", "curve"), [((), "cg, MILU0()"), (("--recipe", "ilu0"), "cg, ilu0")])
+@pytest.mark.parametrize(("options", "curve"), [((), "cg with MILU0()"), (("--recipe", "ilu0"), "cg with ilu0")])
 def test_a_plot_shows_the_residuals_and_no_other_file_is_left(capsys, tmp_path, patient, options, curve):
     pytest.importorskip("matplotlib")
     assert run(capsys, "solve", LARGER, *options, "--plot", tmp_path / "c.svg")[0] == 0
     assert f"<!-- {curve} -->" in (tmp_path / "c.svg").read_text()
     assert os.listdir(tmp_path) == ["c.svg"]
+
+
+def test_a_plot_names_each_attempt(capsys, tmp_path, patient):
+    pytest.importorskip("matplotlib")
+    assert run(capsys, "solve", "gallery:helmholtz:40,k=9,absorbing=False", "--plot", tmp_path / "c.svg")[0] == 0
+    drawn = (tmp_path / "c.svg").read_text()
+    assert "<!-- 1. cg with IC0() -->" in drawn and "<!-- 2. refinement with SparseLU() -->" in drawn
 
 
 def test_device_auto_takes_what_is_there(capsys):

@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import finelu as fl
 from finelu import progress
 from finelu.errors import ParameterError
 from finelu.matrix.traits import traits
+from finelu.page import plain
 from finelu.result import Attempt, Solution, Status
 
 A, b = fl.gallery.problem("poisson5:30"), np.linspace(1, 2, 900)
@@ -45,6 +47,17 @@ def cells(thing):
     parser.feed(thing._repr_html_())
     assert not parser.open
     return parser.texts
+
+
+def test_a_report_is_shown_without_brackets_and_quotes():
+    shown = cells(fl.ILUT().factor(A))
+    assert shown[shown.index("triangular") + 1] == "lower: method sequential; upper: method sequential"
+    shown = cells(fl.MultilevelILU().factor(UNSYMMETRIC))
+    levels = shown[shown.index("levels") + 1]
+    assert levels.startswith(f"n {b.size}, nnz_A {UNSYMMETRIC.nnz}, ") and "; n 0, nnz 0, bytes 0" in levels
+    assert plain({"a": (1, 2), "b": [0.25], "c": None}) == "a 1 2, b 0.25" and plain([1, 2.0]) == "1, 2"
+    for recipe in (fl.ILU0(), fl.Schwarz(), fl.ParILUT(), fl.SparseLU()):
+        assert not any(set(text) & set("{}[]'") for text in cells(recipe.factor(A))[1:])
 
 
 def attempt(number, outcome="stagnated"):
@@ -247,3 +260,11 @@ def test_spy_draws_where_entries_are():
     (image,) = axes.get_images()
     np.testing.assert_array_equal(np.nan_to_num(image.get_array().filled(0)), np.eye(5))
     assert axes.get_title() == "pattern, 5 entries"
+
+
+def test_the_numbers_below_a_pattern_do_not_touch():
+    figure = pytest.importorskip("matplotlib.figure").Figure(layout="constrained")
+    axes = fl.spy(sp.identity(17_758), figure.add_subplot())
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert len(boxes) > 2 and all(left.x1 < right.x0 for left, right in pairwise(boxes))

@@ -946,7 +946,8 @@ def wild(A, seed=0):
 @pytest.fixture
 def any_pivots(monkeypatch):
     """KLU takes pivots off the diagonal again, however bad they are."""
-    monkeypatch.setattr(OF_KLU, "STANDS_OFF_DIAGONAL", np.inf)
+    for name, limit in (("STANDS_OFF_DIAGONAL", np.inf), ("GROWN", np.inf), ("LEAST", 0.0)):
+        monkeypatch.setattr(OF_KLU, name, limit)
 
 
 def earlier_and_next(backend):
@@ -1031,39 +1032,39 @@ def test_bad_factors_that_began_from_earlier_values_are_made_from_nothing_before
 
 
 @EARLIER
-def test_the_first_factors_of_solve_have_the_bits_of_those_from_nothing(any_pivots, backend):
-    """The same call gives the same bits, whatever was solved before."""
+def test_factors_made_anew_have_the_bits_of_those_from_nothing(any_pivots, backend):
     first, second = earlier_and_next(backend)
     recipe, b = fl.SparseLU(backend=backend), np.ones(second.shape[0])
     keep_of(recipe, first)
-    F = SparseLUFactors(recipe, as_csr(second), trial=None)
-    assert not F._lu.from_earlier
+    F = SparseLUFactors(recipe, as_csr(second), trial=None, anew=True)
+    assert not F.from_earlier
     x = F.solve(b)
     del F
     OF_KLU.RECENT.forget()
-    np.testing.assert_array_equal(x, SparseLUFactors(recipe, as_csr(second), trial=None).solve(b))
+    np.testing.assert_array_equal(x, SparseLUFactors(recipe, as_csr(second), trial=None, anew=True).solve(b))
     assert errors(second, x, b) < 1e-12
 
 
 @pytest.mark.parametrize(
     "backend", [pytest.param("feral", marks=ldl), pytest.param("pardiso", marks=blocks)], ids="solve, {}".format
 )
-def test_solve_has_the_same_bits_whatever_was_solved_before(monkeypatch, without, backend):
+def test_a_second_solve_begins_from_earlier_values_unless_iterations_are_limited(monkeypatch, without, backend):
     without("klu", *(["pardiso"] if backend == "feral" else []))
     first = sp.csr_matrix(gallery.poisson7(16) - 1.5 * sp.identity(16**3))
-    second, b, found = sp.csr_matrix(1.01 * first), np.ones(16**3), []
-    for before in (first, second, None):
-        OF_KLU.RECENT.forget()
-        if before is not None:
-            assert fl.solve(before, b).converged
-            gc.collect()
-        factored = calls_of_factor(monkeypatch, backend)
-        found.append(fl.solve(second, b))
-        assert found[-1].converged and found[-1].recipe == "SparseLU()" and factored == [False]
-        monkeypatch.undo()
-        without("klu", *(["pardiso"] if backend == "feral" else []))
-    for solution in found[:-1]:
-        np.testing.assert_array_equal(solution.x, found[-1].x)
+    second, b = sp.csr_matrix(1.01 * first), np.ones(16**3)
+    factored, found = calls_of_factor(monkeypatch, backend), []
+    for most in (None, 9):
+        for before in (first, None):
+            OF_KLU.RECENT.forget()
+            if before is not None:
+                assert fl.solve(before, b).converged
+                gc.collect()
+            factored.clear()
+            found.append(fl.solve(second, b, maxiter=most))
+            assert found[-1].converged and found[-1].recipe == "SparseLU()"
+            assert factored == [before is not None and most is None]
+    assert errors(second, found[0].x, b) < 1e-12
+    np.testing.assert_array_equal(found[2].x, found[3].x)
 
 
 def calls_of_factor(monkeypatch, backend):
@@ -1084,7 +1085,7 @@ def calls_of_factor(monkeypatch, backend):
 def test_spsolve_makes_factors_anew_if_pivots_of_earlier_values_are_bad(calls_of, monkeypatch, grows):
     first, second = earlier_and_next("klu")
     if not grows:  # KLU itself sees the growth
-        monkeypatch.setattr(OF_KLU, "STANDS_OFF_DIAGONAL", np.inf)
+        monkeypatch.setattr(OF_KLU, "GROWN", np.inf)
     b = np.random.default_rng(1).standard_normal(first.shape[0])
     OF_KLU.RECENT.forget()
     assert errors(first, fl.spsolve(first, b), b) < 1e-12
@@ -1237,9 +1238,10 @@ def test_factors_of_klu_are_freed_if_another_thread_keeps_something(monkeypatch)
     monkeypatch.setattr(OF_KLU, "RECENT", recent)
     F = fl.SparseLU(backend="klu").factor(gallery.poisson5(40))
     solver = F._library._solver
-    with recent._alone():
-        del F
-        gc.collect()
+    assert recent._begun()
+    del F
+    gc.collect()
+    recent._turn.release()
     assert solver.numeric is None
     assert fl.SparseLU(backend="klu").factor(gallery.poisson5(40)).nnz > 0  # by the analysis, which is kept
 

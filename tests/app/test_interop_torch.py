@@ -253,7 +253,10 @@ def test_wrong_options_are_refused(options, match):
         solve(csr("cpu"), right_hand_side("cpu"), **options)
 
 
-@pytest.mark.parametrize("code", documented("interop", "torch") + documented("gradients", "torch"))
+PAGES = documented("interop", "torch") + documented("gradients", "torch") + documented("batches", "torch")
+
+
+@pytest.mark.parametrize("code", PAGES)
 def test_documented_examples_run(code):
     exec(code, {})
 

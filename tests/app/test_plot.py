@@ -43,6 +43,29 @@ def test_it_draws_the_history_and_the_tolerance(axes, solve, wanted):
     assert axes.get_legend().get_texts()[0].get_text() == next(iter(lines(axes)))
 
 
+def test_each_attempt_has_a_curve_with_its_number_in_explain(axes):
+    indefinite = fl.gallery.problem("helmholtz:40,k=9,absorbing=False")
+    solution = fl.solve(indefinite, np.random.default_rng(0).standard_normal(1600))
+    drawn = lines(solution.plot(axes))
+    assert len(drawn) == 3 == len(solution.attempts) + 1
+    begin = 0
+    for k, (attempt, (label, curve)) in enumerate(zip(solution.attempts, drawn.items(), strict=False), start=1):
+        assert label == f"{k}. {attempt.method} with {attempt.recipe}" and f"\n{label}, because" in solution.explain()
+        assert np.isnan(curve[:begin]).all()
+        end = begin + attempt.iterations
+        np.testing.assert_array_equal(curve[begin:], solution.history[begin : end + 1])
+        begin = end
+    assert begin == solution.iterations
+
+
+def test_several_columns_have_one_curve(axes):
+    indefinite = fl.gallery.problem("helmholtz:40,k=9,absorbing=False")
+    solution = fl.solve(indefinite, np.random.default_rng(0).standard_normal((1600, 3)))
+    assert len(solution.attempts) > 1
+    curve, _ = lines(solution.plot(axes)).values()
+    np.testing.assert_array_equal(curve, solution.history)
+
+
 def test_norms_of_least_squares_are_those_of_the_normal_equations(axes):
     fl.lsmr(A, b).plot(axes)
     assert len(lines(axes)) == 1 and "normal equations" in axes.get_ylabel()

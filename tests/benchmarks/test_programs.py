@@ -40,6 +40,7 @@ from benchmarks.claims import (  # noqa: E402
     regret,
     reservoir,
     robustness,
+    robustness_tables,
     schwarz,
     sequence,
     solve,
@@ -50,7 +51,7 @@ from benchmarks.claims import (  # noqa: E402
 )
 from benchmarks.claims import gallery as of_gallery  # noqa: E402
 from benchmarks.harness.measure import APPROXIMATE_SOLVES  # noqa: E402
-from benchmarks.harness.record import Run, page_of, read  # noqa: E402
+from benchmarks.harness.record import Record, Run, page_of, read  # noqa: E402
 from benchmarks.papers import fgbilu, fgbilu_cpu, fgbilu_flow, ilupack, parilut_tables, syncfree  # noqa: E402
 from benchmarks.papers import parilut as parilut_papers  # noqa: E402
 
@@ -85,7 +86,7 @@ PROGRAMS = {
         {*precision.WORKS, "None", "auto"},
     ),
     "reservoir": (reservoir, ["--cpu", "--matrices", "black_oil:4,4,4", *ONE_THREAD], {*reservoir.VARIANTS}),
-    "robustness": (robustness, [FOLDER, "--solvers", "MultilevelILU,ILU0,spilu", *ONE_THREAD], {"ILU0", "spilu"}),
+    "robustness": (robustness, [FOLDER, "--solvers", "solve,MultilevelILU,ILU0", *ONE_THREAD], {"solve", "ILU0"}),
     "schwarz": (schwarz, ["--cpu", "--matrices", ONE], {"Schwarz", "exact", "MILU0", "adapted"}),
     "sequence": (sequence, ["--matrices", ONE], {sequence.SOLVES, sequence.SEQUENCE}),
     "solve": (solve, [FOLDER, "--solvers", "finelu.solve,splu", "--parts", "systems", *ONE_THREAD], {"splu"}),
@@ -172,6 +173,53 @@ def test_a_program_runs_and_writes_its_record_and_its_page(name, folder, threads
         monkeypatch.setattr(program, "draw", lambda *_: True, raising=False)  # the same figures
         assert program.main(["--from", str(path), "--out", str(folder / "again")]) == 0
         assert next((folder / "again").glob("*.md")).read_text() == text
+
+
+def of_robustness(tmp_path, name, limit, **seconds):
+    """The file of a record in which solvers take these seconds for "a", "b" and "c"; None: it is not solved."""
+    facts = {m: {"n": n, "nnz": 9, "zero diagonal": int(m == "c")} for m, n in (("a", 10_000), ("b", 10_000), ("c", 9))}
+    run = Run("robustness", {"name": name, "cpu": "one", "cores": 2}, "2000-01-01", matrices=facts)
+    run.options = {"limit, seconds": limit, "threads": 2}
+    for variant, times in seconds.items():
+        for matrix, s in zip(facts, times, strict=True):
+            record = Record(matrix, "gmres", "cpu", variant, variant, s and 1e3 * s)
+            record.detail = {"status": "" if s else "time", "iterations": s and int(4 * s)}
+            run.records.append(record)
+    return run.save(tmp_path)
+
+
+def test_a_record_of_robustness_in_words(tmp_path):
+    recipes = {"ILU0": (1, None, None), "ILUT": (2, 3, None), "ParILUT": (None,) * 3, "MultilevelILU": (4, 9, 2)}
+    recipes["splu (direct)"] = (2, 4, None)
+    path = of_robustness(tmp_path, "box", 20.0, solve=(0.5, 1, 3), **recipes)
+    run = Run.load(path)
+    assert robustness_tables.seconds(run)["splu"] == {"a": 2, "b": 4}
+    text = robustness_tables.words(run, "box-1")
+    (last,) = run.find("c", variant="splu (direct)")
+    run.records.remove(last)
+    with pytest.raises(FineluError, match=r"box-1: splu \(direct\) was not tried on c\."):
+        robustness_tables.words(run, "box-1")
+    cells = {c[0]: c[1:] for line in text.splitlines() if (c := [x.strip() for x in line.strip("| ").split(" | ")])[1:]}
+    assert cells["finelu solve"] == ["3", "2", "2"] and cells["SciPy splu (direct)"] == ["2", "0", "0"]
+    assert cells["finelu MultilevelILU"] == ["3", "1", "0"] and cells["finelu ParILUT"] == ["0", "0", "0"]
+    text = " ".join(text.split())
+    assert "`box-1`: b = A x with a random x, at most 20 s" in text and "`solve` by what it chooses" in text
+    assert "ILUT solves 1 system that ILU0 does not; the two together solve 2." in text
+    assert "On the 1 that both solve, ILU0 takes 0.5 times the iterations" in text and "ILUT 2 of its time" in text
+    assert "One of ILU0, ILUT, ParILUT, MultilevelILU solves 3." in text
+    assert "MultilevelILU** takes 2.4 times as long as ILUT where both work (2 systems)" in text
+    assert "it solves 1, ILUT 0, ILU0 0." in text and "Not solved by SciPy splu (direct): c (time)." in text
+
+
+def test_records_of_robustness_are_joined_if_their_limits_are_the_same(tmp_path):
+    one = of_robustness(tmp_path, "one", 20.0, solve=(1, 2, 3), MultilevelILU=(4, 5, 6))
+    two = of_robustness(tmp_path, "two", 20.0, MultilevelILU=(7, 8, 9), spilu=(1, None, 1))
+    run = robustness.joined([one, two])
+    assert [robustness_tables.seconds(run)[name]["a"] for name in ("solve", "MultilevelILU", "spilu")] == [1, 4, 1]
+    assert len(run.records) == 9 and run.options["spilu from"] == "two, one, 2000-01-01"
+    shorter = of_robustness(tmp_path, "three", 10.0, spilu=(1, 1, 1))
+    with pytest.raises(ParameterError, match=r"three.*limit, seconds is 10.*and 20.* in .*one"):
+        robustness.joined([one, shorter])
 
 
 @pytest.mark.parametrize("program", [robustness, solve], ids=["robustness", "solve"])

@@ -266,6 +266,58 @@ def test_copies_of_parts_hold_few_zeros(sizes):
     assert solve._room <= 8 * 3001
 
 
+@pytest.mark.parametrize("backend", ["cuda"], indirect=True)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vectors", [None, 2])
+@pytest.mark.parametrize("name", ["general", "arrow", "long arrow"])
+@pytest.mark.parametrize("k", [2, 4, 7])  # fewer than a block takes at once, as many, and some more
+def test_columns_on_a_gpu_have_the_sums_and_solves_of_each(backend, name, dtype, vectors, k):
+    A = matrix(dtype, name)
+    parts, starts, rows = split(A.n, 9 if A.n < 100 else 150)
+    count, m = starts.size - 1, vectors or 1
+    Z = None if vectors is None else values((A.n, vectors), dtype, 5)
+    products = reference.coarse_products(A.indptr, A.indices, A.data, parts, count, Z)
+    _, plans = solvers(backend, parts_of(A, starts, rows), "N")
+    move, weights = backend.move, abs(values(A.n, dtype, 3)).astype(A.data.real.dtype) + 0.5
+    arrays = [move(a) for a in (starts, rows, parts)]
+    AZ, at = tuple(move(a) for a in products), move(np.repeat(np.arange(A.n, dtype=np.int32), np.diff(products[0])))
+    kernels = kernels_for(at).subdomains
+    couplings, _ = kernels.couple(AZ, at, arrays[2], arrays[0], arrays[1])
+    solve, near = kernels.SubdomainSolve(arrays[0], plans), None if Z is None else move(Z[rows])
+    R, Q = values((A.n, k), dtype, 8), values((count * m, k), dtype, 2)
+
+    def found(columns):
+        """x in rows and in positions, and all that is summed, for some of the columns together."""
+        more = () if isinstance(columns, int) else (len(columns),)
+        r = move(np.asfortranarray(R[:, columns])) if more else move(R[:, columns].copy())
+        q, out = move(Q[:, columns].copy()), []
+        width = more[0] if more else 1
+        for scattered, added in ((True, True), (False, False)):
+            rooms = [(couplings.members.size, m * width), (count * m, *more), (count, *more)]
+            sums = Sums(couplings, near, True, *(move(np.full(shape, 7, dtype)) for shape in rooms))
+            x = move(np.zeros(r.shape, dtype, order="F"))
+            correction = Correction(AZ, couplings, q, arrays[2], None if Z is None else move(Z), added=added)
+            solve.solve(r, x, arrays[1], move(weights), None, scattered, correction, sums if scattered else None)
+            moments = kernels.sum_couplings(couplings, sums.of) if scattered else None
+            out += [x] if moments is None else [x, moments.reshape(sums.restricted.shape), sums.restricted, sums.dots]
+        less = move(values((count * m, k), dtype, 6)[:, columns].copy())
+        kernels.prolong(arrays[2], None if Z is None else move(Z), q, out[0], less)
+        return [backend.fetch(a) for a in (*out, kernels.restrict(arrays[0], arrays[1], near, r, True))]
+
+    together = found(list(range(k)))
+    for c in range(k):
+        for got, alone in zip(together, found(c), strict=True):
+            assert_close(got[:, c], alone, 64, np.linalg.norm(alone))
+
+
+@pytest.mark.parametrize("backend", ["cuda"], indirect=True)
+def test_rows_of_several_columns_are_refused_on_a_gpu(backend):
+    _, starts, rows = split(300, 70)
+    moved = on(backend, starts, rows, values((300, 3), "float64"))
+    with pytest.raises(ValueError, match="Fortran"):
+        kernels_for(moved[2]).subdomains.restrict(moved[0], moved[1], None, moved[2], False)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [None, 1, 3])
 def test_restrict_and_prolong(backend, dtype, columns):

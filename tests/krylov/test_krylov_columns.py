@@ -237,6 +237,27 @@ def test_few_columns_are_the_single_ones(M):
         np.testing.assert_array_equal(found.x, krylov.cg(A, B[:, c].copy(), M=F, rtol=1e-9).x)
 
 
+@pytest.mark.parametrize("backend", ["cuda"], indirect=True)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("name", ["cg", "bicgstab"])
+@pytest.mark.parametrize("k", [8, 11, 40])  # more than a recorded step has branches
+def test_columns_with_subdomains_on_a_gpu_are_solved_together_as_if_alone(backend, name, dtype, k):
+    A = gallery.poisson5(40, 41) if name == "cg" else gallery.convection_diffusion(40, 41, 1, peclet=3)
+    A, method = backend.move(in_dtype(A, dtype)), getattr(krylov, name)
+    B = values((1640, k), dtype)
+    B[:, 3], B[:, 5] = 0, 1e-3 * B[:, 5]
+    F, seen = Schwarz(parts=20).factor(A), []
+    apply = F._apply_one
+    F._apply_one = lambda r, trans, x: (seen.append(r.shape[1:]), apply(r, trans, x))[1]
+    found = method(A, backend.move(B), M=F, rtol=1e-8)
+    assert found.all_converged and seen[0] == (k - 1,)  # a column of zeros takes part in no step
+    for c, one in enumerate(found.columns):
+        alone = method(A, backend.move(B[:, c].copy()), M=F, rtol=1e-8)
+        assert abs(one.iterations - alone.iterations) <= 2 + alone.iterations // 10
+        rest = B[:, c] - backend.fetch(A @ one.x)
+        assert np.linalg.norm(rest) <= 1.01e-8 * np.linalg.norm(B[:, c])
+
+
 def test_a_watch_sees_the_norms_of_columns_in_rows_and_ends_one(monkeypatch):
     monkeypatch.setattr(rows, "FEWEST", 4)
     A, B, seen = gallery.poisson5(9, 8), values((72, 4), "float64"), []

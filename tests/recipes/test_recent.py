@@ -41,11 +41,13 @@ def test_the_least_recently_used_go_first():
 
 def test_nobody_waits_for_another_thread():
     recent = Recent()
-    with recent._alone() as mine:
-        thread = threading.Thread(target=lambda: recent.keep("order", *PATTERN, "found", 8))
-        thread.start()
-        thread.join(10)
-        assert mine and not thread.is_alive() and recent.get("order", *PATTERN) is None
+    assert recent._begun()
+    thread = threading.Thread(target=lambda: recent.keep("order", *PATTERN, "found", 8))
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive() and recent.get("order", *PATTERN) is None
+    recent._turn.release()
+    assert recent.keep("order", *PATTERN, "found", 8) == recent.get("order", *PATTERN)
 
 
 def test_many_threads_at_once_meet_no_error():

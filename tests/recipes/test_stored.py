@@ -313,7 +313,11 @@ def in_half(recipe, **options):
     return recipe(precision="half", triangular="jacobi", **options)
 
 
-def by_halved_factors(F, r, trans):
+def jacobi_sweeps(F, r, trans):
+    return by_halved_factors(F, r, trans, halved=lambda v: v)
+
+
+def by_halved_factors(F, r, trans, halved=lambda v: v.astype(np.float32).astype(np.float16)):
     """The same by Jacobi sweeps in NumPy with N rounded to half precision, row i as a multiple of a power of two near
     its diagonal entry."""
     T = F.triangles.on(np)
@@ -323,7 +327,7 @@ def by_halved_factors(F, r, trans):
         M = M if solve.trans == "N" else M.T
         D = np.ones(len(M)) if solve.unit else np.diag(M).copy()
         power = np.exp2(np.floor(np.log2(abs(1 / D.astype(F.dtype)))))
-        N = ((M - np.diag(np.diag(M))) * power[:, None]).astype(np.float32).astype(np.float16) / power[:, None]
+        N = halved((M - np.diag(np.diag(M))) * power[:, None]) / power[:, None]
         b, x = x, np.zeros_like(x)
         for _ in range(DEFAULT_SWEEPS["jacobi"] + 1):
             x = ((b - N @ x).T / D).T
@@ -373,8 +377,27 @@ def test_half_precision_takes_rows_of_any_size_and_follows_updates(cuda):
     np.testing.assert_allclose(F.solve(cupy_of(r)).get(), by_halved_factors(F, r, "N"), rtol=1e-10)
     G = copy.deepcopy(F)
     np.testing.assert_array_equal(G.solve(cupy_of(r)).get(), F.solve(cupy_of(r)).get())
-    with refused(ParameterError, "out of the range of half precision"):
-        F.solve(cupy_of(r), "T")  # a column of U has entries of all sizes
+    for _ in range(2):  # a column of U has entries of all sizes: transposed solves read them as they are
+        want = jacobi_sweeps(F, r, "T")
+        np.testing.assert_allclose(F.solve(cupy_of(r), "T").get(), want, rtol=1e-10, atol=1e-12 * abs(want).max())
+        assert F.report.stored == "float16" and F.report.stored_since.startswith("transposed solves read float64")
+        F.update(csr(U))
+    F.update(csr(sp.csr_matrix(sp.triu(A))))
+    assert F.report.stored_since is None
+    np.testing.assert_allclose(F.solve(cupy_of(r), "T").get(), by_halved_factors(F, r, "T"), rtol=1e-10, atol=1e-12)
+
+
+def test_a_cholesky_factor_whose_columns_are_out_of_the_range_of_half_precision_is_refused(cuda):
+    def of(first):
+        C = np.diag([first, *7 * [1.0]])
+        C[1, 0] = 1e3
+        return csr(sp.csr_matrix(C @ C.T))
+
+    F = in_half(fl.IC0).factor(of(1.0))
+    assert F.report.stored == "float16"
+    for factor in (in_half(fl.IC0).factor, F.update):
+        with refused(ParameterError, "out of the range of half precision"):
+            factor(of(1e-3))  # L^H has a row with entries of 1e-3 and 1e3, L has not
 
 
 def test_half_precision_follows_an_update_with_more_or_fewer_entries(cuda):

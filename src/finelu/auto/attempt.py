@@ -22,6 +22,7 @@ from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR, norm
 from finelu.matrix.vectors import as_dtype
+from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.result import Attempt, Solution, Status
 
 INDEFINITE = (Status.INDEFINITE, Status.INDEFINITE_PRECONDITIONER)
@@ -37,6 +38,7 @@ class RightHandSide:
     scale : ||b||.
     wanted : the relative tolerance.
     target : the absolute tolerance.
+    row_sums : see `Criterion`.
     x : the best x so far.
     size : the size of the residual of x by the criterion, comparable with ||b||.
     best : the attempt that found x.
@@ -47,12 +49,20 @@ class RightHandSide:
     evidence : the evidence that A is singular and b outside its range, or None.
     """
 
-    def __init__(self, A: CSR, b: Any, scale: float, wanted: float, criterion: str = "auto"):
+    def __init__(
+        self,
+        A: CSR,
+        b: Any,
+        scale: float,
+        wanted: float,
+        criterion: str = "auto",
+        row_sums: dict[Any, Any] | None = None,
+    ):
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
         self.A = matrix_operator(A if A.dtype == b.dtype else A.with_values(as_dtype(A.data, b.dtype)))
         self.b, self.scale, self.wanted, self.target = b, scale, wanted, wanted * scale
-        self.residual = Criterion(criterion, Residual(self.A, b), b)
+        self.residual = Criterion(criterion, Residual(self.A, b), b, row_sums)
         self.attempts: list[Attempt] = []
         self.best: Attempt | None = None
         self.tried = self.indefinite = False
@@ -82,6 +92,13 @@ class RightHandSide:
             if self.status not in (Status.OUT_OF_TIME, Status.INTERRUPTED):
                 self.status, self.verdict = self.aside.status, self.aside.verdict
         self.aside = None
+
+    def add(self, found: Solution, attempt: Attempt) -> None:
+        """Add an attempt, with its iterations and norms."""
+        self.attempts.append(attempt)
+        self.iterations, self.breakdowns = self.iterations + found.iterations, self.breakdowns + found.breakdowns
+        self.history.extend(found.history[1:].tolist())
+        self.recurrence.extend(found.recurrence[1:].tolist())
 
     def is_settled(self, F: Any, x: Any = None) -> bool:
         """Whether x is as accurate as the precision allows, though ||b - A x|| is not small. If so, x is kept.
@@ -121,6 +138,12 @@ class RightHandSide:
             return True
         most = OUTGROWN * self.scale if self.aside.status is Status.PRECISION_LIMIT else math.inf
         return self.size < min(most, self.aside.size)
+
+
+def are_from_earlier(F: Any) -> bool:
+    """Whether they are complete factors that began from those of earlier values: if refinement with them does not
+    solve, new ones may."""
+    return isinstance(F, SparseLUFactors) and F.from_earlier
 
 
 @dataclass(frozen=True)
@@ -205,7 +228,8 @@ class Iterations:
             iterations = len(known) - 1
         history = recurrence = np.array(known)
         refined = x  # finite, as is its size
-        for method in self.methods if size > target and monitor.status is None else ():
+        goes_on = size > target and monitor.status is None and not (self.refine and are_from_earlier(self.factors))
+        for method in self.methods if goes_on else ():
             M, goes_on, corrected = as_operator(self.factors, "M", b, b.dtype), True, False
             while goes_on:  # once, unless rows differ in size, so that one norm does not meet the criterion
                 most = min(self.most - iterations, REFINEMENTS**2 if self.complete else MAXITER)

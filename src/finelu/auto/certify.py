@@ -16,8 +16,9 @@ from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import Identity, as_operator, matrix_operator
 from finelu.krylov.residual import Residual, largest
 from finelu.krylov.system import System
+from finelu.krylov.underflow import ROOM
 from finelu.matrix import CSR
-from finelu.matrix.vectors import as_dtype, times_power
+from finelu.matrix.vectors import all_finite, as_dtype, times_power
 from finelu.result import Certificate
 
 DIGITS = 1e-3  # relative residual of the solves that an estimate takes
@@ -55,6 +56,9 @@ def certificate(
     most, power = max(largest(b), largest(x)), 0
     if 0 < most < float(np.finfo(b.dtype).tiny) / float(np.finfo(b.dtype).eps):  # roundings would underflow
         power = -math.frexp(most)[1]
+    elif not most < math.ldexp(1.0, int(np.finfo(b.dtype).maxexp) - ROOM):  # sums would overflow
+        power = -2 * ROOM
+    if power:
         b, x = times_power(b, power), times_power(x, power)
     terms, eps = residual.magnitudes(b, x), float(np.finfo(b.dtype).eps)
     r, _ = residual.twice(b, x)
@@ -116,6 +120,8 @@ class _Inverse:
 
     def solve(self, v: Any, trans: str) -> Any:
         """A^-1 v or A^-H v, on the host. Raises NotKnown."""
+        if not all_finite(v):
+            raise NotKnown
         moved = namespace(self.b).asarray(np.ascontiguousarray(v.astype(self.b.dtype, copy=False)))
         if self.complete:
             x = self.F.solve(moved, trans)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from finelu.auto.answer import HOPELESS, OVER, answer
-from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide, combined
+from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide, are_from_earlier, combined
 from finelu.auto.certify import certificate
 from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, asks_without_sums, compared, methods, rungs, unfit
 from finelu.auto.cost import Costs
@@ -50,7 +50,7 @@ NESTED = 2  # times that a part of b outside of A's range is taken away: what A'
 NEAR = 10.0  # times the tolerance, up to which b has no part outside of A's range that would need another answer
 EXACT = 1e-10  # rtol below which complete factors and their refinement come first
 LONGER = 30.0  # times by which these may take longer than the cheap rung is expected to
-TINY = 1e-20  # a norm of b beyond which no b is near the smallest numbers of its precision
+TINY, HUGE = 1e-20, 1e30  # norms of b between which none is near the smallest or largest numbers of its precision
 
 
 class Ladder:
@@ -89,7 +89,7 @@ class Ladder:
         self.A, self.rtol, self.method, self.most = A, rtol, method, most
         self.wanted = rtol  # the relative tolerance for the current right-hand side
         self.watch, self.callback, self.norm_callback = watch, callback, norm_callback
-        self.criterion, self.certifies = criterion, certifies
+        self.criterion, self.certifies, self.row_sums = criterion, certifies, dict[Any, Any]()
         self.traits = known or traits(A)  # `definite` holds until a curvature disproves it
         self.asked = not isinstance(recipe, str)
         self.rungs = rungs(self.traits) if isinstance(recipe, str) else {"asked": Rung((recipe,), ASKED)}
@@ -161,14 +161,14 @@ class Ladder:
         """
         b = namespace(b).ascontiguousarray(b)
         scale = norm(b)
-        if scale < TINY and (power := power_for(b, self.A)):
+        if not TINY <= scale < HUGE and (power := power_for(b, self.A)):
             return self._magnified(b, x0, atol, power)
         self.wanted = wanted = max(self.rtol, atol / scale) if scale > 0 else 1.0
         if wanted >= 1:  # x = 0 is good enough
             return self.nothing(b, Status.CONVERGED, scale)
         if self.interrupted:
             return self.nothing(b, Status.INTERRUPTED, scale)
-        rhs = RightHandSide(self.A, b, scale, wanted, self.criterion)
+        rhs = RightHandSide(self.A, b, scale, wanted, self.criterion, self.row_sums)
         length = scale  # ||b - A x||; the criterion may measure another size
         if x0 is not None:
             _, size = rhs.residual(b, x0, rhs.target)
@@ -304,7 +304,7 @@ class Ladder:
         return combined(rhs, evidence, inner, replace(inner, x=x, status=status, seen=seen))
 
     def _magnified(self, b: Any, x0: Any, atol: float, power: int) -> Solution:
-        """The solution by way of A y = 2^power b, for a b so small that x and A x would lose digits by underflow."""
+        """The solution by way of A y = 2^power b, for a b so small, or large, that x or A x would leave the range."""
         x0, atol = None if x0 is None else times_power(x0, power), float(np.ldexp(atol, power))
         given = self.callback, self.watch
         self.callback, self.watch = reduced(*given, power)
@@ -351,16 +351,17 @@ class Ladder:
         outcome = "solved" if solved else monitor.why or found.status.name.lower().replace("_", " ")
         spent, reached = now() - begin, found.residual_norm / rhs.scale
         attempt = Attempt(self.name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
+        if not solved and are_from_earlier(self.factors[rung]) and found.status not in OVER[1:3]:
+            self.factors.pop(rung).let_go()
+            rhs.add(found, attempt)
+            return self._attempt(rhs, rung, "its factors began from those of earlier values, and are made anew", left)
         self._take(rhs, rung, found, attempt, given_up=monitor.change is not None)
         return monitor.change
 
     def _take(self, rhs: RightHandSide, rung: str, found: Solution, attempt: Attempt, *, given_up: bool) -> None:
         """Record the result of a rung in `rhs`."""
-        rhs.attempts.append(attempt)
+        rhs.add(found, attempt)
         rhs.tried, rhs.status = True, found.status
-        rhs.iterations, rhs.breakdowns = rhs.iterations + found.iterations, rhs.breakdowns + found.breakdowns
-        rhs.history.extend(found.history[1:].tolist())
-        rhs.recurrence.extend(found.recurrence[1:].tolist())
         if found.residual_norm < rhs.size:
             rhs.x, rhs.size, rhs.best = found.x, found.residual_norm, attempt
         if found.residual_norm <= rhs.target:
@@ -392,10 +393,8 @@ class Ladder:
 
     def certificate(self, b: Any, x: Any, space: NullSpace | None = None) -> Certificate:
         """The certificate of an x that this ladder found for b.  space : the null vectors of a singular A."""
-        made = [
-            rung for rung in (self.preferred, *COMPLETE, *self.factors) if rung is not None and rung in self.factors
-        ]
-        F = self.factors[made[0]] if made else None
+        order = self.preferred or "", *COMPLETE, *self.factors
+        F = next((self.factors[rung] for rung in order if rung in self.factors), None)
         if self.unshifted is not None and space is None and self.preferred in (None, "direct"):
             F = self.unshifted
         complete = isinstance(F, SparseLUFactors | cudss.CudssFactors) and not F.recipe.shift
@@ -417,8 +416,8 @@ class Ladder:
                     indefinite = not self.traits.definite
                     self.factors[rung] = cudss.CudssFactors(recipe, self.A, costs.most_entries, indefinite=indefinite)
                 elif rung == "direct" and isinstance(recipe, SparseLU):
-                    known = costs.known(recipe)
-                    self.factors[rung] = SparseLUFactors(recipe, self.A, known, costs.most, trial=None)
+                    given = recipe, self.A, costs.known(recipe), costs.most
+                    self.factors[rung] = SparseLUFactors(*given, trial=None, anew=self.most < math.inf)
                 elif recipe is None:
                     self.factors[rung] = None
                 elif isinstance(recipe, Jacobi | BlockJacobi) or (

@@ -14,9 +14,9 @@ import numpy as np
 from finelu.arithmetic import ignore_fp_errors
 from finelu.auto.batch import solve_batch
 from finelu.auto.choose import LIGHT, recipe_asked, sooner_by_size, sooner_on_host
-from finelu.auto.columns import Together, completed, iterated
+from finelu.auto.columns import Together, by_complete_factors, completed, iterated
 from finelu.auto.first_answer import FirstAnswer, euclidean
-from finelu.auto.kept import keep, kept_for
+from finelu.auto.kept import give, keep, place_for, taken
 from finelu.auto.ladder import Ladder
 from finelu.auto.precision import after, may_need_double, precise
 from finelu.compiling import KernelMissing, compile_seconds, here, now, quietly, waiting
@@ -27,6 +27,7 @@ from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
 from finelu.krylov.nullspace import NullSpace, is_pair
 from finelu.krylov.operators import as_operator
+from finelu.krylov.rows import by_columns, by_rows
 from finelu.matrix import CSR, check_vector, checked_csr, dense_numbers, norm
 from finelu.matrix.batch import Batch
 from finelu.matrix.traits import MatrixTraits, traits
@@ -69,7 +70,8 @@ def solve(
         (k, n), or (n,) for all, and of the parameters rtol, atol, verbose and raise_on_failure alone: a BatchSolution.
     b : (n,) or (n, k). The first column that needs work finds factors and a method; those after it then iterate
         together with these (cg, bicgstab, gmres, fgmres, and complete factors; with other methods, callbacks or maxiter
-        one after the other). A column that they do not solve goes on by itself, from the x that it has.
+        one after the other), or take complete factors if these are expected to be sooner for all of them. A column that
+        is not solved so goes on by itself, from the x that it has.
     x0 : (n,), for all columns, or of b's shape: a first guess, used for the columns with ||b - A x0|| < ||b||.
     criterion : "residual" tests ||b - A x||. "auto" also tests ||D (b - A x)|| <= rtol ||D b||, where D has the
         reciprocals of the row sums of |A|, if these differ by more than a factor of 1e4, as with penalties: one norm
@@ -172,12 +174,21 @@ def solve(
                 if moved:
                     A, b, x0 = _moved(A, b, x0, "cpu")
             may_keep = A.nnz <= LIGHT and chosen == "auto" and memory_limit is None and not certify and klu.nbklu()
-            kept = kept_for(A) if may_keep else None
-            known = known or (kept.traits if kept else traits(A, at_once=False))
+            place = place_for(A) if may_keep else None
+            kept = taken(place) if place else None
+            if kept is not None and kept.has_values_of(A):
+                known = kept.traits
+            known = known or traits(A, at_once=False)
+            far = known.complex and not 2 * known.mirrored[0] < np.finfo(A.dtype).max  # |Re a| + |Im a| may overflow
+            if far:  # (A / 4) 4 x = b, with the same residuals
+                A, x0 = A.with_values(A.data * 0.25), None if x0 is None else 4 * x0
+                known = replace(traits(A), gpu=known.gpu)
+                if options.get("callback") is not None:
+                    options["callback"] = lambda y, given=options["callback"]: given(0.25 * y)
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, certifies=certify, **options)
             if kept is not None:
-                ladder.factors["direct"] = kept.factors
-            columns = b.reshape(A.n, -1) if b.size else b
+                give(kept, A, ladder)
+            columns = by_columns(b.reshape(A.n, -1)) if b.size else b
             space = None if nullspace is None else _null_space(nullspace, A, b, known)
             found: list[Solution] = []
             started: list[Any] | None = None  # what the iterations of several columns together found, once they have
@@ -189,8 +200,9 @@ def solve(
                 return rhs, None if guess is None else as_dtype(guess, b.dtype)
 
             for c in range(columns.shape[-1]):
-                rhs, guess = system(c)
-                if started is None and found and found[-1].converged and found[-1].attempts:
+                (rhs, guess), why = system(c), ""
+                follows = started is None and found and found[-1].converged and found[-1].attempts
+                if follows and not (why := by_complete_factors(ladder, found[-1], columns.shape[1] - c)):
                     others = [system(other) for other in range(c, columns.shape[1])]
                     rest, guesses = [rhs for rhs, _ in others], [guess for _, guess in others]
                     together = iterated(ladder, found[-1], rest, guesses, atol)
@@ -198,8 +210,8 @@ def solve(
                 if started and started[c] is not None:
                     solution = completed(ladder, started[c], rhs, atol)
                 else:
-                    solution = ladder.solve(rhs, guess, atol)
-                if may_need_double(solution, b):
+                    solution = ladder.solve(rhs, guess, atol, why=why)
+                if solution.status is not Status.CONVERGED and may_need_double(solution, b):
                     A, b = precise(A, b, 0.0)
                     columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)
                     left = max(most - solution.iterations, 0)
@@ -214,9 +226,10 @@ def solve(
                 found.append(solution)
             if (fact := ladder.not_unique) and space is None:  # of A, so of each column
                 found = [replace(f, seen=(*f.seen, fact)) if f.converged and fact not in f.seen else f for f in found]
-            if may_keep and kept is None and (worked := next((f for f in found if f.attempts), None)):
-                keep(A, ladder, worked)
+            if may_keep and (worked := next((f for f in found if f.attempts), None)):
+                keep(A, ladder, worked, place)
             found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
+            found = [replace(f, x=0.25 * f.x) for f in found] if far else found
         except KernelMissing as missing:
             answer = missing.answer
         finally:
@@ -229,7 +242,7 @@ def solve(
         if len(found) == 1:
             worst, x = found[0], found[0].x
         else:
-            x = namespace(found[0].x).stack([s.x for s in found], axis=1)
+            x = by_rows([s.x for s in found])
             worst = of_columns(found, x, [size(columns[:, c]) for c in range(len(found))])
             if together.why:
                 worst = replace(worst, iterations=worst.iterations + together.lost, seen=(*worst.seen, together.why))

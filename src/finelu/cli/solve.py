@@ -154,13 +154,14 @@ def solve(
 
         write_array(output, to_host(solution.x))
     if plot is not None:
+        from finelu.drawing import curves
         from finelu.report import plot_convergence
 
-        curve = f"{method}, {name if automatic else recipe}" if method else reason
-        curves = {curve: solution.history / scale}
+        curve = f"{method} with {name if automatic else recipe}" if method else reason
+        shares = curves(curve, solution.history / scale, solution.attempts)
         if solution.parts_from_recurrence:
-            curves["according to the recurrence"] = solution.recurrence / scale
-        plot_convergence(plot, curves, rtol, title=f"{matrix}, n = {A.n}")
+            shares["according to the recurrence"] = solution.recurrence / scale
+        plot_convergence(plot, shares, rtol, title=f"{matrix}, n = {A.n}")
     result = {
         "matrix": matrix,
         "n": A.n,

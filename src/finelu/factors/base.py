@@ -43,6 +43,7 @@ class Factors:
 
     well_formed: ClassVar[bool] = False  # apply(r) is a new contiguous array as r is: Krylov methods need not look
     together: ClassVar[bool] = True  # whether solve(R) with several columns takes less time than a solve of each
+    together_from: ClassVar[int] = 2  # columns from which a Krylov method takes less time with all of them at once
     _bound: tuple[str, ...] = ("_lock",)  # attributes that stay in this process
     updates = 0  # number of updates that have begun
     # Optional cheaper form of M r, valid once the coarse component of r has been removed: `start(A, x, r)` removes it

@@ -202,7 +202,8 @@ class TriangularFactors(Factors):
 
     def _store_half(self) -> None:
         """Store the triangles without their diagonals in half precision for the solves, and measure the change as
-        `_store` does for jacobi. Raises ParameterError if an entry is out of range, or a solve is not finite.
+        `_store` does for jacobi. Raises ParameterError if an entry is out of range, or a solve is not finite; for the
+        rows of transposed triangles, which are others, see `_load_half`.
 
         Cost: two solves, and two passes over the values; waits for the device.
         """
@@ -210,12 +211,13 @@ class TriangularFactors(Factors):
         xp, kernels, report = namespace(values), kernels_for(values), self._report
         if room.dtype != np.float16 or room.size != values.size:
             room = xp.empty(values.size, np.float16)
-        solvers = [self._solver(solve) for solve in self.SOLVES["N"] if solve.trans == "N"]
+        needed = [self._solver(solve) for solve in self.SOLVES["N"]]
+        solvers = [solver for solver in needed if solver.trans == "N"]
         r = xp.tile(xp.asarray(random_numbers(PERIOD).astype(self.dtype)), -(-self.shape[0] // PERIOD))[: self.shape[0]]
         self._load(values)
         y = _in_turn(solvers, r)
         lost, norms = xp.zeros(1), xp.empty(2, self.dtype)
-        for solver in self._solvers.values():
+        for solver in needed:
             solver.plan.load_half(values, room, lost)
         self._stored = room
         x = _in_turn(solvers, r)
@@ -224,14 +226,23 @@ class TriangularFactors(Factors):
         kernels.vectors.norm(y, norms[1:])
         change, size = map(float, to_host(norms))
         if float(to_host(lost)[0]) or not (math.isfinite(change) and 0 < size < math.inf):
-            raise self._out_of_range()
+            raise ParameterError(
+                f"{self.recipe!r}: the factors of this A are out of the range of half precision; leave precision out, "
+                "or take 'auto'."
+            )
         report.stored, report.stored_since, report.rounding_change = "float16", None, change / size
+        for solver in self._solvers.values():
+            if solver not in needed:
+                self._load_half(solver)
 
-    def _out_of_range(self) -> ParameterError:
-        return ParameterError(
-            f"{self.recipe!r}: the factors of this A are out of the range of half precision; leave precision out, or "
-            "take 'auto'."
-        )
+    def _load_half(self, solver: TriangularSolver) -> None:
+        """Have the solve of a transposed triangle read half precision. If a row of it is out of that range, the solve
+        reads the values as they are, and the report says so."""
+        values, lost = self._triangles.data, namespace(self._stored).zeros(1)
+        solver.plan.load_half(values, self._stored, lost)
+        if float(to_host(lost)[0]):
+            solver.update(values)
+            self._report.stored_since = f"transposed solves read {self.dtype}: columns are out of the range of half"
 
     def solvers(self, trans: str = "N") -> tuple[TriangularSolver, ...]:
         """The solves of M^-1 ("N"), M^-T ("T") or M^-H ("H"), in their order."""
@@ -249,10 +260,7 @@ class TriangularFactors(Factors):
                 method, sweeps = self.recipe.triangular, self._sweeps
                 solver = TriangularSolver(self._triangles, **solve._asdict(), method=method, sweeps=sweeps, check=False)
                 if self._stored.dtype == np.float16:
-                    lost = namespace(self._stored).zeros(1)
-                    solver.plan.load_half(self._triangles.data, self._stored, lost)
-                    if float(to_host(lost)[0]):
-                        raise self._out_of_range()
+                    self._load_half(solver)
                 elif self._stored.dtype != self.dtype:
                     solver.update(self._stored)
                 synchronize(self._triangles.data)  # another thread may use it on another stream

@@ -2,13 +2,15 @@
 history and end; products with A and M are formed for all columns that still iterate.
 
 The code of a method is that for one right-hand side: `Columns` looks like a `Loop`, but its vectors and scalars are
-`Stack`s, and a kernel runs for one column after the other. A column computes what it computes alone; on the CPU, where
+`Stack`s, and a kernel runs for one column after the other; in a recorded step those of different columns run at
+the same time, and products wait for all of them. A column computes what it computes alone; on the CPU, where
 products with several columns have the bits of products with one, it has the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -77,6 +79,9 @@ class Columns:
         self.active = self.going = tuple(range(len(loops)))
         self.A, self.M = (Together(self, name) for name in ("A", "M"))
         self.xp, self.kernels = Arrays(self), Kernels(self, first.kernels)
+        gpu = first.xp is not np
+        self.branch: Any = first.kernels.recording.branch if gpu else lambda c: nullcontext()
+        self.join: Any = first.kernels.recording.join if gpu else lambda: None
         self.x, self.b, self.state, self.norms, self.norm = (
             self.each(name) for name in ("x", "b", "state", "norms", "norm")
         )
@@ -190,6 +195,7 @@ class Together:
     def residual(self, b: Stack, x: Stack) -> Stack:
         """b - A x of the active columns; of others, that of their last step."""
         columns = self.columns
+        columns.join()
         together = self.takes_columns and getattr(self.shared, "subtract", None) is None
         product = self @ x if together and len(columns.active) > 1 else None
         for c in columns.active:
@@ -203,6 +209,7 @@ class Together:
         if isinstance(self.shared, Identity):
             return x
         columns, shared = self.columns, self.shared
+        columns.join()
         parts: list[Any] = [None] * len(self.each)
         # a system with extreme numbers has multiples of A and M of its own
         which = tuple(c for c in columns.active if self.takes_columns and self.each[c] is shared)
@@ -230,9 +237,11 @@ def takes_columns(operator: Any) -> bool:
     return of_factors or isinstance(getattr(operator, "matrix", None), CSR)
 
 
-def gains(system: System) -> bool:
-    """Whether columns with this A and M take less time together."""
-    return takes_columns(system.A if isinstance(system.M, Identity) else system.M)
+def gains(system: System, count: int) -> bool:
+    """Whether that many columns with this A and M take less time together."""
+    by = system.A if isinstance(system.M, Identity) else system.M
+    given = by.given if isinstance(by, Operator) else None
+    return takes_columns(by) and count >= (given.together_from if isinstance(given, Factors) else 2)
 
 
 class Arrays:
@@ -249,7 +258,8 @@ class Arrays:
 
     def copyto(self, to: Stack, given: Stack) -> None:
         for c in self.columns.active:
-            self.columns.one.copyto(to.parts[c], given.parts[c])
+            with self.columns.branch(c):
+                self.columns.one.copyto(to.parts[c], given.parts[c])
 
 
 class Kernels:
@@ -274,7 +284,8 @@ class _Family:
         def each(*arguments: Any) -> None:
             stacks = [argument.parts if isinstance(argument, Stack) else None for argument in arguments]
             for c in columns.active:
-                kernel(*[a if parts is None else parts[c] for a, parts in zip(arguments, stacks, strict=True)])
+                with columns.branch(c):
+                    kernel(*[a if parts is None else parts[c] for a, parts in zip(arguments, stacks, strict=True)])
 
         setattr(self, name, each)
         return each

@@ -45,6 +45,7 @@ class Criterion:
         Prager 1964: x solves a system whose entries differ from A's and b's by no more than rtol of each.
     residual : the `Residual` of A, for vectors like b.
     b : the right-hand side, the same in each call.
+    row_sums : takes what was found of A's rows, for the criteria of other right-hand sides with the same A.
 
     Attributes after a call:
     norm : ||b - A x||_2.
@@ -56,7 +57,7 @@ class Criterion:
     Cost: that of `Residual`; if the terms of rows differ, one more pass over the entries for all calls together.
     """
 
-    def __init__(self, kind: str, residual: Residual, b: Any):
+    def __init__(self, kind: str, residual: Residual, b: Any, row_sums: dict[Any, Any] | None = None):
         self.kind, self.residual, self.b = kind, residual, namespace(b).ascontiguousarray(b)
         self.norm = math.inf
         self.rows: float | None = None
@@ -64,6 +65,7 @@ class Criterion:
         self.looks_at_rows = kind == "backward"  # whether the test is more than the norm
         self._x: Any = None  # the x of the last call
         self._sizes: Any = None  # the sizes of the rows; False if they are even
+        self._row_sums: dict[Any, Any] = {} if row_sums is None else row_sums
         self._of_b = self._of_scaled_b = 0.0
         self.by_rows = False  # whether the size is that of the rows by themselves
         if kind == "backward" and residual.matrix is None:
@@ -120,6 +122,17 @@ class Criterion:
 
     def _looked_at(self) -> Any:
         """The sums of |A| over the rows (the largest of them for empty rows); False if the rows are even."""
+        if self.b.dtype not in self._row_sums:
+            self._row_sums[self.b.dtype] = self._sums()
+        sums, self.uneven = self._row_sums[self.b.dtype]
+        if sums is False:
+            return False
+        self._of_b = self.residual.size(self.b)
+        self._of_scaled_b = self.residual.size(self.b / sums)
+        return sums if 0 < self._of_scaled_b < math.inf else False
+
+    def _sums(self) -> tuple[Any, float]:
+        """The sums of |A| over the rows, and the ratio of the largest to the smallest; (False, 1) if they are even."""
         matrix, xp = self.residual.matrix, namespace(self.b)
         if isinstance(matrix, CSR):
             one, none = xp.full(self.b.size, 1 / MANY, self.b.dtype), xp.zeros(self.b.size, self.b.dtype)
@@ -127,14 +140,10 @@ class Criterion:
         elif is_array(matrix):
             sums = abs(matrix).sum(axis=1).astype(self.b.real.dtype)
         else:
-            return False
+            return False, 1.0
         sums = xp.where(sums > 0, sums, xp.asarray(largest(sums) or 1.0, sums.dtype))
         least, most = float(sums.min()), float(sums.max())
-        if not most > UNEVEN * least or not math.isfinite(most):
-            return False
-        self.uneven, self._of_b = most / least, self.residual.size(self.b)
-        self._of_scaled_b = self.residual.size(self.b / sums)
-        return sums if 0 < self._of_scaled_b < math.inf else False
+        return (sums, most / least) if most > UNEVEN * least and math.isfinite(most) else (False, 1.0)
 
     def rounding(self, b: Any, x: Any) -> float:
         """The part of the size that one rounding of |A| |x| + |b| in each row accounts for."""

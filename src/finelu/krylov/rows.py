@@ -7,12 +7,13 @@ them are; until then they are carried along, and stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from finelu import deadline
+from finelu.device import namespace
 from finelu.kernels import kernels_for, monitor
 from finelu.krylov.columns import ENOUGH, Columns, takes_columns
 from finelu.krylov.loop import ROOM, Loop
@@ -74,6 +75,24 @@ def take(rows: Any, columns: dict[int, Any]) -> None:
         part = rows[begin : begin + AT_ONCE]
         for place, column in columns.items():
             column[begin : begin + AT_ONCE] = part[:, place]
+
+
+def by_columns(X: Any) -> Any:
+    """X (n, k), with each column contiguous."""
+    if namespace(X) is not np or X.flags.f_contiguous:
+        return namespace(X).asfortranarray(X)
+    columns = np.empty(X.shape[::-1], X.dtype)
+    take(X, dict(enumerate(columns)))
+    return columns.T
+
+
+def by_rows(columns: Sequence[Any]) -> Any:
+    """(n, k), row-major, from its columns."""
+    if (xp := namespace(columns[0])) is not np:
+        return xp.stack(columns, axis=1)
+    X = np.empty((columns[0].size, len(columns)), columns[0].dtype)
+    put(X, dict(enumerate(columns)))
+    return X
 
 
 class ColumnsInRows(Columns):

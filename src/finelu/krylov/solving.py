@@ -58,7 +58,7 @@ def solved_together(
         begun += [one.loop for one in every]
     loops = [one.loop for one in every]
     as_given = all(one.system is one.given for one in every)
-    together = as_given and method.together(every[0].options) and gains(systems[0])
+    together = as_given and method.together(every[0].options) and gains(systems[0], len(systems))
     in_rows = together and ColumnsInRows.suits(loops)
     if not in_rows and (not together or ColumnsInRows.alone(loops[0])):
         return [one.finished(method.iterate(one.loop, **one.options)) for one in every]

@@ -1,4 +1,4 @@
-"""Systems near the smallest numbers of their precision, in which x or its products would lose digits by underflow.
+"""Systems near the smallest or the largest numbers of their precision, whose x or products would under- or overflow.
 
 Such a system is solved times a power of two, or in double precision; the residual of the x that is returned is formed
 without a loss of digits.
@@ -14,27 +14,36 @@ from typing import Any
 
 import numpy as np
 
+from finelu.device import namespace
 from finelu.kernels.operands import CSR
 from finelu.krylov.criterion import Criterion, is_array
 from finelu.krylov.loop import Callback, Watch
 from finelu.krylov.operators import as_operator
 from finelu.krylov.residual import Residual, largest
 from finelu.krylov.system import System
-from finelu.matrix.vectors import as_dtype, flushes, in_single, norm, times_power, underflows
+from finelu.matrix.vectors import all_finite, as_dtype, flushes, in_single, norm, times_power, underflows
 from finelu.result import Solution, Status
 
-# right-hand sides so small that x or its products would lose digits by underflow
+# Exponents of 2: of the largest number over b, above which sums are safe; and of what a larger b is divided by.
+ROOM, SPARE = 24, 48
+
+# right-hand sides so small that x or its products would lose digits by underflow, or so large that norms, or A x, would
+# overflow
 
 
 def power_for(b: Any, matrix: Any) -> int:
-    """The exponent of a power of two by which b is to be multiplied if its entries are near the smallest numbers; else
-    0.
+    """The exponent of a power of two by which b is to be multiplied if its entries are near the smallest or the largest
+    numbers; else 0.
 
-    The power takes the largest entry of b to about the largest entry of the matrix, but at most to about 1.
-    Multiplication by it is exact. A x then loses no digits by underflow. x itself may lose digits when it is rounded to
-    its dtype at the end; `diminished` tests for that.
+    The power takes the largest entry of a small b to about the largest entry of the matrix, but at most to about 1.
+    Multiplication by it is exact: a large b that would lose digits stays as it is. A x then loses no digits by
+    underflow. x itself may lose digits, or leave the range, when it is rounded to its dtype at the end; `diminished`
+    tests for that.
     """
     most, limits = largest(b), np.finfo(b.real.dtype)
+    if not most < math.ldexp(1.0, int(limits.maxexp) - ROOM):
+        again = times_power(times_power(b, -SPARE), SPARE)
+        return -SPARE if bool((again == b).all()) else 0
     if not most < float(limits.tiny) / float(limits.eps):
         return 0
     if flushes(b):
@@ -62,26 +71,36 @@ def magnified(system: System, power: int) -> System:
 def reduced(callback: Callback, watch: Watch, power: int) -> tuple[Callback, Watch]:
     """The caller's functions, wrapped so that they see x and norms without the power of two."""
     seen_x = None if callback is None else lambda x: callback(times_power(x, -power))
-    seen_norm = None if watch is None else lambda k, norm: watch(k, math.ldexp(norm, -power))
+    seen_norm = None if watch is None else lambda k, norm: watch(k, _times(norm, -power))
     return seen_x, seen_norm
+
+
+def _times(norms: Any, power: int) -> Any:
+    """2^power times norms, on the host; the largest number for those that exceed it."""
+    made = np.minimum(np.ldexp(norms, power), np.finfo(np.asarray(norms).dtype).max)
+    return made if made.ndim else float(made)
 
 
 def diminished(found: Solution, A: Any, b: Any, kind: str, power: int, target: float) -> Solution:
     """The solution for b, from the solution for 2^power b.
 
     x is rounded to its dtype. The residual that this rounding leaves is formed for 2^power x and 2^power b, without a
-    loss of digits.
+    loss of digits. An x out of range becomes 0, and the status NOT_FINITE.
     A : the operator.  target : the size that the criterion must reach, for 2^power b.
     """
     x = times_power(found.x, -power)
+    if power < 0 and not all_finite(x):
+        x, found = namespace(x).zeros_like(x), replace(found, status=Status.NOT_FINITE)
     again = times_power(x, power)
     if bool((again != found.x).any()):
-        found = rounded(found, again, A, times_power(b, power), kind, target, "b is so small")
-    with np.errstate(under="ignore"):
-        smaller = {name: np.ldexp(getattr(found, name), -power) for name in ("history", "recurrence")}
+        found = rounded(
+            found, again, A, times_power(b, power), kind, target, f"b is so {'small' if power > 0 else 'large'}"
+        )
+    with np.errstate(under="ignore", over="ignore"):
+        norms = {name: _times(getattr(found, name), -power) for name in ("history", "recurrence", "residual_norm")}
         if found.tolerance is not None:
-            smaller["tolerance"] = float(np.ldexp(found.tolerance, -power))
-    return replace(found, x=x, residual_norm=math.ldexp(found.residual_norm, -power), **smaller)
+            norms["tolerance"] = _times(found.tolerance, -power)
+    return replace(found, x=x, **norms)
 
 
 def rounded(found: Solution, x: Any, A: Any, b: Any, kind: str, target: float, why: str) -> Solution:

@@ -41,7 +41,8 @@ class ILU0(Recipe):
         precision for the solves, which compute in double, if that changes M by at most 1e-3 on a random vector and no
         entry is beyond the range of single precision; see the report's `stored`. Each factorization then takes a solve
         and a product more. "half": real factors on a GPU, with triangular="jacobi", are stored in half precision for
-        the solves, their diagonal excepted; ParameterError if an entry is out of its range.
+        the solves, their diagonal excepted; ParameterError if an entry is out of its range. If only the rows of a
+        transposed triangle are out of it, transposed solves read unrounded values; see `stored_since`.
     Cost: for each entry (i, k) below the diagonal the length of row k; depth: the level sets of A's lower triangle.
     """
 

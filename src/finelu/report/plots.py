@@ -101,7 +101,8 @@ def _draw_pattern(axes: Any, A: CSR) -> None:
             bar.set_ticks([t for d in (1, 10, 100, 1000, 10_000) for t in (d, 2 * d, 5 * d) if low <= t <= high])
             bar.ax.yaxis.set_major_formatter("{x:g}")
             bar.minorticks_off()
-    axes.set(title=f"pattern, {A.nnz} entries", xlabel="column", ylabel="row")
+    axes.locator_params(nbins=6, integer=True)  # more numbers of columns would touch each other
+    axes.set(title=f"pattern, {A.nnz:,} entries", xlabel="column", ylabel="row")
 
 
 def _save(figure: Any, path: str, dpi: int) -> None:

@@ -10,13 +10,15 @@ template <typename W> __device__ inline W widened(float a) { return W(a); }
 template <typename W> __device__ inline W widened(double a) { return W(a); }
 template <typename W, typename R> __device__ inline W widened(Complex<R> a) { return W(a.re, a.im); }
 
-// g_p = sum of conj(v_k) r[rows[k]] over starts[p] <= k < starts[p + 1], m columns v; null for one of ones.
-// Launch: a block of 128 a part.
+// g_p = sum of conj(v_k) r[rows[k]] over starts[p] <= k < starts[p + 1], m columns v; null for one of ones. For each of
+// gridDim.y right-hand sides: those of r are n apart, those of g side by side. Launch: a block of 128 a part and a column.
 template <typename T>
 __global__ void __launch_bounds__(128) restrict_to_parts(const int* __restrict__ starts, const int* __restrict__ rows, int m,
-                                                         const T* __restrict__ values, int conjugate, const T* __restrict__ r, T* g)
+                                                         const T* __restrict__ values, int conjugate, long long n, const T* __restrict__ r,
+                                                         T* g)
 {
     __shared__ T sums[4];
+    r += blockIdx.y * n;
     const int first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
     for (int c = 0; c < m; ++c) {
         T sum = T(0);
@@ -32,12 +34,13 @@ __global__ void __launch_bounds__(128) restrict_to_parts(const int* __restrict__
         sum = lanes_sum(sum);
         if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
         __syncthreads();
-        if (threadIdx.x == 0) g[size_t(blockIdx.x) * m + c] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        if (threadIdx.x == 0) g[(size_t(blockIdx.x) * m + c) * gridDim.y + blockIdx.y] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
         __syncthreads();
     }
 }
 
-// x_i += Z_i (q - less)_p for i in part p; less may be null: 0.
+// x_i += Z_i (q - less)_p for i in part p; less may be null: 0. For each of gridDim.y columns: those of x are n apart,
+// those of q and less side by side.
 template <typename T>
 __global__ void prolong_from_parts(long long n, int m, const int* __restrict__ parts, const T* __restrict__ Z,
                                    const T* __restrict__ q, const T* __restrict__ less, T* x)
@@ -47,10 +50,11 @@ __global__ void prolong_from_parts(long long n, int m, const int* __restrict__ p
     const size_t mine = size_t(parts[i]) * m;
     T sum = T(0);
     for (int c = 0; c < m; ++c) {
-        const T v = less == nullptr ? q[mine + c] : q[mine + c] - less[mine + c];
+        const size_t at = (mine + c) * gridDim.y + blockIdx.y;
+        const T v = less == nullptr ? q[at] : q[at] - less[at];
         sum += Z == nullptr ? v : Z[size_t(i) * m + c] * v;
     }
-    x[i] += sum;
+    x[blockIdx.y * n + i] += sum;
 }
 
 // out_k = the sum of sums over the couplings of coarse vector k = (part, column), or, where `less` is not null, less_k

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import cupy
 from cupy_backends.cuda.api.driver import CUDADriverError
@@ -14,6 +14,8 @@ from finelu.kernels.cuda.runtime.memory import Counters
 # The call of a step after which it is recorded. Recording takes the host about as long as two calls, and a launch
 # saves it most of one: it has paid after three or four launches more. A shorter solve is not kept waiting.
 RECORDED_FROM = 3
+
+BRANCHES = 32  # of a graph at most
 
 # The errors with which a recording may end; OutOfMemoryError of CuPy's pools is a MemoryError.
 FAILURES = (CUDARuntimeError, CUDADriverError, MemoryError)
@@ -32,17 +34,24 @@ class _Graph:
     def __init__(self, function):
         self._memory: list = []
         self._home, self._allocator = cupy.cuda.get_current_stream(), cupy.cuda.get_allocator()  # the caller's
-        stream = _recording_stream()
-        self._counters = Counters(stream)
+        stream = self._stream = _recording_stream()
+        self._branches: dict = {}  # the stream of each
+        self._open: set = set()  # those that have begun since the last `join`
+        self._counters, self._entered = [Counters(stream)], ExitStack()
         try:
-            with cupy.cuda.using_allocator(self._allocate), self._counters, stream:
+            with cupy.cuda.using_allocator(self._allocate), self._entered, stream:
+                self._entered.enter_context(self._counters[0])
                 stream.begin_capture()
+                _streams.graph = self
                 try:
                     self.result = function()
+                    self._join()
                 except BaseException:
                     with suppress(CUDARuntimeError):  # of the recording that this ends
                         stream.end_capture()
                     raise
+                finally:
+                    _streams.graph = None
                 self._graph = stream.end_capture()
         finally:
             if cupy.cuda.get_current_stream() != self._home:  # CuPy forgets one that was set by `use`
@@ -61,20 +70,66 @@ class _Graph:
         self._memory.append(memory)
         return memory
 
+    def _branch(self, number: int):
+        """The stream of a branch, which begins after all work up to the last `join`, and more."""
+        number %= BRANCHES
+        found = self._branches.get(number)
+        if found is None:
+            found = self._branches[number] = _recording_stream(number)
+            with self._home:  # its zero is written once, not at each launch
+                self._counters.append(Counters(found))
+            self._entered.enter_context(self._counters[-1])
+        if number not in self._open:
+            self._open.add(number)
+            found.wait_event(_now(self._stream))
+        return found
+
+    def _join(self) -> None:
+        """What follows comes after the work of all branches."""
+        for number in sorted(self._open):
+            self._stream.wait_event(_now(self._branches[number]))
+        self._open.clear()
+
     def launch(self, stream):
         self._graph.launch(stream)
 
 
-def _recording_stream():
-    """A stream for this thread to record on, one a device: work that others queue meanwhile is not recorded.
+def _now(stream):
+    event = cupy.cuda.Event(disable_timing=True)
+    event.record(stream)
+    return event
+
+
+def _recording_stream(branch: int | None = None):
+    """A stream for this thread to record on, one a device and branch: work that others queue meanwhile is not recorded.
 
     Another one where an interrupt has left it in the middle of a recording.
     """
-    streams = _streams.__dict__
-    device = cupy.cuda.runtime.getDevice()
-    if device not in streams or streams[device].is_capturing():
-        streams[device] = cupy.cuda.Stream(non_blocking=True)
-    return streams[device]
+    streams = _streams.__dict__.setdefault("streams", {})
+    key = cupy.cuda.runtime.getDevice(), branch
+    if key not in streams or streams[key].is_capturing():
+        streams[key] = cupy.cuda.Stream(non_blocking=True)
+    return streams[key]
+
+
+@contextmanager
+def branch(number: int):
+    """While a step is recorded, the graph may run the work of this branch at the same time as that of others, until
+    `join`. It may read what was written before the branch began, and what the branch itself has written. Without a
+    recording it has no effect."""
+    graph = getattr(_streams, "graph", None)
+    if graph is None:
+        yield
+        return
+    with graph._branch(number):
+        yield
+
+
+def join() -> None:
+    """What is recorded from now on may read what all branches have written."""
+    graph = getattr(_streams, "graph", None)
+    if graph is not None:
+        graph._join()
 
 
 def capturing() -> bool:

@@ -262,27 +262,45 @@ __device__ inline Packed<T, V> triangle_of(unsigned char*& top, long long base, 
     return t;
 }
 
-// One unknown by LANES threads, each with the entries at, at + width, ...: EACH of them are asked for at once, before
-// any unknown is; those after are read when it is their turn.
-template <typename T, typename V, int LANES, int EACH>
-__device__ inline void solve_row(const Packed<T, V>& t, T* s, int row, int at, int width, int each, unsigned group, int lane)
+// One unknown of COLUMNS right-hand sides by LANES threads, each with the entries at, at + width, ...: EACH of them are
+// asked for at once, before any unknown is; those after are read when it is their turn. The unknowns of the columns lie
+// `pitch` apart.
+template <typename T, typename V, int LANES, int COLUMNS, int EACH>
+__device__ inline void solve_row(const Packed<T, V>& t, T* s, int pitch, int row, int at, int width, int each, unsigned group,
+                                 int lane)
 {
     V vals[EACH + 1];
-    T sum = T(0);
+    T sum[COLUMNS], own[COLUMNS];
     int cols[EACH + 1];
 #pragma unroll
     for (int a = 0; a < EACH; ++a) cols[a] = t.cols[at + a * width];
     const int i = t.order[row];
 #pragma unroll
     for (int a = 0; a < EACH; ++a) vals[a] = t.vals[at + a * width];
-    const T own = s[i];
 #pragma unroll
-    for (int a = 0; a < EACH; ++a) sum += widened<T>(vals[a]) * s[cols[a]];
-    for (int a = EACH; a < each; ++a) sum += widened<T>(t.vals[at + a * width]) * s[t.cols[at + a * width]];
-    sum = lanes_sum<LANES>(sum, group);
+    for (int c = 0; c < COLUMNS; ++c) {
+        own[c] = s[c * pitch + i];
+        sum[c] = T(0);
+    }
+#pragma unroll
+    for (int a = 0; a < EACH; ++a)
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) sum[c] += widened<T>(vals[a]) * s[c * pitch + cols[a]];
+    for (int a = EACH; a < each; ++a) {
+        const T value = widened<T>(t.vals[at + a * width]);
+        const int col = t.cols[at + a * width];
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) sum[c] += value * s[c * pitch + col];
+    }
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) sum[c] = lanes_sum<LANES>(sum[c], group);
     if (lane) return;
-    if (t.inverses == nullptr) s[i] = own - sum;
-    else s[i] = NARROW<T, V> ? own * t.inverses[row] - sum : (own - sum) * t.inverses[row];
+    const T inverse = t.inverses == nullptr ? T(1) : t.inverses[row];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+        if (t.inverses == nullptr) s[c * pitch + i] = own[c] - sum[c];
+        else s[c * pitch + i] = NARROW<T, V> ? own[c] * inverse - sum[c] : (own[c] - sum[c]) * inverse;
+    }
 }
 
 // The barrier between two steps: the first `warps` warps of the block wait for each other. compute-sanitizer's
@@ -305,9 +323,10 @@ __device__ inline void let_others_solve([[maybe_unused]] int slices, [[maybe_unu
 #endif
 }
 
-// s = T^-1 s, a step after the other; slices are filled up with s[rows] = 0. Where the next slice lies is looked up
+// s = T^-1 s, a step after the other; slices are filled up with s[rows] = 0, for each column. Where the next slice lies is looked up
 // while one is solved.
-template <typename T, typename V, int LANES> __device__ inline void substitute(const Packed<T, V>& t, T* s)
+template <typename T, typename V, int LANES, int COLUMNS>
+__device__ inline void substitute(const Packed<T, V>& t, T* s, int pitch)
 {
     const int warps = t.shape.y, warp = threadIdx.x / 32, thread = threadIdx.x % 32, lane = thread % LANES;
     if (warp >= warps) return let_others_solve(t.shape.w, warps);
@@ -322,25 +341,27 @@ template <typename T, typename V, int LANES> __device__ inline void substitute(c
             next_row = t.slices[c + warps + 1].y;
         }
         if (thread < width) {
-            if (each == 0) solve_row<T, V, LANES, 0>(t, s, row, at, width, 0, group, lane);
-            else if (each == 1) solve_row<T, V, LANES, 1>(t, s, row, at, width, 1, group, lane);
-            else if (each == 2) solve_row<T, V, LANES, 2>(t, s, row, at, width, 2, group, lane);
-            else if (each == 3) solve_row<T, V, LANES, 3>(t, s, row, at, width, 3, group, lane);
-            else solve_row<T, V, LANES, 4>(t, s, row, at, width, each, group, lane);
+            if (each == 0) solve_row<T, V, LANES, COLUMNS, 0>(t, s, pitch, row, at, width, 0, group, lane);
+            else if (each == 1) solve_row<T, V, LANES, COLUMNS, 1>(t, s, pitch, row, at, width, 1, group, lane);
+            else if (each == 2) solve_row<T, V, LANES, COLUMNS, 2>(t, s, pitch, row, at, width, 2, group, lane);
+            else if (each == 3) solve_row<T, V, LANES, COLUMNS, 3>(t, s, pitch, row, at, width, 3, group, lane);
+            else solve_row<T, V, LANES, COLUMNS, 4>(t, s, pitch, row, at, width, each, group, lane);
         }
         end_of_step(warps);
     }
 }
 
 // x = W_after U^-1 L^-1 W_before (r - A Z q) in the part of this block; row i of A Z has the parts and values (m a
-// part) from pointers[i] on; no A Z q where they are null. Launch: a block of 128 a part; dynamic shared memory for the
-// unknowns of the part and one more and, STAGED, for the packed arrays of both triangles.
+// part) from pointers[i] on; no A Z q where they are null. For `count` right-hand sides: r and x (n, count) have their
+// columns n apart, all other arrays theirs side by side: q (K, count). A block takes COLUMNS of them, blockIdx.y * COLUMNS
+// and those after. Launch: blocks of 128, (parts, count / COLUMNS, rounded up); dynamic shared memory for COLUMNS times
+// the unknowns of the part and one more and, STAGED, for the packed arrays of both triangles.
 // Where couplings is not null, the sums that a coarse space needs besides, while x lies in shared memory: for each
-// coupling c of this part, couplings[part] <= c < couplings[part + 1], the `columns` sums of conj(v) x over its entries
-// from ends[c] to ends[c + 1], of which each has a local row and `columns` values v; and restricted = Z^H r and dots =
+// coupling c of this part, couplings[part] <= c < couplings[part + 1], the `vectors` sums of conj(v) x over its entries
+// from ends[c] to ends[c + 1], of which each has a local row and `vectors` values v; and restricted = Z^H r and dots =
 // r^H x of the part, Z by positions, null for the constant. conj of v and Z: where `conjugate`.
-template <typename T, typename V, int LANES, bool STAGED>
-__global__ void __launch_bounds__(128, 6) subdomain_solve(
+template <typename T, typename V, int LANES, bool STAGED, int COLUMNS>
+__global__ void __launch_bounds__(128, COLUMNS == 1 ? 6 : 3) subdomain_solve(
     const int* __restrict__ starts, const int* __restrict__ rows, const long long* __restrict__ row_base,
     const Real<T>* __restrict__ before, const Real<T>* __restrict__ after, int scattered,
     const long long* __restrict__ entries_1, const Local* __restrict__ order_1, const int2* __restrict__ slices_1,
@@ -351,28 +372,36 @@ __global__ void __launch_bounds__(128, 6) subdomain_solve(
     const int4* __restrict__ shape_2,
     int m, const int* __restrict__ pointers, const int* __restrict__ parts, const T* __restrict__ values,
     const T* __restrict__ q,
-    int columns, const int* __restrict__ couplings, const int* __restrict__ ends, const Local* __restrict__ coupled,
+    int vectors, const int* __restrict__ couplings, const int* __restrict__ ends, const Local* __restrict__ coupled,
     const T* __restrict__ weights, const T* __restrict__ Z, int conjugate, T* sums, T* restricted, T* dots,
-    const T* __restrict__ r, T* x)
+    int count, long long n, const T* __restrict__ r, T* x)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    const int part = blockIdx.x, first = starts[part], size = starts[part + 1] - first;
+    const int part = blockIdx.x, first = starts[part], size = starts[part + 1] - first, pitch = size + 1;
+    const int column = int(blockIdx.y) * COLUMNS, live = min(COLUMNS, count - column);
     const long long base = row_base[part];
     T* const s = reinterpret_cast<T*>(shared_bytes);
-    unsigned char* top = shared_bytes + room((size + 1) * sizeof(T));
+    unsigned char* top = shared_bytes + room(size_t(pitch) * COLUMNS * sizeof(T));
     const Packed<T, V> one = triangle_of<T, V, STAGED>(top, base, entries_1[part], size, order_1, slices_1, cols_1, vals_1, inverses_1, shape_1);
     const Packed<T, V> two = triangle_of<T, V, STAGED>(top, base, entries_2[part], size, order_2, slices_2, cols_2, vals_2, inverses_2, shape_2);
     constexpr int BATCH = 4, FIRST = 3;  // rows that a thread asks for at a time, and entries of a row of A Z
-    for (int k = threadIdx.x; k < size; k += BATCH * blockDim.x) {
-        int i[BATCH], p[BATCH], end[BATCH];
+    for (int item = threadIdx.x; item < size * COLUMNS; item += BATCH * blockDim.x) {
+        int i[BATCH], p[BATCH], end[BATCH], c[BATCH], k[BATCH];  // row, places in A Z, column and position
         T v[BATCH];
 #pragma unroll
-        for (int u = 0; u < BATCH; ++u) i[u] = k + u * int(blockDim.x) < size ? rows[first + k + u * blockDim.x] : -1;
+        for (int u = 0; u < BATCH; ++u) {
+            const int at = item + u * int(blockDim.x);
+            c[u] = COLUMNS == 1 ? 0 : at / size;
+            k[u] = COLUMNS == 1 ? at : at - c[u] * size;
+            i[u] = at < size * COLUMNS ? rows[first + k[u]] : -1;
+        }
 #pragma unroll
         for (int u = 0; u < BATCH; ++u) {
             p[u] = end[u] = 0;
-            if (i[u] < 0) continue;
-            v[u] = r[i[u]];
+            v[u] = T(0);
+            if (i[u] < 0 || (COLUMNS > 1 && c[u] >= live)) continue;
+            c[u] += column;
+            v[u] = r[c[u] * n + i[u]];
             if (pointers == nullptr) continue;
             p[u] = pointers[i[u]];
             end[u] = pointers[i[u] + 1];
@@ -392,59 +421,69 @@ __global__ void __launch_bounds__(128, 6) subdomain_solve(
             for (int u = 0; u < BATCH; ++u)
 #pragma unroll
                 for (int e = 0; e < FIRST; ++e)
-                    if (p[u] + e < end[u]) v[u] -= value[u][e] * q[other[u][e]];
+                    if (p[u] + e < end[u]) v[u] -= value[u][e] * q[size_t(other[u][e]) * count + c[u]];
 #pragma unroll
             for (int u = 0; u < BATCH; ++u) p[u] += FIRST;
         }
 #pragma unroll
         for (int u = 0; u < BATCH; ++u) {
             for (; p[u] < end[u]; ++p[u])
-                for (int c = 0; c < m; ++c) v[u] -= values[size_t(p[u]) * m + c] * q[size_t(parts[p[u]]) * m + c];
+                for (int a = 0; a < m; ++a)
+                    v[u] -= values[size_t(p[u]) * m + a] * q[(size_t(parts[p[u]]) * m + a) * count + c[u]];
             if (i[u] < 0) continue;
-            const int to = k + u * int(blockDim.x);
-            s[to] = before == nullptr ? v[u] : times(v[u], before[first + to]);
+            const int at = item + u * int(blockDim.x);  // with a place more for each column before
+            const T weighted = before == nullptr ? v[u] : times(v[u], before[first + k[u]]);
+            s[COLUMNS == 1 ? at : at + at / size] = weighted;
         }
     }
-    if (threadIdx.x == 0) s[size] = T(0);
+    if (threadIdx.x < COLUMNS) s[threadIdx.x * pitch + size] = T(0);
     wait_for_copies<1>();
     __syncthreads();
-    substitute<T, V, LANES>(one, s);
+    substitute<T, V, LANES, COLUMNS>(one, s, pitch);
     wait_for_copies<0>();
     __syncthreads();
-    substitute<T, V, LANES>(two, s);
+    substitute<T, V, LANES, COLUMNS>(two, s, pitch);
     __syncthreads();
-    T dot = T(0), own = T(0);
+    for (int c = 0; c < live; ++c) {
+        T* const of_column = s + c * pitch;
+        const T* const given = r + (column + c) * n;
+        T* const found = x + (column + c) * (scattered ? n : (long long)starts[gridDim.x]);
+        T dot = T(0), own = T(0);
 #pragma unroll 4
-    for (int k = threadIdx.x; k < size; k += blockDim.x) {
-        const T v = after == nullptr ? s[k] : times(s[k], after[first + k]);
-        const int i = rows[first + k];
-        x[scattered ? i : first + k] = v;
-        if (couplings != nullptr) {
-            s[k] = v;  // seen by all after the barrier of a sum
-            const T b = r[i];
-            dot += conj(b) * v;
-            own += b;
+        for (int k = threadIdx.x; k < size; k += blockDim.x) {
+            const T v = after == nullptr ? of_column[k] : times(of_column[k], after[first + k]);
+            const int i = rows[first + k];
+            found[scattered ? i : first + k] = v;
+            if (couplings != nullptr) {
+                of_column[k] = v;  // seen by all after the barrier of a sum
+                const T b = given[i];
+                dot += conj(b) * v;
+                own += b;
+            }
+        }
+        if (couplings == nullptr) continue;
+        dot = block_sum(dot);
+        if (threadIdx.x == 0) dots[size_t(part) * count + column + c] = dot;
+        for (int a = 0; a < vectors; ++a) {
+            if (Z != nullptr) {
+                own = T(0);
+                for (int k = threadIdx.x; k < size; k += blockDim.x) {
+                    const T z = Z[size_t(first + k) * vectors + a];
+                    own += (conjugate ? conj(z) : z) * given[rows[first + k]];
+                }
+            }
+            own = block_sum(own);
+            if (threadIdx.x == 0) restricted[(size_t(part) * vectors + a) * count + column + c] = own;
         }
     }
     if (couplings == nullptr) return;
-    dot = block_sum(dot);
-    if (threadIdx.x == 0) dots[part] = dot;
-    for (int c = 0; c < columns; ++c) {
-        if (Z != nullptr) {
-            own = T(0);
-            for (int k = threadIdx.x; k < size; k += blockDim.x) {
-                const T z = Z[size_t(first + k) * columns + c];
-                own += (conjugate ? conj(z) : z) * r[rows[first + k]];
-            }
-        }
-        own = block_sum(own);
-        if (threadIdx.x == 0) restricted[size_t(part) * columns + c] = own;
-    }
     constexpr int AHEAD = 4;  // entries that a thread asks for at a time
     const int lane = threadIdx.x % 32;
     for (int c = couplings[part] + int(threadIdx.x / 32); c < couplings[part + 1]; c += int(blockDim.x) / 32)
-        for (int column = 0; column < columns; ++column) {
-            T sum = T(0);
+        for (int vector = 0; vector < vectors; ++vector) {
+            T sum[COLUMNS];
+#pragma unroll
+            for (int b = 0; b < COLUMNS; ++b) sum[b] = T(0);
             for (int e = ends[c] + lane; e < ends[c + 1]; e += 32 * AHEAD) {
                 int row[AHEAD];
                 T value[AHEAD];
@@ -452,13 +491,20 @@ __global__ void __launch_bounds__(128, 6) subdomain_solve(
                 for (int u = 0; u < AHEAD; ++u)
                     if (e + 32 * u < ends[c + 1]) {
                         row[u] = coupled[e + 32 * u];
-                        value[u] = weights[size_t(e + 32 * u) * columns + column];
+                        value[u] = weights[size_t(e + 32 * u) * vectors + vector];
                     }
 #pragma unroll
                 for (int u = 0; u < AHEAD; ++u)
-                    if (e + 32 * u < ends[c + 1]) sum += (conjugate ? conj(value[u]) : value[u]) * s[row[u]];
+                    if (e + 32 * u < ends[c + 1]) {
+                        const T v = conjugate ? conj(value[u]) : value[u];
+#pragma unroll
+                        for (int b = 0; b < COLUMNS; ++b) sum[b] += v * s[b * pitch + row[u]];
+                    }
             }
-            sum = lanes_sum(sum);
-            if (lane == 0) sums[size_t(c) * columns + column] = sum;
+#pragma unroll
+            for (int b = 0; b < COLUMNS; ++b) {
+                sum[b] = lanes_sum(sum[b]);
+                if (lane == 0 && b < live) sums[(size_t(c) * vectors + vector) * count + column + b] = sum[b];
+            }
         }
 }

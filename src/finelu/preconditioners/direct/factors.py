@@ -19,6 +19,7 @@ from finelu.errors import (
     UnstableFactors,
 )
 from finelu.factors import Columns, Report, by_columns_in_memory
+from finelu.factors.arranged import transposed
 from finelu.factors.base import USELESS, backward_error, trial_vector, unstable
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -37,7 +38,7 @@ from finelu.preconditioners.direct.analysis import (
 )
 from finelu.preconditioners.direct.klu import KLU
 from finelu.preconditioners.direct.library import INDEX, PIVOT, Library, RefinedFactors, symmetry
-from finelu.preconditioners.direct.prepared import largest_of_columns, prepared
+from finelu.preconditioners.direct.prepared import Prepared, largest_of_columns, prepared
 from finelu.preconditioners.direct.superlu import SuperLU, structurally_singular
 from finelu.recent import RECENT
 from finelu.scaling import require_matching
@@ -90,6 +91,7 @@ class SparseLUFactors(RefinedFactors):
     """
 
     well_formed = True
+    _places: Any = None  # of the entries by columns among those of A, once they are known to stay
     _columns: Columns | None = None  # the matrix that `_compute` factors next, if it was made already
     _bound = ("_lock", "_lu", "_library")
     _made_of = (
@@ -114,6 +116,7 @@ class SparseLUFactors(RefinedFactors):
         known: Analysis | None = None,
         most: float | None = None,
         trial: bool | None = False,
+        anew: bool = False,
     ):
         """Factor A.
 
@@ -121,12 +124,12 @@ class SparseLUFactors(RefinedFactors):
         most : the largest number of entries of the factors; MemoryError if the counted number is larger. None for what
             a part of the free memory holds.
         trial : whether factors are tested by solves, here and in `update`, refined, and made again by another library.
-            It is not needed if the caller looks at residuals anyway, and lets go of bad factors. None: the first ones
-            have the bits that they have if nothing is kept; updates that began from earlier values are tested, and made
-            from nothing if they are bad.
+            It is not needed if the caller looks at residuals anyway, and lets go of bad factors. None: only updates
+            that began from earlier values are tested, and made from nothing if they are bad.
+        anew : whether nothing of earlier values may have a part in the first factors.
         """
         super().__init__(recipe, A, report=DirectReport())
-        self._trial, self._most = trial, most
+        self._trial, self._most, self._anew = trial, most, anew
         self._prepared, self._scaled = (known and known.prepared) or prepared(A), False
         self._take(known or analyse(recipe, self._prepared.matrix))
         self._refresh(A)
@@ -138,7 +141,7 @@ class SparseLUFactors(RefinedFactors):
             require_indices(self.recipe, "the factors", fill.nnz)
             self._require_room(fill.nnz)
         self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
-        self._columns, self._full_rank = known.columns, known.full_rank
+        self._columns, self._full_rank, self._places = known.columns, known.full_rank, None
         self._how = None if known.library is None else (type(known.library), known.library.how)
         self._symmetry = "" if known.library is None else known.library.symmetry
         self.report.backend = "superlu" if known.library is None else known.library.name
@@ -167,6 +170,20 @@ class SparseLUFactors(RefinedFactors):
                 require_matching(A)  # says which rows
             raise
 
+    def renew(self, A: CSR) -> None:
+        """`update` for a caller that looks at residuals, and an A of this pattern and dtype: nothing is tested."""
+        self._trial = False
+        if self._prepared.kept is None and self._prepared.row_scale is None:
+            self._prepared = Prepared(A, None)  # so that A is known to have the pattern of the analysis
+            if self._places is None and self._library is not None and self._arranged.rows is None:
+                self._places = transposed(A.indptr, A.indices).places
+        self._update_values(A)
+
+    @property
+    def from_earlier(self) -> bool:
+        """Whether they began from earlier values, see `Library.from_earlier`."""
+        return self._lu.from_earlier
+
     def let_go(self) -> None:
         """Keep nothing of these factors for others, since they are bad."""
         if self._library is not None:
@@ -186,7 +203,7 @@ class SparseLUFactors(RefinedFactors):
         report.warning = report.tried = report.backward_error = report.refinements = None
         self._steps, self._S, self._transposed = 0, None, None
         self._compute_any(S)
-        shifted, earlier = bool(self.recipe.shift), self._trial is None and self._lu.from_earlier
+        shifted, earlier = bool(self.recipe.shift), self._trial is None and bool(self.updates) and self.from_earlier
         found = self._judged_or_new(S) if not shifted and (self._trial or earlier) else None
         report.numeric_seconds = perf_counter() - start
         if self._lu.replaced:
@@ -368,6 +385,10 @@ class SparseLUFactors(RefinedFactors):
         """The factors, with the known order and library."""
         made, full_rank = self._columns, self._full_rank
         self._columns, self._full_rank = None, False  # the next values are others
+        anew = self._anew and not self.updates
+        if made is None and self._library is not None and self._places is not None:
+            starts, rows = self._library.pattern
+            made = Columns(starts, rows, A.data[self._places], A.shape)
         columns: Any = columns_of(self.recipe, self._arranged, A) if made is None else made
         if self._how is None:
             columns = columns.tosparse()
@@ -383,7 +404,7 @@ class SparseLUFactors(RefinedFactors):
                 f"{self.recipe!r}: the factors have at least the {columns.nnz} entries of A; the memory holds "
                 f"{self._most:.3g}."
             )
-        lu = self._made(anew=self.recipe.shift > 0)  # solves with factors of a shifted matrix show no errors
+        lu = self._made(anew=anew or self.recipe.shift > 0)  # solves with factors of a shifted matrix show no errors
         if self._most is not None and lu.nnz > self._most:  # an order of columns alone was not counted before
             raise MemoryError(f"{self.recipe!r}: the factors have {lu.nnz} entries; the memory holds {self._most:.3g}.")
         self._lu = lu
@@ -410,14 +431,9 @@ class SparseLUFactors(RefinedFactors):
         if self._library is None or not self._library.holds_for(self._factored):
             library, how = self._how
             self._library = library(self._factored, *how)
-        same_bits = self._trial is None and not self.updates
-        if anew or (same_bits and self._library.depends_on_values):
+        if anew:
             self._library.let_go()
-        made = self._library.factor(self._factored, self._singular, self._require_room)
-        if same_bits and made.from_earlier:  # earlier factors were of a definite matrix, and these are not
-            made.let_go()
-            made = self._library.factor(self._factored, self._singular, self._require_room)
-        return made
+        return self._library.factor(self._factored, self._singular, self._require_room)
 
     def _superlu(self) -> SuperLU:
         columns = self._factored

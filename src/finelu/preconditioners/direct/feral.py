@@ -85,7 +85,7 @@ class LDL(Library):
         self._triangle = n, starts.astype(np.int64), columns.indices[self._lower].astype(np.int64)
         self._values: Any = None  # the values of the lower triangle
         self._kind = "feral", ordering, get_num_threads() > 1
-        spare: Spare | None = RECENT.get(self._kind, *self._pattern)
+        spare: Spare | None = RECENT.get(self._kind, *self.pattern)
         state = None if spare is None else spare.take()
         if state is not None and not state.owner.usable:
             state.owner.drop(state.box)
@@ -102,7 +102,7 @@ class LDL(Library):
                     LDL._owners.append(owner)
             state = _Solver(owner, owner.box())
         self._state = state
-        self._dropped = weakref.finalize(self, _given_back, state, self._kind, self._pattern)
+        self._dropped = weakref.finalize(self, _given_back, state, self._kind, self.pattern)
         self._dropped.atexit = False
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -165,10 +165,6 @@ class LDL(Library):
         if r.dtype.kind == "c":
             return self._call(self._of, r.real) + 1j * self._call(self._of, r.imag)
         return self._call(self._of, r).astype(r.dtype, copy=False)
-
-    @property
-    def depends_on_values(self) -> bool:
-        return bool(self._state.box) and not self._state.definite
 
     def let_go(self) -> None:
         self._state.entries = 0

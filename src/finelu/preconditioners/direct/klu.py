@@ -29,9 +29,13 @@ AMD, COLUMNS, GIVEN = 0, 1, 2  # of KLU: minimum degree of A + A^T, COLAMD, the 
 WORTH, WORTH_WORK = 2_000, 180.0
 # The largest entry of L with which pivots stand. KLU keeps a diagonal pivot of at least PIVOT times the largest entry
 # of its column, so entries of L up to 1 / PIVOT; if all pivots are on the diagonal they are those that KLU would
-# choose, and the margin is for the rounding of L, some 1e-16 of an entry. Else they may grow a little, as values
-# change, and U has no entry that is larger than that many times the largest of A.
+# choose, and the margin is for the rounding of L, some 1e-16 of an entry. Else entries may be ten times as large, so
+# that all pivots pass the test of KLU's own default, 0.001.
 STANDS, STANDS_OFF_DIAGONAL = (1 - 1e-12) / PIVOT, 10 / PIVOT
+# With pivots off the diagonal U may have grown: no entry is larger than GROWN times the largest of A (new factors of
+# 17 real matrices had up to 2e4 times that). The smallest pivot is at least LEAST times the largest: rounding does not
+# take the place of a pivot that is 0, which a factorization from the beginning would report.
+GROWN, LEAST = 1e6, 1e-13
 ENTRY = 24  # bytes that an entry of factors takes at most: a value, a row, and room that KLU leaves
 SYMBOLIC = 32  # bytes of an analysis a row: four permutations and estimates of 4 and 8 bytes
 NO_SCALE = 0  # of KLU: rows divided by their largest entries would let it take pivots that are small in their columns
@@ -68,6 +72,11 @@ def _free(solver: Any) -> None:
 def _entries(solver: Any) -> int:
     """The number of entries of a solver's factors, diagonal blocks and the rest."""
     return int(solver.numeric.lnz + solver.numeric.unz + solver.numeric.nzoff)
+
+
+def _largest(v: Any) -> float:
+    """The largest magnitude in an array that is not empty; NaN if it has a NaN."""
+    return float(max(v.max(), -v.min()) if v.dtype.kind == "f" else abs(v).max())
 
 
 def _is_worth(solver: Any, expected: Fill | None = None) -> bool:
@@ -127,16 +136,16 @@ class KLU(Library):
             raise OutOfTime
         super().__init__(columns)
         n, kind = columns.shape[0], ("klu", ordering, self._complex)
-        kept: tuple[_Analysis, Spare | None] | None = RECENT.get(kind, *self._pattern)
+        kept: tuple[_Analysis, Spare | None] | None = RECENT.get(kind, *self.pattern)
         if kept is None:
-            kept = RECENT.keep(kind, *self._pattern, (self._analysed(n, ordering), None), SYMBOLIC * n, owned=owned)
+            kept = RECENT.keep(kind, *self.pattern, (self._analysed(n, ordering), None), SYMBOLIC * n, owned=owned)
         analysis, spare = kept
         solver = None if spare is None else spare.take()
         self._worth = None if solver is None else True  # as `_is_worth`, which takes some time; None: to be asked
         if solver is None:
             solver = analysis.taken() or self._new(ordering)
             solver.n, solver.symbolic = n, analysis.solver.symbolic
-        solver.Ap, solver.Ai = (np.ascontiguousarray(v, np.int32) for v in self._pattern)
+        solver.Ap, solver.Ai = (np.ascontiguousarray(v, np.int32) for v in self.pattern)
         self._solver, self._analysis, self._kind, self._owned = solver, analysis, kind, owned
         self._turns = threading.Lock()  # a solve uses memory of the factors, so solves take turns
         found = solver.symbolic
@@ -168,7 +177,7 @@ class KLU(Library):
         analysis = _Analysis(self._new(ordering))
         analyse = analysis.solver.analyze_given if ordering == GIVEN else analysis.solver.analyze
         self._called(
-            analysis.solver, "symbolic", lambda: "A is singular, as its pattern shows.", analyse, n, *self._pattern
+            analysis.solver, "symbolic", lambda: "A is singular, as its pattern shows.", analyse, n, *self.pattern
         )
         analysis.solver.Ap = analysis.solver.Ai = None  # only `symbolic` is used from now on
         return analysis
@@ -192,10 +201,6 @@ class KLU(Library):
         self.nnz = _entries(self._solver) - columns.shape[0]
         return self
 
-    @property
-    def depends_on_values(self) -> bool:
-        return self._solver.numeric is not None and self._solver.common.noffdiag > 0
-
     def let_go(self) -> None:
         self._worth = False
 
@@ -209,16 +214,13 @@ class KLU(Library):
             return False
         try:
             solver.refactor(values)
+            least = solver.rcond()  # which also looks at the pivots of blocks of one row
         except self._library.KLUException:
             return False
-        found = solver.extract()
-        pivots = found["Ux"][found["Up"][1:] - 1]  # `refactor` does not look at those of blocks of one row
-        most = STANDS
-        if solver.common.noffdiag:
-            most = STANDS_OFF_DIAGONAL
-            if not abs(found["Ux"]).max() <= most * abs(values).max():
-                return False
-        return bool(abs(found["Lx"]).max() <= most and pivots.all() and np.isfinite(pivots).all())
+        found, off_diagonal = solver.extract(), bool(solver.common.noffdiag)
+        if off_diagonal and not (least >= LEAST and _largest(found["Ux"]) <= GROWN * _largest(values)):
+            return False
+        return _largest(found["Lx"]) <= (STANDS_OFF_DIAGONAL if off_diagonal else STANDS)
 
     def _called(self, solver: Any, made: str, singular: Callable[[], str], function: Any, *arguments: Any) -> None:
         """Call nbklu.

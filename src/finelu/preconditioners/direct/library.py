@@ -28,6 +28,7 @@ class Library:
     """The analysis of a pattern by columns, and the factors of a matrix with that pattern.
 
     how : the arguments of the constructor after the matrix.
+    pattern : its arrays (n + 1,) and (nnz,).
     expected : the expected fill, None if it is not counted.
     symmetry : as `symmetry` has it, if only one triangle is read; else "".
     replaced : the number of pivots that the library replaced by larger ones.
@@ -49,12 +50,12 @@ class Library:
     nnz: int
 
     def __init__(self, columns: Columns, *how: Any):
-        self.how, self._pattern = how, (columns.indptr, columns.indices)
+        self.how, self.pattern = how, (columns.indptr, columns.indices)
         self._complex = columns.dtype.kind == "c"
 
     def holds_for(self, columns: Columns) -> bool:
         """Whether the analysis is valid for this pattern, and for real or complex values."""
-        same = zip(self._pattern, (columns.indptr, columns.indices), strict=True)
+        same = zip(self.pattern, (columns.indptr, columns.indices), strict=True)
         return self._complex == (columns.dtype.kind == "c") and all(a is b or np.array_equal(a, b) for a, b in same)
 
     def factor(
@@ -64,11 +65,6 @@ class Library:
 
     def solve(self, r: Any, trans: str) -> Any:
         raise NotImplementedError
-
-    @property
-    def depends_on_values(self) -> bool:
-        """Whether the rest of earlier factors depends on their values, so that the next ones may have other bits."""
-        return False
 
     def let_go(self) -> None:
         """Keep nothing of these factors that depends on values: neither for the next `factor`, nor in `RECENT`."""

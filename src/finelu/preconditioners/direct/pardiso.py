@@ -129,7 +129,7 @@ class Pardiso(Library):
         super().__init__(columns, ordering, symmetry, order, work)
         self.symmetry, self._conjugated = symmetry, self._complex and symmetry == HERMITIAN
         kind = "pardiso", ordering, symmetry, self._complex, work, get_num_threads()
-        spare: Spare | None = RECENT.get(kind, *self._pattern)
+        spare: Spare | None = RECENT.get(kind, *self.pattern)
         called = None if spare is None else spare.take()
         if called is not None and not called.is_in(order):
             called.free()
@@ -139,7 +139,7 @@ class Pardiso(Library):
             alone = rows.places.size <= LONG_ENTRIES if work is None else work <= ALONE_WORK
             called = _Called(rows, np.complex128 if self._complex else np.float64, ordering, order, alone=alone)
         self._called = called
-        self._freed = weakref.finalize(self, _given_back, called, kind, self._pattern)
+        self._freed = weakref.finalize(self, _given_back, called, kind, self.pattern)
         self._freed.atexit = False
         self._long = called.values.size > LONG_ENTRIES
         self._turns = threading.Lock()  # a call keeps its state in memory of the factors, so calls take turns
@@ -180,10 +180,6 @@ class Pardiso(Library):
         with self._turns:
             x = self._called.solve_all(b, "N" if self.symmetry else trans)
         return (x.conj() if conjugate else x).astype(r.dtype, order="C", copy=False)
-
-    @property
-    def depends_on_values(self) -> bool:
-        return bool(self._called.kind) and self._called.kind not in (DEFINITE, OF_COMPLEX[DEFINITE])
 
     def let_go(self) -> None:
         self._called.is_bad = True

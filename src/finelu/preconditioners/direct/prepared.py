@@ -54,8 +54,8 @@ def prepared(A: CSR, before: Prepared | None = None, *, scaled: bool = False) ->
         data = A.data[before.kept]
         if np.count_nonzero(data) == extremes[0]:
             S, kept = before.matrix.with_values(data), before.kept
-    pattern_stays = (before is not None and before.kept is None) or _has_few_zeros(A, extremes[0])
-    if kept is None and extremes[0] < A.nnz and not pattern_stays:  # else new zeros are kept as entries
+    may_lose = kept is None and extremes[0] < A.nnz and (before is None or before.kept is not None)
+    if may_lose and not _has_few_zeros(A, extremes[0]):  # else new zeros are kept as entries
         S, kept = of_nonzeros(A, extremes[0])
     in_range = not scaled and _is_in_range(S, extremes)
     return Prepared(S, kept) if in_range else _brought_into_range(S, kept, before)

@@ -155,8 +155,9 @@ class CoarseSpace:
 
     def solve(self, g: Any, adjoint: bool = False) -> Any:
         """E^-1 g, or E^-H g (E^-T if Z^T replaces Z^H); g (K,), or (K, k)."""
-        if g.ndim == 2 and not isinstance(self._inverse, _Cholesky):
-            return np.stack([self.solve(np.ascontiguousarray(c), adjoint) for c in g.T], axis=1)
+        if g.ndim == 2 and not isinstance(self._inverse, _Cholesky | _Dense):
+            xp = namespace(g)
+            return xp.stack([self.solve(xp.ascontiguousarray(c), adjoint) for c in g.T], axis=1)
         return self._inverse(g, self.adjoint if adjoint and not self._own_adjoint else "N")
 
     def closely(self, g: Any) -> tuple[Any, float]:

@@ -209,8 +209,8 @@ INSTANCES: dict[str, list[str]] = {
     "selection": _selections(),
     "subdomains": _over(["inside", "order_by_levels"], INDICES)
     + _over(["pack"], STORED, INDICES)
-    + _over(["subdomain_solve"], ("double, double", "double, float"), LANES, BOOLEANS)
-    + _over(["subdomain_solve"], [pair for pair in STORED if not pair.startswith("double")], (1, 4), BOOLEANS),
+    + _over(["subdomain_solve"], ("double, double", "double, float"), LANES, BOOLEANS, (1, 4))
+    + _over(["subdomain_solve"], [pair for pair in STORED if not pair.startswith("double")], (1, 4), BOOLEANS, (1,)),
     "coarse_space": _over(
         ["restrict_to_parts", "prolong_from_parts", "sum_couplings", "product_with_dot", "direction_with_coarse"],
         VALUES,
@@ -302,7 +302,7 @@ COMMON = (
     ("coarse_space", "matrix_magnitudes<D>; scale_transposed<D, D>; scale_transposed<D, T>"),
     ("cycle", "begin_cycle<R>; claim_unless_it_follows<R>; keep_verified<T>; unless_finite<T>"),
     ("vectors", "dot<T>; dot_and_norm<T>; difference<T>; moved_on<T>; turned<T>; added<T>"),
-    ("subdomains", "subdomain_solve<T, S, 1, true>; subdomain_solve<T, T, 1, true>"),
+    ("subdomains", "subdomain_solve<T, S, 1, true, 1>; subdomain_solve<T, T, 1, true, 1>"),
     ("coarse_space", "restrict_to_parts<T>; prolong_from_parts<T>; sum_couplings<T>; product_with_dot<T>"),
     ("coarse_space", "direction_with_coarse<T>"),
     ("products", "dense_product<T>; product<T, I>; residual<T, I>; magnitudes_of_terms<R, I>"),
