@@ -65,8 +65,8 @@ ELLIPTIC = 0.5
 # The same for bicgstab, with two products each, in a flow that turns, for cell Peclet numbers of 1 to 10: 20 to 57, and
 # with MILU0 3 to 23 times the fourth root of the rows, or more than 500.
 IN_TURNING_FLOW, WHOLE_IN_TURNING_FLOW = 40.0, 4.0
-# The same for a flow that crosses the order of the rows, for cell Peclet numbers of 0.1 to 30: in space 16 to 29, in the
-# plane 32 to 42, and MILU0 1.3 to 3.9 times the fourth root of the rows.
+# The same for a flow that crosses the order of the rows, for cell Peclet numbers of 0.1 to 30: in space 16 to 29, in
+# the plane 32 to 42, and MILU0 1.3 to 3.9 times the fourth root of the rows.
 IN_CROSSING_FLOW, WHOLE_IN_CROSSING_FLOW = 30.0, 1.4
 # Expected time of bicgstab for a pressure and what it carries: with CPR, set-up included, in iterations with ILU0 (12
 # iterations, as long as 2.4 each, and a set-up as long as 14) and in seconds; and the iterations with ILU0, as a
