@@ -123,7 +123,7 @@ class Certificate:
             f"No element of x is wrong by more than {self.error:.1e} of the largest"
             if np.isfinite(self.error)
             else "No bound on the error of x is known",
-            f"The exact x, once rounded, may have a relative residual of {self.least_residual:.1e}",
+            f"Even the exact x, rounded, may have a relative residual of {self.least_residual:.1e}",
         )
         return ". ".join(facts)
 

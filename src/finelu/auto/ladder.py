@@ -300,7 +300,7 @@ class Ladder:
             evidence.text.replace("; b lies", "; the rest of b lies") if self.nested else evidence.text,
             least + (", and no part along v" if null is not None else ""),
         )
-        seen = tuple(dict.fromkeys(text for text in (*words, *inner.seen) if text))
+        seen = tuple(dict.fromkeys(text for text in (*inner.seen, *words) if text))
         return combined(rhs, evidence, inner, replace(inner, x=x, status=status, seen=seen))
 
     def _magnified(self, b: Any, x0: Any, atol: float, power: int) -> Solution:
