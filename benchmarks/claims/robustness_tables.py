@@ -90,7 +90,7 @@ def _comparisons(run: Run, times: Mapping[str, Mapping[str, float]], large: list
     yield (
         f"**ILUT and ILU0.** ILUT solves {alone} that ILU0 does not; the two together solve "
         f"{len({*threshold, *plain})}. On the {len(both)} that both solve, ILU0 takes {_said(more)} times the "
-        f" iterations (geometric mean), and ILUT {_said(shares[0])} of its time, {_said(shares[1])} on those with "
+        f"iterations (geometric mean), and ILUT {_said(shares[0])} of its time, {_said(shares[1])} on those with "
         f"{LARGE:,} rows or more."
     )
     ours = {name: times[name] for name in RECIPES if name in times}

@@ -20,7 +20,9 @@ METHODS = ("auto", "aggregate", "geometric", "natural", "metis")
 ROUNDS = 3  # rounds of proposals before pairs are contracted
 LEAST_MATCHED = 50  # matching ends unless one vertex in this many finds a partner
 FEW = 8_000  # vertices, and a 16th of the entries, up to which the host is faster than launches on a GPU
-ALIKE = 4.0  # the largest ratio of the couplings of a grid's directions with which "auto" takes bricks
+# The largest ratio of the couplings of a grid's directions with which bricks have equal sides; the least coupling, as a
+# part of the largest one, that counts for the sides of others.
+ALIKE, LEAST_COUPLING = 4.0, 1e-8
 TOLERATED = 1.3  # the most rows of a brick in units of `size`
 WINDOWS, WINDOW, LONGEST = (0.5, 0.382, 0.618, 0.236, 0.764), 64, 27  # where rows are looked at first; of a stencil
 SAMPLE, TORN, SELDOM = 4096, 10.0, 500  # rows; times all couplings to the own part; rows of which one may be torn
@@ -76,12 +78,13 @@ def partition(A: CSR, size: int, method: str = "auto", *, of_aggregates: int | N
     method : how rows are put together.
         "aggregate": the pairs with the largest couplings, then pairs of pairs, and so on, up to `size` rows; small
         aggregates that remain join a neighbour, up to 1.25 size, or else are packed together, up to `size`.
-        "geometric": bricks of the grid that the pattern shows, of equal sides, up to 1.3 size; a
+        "geometric": bricks of the grid that the pattern shows, up to 1.3 size; their sides are equal if couplings are
+        alike in all directions, up to a factor of 4, else as the roots of the couplings; a
         node may be missing, such as a grounded cell, if bricks are two or more wide. "natural": consecutive
         rows, up to `size`. "metis": METIS, k-way, on the host, by the same couplings; mostly up to about 1.03 size,
-        without guarantee. "auto": "geometric" for a grid with couplings alike in all directions, else "aggregate";
-        also "aggregate" where couplings jump from cell to cell, or, on the CPU, where bricks would tear cells apart
-        that are far more strongly coupled than the others. The same parts in every run and for any
+        without guarantee. "auto": "geometric" for a grid, on a GPU only if its couplings are alike in all directions,
+        else "aggregate"; also "aggregate" where couplings jump from cell to cell, or, on the CPU, where bricks would
+        tear cells apart that are far more strongly coupled than the others. The same parts in every run and for any
         number of threads. Each method but "auto", which may choose another one on a GPU, finds the same parts there.
     of_aggregates : the size of aggregates, also those of method="aggregate"; None: `size`.
     Raises ParameterError for a size below 1, and for "metis" if METIS is not installed; MatrixError for "geometric" if
@@ -94,14 +97,14 @@ def partition(A: CSR, size: int, method: str = "auto", *, of_aggregates: int | N
         raise MatrixError(f"A has {A.n} rows; parts are made of up to {INT32_LIMIT}.")
     if method in ("auto", "geometric"):
         grid = grid_of(A)
-        if grid is not None and A.n < math.prod(grid.shape) and grid.shape[0] < 2 * _cuts(grid.shape, size)[0]:
+        if grid is not None and A.n < math.prod(grid.shape) and grid.shape[0] < 2 * _cuts(grid, size)[0]:
             grid = None  # the brick of the hole may be empty
         if grid is None and method == "geometric":
             raise MatrixError(
                 "method='geometric': the pattern of A is not that of a grid in natural order (a 5-, 7-, 9-, 19- or "
                 "27-point stencil, x fastest); use 'aggregate'."
             )
-        if grid is not None and (method == "geometric" or (grid.alike and not uneven(A))):
+        if grid is not None and (method == "geometric" or ((grid.alike or not on_gpu(A.data)) and not uneven(A))):
             found = bricks(A, grid, size)
             if method == "geometric" or on_gpu(A.data) or not _tears(A, found.parts):
                 return found
@@ -199,7 +202,7 @@ def _at(v: Any, ranges: list[tuple[int, int]]) -> Any:
 
 def bricks(A: CSR, grid: Grid, size: int) -> Partition:
     """The bricks of `grid`, that of A, of about `size` rows."""
-    cuts = _cuts(grid.shape, size)
+    cuts = _cuts(grid, size)
     return Partition(_parts_of_bricks(A, grid.shape, cuts, grid.hole), math.prod(cuts), "geometric", grid)
 
 
@@ -230,18 +233,26 @@ def _parts_of_bricks(A: CSR, shape: Any, cuts: Any, hole: int) -> Any:
     return parts
 
 
-def _cuts(shape: tuple[int, int, int], size: int) -> list[int]:
-    """The number of bricks along each direction."""
-    cuts, rest = [1, 1, 1], float(size)
-    for left, k in zip((3, 2, 1), sorted(range(3), key=lambda k: shape[k]), strict=True):
-        side = max(rest ** (1 / left), 1.0)
-        cuts[k] = max(1, round(shape[k] / side))
+def _cuts(grid: Grid, size: int) -> list[int]:
+    """The number of bricks along each direction. Their sides are equal if couplings are alike, else as the roots of the
+    couplings, at least 1: in coordinates in which these are alike, bricks are cubes."""
+    shape, weights = grid.shape, [1.0, 1.0, 1.0]
+    if not grid.alike:
+        weights = [math.sqrt(max(c, LEAST_COUPLING * max(grid.couplings))) for c in grid.couplings]
+    cuts, rest, left = [1, 1, 1], float(size), [k for k in range(3) if shape[k] > 1]
+    while left:
+        scale = (rest / math.prod(weights[k] for k in left)) ** (1 / len(left))
+        sides = {k: scale * weights[k] for k in left}
+        misfits = {k: max(side / shape[k], 1 / side, 1.0) for k, side in sides.items()}
+        k = min(left, key=lambda k: (-misfits[k], sides[k], shape[k]))
+        cuts[k] = max(1, round(shape[k] / max(sides[k] if grid.alike else round(sides[k]), 1.0)))
         rest /= shape[k] / cuts[k]
-    sides = [-(-n // k) for n, k in zip(shape, cuts, strict=True)]
-    while math.prod(sides) > TOLERATED * size:
-        k = sides.index(max(sides))
+        left.remove(k)
+    lengths = [-(-n // k) for n, k in zip(shape, cuts, strict=True)]
+    while math.prod(lengths) > TOLERATED * size:
+        k = max(range(3), key=lambda k: (lengths[k] > 1, lengths[k] / weights[k]))
         cuts[k] += 1
-        sides[k] = -(-shape[k] // cuts[k])
+        lengths[k] = -(-shape[k] // cuts[k])
     return cuts
 
 

@@ -103,10 +103,13 @@ class Recent:
 
     def drop(self, kind: Hashable, indptr: Any, indices: Any) -> None:
         """Keep nothing of this kind for patterns with as many rows and entries."""
+        dropped = None
         if self._begun():
-            dropped = self._kept.pop((kind, indptr.size, indices.size), None)
-            self._turn.release()
-            del dropped  # it is freed once others may keep results
+            try:
+                dropped = self._kept.pop((kind, indptr.size, indices.size), None)
+            finally:
+                self._turn.release()
+        del dropped  # it is freed once others may keep results
 
     def _copied(self, indptr: Any, indices: Any, owned: bool) -> tuple[Any, Any]:
         """A copy of a pattern: that of another result for it, if there is one, or the arrays, if they are owned."""

@@ -66,7 +66,7 @@ def test_what_comes_first(A, recipe, methods):
 def test_traits_that_take_a_look_at_rows_wait_until_they_are_asked_for(A):
     A = fl.as_csr(A, diagonal=False)
     at_once, later = traits(A), traits(A, at_once=False)
-    waiting = {"uneven", "turns", "alike", "cancelling", "flow"} - set(vars(later))
+    waiting = {"uneven", "turns", "crosses", "alike", "cancelling", "flow"} - set(vars(later))
     assert bool(waiting) is (A.n >= 5000) and waiting <= set(vars(at_once))
     assert later == at_once and replace(later, gpu=True) == replace(at_once, gpu=True)
     assert waiting <= set(vars(later))
@@ -201,6 +201,28 @@ def test_a_flow_that_turns_is_solved_by_subdomains():
     assert solution.converged and (solution.recipe, solution.method) == ("Schwarz()", "bicgstab")
     whole = fl.bicgstab(A, b, M=fl.MILU0().factor(A), rtol=1e-8, maxiter=2 * solution.iterations)
     assert not whole.converged
+
+
+def test_subdomains_come_first_on_the_cpu_in_a_flow_that_crosses_the_order_of_the_rows(meanwhile):
+    """At the shipped rates from some 122,000 rows on."""
+    winds = (1, -1, 0.5), (0.3, 1, -0.05), (1, 1, 1), (-1, -1, -1), (1, -1, 0.5)
+    peclets = 100.0, 100.0, 100.0, 100.0, 0.5
+    crossing, *others = (
+        traits(fl.as_csr(gallery.convection_diffusion(30, peclet=p, wind=w)))
+        for p, w in zip(peclets, winds, strict=True)
+    )
+    assert crossing.crosses and not any(A.crosses for A in others)
+    assert not traits(fl.as_csr(gallery.poisson7(30))).crosses
+
+    def first(A):
+        return [repr(recipe) for recipe in rungs(A)["cheap"].recipes]
+
+    large = replace(crossing, n=125_000)
+    assert first(large) == ["Schwarz()", "MILU0()", "ILU0()"]
+    for other in (crossing, replace(large, coupled=0.8), *(replace(A, n=10**6) for A in others)):
+        assert first(other) == ["MILU0()", "ILU0()"]
+    meanwhile(choose_module, RATES=replace(SHIPPED, parts=2 * SHIPPED.parts))
+    assert first(large) == ["MILU0()", "ILU0()"]
 
 
 def test_two_stages_come_first_for_a_pressure_and_what_it_carries(meanwhile):

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import finelu as fl
 from finelu import gallery
+from finelu.auto.ladder import Ladder
+from finelu.errors import OutOfTime
 from finelu.factors import Columns
 from finelu.matrix import as_csr
 from finelu.preconditioners.direct.factors import SparseLUFactors
@@ -160,6 +162,30 @@ def test_factors_that_do_not_solve_are_made_anew_and_it_is_told(monkeypatch):
     assert "began from those of earlier values" in found.attempts[1].why
     assert found.iterations == sum(a.iterations for a in found.attempts) > alone.iterations
     np.testing.assert_array_equal(found.x, alone.x)  # nothing of the first attempt has a part in x
+
+
+def test_the_x_of_factors_that_do_not_solve_is_the_answer_if_there_is_no_time_for_new_ones(monkeypatch):
+    first, b = exchanged(), np.random.default_rng(0).standard_normal(N)
+    own, make, made = SparseLUFactors._apply, Ladder._factor, []
+
+    def late(self, rung):
+        made.append(rung)
+        if len(made) > 1:
+            raise OutOfTime("no time is left")
+        return make(self, rung)
+
+    assert fl.solve(first, b).converged
+    gc.collect()
+    monkeypatch.setattr(
+        SparseLUFactors, "_apply", lambda self, R, trans: own(self, R, trans) * (0.6 if self.from_earlier else 1)
+    )
+    monkeypatch.setattr(Ladder, "_factor", late)
+    found = fl.solve(near(first), b)
+    assert len(made) == 2 and found.status is fl.Status.OUT_OF_TIME
+    rest = np.linalg.norm(b - near(first) @ found.x)
+    np.testing.assert_allclose(found.residual_norm, rest, rtol=1e-6)
+    np.testing.assert_allclose(found.history[-1], rest, rtol=1e-6)
+    assert rest < 0.1 * np.linalg.norm(b)
 
 
 def test_columns_after_the_first_have_new_factors_too(monkeypatch):

@@ -1,6 +1,7 @@
 """Residuals at the rounding of their terms, above the tolerance: the precision ends, and says so at once."""
 
 import itertools
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +96,23 @@ def test_a_method_whose_x_has_grown_along_a_null_vector_does_not(method, shift):
         solution = method(A, b, np.full(100, grown), M=M, rtol=1e-12)  # how far x grows from 0 is due to rounding alone
         assert backward_error(A, b, solution.x) <= 4 * EPS and abs(solution.x.mean() / grown - 1) < 0.1
         assert solution.status is status
+
+
+def test_an_x_with_correct_digits_is_returned_though_x_0_has_a_smaller_residual():
+    """A takes x of 1 to 1e24 to b of 1: terms of 1e24 cancel."""
+    n = 25
+    A = sp.csr_matrix(sp.diags([np.ones(n), np.full(n - 1, -10.0)], [0, -1]))  # x_i = 10 x_(i-1) + b_i
+    b = np.where(np.arange(n) % 2, 0.7, 1.3) / 3
+    wanted = []
+    for value in b:
+        wanted.append(Fraction(value) + 10 * (wanted[-1] if wanted else 0))
+    solution = fl.solve(A, b)
+    residual = np.linalg.norm(
+        [
+            float(Fraction(v) - Fraction(x) + 10 * Fraction(y))
+            for v, x, y in zip(b, solution.x, [0.0, *solution.x[:-1]], strict=True)
+        ]
+    )
+    assert residual > np.linalg.norm(b) and solution.status is Status.PRECISION_LIMIT
+    np.testing.assert_allclose(solution.x, np.array(wanted, float), rtol=1e-13)
+    assert "larger than that of x = 0" in " ".join(solution.explain().split())

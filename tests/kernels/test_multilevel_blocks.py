@@ -42,6 +42,24 @@ def test_the_way_in_and_out_are_their_twins(backend, dtype, index, shape):
     np.testing.assert_array_equal(backend.fetch(got), reference.vectors.scatter_scaled(order, scale, r, None, None))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_many_columns_in_any_order_go_in_and_out_as_one_alone(backend, threads, dtype):
+    threads(3)
+    n, pivots, rng = 6000, 5000, np.random.default_rng(5)  # enough numbers for threads to share them
+    order, scale = rng.permutation(n), np.exp2(rng.integers(-9, 9, n)).astype(np.dtype(dtype).char.lower())
+    r, t = vector(n, (16,), dtype), vector(pivots, (16,), dtype, 6)
+    s, w = r[:pivots], r[pivots:]
+    order_there, scale_there = backend.move(order), backend.move(scale)
+    want = reference.vectors.gather_scaled(order, scale, r), reference.vectors.scatter_scaled(order, scale, s, t, w)
+    for lie in (np.ascontiguousarray, np.asfortranarray):
+        there = [backend.move(lie(x)) for x in (r, s, t, w)]
+        got = kernels(backend).vectors.gather_scaled(order_there, scale_there, there[0])
+        np.testing.assert_array_equal(backend.fetch(got), want[0])
+        if lie is np.ascontiguousarray or backend.name == "cpu":
+            got = kernels(backend).vectors.scatter_scaled(order_there, scale_there, *there[1:])
+            np.testing.assert_array_equal(backend.fetch(got), want[1])
+
+
 def test_a_vector_with_gaps_comes_in_as_well(backend):
     order, scale, wide = np.arange(50)[::-1].copy(), np.ones(50), vector(50, (4,), "float64")
     got = kernels(backend).vectors.gather_scaled(backend.move(order), backend.move(scale), backend.move(wide)[:, 1])

@@ -345,19 +345,60 @@ def test_size_is_what_parts_come_near_to(backend):
         assert 0.5 * size <= rows.mean() <= size and rows.min() >= size / 4
 
 
-def test_auto_takes_bricks_where_couplings_are_alike(backend):
+def test_auto_takes_bricks_of_a_grid_and_on_a_gpu_where_couplings_are_alike(backend):
+    of_unlike = "geometric" if backend.name == "cpu" else "aggregate"
     for S, method in (
         (gallery.poisson7(9), "geometric"),
         (gallery.poisson27(6), "geometric"),
         (gallery.helmholtz(12, 6), "geometric"),
-        (gallery.atmosmodd_like(9, 8, 7), "aggregate"),  # 10 times as large along z
-        (gallery.apache2_like(8, 9, 10), "aggregate"),
+        (gallery.atmosmodd_like(9, 8, 7), of_unlike),  # 10 times as large along z
+        (gallery.apache2_like(8, 9, 10), of_unlike),
         (gallery.anisotropic_triangles(3), "aggregate"),
         (gallery.elasticity(4, 4, 4), "aggregate"),
         (gallery.random_dominant(200, 0.03), "aggregate"),
         (sp.identity(50, format="csr"), "aggregate"),
     ):
         assert found(backend, S, 50, "auto")[1].method == method
+
+
+def stretched(shape, weights):
+    """-div(k grad u) with k = weights along x, y, z, on a grid of this shape."""
+    lines = [w * sp.diags([-1.0, 2.0, -1.0], [-1, 0, 1], (n, n)) for w, n in zip(weights, shape, strict=True)]
+    x, y, z = (sp.identity(n) for n in shape)
+    S = sp.kron(z, sp.kron(y, lines[0])) + sp.kron(z, sp.kron(lines[1], x)) + sp.kron(lines[2], sp.kron(y, x))
+    return sp.csr_matrix(S)
+
+
+@pytest.mark.parametrize(
+    ("shape", "weights", "sides"),
+    [
+        ((24, 24, 24), (1.0, 1.0, 64.0), {(2, 2, 12)}),
+        ((24, 24, 24), (64.0, 1.0, 1.0), {(12, 2, 2)}),
+        ((24, 24, 24), (1.0, 1.0, 1 / 64), {(8, 8, 1)}),
+        ((64, 64, 1), (100.0, 1.0, 1.0), {(22, 3, 1)}),
+        ((64, 64, 1), (1e6, 1.0, 1.0), {(64, 1, 1)}),
+        ((64, 8, 8), (1.0, 1e6, 1.0), {(3, 8, 3)}),
+        ((24, 24, 24), (1.0, 2.0, 3.0), {(4, 4, 4)}),
+    ],
+)
+def test_sides_of_bricks_are_as_the_roots_of_the_couplings(backend, shape, weights, sides):
+    S = stretched(shape, weights)
+    parts, result = found(backend, S, 64, "geometric")
+    nodes, rows = parts.reshape(shape[::-1]), np.bincount(parts)
+    boxes = [tuple(int(np.ptp(w)) + 1 for w in np.nonzero(nodes == p))[::-1] for p in range(result.count)]
+    assert [math.prod(box) for box in boxes] == rows.tolist()
+    assert tuple(max(box[k] for box in boxes) for k in range(3)) in sides
+    assert rows.mean() >= 0.6 * 64 and rows.max() <= TOLERATED * 64
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 100.0), (1.0, 1.0, 0.01), (10.0, 1.0, 1.0)])
+def test_bricks_of_unlike_sides_take_fewer_iterations_than_aggregates(weights):
+    S = stretched((24, 24, 24), weights)
+    b, counts = np.random.default_rng(1).uniform(-0.5, 0.5, S.shape[0]), []
+    for method in ("auto", "aggregate"):
+        F = fl.Schwarz(size=64, partition=method).factor(S)
+        counts.append(fl.cg(S, b, M=F, rtol=1e-8).iterations)
+    assert F.report.partition == "aggregate" and counts[0] < 0.9 * counts[1]
 
 
 def conducting(conductivity):

@@ -122,6 +122,11 @@ class RightHandSide:
                 f"x solves exactly a system that differs from A x = b by at most {error:.1e} of each entry "
                 "(componentwise backward error): b - A x is rounding of the terms of its rows, which are large"
             )
+            if (times := self.residual.norm / self.scale) > 1:
+                self.verdict += (
+                    f". So ||b - A x|| = {times:.1e} ||b|| is larger than that of x = 0. But the elements of x have "
+                    "correct digits, which those of an x with a smaller residual need not have"
+                )
         return True
 
     def passes_by_rows(self, rtol: float) -> bool:

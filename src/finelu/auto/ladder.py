@@ -355,7 +355,11 @@ class Ladder:
         if not solved and are_from_earlier(self.factors[rung]) and found.status not in OVER[1:3]:
             self.factors.pop(rung).let_go()
             rhs.add(found, attempt)
-            return self._attempt(rhs, rung, "its factors began from those of earlier values, and are made anew", left)
+            why = "its factors began from those of earlier values, and are made anew"
+            change = self._attempt(rhs, rung, why, left)
+            if found.residual_norm < rhs.size:  # there was no time for the new ones, or they are no better
+                rhs.x, rhs.size, rhs.best = found.x, found.residual_norm, attempt
+            return change
         self._take(rhs, rung, found, attempt, given_up=monitor.change is not None)
         return monitor.change
 

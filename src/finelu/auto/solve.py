@@ -188,7 +188,7 @@ def solve(
             ladder = Ladder(A, rtol, chosen, method, most=most, known=known, certifies=certify, **options)
             if kept is not None:
                 give(kept, A, ladder)
-            columns = by_columns(b.reshape(A.n, -1)) if b.size else b
+            columns = by_columns(b.reshape(A.n, -1)) if b.ndim > 1 and b.size else b.reshape(-1, 1) if b.size else b
             space = None if nullspace is None else _null_space(nullspace, A, b, known)
             found: list[Solution] = []
             started: list[Any] | None = None  # what the iterations of several columns together found, once they have

@@ -20,7 +20,7 @@ from finelu.matrix import DTYPES, checked_csr
 from finelu.matrix.blocks import BlockMatrix
 from finelu.matrix.products import BlockProducts
 from finelu.matrix.stencil import StencilMatrix
-from finelu.matrix.vectors import as_dtype, norm, require_square
+from finelu.matrix.vectors import as_dtype, norm, require_no_mask, require_square
 from finelu.preconditioners import RECIPES, recipe_of
 from finelu.preconditioners.recipe import Recipe
 from finelu.processes import largest
@@ -188,6 +188,8 @@ def order(A: Any) -> int:
         shape = np.shape(A)
     if shape is None:
         raise MatrixError(f"A is a {type(A).__name__} without a shape; a matrix or a LinearOperator is needed.")
+    if isinstance(A, np.ma.MaskedArray):
+        require_no_mask(A, "A")
     require_square(shape)
     return int(shape[0])
 

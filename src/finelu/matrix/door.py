@@ -14,7 +14,16 @@ from finelu.errors import DeviceError, MatrixError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, INT32_LIMIT
 from finelu.matrix.products import BlockProducts
-from finelu.matrix.vectors import DTYPES, NATIVE, as_dtype, dense_numbers, loses, native, require_square
+from finelu.matrix.vectors import (
+    DTYPES,
+    NATIVE,
+    as_dtype,
+    dense_numbers,
+    loses,
+    native,
+    require_no_mask,
+    require_square,
+)
 from finelu.recent import RECENT
 
 
@@ -211,6 +220,7 @@ def _to_csr_format(A: Any) -> Any:
             return A.tocsr()
         require_square(A.shape)
         return csp.csr_matrix(A if str(A.dtype) in DTYPES else A.astype(np.float64))
+    require_no_mask(A, "A")
     try:
         dense = native(np.asarray(A))
     except Exception as error:

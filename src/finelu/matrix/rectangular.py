@@ -11,7 +11,16 @@ import scipy.sparse as sp
 from finelu.device import as_any_other, namespace, on_gpu, sparse_module
 from finelu.errors import MatrixError
 from finelu.kernels.operands import CSR, INT32_LIMIT
-from finelu.matrix.vectors import DTYPES, NATIVE, all_finite, as_dtype, native, power_of_two, times_power
+from finelu.matrix.vectors import (
+    DTYPES,
+    NATIVE,
+    all_finite,
+    as_dtype,
+    native,
+    power_of_two,
+    require_no_mask,
+    times_power,
+)
 
 
 def as_rows(A: Any, dtype: Any = None) -> Any:
@@ -75,6 +84,7 @@ def _by_rows(A: Any) -> Any:
     if on_gpu(A):
         csp = sparse_module(A)
         return A.tocsr() if csp.issparse(A) else csp.csr_matrix(A if A.dtype in NATIVE else _as_floats(A))
+    require_no_mask(A, "A")
     try:
         dense = native(np.asarray(A))
     except Exception as error:

@@ -32,6 +32,7 @@ LOOKED_AT, LARGER, OFTEN = 512, 10.0, 0.15
 PAIRS_LOOKED_AT, DOMINANT, SELDOM = 4096, 10.0, 50
 CANCELLED = 0.1  # times the magnitudes of a row's entries, that their sum is at most, for `cancelling`
 MORE, HALF = 1.5, 0.5  # ratio of opposite entries from which one is upstream; part of the couplings, for `turns`
+CROSSED, CARRIED = 0.45, 0.02  # the smaller of two sums as a part of the larger one, both of all couplings: `crosses`
 TOGETHER = 8  # consecutive rows of those that `alike` looks at
 MANY, FLOWING = 5000, 10_000  # rows from which it pays to know, and for `flow`
 WINDOW, WINDOWS = 840, 8  # places that `likely_block_size` looks at: a multiple of 2 to 8, before them; their number
@@ -69,6 +70,7 @@ class MatrixTraits:
     uneven : couplings jump from cell to cell, see `uneven`. False for few rows, on a GPU, and where `coupled` is 0.
     turns : the flow turns, see `turns`. False for few rows, on a GPU, for an A that is Hermitian or no M-matrix, and
         where `coupled` is 0.
+    crosses : the flow crosses the order of the rows, see `crosses`. False where `turns` is for these reasons.
     alike : the part of some consecutive rows with entries in the same columns as the row after them: (b - 1) / b for b
         unknowns a node. 0 for few rows, on a GPU, for an M-matrix, and where `coupled` is 0.
     cancelling : the part of some rows whose entries nearly cancel, see `cancelling`. 0 for few rows, on a GPU, for an A
@@ -95,6 +97,7 @@ class MatrixTraits:
     coupled: float
     uneven: bool
     turns: bool
+    crosses: bool
     alike: float
     cancelling: float
     flow: int
@@ -194,10 +197,11 @@ def _carried(A: CSR, known: MatrixTraits) -> int:
 
 # The traits that take a look at some rows of a matrix with many, which `traits` may leave for later; and those of a
 # matrix with few.
-OF_FEW = {"uneven": False, "turns": False, "alike": 0.0, "cancelling": 0.0, "flow": 0}
+OF_FEW = {"uneven": False, "turns": False, "crosses": False, "alike": 0.0, "cancelling": 0.0, "flow": 0}
 LATER: dict[str, Callable[[CSR, MatrixTraits], Any]] = {
     "uneven": lambda A, of: _looked_at(A, of) and uneven(A),
     "turns": lambda A, of: _looked_at(A, of) and of.m_matrix and of.kind == "general" and turns(A),
+    "crosses": lambda A, of: _looked_at(A, of) and of.m_matrix and of.kind == "general" and crosses(A),
     "alike": lambda A, of: of_pattern(A, alike) if _looked_at(A, of) and not of.m_matrix else 0.0,
     "cancelling": lambda A, of: (
         cancelling(A) if _looked_at(A, of) and not of.m_matrix and of.kind == "hermitian" else 0.0
@@ -252,6 +256,20 @@ def turns(A: CSR) -> bool:
         if min(int((first > MORE * second).sum()), int((second > MORE * first).sum())) > OFTEN * first.size:
             turning += float(first.sum() + second.sum())
     return turning > HALF * float(before.sum() + after.sum())
+
+
+def crosses(A: CSR) -> bool:
+    """Whether a flow on a grid goes along the order of the rows in one direction and against it in another, so that
+    factors of the whole in this order do not follow it. Of the couplings of some rows to opposite neighbours, i - k and
+    i + k, the sum by which the first are larger, and that by which the second are, differ by a factor of at most 2.2;
+    together they are more than 2% of the couplings.
+
+    A : on the CPU, columns ascending. Cost: a look at 512 rows.
+    """
+    _, _, before, after = _opposite(A)
+    along, against = (float(np.maximum(d, 0).sum()) for d in (before - after, after - before))
+    carried = along + against > CARRIED * float(before.sum() + after.sum())
+    return carried and min(along, against) > CROSSED * max(along, against)
 
 
 def _opposite(A: CSR) -> tuple[Any, Any, Any, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from finelu.device import as_any_other, namespace, on_gpu, to_host
-from finelu.errors import MatrixError
+from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -35,6 +35,7 @@ def dense_numbers(b: Any, name: str) -> Any:
     if sp.issparse(b) or type(b).__module__.startswith("cupyx"):
         raise MatrixError(f"{name} is a sparse {type(b).__name__}; pass a dense array (its toarray()).")
     given = type(b).__name__
+    require_no_mask(b, name)
     if not on_gpu(b):
         try:
             b = np.asarray(b)
@@ -42,7 +43,19 @@ def dense_numbers(b: Any, name: str) -> Any:
             raise MatrixError(f"{name} is a {given}, which cannot be read as an array ({error}).") from error
     if b.dtype.kind not in "biufc":
         raise MatrixError(f"{name} has dtype {b.dtype}, of a {given}; numbers are needed.")
-    return as_any_other(native(b))
+    b = as_any_other(native(b))
+    extended = b.dtype.kind in "fc" and b.dtype.itemsize > (16 if b.dtype.kind == "c" else 8)
+    return b.astype(np.complex128 if b.dtype.kind == "c" else np.float64) if extended else b
+
+
+def require_no_mask(v: Any, name: str) -> None:
+    """A MatrixError for a masked array with elements that are masked: what lies under the mask is no number."""
+    if isinstance(v, np.ma.MaskedArray) and np.ma.is_masked(v):
+        places = np.argwhere(np.ma.getmaskarray(v))
+        raise MatrixError(
+            f"{name} is a masked array with {counted(len(places), 'masked element')}, the first at "
+            f"{tuple(places[0].tolist())}; filled(0) of it has a number there, or solve without these unknowns."
+        )
 
 
 def native(v: Any) -> Any:

@@ -17,7 +17,7 @@ from finelu.errors import MatrixError, ParameterError, SingularMatrix, WrongType
 from finelu.factors import Factors
 from finelu.foreign import MatrixRankWarning
 from finelu.interop.scipy.route import RECIPE, SINGULAR, SINGULARITIES, solved
-from finelu.interop.scipy.system import FLOATING, System, numbers, of_scipy
+from finelu.interop.scipy.system import FLOATING, Corrupt, System, numbers, of_scipy
 from finelu.matrix import as_csr
 from finelu.preconditioners.direct.analysis import TINY
 from finelu.preconditioners.direct.superlu import structurally_singular
@@ -90,6 +90,8 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
         else:
             wide = np.complex128 if system.dtype.kind == "c" else np.float64
             x = solved(system, b.astype(wide, copy=False), permc_spec)
+    except Corrupt:
+        raise
     except SINGULARITIES as error:
         if is_sparse:
             raise SingularMatrix(f"{SINGULAR}: {error}") from error
@@ -159,6 +161,7 @@ def _factored(A: Any, given: Mapping[str, Any]) -> Any:
         f"can only factor square matrices (has shape {{}}){ANY_SHAPE}",
     )
     system = System.of(A, converted, not_square, depth=6)
+    system.require_indices()
     S = system.S
     try:
         if not np.isfinite(S.data).all():

@@ -18,7 +18,7 @@ from scipy.sparse import SparseEfficiencyWarning
 from finelu.errors import MatrixError, NotConverged, SingularMatrix, UnstableFactors, counted
 from finelu.factors import Columns
 from finelu.foreign import MatrixRankWarning
-from finelu.interop.scipy.system import CACHED, EPS, Equation, System, longest_row
+from finelu.interop.scipy.system import CACHED, EPS, Corrupt, Equation, System, longest_row
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import as_csr
 from finelu.matrix.traits import dense_row
@@ -90,10 +90,15 @@ def solved(system: System, b: Any, permc_spec: str | None) -> Any:
         return _by_iterations(system, b, system.n, why, depth=5)
     A = system.in_double()
     if permc_spec is not None or system.n <= DENSE:
+        if int(A.indices.view(np.uint32).max(initial=0)) >= system.n:  # a negative one, too
+            raise Corrupt
         equation = Equation(A, system.by_rows, b, longest_row(A, system.by_rows))
         x, errors = _by_lapack(equation) if permc_spec is None else _by_superlu(system, equation, permc_spec)
     else:
-        plan = RECENT.get(_kind(A, system.by_rows), A.indptr, A.indices) or _planned(A, system.by_rows)
+        plan = RECENT.get(_kind(A, system.by_rows), A.indptr, A.indices)
+        if plan is None:
+            system.require_indices()
+            plan = _planned(A, system.by_rows)
         equation = Equation(A, system.by_rows, b, plan.longest)
         if plan.library is not None:
             x, errors = _by_klu(plan, plan.library, equation)
@@ -150,7 +155,7 @@ def _planned(A: Columns, by_rows: bool) -> Plan:
     library, size = None, 0
     quick = n <= QUICK and A.nnz <= QUICK_ENTRIES
     short = quick or (A.nnz <= SHORT * n and max(longest, longest_row(A, not by_rows)) <= dense_row(n))
-    if short and klu.nbklu() is not None and A.nnz and int(A.indices.max()) < n:
+    if short and klu.nbklu() is not None and A.nnz:
         library = klu.KLU(Columns(A.indptr.copy(), A.indices.copy(), A.data, A.shape), klu.AMD)
         fill = library.expected
         assert fill is not None  # KLU counts the fill of its own AMD

@@ -16,6 +16,7 @@ from finelu.errors import MatrixError, WrongType
 from finelu.factors import Columns
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
+from finelu.matrix.vectors import require_no_mask
 from finelu.recent import RECENT
 
 BLOCK = 2**21  # numbers of a sparse right-hand side that are dense at a time, 16 MiB
@@ -28,6 +29,13 @@ EPS, TINIEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
 _csr_products = _sparsetools.csr_matvec, _sparsetools.csr_matvecs
 _csc_products = _sparsetools.csc_matvec, _sparsetools.csc_matvecs
 FLOATING = "fdFD"  # the dtypes of SciPy's direct solvers; others become the first that holds all their numbers
+
+
+class Corrupt(MatrixError):
+    """Pointers or indices that do not fit the shape of A."""
+
+    def __init__(self) -> None:
+        super().__init__("A has row pointers or column indices that do not fit its shape; the arrays are corrupt.")
 
 
 class System:
@@ -58,6 +66,14 @@ class System:
                 raise WrongType(f"A has dtype {A.dtype}; it is solved in float32, float64, complex64 or complex128.")
             A = A.astype(wide)
         return cls(A)
+
+    def require_indices(self) -> None:
+        """A MatrixError if indices do not fit: the libraries, and SciPy's conversions, would read beyond arrays."""
+        S = self.S
+        starts, indices = S.indptr, S.indices
+        fits = starts[0] == 0 and bool((starts[1:] >= starts[:-1]).all()) and starts[-1] <= indices.size
+        if not fits or (indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < self.n):
+            raise Corrupt
 
     @property
     def by_rows(self) -> bool:
@@ -90,6 +106,7 @@ def compressed(A: Any, converted: str, depth: int) -> Any:
         return A
     if hasattr(A, "matvec"):  # raises for an operator; a matrix of finelu has its entries
         A = as_csr(A, diagonal=False).tosparse()
+    require_no_mask(A, "A")
     try:
         found = sp.csc_array(A)
     except (TypeError, ValueError) as error:
@@ -126,7 +143,8 @@ def of_scipy(A: Any) -> Any:
 
 
 def numbers(b: Any) -> Any:
-    """b as an array. Raises MatrixError for lists of several lengths."""
+    """b as an array. Raises MatrixError for lists of several lengths, and for masked elements."""
+    require_no_mask(b, "b")
     try:
         return np.asarray(b)
     except ValueError as error:

@@ -9,8 +9,10 @@ import numpy as np
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.columns import (
+    AHEAD,
     blocks_of,
     divisor,
+    fetch_row,
     flat,
     in_place,
     lie_in_tiles,
@@ -45,6 +47,7 @@ ROWS_AN_ITEM = 4096  # of the methods whose rows do not depend on each other
 ONE, TWO, THREE, FOUR, EIGHT = (
     np.uint64(k) for k in (1, 2, 3, 4, 8)
 )  # an int would turn an unsigned index into a float
+FAR = np.uint64(AHEAD)  # rows; a row of the result is asked for that early, as nothing else has read it
 
 
 def solve_in_turn(plans, b, x) -> None:
@@ -298,10 +301,13 @@ def _substitute_tiles(
         for visit in range(n):
             i = np.uint64(n - 1 - visit if reverse else visit)
             pivot = divisor(wide(pivots[places[i]] if divided else one))
+            ahead = i - FAR if reverse else i + FAR
             if reads:
+                fetch_row(tiles, stride, tile, ahead)
                 read_row(tiles, stride, tile, i, b, i * b_row + b_first, b_column, last)
             if two:
                 if reads:
+                    fetch_row(tiles, stride, tile + size, ahead)
                     read_row(tiles, stride, tile + size, i, b, i * b_row + b_first + b_next, b_column, last_of_next)
                 both = tile, tile + size
                 solve_row_of_two(tiles, stride, *both, i, indices, values, begin[i], end[i], divided, *pivot)

@@ -374,17 +374,60 @@ def _scaled(scale, x):
 
 def gather_scaled(rows, scale, r):
     """scale_i r[rows_i]; see kernels/reference/vectors.py."""
-    return _scaled(scale, r[rows])
+    if not _lie_by_rows(scale, r):
+        return _scaled(scale, r[rows])
+    out = np.empty((rows.size, r.shape[1]), r.dtype)
+    _by_rows(_gather_scaled, rows, scale, _reals(r), _reals(out))
+    return out
 
 
 def scatter_scaled(places, scale, s, t, w):
     """scale_i (s - t, w)_i at places_i; see kernels/reference/vectors.py. t and w may be None."""
     out = np.empty((places.size, *s.shape[1:]), s.dtype)
     m = s.shape[0]
-    out[places[:m]] = _scaled(scale[:m], s if t is None else s - t)
-    if w is not None:
-        out[places[m:]] = _scaled(scale[m:], w)
+    for rows, factors, v, minus in (places[:m], scale[:m], s, t), (places[m:], scale[m:], w, None):
+        if v is None or not rows.size:
+            continue
+        if _lie_by_rows(scale, *(x for x in (v, minus) if x is not None)):
+            reals = (None if x is None else _reals(x) for x in (v, minus, out))
+            _by_rows(_scatter_scaled, rows, factors, *reals)
+        else:
+            out[rows] = _scaled(factors, v if minus is None else v - minus)
     return out
+
+
+def _lie_by_rows(scale, *vectors) -> bool:
+    """Whether these are several columns, row-major, whose real numbers have the dtype of `scale`."""
+    return all(x.ndim == 2 and x.flags.c_contiguous and x.real.dtype == scale.dtype for x in vectors)
+
+
+def _reals(x):
+    """(n, k), or of complex numbers (n, 2 k): the real and imaginary parts of a row-major x (n, k)."""
+    return x.view(x.real.dtype)
+
+
+def _by_rows(kernel, rows, scale, *operands) -> None:
+    """Run a kernel whose items are CHUNK numbers in rows of several columns."""
+    columns = operands[-1].shape[1]
+    step = max(CHUNK // max(columns, 1), 1)
+    threads = None if rows.size * columns >= SHARED else 1
+    run_items(kernel, -(-rows.size // step), step, rows, scale, *operands, threads=threads)
+
+
+@by_items
+def _gather_scaled(t, step, rows, scale, r, out):
+    for i in range(t * step, min(rows.size, (t + 1) * step)):
+        row, factor = rows[i], scale[i]
+        for c in range(r.shape[1]):
+            out[i, c] = factor * r[row, c]
+
+
+@by_items
+def _scatter_scaled(t, step, rows, scale, s, minus, out):
+    for i in range(t * step, min(rows.size, (t + 1) * step)):
+        row, factor = rows[i], scale[i]
+        for c in range(s.shape[1]):
+            out[row, c] = factor * (s[i, c] if minus is None else s[i, c] - minus[i, c])
 
 
 def first_bad(bad) -> int:

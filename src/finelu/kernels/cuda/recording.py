@@ -171,10 +171,10 @@ class Recorded:
 
 class Repeated:
     """The step of an iteration: step() must queue the same work on the same arrays each time, without waiting for the
-    host, all of it on one stream. After the RECORDED_FROM-th call it is a graph, one launch; not where the recording
-    fails, without enough memory or since another thread waits for the whole device meanwhile: the numbers are the same.
-    The graph keeps all arrays that step() makes, each in memory of its own, until it is dropped; step() itself is kept,
-    and with it the arrays that it refers to.
+    host, all of it on one stream except what a `branch` takes. After the RECORDED_FROM-th call it is a graph, one
+    launch; not where the recording fails, without enough memory or since another thread waits for the whole device
+    meanwhile: the numbers are the same. The graph keeps all arrays that step() makes, each in memory of its own, until
+    it is dropped; step() itself is kept, and with it the arrays that it refers to.
     """
 
     def __init__(self, step):

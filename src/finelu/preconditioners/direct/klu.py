@@ -215,9 +215,9 @@ class KLU(Library):
         try:
             solver.refactor(values)
             least = solver.rcond()  # which also looks at the pivots of blocks of one row
-        except self._library.KLUException:
+            found, off_diagonal = solver.extract(), bool(solver.common.noffdiag)
+        except (self._library.KLUException, MemoryError):  # there may be no room for a copy of the factors
             return False
-        found, off_diagonal = solver.extract(), bool(solver.common.noffdiag)
         if off_diagonal and not (least >= LEAST and _largest(found["Ux"]) <= GROWN * _largest(values)):
             return False
         return _largest(found["Lx"]) <= (STANDS_OFF_DIAGONAL if off_diagonal else STANDS)

@@ -38,10 +38,11 @@ DROPPED = 1e-2
 # grids of 90,000 and 110,592 cells, a mesh of 70,371 rows and jumps on 110,592 took 1.4 to 1.9 times as long for two at
 # once, 1.0 to 1.3 for three, 0.8 to 1.1 for four, and 0.7 to 0.9 for five.
 TOGETHER = 4
-# The same of cg on a GPU, where for one column it has a form with one product with E^-1 less. On an H200 `solve` with
-# 4, 8 and 16 columns took 1.13, 1.02 and 0.85 of the time of one after the other for poisson7:64, 1.05, 0.80 and 0.66
-# for poisson27:40, 0.89, 0.70 and 0.70 for poisson5:300,300.
-TOGETHER_IN_CG = 8
+# The same of all methods on a GPU; cg has a form for one column with one product with E^-1 less. On an H200 4, 8 and 16
+# columns took 1.13, 1.02 and 0.85 of the time of one after the other for poisson7:64, 1.05, 0.80 and 0.66 for
+# poisson27:40, 0.89, 0.70 and 0.70 for poisson5:300,300, each in a `solve` of all.
+TOGETHER_IN_METHODS = 8
+MOST_TOGETHER = 65_535  # on a GPU: blocks along a dimension of a grid
 PAYS = 8  # applications on a GPU after which one is recorded; a Krylov method has recorded its step earlier
 
 
@@ -302,7 +303,7 @@ class SchwarzFactors(Factors):
 
     @property
     def together_from(self) -> int:  # type: ignore[override]
-        return TOGETHER_IN_CG if on_gpu(self.pattern.data) else 2
+        return TOGETHER_IN_METHODS if on_gpu(self.pattern.data) else 2
 
     @property
     def deflated(self) -> Deflated | None:
@@ -350,7 +351,7 @@ class SchwarzFactors(Factors):
                 out[...] = X
             return
         columns = namespace(R).ascontiguousarray(R.reshape(R.shape[0], -1).T)
-        if on_gpu(R) and R.ndim == 2 and R.shape[1] >= TOGETHER and self.together:
+        if on_gpu(R) and R.ndim == 2 and TOGETHER <= R.shape[1] <= MOST_TOGETHER and self.together:
             direct = out.flags.f_contiguous and not namespace(R).may_share_memory(R, out)
             X = out.T if direct else namespace(R).empty_like(columns)
             self._apply_one(columns.T, trans, X.T)

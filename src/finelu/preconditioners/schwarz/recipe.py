@@ -51,7 +51,8 @@ class Schwarz(Recipe):
         `size`.
     partition : the method that finds the parts, see `finelu.partition`: "aggregate" (strong couplings stay inside),
         "geometric" (bricks of a grid that A's pattern shows), "metis", "natural" (consecutive rows), "auto" (bricks, if
-        there is a grid, its couplings are alike and do not jump from cell to cell, else aggregates).
+        there is a grid, and its couplings do not jump from cell to cell, nor, on a GPU, differ by direction, else
+        aggregates).
     overlap : layers of rows that neighbouring parts share: restricted additive Schwarz, with symmetric weights if A is
         Hermitian or symmetric.
     coarse : "constant", or None for no coarse space.

@@ -269,6 +269,18 @@ def read_row(typing, tile, stride, first, i, a, place, step, last):
 
 
 @intrinsic
+def fetch_row(typing, tile, stride, first, i):
+    """Let the line of row i of the tile come into the caches to be written; there need not be such a row."""
+
+    def generate(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0])
+        fetch_to_write(builder, builder.gep(rows.data(signature.args[0], args[0]), [rows.row(args[3], *args[1:3])]))
+        return context.get_dummy_value()
+
+    return types.void(tile, *[types.uint64] * 3), generate
+
+
+@intrinsic
 def write_row(typing, tile, stride, first, i, a, place, step, last):
     """The reverse of `read_row`."""
 
