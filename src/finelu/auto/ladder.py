@@ -293,10 +293,9 @@ class Ladder:
         if not self.least:
             least = "x has the smallest residual that was found, as the iterations for the part of b in A's range ended"
             least += f": {ended}"
-        empty = self.solvability.empty_rows(b) if self.solvability.structure else ""
         words = (
             self.solvability.structure,  # what to do comes first
-            empty,
+            self.solvability.empty_rows(b) if self.solvability.structure else "",
             evidence.text.replace("; b lies", "; the rest of b lies") if self.nested else evidence.text,
             least + (", and no part along v" if null is not None else ""),
         )
