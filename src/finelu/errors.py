@@ -75,7 +75,7 @@ class StructurallySingular(MatrixError, RuntimeError):
     def __init__(self, rows: Iterable[Any]):
         self.rows = tuple(int(row) for row in rows)
         self.row, self.count = self.rows[0], len(self.rows)
-        named = ", ".join(map(str, self.rows[: self.MOST])) + (", ..." if self.count > self.MOST else "")
+        named = ", ".join(map(str, self.rows[: self.MOST])) + (" and others" if self.count > self.MOST else "")
         super().__init__(
             f"A is structurally singular: in every order of the columns {counted(self.count, 'row has', 'rows have')} "
             f"no entry on the diagonal, row{'' if self.count == 1 else 's'} {named}. Remove or complete such equations."

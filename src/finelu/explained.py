@@ -25,8 +25,8 @@ IN_WORDS = {
 
 def explained(solution: Solution, *, verbose: bool) -> str:
     """The lines: A, its other properties, the attempts, how it ended, the time, and the call that repeats it."""
-    notes = (text.rstrip(".") for text in solution.seen)
-    lines = [f"{'A' if re.match(r'[0-9]+ rows?, ', text) else 'Note'}: {text}." for text in notes]
+    notes = (text if text.endswith(".") else f"{text}." for text in solution.seen)  # "rows 1, 2, ..." has its dots
+    lines = [f"{'A' if re.match(r'[0-9]+ rows?, ', text) else 'Note'}: {text}" for text in notes]
     lines += _attempts(solution.attempts, verbose=verbose)
     if solution.certificate is not None:
         lines.append(f"Certified: {solution.certificate.sentence()}.")
@@ -35,7 +35,8 @@ def explained(solution: Solution, *, verbose: bool) -> str:
         lines.append(_time(solution))
     named = not re.search(r"<|\b(inf|nan)\b", solution.recipe)  # no array, and no number that Python has no word for
     if solution.called and solution.converged and solution.attempts and named:
-        lines.append(f"To do the same without the choice: {call(solution)}")
+        instead = " (a Krylov method replaces refinement)" if solution.method == "refinement" else ""
+        lines.append(f"To do the same without the choice{instead}: {call(solution)}")
     return "\n".join(lines)
 
 

@@ -41,7 +41,7 @@ class Status(Enum):
     NOT_SYMMETRIC = "A or M is not symmetric, as this method needs; use gmres or bicgstab"
     BREAKDOWN = (
         "the recurrence broke down: a number it divides by became zero, as happens where A or M is singular; use "
-        "gmres, another M or another x0"
+        "another method (gmres, if it was not gmres), another M or another x0"
     )
     NOT_FINITE = (
         "the iteration met NaN or Inf; the factors are unstable for this A: try a shift or a stronger recipe; or A, M "
@@ -55,8 +55,8 @@ class Status(Enum):
     OUT_OF_TIME = "time_limit was reached; x is the best iterate known"
     OUT_OF_MEMORY = "no factors fit memory_limit; raise it, or take recipe=None; x is 0"
     PRECISION_LIMIT = (
-        "this precision cannot reach the tolerance: b - A x is rounding already, or A is too ill-conditioned; rescale "
-        "A, or use a higher precision; x is the best iterate known"
+        "this precision cannot reach the tolerance: b - A x consists of rounding errors already, or A is too "
+        "ill-conditioned; rescale A, or use a higher precision; x is the best iterate known"
     )
     SINGULAR = (
         "A is singular, and no x was found that solves A x = b, since b is outside of its range. Remove the dependent "
@@ -123,7 +123,7 @@ class Certificate:
             f"No element of x is wrong by more than {self.error:.1e} of the largest"
             if np.isfinite(self.error)
             else "No bound on the error of x is known",
-            f"The exact x, once rounded, may have a relative residual of {self.least_residual:.1e}",
+            f"Even the exact x, rounded, may have a relative residual of {self.least_residual:.1e}",
         )
         return ". ".join(facts)
 

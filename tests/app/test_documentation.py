@@ -347,7 +347,7 @@ def test_the_residual_in_the_readme_is_that_of_its_record():
 
 def test_a_figure_that_drifts_is_seen(tmp_path, meanwhile):
     page = tmp_path / "README.md"
-    page.write_text(README.replace("times as fast", "times as quick"))
+    page.write_text(README.replace("on the worst", "on the best"))
     meanwhile(figures, README=page)
     assert list(figures.outdated()) == [page] and figures.main(["--check"]) == 1
     assert figures.main([]) == 0 and page.read_text() == README

@@ -212,6 +212,7 @@ def test_parts_that_one_constant_does_not_tell_are_looked_for_after_one_attempt(
     least = np.linalg.norm(b.reshape(2, -1).mean(axis=1)) * np.sqrt(b.size / 2) / np.linalg.norm(b)
     assert relative(A, b, solution.x) == pytest.approx(least, rel=1e-3)
     assert "the part of b in A's range" in solution.attempts[1].why
+    assert solution.attempts[-1].outcome == "solved for the part of b in A's range"
 
 
 @pytest.mark.parametrize("size", [1, 1e-36])

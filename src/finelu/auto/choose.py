@@ -146,7 +146,7 @@ def _by_columns(A: MatrixTraits) -> bool:
     return A.paired < SYMMETRIC_PATTERN and not A.diagonal.usable and not A.dense
 
 
-ROW_SUMS = "factors that keep the row sums of A work well for a matrix with these signs"
+ROW_SUMS = "modified incomplete factors, which keep the row sums of A, suit these signs"
 BY_PARTS = "subdomains fit an elliptic equation"
 BY_BODIES = "subdomains of nodes fit an elastic body"
 BY_PRESSURES = "one unknown of a cell is like a pressure, and a flow carries the others"

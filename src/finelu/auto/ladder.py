@@ -293,12 +293,11 @@ class Ladder:
         if not self.least:
             least = "x has the smallest residual that was found, as the iterations for the part of b in A's range ended"
             least += f": {ended}"
-        empty = self.solvability.empty_rows(b) if self.solvability.structure else ""
         words = (
-            empty,
-            evidence.text,
+            self.solvability.structure,  # what to do comes first
+            self.solvability.empty_rows(b) if self.solvability.structure else "",
+            evidence.text.replace("; b lies", "; the rest of b lies") if self.nested else evidence.text,
             least + (", and no part along v" if null is not None else ""),
-            self.solvability.structure,
         )
         seen = tuple(dict.fromkeys(text for text in (*inner.seen, *words) if text))
         return combined(rhs, evidence, inner, replace(inner, x=x, status=status, seen=seen))
@@ -348,7 +347,8 @@ class Ladder:
             rhs.attempts.append(Attempt(self.name(rung), "", why, outcome, 0, made, spent, reached))
             return None
         solved = found.residual_norm <= rhs.target
-        outcome = "solved" if solved else monitor.why or found.status.name.lower().replace("_", " ")
+        whole = "solved for the part of b in A's range" if self.nested else "solved"
+        outcome = whole if solved else monitor.why or found.status.name.lower().replace("_", " ")
         spent, reached = now() - begin, found.residual_norm / rhs.scale
         attempt = Attempt(self.name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
         if not solved and are_from_earlier(self.factors[rung]) and found.status not in OVER[1:3]:

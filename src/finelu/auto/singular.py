@@ -119,8 +119,9 @@ def limit_in_words(A: CSR, residual: Criterion, F: Any, b: Any, x: Any, size: fl
     cures = [f"ask for rtol >= {reachable:.0e}"] if reachable < SENSIBLE else []
     cures += ["rescale the unknowns and equations", *([] if precision == "double" else ["pass A and b in float64"])]
     return (
-        f"||b - A x|| is {roundings:.1g} times the rounding of |A| |x| + |b| (backward error {roundings * eps:.1e}), "
-        f"where {precision} precision ends; {condition_in_words(known)}{near}; {', or '.join(cures)}"
+        f"||b - A x|| is {roundings:.1g} times the rounding errors of |A| |x| + |b| (backward error "
+        f"{roundings * eps:.1e}), where {precision} precision ends; {condition_in_words(known)}{near}; "
+        f"{', or '.join(cures)}"
     )
 
 

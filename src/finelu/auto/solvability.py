@@ -143,10 +143,11 @@ class Solvability:
         rows = to_host(xp.flatnonzero(empty & (b != 0)))
         if not rows.size:
             return ""
-        first, named = StructurallySingular.MOST, ", ".join(map(str, rows[: StructurallySingular.MOST]))
+        first = StructurallySingular.MOST
+        named = ", ".join(map(str, rows[:first])) + (" and others" if rows.size > first else "")
         return (
             f"{counted(rows.size, 'row')} of A without an entry {'has' if rows.size == 1 else 'have'} a right-hand "
-            f"side that is not 0: {'row' if rows.size == 1 else 'rows'} {named}{', ...' if rows.size > first else ''}"
+            f"side that is not 0: {'row' if rows.size == 1 else 'rows'} {named}"
         )
 
 

@@ -197,8 +197,8 @@ def _gaps(A: CSR) -> MatrixError:
     first = int(namespace(A.data).flatnonzero(A.diag < 0)[0])
     return MatrixError(
         f"A stores no diagonal entry in row {first} ({counted(A.missing, 'such row')}); an incomplete factorization "
-        "divides by it. Store it, as 0 or a small number, and if it is 0 give shift=1e-3; or permute A so that its "
-        "diagonal has no gaps."
+        "divides by it. Store it as 0 and give shift=1e-3, or store a small number; or permute A so that its diagonal "
+        "has no gaps."
     )
 
 

@@ -122,7 +122,8 @@ class MatrixTraits:
         return facts_as_html("Traits", ((field.name, getattr(self, field.name)) for field in fields(self)))
 
     def sentences(self) -> tuple[str, ...]:
-        kind = {"hermitian": "Hermitian", "symmetric": "complex symmetric", "general": "not symmetric"}[self.kind]
+        hermitian = "Hermitian" if self.complex else "symmetric"
+        kind = {"hermitian": hermitian, "symmetric": "complex symmetric", "general": "not symmetric"}[self.kind]
         if self.diagonal.missing or self.diagonal.zero:
             gaps = self.diagonal.missing + self.diagonal.zero
             on_diagonal = f"{counted(gaps, 'diagonal entry is', 'diagonal entries are')} missing or zero"
@@ -130,9 +131,9 @@ class MatrixTraits:
             positive = self.diagonal.positive
             on_diagonal = "all diagonal entries are positive" if positive else "no diagonal entry is missing or zero"
         sign = "are negative" if self.diagonal.positive else "have the opposite sign"
-        signs = f"; nearly all other entries {sign}; in nearly all rows they add up to no more than the diagonal"
+        signs = f"; nearly all other entries {sign}; in nearly all rows their sizes add up to no more than the diagonal"
         if self.strictly:
-            signs = f"; the other entries {sign}; in no row do they add up to more than the diagonal"
+            signs = f"; the other entries {sign}; in no row do their sizes add up to more than the diagonal"
         rows, entries = "row" if self.n == 1 else "rows", "entry" if self.nnz == 1 else "entries"
         return (f"{self.n} {rows}, {self.nnz} {entries}, {kind}; {on_diagonal}{signs if self.m_matrix else ''}",)
 

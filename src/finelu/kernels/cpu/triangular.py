@@ -40,7 +40,7 @@ PAYS = 20  # solves in natural order, which take about as long as the analysis
 COPY_PAYS = 3  # the solve that copies new values: those before it lose about as much time as that takes
 FEW = 4  # columns a thread from which on they are solved together: a row of LANES takes as long as four of them
 # Columns of a thread: two cache lines of float64, which a processor fetches as a pair. Two threads with one line of
-# each pair take longer than one thread with both, since the pair goes to and fro between their caches.
+# each pair take longer than one thread with both, since the pair moves back and forth between their caches.
 COLUMNS_A_THREAD = 2 * LANES
 GATHERED = 2**15  # values that a thread gathers at a time
 ROWS_AN_ITEM = 4096  # of the methods whose rows do not depend on each other
