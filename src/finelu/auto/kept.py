@@ -39,7 +39,7 @@ def place_for(A: CSR) -> list[Kept] | None:
 
 
 def taken(place: list[Kept]) -> Kept | None:
-    """The results kept there, which no other call then takes."""
+    """The factors that are there, which no other call then takes."""
     try:
         return place.pop()
     except IndexError:
