@@ -60,7 +60,7 @@ def test_solve_prints_what_it_saw_and_chose(capsys, monkeypatch, patient):
     status, out, err = run(capsys, "solve", LARGER)
     assert (status, err) == (0, "")
     for text in ("1000 rows", "symmetric", "MILU0(", "row sums", "cg", "converged", "factor time", "total time"):
-        assert text in out
+        assert text in " ".join(out.split())  # lines are broken
     assert "tried" not in out  # one attempt solved it: the other rows tell it
     assert max(map(len, out.splitlines())) <= 80
 
