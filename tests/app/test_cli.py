@@ -418,9 +418,9 @@ def test_the_command_line_tells_the_seconds_of_compiling_that_the_solution_does(
     solved, plain = [], finelu.solve
     monkeypatch.setattr(finelu, "solve", lambda *given, **options: solved.append(plain(*given, **options)) or solved[0])
 
-    def compiles(self, *arguments):
+    def compiles(self, *arguments, **options):
         numba.njit(lambda x: x + 1)(1)
-        return solving(self, *arguments)
+        return solving(self, *arguments, **options)
 
     solving = ladder.Ladder.solve
     monkeypatch.setattr(ladder.Ladder, "solve", compiles)

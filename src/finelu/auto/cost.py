@@ -52,6 +52,9 @@ UNPAIRED = 10.0  # times that incomplete factors with fill take as long where fe
 # of 1,744 to 21,936 rows took 0.18e-6 to 0.24e-6 s per entry (M-matrices: up to 0.64e-6), in
 # `regret-amd-epyc-2-cores-counts-superlu-2026-11-27`.
 BY_ICT = 0.5
+# Rows up to which that holds. Iterations of cg with ICT grew as the root of the rows: 12, 22 and 96 for
+# `anisotropic_triangles` of 3081, 12,561 and 203,841 rows.
+ICT_ROWS = 20_000
 FILLED = ("threshold", "multilevel")  # rungs of factors with fill
 COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a multiple of those of A
 # Times that PARDISO takes as long where the diagonal has gaps, so that it matches rows and takes pivots of two: of ten
@@ -240,7 +243,8 @@ class Costs:
         of_entry = {"cheap": RATES.bicgstab * 20, "threshold": RATES.threshold, "multilevel": RATES.multilevel}
         by_ict = rung == "threshold" and self.short and not self.traits.m_matrix
         by_ict = by_ict and isinstance(self.rungs["threshold"].recipes[0], ICT)
-        return of_entry.get(rung, 0.0) * (BY_ICT if by_ict else 1.0) * self.traits.nnz
+        part = BY_ICT * max(1.0, self.traits.n / ICT_ROWS) ** 0.5 if by_ict else 1.0
+        return of_entry.get(rung, 0.0) * part * self.traits.nnz
 
     @cached_property
     def filling(self) -> float:
