@@ -79,6 +79,7 @@ NOT_LOOKED_AT = {
     "cancelling": 1.0,
     "flow": 0,
     "turns": False,
+    "crosses": False,
     "strictly": False,
 }  # traits that older records lack
 QUICK = ("trilinos_smooVec", "trilinos_nsjac_1", "mipt_two_wells_saddle_darcy", "ibmpg1_spd", "memplus")

@@ -79,13 +79,13 @@ def partition(A: CSR, size: int, method: str = "auto", *, of_aggregates: int | N
         "aggregate": the pairs with the largest couplings, then pairs of pairs, and so on, up to `size` rows; small
         aggregates that remain join a neighbour, up to 1.25 size, or else are packed together, up to `size`.
         "geometric": bricks of the grid that the pattern shows, up to 1.3 size; their sides are equal if couplings are
-        alike in all directions, up to a factor of 4, else as the roots of the couplings; a
-        node may be missing, such as a grounded cell, if bricks are two or more wide. "natural": consecutive
-        rows, up to `size`. "metis": METIS, k-way, on the host, by the same couplings; mostly up to about 1.03 size,
-        without guarantee. "auto": "geometric" for a grid, on a GPU only if its couplings are alike in all directions,
-        else "aggregate"; also "aggregate" where couplings jump from cell to cell, or, on the CPU, where bricks would
-        tear cells apart that are far more strongly coupled than the others. The same parts in every run and for any
-        number of threads. Each method but "auto", which may choose another one on a GPU, finds the same parts there.
+        alike in all directions, up to a factor of 4, else as the roots of the couplings; a node may be missing, such as
+        a grounded cell, if bricks are two or more wide. "natural": consecutive rows, up to `size`. "metis": METIS,
+        k-way, on the host, by the same couplings; mostly up to about 1.03 size, without guarantee. "auto": "geometric"
+        for a grid, on a GPU only if its couplings are alike in all directions, else "aggregate"; also "aggregate" where
+        couplings jump from cell to cell, or, on the CPU, where bricks would tear cells apart that are far more strongly
+        coupled than the others. The same parts in every run and for any number of threads. Each method but "auto",
+        which may choose another one on a GPU, finds the same parts there.
     of_aggregates : the size of aggregates, also those of method="aggregate"; None: `size`.
     Raises ParameterError for a size below 1, and for "metis" if METIS is not installed; MatrixError for "geometric" if
     A has no grid. Cost: a few passes over the entries, about 10 for "aggregate".
@@ -236,9 +236,9 @@ def _parts_of_bricks(A: CSR, shape: Any, cuts: Any, hole: int) -> Any:
 def _cuts(grid: Grid, size: int) -> list[int]:
     """The number of bricks along each direction. Their sides are equal if couplings are alike, else as the roots of the
     couplings, at least 1: in coordinates in which these are alike, bricks are cubes."""
-    shape, weights = grid.shape, [1.0, 1.0, 1.0]
-    if not grid.alike:
-        weights = [math.sqrt(max(c, LEAST_COUPLING * max(grid.couplings))) for c in grid.couplings]
+    shape, weights, largest = grid.shape, [1.0, 1.0, 1.0], max(grid.couplings)
+    if not grid.alike and 0 < largest < math.inf:
+        weights = [math.sqrt(max(c, LEAST_COUPLING * largest)) for c in grid.couplings]
     cuts, rest, left = [1, 1, 1], float(size), [k for k in range(3) if shape[k] > 1]
     while left:
         scale = (rest / math.prod(weights[k] for k in left)) ** (1 / len(left))

@@ -244,3 +244,5 @@ def _use_tools(symmetric: CSR, general: CSR) -> None:
     small = np.where(general.indices % 7 == 1, 1e-9, 1).astype(general.dtype)
     MultilevelILU(dense_size=20).factor(general.with_values(small * general.data))  # which leaves small entries out
     TriangularSolver(tril(general.tosparse(), format="csr")).solve(np.ones(general.n, general.dtype))
+    order, scale = np.arange(general.n), np.ones(general.n, general.data.real.dtype)  # as a matching makes them
+    kernels_for(general.data).vectors.gather_scaled(order, scale, np.ones((general.n, 2), general.dtype))

@@ -99,7 +99,7 @@ def test_subdomains_come_first_on_the_cpu_where_they_are_expected_to_take_less_t
         first(replace(many, coupled=0.4)) == first(replace(many, uneven=True, n=60_000)) == "MILU0()"
         and first(replace(many, m_matrix=False, n=49_000)) == "IC0()"  # a mesh with obtuse angles that is too small
     )
-    assert first(replace(flow, n=10**6)) == "MILU0()"  # not symmetric
+    assert first(replace(flow, n=10**6, crosses=False)) == "MILU0()"  # not symmetric
     meanwhile(choose_module, RATES=replace(SHIPPED, parts=2e-10, parts_setup=5e-9))
     assert first(definite) == "Schwarz()" and first(replace(definite, n=9_999)) == "MILU0()"
     assert first(replace(definite, m_matrix=False)) == "IC0()"  # perhaps several unknowns a node

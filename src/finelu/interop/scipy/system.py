@@ -31,11 +31,14 @@ _csc_products = _sparsetools.csc_matvec, _sparsetools.csc_matvecs
 FLOATING = "fdFD"  # the dtypes of SciPy's direct solvers; others become the first that holds all their numbers
 
 
+CORRUPT = "A has row pointers or column indices that do not fit its shape; the arrays are corrupt."
+
+
 class Corrupt(MatrixError):
     """Pointers or indices that do not fit the shape of A."""
 
-    def __init__(self) -> None:
-        super().__init__("A has row pointers or column indices that do not fit its shape; the arrays are corrupt.")
+    def __init__(self, text: str = CORRUPT) -> None:
+        super().__init__(text)
 
 
 class System:
