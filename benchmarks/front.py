@@ -13,8 +13,8 @@ from benchmarks.harness.record import ENDING, Run
 from benchmarks.harness.table import mean, table
 
 # The records: names in benchmarks/results, without ending.
-REGRET = "regret-intel-xeon-2-cores-2026-11-28"  # solve and others on small and medium systems
-SIZES_CPU, SIZES_GPU = "sizes-amd-epyc-2-cores-2026-11-27", "sizes-nvidia-h100-2026-11-27"
+REGRET = "regret-intel-xeon-2-cores-quiet-2026-11-28"  # solve and others on small and medium systems
+SIZES_CPU, SIZES_GPU = "sizes-amd-epyc-2-cores-2026-11-27", "sizes-nvidia-h200-2026-11-28"
 CLIENTS = "clients-2-core-amd-epyc-2026-11-27"  # programs, a page without a record
 SQUARES = "least-squares-cpu-amd-epyc-2-cores-2026-11-27"
 MOVES = {
@@ -95,7 +95,7 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
         "the same on a GPU",
         "`fl.solve(A, b)`, CuPy arrays",
         f"10⁶ unknowns: {seconds(on_gpu[MILLION])}; 10⁸ unknowns: {seconds(on_gpu[MOST])}",
-        link(SIZES_GPU, "one H100"),
+        link(SIZES_GPU, "one H200"),
     )
     means, slowest = programs()
     best = min(means, key=lambda program: means[program])

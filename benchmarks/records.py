@@ -152,17 +152,8 @@ OLDER = {
     "a line of the README's table was broken in two then, and traits of flows cost less since": (
         "sizes-amd-epyc-2-cores-2026-11-27",
     ),
-    "a solve with the coarse matrix takes fewer steps since; traits of flows, of which it has none, cost less": (
-        "sizes-nvidia-h100-2026-11-27",
-    ),
     "results kept for the last patterns can be dropped since; what is computed is the same": (
         "programs-amd-epyc-2-cores-2026-11-27",
-    ),
-    "a batch names pivots that were replaced, and right-hand sides are scaled since": (
-        "batch-cpu-amd-epyc-2-cores-2026-11-27",
-    ),
-    "entries that are zero in all systems are left out since, and refinement ends at rtol": (
-        "batch-gpu-nvidia-h200-2026-11-27",
     ),
     "recipes take a Batch since; what is computed is the same": (
         "petsc-scaling-2-core-amd-epyc-2026-11-27",
@@ -292,9 +283,6 @@ OLDER = {
     "an update waits less since, and its factors are tested in another way": ("cudss-nvidia-h100-2026-11-25",),
     "`solve` ends attempts sooner since; ILUT and ICT, for which it is named, compute the same": (
         "regret-amd-epyc-2-cores-counts-superlu-2026-11-27",
-    ),
-    "facts of a pattern are kept since, and some attempts end sooner: see regret-intel-xeon-2-cores-short": (
-        "regret-intel-xeon-2-cores-2026-11-28",
     ),
     "traits are looked at only where a rule needs them, and factors of the same entries are kept since": (
         "busy-intel-xeon-2-cores-one-a-core-2026-11-28",

@@ -121,7 +121,7 @@ def by_amgcl(A: sp.csr_matrix, b: Any, threads: int) -> Callable[[], Any]:
 
 
 def by_pyamg(A: sp.csr_matrix, b: Any, threads: int) -> Callable[[], Any]:
-    return by_elliptic(elliptic.of_pyamg(A, b, True, None))
+    return by_elliptic(elliptic.of_pyamg(A, b, True, None, time.perf_counter))
 
 
 CALL = dict(zip(SOLVERS, (on_cpu, on_gpu, by_splu, by_pardiso, by_amgcl, by_pyamg), strict=True))
