@@ -114,7 +114,8 @@ def alone(recipe: Any, method: str, S: sp.csr_matrix, b: Any, end: float, extra:
         by_itself = recipe.backend in ("auto", "superlu") and recipe.ordering == "auto"
         return {"direct": choose.Rung((recipe,), choose.ASKED, is_quick(known) and by_itself)}
 
-    with mock.patch.object(ladder, "rungs", only):
+    # `keep` looks for the direct rung
+    with mock.patch.object(ladder, "rungs", only), mock.patch("finelu.auto.solve.keep"):
         return solve.finelu_solve(S, b, end, method=method, device="cuda" if on_gpu(S.data) else "cpu")
 
 
