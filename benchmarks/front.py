@@ -14,7 +14,7 @@ from benchmarks.harness.table import mean, table
 
 # The records: names in benchmarks/results, without ending.
 REGRET = "regret-intel-xeon-2-cores-quiet-2026-11-28"  # solve and others on small and medium systems
-SIZES_CPU, SIZES_GPU = "sizes-amd-epyc-2-cores-2026-11-27", "sizes-nvidia-h200-2026-11-28"
+SIZES_CPU, SIZES_GPU = "sizes-intel-xeon-2-cores-2026-11-28", "sizes-nvidia-h200-2026-11-28"
 CLIENTS = "clients-2-core-amd-epyc-2026-11-27"  # programs, a page without a record
 SQUARES = "least-squares-cpu-amd-epyc-2-cores-2026-11-27"
 MOVES = {
@@ -88,7 +88,7 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
         "`fl.solve(A, b)`",
         f"10⁶ unknowns: {seconds(on_cpu[MILLION])} from A and b to x; the multigrid library AMGCL takes "
         f"{seconds(theirs[MILLION])}",
-        link(SIZES_CPU, "2 cores, AMD"),
+        link(SIZES_CPU, "2 cores, Intel"),
     )
     on_gpu = sizes.seconds(load(SIZES_GPU), sizes.GPU)
     yield (

@@ -149,18 +149,12 @@ UNCOMMITTED = "measured code that is in no commit"
 LOST = "its commit is not in the history"
 SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
-    "a line of the README's table was broken in two then, and traits of flows cost less since": (
-        "sizes-amd-epyc-2-cores-2026-11-27",
-    ),
     "results kept for the last patterns can be dropped since; what is computed is the same": (
         "programs-amd-epyc-2-cores-2026-11-27",
     ),
     "recipes take a Batch since; what is computed is the same": (
         "petsc-scaling-2-core-amd-epyc-2026-11-27",
         "syncfree-nvidia-h200-2026-11-27",
-    ),
-    "products and cg take columns in fewer passes since, and gmres ends sooner where it stagnates": (
-        "columns-cpu-2-core-intel-xeon-2026-11-27",
     ),
     "blocks are conjugated instead of the basis since; the same is computed up to rounding": (
         "block-gmres-2-core-intel-xeon-shared-2026-11-27",
