@@ -35,7 +35,7 @@ GPU = (DOCS / "gpu.md").read_text()
 README = (ROOT / "README.md").read_text()
 MEASURED = (DOCS / "measured.md").read_text()
 INSIDE = (DOCS / "inside.md").read_text()
-MULTIGRID = "elliptic-cpu-16-threads-intel-xeon-16-cores-2026-11-27"
+MULTIGRID = "elliptic-cpu-16-threads-intel-xeon-16-cores-2026-11-28"
 ENDS = "solve-2-core-amd-epyc-shared-2026-11-27"  # how `solve` ends on each real matrix
 
 
