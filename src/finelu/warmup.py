@@ -143,13 +143,14 @@ def _of(A: Any, dtype: np.dtype[Any]) -> CSR:
 
 
 def _shared(dtype: np.dtype[Any]) -> None:
-    """cg with vectors that threads share, which have kernels of their own; and the pool of these threads."""
+    """Methods with vectors that threads share, which have kernels of their own; and the pool of these threads."""
     from finelu.kernels.cpu import vectors
     from finelu.kernels.cpu.runtime import workers
 
     n = vectors.SHARED
     diagonal = csr_array((np.ones(n, dtype), np.arange(n), np.arange(n + 1)), shape=(n, n))
-    krylov.cg(diagonal, np.ones(n, dtype), x0=np.full(n, 0.5, dtype))
+    for method in (krylov.cg, krylov.bicgstab):
+        method(diagonal, np.ones(n, dtype), x0=np.full(n, 0.5, dtype))
     workers.compile_kernels()  # which calls ask for once they have lost as much time
 
 

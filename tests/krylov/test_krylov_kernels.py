@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from finelu.kernels import kernels_for, reference
+from finelu.kernels.cpu import vectors
 from finelu.kernels.monitor import (
     BEST,
     BREAKDOWN,
@@ -219,6 +220,19 @@ def test_moments_are_those_of_the_specification_on_any_number_of_threads(backend
         threads(number)
         results.append(called(kernels_for(np.empty(0)), "arnoldi", "moments", values)["y"])
     np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64])
+@pytest.mark.parametrize("function", ["bicgstab_half", "bicgstab_step", "bicgstab_direction"])
+def test_threads_share_steps_of_bicgstab_and_find_the_same_bits(monkeypatch, threads, function, dtype):
+    values, results = Values(dtype, 2**16 + 5, 6).arguments("recurrences", function), []
+    for number, shortest in ((1, 2**30), (1, 0), (3, 0)):
+        threads(number)
+        monkeypatch.setattr(vectors, "SHARED", shortest)
+        results.append(called(kernels_for(np.empty(0)), "recurrences", function, values))
+    for other in results[1:]:
+        for name, value in results[0].items():
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

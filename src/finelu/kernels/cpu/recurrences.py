@@ -1,7 +1,7 @@
 """The steps of the Krylov methods between two products: one pass over the vectors each, and the stopping test in it.
 
 `state`, `norms` and `history` are described in kernels/monitor.py. Scalars are arrays of one element, so that on the
-GPU the same calls read them from device memory. Threads share `direction` and `cg_step` of long vectors.
+GPU the same calls read them from device memory. Threads share the steps of cg and bicgstab of long vectors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from finelu.kernels.cpu.runtime.items import by_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.sharing import run_items
-from finelu.kernels.cpu.vectors import CHUNK, SHARED, chunks, inner_of_chunks, length, length_of_chunks, shared
+from finelu.kernels.cpu.vectors import CHUNK, SHARED, add_up, chunks, inner, length, shared, subtract
 from finelu.kernels.monitor import (
     BEST,
     BETA,
@@ -293,14 +293,23 @@ def sqmr_step(state, smoothing, alpha, p, r, d, x, best, s):
         s[i] = left * s[i] + taken * r[i]
 
 
+@by_items
+def _bicgstab_half_of_chunks(t, monitor, rho, sigma, v, r):
+    if monitor[CODE] == RUNNING and sigma[0] != 0:
+        k = slice(t * CHUNK, min((t + 1) * CHUNK, r.size))
+        subtract(rho[0] / sigma[0], v[k], r[k])
+
+
+def _long_bicgstab_half(*arguments):
+    run_items(_bicgstab_half_of_chunks, chunks(arguments[-1].size), *arguments)
+
+
+@shared(_long_bicgstab_half, -1)
 @compiled
 def bicgstab_half(state, rho, sigma, v, r):
     """r -= alpha v with alpha = rho / sigma; nothing where sigma is 0."""
-    if state[CODE] != RUNNING or sigma[0] == 0:
-        return
-    alpha = rho[0] / sigma[0]
-    for i in range(r.size):
-        r[i] -= alpha * v[i]
+    if state[CODE] == RUNNING and sigma[0] != 0:
+        subtract(rho[0] / sigma[0], v, r)
 
 
 @compiled
@@ -310,6 +319,45 @@ def stabilizer(ts, t_norm):
 
 
 @compiled
+def _bicgstab_move(monitor, t, rho, sigma, ts, t_norm, shadow, p, s, q, x, best, r, sums, parts):
+    """The step in chunk t, in which q is A s; its part of shadow^H r, and its norm of r."""
+    k = slice(t * CHUNK, min((t + 1) * CHUNK, x.size))
+    P, S, X, B = p[k], s[k], x[k], best[k]
+    alpha, omega = rho[0] / sigma[0], stabilizer(ts, t_norm)
+    if monitor[IMPROVED]:
+        B[:] = X
+    for i in range(X.size):
+        X[i] += alpha * P[i] + omega * S[i]
+    subtract(omega, q[k], r[k])
+    sums[t], parts[t] = inner(shadow[k], r[k]), length(r[k])
+
+
+@by_items
+def _bicgstab_step_of_chunks(t, monitor, rho, sigma, ts, t_norm, shadow, p, s, q, x, best, r, sums, parts):
+    if monitor[CODE] == RUNNING and sigma[0] != 0:
+        _bicgstab_move(monitor, t, rho, sigma, ts, t_norm, shadow, p, s, q, x, best, r, sums, parts)
+
+
+def _long_bicgstab_step(state, norms, history, rho, sigma, ts, t_norm, shadow, shadow_norm, *vectors):
+    sums = np.empty(chunks(shadow.size), shadow.dtype), np.empty(chunks(shadow.size))
+    run_items(_bicgstab_step_of_chunks, sums[0].size, state, rho, sigma, ts, t_norm, shadow, *vectors, *sums)
+    _bicgstab_judge(state, norms, history, rho, sigma, ts, t_norm, shadow_norm, *sums)
+
+
+@compiled
+def _bicgstab_judge(state, norms, history, rho, sigma, ts, t_norm, shadow_norm, sums, parts):
+    if state[CODE] != RUNNING:
+        return
+    if sigma[0] == 0:
+        state[CODE] = BROKEN
+        return
+    norms[NORM] = length(parts) if parts.size > 1 else parts[0]
+    add_up(sums, rho)
+    bicgstab_end(state, norms, history, rho, sigma, stabilizer(ts, t_norm), shadow_norm)
+
+
+@shared(_long_bicgstab_step, -1)
+@compiled
 def bicgstab_step(state, norms, history, rho, sigma, ts, t_norm, shadow, shadow_norm, p, s, t, x, best, r):
     """x += alpha p + omega s, r -= omega t with omega of `stabilizer`, and `record` of the norm of r; rho = shadow^H r.
 
@@ -317,22 +365,12 @@ def bicgstab_step(state, norms, history, rho, sigma, ts, t_norm, shadow, shadow_
     recurrence is lost once the cosine of shadow and r is below rounding. So it is where omega, another divisor, is 0 or
     so near to it that beta overflows: t is orthogonal to s or enormous.
     """
-    if state[CODE] != RUNNING:
-        return
-    if sigma[0] == 0:
-        state[CODE] = BROKEN
-        return
-    keep = state[IMPROVED]
-    alpha = rho[0] / sigma[0]
-    omega = stabilizer(ts, t_norm)
-    for i in range(x.size):
-        if keep:
-            best[i] = x[i]
-        x[i] += alpha * p[i] + omega * s[i]
-        r[i] -= omega * t[i]
-    norms[NORM] = length_of_chunks(r)
-    rho[0] = inner_of_chunks(shadow, r)
-    bicgstab_end(state, norms, history, rho, sigma, omega, shadow_norm)
+    count = max(-(-x.size // CHUNK), 1)
+    sums, parts = np.zeros(count, r.dtype), np.zeros(count)
+    if state[CODE] == RUNNING and sigma[0] != 0:
+        for c in range(count):
+            _bicgstab_move(state, c, rho, sigma, ts, t_norm, shadow, p, s, t, x, best, r, sums, parts)
+    _bicgstab_judge(state, norms, history, rho, sigma, ts, t_norm, shadow_norm, sums, parts)
 
 
 @compiled
@@ -347,14 +385,30 @@ def bicgstab_end(state, norms, history, rho, sigma, omega, shadow_norm):
 
 
 @compiled
-def bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p):
-    """p = r + beta (p - omega v) with beta = (rho / rho_old) (alpha / omega) = (rho / sigma) / omega."""
-    if state[CODE] != RUNNING:
-        return
+def _bicgstab_turn(rho, sigma, ts, t_norm, r, v, p):
     omega = stabilizer(ts, t_norm)
     beta = rho[0] / sigma[0] / omega
     for i in range(p.size):
         p[i] = r[i] + beta * (p[i] - omega * v[i])
+
+
+@by_items
+def _bicgstab_direction_of_chunks(t, monitor, rho, sigma, ts, t_norm, r, v, p):
+    if monitor[CODE] == RUNNING:
+        k = slice(t * CHUNK, min((t + 1) * CHUNK, p.size))
+        _bicgstab_turn(rho, sigma, ts, t_norm, r[k], v[k], p[k])
+
+
+def _long_bicgstab_direction(*arguments):
+    run_items(_bicgstab_direction_of_chunks, chunks(arguments[-1].size), *arguments)
+
+
+@shared(_long_bicgstab_direction, -1)
+@compiled
+def bicgstab_direction(state, rho, sigma, ts, t_norm, r, v, p):
+    """p = r + beta (p - omega v) with beta = (rho / rho_old) (alpha / omega) = (rho / sigma) / omega."""
+    if state[CODE] == RUNNING:
+        _bicgstab_turn(rho, sigma, ts, t_norm, r, v, p)
 
 
 @compiled
