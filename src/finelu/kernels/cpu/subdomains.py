@@ -22,7 +22,7 @@ from finelu.kernels.cpu.runtime.atomics import fetch_add
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
 from finelu.kernels.cpu.runtime.items import by_items, complete, next_item, wait_until_done
 from finelu.kernels.cpu.runtime.jit import compiled
-from finelu.kernels.cpu.runtime.lanes import LANES
+from finelu.kernels.cpu.runtime.lanes import LANES, add_up_rows
 from finelu.kernels.cpu.runtime.row_blocks import COPY, even_items, threads_for, workspace
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.operands import require_indices
@@ -146,7 +146,7 @@ class SubdomainSolve:
         elif correction is not None:
             r = coarse_residual(correction.products, correction.q, r)
         items = self._items
-        room = workspace(items.size - 1, self._room, x.dtype)
+        room = workspace(items.size - 1, 2 * (self._room + LANES), x.dtype)
         layout = self.starts, self._groups, self._lanes, self._row_starts
         arguments = *layout, r, x, unsigned(rows), before, after, scattered, coarse, out, Z
         triangles = (triangle.arguments() for triangle in self._triangles)
@@ -204,8 +204,10 @@ def _solve(
     first_triangle,
     second_triangle,
 ):
+    """A workspace has the unknowns of a group, its right-hand side once more, and two sums a lane, in this order."""
     t = next_item(state)
     s = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]
+    given, result = s.size // 2 - LANES, s.size - 2 * LANES
     while t < done.size:
         for g in range(items[t], items[t + 1]):
             base, end, count = row_starts[g], row_starts[g + 1], lanes[g]
@@ -213,8 +215,14 @@ def _solve(
                 p, one = groups[g, lane], s[lane::count]
                 first = np.uint64(0 if p < 0 else starts[p])
                 size = np.uint64(0 if p < 0 else starts[p + 1] - starts[p])
-                for k in range(size):
-                    one[k] = r[rows[first + k]]
+                if sums is not None and Z is None and count == LANES:
+                    same = s[given + lane :: LANES]
+                    for k in range(size):
+                        one[k] = same[k] = r[rows[first + k]]
+                    same[size : end - base] = 0
+                else:
+                    for k in range(size):
+                        one[k] = r[rows[first + k]]
                 if coarse is not None:
                     _, _, begins, vectors, corrected, products, m, q = coarse
                     begin, stop = (np.uint64(begins[p]), np.uint64(begins[p + 1])) if p >= 0 else (first, first)
@@ -230,6 +238,8 @@ def _solve(
                 one[size : end - base + 1] = 0
             substitute(s, g, count, base, end, *first_triangle)
             substitute(s, g, count, base, end, *second_triangle)
+            if sums is not None and Z is None and count == LANES:
+                add_up_rows(s, given, 0, end - base, result)
             for lane in range(count):
                 p, one = groups[g, lane], s[lane::count]
                 if p < 0:
@@ -239,10 +249,13 @@ def _solve(
                     v = one[k] if out_scale is None else one[k] * out_scale[first + k]
                     x[rows[first + k] if scattered else first + k] = one[k] = v
                 if sums is not None:
-                    given, couplings, ends, coupled, values, conjugate, of, restricted, dots = sums
+                    b, couplings, ends, coupled, values, conjugate, of, restricted, dots = sums
                     own = slice(first, first + size)
                     _add_up_couplings(couplings[p], couplings[p + 1], ends, coupled, values, conjugate, one, of)
-                    dots[p] = _add_up(given, rows[own], one, None if Z is None else Z[own], conjugate, restricted[p])
+                    if Z is None and count == LANES:
+                        dots[p], restricted[p, 0] = s[result + lane], s[result + LANES + lane]
+                    else:
+                        dots[p] = _add_up(b, rows[own], one, None if Z is None else Z[own], conjugate, restricted[p])
                 if coarse is not None and coarse[0]:
                     _prolong_part(np.uint64(p), rows[first : first + size], coarse[1], coarse[6], coarse[7], x)
         t = complete(state, done, t)

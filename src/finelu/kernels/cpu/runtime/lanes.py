@@ -146,3 +146,58 @@ def _subtract_multiples(x, columns, begin, end, factors, p, values):
                 x[np.int64(columns[e]) * LANES + lane] -= factors[p * LANES + lane] * values[e * LANES + lane]
 
     return of_complex_numbers
+
+
+def add_up_rows(s, first, second, count, result):
+    """In each of the lanes the sum of conj(s_k) t_k, and that of s_k, for k < count in this order.
+
+    s : s_k has the places from first + k LANES on, one a lane, t_k those from second + k LANES on; the sums are written
+        from `result` on, and from result + LANES on.
+    """
+    raise TypeError("only kernels call it")
+
+
+@intrinsic
+def _add_up_rows_of_floats(typing, s, first, second, count, result):
+    def generate(context, builder, signature, args):
+        kind = signature.args[0]
+        data = context.make_array(kind)(context, builder, args[0]).data
+        number, word = context.get_data_type(kind.dtype), args[1].type
+        vector, size = ir.VectorType(number, LANES), context.get_abi_sizeof(number)
+        lanes, zero, one = ir.Constant(word, LANES), ir.Constant(word, 0), ir.Constant(word, 1)
+        sums = [cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * LANES)) for _ in range(2)]
+
+        def at(place):
+            return builder.bitcast(builder.gep(data, [place]), vector.as_pointer())
+
+        with cgutils.for_range_slice(builder, zero, args[3], one, word) as (k, _):
+            row = builder.mul(k, lanes)
+            a, b = (builder.load(at(builder.add(begin, row)), align=size) for begin in args[1:3])
+            for total, term in zip(sums, (builder.fmul(a, b), a), strict=True):
+                builder.store(builder.fadd(builder.load(total), term), total)
+        for total, place in zip(sums, (args[4], builder.add(args[4], lanes)), strict=True):
+            builder.store(builder.load(total), at(place), align=size)
+        return context.get_dummy_value()
+
+    return types.void(s, types.intp, types.intp, types.intp, types.intp), generate
+
+
+@overload(add_up_rows, inline="never", jit_options={"error_model": "numpy"})
+def _add_up_rows(s, first, second, count, result):
+    if isinstance(s.dtype, types.Float):
+
+        def of_floats(s, first, second, count, result):
+            _add_up_rows_of_floats(s, first, second, count, result)
+
+        return of_floats
+
+    def of_complex_numbers(s, first, second, count, result):
+        for lane in range(LANES):
+            dot = total = s.dtype.type(0)
+            for k in range(count):
+                a = s[first + k * LANES + lane]
+                dot += np.conj(a) * s[second + k * LANES + lane]
+                total += a
+            s[result + lane], s[result + LANES + lane] = dot, total
+
+    return of_complex_numbers
