@@ -105,3 +105,61 @@ def test_a_dependent_row_has_a_pivot_of_rounding():
     S = sp.csr_array(S - sp.diags_array(np.asarray(S.sum(axis=1)).ravel()))  # rows that add up to 0
     pivots = np.sort(factors(S, cpu)[0].factor(as_csr(S).data, np.ones(S.shape[0])))
     assert abs(pivots[0]) < 1e-13 < 0.05 < pivots[1]
+
+
+def general(name, dtype):
+    """Another matrix with the pattern of `hermitian`, and the values of its adjoint in this pattern."""
+    S = hermitian(name, dtype)
+    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    factor = np.where(S.indices == rows, 1.5, 1 + 0.4 * np.sin(rows + 3.0 * S.indices))
+    if dtype == np.complex128:
+        factor = factor + 0.1j * np.cos(rows * S.indices)
+    S = sp.csr_array((S.data * factor, S.indices, S.indptr), S.shape)
+    T = S.conj().T.tocsr()
+    T.sort_indices()
+    assert (T.indices == S.indices).all()
+    return S, T.data
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("name", CASES)
+def test_general_solutions_and_pivots_are_those_of_the_specification(name, dtype):
+    S, opposite = general(name, dtype)
+    rng = np.random.default_rng(3)
+    weights, g = rng.uniform(0.5, 2, S.shape[0]), rng.standard_normal(S.shape[0]).astype(dtype)
+    weights[3] = 0
+    found = []
+    for form in (cpu, reference):
+        F, A = factors(S, form)
+        pivots = F.factor(A.data, weights, opposite)
+        solutions = [np.empty_like(g) for _ in range(2)]
+        for adjoint, x in enumerate(solutions):
+            F.solve(g, x, bool(adjoint))
+        found.append((pivots, solutions))
+    (pivots, solutions), (want_pivots, want) = found
+    assert pivots.dtype == dtype and pivots[3] == 1
+    assert_close(pivots, want_pivots, 256)
+    kept = weights > 0
+    for x, expected, B in zip(solutions, want, (S, S.conj().T.tocsr()), strict=True):
+        assert_close(x, expected, 1e4)
+        left = B[kept][:, kept] @ x[kept] - g[kept]
+        assert x[3] == 0 and np.linalg.norm(left) < 1e-11 * np.linalg.norm(g) * abs(S).max() * abs(x).max()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_threads_find_the_same_bits_of_general_factors(monkeypatch, threads, dtype):
+    monkeypatch.setattr(fl.kernels.cpu.cholesky, "threads_for", lambda work, alone: fl.threads.get_num_threads())
+    (S, opposite), found = general("poisson5:60,50", dtype), set()
+    G = np.random.default_rng(4).standard_normal((S.shape[0], 3)).astype(dtype)
+    for number in (1, 2, 5):
+        threads(number)
+        F, A = factors(S, cpu)
+        F.factor(A.data, np.ones(S.shape[0]), opposite)
+        for adjoint in (False, True):
+            together, alone = np.empty_like(G), np.empty(G.shape, dtype, order="F")
+            F.solve(G, together, adjoint)
+            for c in range(G.shape[1]):
+                F.solve(G[:, c].copy(), alone[:, c], adjoint)
+            np.testing.assert_array_equal(together, alone)
+            found.add((adjoint, together.tobytes()))
+    assert len(found) == 2

@@ -682,18 +682,42 @@ def test_parts_of_a_general_matrix_are_small_on_the_cpu(everywhere):
     assert small.converged and small.iterations < large.iterations
 
 
-def test_a_definite_coarse_matrix_has_factors_without_pivoting_on_the_cpu(monkeypatch):
+@pytest.mark.parametrize("kind", ["definite", "general", "complex", "one-sided"])
+def test_a_coarse_matrix_has_factors_without_pivoting_on_the_cpu(monkeypatch, kind):
     A = gallery.poisson5(40, 40)
+    if kind in ("general", "complex"):
+        A = gallery.convection_diffusion(40, 40, 1, peclet=20)
+    if kind == "complex":
+        A = sp.csr_matrix(A + 0.1j * sp.eye(1600) + 0.2j * sp.tril(A, -1))
+    if kind == "one-sided":  # the pattern of the coarse matrix is not symmetric
+        A = sp.csr_matrix(sp.diags([3.0, -1, -1], [0, -1, -40], shape=(1600, 1600)))
     space = fl.Schwarz(size=32).factor(A).coarse
     solver = space._inverse
-    assert type(solver).__name__ == "_Cholesky"
-    monkeypatch.setattr(coarse_spaces, "MOST_FLOPS", 0)
-    other = fl.Schwarz(size=32).factor(A).coarse._inverse
+    assert type(solver).__name__ == "_Shared"
+    with monkeypatch.context() as changed:
+        changed.setattr(coarse_spaces, "MOST_FLOPS", 0)
+        other = fl.Schwarz(size=32).factor(A).coarse._inverse
     assert type(other).__name__ == "_Sparse"
-    g = values(space.size, "float64")
-    np.testing.assert_allclose(solver(g, "N"), other(g, "N"), rtol=1e-10)
-    indefinite = fl.Schwarz(size=32).factor(sp.csr_matrix(A - 0.5 * sp.eye(1600))).coarse._inverse
-    assert type(indefinite).__name__ == "_Sparse"
+    g = values(space.size, A.dtype)
+    for trans in "N" if kind == "definite" else "NH":
+        np.testing.assert_allclose(solver(g, trans), other(g, trans), rtol=1e-9)
+
+
+def test_a_coarse_matrix_that_needs_pivots_has_those_of_superlu(monkeypatch):
+    rng = np.random.default_rng(2)
+    indefinite = sp.csr_matrix(gallery.poisson5(40, 40) - 0.5 * sp.eye(1600))
+    assert type(fl.Schwarz(size=32).factor(indefinite).coarse._inverse).__name__ == "_Sparse"
+    monkeypatch.setattr(coarse_spaces, "GROWTH", 0.0)
+    monkeypatch.setattr(coarse_spaces, "ROUNDINGS", 0.0)
+    general = gallery.convection_diffusion(40, 40, 1, peclet=20)
+    assert type(fl.Schwarz(size=32).factor(general).coarse._inverse).__name__ == "_Sparse"
+    monkeypatch.undo()
+    swaps = sp.kron(sp.eye(50), [[1e-13, 1.0], [-1.0, 1e-13]])  # by no order without pivots
+    E = sp.csr_matrix(swaps + 1e-3 * sp.random(100, 100, 0.05, random_state=3))
+    found, dropped = coarse_spaces.inverse(E, np.zeros(100, bool), np.dtype("float64"), False)
+    assert type(found).__name__ == "_Sparse" and not dropped.any()
+    g = rng.standard_normal(100)
+    np.testing.assert_allclose(E @ found(g, "N"), g, atol=1e-9)
 
 
 def scattered(n=14, dtype="float64"):

@@ -1,4 +1,4 @@
-"""A complete L D L^H without pivoting by the subtrees of an elimination tree, and the solves with it.
+"""A complete L D L^H, or L D M^H, without pivoting by the subtrees of an elimination tree, and the solves with it.
 
 The rows of a subtree need no rows of others: threads share the subtrees. Above them are the rows that separate these.
 Each is an item of its own, that waits for the rows which it needs: the last ones only at its end, so that threads
@@ -79,39 +79,56 @@ class Cholesky:
         arguments = items, self.indptr, self.indices, order, inverse, parent, marks, begin, columns, lengths
         run_items(_reach, items.size - 1, *arguments, threads=marks.shape[0])
 
-    def factor(self, data, weights):
+    def factor(self, data, weights, opposite=None):
         """Factor W A W, with ones on the diagonal where a weight is 0; returns the pivots (n,), in A's order."""
-        n = self.order.size
-        self.weights, self.values, self.pivots = weights, np.empty(self.columns.size, data.dtype), np.empty(n)
+        n, hermitian = self.order.size, opposite is None
+        self.weights, self.values = weights, np.empty(self.columns.size, data.dtype)
+        self.others = self.values if hermitian else np.empty_like(self.values)  # of M, as those of L
+        self.pivots = np.empty(n, np.float64 if hermitian else data.dtype)
         items = self._starts.size - 1 + n - self._below
-        work = workspace(1 if self._threads == 1 else items, n, data.dtype)
+        work = workspace(1 if self._threads == 1 else items, n if hermitian else 2 * n, data.dtype)
         work[:] = 0
         A = self.indptr, self.indices, data, weights
         run_items(
-            *(_factor, items, self._starts, self._below, A, self.order, self._inverse),
-            *(self.begin, self.columns, self._runs, self.values, self.pivots, work),
+            *(_factor, items, self._starts, self._below, A, opposite, self.order, self._inverse),
+            *(self.begin, self.columns, self._runs, self.values, self.others, self.pivots, work),
             threads=work.shape[0],
         )
-        self._of_columns = self.values[self._places].conj()
-        pivots = np.empty(n)
+        self._of_columns = {False: self.others[self._places].conj()}
+        pivots = np.empty_like(self.pivots)
         pivots[self.order] = self.pivots
         return pivots
 
-    def solve(self, g, out):
-        """out = W (W A W)^-1 W g, for g (n,) or (n, k) and such an `out`."""
+    def _of(self, adjoint):
+        """The values of L, M, the pivots, and M's entries of the rows above, by columns, conjugated; or for A^H."""
+        if not adjoint or self.others is self.values:
+            return self.values, self.others, self.pivots, self._of_columns[False]
+        if adjoint not in self._of_columns:
+            self._of_columns[adjoint] = self.values[self._places].conj()
+        return self.others, self.values, self.pivots.conj(), self._of_columns[adjoint]
+
+    def solve(self, g, out, adjoint=False):
+        """out = W (W A W)^-1 W g, for g (n,) or (n, k) and such an `out`, or with W A^H W."""
+        if g.ndim == 2 and self.pivots.dtype.kind == "c":  # tiles are divided by real pivots
+            for c, column in enumerate(np.ascontiguousarray(g.T)):
+                found = np.empty(column.size, out.dtype)
+                self.solve(column, found, adjoint)
+                out[:, c] = found
+            return
         if g.ndim == 2:
-            self._solve_columns(g, out)
+            self._solve_columns(g, out, adjoint)
             return
         after, chunks = self._steps()
         x = np.empty(self.order.size, self.values.dtype)
         shared = np.zeros(3, np.int64), np.zeros(after.size, np.int8)
+        values, others, pivots, of_columns = self._of(adjoint)
         run(
             *(_solve, self._threads or after.size, after, *shared, self._starts, self._below, chunks),
-            *(self.order, self.weights, self.begin, self.columns, self.values, self._split, self.pivots),
-            *(self._lower, self._rows, self._of_columns, g, x, out),
+            *(self.order, self.weights, self.begin, self.columns, values, others, self._split, pivots),
+            *(self._lower, self._rows, of_columns, g, x, out),
         )
 
-    def _solve_columns(self, g, out):
+    def _solve_columns(self, g, out, adjoint):
         """LANES columns in each row."""
         after, chunks = self._steps()
         blocks, weights = -(-g.shape[1] // LANES), self.weights[self.order, None]
@@ -119,9 +136,10 @@ class Cholesky:
         x[:, : g.shape[1]] = weights * g[self.order]
         shared = np.zeros(3, np.int64), np.zeros(after.size, np.int8)
         pattern = (unsigned(a) for a in (self.begin, self.columns, self._split, self._lower, self._rows))
+        values, others, pivots, of_columns = self._of(adjoint)
         run(
             *(_solve_tiles, self._threads or after.size, after, *shared, self._starts, self._below, chunks),
-            *(*pattern, self.values, self._of_columns, self.pivots, x.reshape(-1), np.uint64(blocks)),
+            *(*pattern, values, others, of_columns, pivots, x.reshape(-1), np.uint64(blocks)),
         )
         out[self.order] = weights * x[:, : g.shape[1]]
 
@@ -243,36 +261,46 @@ def _sort_columns(begin, columns, below, split, lower, rows, places):
 
 
 @compiled
-def _factor(state, done, starts, below, A, order, inverse, begin, columns, runs, values, pivots, workspaces):
-    """Items are the subtrees, then the rows above one by one. work (n,) : zeros, outside of a row."""
+def _factor(
+    state, done, starts, below, A, opposite, order, inverse, begin, columns, runs, values, others, pivots, workspaces
+):  # fmt: skip
+    """Items are the subtrees, then the rows above one by one. work (n,), or (2 n,) : zeros, outside of a row."""
     trees, known = starts.size - 1, 0
     t = next_item(state)
     work = workspaces[fetch_add(state, 1, 1) if t < done.size else 0]
+    factors = values, others, pivots, work
     while t < done.size:
         if t < trees:
             for i in range(starts[t], starts[t + 1]):
-                _row(i, trees, below, done, A, order, inverse, begin, columns, runs, values, pivots, work)
+                _row(i, trees, below, done, A, opposite, order, inverse, begin, columns, runs, *factors)
         else:
             known = wait_until_done(done, known, trees)
             i = below + t - trees
-            _row(i, trees, below, done, A, order, inverse, begin, columns, runs, values, pivots, work)
+            _row(i, trees, below, done, A, opposite, order, inverse, begin, columns, runs, *factors)
         t = complete(state, done, t)
     wait_until_done(done, known, done.size)
 
 
 @compiled
-def _row(i, trees, below, done, A, order, inverse, begin, columns, runs, values, pivots, work):
-    """Row i of L and its pivot, once the rows of its columns are there. work[k] = l_ik d_k in the columns so far."""
+def _row(i, trees, below, done, A, opposite, order, inverse, begin, columns, runs, values, others, pivots, both):
+    """Row i of L, of M, and its pivot, once the rows of its columns are there. work[k] = l_ik d_k in the columns so
+    far, second[k] = m_ik conj(d_k)."""
     indptr, indices, data, weights = A
     row = order[i]
     scale = weights[row]
-    pivot = 1.0 if scale == 0 else 0.0
+    work, second = both[: order.size], both[order.size :]
+    pivot = pivots.dtype.type(1.0 if scale == 0 else 0.0)
     for p in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
         j = inverse[indices[p]]
         if j < i:
             work[j] = data[p] * (scale * weights[indices[p]])
+            if opposite is not None:
+                second[j] = opposite[p] * (scale * weights[indices[p]])
         elif j == i:
-            pivot += data[p].real * (scale * scale)
+            if opposite is None:
+                pivot += data[p].real * (scale * scale)
+            else:
+                pivot += data[p] * (scale * scale)
     first, last = np.uint64(begin[i]), np.uint64(begin[i + 1])
     for p in range(first, last):
         j = columns[p]
@@ -281,12 +309,22 @@ def _row(i, trees, below, done, A, order, inverse, begin, columns, runs, values,
             while load_acquire(done, trees + j - below) == 0:
                 relax(rounds)
                 rounds += 1
-        total = work[j] - _product(j, runs, values, work)
+        if opposite is None:
+            total = work[j] - _product(j, runs, values, work)
+        else:
+            of_work, of_second = _two_products(j, runs, values, others, work, second)
+            total, other = work[j] - of_work, second[j] - of_second
+            second[j] = other
+            others[p] = other / np.conj(pivots[j]) if pivots[j] != 0 else other
         work[j] = total
         values[p] = total / pivots[j] if pivots[j] != 0 else total
     for p in range(first, last):
         j = columns[p]
-        pivot -= (work[j] * np.conj(values[p])).real
+        if opposite is None:
+            pivot -= (work[j] * np.conj(values[p])).real
+        else:
+            pivot -= work[j] * np.conj(others[p])
+            second[j] = 0
         work[j] = 0
     pivots[i] = pivot
 
@@ -330,14 +368,40 @@ def _product(j, runs, values, work):
     return (a + b) + (c + d)
 
 
+@compiled
+def _two_products(j, runs, values, others, work, second):
+    """The sums of work conj(m) over row j of M, and of second conj(l) over row j of L, whose terms do not wait for one
+    another."""
+    starts, places, firsts = runs
+    a = b = c = d = work.dtype.type(0)
+    for r in range(np.uint64(starts[j]), np.uint64(starts[j + 1])):
+        p, end, k = np.uint64(places[r]), np.uint64(places[r + ONE]), np.uint64(firsts[r])
+        if end - p >= LONG:
+            a += _long_product(k, p, end, others, work)
+            c += _long_product(k, p, end, values, second)
+            continue
+        while p + ONE < end:
+            a += work[k] * np.conj(others[p])
+            b += work[k + ONE] * np.conj(others[p + ONE])
+            c += second[k] * np.conj(values[p])
+            d += second[k + ONE] * np.conj(values[p + ONE])
+            p += np.uint64(2)
+            k += np.uint64(2)
+        if p < end:
+            a += work[k] * np.conj(others[p])
+            c += second[k] * np.conj(values[p])
+    return a + b, c + d
+
+
 @by_ordered_items
 def _solve(
-    t, starts, below, chunks, order, weights, begin, columns, values, split, pivots, lower, rows, of_columns, g, x, out
-):
+    t, starts, below, chunks, order, weights, begin, columns, values, others, split, pivots, lower, rows, of_columns, g,
+    x, out,
+):  # fmt: skip
     """Items are: the rows of the subtrees, forward; those above, as far as their columns are below; the block of the
     rows above, forward and backward, on one thread; the subtrees, backward.
 
-    rows, of_columns : the entries of the rows above in the columns of the subtrees, by these columns, conjugated.
+    rows, of_columns : M's entries of the rows above in the columns of the subtrees, by these columns, conjugated.
     """
     trees = starts.size - 1
     if t < trees:
@@ -355,7 +419,7 @@ def _solve(
         for i in range(below, x.size):
             x[i] /= pivots[i]
         for i in range(x.size - 1, below - 1, -1):
-            _scatter(np.uint64(split[i - below]), np.uint64(begin[i + 1]), columns, values, x[i], x)
+            _scatter(np.uint64(split[i - below]), np.uint64(begin[i + 1]), columns, others, x[i], x)
             out[order[i]] = weights[order[i]] * x[i]
     else:
         first, last = starts[t - trees - chunks - 1], starts[t - trees - chunks]
@@ -365,7 +429,7 @@ def _solve(
                 total -= of_columns[p] * x[rows[p]]
             x[j] = total
         for i in range(last - 1, first - 1, -1):
-            _scatter(np.uint64(begin[i]), np.uint64(begin[i + 1]), columns, values, x[i], x)
+            _scatter(np.uint64(begin[i]), np.uint64(begin[i + 1]), columns, others, x[i], x)
             out[order[i]] = weights[order[i]] * x[i]
 
 
@@ -394,7 +458,7 @@ def _scatter(begin, end, columns, values, v, x):
 
 @by_ordered_items
 def _solve_tiles(
-    t, starts, below, chunks, begin, columns, split, lower, rows, values, of_columns, pivots, x, blocks
+    t, starts, below, chunks, begin, columns, split, lower, rows, values, others, of_columns, pivots, x, blocks
 ):  # fmt: skip
     """As `_solve`, for W g in `blocks` tiles, whose rows are next to each other in x, in the order of the rows."""
     trees, n, stride = starts.size - 1, begin.size - 1, blocks * np.uint64(LANES)
@@ -417,7 +481,7 @@ def _solve_tiles(
             for i in range(below, n):
                 divide_row_by_real(x, stride, tile, np.uint64(i), pivots[i])
             for i in range(n - 1, below - 1, -1):
-                subtract_from_rows(x, stride, tile, np.uint64(i), columns, values, split[i - below], begin[i + 1])
+                subtract_from_rows(x, stride, tile, np.uint64(i), columns, others, split[i - below], begin[i + 1])
     else:
         first, last = starts[t - trees - chunks - 1], starts[t - trees - chunks]
         for j in range(first, last):
@@ -430,4 +494,4 @@ def _solve_tiles(
         for i in range(last - 1, first - 1, -1):
             for block in range(blocks):
                 tile = block * np.uint64(LANES)
-                subtract_from_rows(x, stride, tile, np.uint64(i), columns, values, begin[i], begin[i + 1])
+                subtract_from_rows(x, stride, tile, np.uint64(i), columns, others, begin[i], begin[i + 1])

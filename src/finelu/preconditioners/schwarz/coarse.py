@@ -27,6 +27,7 @@ from finelu.preconditioners.schwarz.levels import (
 ROUNDINGS, OWN_ROUNDINGS = 10.0, 30.0
 NEGLIGIBLE = 1e-8  # part of the largest entry of its row that a diagonal entry of E must be, to scale it
 MOST_FLOPS = 4e9  # of a complete L U of E, up to which it is factored row by row
+GROWTH = 1e-9  # the largest backward error of a solve with factors without pivoting
 DEPENDENT = 1e-6  # part of a near null vector that must remain in a part once earlier ones are projected out
 
 
@@ -155,7 +156,7 @@ class CoarseSpace:
 
     def solve(self, g: Any, adjoint: bool = False) -> Any:
         """E^-1 g, or E^-H g (E^-T if Z^T replaces Z^H); g (K,), or (K, k)."""
-        if g.ndim == 2 and not isinstance(self._inverse, _Cholesky | _Dense):
+        if g.ndim == 2 and not isinstance(self._inverse, _Shared | _Dense):
             xp = namespace(g)
             return xp.stack([self.solve(xp.ascontiguousarray(c), adjoint) for c in g.T], axis=1)
         return self._inverse(g, self.adjoint if adjoint and not self._own_adjoint else "N")
@@ -197,7 +198,7 @@ class CoarseSpace:
         """q with z = x + Z q = M r, for an r without a component in this space, up to rounding, and the solve x of the
         parts with it; rho[0] = r^H z. For k columns rho (k,)."""
         rest = self.rest(sums)
-        if rest.ndim == 1 or isinstance(self._inverse, _Cholesky):
+        if rest.ndim == 1 or isinstance(self._inverse, _Shared):
             return self._inverse.with_dot(rest, sums.restricted, sums.dots, rho)
         columns = zip(*(np.ascontiguousarray(v.T) for v in (rest, sums.restricted, sums.dots)), strict=True)
         return np.stack([self._inverse.with_dot(*v, rho[c : c + 1]) for c, v in enumerate(columns)], axis=1)
@@ -280,21 +281,24 @@ class _Sparse:
         return q
 
 
-class _Cholesky:
-    """Factors of a definite E on the CPU, which threads share; see kernels/reference/cholesky.py."""
+class _Shared:
+    """Factors of E without pivoting on the CPU, which threads share; see kernels/reference/cholesky.py.
 
-    def __init__(self, E: CSR, order: Any, dtype: Any):
-        self._dtype, self._data = dtype, E.data
+    E : of a symmetric pattern.  opposite : the values of E^H in it; None for a definite E.
+    """
+
+    def __init__(self, E: CSR, opposite: Any, order: Any, dtype: Any):
+        self._dtype, self._data, self._opposite = dtype, E.data, opposite
         self._factors = kernels_for(E.data).cholesky.Cholesky(E.indptr, E.indices, order, elimination_tree(E, order))
 
     def factor(self, weights: Any) -> Any:
         """(K,) : the pivots of E scaled by weights on both sides, with ones on the diagonal where a weight is 0."""
-        return self._factors.factor(self._data, weights)
+        return self._factors.factor(self._data, weights, self._opposite)
 
     def __call__(self, g: Any, trans: str) -> Any:
-        """E^-1 g for g (K,) or (K, k)."""
+        """E^-1 g, or with "H" E^-H g, for g (K,) or (K, k)."""
         q = np.empty(g.shape, self._dtype)
-        self._factors.solve(g, q)
+        self._factors.solve(g, q, trans != "N")
         return q
 
     def with_dot(self, g: Any, v: Any, dots: Any, total: Any) -> Any:
@@ -328,11 +332,12 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
     dropped = to_host(dependent) | ~(size > 0)
     scale = 1 / np.sqrt(np.where(dropped, 1, size))
     factored = _factored_dense if gpu else _factored_sparse
-    while not dropped.all():
+    if not (gpu or dropped.all()):
         weights = np.where(dropped, 0.0, scale)
-        if definite and not gpu and (definite_factors := _without_pivoting(E, weights, tolerance, dtype)) is not None:
-            return definite_factors, dropped
-        definite = False  # with pivoting, it names the columns that are only rounding
+        if (shared := _without_pivoting(E, weights, tolerance, dtype, definite)) is not None:
+            return shared, dropped
+    while not dropped.all():  # with pivoting, it names the columns that are only rounding
+        weights = np.where(dropped, 0.0, scale)
         found, tiny = factored(E, weights, dropped, tolerance, dtype)
         dropped = dropped | tiny
         if found is not None:
@@ -340,17 +345,61 @@ def inverse(E: Any, dependent: Any, dtype: Any, definite: bool) -> tuple[Any, An
     raise no_vectors()
 
 
-def _without_pivoting(E: Any, weights: Any, tolerance: float, dtype: Any) -> _Cholesky | None:
-    """The factors of a definite sparse E scaled by weights; None if a pivot is not more than the tolerance, or if they
-    take more than MOST_FLOPS operations: SuperLU, which works on dense blocks, is then faster."""
+def _without_pivoting(E: Any, weights: Any, tolerance: float, dtype: Any, definite: bool) -> _Shared | None:
+    """The factors of a sparse E scaled by weights; None if a pivot is not more than the tolerance, if an E that is not
+    definite has factors that are not `_accurate`, or if they take more than MOST_FLOPS operations: SuperLU, which works
+    on dense blocks, is then faster."""
     if not np.isfinite(E.data).all():
         return None
-    S = without_zeros(as_csr(E, diagonal=False))
+    if definite:
+        S, opposite = without_zeros(as_csr(E, diagonal=False)), None
+    else:
+        S, opposite = _with_opposite(E)
     _, order, fill = OrderingJob(S, aside=False).found()
     if fill.flops > MOST_FLOPS:
         return None
-    found = _Cholesky(S, order, dtype)
-    return found if bool((found.factor(weights) > tolerance).all()) else None
+    found = _Shared(S, opposite, order, dtype)
+    pivots = found.factor(weights)
+    if not bool(((pivots if definite else abs(pivots)) > tolerance).all()):
+        return None
+    return found if definite or _accurate(found, E, weights) else None
+
+
+def _with_opposite(E: Any) -> tuple[CSR, Any]:
+    """E in the pattern of E + E^H, and the values of E^H in it."""
+    pair = [sp.csr_matrix(E), E.conj().T.tocsr()]
+    for S in pair:
+        S.sort_indices()
+    first, second = pair
+    if not (np.array_equal(first.indptr, second.indptr) and np.array_equal(first.indices, second.indices)):
+        ones = [sp.csr_matrix((np.ones(S.nnz), S.indices, S.indptr), S.shape) for S in pair]
+        both = (ones[0] + ones[1]).tocsr()
+        both.sort_indices()
+        places, *of_pair = (_places(S) for S in (both, *pair))
+        for k, S in enumerate(pair):
+            data = np.zeros(both.nnz, S.dtype)
+            data[np.searchsorted(places, of_pair[k])] = S.data
+            pair[k] = sp.csr_matrix((data, both.indices, both.indptr), S.shape)
+    return as_csr(pair[0], diagonal=False), pair[1].data
+
+
+def _places(S: Any) -> Any:
+    """(nnz,) int64 : the place of each entry of a CSR among those of a dense matrix."""
+    n = S.shape[0]
+    return np.repeat(np.arange(n, dtype=np.int64) * n, np.diff(S.indptr)) + S.indices
+
+
+def _accurate(found: _Shared, E: Any, weights: Any) -> bool:
+    """Whether a solve with factors of E scaled by weights has a backward error of at most GROWTH, for one vector."""
+    kept = weights > 0
+    scale = 1 / np.where(kept, weights, 1)
+    g = np.where(kept, np.cos(np.arange(weights.size)), 0)
+    x = found((scale * g).astype(E.dtype), "N")
+    y = np.where(kept, scale * x, 0)
+    left = np.where(kept, weights * (E @ (weights * y)), 0) - g
+    largest = (np.repeat(weights, np.diff(E.indptr)) * weights[E.indices] * abs(E.data)).max()
+    limit = GROWTH * (largest * np.linalg.norm(y) + np.linalg.norm(g))
+    return bool(np.linalg.norm(left) <= max(limit, ROUNDINGS * float(np.finfo(x.dtype).eps) * np.linalg.norm(y)))
 
 
 def _largest(E: Any) -> Any:
