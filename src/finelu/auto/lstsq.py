@@ -154,7 +154,7 @@ def _of_even_columns(S: Any, b: Any, first: LeastSquaresSolution, limits: Limits
         again = solved("lsmr", steps, problem, limits, at=back)
         lost = y.converged and not again.converged
         status, seen = (Status.PRECISION_LIMIT, (out_of_range(X),)) if lost else (y.status, ())
-        kept = {"iterations": y.iterations, "condition": y.condition, "history": y.history}
+        kept: dict[str, Any] = {"iterations": y.iterations, "condition": y.condition, "history": y.history}
         y = replace(again, status=status, seen=seen, **kept)
     taken = first.iterations + y.iterations
     if not (y.converged or y.residual_norm < first.residual_norm):
@@ -169,7 +169,12 @@ def _of_even_columns(S: Any, b: Any, first: LeastSquaresSolution, limits: Limits
     ]
     normal = max(norm(times_power(problem.H @ r, -exponents)) for r in rest)
     history = np.append(y.history[:-1], normal)
-    figures = {"iterations": taken, "history": history, "normal_residual_norm": normal, "x_norm": norm(X.reshape(-1))}
+    figures: dict[str, Any] = {
+        "iterations": taken,
+        "history": history,
+        "normal_residual_norm": normal,
+        "x_norm": norm(X.reshape(-1)),
+    }
     return replace(_with(text, _with(why, y)), x=X.reshape(y.x.shape), matrix_norm=first.matrix_norm, **figures)
 
 
