@@ -16,7 +16,15 @@ from typing import Any, Literal
 import numpy as np
 
 from finelu.auto.answer import HOPELESS, OVER, answer
-from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide, are_from_earlier, combined
+from finelu.auto.attempt import (
+    BROKEN,
+    INDEFINITE,
+    Iterations,
+    RightHandSide,
+    are_from_earlier,
+    combined,
+    expected_seconds,
+)
 from finelu.auto.certify import certificate
 from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, asks_without_sums, compared, methods, rungs, unfit
 from finelu.auto.cost import Costs
@@ -317,6 +325,7 @@ class Ladder:
     def _attempt(self, rhs: RightHandSide, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the status of `rhs`; returns the rung to change to, or None."""
         start, made, first = now(), 0.0, self.name(rung)
+        expected = None if rung in self.factors else expected_seconds(self.costs, rung)
         if rung not in self.factors:
             try:
                 outcome, counting = self._factor(rung)
@@ -349,7 +358,8 @@ class Ladder:
         whole = "solved for the part of b in A's range" if self.nested else "solved"
         outcome = whole if solved else monitor.why or found.status.name.lower().replace("_", " ")
         spent, reached = now() - begin, found.residual_norm / rhs.scale
-        attempt = Attempt(self.name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
+        facts = found.iterations, made, spent, reached, expected
+        attempt = Attempt(self.name(rung), found.method, why, outcome, *facts)
         if not solved and are_from_earlier(self.factors[rung]) and found.status not in OVER[1:3]:
             self.factors.pop(rung).let_go()
             rhs.add(found, attempt)
