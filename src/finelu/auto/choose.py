@@ -226,6 +226,11 @@ OF_MANY: tuple[tuple[str, Rule, Rung], ...] = (
         lambda A: _elliptic(A) and A.definite and A.m_matrix,
         Rung((Schwarz(), MILU0(), IC0()), BY_PARTS),
     ),
+    (
+        "cheap",
+        lambda A: A.gpu and _elliptic(A) and A.definite and A.alike >= OF_NODES,
+        Rung((Schwarz(near_nullspace="auto"), IC0()), BY_BODIES),
+    ),
     ("cheap", lambda A: A.gpu and _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
     ("cheap", lambda A: A.gpu and _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
     (
