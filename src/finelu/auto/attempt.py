@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from finelu import krylov
-from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
 from finelu.device import namespace
@@ -144,15 +143,6 @@ class RightHandSide:
             return True
         most = OUTGROWN * self.scale if self.aside.status is Status.PRECISION_LIMIT else math.inf
         return self.size < min(most, self.aside.size)
-
-
-def expected_seconds(costs: Costs, rung: str) -> float | None:
-    """The seconds that a rung is expected to take, set-up included; None if it comes without an estimate: factors that
-    cost next to nothing, the recipe asked for, a direct solve whose work was not counted."""
-    counted = costs.quick or costs.fill is not None or (costs.by_columns and costs.short)
-    estimated = counted if rung == "direct" else rung not in ("cheap", "asked")
-    seconds = costs.seconds(rung) if estimated else math.inf
-    return seconds if seconds < math.inf else None
 
 
 def are_from_earlier(F: Any) -> bool:

@@ -86,6 +86,7 @@ FEW_PERMUTED = 100_000
 # Entries a level below which the CPU solves with factors sooner: out of its cache these take it 0.6 us, and a GPU
 # takes a few tenths of a microsecond to one for a level, however few they are.
 SHORT_LEVELS = 150
+COMPLETE = ("cudss", "direct")  # rungs of complete factors
 BY_KLU = SparseLU(backend="klu")
 NUDGE = 1e-10  # of the diagonal: the shift with which a singular matrix can be factored
 PAIRED = 0.95  # part of the entries with a partner, from which on pivots may lie on a shifted diagonal that had gaps

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finelu.auto.attempt import joined
-from finelu.auto.ladder import COMPLETE, Ladder
+from finelu.auto.choose import COMPLETE
+from finelu.auto.ladder import Ladder
 from finelu.auto.rates import RATES
 from finelu.compiling import now
 from finelu.deadline import limited

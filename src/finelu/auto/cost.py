@@ -236,6 +236,14 @@ class Costs:
             return self._of(self.fill)
         return self._at_least(rung) * (self.filling if rung in FILLED else 1.0)
 
+    def estimate(self, rung: str) -> float | None:
+        """The expected time of a rung in seconds, set-up included; None if it comes without an estimate: factors that
+        cost next to nothing, the recipe asked for, a direct solve whose work was not counted."""
+        counted = self.quick or self.fill is not None or (self.by_columns and self.short)
+        estimated = counted if rung == "direct" else rung not in ("cheap", "asked")
+        seconds = self.seconds(rung) if estimated else math.inf
+        return seconds if seconds < math.inf else None
+
     def _at_least(self, rung: str) -> float:
         """The expected time of incomplete factors on the CPU if they fill in as those of most matrices do; 0 of others.
         A lower bound, without a look at the rows."""
