@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from finelu.result import Attempt, Solution
 
 SHOWN = 3  # attempts that a short explanation lists: the last ones
+FAR, NOTED = 3.0, 0.05  # an estimate is shown if the time differs from it by this factor and by these seconds
 IN_WORDS = {
     "max iterations": "the largest number of iterations was reached",
     "stagnated": "the residual no longer fell",
@@ -76,10 +77,19 @@ def _in_words(number: int, alike: Sequence[Attempt], *, verbose: bool) -> str:
     else:  # no factors: the advice of the error is for those who asked for this recipe
         reason = a.outcome if verbose else a.outcome.partition(", so there are no such factors")[0]
         text += f", because {a.why}. After {setup + seconds:.3g} s: {reason}."
+    expected = sum(b.expected or 0.0 for b in alike)
+    if expected and (verbose or _is_far(expected, setup + seconds, a.outcome)):
+        text += f" Expected {expected:.3g} s, took {setup + seconds:.3g} s."
     if verbose:
         largest = "largest relative residual" if k > 1 else "relative residual"
         text += f" Set-up {setup:.3g} s, iterations {seconds:.3g} s, {largest} {max(b.residual for b in alike):.2e}."
     return text
+
+
+def _is_far(expected: float, took: float, outcome: str) -> bool:
+    """Whether an attempt took far longer than expected, or, if it solved, far less: one that failed ended early."""
+    less, more = sorted((expected, took))
+    return more >= max(FAR * less, less + NOTED) and (took > expected or outcome.startswith("solved"))
 
 
 def _ended(solution: Solution) -> str:

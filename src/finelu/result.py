@@ -79,6 +79,7 @@ class Attempt:
     setup_seconds : time of the factorization, 0 if the factors existed; both times without compiling.
     seconds : time of the iterations.
     residual : ||b - A x|| / ||b|| of the last x; the measure of `criterion` if that is larger.
+    expected : seconds, set-up included, by the estimate when the attempt was chosen; None if it was chosen without one.
     """
 
     recipe: str
@@ -89,6 +90,7 @@ class Attempt:
     setup_seconds: float
     seconds: float
     residual: float
+    expected: float | None = None
 
 
 @dataclass(frozen=True)

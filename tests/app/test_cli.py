@@ -451,6 +451,8 @@ BAD = [
     bad("no such method", SMALL, "--method", "qmr", match="no method 'qmr'; one of auto, cg, minres"),
     bad("no such device", SMALL, "--device", "tpu", match="tpu"),
     bad("no such option", SMALL, "--frob", match="--frob"),
+    bad("parameter as an option", SMALL, "--drop-tol", "1", match="--drop-tol.* --set drop_tol=VALUE"),
+    bad("problem without gallery", "poisson7:6", match="no such file; the test problem is gallery:poisson7:6"),
     bad("no such problem", "gallery:poison7:6", match="poison7.*poisson7"),
     bad("restart of cg", SMALL, "--recipe", "ic0", "--restart", "5", match="restart has no meaning for cg"),
     bad("parameter of none", SMALL, "--shift", "1", match="shift is a parameter of a recipe; name the recipe with"),
@@ -471,6 +473,13 @@ BAD = [
     bad("no output folder", SMALL, "-o", "nowhere/x.npy", match="there is no folder"),
     bad("unknown plot", SMALL, "--plot", "c.npy", match="c.npy: unknown extension"),
 ]
+
+
+def test_the_commands_are_listed_for_one_that_does_not_exist(capsys):
+    status, out, err = run(capsys, "recipes")
+    assert (status, out) == (2, "")
+    assert "No such command 'recipes'. The commands are solve, compare, inspect, info, warmup, calibrate, bench." in err
+    assert "The commands" not in run(capsys, "slove")[2]  # which a suggestion answers
 
 
 @pytest.mark.parametrize(("matrix", "options", "match"), BAD)

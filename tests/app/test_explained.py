@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 import finelu as fl
 from finelu import progress
+from finelu.auto.ladder import Ladder
 from finelu.errors import ParameterError, StructurallySingular
 from finelu.matrix.traits import traits
 from finelu.page import plain
@@ -104,6 +105,42 @@ def test_the_times_add_up():
     (line,) = [line for line in solution.explain().splitlines() if line.startswith("Time: ")]
     whole, *parts = map(float, re.findall(r"([\d.]+) s", line))
     assert whole == 2 and parts == [0.5, 1.0, 0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("expected", "took", "outcome", "shown"),
+    [
+        (0.1, 0.75, "solved", True),
+        (4.0, 0.75, "solved", True),
+        (0.3, 0.75, "solved", False),  # by less than the factor
+        (0.01, 0.055, "solved", False),  # by less than 50 ms
+        (0.01, 0.065, "solved", True),
+        (0.1, 0.75, "stagnated", True),
+        (4.0, 0.75, "stagnated", False),  # it ended before it had solved
+        (None, 0.75, "solved", False),
+    ],
+)
+def test_a_wrong_estimate_is_shown_with_both_figures(expected, took, outcome, shown):
+    tried = Attempt("ILUT()", "gmres", "it is tried", outcome, 7, took / 4, 0.75 * took, 0.125, expected)
+    figures = f" Expected {expected or 0:.3g} s, took {took:.3g} s."
+    assert (figures in solution_of([tried]).explain()) == shown
+    assert (figures in solution_of([tried]).explain(verbose=True)) == (expected is not None)
+
+
+def test_columns_that_are_alike_have_the_sum_of_their_estimates():
+    tried = [Attempt("ILUT()", "gmres", "it is tried", "solved", 7, 0.5, 0.5, 0.1, each) for each in (0.25, None)]
+    assert " Expected 0.25 s, took 2 s." in solution_of(tried).explain()
+
+
+def test_an_attempt_keeps_the_estimate_on_which_it_was_chosen():
+    large = fl.as_csr(fl.gallery.problem("poisson5:60"))
+    ladder = Ladder(large, 1e-12)
+    assert ladder.next_rung(list(ladder.rungs)) == "direct"
+    columns = np.stack([np.ones(large.n), np.arange(large.n)], axis=1)
+    first, second = fl.solve(large, columns, rtol=1e-12).attempts
+    assert first.expected == pytest.approx(ladder.costs.seconds("direct")) and first.expected > 0
+    assert second.expected is None  # the factors were there
+    assert [a.expected for a in fl.solve(large, columns[:, 0], recipe=fl.IC0()).attempts] == [None]
 
 
 def test_the_last_three_attempts_are_listed_and_all_if_asked_for():

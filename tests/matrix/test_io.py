@@ -716,6 +716,19 @@ def test_paths_that_are_no_such_file(tmp_path):
             read(tmp_path / "A.xlsx")
 
 
+def test_packed_files_and_names_without_extension_say_what_to_do(tmp_path):
+    for name, match in [
+        ("A.mtx.xz", r"A.mtx.xz: unpack it first \(unxz A.mtx.xz\); .mtx.gz is the only"),
+        ("A.tar.gz", r"unpack it first \(tar xf A.tar.gz\)"),
+        ("A.rb.gz", r"unpack it first \(gunzip A.rb.gz\)"),
+        ("A", r"A: the name has no extension, which tells the format, for a \w+; known are .mtx"),
+    ]:
+        (tmp_path / name).write_text("1")
+        for read in (read_matrix, read_vector):
+            with pytest.raises(FileError, match=match):
+                read(tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

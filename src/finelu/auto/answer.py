@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from finelu.auto.attempt import RightHandSide
-from finelu.auto.choose import IS_SMALL
+from finelu.auto.certify import certificate
+from finelu.auto.choose import COMPLETE, IS_SMALL
 from finelu.auto.singular import condition_in_words, is_unresolved
 from finelu.errors import counted
+from finelu.krylov.nullspace import NullSpace
 from finelu.preconditioners.direct import cudss
-from finelu.result import Solution, Status
+from finelu.preconditioners.direct.factors import SparseLUFactors
+from finelu.result import Certificate, Solution, Status
 
 if TYPE_CHECKING:
     from finelu.auto.ladder import Ladder
@@ -94,3 +97,13 @@ def answer(ladder: Ladder, rhs: RightHandSide, left: list[str]) -> Solution:
         tolerance=rhs.target,
         called="finelu.solve",
     )
+
+
+def certificate_of(ladder: Ladder, b: Any, x: Any, space: NullSpace | None = None) -> Certificate:
+    """The certificate of an x that the ladder found for b.  space : the null vectors of a singular A."""
+    order = ladder.preferred or "", *COMPLETE, *ladder.factors
+    F = next((ladder.factors[rung] for rung in order if rung in ladder.factors), None)
+    if ladder.unshifted is not None and space is None and ladder.preferred in (None, "direct"):
+        F = ladder.unshifted
+    complete = isinstance(F, SparseLUFactors | cudss.CudssFactors) and not F.recipe.shift
+    return certificate(ladder.A, b, x, F, complete=complete, deadline=ladder.costs.deadline, space=space)

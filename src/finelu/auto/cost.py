@@ -17,6 +17,7 @@ from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import ALWAYS_FREE, USABLE, free_memory
 from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
+from finelu.factors import CholeskyFactors
 from finelu.krylov.method import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
@@ -235,6 +236,14 @@ class Costs:
             return self._of(self.fill)
         return self._at_least(rung) * (self.filling if rung in FILLED else 1.0)
 
+    def estimate(self, rung: str) -> float | None:
+        """The expected time of a rung in seconds, set-up included; None if it comes without an estimate: factors that
+        cost next to nothing, the recipe asked for, a direct solve whose work was not counted."""
+        counted = self.quick or self.fill is not None or (self.by_columns and self.short)
+        estimated = counted if rung == "direct" else rung not in ("cheap", "asked")
+        seconds = self.seconds(rung) if estimated else math.inf
+        return seconds if seconds < math.inf else None
+
     def _at_least(self, rung: str) -> float:
         """The expected time of incomplete factors on the CPU if they fill in as those of most matrices do; 0 of others.
         A lower bound, without a look at the rows."""
@@ -278,6 +287,12 @@ class Costs:
         of_method = {"cg": RATES.parts if by_parts else rates.cg, "bicgstab": rates.bicgstab}
         waits = max(1.0, self.traits.levels / LEVELS) if self.traits.gpu else 1.0  # a GPU follows levels one by one
         return waits * rates.overhead + of_method.get(method, rates.gmres * products) * nnz
+
+    def entries_read(self, factors: Any) -> int:
+        """The entries that a product with factors reads, twice those of L for L L^H; those of A for no factors."""
+        if factors is None:
+            return self.traits.nnz
+        return int(2 * factors.nnz - self.traits.n if isinstance(factors, CholeskyFactors) else factors.nnz)
 
     def _of(self, fill: Fill) -> float:
         """The time of a direct solve with that fill in seconds."""

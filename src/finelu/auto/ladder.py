@@ -17,8 +17,18 @@ import numpy as np
 
 from finelu.auto.answer import HOPELESS, OVER, answer
 from finelu.auto.attempt import BROKEN, INDEFINITE, Iterations, RightHandSide, are_from_earlier, combined
-from finelu.auto.certify import certificate
-from finelu.auto.choose import ASKED, IS_SMALL, SMALL, Rung, asks_without_sums, compared, methods, rungs, unfit
+from finelu.auto.choose import (
+    ASKED,
+    COMPLETE,
+    IS_SMALL,
+    SMALL,
+    Rung,
+    asks_without_sums,
+    compared,
+    methods,
+    rungs,
+    unfit,
+)
 from finelu.auto.cost import Costs
 from finelu.auto.monitor import Listener, SwitchMonitor
 from finelu.auto.null_space import Evidence
@@ -28,9 +38,7 @@ from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, OutOfTime, SingularMatrix, StructurallySingular
-from finelu.factors import CholeskyFactors
 from finelu.krylov.criterion import OUTGROWN
-from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import matrix_operator
 from finelu.krylov.underflow import diminished, power_for, reduced
 from finelu.matrix import CSR, norm
@@ -41,9 +49,8 @@ from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.schwarz.factors import SchwarzFactors
-from finelu.result import Attempt, Certificate, Solution, Status
+from finelu.result import Attempt, Solution, Status
 
-COMPLETE = ("cudss", "direct")  # rungs of complete factors
 DOUBT = 2.0  # times its cost that a threshold rung counts with if the cheap one found no factors, or A indefinite
 WITHOUT_PIVOT = "A may be semidefinite with a null vector, and factors that keep A's row sums would have no last pivot"
 NESTED = 2  # times that a part of b outside of A's range is taken away: what A's pattern leads to, and what factors do
@@ -318,6 +325,7 @@ class Ladder:
     def _attempt(self, rhs: RightHandSide, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the status of `rhs`; returns the rung to change to, or None."""
         start, made, first = now(), 0.0, self.name(rung)
+        expected = None if rung in self.factors else self.costs.estimate(rung)
         if rung not in self.factors:
             try:
                 outcome, counting = self._factor(rung)
@@ -350,7 +358,8 @@ class Ladder:
         whole = "solved for the part of b in A's range" if self.nested else "solved"
         outcome = whole if solved else monitor.why or found.status.name.lower().replace("_", " ")
         spent, reached = now() - begin, found.residual_norm / rhs.scale
-        attempt = Attempt(self.name(rung), found.method, why, outcome, found.iterations, made, spent, reached)
+        facts = found.iterations, made, spent, reached, expected
+        attempt = Attempt(self.name(rung), found.method, why, outcome, *facts)
         if not solved and are_from_earlier(self.factors[rung]) and found.status not in OVER[1:3]:
             self.factors.pop(rung).let_go()
             rhs.add(found, attempt)
@@ -394,15 +403,6 @@ class Ladder:
                     rhs.put_aside()  # other factors may lead to an x that has not grown along null vectors
             if good and rhs.status not in HOPELESS and rhs.iterations < self.most:
                 self.condition = max(self.condition, condition(self.A, self.factors[rung], rhs.b))
-
-    def certificate(self, b: Any, x: Any, space: NullSpace | None = None) -> Certificate:
-        """The certificate of an x that this ladder found for b.  space : the null vectors of a singular A."""
-        order = self.preferred or "", *COMPLETE, *self.factors
-        F = next((self.factors[rung] for rung in order if rung in self.factors), None)
-        if self.unshifted is not None and space is None and self.preferred in (None, "direct"):
-            F = self.unshifted
-        complete = isinstance(F, SparseLUFactors | cudss.CudssFactors) and not F.recipe.shift
-        return certificate(self.A, b, x, F, complete=complete, deadline=self.costs.deadline, space=space)
 
     def nothing(self, b: Any, status: Status, size: float) -> Solution:
         """The solution x = 0 without any attempt."""
@@ -470,9 +470,7 @@ class Ladder:
         """
         direct, calls = rung in COMPLETE, {"watch": self.watch, "norm_callback": self.norm_callback}
         left, factors = [] if self.asked or direct else left, self.factors[rung]
-        entries, by_parts = None, isinstance(factors, SchwarzFactors)
-        if left:  # a product with L L^H reads L twice
-            entries = 2 * factors.nnz - self.traits.n if isinstance(factors, CholeskyFactors) else factors.nnz
+        entries, by_parts = self.costs.entries_read(factors) if left else None, isinstance(factors, SchwarzFactors)
         iterations = Iterations(
             factors=factors,
             recipe=self.name(rung),

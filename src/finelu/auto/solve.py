@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from finelu.arithmetic import ignore_fp_errors
+from finelu.auto.answer import certificate_of
 from finelu.auto.batch import solve_batch
 from finelu.auto.choose import LIGHT, recipe_asked, sooner_by_size, sooner_on_host
 from finelu.auto.columns import Together, by_complete_factors, completed, iterated
@@ -222,7 +223,7 @@ def solve(
                     product = as_operator(A, "A", rhs, rhs.dtype)
                     solution = space.completed(solution, product, rhs, columns[:, c], rtol, atol)
                 if certify:
-                    solution = replace(solution, certificate=ladder.certificate(rhs, solution.x, space))
+                    solution = replace(solution, certificate=certificate_of(ladder, rhs, solution.x, space))
                 found.append(solution)
             if (fact := ladder.not_unique) and space is None:  # of A, so of each column
                 found = [replace(f, seen=(*f.seen, fact)) if f.converged and fact not in f.seen else f for f in found]

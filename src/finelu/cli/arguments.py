@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import finelu
-from finelu.errors import MatrixError, ParameterError
+from finelu.errors import FileError, MatrixError, ParameterError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,6 +48,8 @@ def load(matrix: str) -> CSR:
 
     if matrix.startswith("gallery:"):
         return as_csr(finelu.gallery.problem(matrix.removeprefix("gallery:")), diagonal=False)
+    if matrix.partition(":")[0] in finelu.gallery.PROBLEMS and not os.path.exists(matrix):
+        raise FileError(f"{matrix}: there is no such file; the test problem is gallery:{matrix}.")
     return as_csr(finelu.read_matrix(matrix), diagonal=False)
 
 

@@ -18,7 +18,7 @@ def calibrate(
     device: Annotated[str, typer.Option("--device", help="cpu, or cuda for what runs on the GPU")] = "cpu",
     as_json: Json = False,
 ) -> int:
-    """Measure, in ten seconds, what `solve` may expect of its rungs here, and keep it in the user's cache."""
+    """Measure, in ten seconds, how fast this machine is, so that `solve` expects the right times; kept in the cache."""
     from finelu.auto import calibrate as measured
     from finelu.auto import rates
 

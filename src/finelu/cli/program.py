@@ -6,7 +6,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from dataclasses import fields
+from typing import Annotated, Any
 
 import typer
 
@@ -85,10 +86,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def _remedy(error: typer.TyperException, text: str) -> str:
+    """What to type instead of an option that is a parameter of a recipe, or of a command that does not exist."""
+    context: Any = getattr(error, "ctx", None)
+    parameter = getattr(error, "option_name", "").strip("-").replace("-", "_")
+    if context is not None and context.command.name == "solve" and parameter:
+        from finelu.preconditioners import RECIPES
+
+        if any(field.name == parameter for kind in RECIPES.values() for field in fields(kind)):
+            return f". It is a parameter of a recipe: --set {parameter}=VALUE"
+    if text.startswith("No such command") and "Did you mean" not in text:
+        return f" The commands are {', '.join(context.command.commands)}."
+    return ""
+
+
 def _message(error: BaseException) -> str:
     """The error as one line."""
     if isinstance(error, typer.TyperException):
         text = error.format_message().replace(": Value error, ", ": ")  # the type of the exception, as typer tells it
+        text += _remedy(error, text)
     elif isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     elif isinstance(error, MemoryError):

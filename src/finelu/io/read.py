@@ -21,6 +21,8 @@ from finelu.io.petsc import read_petsc
 _BOTH = (".mtx", ".mtx.gz", ".npz", ".npy", ".mat", ".petsc", ".dat", ".bin")
 MATRIX_FORMATS = (*_BOTH, ".rb", ".hb", ".rua", ".rsa")
 VECTOR_FORMATS = (*_BOTH, ".txt", ".csv")
+UNPACK = {".gz": "gunzip", ".xz": "unxz", ".bz2": "bunzip2", ".zst": "unzstd", ".zip": "unzip"}
+UNPACK |= dict.fromkeys((".tar", ".tgz"), "tar xf")
 
 
 def read_matrix(path: FilePath) -> sp.csr_matrix:
@@ -86,7 +88,12 @@ def _read(path: FilePath, what: str, formats: Sequence[str]) -> Any:
     except OSError as error:  # a name that is too long, a folder that may not be read
         raise FileError(f"{path}: cannot be read ({error.strerror}).") from error
     if kind not in formats:
-        raise FileError(f"{path}: unknown extension {kind!r} for a {what}; known are {', '.join(formats)}.")
+        if unpack := "tar xf" if file.suffixes[-2:-1] == [".tar"] else UNPACK.get(kind):
+            raise FileError(
+                f"{path}: unpack it first ({unpack} {file.name}); .mtx.gz is the only compressed form read."
+            )
+        unknown = f"unknown extension {kind!r}" if kind else "the name has no extension, which tells the format,"
+        raise FileError(f"{path}: {unknown} for a {what}; known are {', '.join(formats)}.")
     reader, form = READERS[kind]
     try:
         if file.stat().st_size == 0:
