@@ -15,7 +15,7 @@ ONE = 2.0**20  # the weight of a coupling as large as the diagonal
 LARGEST = 2.0**30  # that of any
 NONE = np.uint64(2**32)  # the keys of weights that are not 0 are larger, the others smaller
 ALIKE = np.uint32(2**32 - 2**20)  # the bits of a score that are compared before the hash
-CHUNK, ALONE = 2**12, 2**14  # vertices of an item; up to which one thread is as fast as several
+CHUNK, ALONE = 2**9, 2**12  # vertices of an item; up to which one thread is as fast as several
 SHORT = 8  # entries among which one is sought one by one
 
 
