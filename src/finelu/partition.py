@@ -14,7 +14,7 @@ from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR
-from finelu.matrix.traits import distinct, uneven
+from finelu.matrix.traits import ISLANDS, distinct, jumping
 
 METHODS = ("auto", "aggregate", "geometric", "natural", "metis")
 ROUNDS = 3  # rounds of proposals before pairs are contracted
@@ -83,9 +83,9 @@ def partition(A: CSR, size: int, method: str = "auto", *, of_aggregates: int | N
         a grounded cell, if bricks are two or more wide. "natural": consecutive rows, up to `size`. "metis": METIS,
         k-way, on the host, by the same couplings; mostly up to about 1.03 size, without guarantee. "auto": "geometric"
         for a grid, on a GPU only if its couplings are alike in all directions, else "aggregate"; also "aggregate" where
-        couplings jump from cell to cell, or, on the CPU, where bricks would tear cells apart that are far more strongly
-        coupled than the others. The same parts in every run and for any number of threads. Each method but "auto",
-        which may choose another one on a GPU, finds the same parts there.
+        couplings jump from cell to cell or at small islands of cells (`jumping`), or, on the CPU, where bricks would
+        tear cells apart that are far more strongly coupled than the others. The same parts in every run and for any
+        number of threads. Each method but "auto", which may choose another one on a GPU, finds the same parts there.
     of_aggregates : the size of aggregates, also those of method="aggregate"; None: `size`.
     Raises ParameterError for a size below 1, and for "metis" if METIS is not installed; MatrixError for "geometric" if
     A has no grid. Cost: a few passes over the entries, about 10 for "aggregate".
@@ -104,7 +104,9 @@ def partition(A: CSR, size: int, method: str = "auto", *, of_aggregates: int | N
                 "method='geometric': the pattern of A is not that of a grid in natural order (a 5-, 7-, 9-, 19- or "
                 "27-point stencil, x fastest); use 'aggregate'."
             )
-        if grid is not None and (method == "geometric" or ((grid.alike or not on_gpu(A.data)) and not uneven(A))):
+        if grid is not None and (
+            method == "geometric" or ((grid.alike or not on_gpu(A.data)) and jumping(A) <= ISLANDS)
+        ):
             found = bricks(A, grid, size)
             if method == "geometric" or on_gpu(A.data) or not _tears(A, found.parts):
                 return found

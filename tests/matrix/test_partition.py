@@ -27,7 +27,7 @@ import finelu.partition
 from finelu import MatrixError, ParameterError, gallery
 from finelu.kernels import cpu, kernels_for, reference
 from finelu.matrix import as_csr
-from finelu.matrix.traits import has_strong_pairs, uneven
+from finelu.matrix.traits import ISLANDS, OFTEN, has_strong_pairs, jumping, uneven
 from finelu.partition import METHODS, TOLERATED, grid_of, partition
 
 SIZES = (1, 2, 7, 30, 500)
@@ -445,6 +445,21 @@ def test_auto_takes_aggregates_where_couplings_jump_from_cell_to_cell(backend):
         F = fl.Schwarz(size=216, partition=method).factor(A)
         counts.append(fl.cg(A, b, M=F, rtol=1e-8).iterations)
     assert counts[0] < 0.7 * counts[1]
+
+
+def test_islands_of_well_conducting_cells_get_small_aggregates(backend):
+    """A brick holds parts of several islands, each of which has a constant of its own; an aggregate seldom two."""
+    conductivity = np.ones((24, 24, 24))
+    for z, y, x in np.random.default_rng(2).integers(0, 24, (24**3 // 120, 3)):
+        conductivity[z : z + 2, y : y + 2, x : x + 2] = 1e4
+    A = backend.move(conducting(conductivity.ravel()))
+    assert ISLANDS < jumping(as_csr(A)) <= OFTEN
+    assert partition(as_csr(A), 64).method == "aggregate"
+    b = backend.move(np.random.default_rng(1).uniform(-0.5, 0.5, 24**3))
+    default, bricks = (fl.Schwarz(**more).factor(A) for more in ({}, {"partition": "geometric", "size": 64}))
+    assert default.report.largest <= 1.25 * 32
+    counts = [fl.cg(A, b, M=F, rtol=1e-8).iterations for F in (default, bricks)]
+    assert counts[0] < 0.25 * counts[1]
 
 
 def test_aggregates_may_have_another_size_than_bricks(backend):
