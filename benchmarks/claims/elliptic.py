@@ -4,9 +4,10 @@ A x = b to ||b - A x|| <= 1e-8 ||b||, b uniform in [-0.5, 0.5], from the matrix 
 `finelu.solve` as called; by `Schwarz()` with cg, or bicgstab where A is not symmetric; by AMGCL (see
 benchmarks/peers/amgcl.py), smoothed aggregation and Ruge-Stüben, each with SPAI-0; by pyamg's smoothed aggregation and
 Ruge-Stüben with its defaults; by hypre's BoomerAMG in PETSc on one process (see benchmarks/peers/boomeramg.py); for
-elastic bodies by AMGCL and pyamg with the rigid body modes as near null space, which finelu is not given. A round calls
-each solver once; the medians of the rounds count, and of each library its fastest setting. The first round warms up.
-The residual is computed here; where a library's own is too small, its tolerance is halved until the true one passes.
+elastic bodies by AMGCL and pyamg with the rigid body modes as near null space, which finelu is not given, and with rows
+node by node, also where finelu has them field by field. A round calls each solver once; the medians of the rounds
+count, and of each library its fastest setting. The first round warms up. The residual is computed here; where a
+library's own is too small, its tolerance is halved until the true one passes.
 
     python -m benchmarks.claims.elliptic --threads 2 [--matrices poisson7:100,jumps] [--seconds 20]
     python -m benchmarks.claims.elliptic --threads 16 --solvers finelu,Schwarz,AMGCL --budget 280
@@ -41,6 +42,7 @@ from benchmarks.harness.table import cell, mean, ratio, table
 from benchmarks.peers import amgcl, boomeramg
 from finelu.device import to_host
 from finelu.errors import ParameterError
+from finelu.gallery.elements import irregular_triangles
 from finelu.recent import RECENT
 
 RTOL, ROUNDED, SEED, MOST, ROUNDS = 1e-8, 1.01, 0, 1000, 7
@@ -49,7 +51,7 @@ REST = 0.02  # seconds until threads of the solver before have gone to sleep
 FAR = 3.0  # times the least time so far, from which a solver of others is not called again
 FINELU, SCHWARZ, AMGCL, PYAMG, BOOMERAMG = SOLVERS = ("finelu", "Schwarz", "AMGCL", "pyamg", "BoomerAMG")
 Clock = Callable[[], float]
-ELASTIC = "elasticity"
+BY_FIELD = "by_field=True"
 QUICK = ("poisson7:24", "elasticity:6,4,4")
 
 # The systems ----------------------------------------------------------------------------------------------------------
@@ -126,7 +128,11 @@ SYSTEMS = (
     *("poisson7:100", "poisson5:1000,1000", "poisson27:60", "jumps", "parabolic_fem_nat", "ani7", "dam_break"),
     *("flat27", "layers", "ng_heatsink2d", "of_squareBend_p", "convection_diffusion:60,peclet=100", "ecology2_like"),
 )
-BODIES = ("elasticity:33,33,33", "elasticity:100,20,20", "elasticity:70,70,6", "elasticity:420,8,8")
+BODIES = (
+    *("elasticity:33,33,33", "elasticity:100,20,20", "elasticity:70,70,6", "elasticity:420,8,8"),
+    *("elasticity:70,35,14,core=0.001", "elasticity:33,33,33,0.49", "elasticity:33,33,33,by_field=True"),
+    "elastic_triangles:6",
+)
 
 
 def matrix(name: str, folder: Any) -> sp.csr_matrix:
@@ -136,13 +142,31 @@ def matrix(name: str, folder: Any) -> sp.csr_matrix:
 
 
 def modes_of(name: str) -> Any:
-    """The rigid body modes (n, 6) of a block of `gallery.elasticity`; None for other systems."""
-    kind, _, sizes = name.partition(":")
-    if kind != ELASTIC:
+    """The rigid body modes of a body of the gallery, in the order of its rows; None for other systems."""
+    kind, _, given = name.partition(":")
+    sizes = [int(word) for word in given.split(",") if word.isdigit()]
+    if kind == "elastic_triangles":
+        points, _ = irregular_triangles(sizes[0])
+        modes = finelu.rigid_body_modes(points[points[:, 0] > 0])
+    elif kind == "elasticity":
+        nx, ny, nz = sizes
+        z, y, x = np.meshgrid(np.arange(nz + 1), np.arange(ny + 1), np.arange(1, nx + 1), indexing="ij")
+        modes = finelu.rigid_body_modes(np.column_stack([x.ravel(), y.ravel(), z.ravel()]))
+    else:
         return None
-    nx, ny, nz = (int(size) for size in sizes.split(","))
-    z, y, x = np.meshgrid(np.arange(nz + 1), np.arange(ny + 1), np.arange(1, nx + 1), indexing="ij")
-    return finelu.rigid_body_modes(np.column_stack([x.ravel(), y.ravel(), z.ravel()]))
+    if BY_FIELD in given:
+        modes[by_nodes(modes)] = modes.copy()
+    return modes
+
+
+def by_nodes(modes: Any) -> Any:
+    """The rows node by node, as the peers need them, of a body with these modes whose rows come field by field."""
+    return np.arange(modes.shape[0]).reshape(unknowns_of(modes), -1).T.ravel()
+
+
+def unknowns_of(modes: Any) -> int:
+    """The unknowns of a node with these rigid body modes (n, 3) or (n, 6)."""
+    return 2 if modes.shape[1] == 3 else 3
 
 
 # The solvers ----------------------------------------------------------------------------------------------------------
@@ -152,12 +176,14 @@ class Solver:
     """One setting of one library for one system.
 
     call(rtol) : (x, seconds, detail).  times : of the rounds after the first, in seconds.
+    rows : of the system in the order of x, None for their own order.
     """
 
     def __init__(self, who: str, variant: str, call: Callable[[float], tuple[Any, float, dict[str, Any]]]):
         self.who, self.variant, self.call = who, variant, call
         self.rtol, self.times, self.residual, self.ended = RTOL, [], np.inf, ""
         self.detail: dict[str, Any] = {}
+        self.rows: Any = None
 
     @property
     def ours(self) -> bool:
@@ -174,6 +200,8 @@ class Solver:
             RECENT._kept.clear()  # orders and analyses of the call before
             self.rtol *= 0.5 if halved else 1.0
             x, seconds, self.detail = self.call(self.rtol)
+            if self.rows is not None:
+                x = x[np.argsort(self.rows)]
             self.residual = float(np.linalg.norm(b - S @ x) / np.linalg.norm(b))
             if self.residual <= ROUNDED * RTOL or self.detail["iterations"] >= MOST:
                 break
@@ -205,7 +233,7 @@ def of_finelu(A: Any, b: Any, symmetric: bool, elastic: bool, clock: Clock) -> l
     return [Solver(FINELU, "solve", solve), schwarz(None), *([schwarz("auto")] if elastic else [])]
 
 
-def of_amgcl(system: amgcl.System, symmetric: bool, modes: bool) -> list[Solver]:
+def of_amgcl(system: amgcl.System, symmetric: bool, modes: Any) -> list[Solver]:
     def solver(setting: str) -> Solver:
         def call(rtol: float) -> tuple[Any, float, dict[str, Any]]:
             found = system.solve(setting, "cg" if symmetric else "bicgstab", rtol, MOST)
@@ -213,7 +241,11 @@ def of_amgcl(system: amgcl.System, symmetric: bool, modes: bool) -> list[Solver]
 
         return Solver(AMGCL, setting, call)
 
-    return [solver(setting) for setting in (amgcl.SETTINGS_WITH_MODES if modes else amgcl.SETTINGS)]
+    if modes is None:
+        settings: tuple[str, ...] = amgcl.SETTINGS
+    else:
+        settings = amgcl.SETTINGS_IN_THE_PLANE if unknowns_of(modes) == 2 else amgcl.SETTINGS_WITH_MODES
+    return [solver(setting) for setting in settings]
 
 
 def of_boomeramg(system: boomeramg.System, symmetric: bool, clock: Clock) -> list[Solver]:
@@ -243,7 +275,7 @@ def of_pyamg(S: sp.csr_matrix, b: Any, symmetric: bool, modes: Any, clock: Clock
         return Solver(PYAMG, variant, call)
 
     if modes is not None:
-        blocks = sp.bsr_matrix(S, blocksize=(3, 3))
+        blocks = sp.bsr_matrix(S, blocksize=(unknowns_of(modes),) * 2)
         return [solver("modes", lambda S, **options: pyamg.smoothed_aggregation_solver(blocks, **options), B=modes)]
     aggregation: dict[str, Any] = {} if symmetric else {"symmetry": "nonsymmetric"}
     return [
@@ -265,13 +297,19 @@ def measure(run: Run, name: str, S: sp.csr_matrix, wanted: Sequence[str], second
             A, right = csr_matrix(S), cupy.asarray(b)
         clock: Clock = time.process_time if run.options["processor"] else lambda: synchronized(gpu)
         solvers = of_finelu(A, right, symmetric, modes is not None, clock)
+        rows = None if modes is None or BY_FIELD not in name else by_nodes(modes)
+        T, c, M = (S, b, modes) if rows is None else (S[rows][:, rows], b[rows], modes[rows])
+        peers: list[Solver] = []
         if AMGCL in wanted:
-            system = held.enter_context(closing(amgcl.System(S, b, modes, run.options["threads"])))
-            solvers += of_amgcl(system, symmetric, modes is not None)
+            system = held.enter_context(closing(amgcl.System(T, c, M, run.options["threads"])))
+            peers += of_amgcl(system, symmetric, M)
         if PYAMG in wanted:
-            solvers += of_pyamg(S, b, symmetric, modes, clock)
+            peers += of_pyamg(T, c, symmetric, M, clock)
         if BOOMERAMG in wanted and modes is None:
-            solvers += of_boomeramg(boomeramg.System(S, b), symmetric, clock)
+            peers += of_boomeramg(boomeramg.System(S, b), symmetric, clock)
+        for solver in peers:
+            solver.rows = rows
+        solvers += peers
         solvers = [solver for solver in solvers if solver.who in wanted]
         begin = time.perf_counter()
         for turn in range(ROUNDS + 1):

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from benchmarks.peers import PeerError
 
 SETTINGS = ("aggregation", "ruge_stuben")
-SETTINGS_WITH_MODES = ("modes", "modes_block")
+SETTINGS_WITH_MODES, SETTINGS_IN_THE_PLANE = ("modes", "modes_block"), ("modes",)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def missing() -> str:
 class System:
     """A x = b in a process of AMGCL.
 
-    S : CSR, float64.  modes (n, m) : the near null space for `SETTINGS_WITH_MODES`, or None.
+    S : CSR, float64.  modes (n, m) : the near null space for settings with modes, or None.
     Raises PeerError if the process ends.
     """
 

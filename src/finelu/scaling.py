@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from finelu import deadline
 from finelu.arithmetic import ignore_fp_errors
-from finelu.device import namespace, to_host
+from finelu.device import namespace, sparse_module, to_host
 from finelu.errors import MatrixError, StructurallySingular
 from finelu.kernels import kernels_for
 from finelu.matrix import as_csr
@@ -180,6 +180,21 @@ def by_largest(A: Any) -> tuple[np.ndarray, np.ndarray]:
     scales = (np.exp2(np.where(none, 0.0, x)).astype(A.data.real.dtype) for none, x in zip(empty, (u, v), strict=True))
     row_scale, column_scale = scales
     return row_scale, column_scale
+
+
+def even_columns(S: Any) -> tuple[Any, Any]:
+    """(2^e_j times column j of S, e (n,)): the largest part of an entry of each column is then from 1/2 to 1; e_j = 0
+    for a column of zeros.  S : (m, n), a csr_matrix of scipy.sparse or cupyx.scipy.sparse. Exact, except for entries
+    that become subnormal. Cost: two passes over the entries, one of them on the host."""
+    xp, indices, data = namespace(S.data), to_host(S.indices), to_host(S.data)
+    parts = np.maximum(abs(data.real), abs(data.imag))
+    largest = np.full(S.shape[1], -np.inf)
+    np.maximum.at(largest, indices, np.where(parts > 0, np.frexp(parts)[1], -np.inf))
+    exponents = xp.asarray(-np.where(np.isfinite(largest), largest, 0).astype(np.int32))
+    made = sparse_module(S.data).csr_matrix(
+        (times_power(S.data, exponents[S.indices]), S.indices, S.indptr), shape=S.shape
+    )
+    return made, exponents
 
 
 def _balanced(n: int, rows: Any, indices: Any, logs: Any, symmetric: bool, sweeps: int) -> tuple[Any, Any]:

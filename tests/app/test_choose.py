@@ -21,7 +21,7 @@ from finelu.compare import compare
 from finelu.compare.choose import candidates
 from finelu.gallery.building import convection
 from finelu.interop.adjoint import Options, System
-from finelu.matrix.traits import cancelling, traits
+from finelu.matrix.traits import alike, cancelling, traits
 from finelu.ordering import Fill
 from finelu.preconditioners import RECIPES
 from finelu.preconditioners.direct import cudss, klu
@@ -123,6 +123,23 @@ def test_subdomains_of_nodes_come_first_on_an_elastic_body_where_they_are_expect
     assert first(replace(many, definite=False)) == "ILU0()"
     meanwhile(choose_module, RATES=replace(SHIPPED, parts=2 * SHIPPED.parts))
     assert first(many) == "IC0()"
+
+
+def test_on_a_gpu_subdomains_of_nodes_come_first_where_nodes_have_several_unknowns():
+    for A in (gallery.elasticity(15, 12, 12), gallery.elastic_triangles(5, by_field=True)):
+        found = replace(traits(fl.as_csr(A)), gpu=True, n=30_000)
+        assert repr(rungs(found)["cheap"].recipes[0]) == "Schwarz(near_nullspace='auto')"
+        assert repr(rungs(replace(found, alike=0.4))["cheap"].recipes[0]) == "Schwarz()"
+
+
+@pytest.mark.parametrize("order", ["by node", "by field", "at random"])
+def test_alike_tells_the_unknowns_of_a_node_in_any_order(order):
+    for name, size in (("elasticity:9,8,8", 3), ("elastic_triangles:4", 2), ("poisson27:13", 1)):
+        A = gallery.problem(name + (",by_field=True" if order == "by field" and size > 1 else ""))
+        if order == "at random":
+            rows = np.random.default_rng(0).permutation(A.shape[0])
+            A = A[rows][:, rows]
+        assert alike(fl.as_csr(A)) == pytest.approx(1 - 1 / size, abs=0.05)
 
 
 def test_a_large_elastic_body_is_solved_by_subdomains_of_nodes():
@@ -261,7 +278,7 @@ def test_a_grid_of_many_rows_is_solved_by_subdomains():
         (gallery.poisson7(22), ["Schwarz()", "MILU0()", "IC0()"]),  # of many rows at boundaries
         (gallery.poisson27(22), ["Schwarz()", "MILU0()", "IC0()"]),
         (gallery.anisotropic_triangles(5), ["Schwarz()", "IC0()"]),  # other signs
-        (gallery.elasticity(10, 20, 20), ["Schwarz()", "IC0()"]),
+        (gallery.elasticity(10, 20, 20), ["Schwarz(near_nullspace='auto')", "IC0()"]),
         (gallery.atmosmodd_like(22, 22, 22), ["Schwarz()", "MILU0()", "ILU0()"]),  # not symmetric
         (gallery.poisson5(99), ["MILU0()", "IC0()"]),  # too small
         (gallery.poisson5(100) + 0.5 * sp.identity(10_000), ["MILU0()", "IC0()"]),  # rows decide by themselves

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import finelu as fl
 from finelu.errors import NotConverged
 
+course_module = import_module("finelu.krylov.least_squares_course")
 lstsq_module = import_module("finelu.auto.lstsq")
 
 
@@ -100,6 +101,54 @@ def test_numbers_whose_squares_over_or_underflow(size, shape):
     usual, found = fl.lstsq(A, b, rtol=1e-10), fl.lstsq(A * size, b, rtol=1e-10)
     assert found.converged and np.linalg.norm(found.x * size - usual.x) <= 1e-6 * np.linalg.norm(usual.x * 1.0)
     assert fl.lstsq(A, b, damp=1e155).converged
+
+
+def of_sizes(kind, low, high, shape, seed):
+    """A whose entries, columns or rows have sizes from 10^low to 10^high, and b = A z with z of about 1."""
+    rng = np.random.default_rng(seed)
+    A = sp.csr_matrix(sp.random(*shape, 0.15, random_state=rng) + 4 * sp.eye(*shape))
+    if kind == "entries":
+        A.data = A.data * 10.0 ** rng.uniform(low, high, A.nnz)
+    elif kind == "two sizes":
+        A.data = A.data * 10.0 ** rng.choice([low, high], A.nnz)
+    elif kind == "rows":
+        A = sp.csr_matrix(sp.diags(10.0 ** rng.uniform(low, high, shape[0])) @ A)
+    else:
+        A = sp.csr_matrix(A @ sp.diags(10.0 ** rng.uniform(low, high, shape[1])))
+    return A, A @ rng.standard_normal(shape[1])
+
+
+@pytest.mark.parametrize("kind", ["entries", "two sizes", "rows", "columns"])
+@pytest.mark.parametrize(("low", "high"), [(-300, 300), (0, 300), (-300, 0), (-150, 150), (-20, 20)])
+@pytest.mark.parametrize("shape", [(30, 30), (40, 25), (25, 40)], ids=str)
+def test_entries_of_any_sizes_are_solved_or_x_is_no_worse_than_0(shape, low, high, kind):
+    converged = 0
+    for seed in range(4):
+        A, b = of_sizes(kind, low, high, shape, seed)
+        found = fl.lstsq(A, b)
+        r = b.astype(np.longdouble) - A.toarray().astype(np.longdouble) @ found.x.astype(np.longdouble)
+        relative = float(np.sqrt((r**2).sum() / (b.astype(np.longdouble) ** 2).sum()))
+        assert relative <= (1e-7 if found.converged else 1.0)  # which is that of x = 0
+        assert np.isfinite(found.residual_norm) and np.isfinite(found.x_norm)
+        converged += found.converged
+    assert converged >= 3
+
+
+def test_columns_are_scaled_only_where_it_did_not_converge_without():
+    A, b = of_sizes("entries", -300, 300, (30, 30), 0)
+    assert "columns of A were scaled" in fl.lstsq(A, b).explain()
+    A, b = of_rank(300, 100, 0), values(300, float)
+    assert "columns of A were scaled" not in fl.lstsq(A, b).explain()
+
+
+def test_a_longer_residual_than_that_of_another_x_is_no_least_squares_solution():
+    A, b = of_rank(300, 100, 0), values(300, float)
+    best = fl.lsmr(A, b, atol=1e-12).x
+    problem = course_module.LeastSquares(A, b, None, None, 0.0)
+    limits = course_module.Limits(1e30, 0.0, np.inf, 10)  # whose test any x passes by its normal residual
+    least = np.linalg.norm(b - A @ best)
+    for x, passed in ((best, 2), (best + 1, 0)):
+        assert course_module.measured(problem, b, x, 0 * x, limits, least).passed == passed
 
 
 def test_nearly_dependent_rows_are_solved_with_their_factors():

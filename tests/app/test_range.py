@@ -86,6 +86,41 @@ def test_complex_entries_whose_magnitude_overflows(n):
     assert solution.certificate.componentwise < 1e-6 and solution.certificate.condition >= 1
 
 
+METHODS = ["bicg", "bicgstab", "bicgstabl", "fgmres", "gmres", "idrs", "sqmr", "cg", "minres"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("of_A", "of_b"), [(1.7e308, 1e300), (1.7e308, 1.0), (1e-307, 1e-300), (3e-310, 1.0)])
+@pytest.mark.parametrize("kind", ["real", "complex", "dense", "factors"])
+def test_methods_called_directly_bring_entries_to_about_1(kind, of_A, of_b, name):
+    P, b = sp.csr_matrix(gallery.poisson5(8)) / 4, np.random.default_rng(0).standard_normal(64) * of_b
+    A = P * of_A
+    if kind == "complex":
+        if name in ("cg", "minres"):  # as A is not Hermitian
+            return
+        A = P.astype(complex)
+        A.data = A.data.real * of_A + 1j * (A.data.real * (0.96 * of_A))  # whose magnitude may overflow
+        b = b * (1 + 2j)
+    M = fl.ILU0().factor(P) if kind == "factors" else None  # of another size, which a method does not mind
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solution = getattr(fl, name)(A.toarray() if kind == "dense" else A, b, rtol=1e-8, M=M)
+    assert is_finite(solution)
+    if 1e-300 <= of_b / of_A <= 1e300:
+        assert solution.converged and relative(sp.csr_matrix(A), b, solution.x) <= 1.01e-8
+    else:  # x is out of range, or too small for all its digits
+        assert not solution.converged or relative(sp.csr_matrix(A), b, solution.x) <= 1.01e-8
+
+
+def test_callbacks_see_x_of_a_system_that_is_solved_in_another_size():
+    A, seen = sp.csr_matrix(gallery.poisson5(8)).astype(complex) / 4, []
+    A.data = A.data.real * 1.7e308 + 1j * (A.data.real * 1.6e308)
+    b = np.random.default_rng(0).standard_normal(64) * 1e300
+    solution = fl.bicgstab(A, b, rtol=1e-8, callback=lambda x: seen.append(x.copy()))
+    assert solution.converged and (seen[-1] == solution.x).all()
+    assert "products with A left the range of numbers" in solution.explain()
+
+
 def test_an_x_out_of_range_is_named():
     A, b = sp.csr_matrix(gallery.poisson5(6)), np.full(36, 1.5e308)  # x is more than 7 times as large as b
     for name in ("solve", "sequence", "gmres", "cg"):

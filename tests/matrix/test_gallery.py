@@ -238,6 +238,48 @@ def test_elasticity_pulls_back_as_hooke_says():
         assert force[x == nx, 0].sum() == pytest.approx(0.01 * modulus * ny * nz)
 
 
+def test_the_core_of_a_body_has_its_own_modulus():
+    nx, ny, nz = 2, 2, 7  # the middle third of the layers: 3 and 4, counted from 0
+    plain, soft = (gallery.elasticity(nx, ny, nz, core=core).toarray() for core in (1.0, 0.125))
+    layer = np.repeat(np.arange(nz + 1), 3 * nx * (ny + 1))
+    for nodes, ratio in ((layer <= 2, 1), (layer == 4, 0.125), (layer >= 6, 1)):
+        np.testing.assert_allclose(soft[nodes][:, nodes], ratio * plain[nodes][:, nodes], atol=1e-15)
+    assert gallery.elasticity(nx, ny, nz, core=1.0).nnz == gallery.elasticity(nx, ny, nz, core=0.125).nnz
+
+
+@pytest.mark.parametrize(("name", "unknowns"), [("elasticity:3,2,2", 3), ("elastic_triangles:2", 2)])
+def test_by_field_is_an_order_of_the_unknowns(name, unknowns):
+    A, B = gallery.problem(name), gallery.problem(f"{name},by_field=True")
+    nodes = A.shape[0] // unknowns
+    i = np.arange(A.shape[0])
+    row = i % nodes * unknowns + i // nodes  # of A, for each row of B
+    assert identical(A[row][:, row], B) and A.nnz == B.nnz and B.has_canonical_format
+
+
+def test_elastic_triangles_are_free_of_force_in_rigid_motions_and_held_at_x_0():
+    A = gallery.elastic_triangles(2)
+    points, triangles = elements.irregular_triangles(2)
+    free = points[:, 0] > 0
+    x, y = points[free].T
+    assert A.shape[0] == 2 * x.size and triangles.shape == (400, 3)
+    assert abs(A - A.T).max() < 1e-14 and np.linalg.eigvalsh(A.toarray())[0] > 1e-3
+    near = np.unique(triangles[~free[triangles].all(axis=1)])  # nodes of triangles with a held one
+    inside = ~np.isin(np.flatnonzero(free), near)
+    zero, one = np.zeros(x.size), np.ones(x.size)
+    for motion in ((one, zero), (zero, one), (-y, x)):
+        force = (A @ np.stack(motion, axis=1).ravel()).reshape(-1, 2)
+        assert abs(force[inside]).max() < 1e-13 < 0.1 < abs(force[~inside]).max()
+
+
+def test_elastic_triangles_pull_back_as_hooke_says():
+    points, _ = elements.irregular_triangles(1)
+    x = points[points[:, 0] > 0, 0]
+    stretch = np.stack([0.01 * x, 0 * x], axis=1).ravel()  # and u = 0 at x = 0
+    for poisson_ratio, modulus in [(0.0, 1.0), (0.25, 1.2)]:  # of a plate that may not become thinner
+        force = (gallery.elastic_triangles(1, poisson_ratio) @ stretch).reshape(-1, 2)
+        assert force[x == 1, 0].sum() == pytest.approx(0.01 * modulus)
+
+
 # Networks and saddle points ------------------------------------------------------------------------------------------
 
 
@@ -431,6 +473,9 @@ def test_every_paper_size_names_a_problem():
         ("random_dominant:5,2", "density = 2 is outside"),
         ("random_dominant:5,dtype=int8", "dtype = 'int8' is not one of float32"),
         ("elasticity:2,2,2,0.5", "poisson_ratio = 0.5"),
+        ("elasticity:2,2,2,core=0", "core = 0"),
+        ("elastic_triangles:1,-1", "poisson_ratio = -1"),
+        ("elastic_triangles:0", "level = 0"),
         ("kkt:3,4", "4 constraints on 3 variables"),
         ("stokes:1", "n >= 2"),
         ("navier_stokes:1", "n >= 2"),

@@ -17,8 +17,8 @@ def rotations(nx, ny, nz):
     return fl.rigid_body_modes(np.column_stack([x.ravel(), y.ravel(), z.ravel()]))[:, 3:]
 
 
-def iterations(A, F):
-    solution = fl.cg(A, values(A.shape[0], "float64", 3), M=F, rtol=1e-8)
+def iterations(A, F, move=np.asarray):
+    solution = fl.cg(A, move(values(A.shape[0], "float64", 3)), M=F, rtol=1e-8)
     assert solution.converged
     return solution.iterations
 
@@ -44,9 +44,39 @@ def test_nodes_are_rows_with_the_same_columns(backend):
     assert nodes_of(as_csr(backend.move(gallery.poisson7(5)))) is None
 
 
-def test_the_matrix_of_nodes_has_the_sums_of_magnitudes(backend):
+@pytest.mark.parametrize("name", ["elasticity:4,3,3", "elastic_triangles:3"])
+def test_the_unknowns_of_a_node_may_lie_anywhere(backend, name):
+    """Field by field, and in an order at random: the nodes come in the order of their first rows."""
+    A, by_field = gallery.problem(name), gallery.problem(f"{name},by_field=True")
+    size = 3 if name.startswith("elasticity") else 2
+    count = A.shape[0] // size
+    device = as_csr(backend.move(by_field))
+    nodes = nodes_of(device)
+    assert nodes.size == size
+    assert_close(backend.fetch(nodes.of_rows(device)), np.tile(np.arange(count), size), ulps=0)
+    assert_close(backend.fetch(constants(nodes, device)), np.repeat(np.eye(size), count, axis=0), ulps=0)
+    order = np.random.default_rng(0).permutation(A.shape[0])
+    device = as_csr(backend.move(sp.csr_matrix(A[order][:, order])))
+    found = backend.fetch(nodes_of(device).of_rows(device))
+    firsts = np.unique(found, return_index=True)[1]
+    assert (np.diff(firsts) > 0).all() and firsts.size == count
+    assert (order[firsts][found] // size == order // size).all()
+
+
+def test_iterations_do_not_depend_on_the_order_of_the_unknowns(backend):
+    counts = []
+    for by_field in (False, True):
+        A = gallery.elasticity(60, 4, 4, by_field=by_field)
+        F = fl.Schwarz(near_nullspace="auto").factor(backend.move(A))
+        assert F.report.near_null_vectors == 3 + 2 * ADDED
+        counts.append(iterations(backend.move(A), F, backend.move))
+    assert counts[1] <= 1.2 * counts[0]
+
+
+@pytest.mark.parametrize("by_field", [False, True])
+def test_the_matrix_of_nodes_has_the_sums_of_magnitudes(backend, by_field):
     A = gallery.elasticity(4, 3, 3)
-    device = as_csr(backend.move(A))
+    device = as_csr(backend.move(gallery.elasticity(4, 3, 3, by_field=by_field)))
     found = backend.fetch(nodes_of(device).matrix(device).tosparse()).toarray()
     count = A.shape[0] // 3
     assert_close(found, abs(A.toarray()).reshape(count, 3, count, 3).sum(axis=(1, 3)), ulps=64)

@@ -64,10 +64,10 @@ OBTUSE, BY_OBTUSE = 50_000, 14.0
 ELLIPTIC = 0.5
 # The same for bicgstab, with two products each, in a flow that turns, for cell Peclet numbers of 1 to 10: 20 to 57, and
 # with MILU0 3 to 23 times the fourth root of the rows, or more than 500.
-IN_TURNING_FLOW, WHOLE_IN_TURNING_FLOW = 40.0, 4.0
+IN_TURNING = 40.0, 4.0
 # The same for a flow that crosses the order of the rows, for cell Peclet numbers of 0.1 to 30: in space 16 to 29, in
 # the plane 32 to 42, and MILU0 1.3 to 3.9 times the fourth root of the rows.
-IN_CROSSING_FLOW, WHOLE_IN_CROSSING_FLOW = 30.0, 1.4
+IN_CROSSING = 30.0, 1.4
 # Expected time of bicgstab for a pressure and what it carries: with CPR, set-up included, in iterations with ILU0 (12
 # iterations, as long as 2.4 each, and a set-up as long as 14) and in seconds; and the iterations with ILU0, as a
 # multiple of the third root of the cells. For 6000 to 100,000 cells ILU0 took 2.3 to 3.4 times that, CPR 10 to 13.
@@ -199,21 +199,17 @@ def few_seconds(A: MatrixTraits, iteration: float) -> float:
     return FEW_ITERATIONS * iteration
 
 
-def _sooner_in_turning_flow(A: MatrixTraits) -> bool:
-    """Whether A, an M-matrix of a flow that turns, is large enough, and enough of its rows are coupled, that subdomains
-    are expected to take less time than factors of the whole. On the CPU."""
+def _sooner_in_flow(A: MatrixTraits, by_subdomains: float, by_whole: float) -> bool:
+    """Whether A, an M-matrix of a flow, is large enough, and enough of its rows are coupled, that subdomains are
+    expected to take less time than factors of the whole. On the CPU.
+
+    by_subdomains, by_whole : iterations with subdomains, and with factors of the whole as a multiple of the fourth root
+        of the rows.
+    """
     if A.n < SUBDOMAINS or A.coupled < NEARLY_COUPLED:
         return False
-    by_parts = RATES.parts_setup + 2 * IN_TURNING_FLOW * RATES.parts
-    return bool(by_parts < WHOLE_IN_TURNING_FLOW * A.n**0.25 * RATES.bicgstab)
-
-
-def _sooner_in_crossing_flow(A: MatrixTraits) -> bool:
-    """The same for a flow that crosses the order of the rows."""
-    if A.n < SUBDOMAINS or A.coupled < NEARLY_COUPLED:
-        return False
-    by_parts = RATES.parts_setup + 2 * IN_CROSSING_FLOW * RATES.parts
-    return bool(by_parts < WHOLE_IN_CROSSING_FLOW * A.n**0.25 * RATES.bicgstab)
+    by_parts = RATES.parts_setup + 2 * by_subdomains * RATES.parts
+    return bool(by_parts < by_whole * A.n**0.25 * RATES.bicgstab)
 
 
 def _sooner_by_pressures(A: MatrixTraits) -> bool:
@@ -230,6 +226,11 @@ OF_MANY: tuple[tuple[str, Rule, Rung], ...] = (
         lambda A: _elliptic(A) and A.definite and A.m_matrix,
         Rung((Schwarz(), MILU0(), IC0()), BY_PARTS),
     ),
+    (
+        "cheap",
+        lambda A: A.gpu and _elliptic(A) and A.definite and A.alike >= OF_NODES,
+        Rung((Schwarz(near_nullspace="auto"), IC0()), BY_BODIES),
+    ),
     ("cheap", lambda A: A.gpu and _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
     ("cheap", lambda A: A.gpu and _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
     (
@@ -238,8 +239,8 @@ OF_MANY: tuple[tuple[str, Rule, Rung], ...] = (
         Rung((Schwarz(near_nullspace="auto"), IC0()), BY_BODIES),
     ),
     ("cheap", is_obtuse, Rung((Schwarz(), IC0()), BY_PARTS)),
-    ("cheap", lambda A: _sooner_in_turning_flow(A) and A.turns, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
-    ("cheap", lambda A: _sooner_in_crossing_flow(A) and A.crosses, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
+    ("cheap", lambda A: _sooner_in_flow(A, *IN_TURNING) and A.turns, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
+    ("cheap", lambda A: _sooner_in_flow(A, *IN_CROSSING) and A.crosses, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),
     ("cheap", lambda A: A.flow > 1 and _sooner_by_pressures(A), Rung((CPR(), ILU0()), BY_PRESSURES)),
 )
 RUNGS: tuple[tuple[str, Rule, Rung], ...] = (

@@ -20,7 +20,6 @@ from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import free_memory, namespace
 from finelu.errors import OutOfTime
-from finelu.factors import CholeskyFactors
 from finelu.kernels import monitor
 from finelu.krylov import CYCLE, METHODS
 from finelu.krylov.columns import takes_columns
@@ -86,9 +85,7 @@ def by_complete_factors(ladder: Ladder, before: Solution, count: int) -> str:
 def _of_iteration(ladder: Ladder, rung: str, method: str, count: int) -> float:
     """The expected seconds of an iteration of `count` columns."""
     F, n, nnz = ladder.factors[rung], ladder.traits.n, ladder.traits.nnz
-    by_parts, entries = isinstance(F, SchwarzFactors), nnz if F is None else F.nnz
-    if isinstance(F, CholeskyFactors):  # a product with L L^H reads L twice
-        entries = 2 * entries - n
+    by_parts, entries = isinstance(F, SchwarzFactors), ladder.costs.entries_read(F)
     single = ladder.costs.of_iteration(method, entries, by_parts=by_parts)
     if count < FEWEST:
         return count * single

@@ -17,6 +17,7 @@ from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import ALWAYS_FREE, USABLE, free_memory
 from finelu.errors import OutOfTime, SingularMatrix, StructurallySingular
+from finelu.factors import CholeskyFactors
 from finelu.krylov.method import METHODS
 from finelu.matrix import CSR
 from finelu.matrix.traits import MatrixTraits
@@ -278,6 +279,12 @@ class Costs:
         of_method = {"cg": RATES.parts if by_parts else rates.cg, "bicgstab": rates.bicgstab}
         waits = max(1.0, self.traits.levels / LEVELS) if self.traits.gpu else 1.0  # a GPU follows levels one by one
         return waits * rates.overhead + of_method.get(method, rates.gmres * products) * nnz
+
+    def entries_read(self, factors: Any) -> int:
+        """The entries that a product with factors reads, twice those of L for L L^H; those of A for no factors."""
+        if factors is None:
+            return self.traits.nnz
+        return int(2 * factors.nnz - self.traits.n if isinstance(factors, CholeskyFactors) else factors.nnz)
 
     def _of(self, fill: Fill) -> float:
         """The time of a direct solve with that fill in seconds."""

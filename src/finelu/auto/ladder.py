@@ -36,7 +36,6 @@ from finelu.compiling import now
 from finelu.deadline import limited
 from finelu.device import namespace, synchronize
 from finelu.errors import FineluError, OutOfTime, SingularMatrix, StructurallySingular
-from finelu.factors import CholeskyFactors
 from finelu.krylov.criterion import OUTGROWN
 from finelu.krylov.nullspace import NullSpace
 from finelu.krylov.operators import matrix_operator
@@ -480,9 +479,7 @@ class Ladder:
         """
         direct, calls = rung in COMPLETE, {"watch": self.watch, "norm_callback": self.norm_callback}
         left, factors = [] if self.asked or direct else left, self.factors[rung]
-        entries, by_parts = None, isinstance(factors, SchwarzFactors)
-        if left:  # a product with L L^H reads L twice
-            entries = 2 * factors.nnz - self.traits.n if isinstance(factors, CholeskyFactors) else factors.nnz
+        entries, by_parts = self.costs.entries_read(factors) if left else None, isinstance(factors, SchwarzFactors)
         iterations = Iterations(
             factors=factors,
             recipe=self.name(rung),

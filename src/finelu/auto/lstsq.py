@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +17,7 @@ from finelu.device import USABLE, free_memory, namespace, sparse_module, to_host
 from finelu.errors import FineluError, NotConverged, counted
 from finelu.krylov.cg import cg
 from finelu.krylov.least_squares import LeastSquares, Limits
-from finelu.krylov.least_squares_course import solved, unscaled
+from finelu.krylov.least_squares_course import beyond, out_of_range, solved, unscaled
 from finelu.krylov.lsmr import steps
 from finelu.matrix import norm
 from finelu.matrix.rectangular import as_rows, scaled
@@ -25,6 +26,7 @@ from finelu.ordering import amd, complete_fill
 from finelu.preconditioners import ICNE, SparseLU
 from finelu.preconditioners.direct.library import INDEX
 from finelu.result import LeastSquaresSolution, Status
+from finelu.scaling import even_columns, times_power
 from finelu.validation import flag, number
 
 SMALL = 1000  # unknowns up to which the factors are complete, if they are not ten times as large as A
@@ -63,7 +65,8 @@ def lstsq(
     raise_on_failure : True raises NotConverged unless it converged.
     How it is solved:
         m >= n, or damp: `lsmr` with factors of the normal equations, `finelu.ICNE`; complete ones up to 1000 unknowns;
-            columns are only scaled if rows have more than 40 entries, as A^H A then has too many.
+            columns are only scaled if rows have more than 40 entries, as A^H A then has too many. Where that does
+            not converge, and damp is 0, columns of A are brought to about the same size by powers of two first.
         m < n: conjugate gradients for A A^H y = b with such factors of A^H; x = A^H y has the least norm. If that does
             not solve A x = b, `lsmr` without factors goes on from there. If b - A x is then not orthogonal to A's range
             up to rounding, A A^H may be too badly conditioned: complete factors of the augmented matrix
@@ -80,6 +83,7 @@ def lstsq(
     S = as_rows(A)
     if rtol < SINGLE:
         S = as_rows(S, np.result_type(S.dtype, np.float64))
+    given = S
     S, damp, power = scaled(S, number("damp", damp))
     problem = LeastSquares(S, b, None, None, damp)
     m, n = problem.shape
@@ -91,7 +95,11 @@ def lstsq(
         found = _of_tall(problem, S, limits)
         if minimum_norm and problem.damp == 0:
             found = _of_least_norm(problem, found, limits)
-    found = replace(unscaled(found, power, 0), timings={"solve": perf_counter() - start})
+    at = partial(solved, "lsmr", steps, problem, limits)
+    found = unscaled(found, power, 0, problem.xp.zeros_like(found.x), lambda x: at(at=x))
+    if not (found.converged or m < n or damp or found.status is Status.MAX_ITERATIONS):
+        found = _of_even_columns(given, problem.b, found, limits, minimum_norm)
+    found = replace(found, method="lstsq", timings={"solve": perf_counter() - start})
     if raise_on_failure and not found.converged:
         raise NotConverged("the least-squares problem", found, rtol)
     return found
@@ -124,6 +132,50 @@ def _of_tall(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolut
     M, why = _preconditioner(S, problem.damp)
     problem.precondition(M)
     return _with(why, solved("lsmr", steps, problem, limits))
+
+
+def _of_even_columns(S: Any, b: Any, first: LeastSquaresSolution, limits: Limits, least: bool) -> LeastSquaresSolution:
+    """x = D y for the solution y of min ||b - A D y||, D powers of two that bring the largest entry of each column to
+    between 1/2 and 1: small columns then count in the norm of A^H (b - A x), too. `first`, the solution without that,
+    if b - A x is longer.
+
+    least : whether x is to be of least norm.
+    """
+    E, exponents = even_columns(S)
+    problem = LeastSquares(E, b, None, None, 0.0)
+    M, why = _preconditioner(E)
+    problem.precondition(M)
+    y = solved("lsmr", steps, problem, limits)
+    xp, Y = problem.xp, y.x.reshape(problem.n, -1)
+    X = times_power(Y, exponents[:, None])
+    X = xp.where(xp.isfinite(X), X, 0)
+    back = times_power(X, -exponents[:, None])
+    if bool((back != Y).any()):
+        again = solved("lsmr", steps, problem, limits, at=back)
+        lost = y.converged and not again.converged
+        status, seen = (Status.PRECISION_LIMIT, (out_of_range(X),)) if lost else (y.status, ())
+        kept: dict[str, Any] = {"iterations": y.iterations, "condition": y.condition, "history": y.history}
+        y = replace(again, status=status, seen=seen, **kept)
+    taken = first.iterations + y.iterations
+    if not (y.converged or y.residual_norm < first.residual_norm):
+        return replace(first, iterations=taken)
+    text = "columns of A were scaled to about the same size by powers of two, as it did not converge without that"
+    if least and (k := null_vectors(problem, limits)[0].shape[1]):
+        text += f"; A v = 0 for {counted(k, 'vector')} v, so that x is one of several solutions"
+    columns = problem.b.reshape(problem.m, -1)
+    rest = [
+        problem.residual(xp.ascontiguousarray(c), xp.ascontiguousarray(v), 0.0)[0]
+        for c, v in zip(columns.T, back.T, strict=True)
+    ]
+    normal = max(norm(times_power(problem.H @ r, -exponents)) for r in rest)
+    history = np.append(y.history[:-1], normal)
+    figures: dict[str, Any] = {
+        "iterations": taken,
+        "history": history,
+        "normal_residual_norm": normal,
+        "x_norm": norm(X.reshape(-1)),
+    }
+    return replace(_with(text, _with(why, y)), x=X.reshape(y.x.shape), matrix_norm=first.matrix_norm, **figures)
 
 
 def _of_wide(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolution:
@@ -291,8 +343,10 @@ def _of_least_norm(problem: LeastSquares, found: LeastSquaresSolution, limits: L
         return replace(_with(text, found), iterations=found.iterations + taken)
     problem.x0 = found.x - V @ (V.conj().T @ found.x)
     last = solved("lsmr", steps, problem, limits)
-    problem.x0 = last.x - V @ (V.conj().T @ last.x)
-    final = solved("lsmr", steps, problem, limits._replace(maxiter=0))
+    final = solved("lsmr", steps, problem, limits, at=last.x - V @ (V.conj().T @ last.x))
+    if not final.converged and (found.converged or not final.residual_norm <= beyond(problem) * found.residual_norm):
+        text = f"A v is about 0 for {counted(k, 'vector')} v, but without a part along v the residual of x is longer"
+        return replace(_with(text, found), iterations=found.iterations + taken + last.iterations)
     if not final.converged:  # as may be by rounding
         final = replace(final, status=Status.STAGNATED if last.converged else last.status)
     history = np.append(last.history[:-1], final.normal_residual_norm)

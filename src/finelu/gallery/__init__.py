@@ -7,7 +7,7 @@ its docstring says what agrees. On grids, x runs fastest: node (i, j, k) is row 
 `problem("poisson7:100")` builds a matrix from a text, `small()` gives a list of small named ones for tests.
 """
 
-from finelu.gallery.elements import anisotropic_triangles, elasticity
+from finelu.gallery.elements import anisotropic_triangles, elastic_triangles, elasticity
 from finelu.gallery.grids import (
     apache2_like,
     atmosmodd_like,
@@ -37,6 +37,7 @@ __all__ = [
     "cage",
     "convection_diffusion",
     "ecology2_like",
+    "elastic_triangles",
     "elasticity",
     "g3_circuit_like",
     "helmholtz",

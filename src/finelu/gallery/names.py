@@ -11,7 +11,7 @@ from typing import Any
 import scipy.sparse as sp
 
 from finelu.errors import ParameterError, counted, meant
-from finelu.gallery.elements import anisotropic_triangles, elasticity
+from finelu.gallery.elements import anisotropic_triangles, elastic_triangles, elasticity
 from finelu.gallery.grids import (
     apache2_like,
     atmosmodd_like,
@@ -47,8 +47,8 @@ PROBLEMS: dict[str, Callable[..., sp.csr_matrix]] = {
     function.__name__: function
     for function in (
         poisson5, poisson7, poisson27, convection_diffusion, atmosmodd_like, apache2_like, helmholtz,
-        anisotropic_triangles, elasticity, black_oil, ecology2_like, g3_circuit_like, cage, stokes, navier_stokes, kkt,
-        random_dominant, tridiagonal, bidiagonal, arrow,
+        anisotropic_triangles, elastic_triangles, elasticity, black_oil, ecology2_like, g3_circuit_like, cage, stokes,
+        navier_stokes, kkt, random_dominant, tridiagonal, bidiagonal, arrow,
     )
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -24,7 +25,7 @@ from finelu.krylov.least_squares import LeastSquares, Limits, Step
 from finelu.krylov.loop import Callback
 from finelu.krylov.residual import largest
 from finelu.matrix import norm
-from finelu.matrix.vectors import power_of_two, times_power
+from finelu.matrix.vectors import all_finite, power_of_two, times_power
 from finelu.result import LeastSquaresSolution, Status
 from finelu.validation import flag
 
@@ -42,7 +43,8 @@ class Measured:
     r : b - A x, with damp stacked on -damp (x - x0).  residual : ||b - A x||.  size : ||r||.
     normal : ||s||, s = A^H (b - A x) - damp^2 (x - x0); never less than what rounding leaves unknown.
     weighted : (s^H M s)^(1/2).
-    passed : 1 if the test of btol holds, else 2 if that of atol does, else 0: SciPy's istop.
+    passed : 1 if the test of btol holds, else 2 if that of atol does, else 0: SciPy's istop. Neither holds for an x
+        whose ||r|| is larger than that of another x, beyond rounding.
     """
 
     r: Any
@@ -54,13 +56,20 @@ class Measured:
     x_norm: float
 
 
+def beyond(problem: LeastSquares) -> float:
+    """The ratio of two ||r|| up to which they may be the same minimum: ||r|| is flat there, and s tells more."""
+    return 1 + math.sqrt(float(np.finfo(problem.dtype).eps))
+
+
 def measured(problem: LeastSquares, b: Any, x: Any, start: Any, limits: Limits, least: float) -> Measured:
     """The true residuals of x, formed anew.  start : x0.
 
-    least : the smallest ||r|| of an x before. An x with a larger one does not solve A x = b, however long it is.
+    least : the smallest ||r|| of an x before. An x with a larger one does not solve A x = b, however long it is, unless
+        that is at most btol ||b||.
     """
-    x_norm = norm(x)
-    tolerance = limits.of_residual(problem, norm(b), x_norm)
+    x_norm, norm_b = norm(x), norm(b)
+    least = max(least, limits.btol * norm_b)
+    tolerance = limits.of_residual(problem, norm_b, x_norm)
     r, residual = problem.residual(b, x, tolerance)
     moved = x - start if problem.damp else problem.xp.zeros_like(x)
     size = math.hypot(residual, problem.damp * norm(moved))
@@ -68,7 +77,7 @@ def measured(problem: LeastSquares, b: Any, x: Any, start: Any, limits: Limits, 
     damp = problem.real.type(problem.damp)
     s, normal = problem.normal_residual(damp * (damp * moved), r, of_normal)
     weighted = problem.weighted(s)[1]
-    passed = 1 if size <= min(tolerance, least) else 2 if normal <= of_normal else 0
+    passed = 1 if size <= min(tolerance, least) else 2 if normal <= of_normal and size <= beyond(problem) * least else 0
     if problem.damp:
         r = problem.xp.concatenate([r, -damp * moved])
     return Measured(r, residual, size, normal, weighted, passed, x_norm)
@@ -83,8 +92,12 @@ def solved(
     show: bool = False,
     callback: Callback = None,
     raise_on_failure: bool = False,
+    at: Any = None,
 ) -> LeastSquaresSolution:
-    """The solution for all columns of b, one after the other.  steps : the iterations of the method."""
+    """The solution for all columns of b, one after the other.  steps : the iterations of the method.
+
+    at : of x0's shape: x is this, without an iteration, and the residuals are its own.
+    """
     started = perf_counter()
     flag("show", show)
     flag("raise_on_failure", raise_on_failure)
@@ -96,7 +109,7 @@ def solved(
         if starts is not None:
             start[:] = starts[:, min(c, starts.shape[1] - 1)]
         course = Course(problem, problem.xp.ascontiguousarray(columns[:, c]), start, limits, show, callback)
-        found.append(course.run(name, steps))
+        found.append(course.run(name, steps) if at is None else course.at(name, at.reshape(problem.n, -1)[:, c]))
     worst = max(found, key=lambda s: (not s.converged, s.normal_residual_norm / (s.residual_norm or 1.0)))
     solution = replace(
         worst,
@@ -109,18 +122,32 @@ def solved(
     return solution
 
 
-def unscaled(found: LeastSquaresSolution, of_A: int, of_b: int) -> LeastSquaresSolution:
-    """The solution for A and b, from that for 2^-of_A A and 2^-of_b b."""
+def unscaled(
+    found: LeastSquaresSolution, of_A: int, of_b: int, start: Any, at: Callable[[Any], LeastSquaresSolution]
+) -> LeastSquaresSolution:
+    """The solution for A and b, from that for 2^-of_A A and 2^-of_b b.
+
+    An x that is rounded on the way is measured anew. Its elements that are out of range become 0. Where this leaves a
+    longer residual than that of the initial guess, it is the guess.
+    at : at(x) is the solution with this x instead, for 2^-of_A A and 2^-of_b b.  start : the initial guess there.
+    """
     power = of_b - of_A
     if of_A == of_b == 0:
         return found
-    x = times_power(found.x, power) if power else found.x
-    status, seen = found.status, found.seen
-    eps = float(np.finfo(x.dtype).eps)
-    if not norm(times_power(x, -power) - found.x) <= eps * norm(found.x):  # as NaN is not
-        status = Status.PRECISION_LIMIT if found.converged else status
-        seen = (*seen, f"x is so small or so large that {x.dtype} cannot hold it")
-        x = namespace(x).nan_to_num(x)
+    xp, x = namespace(found.x), times_power(found.x, power) if power else found.x
+    x = x if all_finite(x) else xp.where(xp.isfinite(x), x, 0)
+    back = times_power(x, -power) if power else x
+    if bool((back != found.x).any()):
+        rest = at(back)
+        if not rest.damped_residual_norm <= (first := at(start)).damped_residual_norm:
+            x, rest = times_power(start, power), first
+        status, seen = found.status, found.seen
+        if found.converged and not rest.converged:
+            status, seen = Status.PRECISION_LIMIT, (*seen, out_of_range(x))
+        measures = ("residual_norm", "normal_residual_norm", "damped_residual_norm", "passed", "x_norm")
+        history = np.append(found.history[:-1], rest.normal_residual_norm)
+        figures = {name: getattr(rest, name) for name in measures}
+        found = replace(found, status=status, seen=seen, history=history, **figures)
     norms = {
         "residual_norm": of_b,
         "damped_residual_norm": of_b,
@@ -131,7 +158,11 @@ def unscaled(found: LeastSquaresSolution, of_A: int, of_b: int) -> LeastSquaresS
     }
     changed = {name: np.ldexp(getattr(found, name), p) for name, p in norms.items()}
     changed = {name: value if name == "history" else float(value) for name, value in changed.items()}
-    return replace(found, x=x, status=status, seen=seen, **changed)
+    return replace(found, x=x, **changed)
+
+
+def out_of_range(x: Any) -> str:
+    return f"x is so small or so large that {x.dtype} cannot hold it"
 
 
 class Course:
@@ -155,39 +186,53 @@ class Course:
         self.least = math.inf
         self.now = self._measured(self.x)
         self.best = self.x, replace(self.now, r=None)
+        self.at_once = self.now.normal == 0
         self.history = [self.now.normal]
         self.iterations, self.condition = 0, 1.0
         self.seen: tuple[str, ...] = ()
 
     def run(self, name: str, steps: Steps) -> LeastSquaresSolution:
         """Cycles of iterations until the true residuals pass, or there is a reason to stop."""
-        at_once = self.now.normal == 0
-        status = Status.CONVERGED if at_once or self.now.passed else None
+        status = Status.CONVERGED if self.at_once or self.now.passed else None
         if status is None and self.limits.maxiter == 0:
             status = Status.MAX_ITERATIONS
         while status is None:
             status = self._cycle(steps)
         if status is not Status.CONVERGED:
             self.x, self.now = self.best
-        now, problem = self.now, self.problem
-        self.history[-1] = now.normal
-        found = LeastSquaresSolution(
-            x=self.x,
+        self.history[-1] = self.now.normal
+        return self._unscaled(self._solution(name, status, self.x, self.now))
+
+    def at(self, name: str, x: Any) -> LeastSquaresSolution:
+        """The solution with x, in the caller's units, without an iteration."""
+        of_x = self.problem.power - self.power
+        return self._unscaled(self._of(name, times_power(x, of_x) if of_x else self.problem.xp.ascontiguousarray(x)))
+
+    def _of(self, name: str, x: Any) -> LeastSquaresSolution:
+        now = self._measured(x)
+        return self._solution(name, Status.CONVERGED if now.passed else Status.MAX_ITERATIONS, x, now)
+
+    def _unscaled(self, found: LeastSquaresSolution) -> LeastSquaresSolution:
+        return unscaled(found, self.problem.power, self.power, self.start, partial(self._of, found.method))
+
+    def _solution(self, name: str, status: Status, x: Any, now: Measured) -> LeastSquaresSolution:
+        """The solution with an x of which the residuals are known, in the units of the iterations."""
+        return LeastSquaresSolution(
+            x=x,
             status=status,
             iterations=self.iterations,
             residual_norm=now.residual,
             history=np.array(self.history),
             method=name,
-            recipe=problem.M.recipe,
+            recipe=self.problem.M.recipe,
             seen=self.seen,
             normal_residual_norm=now.normal,
             damped_residual_norm=now.size,
-            passed=0 if at_once else now.passed,
-            matrix_norm=problem.longest,
+            passed=0 if self.at_once else now.passed,
+            matrix_norm=self.problem.longest,
             condition=self.condition,
             x_norm=now.x_norm,
         )
-        return unscaled(found, problem.power, self.power)
 
     def _cycle(self, steps: Steps) -> Status | None:
         """Iterate from the true residual of x on: why the solve is over, or None if another cycle follows.
@@ -256,11 +301,13 @@ class Course:
             self.best = x, replace(self.now, r=None)
 
     def _is_worse(self, found: Measured, best: Measured) -> bool:
-        """Whether its s is larger, and its r not shorter, as methods make r shorter with s longer at times."""
+        """Whether its r is longer, or as long with a larger s: methods make r shorter with s longer at times."""
         if not (math.isfinite(found.size) and math.isfinite(found.normal)):
             return True
-        shorter = (1 + math.sqrt(float(np.finfo(self.problem.dtype).eps))) * found.size < best.size
-        return found.weighted > best.weighted and not shorter
+        ratio = beyond(self.problem)
+        if found.size > ratio * best.size:
+            return True
+        return found.weighted > best.weighted and not ratio * found.size < best.size
 
     def _unit(self) -> float:
         """||s|| / (s^H M s)^(1/2) of the last x whose true residuals are known."""

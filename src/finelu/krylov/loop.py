@@ -459,7 +459,8 @@ class Loop(Measures):
         true = np.where(np.isnan(checks), history, checks)
         true[-1] = last if math.isfinite(last) else true[-1]
         with np.errstate(over="ignore", under="ignore"):
-            return true * self.real.type(self.scale), history * self.real.type(self.scale)
+            scale, most = self.real.type(self.scale), np.finfo(self.real).max  # a norm beyond that may be recorded
+            return np.minimum(true * scale, most), np.minimum(history * scale, most)
 
     def _best(self) -> tuple[Any, float]:
         """(x, its true residual norm) for the candidate with the smallest such norm.

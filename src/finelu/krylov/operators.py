@@ -84,7 +84,7 @@ class Operator:
         waits for nothing.
     deflated : the object that cg applies instead of factors M after its `start`, see `Factors.deflated`; None after
         `scaled`, as Q A would not be a projection.
-    factor : a power of two by which the result of `apply` is multiplied; see `scaled`.
+    factor : a power of two by which the product is multiplied; see `scaled`.
     lengthening : for an A on the host that is known by its products only: what these have shown of its norm.
     """
 
@@ -129,7 +129,7 @@ class Operator:
         """
         other = Operator(self.apply, self.given, self.name, self.make_adjoint, self.matrix)
         other.capturable = self.capturable and not levels
-        other.factor, other.levels, other.comm = factor, levels, comm
+        other.factor, other.levels, other.comm = self.factor * factor, levels, comm
         other.lengthening = self.lengthening
         return other
 
@@ -145,8 +145,12 @@ class Operator:
     def __matmul__(self, x: Any) -> Any:
         level = math.ldexp(1.0, math.frexp(self._largest(x))[1] - 1) if self.levels else 1.0
         level = level if math.isfinite(level) and level > 0 else 1.0
-        y = self.apply(x if level == 1 else x / level)
-        y = y if self.factor == 1 else y * self.factor
+        x = x if level == 1 else x / level
+        if self.factor == 1:
+            y = self.apply(x)
+        else:  # half of its exponent before the product, which without that may leave the range of numbers
+            first = math.ldexp(1.0, math.frexp(self.factor)[1] // 2)
+            y = self.apply(x if first == 1 else x * first) * (self.factor / first)
         return y if level == 1 else y * level
 
     def _largest(self, x: Any) -> float:

@@ -12,6 +12,8 @@ from finelu.krylov.operators import Identity, Operator
 from finelu.krylov.residual import Measures
 from finelu.krylov.system import System
 
+ROOM = 24  # exponent of 2 of the largest number over the divisor of an A M that overflows
+
 
 class Scaled(NamedTuple):
     """(A / s) x = b / s with s M instead of M: the same x by the same steps.
@@ -69,15 +71,20 @@ def narrowest(system: System) -> Any:
 def evened(loop: Any, r: Any) -> tuple[Any, Any]:
     """(M, first): M, or M / s for a power of two s about as large as A M if powers of A M would over- or underflow.
 
-    s is the length of A M r by that of r.  first : M r and A M r, which a method begins with; None if M was divided.
+    s is the length of A M r by that of r, or near the largest number if A M r overflows.
+    first : M r and A M r, which a method begins with; None if M was divided.
     Cost: a product with each. Waits for a GPU.
     """
     M, size = loop.M, loop.size(r)
     z = M @ r
     w = loop.A @ z
-    unit = loop.power(loop.size(w) / size) if size > 0 else 1.0
+    length = loop.size(w)
+    if math.isfinite(length):
+        unit = loop.power(length / size) if size > 0 else 1.0
+    else:  # with entries of A near the largest number
+        unit = math.ldexp(1.0, int(narrowest(loop.system).maxexp) - ROOM)
     if unit == 1:
         return M, (z, w)
     if isinstance(M, Identity):
         M = Operator(lambda v: v, None, "M", capturable=True)
-    return M.scaled(M.factor / unit, levels=M.levels, comm=M.comm), None
+    return M.scaled(1 / unit, levels=M.levels, comm=M.comm), None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from finelu.errors import ParameterError
+from finelu.errors import ParameterError, counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.krylov.columns import Columns, gains
@@ -24,11 +24,13 @@ from finelu.krylov.underflow import (
     in_single_precision,
     magnified,
     needs_double,
+    of_given_size,
+    of_unit_size,
     power_for,
     reduced,
     rounded,
 )
-from finelu.matrix.vectors import in_single, norm
+from finelu.matrix.vectors import in_single, norm, times_power
 from finelu.result import Solution, Status
 from finelu.validation import number
 
@@ -93,6 +95,16 @@ def solved_in_block(method: type[Method], systems: list[System], /, **arguments:
     return found
 
 
+OVERFLOWN = (  # the ends of iterations in which products with A leave the range of numbers
+    Status.NOT_FINITE,
+    Status.NOT_SYMMETRIC,
+    Status.BREAKDOWN,
+    Status.STAGNATED,
+    Status.INDEFINITE,
+    Status.INDEFINITE_PRECONDITIONER,
+)
+
+
 class Solving:
     """A Krylov method for one system: `loop` is ready to iterate, and `finished` makes corrections afterwards.
 
@@ -130,11 +142,14 @@ class Solving:
             self.power, system = power, magnified(system, power)
             atol, (callback, watch) = float(np.ldexp(atol, power)), reduced(callback, watch, power)
         self.system, self.watch = system, watch
+        self.limits: dict[str, Any] = {"rtol": rtol, "atol": atol, "maxiter": maxiter, "callback": callback}
         self.loop = Loop(method, system, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, watch=watch)
 
     def finished(self, found: Solution) -> Solution:
         """The solution after corrections of what the iterations found, in the terms of the given system."""
         kind, given, loop, system = self.kind, self.given, self.loop, self.system
+        if found.status in OVERFLOWN and (unit := of_unit_size(system, stationary=loop.method.stationary)):
+            found = self._of_unit_size(*unit, found)
         matrix = system.A.matrix
         rows = isinstance(matrix, CSR) or is_array(matrix)
         if kind == "backward" or (kind == "auto" and rows and found.status is Status.CONVERGED and not loop.is_even()):
@@ -152,6 +167,17 @@ class Solving:
                 found = replace(found, status=Status.NOT_FINITE)
             return rounded(found, x, system.A, system.b, kind, target, why)
         return diminished(found, given.A, given.b, kind, self.power, target)
+
+    def _of_unit_size(self, unit: System, power: int, first: Solution) -> Solution:
+        """The solution by way of the system of `of_unit_size`.  first : what the iterations without that found."""
+        limits, callback, method = self.limits, self.limits["callback"], self.loop.method
+        if callback is not None:
+            limits = limits | {"callback": lambda x: callback(times_power(x, -power))}
+        found = solved(method, unit, criterion=self.kind, watch=self.watch, **limits, **self.options)
+        found = of_given_size(found, unit, self.kind, power, max(limits["rtol"] * norm(unit.b), limits["atol"]))
+        text = f"products with A left the range of numbers after {counted(first.iterations, 'iteration')}, so that "
+        text += f"(2^{-power} A) (2^{power} x) = b was solved"
+        return replace(found, seen=(*found.seen, text))
 
 
 def _corrected(

@@ -47,7 +47,7 @@ def asymmetry(loop: Loop, op: Any, u: Any, y: Any, dot: Callable[..., None]) -> 
     found = []
     for (one, *both), size in zip(loop.singly(left, right), sizes, strict=True):
         of_left, of_right = (complex(value[0]) for value in both)
-        found.append((one, abs(of_left - of_right) / size if size else 0.0))
+        found.append((one, float(np.abs(of_left - of_right)) / size if size else 0.0))
     if not any(part > third_of_digits(loop) for _, part in found):  # else two norms are saved
         return found
     doubted = zip(found, loop.singly(u, product), sizes, strict=True)

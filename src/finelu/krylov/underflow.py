@@ -18,10 +18,19 @@ from finelu.device import namespace
 from finelu.kernels.operands import CSR
 from finelu.krylov.criterion import Criterion, is_array
 from finelu.krylov.loop import Callback, Watch
-from finelu.krylov.operators import as_operator
+from finelu.krylov.operators import Operator, as_operator
 from finelu.krylov.residual import Residual, largest
 from finelu.krylov.system import System
-from finelu.matrix.vectors import all_finite, as_dtype, flushes, in_single, norm, times_power, underflows
+from finelu.matrix.vectors import (
+    all_finite,
+    as_dtype,
+    flushes,
+    in_single,
+    norm,
+    power_of_two,
+    times_power,
+    underflows,
+)
 from finelu.result import Solution, Status
 
 # Exponents of 2: of the largest number over b, above which sums are safe; and of what a larger b is divided by.
@@ -116,6 +125,52 @@ def rounded(found: Solution, x: Any, A: Any, b: Any, kind: str, target: float, w
         return found
     limit = f"{why} that x, rounded to what {x.dtype} can hold, leaves a relative residual of {reached / norm(b):.1e}"
     return replace(found, status=Status.PRECISION_LIMIT, seen=(*found.seen, limit))
+
+
+# matrices with entries near the smallest or the largest numbers
+
+
+def of_unit_size(system: System, *, stationary: bool) -> tuple[System, int] | None:
+    """(2^-p A) (2^p x) = b, and p, where products with A may leave the range of numbers; None for any other A.
+
+    The residuals are those of A x = b. The power takes the largest part of an entry to about 1.
+    stationary : whether the method is changed by a multiple of M, which is 2^p M then; for others A M has about
+        unit size.
+    """
+    matrix = system.A.matrix
+    values = matrix.data if isinstance(matrix, CSR) else matrix
+    if system.comm is not None or values is None or not is_array(values):
+        return None
+    most = largest(values) if values.dtype.kind != "c" else max(largest(values.real), largest(values.imag))
+    limits = np.finfo(values.dtype)
+    power = power_of_two(values.dtype, math.frexp(most)[1]) if most > 0 else 0
+    if power == 0:
+        return None
+    power = max(min(power, int(limits.maxexp) - ROOM), ROOM - int(limits.maxexp))
+    smaller = times_power(values, -power)
+    smaller = matrix.with_values(smaller) if isinstance(matrix, CSR) else smaller
+    A, of_M = as_operator(smaller, "A", system.b, system.dtype), power
+    if isinstance(system.M, Operator) and not stationary:
+        unit = times_power(system.b, -math.frexp(largest(system.b))[1])
+        if 0 < (size := largest(A @ (system.M @ unit))) < math.inf:
+            of_M = -math.frexp(size)[1]
+    M = system.M.scaled(math.ldexp(1.0, of_M), levels=False)
+    x0 = None if system.x0 is None else times_power(system.x0, power)
+    x0 = x0 if x0 is None or all_finite(x0) else None
+    return System(A, system.b, M, x0, narrow=system.narrow, started=system.started), power
+
+
+def of_given_size(found: Solution, system: System, kind: str, power: int, target: float) -> Solution:
+    """The solution of A x = b, from that of the `system` (2^-power A) (2^power x) = b, x rounded to what its dtype can
+    hold.  target : the size that the criterion must reach."""
+    x = times_power(found.x, -power)
+    if not all_finite(x):
+        x, found = namespace(x).zeros_like(x), replace(found, status=Status.NOT_FINITE)
+    again = times_power(x, power)
+    if bool((again != found.x).any()):
+        why = f"entries of A are so {'large' if power > 0 else 'small'}"
+        found = rounded(found, again, system.A, system.b, kind, target, why)
+    return replace(found, x=x)
 
 
 # matrices whose products, or those of the inverse, would underflow on a GPU

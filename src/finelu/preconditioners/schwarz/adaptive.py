@@ -27,13 +27,15 @@ SLOW, REDUCTION = 90.0, 1e-8
 
 @dataclass
 class Nodes:
-    """Consecutive rows of a matrix that are the unknowns of one node each.
+    """The nodes of a matrix, whose rows are the unknowns of one node each.
 
-    starts (count + 1,) : the first row of each node, int64 on the host.  size : the unknowns of most nodes.
+    starts (count + 1,) : node k has the rows order[starts[k]:starts[k + 1]], int64 on the host.
+    size : the unknowns of most nodes.  order (n,) : None for rows in their own order.
     """
 
     starts: Any
     size: int
+    order: Any = None
     _kept: tuple[CSR, CSR] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -43,7 +45,14 @@ class Nodes:
     def of_rows(self, A: CSR) -> Any:
         """(n,) int32 : the node of each row, on the device of A."""
         nodes = np.repeat(np.arange(self.count, dtype=np.int32), np.diff(self.starts))
-        return namespace(A.data).asarray(nodes)
+        return namespace(A.data).asarray(self._by_rows(nodes))
+
+    def unknowns(self) -> Any:
+        """(n,) : the unknown of its node that each row is, on the host. If a node has more than `size` rows, several of
+        them are the same unknown."""
+        lengths = np.diff(self.starts)
+        inside = np.arange(self.starts[-1]) - np.repeat(self.starts[:-1], lengths)
+        return self._by_rows(inside * self.size // np.repeat(np.maximum(lengths, self.size), lengths))
 
     def matrix(self, A: CSR) -> CSR:
         """(count, count) : the sums of the magnitudes of the entries of A that couple two nodes, kept for one A."""
@@ -55,44 +64,84 @@ class Nodes:
         xp, of_rows = namespace(A.data), self.of_rows(A)
         products = kernels_for(A.data).subdomains.coarse_products
         pointers, node, sums = products(A.indptr, A.indices, abs(A.data), of_rows, self.count, None)
-        indptr = pointers[xp.asarray(self.starts)]
-        shape = (self.count, self.count)
-        S = sparse_module(A.data).csr_matrix((sums.reshape(-1), node, indptr), shape=shape)
+        make, sums = sparse_module(A.data).csr_matrix, sums.reshape(-1)
+        if self.order is not None:
+            of_nodes = make((sums, node, pointers), shape=(A.n, self.count))[xp.asarray(self.order)]
+            pointers, node, sums = of_nodes.indptr, of_nodes.indices, of_nodes.data
+        S = make((sums, node, pointers[xp.asarray(self.starts)]), shape=(self.count, self.count))
         S.sum_duplicates()
         return full_csr(S.indptr, S.indices, S.data)
 
+    def _by_rows(self, values: Any) -> Any:
+        """Values in the order of nodes, by rows."""
+        if self.order is None:
+            return values
+        found = np.empty_like(values)
+        found[self.order] = values
+        return found
+
 
 def nodes_of(A: CSR, size: int = 1) -> Nodes | None:
-    """The nodes of A: rows of `size` unknowns each, or if that is 1, consecutive rows with entries in the same columns.
+    """The nodes of A: rows of `size` unknowns each, or if that is 1, rows with entries in the same columns, preferably
+    consecutive ones.
 
-    None if less than half of the rows are those of nodes with the same number of unknowns, 2 to 8. Columns count
-    as the same if their number, the first, the last, and their sum are. Cost: a pass over the columns, on the host.
+    None if less than half of the rows are those of nodes with the same number of unknowns, 2 to 8. Columns count as the
+    same if their number, the first, the last, and their sum are. Cost: a pass over the columns where A is, a few over
+    the rows on the host, and a sort of these if nodes are not consecutive.
     """
     if size > 1 and A.n % size == 0:
         return Nodes(np.arange(0, A.n + 1, size), size)
-    indptr, indices = to_host(A.indptr).astype(np.int64), to_host(A.indices)
-    sums = np.add.reduceat(indices, indptr[:-1], dtype=np.int64)
-    rows = np.stack([np.diff(indptr), indices[indptr[:-1]], indices[indptr[1:] - 1], sums])
+    rows = _columns_in_short(A)
+    starts = _starts(rows)
+    if size := _usual_length(starts):
+        runs = np.diff(starts)
+        if A.n % size == 0 and not (starts[:-1][runs == size] % size).any():
+            return Nodes(np.arange(0, A.n + 1, size), size)
+        inside = (np.arange(A.n) - np.repeat(starts[:-1], runs)) % size  # a long run is several nodes
+        return Nodes(np.append(np.flatnonzero(inside == 0), A.n), size)
+    weights = np.random.default_rng(SEED).integers(1 << 62, size=len(rows))
+    order = np.argsort(weights @ rows, kind="stable")  # the rows of a node ascend
+    starts = _starts(rows[:, order])
+    if size := _usual_length(starts):
+        first = np.argsort(order[starts[:-1]])  # nodes in the order of their first rows
+        lengths = np.diff(starts)[first]
+        ends = np.cumsum(lengths)
+        moved = np.arange(A.n) + np.repeat(starts[:-1][first] - (ends - lengths), lengths)
+        return Nodes(np.append(0, ends), size, order[moved])
+    return None
+
+
+def _columns_in_short(A: CSR) -> Any:
+    """(4, n) int64 on the host : of the columns of each row their number, the first, the last, and their sum."""
+    xp, begin, end = namespace(A.data), A.indptr[:-1], A.indptr[1:]
+    if on_gpu(A.data):
+        columns = A.with_values(A.indices.astype(np.float64))  # whose sums are exact
+        sums = kernels_for(columns.data).products.Product(columns)(xp.ones(A.n))
+    else:
+        sums = np.add.reduceat(A.indices, begin, dtype=np.int64)
+    found = (end - begin, A.indices[begin], A.indices[end - 1], sums)
+    return to_host(xp.stack([v.astype(np.int64) for v in found]))
+
+
+def _starts(rows: Any) -> Any:
+    """The first of each run of equal columns of `rows`, and their number at the end."""
     first = np.append(True, (rows[:, 1:] != rows[:, :-1]).any(axis=0))
-    starts = np.append(np.flatnonzero(first), A.n)
-    runs = np.diff(starts)
-    held = np.bincount(runs, minlength=LARGEST_BLOCK + 1)[: LARGEST_BLOCK + 1] * np.arange(LARGEST_BLOCK + 1)
+    return np.append(np.flatnonzero(first), first.size)
+
+
+def _usual_length(starts: Any) -> int:
+    """The length, 2 to 8, of the runs that have most of the rows; 0 if these are less than half of all."""
+    held = np.bincount(np.diff(starts), minlength=LARGEST_BLOCK + 1)[: LARGEST_BLOCK + 1] * np.arange(LARGEST_BLOCK + 1)
     held[:2] = 0
     size = int(np.argmax(held))
-    if held[size] < MOST_ROWS * A.n:
-        return None
-    if A.n % size == 0 and not (starts[:-1][runs == size] % size).any():
-        return Nodes(np.arange(0, A.n + 1, size), size)
-    inside = (np.arange(A.n) - np.repeat(starts[:-1], runs)) % size  # a long run is several nodes
-    return Nodes(np.append(np.flatnonzero(inside == 0), A.n), size)
+    return size if held[size] >= MOST_ROWS * starts[-1] else 0
 
 
 def constants(nodes: Nodes | None, A: CSR) -> Any:
     """(n, size) : the constant of each unknown of the nodes, on the device of A; without nodes of all rows."""
     if nodes is None:
         return namespace(A.data).ones((A.n, 1), A.data.real.dtype)
-    unknown = np.arange(A.n) - np.repeat(nodes.starts[:-1], np.diff(nodes.starts))
-    return namespace(A.data).asarray(np.eye(nodes.size, dtype=A.data.real.dtype)[unknown])
+    return namespace(A.data).asarray(np.eye(nodes.size, dtype=A.data.real.dtype)[nodes.unknowns()])
 
 
 def smoothed(factors: Any, A: CSR, number: int) -> tuple[Any, float]:
