@@ -55,3 +55,15 @@ def draw_norms(axes: Any, histories: Mapping[str, ArrayLike], tolerance: float |
     axes.set(xlabel="iteration", ylabel=label)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(True, which="major", alpha=0.3)
+
+
+def legend_above(axes: Any) -> None:
+    """Add a legend to logarithmic axes; more than two lines of it stand in a band that is added above the curves."""
+    lines = axes.legend().get_texts()
+    (low, high), height = axes.get_ylim(), axes.get_window_extent().height * 72 / axes.figure.dpi  # in points
+    band = sum(1.4 * text.get_fontsize() for text in lines) + lines[0].get_fontsize()
+    if len(lines) > 2 and band < height / 2:
+        decades = np.log10(high / low) * height / (height - band)
+        if np.log10(low) + decades < np.log10(np.finfo(float).max):
+            axes.set_ylim(low, low * 10**decades)
+            axes.legend(loc="upper center")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.drawing import curves, draw_norms, matplotlib_class
+from finelu.drawing import curves, draw_norms, legend_above, matplotlib_class
 from finelu.errors import WrongType, counted
 from finelu.explained import explained
 from finelu.page import facts_as_html, norms_as_svg
@@ -249,7 +249,7 @@ class Solution(NoArray):
             axes = matplotlib_class("pyplot", "subplots")(layout="constrained")[1]
         named = "" if self.tolerance is None else f"tolerance {self.tolerance:.2g}"
         draw_norms(axes, curves(self.name, self.history, self.attempts), self.tolerance, named, self._label_of_history)
-        axes.legend()
+        legend_above(axes)
         return axes
 
     _label_of_history = "norm of b - A x"

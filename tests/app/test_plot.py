@@ -58,6 +58,17 @@ def test_each_attempt_has_a_curve_with_its_number_in_explain(axes):
     assert begin == solution.iterations
 
 
+def test_a_legend_of_several_attempts_covers_no_curve():
+    pyplot = pytest.importorskip("matplotlib.figure")
+    axes = pyplot.Figure(layout="constrained").add_subplot()
+    hard = fl.gallery.problem("helmholtz:40,k=9,absorbing=False")
+    fl.solve(hard, np.random.default_rng(0).standard_normal(1600)).plot(axes)
+    axes.figure.draw_without_rendering()
+    bottom = axes.get_legend().get_window_extent().y0
+    tops = [np.nanmax(axes.transData.transform(line.get_xydata())[:, 1]) for line in axes.get_lines()[:-1]]
+    assert len(tops) > 1 and max(tops) < bottom
+
+
 def test_several_columns_have_one_curve(axes):
     indefinite = fl.gallery.problem("helmholtz:40,k=9,absorbing=False")
     solution = fl.solve(indefinite, np.random.default_rng(0).standard_normal((1600, 3)))

@@ -72,7 +72,7 @@ def plot_matrix(path: str, A: CSR, title: str = "") -> None:
     dominant.set_xticks([*ends, 1e-2, 1, 1e2], ["≤ 0.0001", "≥ 10000", "0.01", "1", "100"])
     dominant.minorticks_off()
     for axes in (levels, rows, dominant):  # numbers of rows
-        axes.set_ylim(bottom=0.7)
+        axes.set_ylim(bottom=0.7, top=1.3 * axes.dataLim.y1)
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
     _save(figure, path, dpi=130)
