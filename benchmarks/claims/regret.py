@@ -80,6 +80,7 @@ NOT_LOOKED_AT = {
     "flow": 0,
     "turns": False,
     "crosses": False,
+    "skew": 1.0,
     "strictly": False,
 }  # traits that older records lack
 QUICK = ("trilinos_smooVec", "trilinos_nsjac_1", "mipt_two_wells_saddle_darcy", "ibmpg1_spd", "memplus")

@@ -21,7 +21,7 @@ from finelu.compare import compare
 from finelu.compare.choose import candidates
 from finelu.gallery.building import convection
 from finelu.interop.adjoint import Options, System
-from finelu.matrix.traits import alike, cancelling, traits
+from finelu.matrix.traits import alike, cancelling, skew, traits
 from finelu.ordering import Fill
 from finelu.preconditioners import RECIPES
 from finelu.preconditioners.direct import cudss, klu
@@ -66,7 +66,7 @@ def test_what_comes_first(A, recipe, methods):
 def test_traits_that_take_a_look_at_rows_wait_until_they_are_asked_for(A):
     A = fl.as_csr(A, diagonal=False)
     at_once, later = traits(A), traits(A, at_once=False)
-    waiting = {"uneven", "turns", "crosses", "alike", "cancelling", "flow"} - set(vars(later))
+    waiting = {"uneven", "turns", "crosses", "skew", "alike", "cancelling", "flow"} - set(vars(later))
     assert bool(waiting) is (A.n >= 5000) and waiting <= set(vars(at_once))
     assert later == at_once and replace(later, gpu=True) == replace(at_once, gpu=True)
     assert waiting <= set(vars(later))
@@ -99,7 +99,7 @@ def test_subdomains_come_first_on_the_cpu_where_they_are_expected_to_take_less_t
         first(replace(many, coupled=0.4)) == first(replace(many, uneven=True, n=60_000)) == "MILU0()"
         and first(replace(many, m_matrix=False, n=49_000)) == "IC0()"  # a mesh with obtuse angles that is too small
     )
-    assert first(replace(flow, n=10**6, crosses=False)) == "MILU0()"  # not symmetric
+    assert first(replace(flow, n=10**6, crosses=False, skew=0.5)) == "MILU0()"  # not symmetric
     meanwhile(choose_module, RATES=replace(SHIPPED, parts=2e-10, parts_setup=5e-9))
     assert first(definite) == "Schwarz()" and first(replace(definite, n=9_999)) == "MILU0()"
     assert first(replace(definite, m_matrix=False)) == "IC0()"  # perhaps several unknowns a node
@@ -234,12 +234,42 @@ def test_subdomains_come_first_on_the_cpu_in_a_flow_that_crosses_the_order_of_th
     def first(A):
         return [repr(recipe) for recipe in rungs(A)["cheap"].recipes]
 
-    large = replace(crossing, n=125_000)
+    large = replace(crossing, n=125_000, skew=1.0)
     assert first(large) == ["Schwarz()", "MILU0()", "ILU0()"]
-    for other in (crossing, replace(large, coupled=0.8), *(replace(A, n=10**6) for A in others)):
+    for other in (crossing, replace(large, coupled=0.8), *(replace(A, n=10**6, skew=1.0) for A in others)):
         assert first(other) == ["MILU0()", "ILU0()"]
     meanwhile(choose_module, RATES=replace(SHIPPED, parts=2 * SHIPPED.parts))
     assert first(large) == ["MILU0()", "ILU0()"]
+
+
+def test_subdomains_come_first_on_the_cpu_where_a_flow_hardly_carries_anything(meanwhile):
+    """At the shipped rates from some 75,000 rows on, and from 200,000 where a third of A is skew."""
+    A = gallery.convection_diffusion(40, peclet=10.0)
+    known = traits(fl.as_csr(A))
+
+    def first(n, skew):
+        return repr(rungs(replace(known, n=n, skew=skew))["cheap"].recipes[0])
+
+    assert 0.05 < known.skew < 0.15 and not known.crosses
+    assert (first(70_000, 0.01), first(80_000, 0.01)) == ("MILU0()", "Schwarz()")
+    assert (first(150_000, 0.3), first(210_000, 0.3), first(10**7, 0.34)) == ("MILU0()", "Schwarz()", "MILU0()")
+    meanwhile(choose_module, RATES=replace(SHIPPED, parts=2e-10, parts_setup=5e-9))
+    solution = fl.solve(A, np.ones(A.shape[0]), rtol=1e-8)
+    assert solution.converged and (solution.recipe, solution.method) == ("Schwarz()", "bicgstab")
+
+
+@pytest.mark.parametrize("peclet", [0.0, 1.0, 50.0])
+def test_skew_is_that_of_the_entries_off_the_diagonal(peclet):
+    A = gallery.convection_diffusion(19, peclet=peclet)  # 6,859 rows; all of them are alike but for the boundary
+    rest = abs(A - sp.diags(A.diagonal()))
+    exact = abs(A - A.T).sum() / (rest + rest.T).sum()
+    assert skew(fl.as_csr(A)) == pytest.approx(exact, rel=1e-12, abs=1e-15)
+
+
+def test_skew_of_one_way_couplings_is_one_and_sums_that_overflow_count_as_such():
+    A = sp.diags([np.full(5999, -1.0), np.full(6000, 2.0)], [-1, 0], format="csr")
+    assert skew(fl.as_csr(A)) == 1.0
+    assert skew(fl.as_csr(sp.csr_matrix(A * 5e307 + sp.diags([5e307] * 5999, 1)))) == 1.0
 
 
 def test_two_stages_come_first_for_a_pressure_and_what_it_carries(meanwhile):
