@@ -30,7 +30,14 @@ from finelu.matrix import as_csr
 from finelu.matrix.traits import traits
 from finelu.ordering import OrderingJob, with_little_fill
 from finelu.preconditioners.direct import pardiso
-from finelu.preconditioners.direct.analysis import KLU_FLOPS, KLU_WORK, analysed, may_be_by_blocks
+from finelu.preconditioners.direct.analysis import (
+    KLU_FLOPS,
+    KLU_WORK,
+    WHOLE_WORK,
+    analysed,
+    light_by_klu,
+    may_be_by_blocks,
+)
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.preconditioners.direct.feral import LDL
 from finelu.preconditioners.direct.klu import AMD, GIVEN, KLU
@@ -133,6 +140,55 @@ def test_auto_takes_klu_where_factors_stay_sparse_and_superlu_where_they_do_not(
     assert G.report.expected_nnz == with_little_fill(heavy)[1].nnz
     for recipe in (fl.SparseLU(ordering="mmd"), fl.SparseLU(matching=True), fl.SparseLU(shift=1e-9)):
         assert recipe.factor(light).report.backend == "superlu"
+
+
+def flow(n, upstream=1.5):
+    """A flow on a grid of n x n cells: neither symmetric nor reducible, with short rows and a strong diagonal."""
+    T = sp.diags([-upstream, 2.5, -1.0], [-1, 0, 1], shape=(n, n))
+    return sp.csr_matrix(sp.kron(T, sp.identity(n)) + sp.kron(sp.identity(n), T))
+
+
+def bilinear(n):
+    """Bilinear elements on n x n squares: symmetric, with more than five entries a row, all of them alike in length."""
+    K, M = (sp.diags([b, a, b], [-1, 0, 1], shape=(n, n)) for a, b in ((2.0, -1.0), (4.0, 1.0)))
+    return sp.csr_matrix(sp.kron(K, M) + sp.kron(M, K))
+
+
+@klu
+def test_an_order_at_hand_goes_to_superlu_sooner_than_klu_orders_again():
+    A = as_csr(flow(108))
+    job = OrderingJob(A, aside=False)
+    _, order, fill = job.found()
+    assert WHOLE_WORK * fill.nnz < fill.flops < KLU_WORK * fill.nnz and fill.flops > KLU_FLOPS
+    found = analysed(fl.SparseLU(), A, counted=True, job=job)
+    assert found.library is None and found.fill == fill and np.array_equal(found.arranged.rows, order)
+    assert analysed(fl.SparseLU(), A, counted=True).library.name == "klu"  # which then orders first
+    weak = as_csr(A.tosparse() - sp.diags(np.where(np.arange(A.n) % 20, 0, 4.99)))  # SuperLU would match its rows
+    assert analysed(fl.SparseLU(), weak, counted=True, job=job).library.name == "klu"
+
+
+@klu
+@pytest.mark.parametrize(("split", "library"), [(0.5, "klu"), (0.02, None)], ids=["halves", "a small one"])
+def test_blocks_are_worth_an_analysis_by_klu_if_none_has_nearly_all_rows(split, library):
+    n = 128
+    A = flow(n).tolil()
+    last = int(split * n) * n
+    A[:last, last:] = 0
+    A = as_csr(sp.csr_matrix(A))
+    job = OrderingJob(A, aside=False)
+    assert WHOLE_WORK * job.found()[2].nnz < job.found()[2].flops
+    found = analysed(fl.SparseLU(), A, counted=True, job=job).library
+    assert (found and found.name) == library
+
+
+@klu
+def test_klu_counts_first_where_a_symmetric_mesh_has_few_neighbours():
+    few, more = as_csr(gallery.poisson5(60)), as_csr(bilinear(48))
+    for A in (few, more):
+        with A.unchanged(A.mirrored()):
+            found = light_by_klu(A)
+        assert (found is not None) == (A is few)
+        assert found is None or (found.library.name == "klu" and found.arranged.rows is None)
 
 
 @klu
@@ -806,7 +862,7 @@ def test_blocks_of_a_triangular_form_go_to_klu_even_with_pardiso():
 def test_klu_is_asked_first_where_a_matrix_is_like_a_circuit(monkeypatch):
     """Then A is not ordered in another way, and a count takes what KLU takes."""
     wind, grid = gallery.convection_diffusion(60, 60, 1), gallery.poisson5(60)
-    for A, first in ((wind, True), (grid, False)):
+    for A, first in ((wind, True), (grid, True), (bilinear(48), False)):
         costs = Ladder(fl.as_csr(A), 1e-8).costs
         costs.order()
         assert (costs.job is None) is first and costs.counting() == 0
@@ -821,7 +877,7 @@ def test_klu_orders_few_rows_by_itself_where_another_library_may_be_wanted(calls
     ordered = calls_of(OrderingJob, "_here")
     A, heavy = gallery.poisson5(30), gallery.poisson7(12)
     assert fl.SparseLU().factor(A).report.backend == "klu" and not ordered
-    assert fl.SparseLU().factor(gallery.poisson5(50)).report.backend == "klu"
+    assert fl.SparseLU().factor(bilinear(48)).report.backend == "klu"
     assert bool(ordered) is may_be_by_blocks(fl.as_csr(A), symmetric=True, real=True)  # of more rows it may pay
     assert fl.SparseLU().factor(heavy).report.backend != "klu"
 
@@ -1379,7 +1435,8 @@ def test_klu_counts_the_fill_of_a_symmetric_network_by_itself(calls_of):
     assert solution.converged and solution.recipe == "SparseLU()" and not orders
     assert fl.SparseLU().factor(A).report.backend == "klu" and not orders
     path = sp.csr_matrix(A[1:, 1:])  # all rows are short
-    assert fl.SparseLU().factor(path).report.backend == "klu" and orders
+    assert fl.SparseLU().factor(path).report.backend == "klu" and not orders
+    assert fl.SparseLU().factor(bilinear(50)).report.backend == "klu" and orders  # another matrix than of other tests
 
 
 @PATTERNS

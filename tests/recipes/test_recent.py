@@ -185,6 +185,24 @@ def test_a_transposed_pattern_gives_the_columns_that_scipy_has(S, kept):
         assert (RECENT.get(*place) is not None) == kept
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_the_columns_of_a_symmetric_matrix_are_its_rows(dtype):
+    RECENT.forget()
+    S = sp.csr_matrix(gallery.poisson5(40), dtype=dtype)
+    S.data *= 2 - (1j if dtype is np.complex128 else 0)  # complex symmetric, not Hermitian
+    A = as_csr(S)
+    with A.unchanged(A.mirrored()):
+        found = Arrangement().by_columns(A)
+    for name, want in (("indptr", S.indptr), ("indices", S.indices), ("data", S.data)):
+        assert np.array_equal(getattr(found, name), want) and not np.shares_memory(getattr(found, name), want)
+    assert RECENT.get(("transposed", A.indices.dtype.char), A.indptr, A.indices) is None
+    S.data[1] *= 1 + 4 * np.finfo(dtype).eps  # symmetric up to rounding only
+    A = as_csr(S)
+    with A.unchanged(A.mirrored()):
+        assert np.array_equal(Arrangement().by_columns(A).data, S.tocsc().data)
+    assert RECENT.get(("transposed", A.indices.dtype.char), A.indptr, A.indices) is not None
+
+
 def test_a_light_result_takes_the_room_of_other_patterns_alone():
     recent, own, other = Recent(2000), (np.arange(20), np.arange(30)), (np.arange(21), np.arange(30))
     recent.keep("factors", *other, 1, 600)

@@ -56,7 +56,8 @@ def give(kept: Kept, A: CSR, ladder: Ladder) -> None:
         if not alike or kept.data.dtype != A.dtype or limited or F.recipe.shift or not A.data.all():
             return
         try:
-            F.renew(A)
+            with A.unchanged(ladder.traits.mirrored):
+                F.renew(A)
         except (FineluError, ArithmeticError, np.linalg.LinAlgError, MemoryError):
             return
     if not F.from_earlier or ladder.most == math.inf:

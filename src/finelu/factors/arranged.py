@@ -141,9 +141,12 @@ class Arrangement:
         return S[self.rows][:, self.columns]
 
     def by_columns(self, A: CSR) -> Columns:
-        """As `matrix`, but by columns."""
+        """As `matrix`, but by columns, in new arrays."""
         if self.rows is None:
-            A = A.with_index(np.int32)
+            if A.is_known_to_be_symmetric:  # its rows are its columns
+                return Columns(A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data.copy(), A.shape)
+            if A.indices.dtype != np.int32:
+                A = A.with_index(np.int32)
             known = transposed(A.indptr, A.indices)
             return Columns(known.starts.copy(), known.rows.copy(), A.data[known.places], A.shape)
         starts, places = np.empty(A.n + 1, np.int32), np.empty(A.nnz, np.int32)

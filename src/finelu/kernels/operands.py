@@ -85,6 +85,12 @@ class CSR:
         return known is not None and known[-1] == self.nnz
 
     @property
+    def is_known_to_be_symmetric(self) -> bool:
+        """Whether the comparison within `unchanged` has shown that A = A^T, in each bit but the sign of a 0."""
+        known = self.__dict__.get("_mirrored")
+        return known is not None and known[2] == 0 and known[-1] == self.nnz
+
+    @property
     def below(self) -> int:
         """The number of stored entries below the diagonal; the diagonal must be full."""
         return self.facts[3]

@@ -30,12 +30,20 @@ COLAMD, MMD = "colamd", "mmd"
 QUICK, QUICK_ENTRIES = 2000, 30_000  # rows and entries up to which columns alone are ordered instead of a matching
 TINY = 400  # rows up to which SuperLU orders by itself, as a count takes longer
 KLU_WORK = 65.0  # flops an entry of L and U, up to which KLU takes less time than SuperLU does
+# The same where SuperLU has an order already, and neither blocks nor a matching help KLU. In 17 records of `regret` the
+# median of KLU's time over SuperLU's was 0.7 to 1.0 up to 36 flops an entry, 0.9 to 1.3 for three pressures and
+# velocities at 43, and 1.2 to 1.4 for six systems of 3e7 flops or more at 63 to 74.
+WHOLE_WORK = 45.0
 # Flops up to which KLU takes less time in any case, as its factors stay in the cache. For 28 random networks of 100 to
 # 1000 rows, with 3 to 12 entries each, it took 0.36 to 0.72 of SuperLU's time up to 1.05e7 flops, 0.64 to 1.24 of it at
 # 1.2e7 to 2.1e7, and 1.4 to 2.8 times as long from 3.7e7 on.
 KLU_FLOPS = 1e7
 LDL_WORK = 1e4  # flops a row of L and U, from which on feral takes less time than SuperLU does
 PARDISO_WORK, SYMMETRIC_WORK = 2e4, 2e3  # likewise of PARDISO, and where A is symmetric, so that it works on a half
+# Mean entries a row, and rows, up to which KLU is expected to be taken for a symmetric A: meshes in two dimensions with
+# four neighbours, whose factors take 11 to 13 times the root of the rows flops a row.
+FOUR, FOUR_ROWS = 5, 20_000
+LARGEST = 0.9  # of the rows, up to which the largest block of a triangular form leaves KLU far less work than the whole
 UNEVEN = 2.0  # mean rows, from which length of the longest one on short rows are those of a network
 SHORT = 12  # mean entries a row, up to which factors with columns ordered alone stay sparse, as experience has it
 REPLACED = "pivots replaced"  # of a pattern, in RECENT: PARDISO replaced pivots
@@ -242,7 +250,7 @@ def _by_library_if_better(
     symmetric, real = bool(kind), bool(kind) and A.dtype.kind != "c"
     # KLU's own order and count take less time than ours, of few rows a quarter. They come first where that is most of
     # the solve, or KLU likely to be taken, and tell whether another library is wanted.
-    by_itself = klu.nbklu() is not None and ((is_quick(A) and A.missing == 0) or _is_network(A))
+    by_itself = klu.nbklu() is not None and ((is_quick(A) and A.missing == 0) or _is_sparse(A))
     if job is None and symmetric and not by_itself and by_blocks(None):
         job = OrderingJob(A, aside=False)
     fill = job.found()[2] if job else None
@@ -294,7 +302,7 @@ def fits_feral(dtype: Any, kind: str, work: float) -> bool:
 
 def light_by_klu(A: CSR) -> Analysis | None:
     """The analysis by KLU of an A with short rows, such as that of a circuit or a network: an unsymmetric one, or one
-    like a network.
+    whose factors stay sparse.
 
     None if KLU is not installed, or is not expected to take less time than the other libraries.
     """
@@ -302,7 +310,7 @@ def light_by_klu(A: CSR) -> Analysis | None:
         return None
     known = prepared(A)
     kind = symmetry(A if known.row_scale is None else known.matrix)  # that of A is known, and zeros are no entries
-    if kind and not _is_network(known.matrix):
+    if kind and not _is_sparse(known.matrix):
         return None
     found = _by_library_if_better(known.matrix, None, kind, light=True)[0]
     return found and replace(found, prepared=known)
@@ -317,12 +325,17 @@ def _fits_klu(A: CSR, fill: Fill | None, *, symmetric: bool, wanted: bool) -> bo
     if _has_border(A):  # KLU exchanges its rows with others, and fills in far more than it counts
         return False
     light = not wanted and (fill is None or is_light(fill))
+    if light and fill is not None and not is_light(fill, WHOLE_WORK):
+        light = needs_matching(A)
     return light or (not symmetric and _has_blocks(A))
 
 
-def is_light(fill: Fill) -> bool:
-    """Whether KLU is expected to take less time than SuperLU for factors with this fill."""
-    return fill.flops <= max(KLU_WORK * fill.nnz, KLU_FLOPS)
+def is_light(fill: Fill, work: float = KLU_WORK) -> bool:
+    """Whether KLU is expected to take less time than SuperLU for factors with this fill.
+
+    work : flops an entry, up to which it does.
+    """
+    return fill.flops <= max(work * fill.nnz, KLU_FLOPS)
 
 
 def _has_border(A: CSR) -> bool:
@@ -332,9 +345,10 @@ def _has_border(A: CSR) -> bool:
 
 def _has_blocks(A: CSR) -> bool:
     """Whether rows and columns of A, with a full diagonal, can be permuted to a block triangular form, which KLU
-    uses."""
+    uses, and no block has nearly all rows."""
     pattern = sp.csr_matrix((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)  # SciPy takes real ones only
-    return bool(connected_components(pattern, connection="strong")[0] > 1)
+    blocks, of_rows = connected_components(pattern, connection="strong")
+    return bool(blocks > 1 and np.bincount(of_rows).max() <= LARGEST * A.n)
 
 
 def _is_network(A: CSR) -> bool:
@@ -342,6 +356,11 @@ def _is_network(A: CSR) -> bool:
     sparse."""
     longest = A.longest[0] if "facts" in vars(A) else int(np.diff(A.indptr).max())
     return A.nnz <= SHORT * A.n and longest * A.n >= UNEVEN * A.nnz
+
+
+def _is_sparse(A: CSR) -> bool:
+    """Whether the factors of a symmetric A stay so sparse that KLU is likely to be taken."""
+    return (A.nnz <= FOUR * A.n and A.n <= FOUR_ROWS) or _is_network(A)
 
 
 def is_quick(A: CSR | MatrixTraits) -> bool:

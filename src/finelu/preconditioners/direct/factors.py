@@ -91,7 +91,8 @@ class SparseLUFactors(RefinedFactors):
     """
 
     well_formed = True
-    _places: Any = None  # of the entries by columns among those of A, once they are known to stay
+    _stays = False  # whether A is known to have the pattern of the analysis, in its order
+    _places: Any = None  # then those of the entries by columns among those of A, once they are needed
     _columns: Columns | None = None  # the matrix that `_compute` factors next, if it was made already
     _bound = ("_lock", "_lu", "_library")
     _made_of = (
@@ -141,7 +142,8 @@ class SparseLUFactors(RefinedFactors):
             require_indices(self.recipe, "the factors", fill.nnz)
             self._require_room(fill.nnz)
         self._by_itself, self._arranged, self._library = known.by_itself, known.arranged, known.library
-        self._columns, self._full_rank, self._places = known.columns, known.full_rank, None
+        self._columns, self._full_rank = known.columns, known.full_rank
+        self._stays, self._places = False, None
         self._how = None if known.library is None else (type(known.library), known.library.how)
         self._symmetry = "" if known.library is None else known.library.symmetry
         self.report.backend = "superlu" if known.library is None else known.library.name
@@ -175,8 +177,7 @@ class SparseLUFactors(RefinedFactors):
         self._trial = False
         if self._prepared.kept is None and self._prepared.row_scale is None:
             self._prepared = Prepared(A, None)  # so that A is known to have the pattern of the analysis
-            if self._places is None and self._library is not None and self._arranged.rows is None:
-                self._places = transposed(A.indptr, A.indices).places
+            self._stays = self._arranged.rows is None
         self._update_values(A)
 
     @property
@@ -386,9 +387,8 @@ class SparseLUFactors(RefinedFactors):
         made, full_rank = self._columns, self._full_rank
         self._columns, self._full_rank = None, False  # the next values are others
         anew = self._anew and not self.updates
-        if made is None and self._library is not None and self._places is not None:
-            starts, rows = self._library.pattern
-            made = Columns(starts, rows, A.data[self._places], A.shape)
+        if made is None and self._library is not None and self._stays:
+            made = Columns(*self._library.pattern, self._by_columns(A), A.shape)
         columns: Any = columns_of(self.recipe, self._arranged, A) if made is None else made
         if self._how is None:
             columns = columns.tosparse()
@@ -408,6 +408,14 @@ class SparseLUFactors(RefinedFactors):
         if self._most is not None and lu.nnz > self._most:  # an order of columns alone was not counted before
             raise MemoryError(f"{self.recipe!r}: the factors have {lu.nnz} entries; the memory holds {self._most:.3g}.")
         self._lu = lu
+
+    def _by_columns(self, A: CSR) -> Any:
+        """The values of an A with the pattern and the order of the analysis, by columns."""
+        if A.is_known_to_be_symmetric:
+            return A.data.copy()
+        if self._places is None:
+            self._places = transposed(A.indptr, A.indices).places
+        return A.data[self._places]
 
     def __getstate__(self) -> dict[str, Any]:
         others = self._valid and self._lu.from_earlier  # whether the copy, made from nothing, has other factors
