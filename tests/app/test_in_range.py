@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 import finelu as fl
 from finelu import gallery
-from finelu.errors import FineluError, MatrixError
+from finelu.errors import FineluError, MatrixError, ParameterError
 from finelu.preconditioners import RECIPES
 from finelu.triangular import TriangularSolver
 
@@ -140,6 +140,22 @@ def test_a_solve_in_place_is_repeated_from_what_was_given():
     F = fl.ILU0().factor(A)
     with pytest.raises(MatrixError, match="leaves the range of float64 in row 1"):
         F.solve(r, out=r)
+
+
+@pytest.mark.parametrize("name", ["bicg", "bicgstab", "cg", "fgmres", "gmres", "idrs", "minres", "richardson", "sqmr"])
+@pytest.mark.parametrize("wrong", [3, "x", [], object()], ids=repr)
+def test_what_is_no_function_is_refused_before_any_work(name, wrong):
+    for parameter in ("callback", "watch"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of gmres, for callbacks
+            with pytest.raises(ParameterError, match=f"{parameter}=.*a function or None is needed"):
+                getattr(fl, name)(P, np.ones(N), **{parameter: wrong})
+
+
+@pytest.mark.parametrize("wrong", [3, "x", [], object()], ids=repr)
+def test_least_squares_refuse_what_is_no_function(wrong):
+    with pytest.raises(ParameterError, match=r"callback=.*a function or None is needed"):
+        fl.lsmr(P, np.ones(N), callback=wrong)
 
 
 def test_krylov_methods_test_the_results_of_factors_themselves():
