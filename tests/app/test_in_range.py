@@ -142,7 +142,9 @@ def test_a_solve_in_place_is_repeated_from_what_was_given():
         F.solve(r, out=r)
 
 
-@pytest.mark.parametrize("name", ["bicg", "bicgstab", "cg", "fgmres", "gmres", "idrs", "minres", "richardson", "sqmr"])
+@pytest.mark.parametrize(
+    "name", ["bicg", "bicgstab", "cg", "fgmres", "gmres", "idrs", "minres", "richardson", "sqmr", "solve"]
+)
 @pytest.mark.parametrize("wrong", [3, "x", [], object()], ids=repr)
 def test_what_is_no_function_is_refused_before_any_work(name, wrong):
     for parameter in ("callback", "watch"):
