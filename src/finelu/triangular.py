@@ -18,6 +18,7 @@ from finelu.errors import MatrixError, NoFactors, ParameterError, ZeroPivot, cou
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import Triangle, narrowed
 from finelu.matrix import CSR, as_csr
+from finelu.matrix.in_range import in_range, is_finite
 
 DEFAULT_SWEEPS = {"jacobi": 10, "isai": 1}
 
@@ -83,8 +84,8 @@ class TriangularSolver:
     trans : "N", "T" or "H".
     method : a name in the docstring of the module, or "auto".
     sweeps : of `jacobi` (default 10) and `isai` (default 1, each further one a correction); an error for other methods.
-    check : True raises ZeroPivot here and in `update` for a zero diagonal entry; False leaves this to the caller, and
-        does not wait for a GPU.
+    check : True raises ZeroPivot here and in `update` for a zero diagonal entry, and MatrixError in `solve` on the CPU
+        for an x that is not finite; False leaves this to the caller, and does not wait for a GPU.
     Cost: the analysis once, then O(nnz) a solve. levels, level_packed, one_block and auto analyse the levels; auto on
     the CPU does so with the 20th solve, or later if the kernels of the analysis were never compiled. A CSR of finelu is
     kept without a copy, any other matrix on the CPU is copied.
@@ -190,7 +191,8 @@ class TriangularSolver:
         """x (n,) or (n, k) with T x = b, in a new array or in `out` (C-contiguous, of x's dtype, apart from b).
 
         x has the dtype of the triangle; complex in that precision if b is complex: a real triangle then solves for both
-        parts of b at once, as for twice as many columns.
+        parts of b at once, as for twice as many columns. On the CPU it is finite, as that of
+        `Factors.solve`.
         """
         require_one_device(b, self._like, "the right-hand side and the triangle")
         b = as_any_other(self._xp.asarray(b))
@@ -210,9 +212,18 @@ class TriangularSolver:
                 f"out must be a C-contiguous {dtype} array of shape {b.shape} that shares no memory with b."
             )
         if not parts:
-            return self.apply(b, out)
+            x = self.apply(b, out)
+            if not self.check or on_gpu(x) or is_finite(x):
+                return x
+            found = in_range(x, b, self.apply, repr(self))
+            if out is None:
+                return found
+            out[...] = found
+            return out
         columns = self._xp.ascontiguousarray(b, dtype=dtype).reshape(self.n, -1).view(self.dtype)
-        x = self.apply(columns).view(dtype).reshape(b.shape)
+        x = self.apply(columns)
+        x = in_range(x, columns, self.apply, repr(self)) if self.check else x
+        x = x.view(dtype).reshape(b.shape)
         if out is None:
             return x
         out[...] = x

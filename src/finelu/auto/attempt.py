@@ -109,10 +109,10 @@ class RightHandSide:
         if x is None:
             x = b * 0
             for _ in range(2):  # the second refines
-                x = x + F.solve(residual.twice(b, x)[0])
+                x = x + F.solved(residual.twice(b, x)[0])
                 if not bool(namespace(b).isfinite(x).all()):
                     return False
-        error = settled(residual, F.solve, b, x)
+        error = settled(residual, F.solved, b, x)
         if math.isnan(error):
             return False
         _, self.size = self.residual(b, x, self.target)

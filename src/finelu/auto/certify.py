@@ -124,7 +124,7 @@ class _Inverse:
             raise NotKnown
         moved = namespace(self.b).asarray(np.ascontiguousarray(v.astype(self.b.dtype, copy=False)))
         if self.complete:
-            x = self.F.solve(moved, trans)
+            x = self.F.solved(moved, trans)
         else:
             A, M = self.ways[trans]
             system, space = System(A, moved, M), self.spaces.get(trans)

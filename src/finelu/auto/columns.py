@@ -184,7 +184,7 @@ def _refined(A: Any, F: Any, columns: Sequence[Any], rtol: float, atol: float) -
     """x = M^-1 b, with one correction where b - A x is not yet small."""
     xp = namespace(columns[0])
     B = by_rows(columns)
-    solve = F.apply if F.dtype == B.dtype else F.solve
+    solve = F.apply if F.dtype == B.dtype else F.solved
     X, sizes = solve(B), [norm(b) for b in columns]
     targets = np.maximum(rtol * np.array(sizes), atol)
 

@@ -156,7 +156,7 @@ def inverse_step(F: Any, v: Any, trans: str) -> Any:
 
 def _applied(F: Any, v: Any, trans: str) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
-        return F.solve(v, trans)
+        return F.solved(v, trans)
 
 
 def unit(v: Any) -> Any:

@@ -289,7 +289,7 @@ def _by_factors(problem: LeastSquares, F: Any, b: Any, size: float, limits: Limi
     zeros = problem.xp.zeros(problem.n, problem.dtype)
     target, found, rest, left = limits.btol * norm(b), zeros, b, norm(b)
     for _ in range(1 + REFINED):
-        longer = found + F.solve(problem.xp.concatenate([zeros, rest]))[: problem.n]
+        longer = found + F.solved(problem.xp.concatenate([zeros, rest]))[: problem.n]
         r, length = problem.residual(b, longer, target)
         if not length <= left / 2:
             break

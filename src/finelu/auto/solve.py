@@ -26,6 +26,7 @@ from finelu.errors import MatrixError, NotConverged, ParameterError, meant
 from finelu.kernels import kernels_for
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
+from finelu.krylov.loop import require_functions
 from finelu.krylov.nullspace import NullSpace, is_pair
 from finelu.krylov.operators import as_operator
 from finelu.krylov.rows import by_columns, by_rows
@@ -128,6 +129,7 @@ def solve(
     memory_limit = None if memory_limit is None else number("memory_limit", memory_limit)
     if device not in (None, "cpu", "cuda"):
         raise ParameterError(f"device={device!r}; None, 'cpu' or 'cuda' is needed." + meant(device, ("cpu", "cuda")))
+    require_functions(callback=callback, watch=watch)
     flag("certify", certify)
     flag("progress", progress)
     flag("raise_on_failure", raise_on_failure)

@@ -19,6 +19,7 @@ from finelu.factors.report import Report
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, as_large, dense_numbers, norm, on_pattern
+from finelu.matrix.in_range import in_range, is_finite
 from finelu.page import facts_as_html
 
 TRANSPOSES = ("N", "T", "H")
@@ -98,8 +99,25 @@ class Factors:
 
         R : (n,) or (n, k), on the device of the factors.  out : array for the result, which may be R; None: a new one.
         Returns an array of R's shape, of the wider dtype of R and the factors.
-        Raises MatrixError for a wrong shape, or if R does not hold numbers. Cost: one pass over the factors a column.
+        On the CPU it is finite: where sums overflow, the solve is repeated with 2^-p R. On a GPU it is not looked at,
+        as that would wait for the device.
+        Raises MatrixError for a wrong shape, if R does not hold numbers, or, on the CPU, if it holds NaN or Inf or the
+        result leaves the range of its dtype. Cost: one pass over the factors a column.
         """
+        given = R
+        if out is not None and not on_gpu(out) and isinstance(R, np.ndarray) and np.may_share_memory(out, R):
+            given = R.copy()
+        x = self.solved(R, trans, out)
+        if on_gpu(x) or is_finite(x):
+            return x
+        found = in_range(x, dense_numbers(given, "R"), lambda v: self.solved(v, trans), repr(self.recipe))
+        if out is None:
+            return found
+        out[...] = found
+        return out
+
+    def solved(self, R: Any, trans: str = "N", out: Any = None) -> Any:
+        """`solve`, whose result may hold NaN or Inf: for callers with `ignore_fp_errors` that test it."""
         if trans not in TRANSPOSES:
             raise ParameterError(f"trans={trans!r}; one of {', '.join(TRANSPOSES)} is needed.")
         if not self._valid:
@@ -112,11 +130,11 @@ class Factors:
         if out is not None:
             _require_room(out, R, wide)
             if wide != self.dtype:
-                out[...] = self.solve(R, trans)
+                out[...] = self.solved(R, trans)
                 return out
             return self.apply(R.astype(wide, copy=False), trans, out)
         if wide.kind == "c" and self.dtype.kind != "c":  # real factors, complex right-hand side: two real solves
-            return self.solve(R.real, trans) + 1j * self.solve(R.imag, trans)
+            return self.solved(R.real, trans) + 1j * self.solved(R.imag, trans)
         return self._apply(R.astype(self.dtype, copy=False), trans).astype(wide, copy=False)
 
     def apply(self, R: Any, trans: str = "N", out: Any = None) -> Any:

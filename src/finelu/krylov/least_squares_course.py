@@ -22,7 +22,7 @@ from finelu.device import namespace
 from finelu.errors import NotConverged
 from finelu.kernels.monitor import DRIFTED
 from finelu.krylov.least_squares import LeastSquares, Limits, Step
-from finelu.krylov.loop import Callback
+from finelu.krylov.loop import Callback, require_functions
 from finelu.krylov.residual import largest
 from finelu.matrix import norm
 from finelu.matrix.vectors import all_finite, power_of_two, times_power
@@ -99,6 +99,7 @@ def solved(
     at : of x0's shape: x is this, without an iteration, and the residuals are its own.
     """
     started = perf_counter()
+    require_functions(callback=callback)
     flag("show", show)
     flag("raise_on_failure", raise_on_failure)
     columns = problem.b.reshape(problem.m, -1)

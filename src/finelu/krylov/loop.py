@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from finelu.device import copied, to_host
+from finelu.errors import ParameterError
 from finelu.kernels import monitor
 from finelu.krylov.ahead import LOOK_EVERY, Ahead
 from finelu.krylov.residual import Measures, Residual, terms_are_even
 from finelu.krylov.scaled import power_of_two, scaled
 from finelu.krylov.system import System
 from finelu.result import Solution, Status
-from finelu.validation import count, number
+from finelu.validation import count, number, shown
 
 if TYPE_CHECKING:
     from finelu.krylov.method import Method
@@ -44,6 +45,13 @@ STATUS = {
     monitor.NOT_FINITE: Status.NOT_FINITE,
     monitor.DIVERGED: Status.DIVERGED,
 }
+
+
+def require_functions(**given: Any) -> None:
+    """A ParameterError that names the first of these that is neither None nor callable."""
+    for name, one in given.items():
+        if one is not None and not callable(one):
+            raise ParameterError(f"{name}={shown(one)}; a function or None is needed.")
 
 
 class Loop(Measures):
@@ -87,6 +95,7 @@ class Loop(Measures):
         rtol, atol = number("rtol", rtol, infinite=True), number("atol", atol, infinite=True)
         self.rtol, self.atol = rtol, atol = min(rtol, sys.float_info.max), atol  # Inf times a norm of 0 would be NaN
         self.maxiter = 10 * system.unknowns if maxiter is None else count("maxiter", maxiter, 0)
+        require_functions(callback=callback, watch=watch)
         self.callback, self.watch = callback, watch
         self.xp, self.decides, self.kernels = system.xp, system.decides, system.kernels
         self.dtype, self.real = system.dtype, system.real

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -237,15 +237,15 @@ def as_operator(A: Any, name: str, like: Any, dtype: Any) -> Any:
         factors.deflated = A.deflated
         return factors
     if hasattr(A, "matvec"):
-        own, product = isinstance(A, BlockProducts), checked_product(A.matvec, name, like)
+        made = isinstance(A, Factors)  # a method tests their results itself
+        own, product = isinstance(A, BlockProducts), checked_product(A.solved if made else A.matvec, name, like)
+        adjoint = partial(A.solved, trans="H") if made else getattr(A, "rmatvec", None)
         lengthening = Lengthening(product) if name == "A" and not (own or gpu) else None
         operator = Operator(
             product if lengthening is None else lengthening,
             A,
             name,
-            (lambda: checked_product(A.rmatvec, f"{name}^H", like, no_adjoint(name)))
-            if hasattr(A, "rmatvec")
-            else None,
+            None if adjoint is None else (lambda: checked_product(adjoint, f"{name}^H", like, no_adjoint(name))),
             A if own else None,
             A.residual if own else None,
             capturable=type(A) in (StencilMatrix, BlockMatrix) and gpu,

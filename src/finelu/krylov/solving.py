@@ -13,7 +13,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.krylov.columns import Columns, gains
 from finelu.krylov.criterion import LIMIT, OUTGROWN, Criterion, backward_error, criterion_asked, is_array
-from finelu.krylov.loop import Callback, Loop, Watch
+from finelu.krylov.loop import Callback, Loop, Watch, require_functions
 from finelu.krylov.operators import Operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.rows import ColumnsInRows
@@ -128,6 +128,7 @@ class Solving:
         **options: Any,
     ):
         self.kind, self.options = criterion_asked(criterion), options
+        require_functions(callback=callback, watch=watch)
         if relative_to == "initial" and system.x0 is not None:
             first = Residual(system.A, system.b, system).size(system.A.residual(system.b, system.x0))
             rtol, atol = number("rtol", rtol, infinite=True), number("atol", atol, infinite=True)

@@ -22,6 +22,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, BatchPlan
 from finelu.matrix import as_csr
 from finelu.matrix.batch import Batch
+from finelu.matrix.in_range import in_range, is_finite
 from finelu.ordering import with_little_fill
 from finelu.result import named_systems
 from finelu.scaling import Matching, matching
@@ -109,12 +110,21 @@ class BatchFactors:
     def solve(self, R: Any) -> Any:
         """M_s^-1 r_s for the rows r_s of R (k, n), or for one R (n,) for all; (k, n), on the device of the batch.
 
-        Raises MatrixError for a wrong shape. Cost: one pass over the factors.
+        On the CPU it is finite, as that of `Factors.solve`.
+        Raises MatrixError for a wrong shape or, on the CPU, if the result leaves the range of its dtype. Cost: one pass
+        over the factors.
         """
         R = self.batch.right_hand_sides(R, "the right-hand side")
-        xp = namespace(R)
+        x = self._solved(R)
+        if on_gpu(x) or is_finite(x):
+            return x
+        given = np.broadcast_to(R, x.shape)
+        return np.ascontiguousarray(in_range(x.T, given.T, lambda V: self._solved(V.T).T, repr(self.recipe)).T)
+
+    def _solved(self, R: Any) -> Any:
+        xp, R = namespace(R), namespace(R).ascontiguousarray(R)
         if R.dtype.kind == "c" and self.dtype.kind != "c":
-            return self.solve(R.real) + 1j * self.solve(R.imag)
+            return self._solved(R.real) + 1j * self._solved(R.imag)
         x = xp.empty((self.batch.k, self.batch.n), self.dtype)
         kernels_for(x).batch.solve(self.plan, self.lu, R.astype(self.dtype, copy=False), x)
         return x

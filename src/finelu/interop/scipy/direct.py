@@ -19,6 +19,7 @@ from finelu.foreign import MatrixRankWarning
 from finelu.interop.scipy.route import RECIPE, SINGULAR, SINGULARITIES, solved
 from finelu.interop.scipy.system import FLOATING, Corrupt, System, numbers, of_scipy
 from finelu.matrix import as_csr
+from finelu.matrix.in_range import in_range
 from finelu.preconditioners.direct.analysis import TINY
 from finelu.preconditioners.direct.superlu import structurally_singular
 from finelu.validation import count, number
@@ -226,11 +227,13 @@ class LU:
     def nnz(self) -> int:
         return int(self.factors.nnz)
 
+    @ignore_fp_errors
     def solve(self, rhs: Any, trans: str = "N") -> Any:
         """x with A x = rhs, A^T x = rhs (trans "T") or A^H x = rhs ("H"), in a new array of the factors' dtype.
 
         rhs : (n,) or (n, k), of a dtype that goes into that of the factors without loss.
-        Raises WrongType, a TypeError, for another dtype; MatrixError, a ValueError, for another shape.
+        Raises WrongType, a TypeError, for another dtype; MatrixError, a ValueError, for another shape, for NaN or Inf
+        in rhs, and for an x that leaves the range of its dtype.
         """
         rhs, dtype = numbers(rhs), self._arrays[0].dtype
         if not np.can_cast(rhs.dtype, dtype, "safe"):
@@ -241,7 +244,10 @@ class LU:
             raise MatrixError(f"b is of incompatible size: it has shape {rhs.shape}, and A {self.shape[0]} rows")
         if trans not in ("N", "T", "H"):
             raise ParameterError(f"trans must be N, T, or H, not {trans!r}")
-        return self.factors.solve(rhs.astype(dtype, copy=False), trans)
+        rhs = rhs.astype(dtype, copy=False)
+        if isinstance(self.factors, Factors):
+            return self.factors.solve(rhs, trans)
+        return in_range(self.factors.solve(rhs, trans), rhs, lambda v: self.factors.solve(v, trans), "splu")
 
     @cached_property
     def _superlu(self) -> Any:

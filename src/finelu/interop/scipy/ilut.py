@@ -205,7 +205,7 @@ class MatchedILUTFactors(Factors):
 
     def _apply(self, R: Any, trans: str) -> Any:
         assert self._inner is not None
-        return self._arranged.scatter_scaled(self._inner.solve(self._arranged.gather_scaled(R, trans), trans), trans)
+        return self._arranged.scatter_scaled(self._inner.solved(self._arranged.gather_scaled(R, trans), trans), trans)
 
     @property
     def nnz(self) -> int:

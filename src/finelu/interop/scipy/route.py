@@ -216,7 +216,7 @@ def _by_recipe(system: System, equation: Equation, plan: Plan | None = None) -> 
     values = equation.columns.data
     with plan.alone() as mine:
         if mine and plan.factors is not None and plan.has(values):
-            found = equation.refined(plan.factors.solve)
+            found = equation.refined(plan.factors.solved)
             if not _good(equation, found[1]):
                 plan.factors.let_go()
                 plan.values = plan.factors = None
@@ -253,7 +253,7 @@ def _by_new_factors(
     except MemoryError as error:
         x = _by_iterations(system, equation.b, equation.longest, str(error), depth=7)
         return (x, equation.tested(x)), None
-    return equation.refined(factors.solve), factors
+    return equation.refined(factors.solved), factors
 
 
 def _by_iterations(system: System, b: Any, longest: int, why: str, depth: int) -> Any:
