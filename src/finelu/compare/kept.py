@@ -134,7 +134,7 @@ def _alone(folder: Path) -> Iterator[None]:
 def _union(theirs: list[Measurement], ours: list[Measurement]) -> list[Measurement]:
     """The rows of one candidate, one a method: the solved one, then the one with more turns, then ours.
 
-    A row that another call may change stays if it is ours beside a final one: of a method that followed another one
+    A row that another call may change stays if it is ours next to a final one: of a method that followed another one
     which failed, and was cut short.
     """
     ranked = sorted([*theirs, *ours], key=lambda m: (m.solved, len(m.samples)))
