@@ -821,6 +821,39 @@ def test_calls_at_the_same_time_keep_the_rows_of_both(tmp_path):
     assert held() == {("ic0", "cg", "converged", 2), ("ict", "cg", "converged", 1)}
 
 
+def test_a_method_that_followed_another_and_was_cut_short_is_measured_by_the_next_call(tmp_path):
+    A = as_csr(finelu.gallery.problem("poisson7:4"))
+    rows = [made_up("ilu0", 1.0, 1.0, outcome="indefinite_preconditioner")]
+    rows += [made_up("ilu0", 1.0, 1.0, outcome="time limit", method="gmres")]
+
+    def held():
+        holder = kept.Kept(tmp_path, A, np.ones(A.n), 1e-8, "auto", ["cpu"], False)
+        return holder, [(m.method, m.outcome) for m in holder.rows.get(rows[0].key, [])]
+
+    for _ in range(2):  # saved twice, as after each candidate
+        held()[0].save(rows)
+        assert held()[1] == [(m.method, m.outcome) for m in rows]
+    solved = made_up("ilu0", 1.0, 1.0, method="gmres", samples=((0, 1.0, 1.0),))
+    held()[0].save([rows[0], solved])
+    held()[0].save(rows)
+    assert sorted(held()[1]) == [("cg", "indefinite_preconditioner"), ("gmres", "converged")]
+
+
+def test_the_row_of_a_method_takes_the_place_of_its_own():
+    todo = [SimpleNamespace(key=made_up("ilu0", 1, 1).key, recipe=None, asked=None)]
+    course = measure._Course(None, todo, kept.Kept(None, None, None, 0, "", [], False), None)
+    cut, failed = (
+        made_up("ilu0", 1, 1, outcome="time limit", method="gmres"),
+        made_up("ilu0", 1, 1, outcome="breakdown"),
+    )
+    for row in (cut, made_up("ilu0", 1, 1, outcome="breakdown", method="bicgstab")):
+        course._take(row, 0)
+    assert [m.method for m in course.rows] == ["bicgstab"]  # whose look found another answer than "cut short"
+    course.rows = [cut, failed]
+    course._take(failed, 0)
+    assert [m.method for m in course.rows] == ["gmres", "cg"]
+
+
 def test_processes_that_save_at_the_same_time_lose_no_row(tmp_path):
     A = as_csr(finelu.gallery.problem("poisson7:4"))
 

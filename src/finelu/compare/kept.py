@@ -132,10 +132,15 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _union(theirs: list[Measurement], ours: list[Measurement]) -> list[Measurement]:
-    """The rows of one candidate, one a method: the solved one, then the one with more turns, then ours."""
+    """The rows of one candidate, one a method: the solved one, then the one with more turns, then ours.
+
+    A row that another call may change stays if it is ours next to a final one: of a method that followed another one
+    which failed, and was cut short.
+    """
     ranked = sorted([*theirs, *ours], key=lambda m: (m.solved, len(m.samples)))
     rows = list({m.method: m for m in ranked}.values())
-    return [m for m in rows if m.outcome not in LATER] or ours
+    followed = ours if any(m.outcome not in LATER for m in ours) else []
+    return [m for m in rows if m.outcome not in LATER or any(m is other for other in followed)] or ours
 
 
 def digest(A: CSR, b: NDArray[Any], more: str) -> str:

@@ -229,11 +229,13 @@ class _Course:
 
     def _take(self, row: Measurement, turn: int) -> None:
         """A row takes the place of the one with its method, or of one that an earlier look left without an answer."""
-        for k, old in enumerate(self.rows):
-            if old.key == row.key and (old.method == row.method or old.outcome in LATER):
-                self.rows[k] = joined(old, row, turn)
-                return
-        self.rows.append(joined(None, row, turn))
+        alike = [k for k, old in enumerate(self.rows) if old.key == row.key]
+        places = [k for k in alike if self.rows[k].method == row.method]
+        places += [k for k in alike if self.rows[k].outcome in LATER]
+        if places:
+            self.rows[places[0]] = joined(self.rows[places[0]], row, turn)
+        else:
+            self.rows.append(joined(None, row, turn))
 
     def save(self) -> None:
         self.kept.save(m for m in self.rows if m.key in self.lasting)
