@@ -242,7 +242,7 @@ OF_MANY: tuple[tuple[str, Rule, Rung], ...] = (
     (
         "cheap",
         lambda A: A.gpu and _elliptic(A) and A.definite and A.alike >= OF_NODES,
-        Rung((Schwarz(near_nullspace="auto"), IC0()), BY_BODIES),
+        Rung((Schwarz(near_nullspace="auto"), Schwarz(near_nullspace="auto", local=ICT()), IC0()), BY_BODIES),
     ),
     ("cheap", lambda A: A.gpu and _elliptic(A) and A.definite, Rung((Schwarz(), IC0()), BY_PARTS)),
     ("cheap", lambda A: A.gpu and _elliptic(A) and A.m_matrix, Rung((Schwarz(), MILU0(), ILU0()), BY_PARTS)),

@@ -75,7 +75,7 @@ class MatrixTraits:
     skew : the size of the skew-symmetric part as a part of the symmetric one, see `skew`. 0 for few rows, on a GPU, for
         an A that is Hermitian or no M-matrix, and where `coupled` is 0.
     alike : (b - 1) / b if nodes have b unknowns, whose rows have entries in the same columns, in the mean of some rows.
-        0 for few rows, for an M-matrix, and where `coupled` is 0.
+        0 for few rows, for an A that is not definite, for an M-matrix, and where `coupled` is 0.
     cancelling : the part of some rows whose entries nearly cancel, see `cancelling`. 0 for few rows, on a GPU, for an A
         that is not Hermitian or an M-matrix, and where `coupled` is 0.
     flow : the unknowns of a cell, if one of them is like a pressure and the others are carried by a flow, see `flow`; 0
@@ -207,7 +207,7 @@ LATER: dict[str, Callable[[CSR, MatrixTraits], Any]] = {
     "turns": lambda A, of: _looked_at(A, of) and of.m_matrix and of.kind == "general" and turns(A),
     "crosses": lambda A, of: _looked_at(A, of) and of.m_matrix and of.kind == "general" and crosses(A),
     "skew": lambda A, of: skew(A) if _looked_at(A, of) and of.m_matrix and of.kind == "general" else 0.0,
-    "alike": lambda A, of: of_pattern(A, alike) if of.coupled > 0 and not of.m_matrix else 0.0,
+    "alike": lambda A, of: of_pattern(A, alike) if of.coupled > 0 and of.definite and not of.m_matrix else 0.0,
     "cancelling": lambda A, of: (
         cancelling(A) if _looked_at(A, of) and not of.m_matrix and of.kind == "hermitian" else 0.0
     ),

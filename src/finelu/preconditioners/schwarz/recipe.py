@@ -61,8 +61,8 @@ class Schwarz(Recipe):
         elasticity. Each is restricted to each part and made orthonormal; linearly dependent ones are left out.
         "auto": they are found, the same in every run. Rows with entries in the same columns, wherever they lie, or the
         block rows of a BSR or BlockMatrix, are the unknowns of a node; parts consist of nodes, and there is a constant
-        for each unknown of a node. If A is Hermitian with a positive diagonal, 16 steps of cg for A x = 0 from a
-        random x show whether more is needed: then x and five more such vectors are added.
+        for each unknown of a node. If A is Hermitian with a positive diagonal, 16 steps of cg for A x = 0 from a random
+        x show whether more is needed: then x and five more such vectors are added.
     levels : 2: the coarse matrix E is inverted, or factored on the CPU. More: E is solved by Schwarz again, with parts
         of 64 rows, and so on, up to this number of levels and while a coarse matrix has more than 512 rows, and vectors
         of at least 64 parts: for a Hermitian A with a positive diagonal by a fixed number of steps of Chebyshev, which
