@@ -1,4 +1,4 @@
-"""No public solve returns NaN or Inf in silence: x is finite, and solves, or an error or a status says so."""
+"""No public solve returns NaN or Inf silently: x is finite, and solves, or an error or a status says so."""
 
 import warnings
 
