@@ -14,7 +14,7 @@ from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR
-from finelu.matrix.traits import ISLANDS, distinct, jumping
+from finelu.matrix.traits import distinct, has_islands, uneven
 
 METHODS = ("auto", "aggregate", "geometric", "natural", "metis")
 ROUNDS = 3  # rounds of proposals before pairs are contracted
@@ -83,7 +83,7 @@ def partition(A: CSR, size: int, method: str = "auto", *, of_aggregates: int | N
         a grounded cell, if bricks are two or more wide. "natural": consecutive rows, up to `size`. "metis": METIS,
         k-way, on the host, by the same couplings; mostly up to about 1.03 size, without guarantee. "auto": "geometric"
         for a grid, on a GPU only if its couplings are alike in all directions, else "aggregate"; also "aggregate" where
-        couplings jump from cell to cell or at small islands of cells (`jumping`), or, on the CPU, where bricks would
+        couplings jump from cell to cell or at small islands of cells (`has_islands`), or, on the CPU, where bricks would
         tear cells apart that are far more strongly coupled than the others. The same parts in every run and for any
         number of threads. Each method but "auto", which may choose another one on a GPU, finds the same parts there.
     of_aggregates : the size of aggregates, also those of method="aggregate"; None: `size`.
@@ -105,7 +105,7 @@ def partition(A: CSR, size: int, method: str = "auto", *, of_aggregates: int | N
                 "27-point stencil, x fastest); use 'aggregate'."
             )
         if grid is not None and (
-            method == "geometric" or ((grid.alike or not on_gpu(A.data)) and jumping(A) <= ISLANDS)
+            method == "geometric" or ((grid.alike or not on_gpu(A.data)) and not uneven(A) and not has_islands(A))
         ):
             found = bricks(A, grid, size)
             if method == "geometric" or on_gpu(A.data) or not _tears(A, found.parts):

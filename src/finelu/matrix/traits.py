@@ -240,6 +240,18 @@ def jumping(A: CSR) -> float:
     return int((directions >= 2).sum()) / min(A.n, LOOKED_AT)
 
 
+def has_islands(A: CSR) -> bool:
+    """Whether small groups of cells conduct far better than those around them, see `jumping`, and no coupling of the
+    rows looked at is positive, as between the unknowns of elasticity.
+
+    Cost: two looks at 512 rows, on the host.
+    """
+    if not ISLANDS < jumping(A) <= OFTEN:
+        return False
+    i, j, data = _entries(A, np.linspace(0, A.n - 1, min(A.n, LOOKED_AT)).astype(np.int64), values=True)
+    return not bool((data[i != j].real > 0).any())
+
+
 def has_strong_pairs(A: CSR) -> bool:
     """Whether in some rows, one in 50 or more, one coupling is more than ten times all others together: strong
     couplings are scattered as lines and dots, not as regions, in which a row has several.

@@ -11,7 +11,7 @@ from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import dense_numbers
-from finelu.matrix.traits import ISLANDS, OFTEN, jumping
+from finelu.matrix.traits import has_islands, uneven
 from finelu.partition import bricks, partition
 from finelu.preconditioners.recipe import ArrayParameter
 from finelu.preconditioners.schwarz.adaptive import Nodes
@@ -49,9 +49,10 @@ def usual_size(A: CSR, vectors: int, levels: bool, n: int | None = None, general
     if general and not on_gpu(A.data) and vectors == 1 and not levels:
         return max(ROWS, -(-(n or A.n) // MOST_COARSE))
     if levels and not on_gpu(A.data):
-        part = jumping(A) if vectors == 1 else 0.0
-        if part <= OFTEN:
-            return OF_ISLANDS if part > ISLANDS else min(ROWS * vectors, LARGEST)
+        if vectors == 1 and has_islands(A):
+            return OF_ISLANDS
+        if vectors > 1 or not uneven(A):
+            return min(ROWS * vectors, LARGEST)
     fits = int(ROOM / (ROW + ENTRY * A.nnz / A.n))
     if levels:
         return max(min(fits, LARGEST), SMALLEST)
@@ -62,7 +63,7 @@ def usual_size(A: CSR, vectors: int, levels: bool, n: int | None = None, general
 def size_of_aggregates(A: CSR, usual: int) -> int:
     """The default number of rows of an aggregate on a GPU, for a definite A and one vector a part.  usual : that of
     other parts."""
-    if ISLANDS < jumping(A) <= OFTEN:
+    if has_islands(A):
         return min(usual, max(OF_ISLANDS, A.n // (2 * AGGREGATES)))
     return min(usual, max(SMALLEST, A.n // AGGREGATES))
 
