@@ -11,7 +11,7 @@ mpiexec in the folder of this Python or in the PATH. Parts, all but the last thr
                 alone and the smoother of gamg: whether all end, with what reason, after what time
     subdomains  iterations against the number of subdomains, overlap, and multigrid around the smoother
     coupled     iterations of cg with Schwarz against the number of processes, with as many rows on each, for constant
-                and for random conductivities; the same system on one process; other preconditioners
+                and for random conductivities, layers and elasticity; the same system on one process; others
     multigrid   time and iterations of cg with Schwarz, gamg and BoomerAMG (if PETSc has hypre), set-up included, from
                 10^5 to 4*10^6 rows on two processes of one thread
     weak        weak scaling: --rows rows a process; time of an iteration and bandwidth of the memory
@@ -235,7 +235,7 @@ BOXES = {1: (1, 1, 1), 2: (2, 1, 1), 4: (2, 2, 1), 8: (2, 2, 2), 16: (4, 2, 2)}
 
 def coupled(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Processes may be more than cores: what counts is iterations."""
-    for kind in ("constant", "jumps"):
+    for kind in ("constant", "jumps", "layers", "elasticity"):
         for ranks in (1, 2, 4, 8, 16):
             boxes = BOXES[ranks]
             line: dict[str, Any] = {"kind": kind, "ranks": ranks, "rows": ranks * EDGE**3}
@@ -243,6 +243,7 @@ def coupled(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 options = f"-ksp_type cg -ksp_norm_type unpreconditioned {COUPLED[who.removesuffix(' on one')]}"
                 found = started(processes, "coupled", options.split(), kind=kind, edge=EDGE, boxes=boxes)
                 line[who] = {key: found.get(key) for key in ("iterations", "reason", "residual", "error")}
+                line["rows"] = found.get("n", line["rows"])
             report(
                 f"{kind} on {ranks}: "
                 + ", ".join(f"{who} {line[who]['iterations']}" for who in (*COUPLED, "Schwarz on one"))

@@ -292,6 +292,7 @@ SYSTEMS = {
     "poisson": lambda: fl.gallery.poisson7(9),
     "larger": lambda: fl.gallery.poisson7(24),
     "jumps": lambda: jumping(16),
+    "scattered": lambda: jumping(9),
     "convection": lambda: fl.gallery.convection_diffusion(9, peclet=5.0),
     "wind": lambda: fl.gallery.convection_diffusion(12, peclet=5.0),
     "elastic": lambda: fl.gallery.elasticity(12, 3, 3),
@@ -328,9 +329,15 @@ def applied(pc, A, x, transpose=False):
     return gathered(y)
 
 
-def by_definition(shared, S, near, combine, hermitian):
-    """M as a dense matrix, from the parts of all processes and the factors of their blocks."""
+def by_definition(shared, S, near, combine, hermitian, rows):
+    """M as a dense matrix, from the parts of all processes and the factors of their blocks.
+
+    rows : those of this process, which may have moved to others.
+    """
     own = shared.own
+    order = np.concatenate(COMM.tompi4py().allgather(shared._borders.there(rows.astype(PETSc.ScalarType)).real))
+    order = order.astype(int)  # where rows moved: their numbers in S
+    S, near = S[order][:, order], None if near is None else near[order]
     n = 0 if own is None else own.shape[0]
     solves = np.empty((0, 0)) if own is None else own.solve(np.eye(n))
     parts = np.empty(0, int) if own is None else own.parts
@@ -343,10 +350,10 @@ def by_definition(shared, S, near, combine, hermitian):
     Z = Z[:, ~shared.dropped]
     A = S.toarray()
     Q = Z @ np.linalg.inv(Z.T @ A @ Z) @ Z.T
-    if combine == "additive":
-        return B + Q
     P = np.eye(A.shape[0]) - A @ Q
-    return (P.T @ B @ P if hermitian else B @ P) + Q
+    M = np.empty(A.shape)
+    M[order[:, None], order] = (B if combine == "additive" else P.T @ B @ P if hermitian else B @ P) + Q
+    return M
 
 
 DEFINED = [  # system, parameters, rows of the last process
@@ -356,12 +363,14 @@ DEFINED = [  # system, parameters, rows of the last process
     ("convection", {}, 3),
     ("elastic", {}, None),
     ("insulated", {}, None),
+    ("scattered", {}, 0),
+    ("scattered", {"combine": "additive"}, 3),
 ]
 
 
 def coupled_definition():
     """For each of DEFINED the largest relative differences to the dense definition: of M^-1 x, of M^-T x, and of
-    several columns; whether A counts as Hermitian, and the rows of the levels."""
+    several columns; whether A counts as Hermitian, the rows of the levels, and how many rows moved."""
     found = []
     for system, parameters, last in DEFINED:
         S = sp.csr_matrix(SYSTEMS[system]())
@@ -369,11 +378,14 @@ def coupled_definition():
         if system == "elastic":
             near = np.kron(np.ones((n // 3, 1)), np.eye(3))
             near[: n // 3, 1] = near[: n // 3, 0]  # two of them are the same in some parts
+        elif system == "scattered":
+            near = np.column_stack([np.ones(n), np.linspace(-1, 1, n)])
         A = distributed(S, last=last)
         pc = coupled_pc(A, fl.Schwarz(size=30, **parameters), near)
         shared = pc.getPythonContext().shared
         x = np.random.default_rng(3).standard_normal(n)
-        M = by_definition(shared, S, near, parameters.get("combine"), shared.hermitian)
+        rows = np.arange(*A.getOwnershipRange())
+        M = by_definition(shared, S, near, parameters.get("combine"), shared.hermitian, rows)
         errors = []
         for transpose, dense in ((False, M), (True, M.T)):
             want = dense @ x
@@ -387,11 +399,11 @@ def coupled_definition():
         pc.matApply(X, Y)
         both = np.concatenate(COMM.tompi4py().allgather(Y.getDenseArray().copy()))
         errors.append(abs(both - np.outer(applied(pc, A, x), [1, 2])).max())
-        found.append([errors, shared.hermitian, shared.rows_of_levels])
+        found.append([errors, shared.hermitian, shared.rows_of_levels, shared._borders.moved])
     return found
 
 
-LEVELS = [("larger", 16, 3, "cg"), ("bar", 9, 3, "cg"), ("wind", 3, 4, "gmres")]
+LEVELS = [("larger", 16, 3, "cg"), ("bar", 9, 3, "cg"), ("wind", 3, 4, "gmres"), ("jumps", 6, 3, "cg")]
 
 
 def coupled_levels():
@@ -451,13 +463,14 @@ def coupled_iterations():
 
 def coupled_update():
     """How far new values lead from new factors, and the first values again from the first; whether the parts are kept;
-    the calls; the sizes of the levels."""
-    S = sp.csr_matrix(SYSTEMS["larger"]())
+    the calls; the sizes of the levels; how many rows moved."""
+    given = dict(word.split("=") for word in ARGUMENTS)
+    S = sp.csr_matrix(SYSTEMS[given["system"]]())
     n = S.shape[0]
-    other = sp.csr_matrix(S + sp.diags(np.linspace(0, 5, n)))
+    other = sp.csr_matrix(S + sp.diags(np.linspace(0, 5, n))) if given["system"] == "larger" else 3 * S  # same moves
     A, x = distributed(S), np.random.default_rng(3).standard_normal(n)
-    levels = int(dict(word.split("=") for word in ARGUMENTS)["levels"])
-    recipe = fl.Schwarz(size=16, levels=levels, partition="geometric")
+    partition = "geometric" if given["system"] == "larger" else "aggregate"
+    recipe = fl.Schwarz(size=16, levels=int(given["levels"]), partition=partition)
     pc = coupled_pc(A, recipe)
     context = pc.getPythonContext()
     parts = context.shared.own.parts
@@ -479,6 +492,7 @@ def coupled_update():
         kept,
         calls,
         context.shared.rows_of_levels,
+        context.shared._borders.moved,
     )
 
 

@@ -78,3 +78,25 @@ def mirrored_across(comm: Any, bounds: Any, rows: Any, columns: Any, values: Any
         found += [difference.max(initial=0.0), (difference / np.where(size > 0, size, 1)).max(initial=0.0)]
     largest, adjoint, adjoint_relative, transposed, transposed_relative = np.max(comm.allgather(found), axis=0)
     return largest, adjoint, transposed, adjoint_relative, transposed_relative, every.size
+
+
+class Product:
+    """v -> A v, or A^H v, for the own rows of vectors."""
+
+    def __init__(self, matrix: PETSc.Mat):
+        self.matrix = matrix
+        self._right, self._left = matrix.createVecs()
+
+    def __call__(self, v: Any, adjoint: bool = False) -> Any:
+        source, target = (self._left, self._right) if adjoint else (self._right, self._left)
+        out = np.empty(target.getLocalSize(), PETSc.ScalarType)
+        source.placeArray(v)
+        target.placeArray(out)
+        (self.matrix.multHermitian if adjoint else self.matrix.mult)(source, target)
+        source.resetArray()
+        target.resetArray()
+        return out
+
+    def destroy(self) -> None:
+        for thing in (self._right, self._left, self.matrix):
+            thing.destroy()

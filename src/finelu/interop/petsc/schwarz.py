@@ -17,7 +17,8 @@ from petsc4py import PETSc
 
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors.base import TRIAL_SEED
-from finelu.interop.petsc.rows import couplings_of, facts, mirrored_across, own_block, rows_of
+from finelu.interop.petsc.borders import Borders
+from finelu.interop.petsc.rows import Product, couplings_of, facts, mirrored_across, own_block, rows_of
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
@@ -33,8 +34,6 @@ from finelu.preconditioners.schwarz.parts import AUTO, usual_size
 from finelu.preconditioners.schwarz.recipe import Schwarz
 from finelu.preconditioners.schwarz.spectrum import spectrum, steps_for
 from finelu.processes import agreed
-
-TIED = 0.5  # of its diagonal entry: a row that other processes hold by more is a part of its own
 
 
 class Together(Exception):
@@ -79,10 +78,12 @@ class SharedSchwarz:
         self.warning = ""
         self._coarse: Any = None
         self._times_AZ: Any = None
+        self._borders = Borders(comm)
+        self._size = 0  # rows of a part, the same on all processes
 
     def destroy(self) -> None:
         """Give PETSc's matrices back."""
-        for holder in (self._times_AZ, self._coarse):
+        for holder in (self._times_AZ, self._coarse, self._borders):
             if holder is not None:
                 holder.destroy()
         self._coarse = self._times_AZ = None
@@ -97,9 +98,29 @@ class SharedSchwarz:
         """
         block = self._agreed(lambda: own_block(A))
         columns = self._agreed(lambda: self._near(near_nullspace, block))
-        vectors = self._equal_columns(columns, block)
+        vectors, columns = self._equal_columns(columns, block)
         self._look_at(A, block)
-        self._agreed(lambda: self._factor(block, vectors, A.getSize()[0], parts))
+        if parts is None:
+            usual = self._agreed(lambda: self._usual(block, vectors, A.getSize()[0]))
+            self._size = max(self.comm.allgather(usual))
+        found = parts is None and not isinstance(self.recipe.parts, ArrayParameter)
+        if found and self.recipe.partition not in ("geometric", "natural"):  # which need the rows where they are
+            self._borders.decide(A, block, A.getBlockSize())
+        if self._borders.moved:
+            moved = self._borders.matrix(A)
+            try:
+                own = self._agreed(lambda: own_block(moved))
+                self._take(moved, own, self._borders.there(columns), vectors, parts)
+                return
+            except Together:
+                self._borders.destroy()  # what failed is met again, where rows have the numbers that they have in A
+            finally:
+                moved.destroy()
+        self._take(A, block, columns, vectors, parts)
+
+    def _take(self, A: PETSc.Mat, block: CSR | None, columns: Any, vectors: int, parts: Any) -> None:
+        """The set-up for A with the rows where they moved, as `update`."""
+        self._agreed(lambda: self._factor(block, parts))
         dependent = self._agreed(lambda: self._take_vectors(columns))
         E = self._coarse_rows(A, dependent)
         self._solve_by(E, dependent, vectors, columns)
@@ -124,8 +145,9 @@ class SharedSchwarz:
             raise ParameterError("near_nullspace holds NaN or Inf.")
         return B.astype(PETSc.ScalarType)
 
-    def _equal_columns(self, B: Any, block: CSR | None) -> int:
-        """The number of vectors of a part, 1 for the constant, from all processes that have rows."""
+    def _equal_columns(self, B: Any, block: CSR | None) -> tuple[int, Any]:
+        """The number of vectors of a part, 1 for the constant, from all processes that have rows; and B, (0, m) on
+        those without rows if others have vectors."""
         own = None if block is None else 0 if B is None else B.shape[1]
         found = sorted({count for count in self.comm.allgather(own) if count is not None})
 
@@ -135,17 +157,16 @@ class SharedSchwarz:
             return int(max(found[0], 1))
 
         columns: int = self._agreed(one)
-        return columns
+        return columns, np.empty((0, columns), PETSc.ScalarType) if block is None and max(found) > 0 else B
 
     def _look_at(self, A: PETSc.Mat, block: CSR | None) -> None:
         couplings, *own = self._agreed(lambda: (couplings_of(A), *facts(block)))
-        self._to_others = couplings[0] - A.getOwnershipRange()[0], couplings[2]
         hermitian, positive = (all(facts) for facts in zip(*self.comm.allgather(own), strict=True))
         mirrored = mirrored_across(self.comm, A.getOwnershipRanges(), *couplings)
         self.hermitian = hermitian and symmetry_of(mirrored, np.dtype(PETSc.ScalarType)) == "hermitian"
         self.definite = self.hermitian and positive
 
-    def _factor(self, block: CSR | None, vectors: int, n: int, parts: Callable[[CSR], Any] | None) -> None:
+    def _factor(self, block: CSR | None, parts: Callable[[CSR], Any] | None) -> None:
         """The factors of the own parts."""
         if block is None:
             self.own = None
@@ -154,30 +175,23 @@ class SharedSchwarz:
         else:
             own: dict[str, Any] = {"coarse": None, "near_nullspace": None, "levels": AUTO}
             if not isinstance(self.recipe.parts, ArrayParameter):
-                found = self._partition(block, vectors, n) if parts is None else parts(block)
-                own |= {"size": None, "parts": self._apart(found, block)}
+                found = self._partition(block) if parts is None else parts(block)
+                own |= {"size": None, "parts": found}
             self.own = replace(self.recipe, **own).factor(block)
 
-    def _partition(self, block: CSR, vectors: int, n: int) -> Any:
+    def _usual(self, block: CSR | None, vectors: int, n: int) -> int:
+        """The rows of a part that suit the block of this process, 0 without rows."""
+        recipe: Any = self.recipe
+        if block is None or recipe.parts is not None:
+            return 0
+        levels = self.definite if recipe.levels == AUTO else recipe.levels != 2
+        return int(recipe.size or usual_size(block, vectors, levels, n))
+
+    def _partition(self, block: CSR) -> Any:
         """The part of each own row, as the recipe finds it."""
         recipe: Any = self.recipe
-        if recipe.parts is not None:
-            size = -(-block.n // recipe.parts)
-        else:
-            levels = self.definite if recipe.levels == AUTO else recipe.levels != 2
-            size = recipe.size or usual_size(block, vectors, levels, n)
+        size = self._size if recipe.parts is None else -(-block.n // recipe.parts)
         return partition(block, size, recipe.partition).parts
-
-    def _apart(self, parts: Any, block: CSR) -> Any:
-        """The parts, with a part for each row that is tied to other processes more than to its own.
-
-        The vector of a larger part cannot follow both sides of such a coupling, and each would be a small eigenvalue.
-        """
-        rows, values = self._to_others
-        outside = np.bincount(rows, abs(values), minlength=block.n)
-        tied = outside > TIED * abs(block.data[block.diag])
-        parts = np.where(tied, int(parts.max()) + np.cumsum(tied), parts)
-        return np.unique(parts, return_inverse=True)[1]
 
     def _take_vectors(self, B: Any) -> Any:
         """Set Z; returns a mask of the own vectors that are 0, since they depend on others."""
@@ -208,7 +222,7 @@ class SharedSchwarz:
         Z = PETSc.Mat().createAIJ(((n, None), (dependent.size, None)), csr=csr, comm=A.getComm())
         if self._times_AZ is not None:
             self._times_AZ.destroy()
-        self._times_AZ = _Product(A.matMult(Z))
+        self._times_AZ = Product(A.matMult(Z))
         Z.destroy()
         AZ = rows_of(self._times_AZ.matrix)
         own = sp.csr_matrix((values, indices, pointers), shape=(n, dependent.size))
@@ -254,6 +268,8 @@ class SharedSchwarz:
     def described(self) -> Iterator[str]:
         """Lines for `-ksp_view`."""
         yield f"coupled by a coarse space over {self.comm.size} processes; rows of levels {self.rows_of_levels}"
+        if self._borders.moved:
+            yield f"{self._borders.moved} rows moved to processes to which they are coupled more"
         if self.coarse_steps is not None:
             yield f"a coarse solve takes {self.coarse_steps} steps of Chebyshev"
         if self.own is not None:
@@ -268,6 +284,10 @@ class SharedSchwarz:
         """M^-1 r in a new array, or with a transpose, for the own rows of a vector."""
         if trans == "T":
             return self.solve(r.conj(), "H").conj()
+        return self._borders.back(self._solve(self._borders.there(r), trans))
+
+    def _solve(self, r: Any, trans: str) -> Any:
+        """The same where the rows moved."""
         transposed = trans == "H" and not self.hermitian
         q = self._coarse(self._restrict(r), transposed)
         if self.recipe.combine == "additive":
@@ -285,7 +305,7 @@ class SharedSchwarz:
         self._prolong(self._coarse(self._restrict(r) - self._times(x, adjoint=True), False), x)
         return x
 
-    def start(self, A: _Product, g: Any) -> tuple[Any, Any]:
+    def start(self, A: Product, g: Any) -> tuple[Any, Any]:
         """x with Z^H (g - A x) = 0, and g - A x."""
         x = np.zeros_like(g)
         self._prolong(self._coarse(self._restrict(g), False), x)
@@ -323,28 +343,6 @@ class SharedSchwarz:
         return self._times_AZ(v, adjoint)
 
 
-class _Product:
-    """v -> A v, or A^H v, for the own rows of vectors."""
-
-    def __init__(self, matrix: PETSc.Mat):
-        self.matrix = matrix
-        self._right, self._left = matrix.createVecs()
-
-    def __call__(self, v: Any, adjoint: bool = False) -> Any:
-        source, target = (self._left, self._right) if adjoint else (self._right, self._left)
-        out = np.empty(target.getLocalSize(), PETSc.ScalarType)
-        source.placeArray(v)
-        target.placeArray(out)
-        (self.matrix.multHermitian if adjoint else self.matrix.mult)(source, target)
-        source.resetArray()
-        target.resetArray()
-        return out
-
-    def destroy(self) -> None:
-        for thing in (self._right, self._left, self.matrix):
-            thing.destroy()
-
-
 class _Factored:
     """E^-1 g by factors on each process.  rows : (rows of E, mask of vectors that are 0) of each process."""
 
@@ -378,9 +376,11 @@ class _Levels:
         self.factors = SharedSchwarz(shared.comm, coarser, shared.failures)
         self.steps = 1
         self._product: Any = None
+        self._borders = Borders(shared.comm)
 
     def destroy(self) -> None:
         self.factors.destroy()
+        self._borders.destroy()
         if self._product is not None:
             self._product.destroy()
 
@@ -403,8 +403,12 @@ class _Levels:
             adjoint.destroy()
         if self._product is not None:
             self._product.destroy()
-        self._product = _Product(matrix)
-        self.factors.update(matrix, near_nullspace, lambda block: _parts_of_nodes(block, m))
+        self._borders.decide(matrix, shared._agreed(lambda: own_block(matrix)), m)
+        if self._borders.moved:
+            unmoved, matrix = matrix, self._borders.matrix(matrix)
+            unmoved.destroy()
+        self._product = Product(matrix)
+        self.factors.update(matrix, self._borders.there(near_nullspace), lambda block: _parts_of_nodes(block, m))
         if self.definite:
             if not self.factors.definite:
                 raise Together(MatrixError("it is not definite; levels=2."))
@@ -414,9 +418,12 @@ class _Levels:
             self._interval = interval
 
     def __call__(self, g: Any, adjoint: bool) -> Any:
-        if not self.definite:
-            return self.factors.solve(g, "H" if adjoint else "N")
-        return chebyshev(self._product, self._times_M, *self._start(g), *self._interval, self.steps)
+        g = self._borders.there(g)
+        if self.definite:
+            q = chebyshev(self._product, self._times_M, *self._start(g), *self._interval, self.steps)
+        else:
+            q = self.factors.solve(g, "H" if adjoint else "N")
+        return self._borders.back(q)
 
     def _start(self, g: Any) -> tuple[Any, Any]:
         return self.factors.start(self._product, g) if self._deflates else (np.zeros_like(g), g.copy())
