@@ -260,7 +260,7 @@ def test_subdomains_come_first_on_the_cpu_where_a_flow_hardly_carries_anything(m
 
 @pytest.mark.parametrize("peclet", [0.0, 1.0, 50.0])
 def test_skew_is_that_of_the_entries_off_the_diagonal(peclet):
-    A = gallery.convection_diffusion(19, peclet=peclet)  # 6,859 rows; all of them are alike but for the boundary
+    A = gallery.convection_diffusion(19, peclet=peclet)  # 6,859 rows; all of them are alike except at the boundary
     rest = abs(A - sp.diags(A.diagonal()))
     exact = abs(A - A.T).sum() / (rest + rest.T).sum()
     assert skew(fl.as_csr(A)) == pytest.approx(exact, rel=1e-12, abs=1e-15)
