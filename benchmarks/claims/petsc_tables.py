@@ -134,8 +134,9 @@ def coupled_table(lines: Sequence[dict[str, Any]]) -> str:
     return (
         "Iterations of cg to 1e-8 on 7-point grids, and for elasticity with the rigid body modes. Each process has a "
         "cube of cells, or a slab of a beam; conductivities are constant, from 1e-3 to 1e3 at random in each cell "
-        "(jumps), or 1e3 and 1e-3 in layers of seven cells along z. Schwarz: one coarse space for all processes. "
-        "Schwarz in each: one of its own in each process, by bjacobi. Schwarz on one: the same system on one process.\n\n"
+        "(jumps), or 1e3 and 1e-3 in layers of seven cells along z. Schwarz: one coarse space for all. Schwarz "
+        "in each: one of "
+        "its own in each process, by bjacobi. Schwarz on one: the same system on one process.\n\n"
         + table(("conductivities", "processes", "rows", *names), rows)
     )
 

@@ -178,7 +178,7 @@ def failure():
     b = right_hand_side(A)
     ksp = solver(A)
     places = {"apply": (PC, "_into"), "set-up": (PC, "_set_up"), "own": (SchwarzFactors, "solve")}
-    places["coupled"] = petsc.schwarz._Product, "__init__"
+    places["coupled"] = petsc.schwarz.Product, "__init__"
     calls = []
     if kind in places and bad_rank == RANK:
         owner, name = places[kind]
