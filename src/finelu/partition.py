@@ -85,7 +85,7 @@ def partition(A: CSR, size: int, method: str = "auto", *, of_aggregates: int | N
         for a grid, on a GPU only if its couplings are alike in all directions, else "aggregate"; also "aggregate" where
         couplings jump from cell to cell or at small islands of cells (`has_islands`), or, on the CPU, where bricks
         would tear cells apart that are far more strongly coupled than the others. The same parts in every run and for
-        any number of threads. Each method but "auto", which may choose another one on a GPU, finds the same parts there.
+        any number of threads. Each method but "auto", which may choose another on a GPU, finds the same parts there.
     of_aggregates : the size of aggregates, also those of method="aggregate"; None: `size`.
     Raises ParameterError for a size below 1, and for "metis" if METIS is not installed; MatrixError for "geometric" if
     A has no grid. Cost: a few passes over the entries, about 10 for "aggregate".

@@ -148,8 +148,8 @@ class Operator:
         x = x if level == 1 else x / level
         if self.factor == 1:
             y = self.apply(x)
-        else:  # half of its exponent before the product, which without that may leave the range of numbers
-            first = math.ldexp(1.0, math.frexp(self.factor)[1] // 2)
+        else:  # half of its exponent before the product, which may leave the range of numbers for an x of another level
+            first = 1.0 if self.levels else math.ldexp(1.0, math.frexp(self.factor)[1] // 2)
             y = self.apply(x if first == 1 else x * first) * (self.factor / first)
         return y if level == 1 else y * level
 

@@ -28,9 +28,9 @@ SMALLEST, LARGEST, ROOM, ROW, ENTRY, MOST_COARSE, MOST_SPARSE = 128, 448, 56_000
 # with 223; 512,000 cells of 10^-3 to 10^3 at random 36 ms with 1852 and 34 with 1520.
 AGGREGATES = 1400
 ROWS = 64  # of a part, for each of its coarse vectors, on the CPU, where a larger coarse matrix has further levels
-# The least rows of an aggregate where islands of cells conduct far better than the others: few parts then hold two. On
-# a GPU there are about twice as many aggregates as elsewhere. cg takes 45, 143, 226 and 408 iterations for 110,592
-# cells, a 25th of them in such blocks of 8, with aggregates of 32, 64, 128 and 448 rows, and 471 with bricks of 64.
+# The rows of an aggregate on the CPU where islands of cells conduct far better than others: few parts then hold two.
+# cg takes 45, 143, 226 and 408 iterations for 110,592 cells, a 25th of them in such blocks of 8, with aggregates of 32,
+# 64, 128 and 448 rows, and 471 with bricks of 64.
 OF_ISLANDS = 32
 AUTO = "auto"
 
@@ -63,8 +63,6 @@ def usual_size(A: CSR, vectors: int, levels: bool, n: int | None = None, general
 def size_of_aggregates(A: CSR, usual: int) -> int:
     """The default number of rows of an aggregate on a GPU, for a definite A and one vector a part.  usual : that of
     other parts."""
-    if has_islands(A):
-        return min(usual, max(OF_ISLANDS, A.n // (2 * AGGREGATES)))
     return min(usual, max(SMALLEST, A.n // AGGREGATES))
 
 

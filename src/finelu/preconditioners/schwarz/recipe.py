@@ -40,14 +40,14 @@ class Schwarz(Recipe):
         CPU "auto" is ICT(drop_tol=1e-2) for such an A if in one of 50 rows a coupling is more than ten times all others
         together; ILU0, with a warning in the report, if ICT meets a pivot that is not positive.
     size : rows of a part. None: 128 to 448, fewer if rows are long; on a GPU, if A is Hermitian with a positive
-        diagonal, aggregates with one vector a part have n / 1400, if that is less, but at least 128; n / 2800 and 32 if
-        small islands of cells conduct far better than the others. On the CPU, where levels may be more than 2, 64 for
-        each vector of the coarse space, at most 448; not if couplings jump from cell to cell, and 32 with one vector a
-        part and such islands; and on four threads or more for a grid in space the size that gives 4096 vectors, if that
-        is larger and at most 448. With levels=2, which "auto" means for an A that is not Hermitian with a positive
-        diagonal, they are more if the coarse space would otherwise have more than 4096 vectors, or with one vector a
-        part on the CPU more than 16,384. On the CPU, for an A that is neither Hermitian nor symmetric, and one vector a
-        part: 64, or more so that there are 4096 vectors.
+        diagonal, aggregates with one vector a part have n / 1400, if that is less, but at least 128. On the CPU, where
+        levels may be more than 2, 64 for each vector of the coarse space, at most 448; not if couplings jump from cell
+        to cell, and 32 with one vector a part if small islands of cells conduct far better than the others; and on four
+        threads or more for a grid in space the size that gives 4096 vectors, if that is larger and at most 448. With
+        levels=2, which "auto" means for an A that is not Hermitian with a positive diagonal, they are more if the
+        coarse space would otherwise have more than 4096 vectors, or with one vector a part on the CPU more than 16,384.
+        On the CPU, for an A that is neither Hermitian nor symmetric, and one vector a part: 64, or more so that there
+        are 4096 vectors.
     parts : the approximate number of parts, or the part of each row (n,), integers from 0 on without gaps; None: by
         `size`.
     partition : the method that finds the parts, see `finelu.partition`: "aggregate" (strong couplings stay inside),
