@@ -272,6 +272,21 @@ def test_skew_of_one_way_couplings_is_one_and_sums_that_overflow_count_as_such()
     assert skew(fl.as_csr(sp.csr_matrix(A * 5e307 + sp.diags([5e307] * 5999, 1)))) == 1.0
 
 
+def test_skew_of_rows_that_are_not_coupled_is_none():
+    n = 511 * 20 + 1  # each row looked at is one of the identity
+    rest = np.setdiff1d(np.arange(1, n), np.arange(0, n, 20))
+    A = sp.identity(n).tolil()
+    A[rest, rest], A[rest, rest - 1] = 2.0, -1.0
+    assert skew(fl.as_csr(A.tocsr())) == 0.0
+    assert fl.solve(A.tocsr(), np.ones(n)).converged
+
+
+def test_skew_of_a_hermitian_matrix_is_none():
+    A = gallery.poisson5(20).astype(complex)
+    A += sp.diags([0.3j * np.ones(399), -0.3j * np.ones(399)], [1, -1])
+    assert skew(fl.as_csr(A.tocsr())) == 0.0
+
+
 def test_two_stages_come_first_for_a_pressure_and_what_it_carries(meanwhile):
     """On the CPU at the shipped rates from some 11,000 cells on."""
     found = traits(fl.as_csr(gallery.black_oil(15, 15, 15)))

@@ -40,6 +40,13 @@ def batch(A):
     return fl.Batch(A, np.stack([A.data, A.data]))
 
 
+def of_batch(A):
+    F = fl.ILU0().factor(batch(A))
+    if F.failed[0] >= 0:  # so the report says
+        raise MatrixError(F.report.warning)
+    return F
+
+
 CALLS = {
     **{f"{name}.solve": of_factors(name, "solve") for name in RECIPES},
     **{f"{name}.{how}": of_factors(name, how) for name in ("schwarz", "sparse_lu") for how in ("T", "columns", "out")},
@@ -54,7 +61,7 @@ CALLS = {
     "sequence": lambda A, b: fl.Sequence().step(A, b),
     "lstsq": fl.lstsq,
     "batch": lambda A, b: fl.solve(batch(A), b)[0],
-    "batch factors": lambda A, b: fl.ILU0().factor(batch(A)).solve(b)[0],
+    "batch factors": lambda A, b: of_batch(A).solve(b)[0],
 }
 
 
@@ -164,3 +171,29 @@ def test_krylov_methods_test_the_results_of_factors_themselves():
     A = P * 1e-300
     solution = fl.gmres(A, np.full(N, 1e20), M=fl.SparseLU().factor(A), rtol=1e-8)
     assert not solution.converged and np.isfinite(solution.x).all()
+
+
+def test_small_parts_of_a_right_hand_side_survive_where_large_ones_overflow():
+    L = sp.csr_matrix([[1e-200, 0, 0], [1e200, 1e250, 0], [0, 0, 1e-200]])
+    x = fl.TriangularSolver(L, lower=True).solve(np.array([1e50, 1e10, 1e-150]))
+    np.testing.assert_allclose(x, [1e250, -1e200, 1e50], rtol=1e-14)
+    F = fl.ILU0(precision="float32").factor(2.0 * sp.identity(3, format="csr"))
+    np.testing.assert_allclose(F.solve(np.array([1e45, 1.0, 1e-3])), [5e44, 0.5, 5e-4], rtol=1e-6)
+
+
+def test_a_system_of_a_batch_without_factors_keeps_none_of_the_others_from_theirs():
+    A = fl.gallery.poisson5(4)
+    values = np.array([A.data, 0 * A.data, 2 * A.data])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        F = fl.ILU0().factor(fl.Batch(A, values))
+    X, one = F.solve(np.ones((3, 16))), fl.ILU0().factor(A).solve(np.ones(16))
+    assert F.failed.tolist()[0] < 0 <= F.failed.tolist()[1]
+    np.testing.assert_allclose(X[[0, 2]], [one, one / 2], rtol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1e6, 1e7, 1e-8])
+def test_a_solve_that_ends_early_is_not_repeated_for_a_matrix_of_moderate_size(scale):
+    A, b, seen = (fl.gallery.poisson5(30) * scale).astype(np.float32), np.ones(900, np.float32), []
+    found = fl.cg(A, b, rtol=1e-12, maxiter=200, callback=lambda x: seen.append(1))
+    assert len(seen) == found.iterations and not any("range of numbers" in text for text in found.seen)

@@ -69,9 +69,11 @@ IN_TURNING = 40.0, 4.0
 # the plane 32 to 42, and MILU0 1.3 to 3.9 times the fourth root of the rows.
 IN_CROSSING = 30.0, 1.4
 # The same for all other M-matrices that are not symmetric, whose skew part is up to this one of the symmetric part, by
-# which the second factor is less: for 7-point grids of 110,592 to 512,000 cells, two threads and skew parts of 0.0004,
-# 0.04, 0.1 and 0.3 subdomains took 17 to 22 iterations, and MILU0 1.5, 0.9, 0.6 and 0.5 times the fourth root of the
-# rows; their times were equal from 80,000 rows on where A is nearly symmetric, and from 200,000 where a third is skew.
+# which the second factor is less. For 7-point grids of 110,592 to 512,000 cells and skew parts of 0.0004, 0.04, 0.1 and
+# 0.3 subdomains took 17 to 22 iterations, and MILU0 1.5, 0.9, 0.6 and 0.5 times the fourth root of the rows, each far
+# longer than its rate, as two threads wait for each other in its levels. The second factor is not that of iterations:
+# with it times of two threads are equal, from 80,000 rows on where A is nearly symmetric, and from 200,000 where a
+# third is skew. Sixteen threads take 0.2 to 0.5 of the time with subdomains there, one thread 0.7 to 1.7.
 IN_DIFFUSION, SKEW = (30.0, 1.6), 1 / 3
 # Expected time of bicgstab for a pressure and what it carries: with CPR, set-up included, in iterations with ILU0 (12
 # iterations, as long as 2.4 each, and a set-up as long as 14) and in seconds; and the iterations with ILU0, as a

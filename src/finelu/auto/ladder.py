@@ -325,9 +325,10 @@ class Ladder:
     def _attempt(self, rhs: RightHandSide, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the status of `rhs`; returns the rung to change to, or None."""
         start, made, first = now(), 0.0, self.name(rung)
-        expected = None if rung in self.factors else self.costs.estimate(rung)
+        expected = None
         if rung not in self.factors:
             try:
+                expected = self.costs.estimate(rung)
                 outcome, counting = self._factor(rung)
             except OutOfTime as error:
                 outcome, counting, rhs.status = str(error), 0.0, Status.OUT_OF_TIME

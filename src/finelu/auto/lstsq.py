@@ -66,7 +66,8 @@ def lstsq(
     How it is solved:
         m >= n, or damp: `lsmr` with factors of the normal equations, `finelu.ICNE`; complete ones up to 1000 unknowns;
             columns are only scaled if rows have more than 40 entries, as A^H A then has too many. Where that does
-            not converge, and damp is 0, columns of A are brought to about the same size by powers of two first.
+            not converge, or columns differ in size by more than 1 / eps, and damp is 0, columns of A are brought to
+            about the same size by powers of two, and the better x of the two is taken.
         m < n: conjugate gradients for A A^H y = b with such factors of A^H; x = A^H y has the least norm. If that does
             not solve A x = b, `lsmr` without factors goes on from there. If b - A x is then not orthogonal to A's range
             up to rounding, A A^H may be too badly conditioned: complete factors of the augmented matrix
@@ -97,7 +98,7 @@ def lstsq(
             found = _of_least_norm(problem, found, limits)
     at = partial(solved, "lsmr", steps, problem, limits)
     found = unscaled(found, power, 0, problem.xp.zeros_like(found.x), lambda x: at(at=x))
-    if not (found.converged or m < n or damp or found.status is Status.MAX_ITERATIONS):
+    if m >= n and not damp and found.status is not Status.MAX_ITERATIONS and (not found.converged or _is_uneven(given)):
         found = _of_even_columns(given, problem.b, found, limits, minimum_norm)
     found = replace(found, method="lstsq", timings={"solve": perf_counter() - start})
     if raise_on_failure and not found.converged:
@@ -134,10 +135,16 @@ def _of_tall(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolut
     return _with(why, solved("lsmr", steps, problem, limits))
 
 
+def _is_uneven(S: Any) -> bool:
+    """Whether columns of S differ in size by more than 1 / eps: the norm of A^H (b - A x) is that of the largest."""
+    exponents = even_columns(S)[1]
+    return int(exponents.max() - exponents.min()) > np.finfo(S.dtype).nmant
+
+
 def _of_even_columns(S: Any, b: Any, first: LeastSquaresSolution, limits: Limits, least: bool) -> LeastSquaresSolution:
     """x = D y for the solution y of min ||b - A D y||, D powers of two that bring the largest entry of each column to
     between 1/2 and 1: small columns then count in the norm of A^H (b - A x), too. `first`, the solution without that,
-    if b - A x is longer.
+    if it alone converged, or if both or none did and its b - A x is no longer.
 
     least : whether x is to be of least norm.
     """
@@ -157,9 +164,10 @@ def _of_even_columns(S: Any, b: Any, first: LeastSquaresSolution, limits: Limits
         kept: dict[str, Any] = {"iterations": y.iterations, "condition": y.condition, "history": y.history}
         y = replace(again, status=status, seen=seen, **kept)
     taken = first.iterations + y.iterations
-    if not (y.converged or y.residual_norm < first.residual_norm):
+    if first.converged > y.converged or (first.converged == y.converged and first.residual_norm <= y.residual_norm):
         return replace(first, iterations=taken)
-    text = "columns of A were scaled to about the same size by powers of two, as it did not converge without that"
+    text = "columns of A were scaled to about the same size by powers of two"
+    text += "" if first.converged else ", as it did not converge without that"
     if least and (k := null_vectors(problem, limits)[0].shape[1]):
         text += f"; A v = 0 for {counted(k, 'vector')} v, so that x is one of several solutions"
     columns = problem.b.reshape(problem.m, -1)

@@ -105,12 +105,12 @@ class Factors:
         result leaves the range of its dtype. Cost: one pass over the factors a column.
         """
         given = R
-        if out is not None and not on_gpu(out) and isinstance(R, np.ndarray) and np.may_share_memory(out, R):
-            given = R.copy()
+        if out is not None and not on_gpu(out) and not on_gpu(R) and np.may_share_memory(out, given := np.asarray(R)):
+            given = given.copy()
         x = self.solved(R, trans, out)
         if on_gpu(x) or is_finite(x):
             return x
-        found = in_range(x, dense_numbers(given, "R"), lambda v: self.solved(v, trans), repr(self.recipe))
+        found = in_range(x, dense_numbers(given, "R"), lambda v: self.solved(v, trans), repr(self.recipe), self.dtype)
         if out is None:
             return found
         out[...] = found

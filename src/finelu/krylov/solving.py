@@ -30,7 +30,7 @@ from finelu.krylov.underflow import (
     reduced,
     rounded,
 )
-from finelu.matrix.vectors import in_single, norm, times_power
+from finelu.matrix.vectors import all_finite, in_single, norm, times_power
 from finelu.result import Solution, Status
 from finelu.validation import number
 
@@ -176,6 +176,8 @@ class Solving:
             limits = limits | {"callback": lambda x: callback(times_power(x, -power))}
         found = solved(method, unit, criterion=self.kind, watch=self.watch, **limits, **self.options)
         found = of_given_size(found, unit, self.kind, power, max(limits["rtol"] * norm(unit.b), limits["atol"]))
+        if all_finite(first.x) and first.residual_norm < found.residual_norm and not found.converged:
+            return first
         text = f"products with A left the range of numbers after {counted(first.iterations, 'iteration')}, so that "
         text += f"(2^{-power} A) (2^{power} x) = b was solved"
         return replace(found, seen=(*found.seen, text))

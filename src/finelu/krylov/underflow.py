@@ -99,7 +99,8 @@ def diminished(found: Solution, A: Any, b: Any, kind: str, power: int, target: f
     """
     x = times_power(found.x, -power)
     if power < 0 and not all_finite(x):
-        x, found = namespace(x).zeros_like(x), replace(found, status=Status.NOT_FINITE)
+        history = np.append(found.history[:-1], found.residual_norm)
+        x, found = namespace(x).zeros_like(x), replace(found, status=Status.NOT_FINITE, history=history)
     again = times_power(x, power)
     if bool((again != found.x).any()):
         found = rounded(
@@ -143,8 +144,9 @@ def of_unit_size(system: System, *, stationary: bool) -> tuple[System, int] | No
         return None
     most = largest(values) if values.dtype.kind != "c" else max(largest(values.real), largest(values.imag))
     limits = np.finfo(values.dtype)
-    power = power_of_two(values.dtype, math.frexp(most)[1]) if most > 0 else 0
-    if power == 0:
+    exponent = math.frexp(most)[1]
+    power = power_of_two(values.dtype, exponent) if most > 0 else 0
+    if power == 0 or (abs(exponent) <= int(limits.maxexp) - ROOM and not _leaves_range(system)):
         return None
     power = max(min(power, int(limits.maxexp) - ROOM), ROOM - int(limits.maxexp))
     smaller = times_power(values, -power)
@@ -158,6 +160,15 @@ def of_unit_size(system: System, *, stationary: bool) -> tuple[System, int] | No
     x0 = None if system.x0 is None else times_power(system.x0, power)
     x0 = x0 if x0 is None or all_finite(x0) else None
     return System(A, system.b, M, x0, narrow=system.narrow, started=system.started), power
+
+
+def _leaves_range(system: System) -> bool:
+    """Whether A M takes vectors of unit size near the smallest or the largest numbers, or beyond them."""
+    if not isinstance(system.M, Operator):
+        return False
+    unit = times_power(system.b, -math.frexp(largest(system.b))[1])
+    size = largest(system.A @ (system.M @ unit))
+    return not 0 < size < math.inf or power_of_two(unit.real.dtype, math.frexp(size)[1]) != 0
 
 
 def of_given_size(found: Solution, system: System, kind: str, power: int, target: float) -> Solution:

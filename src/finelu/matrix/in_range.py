@@ -15,10 +15,12 @@ FEW = 8192  # numbers up to which BLAS forms a dot product on one thread, in the
 MANY = 2**18  # numbers from which on a kernel, with all threads, takes less time than NumPy's sum on one
 
 
-def in_range(x: Any, R: Any, solve: Callable[[Any], Any], what: str) -> Any:
-    """x = solve(R) if it is finite; else the same from 2^-p R, whose sums do not overflow, column by column.
+def in_range(x: Any, R: Any, solve: Callable[[Any], Any], what: str, dtype: Any = None) -> Any:
+    """x = solve(R) if it is finite; else the same from 2^-p R, whose sums do not overflow, column by column, and from
+    what 2^-p R has lost of R.
 
     x, R : (n,) or (n, k), of one shape.  solve : linear, and not confined to finite numbers.  what : for the error.
+    dtype : of the numbers with which it solves; None: that of R.
     On a GPU x is returned as it is, since a look at it would wait for the device.
     Raises MatrixError, naming a row, if R holds NaN or Inf, or if x is beyond the range of its dtype. Cost: one pass
     over x.
@@ -31,13 +33,20 @@ def in_range(x: Any, R: Any, solve: Callable[[Any], Any], what: str) -> Any:
         raise MatrixError(f"the right-hand side holds NaN or Inf in row {row}; find where they come from.")
     _, powers = np.frexp(np.maximum(abs(R.real), abs(R.imag)).max(axis=0))
     limits = np.finfo(x.dtype)
+    least = np.finfo(R.dtype if dtype is None else dtype).tiny
     for more in (0, int(limits.maxexp) // 2):
-        y = solve(_times(R, -(powers + more)).astype(R.dtype, copy=False))
+        smaller = _times(R, -(powers + more)).astype(R.dtype, copy=False)
+        for part in (smaller.real, smaller.imag) if smaller.dtype.kind == "c" else (smaller,):
+            part[abs(part) < least] = 0
+        y = solve(smaller)
         if is_finite(y):
             break
     else:
         raise MatrixError(f"{what}: the result is not finite, whatever the size of the right-hand side.")
     found = _times(y, powers + more).astype(x.dtype, copy=False)
+    lost = R - _times(smaller, powers + more)
+    if lost.any():
+        found = found + solve(lost).astype(x.dtype, copy=False)
     if not is_finite(found):
         row = int(np.argwhere(~np.isfinite(found))[0][0])
         raise MatrixError(

@@ -110,7 +110,7 @@ class BatchFactors:
     def solve(self, R: Any) -> Any:
         """M_s^-1 r_s for the rows r_s of R (k, n), or for one R (n,) for all; (k, n), on the device of the batch.
 
-        On the CPU it is finite, as that of `Factors.solve`.
+        On the CPU it is finite, as that of `Factors.solve`, except for systems without factors, see `failed`.
         Raises MatrixError for a wrong shape or, on the CPU, if the result leaves the range of its dtype. Cost: one pass
         over the factors.
         """
@@ -118,8 +118,15 @@ class BatchFactors:
         x = self._solved(R)
         if on_gpu(x) or is_finite(x):
             return x
-        given = np.broadcast_to(R, x.shape)
-        return np.ascontiguousarray(in_range(x.T, given.T, lambda V: self._solved(V.T).T, repr(self.recipe)).T)
+        made = self.failed < 0
+        given, room = np.broadcast_to(R, x.shape), np.zeros_like(x, dtype=np.result_type(R, x))
+
+        def solve(V: Any) -> Any:
+            room[made] = V.T
+            return self._solved(room)[made].T
+
+        x[made] = in_range(x[made].T, given[made].T, solve, repr(self.recipe), self.dtype).T
+        return x
 
     def _solved(self, R: Any) -> Any:
         xp, R = namespace(R), namespace(R).ascontiguousarray(R)

@@ -17,7 +17,7 @@ from finelu.kernels.operands import CSR
 
 # A row follows the one to which it is coupled most, if that coupling is more than STRONG of its diagonal entry, and of
 # all its couplings together, and more than NEAR times any other. So a border cuts none of the groups that strong
-# couplings make; in a grid with constant coefficients, also if they differ by direction, no row follows another.
+# couplings make; in a grid with constant coefficients no row follows another.
 STRONG, NEAR = 0.3, 1.02
 STEPS = 12  # from row to row: one that is farther from the first of its group stays
 HELD = 0.5  # of the same two: a row then moves to a process that holds it by more
@@ -89,9 +89,13 @@ def _processes(comm: Any, A: PETSc.Mat, size: int) -> Any:
     columns = own.indices // size
     nodes = np.repeat(np.arange(own.shape[0]), np.diff(own.indptr)) // size
     strength = abs(own.data)
-    diagonal = np.bincount(nodes, strength * (columns == nodes + first), minlength=n)
+    diagonal = np.bincount(nodes, np.where(columns == nodes + first, strength, 0), minlength=n)
     apart = columns != nodes + first
     nodes, columns, strength = nodes[apart], columns[apart], strength[apart]
+    if size > 1:  # the couplings of two nodes count together
+        of_nodes = sp.csr_matrix((strength, (nodes, columns)), shape=(n, bounds[-1]))
+        nodes = np.repeat(np.arange(n), np.diff(of_nodes.indptr))
+        columns, strength = of_nodes.indices.astype(np.int64), of_nodes.data
     total = np.maximum(diagonal, np.bincount(nodes, strength, minlength=n))
     outside = (columns < first) | (columns >= last)
     wanted, places = np.unique(columns[outside], return_inverse=True)

@@ -16,6 +16,7 @@ import numpy as np
 from petsc4py import PETSc
 
 from finelu import threads
+from finelu.arithmetic import ignore_fp_errors
 from finelu.device import namespace, on_gpu, require_gpu, sparse_module
 from finelu.errors import (
     FineluError,
@@ -371,8 +372,10 @@ class PC:
             if apart:
                 cupy.cuda.runtime.deviceSynchronize()
 
+    @ignore_fp_errors
     def _into(self, b: Any, out: Any, trans: str) -> None:
-        """out = `factors.solve(b, trans)`; where that is two triangular solves, without a further array."""
+        """out = `factors.solved(b, trans)`; where that is two triangular solves, without a further array. PETSc's
+        methods see a NaN by themselves."""
         F = self.factors
         assert F is not None
         if isinstance(F, TriangularFactors) and F.only_solves(trans) and F.dtype == b.dtype and b.ndim == 1:
@@ -381,7 +384,7 @@ class PC:
                 self._work = (np if self._gpu is None else self._gpu).empty_like(b)
             second.solve(first.solve(b, self._work), out)
         else:
-            out[...] = F.solve(b, trans)
+            out[...] = F.solved(b, trans)
 
     def _current(self) -> AbstractContextManager[None]:
         """Makes the GPU of the factors, if any, the current one, with the default stream, which is PETSc's, too."""

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from petsc4py import PETSc
 
+from finelu.arithmetic import ignore_fp_errors
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors.base import TRIAL_SEED
 from finelu.interop.petsc.borders import Borders
@@ -30,7 +31,7 @@ from finelu.preconditioners.recipe import ArrayParameter
 from finelu.preconditioners.schwarz.coarse import inverse, orthonormal
 from finelu.preconditioners.schwarz.factors import MOST_FACTORED
 from finelu.preconditioners.schwarz.levels import has_levels, nodes_of_part
-from finelu.preconditioners.schwarz.parts import AUTO, usual_size
+from finelu.preconditioners.schwarz.parts import AUTO, OF_ISLANDS, usual_size
 from finelu.preconditioners.schwarz.recipe import Schwarz
 from finelu.preconditioners.schwarz.spectrum import spectrum, steps_for
 from finelu.processes import agreed
@@ -79,7 +80,7 @@ class SharedSchwarz:
         self._coarse: Any = None
         self._times_AZ: Any = None
         self._borders = Borders(comm)
-        self._size = 0  # rows of a part, the same on all processes
+        self._usual_size = 0  # rows of a part, the same on all processes
 
     def destroy(self) -> None:
         """Give PETSc's matrices back."""
@@ -102,7 +103,8 @@ class SharedSchwarz:
         self._look_at(A, block)
         if parts is None:
             usual = self._agreed(lambda: self._usual(block, vectors, A.getSize()[0]))
-            self._size = max(self.comm.allgather(usual))
+            sizes = self.comm.allgather(usual)
+            self._usual_size = OF_ISLANDS if OF_ISLANDS in sizes else max(sizes)
         found = parts is None and not isinstance(self.recipe.parts, ArrayParameter)
         if found and self.recipe.partition not in ("geometric", "natural"):  # which need the rows where they are
             self._borders.decide(A, block, A.getBlockSize())
@@ -190,7 +192,7 @@ class SharedSchwarz:
     def _partition(self, block: CSR) -> Any:
         """The part of each own row, as the recipe finds it."""
         recipe: Any = self.recipe
-        size = self._size if recipe.parts is None else -(-block.n // recipe.parts)
+        size = self._usual_size if recipe.parts is None else -(-block.n // recipe.parts)
         return partition(block, size, recipe.partition).parts
 
     def _take_vectors(self, B: Any) -> Any:
@@ -324,8 +326,9 @@ class SharedSchwarz:
             self.failures.append(error)
             return np.full(size, np.nan, PETSc.ScalarType)
 
+    @ignore_fp_errors
     def _solve_own(self, r: Any, trans: str) -> Any:
-        return r.copy() if self.own is None else self.guarded(lambda: self.own.solve(r, trans), r.size)
+        return r.copy() if self.own is None else self.guarded(lambda: self.own.solved(r, trans), r.size)
 
     def _restrict(self, r: Any) -> Any:
         """Z^H r of the own vectors."""
