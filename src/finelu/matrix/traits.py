@@ -301,8 +301,8 @@ def crosses(A: CSR) -> bool:
 
 
 def skew(A: CSR) -> float:
-    """The sum of |a_ij - conj(a_ji)| over that of |a_ij| + |a_ji|, for the entries off the diagonal of some rows: 0 for a
-    diffusion, 1 for a flow without one.
+    """The sum of |a_ij - conj(a_ji)| over that of |a_ij| + |a_ji|, for the entries off the diagonal of some rows: 0 for
+    a diffusion, 1 for a flow without one.
 
     A : columns ascending. Cost: a look at 512 rows and at the rows to which they are coupled, on the host.
     """

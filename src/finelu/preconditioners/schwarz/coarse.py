@@ -28,8 +28,8 @@ ROUNDINGS, OWN_ROUNDINGS = 10.0, 30.0
 NEGLIGIBLE = 1e-8  # part of the largest entry of its row that a diagonal entry of E must be, to scale it
 MOST_FLOPS = 4e9  # of a complete L U of E, up to which it is factored row by row
 GROWTH = 1e-9  # the largest backward error of a solve with factors without pivoting
-# The largest ||E|| ||y|| / ||E y|| of such a solve, since no pivot without pivoting shows that E is singular: it was 2e6
-# or more for 197 singular matrices whose factors had a small backward error.
+# The largest ||E|| ||y|| / ||E y|| of such a solve, since its pivots do not show that E is singular: it was 2e6 or more
+# for 197 singular matrices whose factors had a small backward error.
 CONDITION = 1e5
 DEPENDENT = 1e-6  # part of a near null vector that must remain in a part once earlier ones are projected out
 
