@@ -117,7 +117,7 @@ def by_elliptic(solvers: Sequence[Any]) -> Callable[[], Any]:
 
 
 def by_amgcl(A: sp.csr_matrix, b: Any, threads: int) -> Callable[[], Any]:
-    return by_elliptic(elliptic.of_amgcl(amgcl.System(A, b, None, threads), True, False))
+    return by_elliptic(elliptic.of_amgcl(amgcl.System(A, b, None, threads), True, None))
 
 
 def by_pyamg(A: sp.csr_matrix, b: Any, threads: int) -> Callable[[], Any]:
