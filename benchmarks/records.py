@@ -149,6 +149,15 @@ UNCOMMITTED = "measured code that is in no commit"
 LOST = "its commit is not in the history"
 SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
+    "`solve` begins with subdomains for more systems since, orders once, and looks at what factors return": (
+        "columns-gpu-nvidia-h200-2026-11-28",
+        "sequence-cpu-intel-xeon-2-cores-2026-11-28",
+        "sizes-nvidia-h200-2026-11-28",
+    ),
+    "results of batches are looked at since; what is computed is the same": (
+        "batch-cudss-2026-11-28",
+        "batch-gpu-nvidia-h200-2026-11-28",
+    ),
     "results kept for the last patterns can be dropped since; what is computed is the same": (
         "programs-amd-epyc-2-cores-2026-11-27",
     ),
