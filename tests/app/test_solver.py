@@ -921,7 +921,8 @@ def test_a_direct_solve_is_counted_once_that_costs_little_compared_with_the_rest
     assert monitor.better(costs, ["direct"], seconds, seconds / 2) is None and costs.job is None  # not worth it
     assert monitor.better(costs, ["direct"], 0.0, 1.7 * seconds) is None and costs.job is None
     assert monitor.better(costs, ["direct"], 0.0, 1e9) == "direct" and costs.counting() == 0
-    assert costs.fill == with_little_fill(A)[1]
+    by_klu = costs.light  # an analysis by KLU, where it is installed
+    assert costs.fill == (with_little_fill(A)[1] if by_klu is None else by_klu.fill)
 
 
 def test_a_threshold_factorization_is_doubted_where_the_cheap_one_has_failed():
