@@ -177,7 +177,7 @@ def failure():
         set_row(np.where(good[row].indices == row, np.nan, good[row].data))
     b = right_hand_side(A)
     ksp = solver(A)
-    places = {"apply": (PC, "_into"), "set-up": (PC, "_set_up"), "own": (SchwarzFactors, "solve")}
+    places = {"apply": (PC, "_into"), "set-up": (PC, "_set_up"), "own": (SchwarzFactors, "solved")}
     places["coupled"] = petsc.schwarz.Product, "__init__"
     calls = []
     if kind in places and bad_rank == RANK:
