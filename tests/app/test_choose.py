@@ -21,7 +21,8 @@ from finelu.compare import compare
 from finelu.compare.choose import candidates
 from finelu.gallery.building import convection
 from finelu.interop.adjoint import Options, System
-from finelu.matrix.traits import alike, cancelling, skew, traits
+from finelu.matrix.looks import alike, cancelling, skew
+from finelu.matrix.traits import traits
 from finelu.ordering import Fill
 from finelu.preconditioners import RECIPES
 from finelu.preconditioners.direct import cudss, klu
