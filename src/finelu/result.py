@@ -116,13 +116,20 @@ class Certificate:
 
     def sentence(self) -> str:
         """One sentence a figure, the last one without its full stop."""
+        normwise = f"the normwise backward error is {self.normwise:.1e}"
+        if 1 <= self.error < np.inf:
+            singular = self.condition * float(np.finfo(np.float64).eps) >= 1
+            why = ", as A is singular to working precision" if singular else ""
+            normwise = f"no digit of x is certain{why}. T{normwise[1:]}"
         facts = (
-            f"the normwise backward error is {self.normwise:.1e}",
+            normwise,
             f"The componentwise backward error is {self.componentwise:.1e}",
             f"The condition number is about {self.condition:.1e}"
             if np.isfinite(self.condition)
             else "No condition number is known",
-            f"No element of x is wrong by more than {self.error:.1e} of the largest"
+            f"The bound on the error of x is {self.error:.1e} of its largest element"
+            if 1 <= self.error < np.inf
+            else f"No element of x is wrong by more than {self.error:.1e} of the largest"
             if np.isfinite(self.error)
             else "No bound on the error of x is known",
             f"Even the exact x, rounded, may have a relative residual of {self.least_residual:.1e}",
@@ -245,8 +252,15 @@ class Solution(NoArray):
 
         Each attempt has a curve of its own, with its number in `explain()`; k columns have one curve, of the worst.
         axes : matplotlib's, to draw on; None: those of a new figure, which `matplotlib.pyplot.show()` shows.
-        Returns the axes, as in `solution.plot().figure.savefig("norms.png")`. Raises FineluError without matplotlib.
+        Returns the axes, as in `solution.plot().figure.savefig("norms.png")`. Raises FineluError without matplotlib,
+        WrongType for what is no axes, such as the name of a file.
         """
+        if axes is not None and not hasattr(axes, "semilogy"):
+            file = axes if isinstance(axes, str) else "norms.png"
+            raise WrongType(
+                f"plot takes axes of matplotlib, not a {type(axes).__name__}; solution.plot().figure.savefig({file!r}) "
+                "writes a file."
+            )
         if axes is None:
             axes = matplotlib_class("pyplot", "subplots")(layout="constrained")[1]
         named = "" if self.tolerance is None else f"tolerance {self.tolerance:.2g}"
