@@ -434,9 +434,9 @@ def _diagonal_of(first, end, data, diag):
     return missing, first_missing, zero, first_zero, others
 
 
-def signs(indptr, indices, data, diag, tolerance, share):
+def signs(indptr, data, diag, tolerance, share):
     """(sum of the entries off the diagonal with its sign, of those with the other, rows they do not outweigh, rows
-    whose diagonal does not outweigh them by far, rows with an entry in the column before the diagonal).
+    whose diagonal does not outweigh them by far).
 
     A real, in CSR, with all diagonal entries data[diag[i]]. The third counts rows with |a_ii| + sign(a_ii) sum of the
     others >= -tolerance |a_ii|, the fourth those where their magnitudes add up to more than share |a_ii|. Threads share
@@ -444,38 +444,37 @@ def signs(indptr, indices, data, diag, tolerance, share):
     """
     parts = (diag.size + data.size) // COPY + 1
     if parts == 1:
-        return _signs_by_one(*(unsigned(v) for v in (indptr, indices, diag)), data, tolerance, share)
+        return _signs_by_one(*(unsigned(v) for v in (indptr, diag)), data, tolerance, share)
     items = row_parts(indptr, data.size, parts)
-    sums, rows = np.zeros((items.size - 1, 2)), np.zeros((items.size - 1, 3), np.int64)
-    pattern = (unsigned(v) for v in (indptr, indices, diag))
+    sums, rows = np.zeros((items.size - 1, 2)), np.zeros((items.size - 1, 2), np.int64)
+    pattern = (unsigned(v) for v in (indptr, diag))
     threads = threads_for(diag.size + data.size, SMALL)
     run_items(_signs, items.size - 1, items, *pattern, data, tolerance, share, sums, rows, threads=threads)
     return *sums.sum(axis=0).tolist(), *rows.sum(axis=0).tolist()
 
 
 @by_items
-def _signs(t, items, indptr, indices, diag, data, tolerance, share, sums, rows):
+def _signs(t, items, indptr, diag, data, tolerance, share, sums, rows):
     """sums[t], rows[t] : the sums and the numbers of rows of `signs`, for the rows of item t."""
     first, end = np.uint64(items[t]), np.uint64(items[t + 1])
-    found = _signs_of(first, end, indptr, indices, diag, data, tolerance, share)
+    found = _signs_of(first, end, indptr, diag, data, tolerance, share)
     sums[t, 0], sums[t, 1] = found[0], found[1]
-    rows[t, 0], rows[t, 1], rows[t, 2] = found[2], found[3], found[4]
+    rows[t, 0], rows[t, 1] = found[2], found[3]
 
 
 @compiled
-def _signs_by_one(indptr, indices, diag, data, tolerance, share):
-    return _signs_of(np.uint64(0), np.uint64(diag.size), indptr, indices, diag, data, tolerance, share)
+def _signs_by_one(indptr, diag, data, tolerance, share):
+    return _signs_of(np.uint64(0), np.uint64(diag.size), indptr, diag, data, tolerance, share)
 
 
 @nested
-def _signs_of(first, end, indptr, indices, diag, data, tolerance, share):
+def _signs_of(first, end, indptr, diag, data, tolerance, share):
     """`signs` of the rows first, ..., end - 1."""
     same = opposite = 0.0
-    fine = coupled = linked = 0
+    fine = coupled = 0
     for i in range(first, end):
         place = np.uint64(diag[i])
         d = data[place]
-        linked += place > indptr[i] and np.uint64(indices[place - ONE]) + ONE == i
         sign = np.float64(1.0 if d >= 0 else -1.0)
         total, others = np.float64(abs(d)), 0.0
         for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
@@ -489,4 +488,4 @@ def _signs_of(first, end, indptr, indices, diag, data, tolerance, share):
                     opposite -= a
         fine += total >= -tolerance * abs(d)
         coupled += others > share * abs(d)
-    return same, opposite, fine, coupled, linked
+    return same, opposite, fine, coupled

@@ -115,12 +115,11 @@ def diagonal(data, diag):
     return len(missing), next(first), len(zero), next(first), int(diag.size - positive)
 
 
-def signs(indptr, indices, data, diag, tolerance, share):
+def signs(indptr, data, diag, tolerance, share):
     """(sum of |a_ij| of the diagonal's sign, of the other sign, rows with |a_ii| + the rest >= -tolerance |a_ii|, rows
-    where the magnitudes of the rest add up to more than share |a_ii|, rows with an entry in the column before the
-    diagonal)."""
+    where the magnitudes of the rest add up to more than share |a_ii|)."""
     same = opposite = 0.0
-    fine = coupled = linked = 0
+    fine = coupled = 0
     for i, place in enumerate(diag):
         d = data[place]
         others = [data[p] if d >= 0 else -data[p] for p in range(indptr[i], indptr[i + 1]) if p != place]
@@ -128,5 +127,4 @@ def signs(indptr, indices, data, diag, tolerance, share):
         opposite -= sum(a for a in others if a <= 0)
         fine += abs(d) + sum(others) >= -tolerance * abs(d)
         coupled += sum(abs(float(a)) for a in others) > share * abs(d)
-        linked += place > indptr[i] and indices[place - 1] == i - 1
-    return same, opposite, fine, coupled, linked
+    return same, opposite, fine, coupled
