@@ -15,6 +15,7 @@ from finelu.device import namespace, sparse_module, to_host
 from finelu.errors import MatrixError, StructurallySingular
 from finelu.kernels import kernels_for
 from finelu.matrix import as_csr
+from finelu.matrix.vectors import ldexp
 from finelu.validation import count
 
 TOLERANCE = 2.0**-44  # of a dual variable, relative to the largest logarithm: a few roundings of long sums
@@ -191,9 +192,7 @@ def even_columns(S: Any) -> tuple[Any, Any]:
     largest = np.full(S.shape[1], -np.inf)
     np.maximum.at(largest, indices, np.where(parts > 0, np.frexp(parts)[1], -np.inf))
     exponents = xp.asarray(-np.where(np.isfinite(largest), largest, 0).astype(np.int32))
-    made = sparse_module(S.data).csr_matrix(
-        (times_power(S.data, exponents[S.indices]), S.indices, S.indptr), shape=S.shape
-    )
+    made = sparse_module(S.data).csr_matrix((ldexp(S.data, exponents[S.indices]), S.indices, S.indptr), shape=S.shape)
     return made, exponents
 
 
@@ -211,14 +210,6 @@ def _balanced(n: int, rows: Any, indices: Any, logs: Any, symmetric: bool, sweep
             break
         u, v = u - by_row / 2, v - by_column / 2
     return u, v
-
-
-def times_power(data: Any, exponents: Any) -> Any:
-    """data times 2^exponents, for factors of any size; on the device of data."""
-    xp = namespace(data)
-    if data.dtype.kind != "c":
-        return xp.ldexp(data, exponents)
-    return (xp.ldexp(data.real, exponents) + 1j * xp.ldexp(data.imag, exponents)).astype(data.dtype)
 
 
 def _logarithms(A: Any) -> tuple[Any, Any, Any]:
