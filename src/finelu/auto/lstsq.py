@@ -27,7 +27,7 @@ from finelu.ordering import amd, complete_fill
 from finelu.preconditioners import ICNE, SparseLU
 from finelu.preconditioners.direct.library import INDEX
 from finelu.result import LeastSquaresSolution, Status
-from finelu.scaling import even_columns
+from finelu.scaling import even_exponents, with_columns_times
 from finelu.validation import flag, number
 
 SMALL = 1000  # unknowns up to which the factors are complete, if they are not ten times as large as A
@@ -138,7 +138,7 @@ def _of_tall(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolut
 
 def _is_uneven(S: Any) -> bool:
     """Whether columns of S differ in size by more than 1 / eps: the norm of A^H (b - A x) is that of the largest."""
-    exponents = even_columns(S)[1]
+    exponents = even_exponents(S)
     return int(exponents.max() - exponents.min()) > np.finfo(S.dtype).nmant
 
 
@@ -149,7 +149,8 @@ def _of_even_columns(S: Any, b: Any, first: LeastSquaresSolution, limits: Limits
 
     least : whether x is to be of least norm.
     """
-    E, exponents = even_columns(S)
+    exponents = even_exponents(S)
+    E = with_columns_times(S, exponents)
     problem = LeastSquares(E, b, None, None, 0.0)
     M, why = _preconditioner(E)
     problem.precondition(M)
