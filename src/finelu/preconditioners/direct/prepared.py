@@ -10,8 +10,9 @@ import numpy as np
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import of_nonzeros
+from finelu.matrix.vectors import ldexp
 from finelu.preconditioners.direct.library import is_mirrored
-from finelu.scaling import equilibrate, times_power
+from finelu.scaling import equilibrate
 
 FITTING = 8  # powers of two that the largest entries of rows and columns may be from 1 for scales to be kept
 FEW_ZEROS = 0.01  # part of the entries: more zeros may be left out of complete factors, which fill in less without them
@@ -132,4 +133,4 @@ def largest_of_columns(S: CSR) -> Any:
 def _scaled(S: CSR, row_scale: Any, column_scale: Any) -> CSR:
     of_rows, of_columns = (np.log2(scale).astype(np.int32) for scale in (row_scale, column_scale))
     exponents = np.repeat(of_rows, np.diff(S.indptr)) + of_columns[S.indices]
-    return S.with_values(times_power(S.data, exponents))
+    return S.with_values(ldexp(S.data, exponents))
