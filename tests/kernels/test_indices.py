@@ -198,6 +198,43 @@ def test_a_matrix_without_its_stored_zeros(dtype, index, n, density, seed):
     np.testing.assert_array_equal(found[0][2], S.data)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@PATTERNS
+@given(n=st.integers(1, 12), density=st.floats(0, 1), seed=st.integers(0, 99))
+def test_a_row_or_column_of_small_numbers(dtype, n, density, seed):
+    rng = np.random.default_rng(seed)
+    S = sp.random(n, n, density, random_state=seed, format="csr")
+    S.data = rng.choice([0, 1e-30, -1e-20, 1, -2], S.nnz).astype(dtype)
+    if S.dtype.kind == "c":
+        S.data *= rng.choice([1, 1j, 1 + 1j], S.nnz)
+    sizes = np.maximum(abs(S.data.real), abs(S.data.imag))
+    dense = np.zeros((n, n))
+    dense[np.repeat(np.arange(n), np.diff(S.indptr)), S.indices] = sizes
+    lines = np.concatenate([dense.max(axis=0), dense.max(axis=1)])
+    want = bool(((lines > 0) & (lines < 1e-10)).any())
+    for form in (cpu, reference):
+        assert form.inspection.has_small_line(S.indptr, S.indices, S.data, 1e-10) == want
+
+
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_lower_triangle(dtype, index, number, threads):
+    threads(number)
+    for n in (1, 7, 9000):
+        S = sp.random(n, n, min(1.0, 20 / n), random_state=n, format="csr").astype(dtype) + sp.eye(n, dtype=dtype)
+        A = as_csr(S).with_index(np.dtype(index))
+        found = [f.pattern.lower_triangle(A.indptr, A.indices, A.data, A.diag) for f in (cpu, reference)]
+        for got, want in zip(*found, strict=True):
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want)
+        want = sp.tril(S).tocsr()
+        np.testing.assert_array_equal(found[0][0], want.indptr)
+        np.testing.assert_array_equal(found[0][1], want.indices)
+        np.testing.assert_array_equal(found[0][2], want.data)
+        np.testing.assert_array_equal(found[0][2], A.data[found[0][3]])
+
+
 @pytest.mark.parametrize("dtype", [*DTYPES, "int32", "int64"])
 def test_a_copy(backend, threads, dtype):
     """Short and long vectors, odd numbers of halves of words, vectors with gaps, off a word, or read-only."""
