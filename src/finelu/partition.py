@@ -14,7 +14,7 @@ from finelu.errors import MatrixError, ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR
-from finelu.matrix.traits import distinct, has_islands, uneven
+from finelu.matrix.looks import distinct, has_islands, uneven
 
 METHODS = ("auto", "aggregate", "geometric", "natural", "metis")
 ROUNDS = 3  # rounds of proposals before pairs are contracted

@@ -11,7 +11,8 @@ from finelu.arithmetic import ignore_fp_errors
 from finelu.device import to_host
 from finelu.kernels import kernels_for
 from finelu.matrix import CSR, as_csr
-from finelu.matrix.traits import Diagonal, block_size, diagonal, symmetry_of
+from finelu.matrix.looks import block_size
+from finelu.matrix.traits import Diagonal, diagonal, symmetry_of
 from finelu.ordering import adjacency, mean_distance, repeated_rcm
 from finelu.triangular import levels, triangle
 
@@ -45,7 +46,8 @@ def properties(A: Any) -> Properties:
 
     row_* : stored entries of a row.
     pattern_symmetric : (i, j) is stored wherever (j, i) is.
-    hermitian, asymmetry, block_size : see `is_hermitian`, `asymmetry` and `block_size` in finelu.matrix.traits.
+    hermitian, asymmetry : see `is_hermitian` and `asymmetry` in finelu.matrix.traits.
+    block_size : see finelu.matrix.looks.
     dominant_rows : the part of the rows with |a_ii| >= sum over j != i of |a_ij|, up to one rounding per entry.
     bandwidth : max |i - j|.
     distance, distance_rcm : the mean |i - j| of the entries of A + A^T, as A is stored and in `repeated_rcm`.

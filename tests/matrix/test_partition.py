@@ -28,7 +28,7 @@ from finelu import MatrixError, ParameterError, gallery
 from finelu.device import on_gpu
 from finelu.kernels import cpu, kernels_for, reference
 from finelu.matrix import as_csr
-from finelu.matrix.traits import ISLANDS, OFTEN, has_strong_pairs, jumping, uneven
+from finelu.matrix.looks import ISLANDS, OFTEN, has_strong_pairs, jumping, uneven
 from finelu.partition import METHODS, TOLERATED, grid_of, partition
 
 SIZES = (1, 2, 7, 30, 500)

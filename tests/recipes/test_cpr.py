@@ -8,9 +8,10 @@ from checks import assert_close, in_dtype, one_line, values
 import finelu as fl
 from finelu import CPR, MatrixError, ParameterError, gallery
 from finelu.errors import UnstableFactors, ZeroPivot
-from finelu.matrix import traits as matrix_traits
+from finelu.matrix import looks as matrix_looks
 from finelu.matrix.blocks import BlockMatrix
-from finelu.matrix.traits import block_size, flow, likely_block_size, traits, two_way
+from finelu.matrix.looks import block_size, flow, likely_block_size, two_way
+from finelu.matrix.traits import traits
 from finelu.preconditioners.polynomial import chebyshev, ritz_values
 
 RESERVOIR = gallery.black_oil(6, 5, 4)
@@ -268,8 +269,8 @@ def test_couplings_that_go_both_ways_by_definition(backend):
 def test_couplings_are_looked_at_once_while_values_stay(backend, meanwhile):
     """In a block with the same comparison; in one with another, or in none, they are looked at anew."""
     A, looks = fl.as_csr(backend.move(RESERVOIR)), []
-    look = matrix_traits._two_way
-    meanwhile(matrix_traits, _two_way=lambda A, size: looks.append(size) or look(A, size))
+    look = matrix_looks._two_way
+    meanwhile(matrix_looks, _two_way=lambda A, size: looks.append(size) or look(A, size))
     mirrored = A.mirrored()
     for comparison, count in ((mirrored, 1), (mirrored, 1), (A.mirrored(), 2)):
         with A.unchanged(comparison):

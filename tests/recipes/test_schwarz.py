@@ -15,7 +15,7 @@ from finelu.errors import ZeroPivot
 from finelu.kernels import kernels_for, monitor
 from finelu.kernels.cpu.runtime import row_blocks
 from finelu.matrix import as_csr
-from finelu.matrix.traits import has_strong_pairs
+from finelu.matrix.looks import has_strong_pairs
 from finelu.partition import partition
 from finelu.preconditioners.schwarz import coarse as coarse_spaces
 from finelu.preconditioners.schwarz import parts

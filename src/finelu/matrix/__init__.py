@@ -1,6 +1,7 @@
 """Matrices: the checks of A and b, block matrices, and properties of matrices.
 
-door : `as_csr`, `check_vector`, and the checks of parameters.  traits : symmetry, diagonal, dense blocks.
+door : `as_csr`, `check_vector`, and the checks of parameters.  traits : symmetry, diagonal, signs.
+looks : looks at some rows, and dense blocks.
 blocks, stencil : `BlockMatrix` and `StencilMatrix`; products : what these two share.  vectors : dense vectors.
 """
 

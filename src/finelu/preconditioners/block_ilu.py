@@ -20,9 +20,9 @@ from finelu.factors import Factors
 from finelu.kernels import kernels_for
 from finelu.matrix import all_finite, as_csr
 from finelu.matrix.blocks import BlockMatrix
+from finelu.matrix.looks import LARGEST_BLOCK, block_size
 from finelu.matrix.multiblock import MultiblockMatrix
 from finelu.matrix.stencil import OFFSETS, StencilMatrix
-from finelu.matrix.traits import LARGEST_BLOCK, block_size
 from finelu.preconditioners.recipe import Recipe, in_precision
 from finelu.processes import agreed
 from finelu.validation import count, flag

@@ -21,7 +21,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import full_csr
 from finelu.matrix.blocks import BlockMatrix
-from finelu.matrix.traits import LARGEST_BLOCK, likely_block_size, two_way
+from finelu.matrix.looks import LARGEST_BLOCK, likely_block_size, two_way
 from finelu.preconditioners.block_ilu import BlockILU0, SingularBlock, check_block_size
 from finelu.preconditioners.block_jacobi import BlockJacobi, inverted
 from finelu.preconditioners.ilu0 import ILU0

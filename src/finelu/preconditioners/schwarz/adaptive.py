@@ -13,7 +13,7 @@ from finelu.device import namespace, on_gpu, sparse_module, to_host
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import full_csr
-from finelu.matrix.traits import LARGEST_BLOCK
+from finelu.matrix.looks import LARGEST_BLOCK
 from finelu.preconditioners.schwarz.conjugate import conjugate_gradients, inner, inner_of_columns
 
 SEED = 20050801  # of the random vectors

@@ -17,7 +17,8 @@ from finelu.factors.report import Report
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Sums
 from finelu.matrix.hermitian import require_hermitian
-from finelu.matrix.traits import has_strong_pairs, symmetry
+from finelu.matrix.looks import has_strong_pairs
+from finelu.matrix.traits import symmetry
 from finelu.preconditioners.ict import ICT
 from finelu.preconditioners.ilu0 import ILU0
 from finelu.preconditioners.schwarz.adaptive import ADDED, SLOW, Nodes, constants, nodes_of, smoothed, smoothed_together

@@ -11,7 +11,7 @@ from finelu.errors import ParameterError
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import dense_numbers
-from finelu.matrix.traits import has_islands, uneven
+from finelu.matrix.looks import has_islands, uneven
 from finelu.partition import bricks, partition
 from finelu.preconditioners.recipe import ArrayParameter
 from finelu.preconditioners.schwarz.adaptive import Nodes
