@@ -48,11 +48,12 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("cpu", "independent"): ("choose split pivot_rows signs transposed remainder", MADE_ANEW),
     ("cuda", "inspection"): (
-        "finite extremes without_zeros",
+        "finite extremes has_small_line without_zeros",
         "`inspect` looks at all of a matrix there, and values are prepared for complete factors on the host",
     ),
     ("cuda", "matching"): ("lightest_matching cut_cycles connected_parts", PATHS),
     ("cuda", "minimum_degree"): ("minimum_degree", SET_UP),
+    ("cuda", "pattern"): ("lower_triangle", "`indices` counts and lists its entries there, and `vectors` gathers them"),
     ("cuda", "partition"): ("settle", "few vertices are left; a copy of them is taken on the host"),
     ("reference", "products"): ("columns_with_dots", IN_ROWS),
     ("cuda", "products"): ("columns_with_dots", IN_ROWS),
