@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from functools import cache
 from time import perf_counter, sleep
 from types import TracebackType
@@ -34,7 +34,8 @@ def largest(comm: Any, value: float) -> float:
 def agreed(comm: Any, work: Callable[[], Result], *, named: bool = False) -> Result:
     """work() on each process. An exception on one of them is raised on all, as the others would wait for ever.
 
-    named : whether the text of an error of finelu's says which process met it.
+    named : whether the text of the error says which process met it; one that is not finelu's is then raised as a
+        MemoryError or a RuntimeError.
     """
     failure: Exception | None = None
     try:
@@ -45,10 +46,41 @@ def agreed(comm: Any, work: Callable[[], Result], *, named: bool = False) -> Res
     if any(failed):
         first = failed.index(True)
         raised: Exception = comm.bcast(failure, root=first)
-        if named and isinstance(raised, FineluError):
-            raised.args = (f"process {first}: {raised}",)
-        raise raised
+        raise _named(raised, first) if named else raised
     return result
+
+
+def agreed_steps(comm: Any, steps: Generator[Iterable[Any], list[Any], Result]) -> Result:
+    """What `steps` returns, a generator that all processes run: each `yield` gives one object for each process, and
+    receives that of each. An exception on one of them is raised on all, with the number of that process: it travels
+    with the objects, so that none waits for a process that has failed."""
+    came, over = None, False
+    while True:
+        failure: Exception | None = None
+        sent: Iterable[Any] = [None] * comm.size
+        try:
+            sent = list(steps.send(came))  # type: ignore[arg-type]  # a generator begins with None
+        except StopIteration as end:
+            result, over = end.value, True
+        except Exception as error:
+            failure = _sendable(error)
+        found = comm.alltoall([(failure, part) for part in sent])
+        for rank, (met, _) in enumerate(found):
+            if met is not None:
+                raise _named(met, rank)
+        if over:
+            return result  # type: ignore[no-any-return]
+        came = [part for _, part in found]
+
+
+def _named(error: Exception, rank: int) -> Exception:
+    """The error of this process, with its number in the text."""
+    if isinstance(error, FineluError):
+        error.args = (f"process {rank}: {error}",)
+        return error
+    if isinstance(error, MemoryError):
+        return MemoryError(f"process {rank}: {error}")
+    return RuntimeError(f"process {rank}: {type(error).__name__}: {error}")
 
 
 def _sendable(error: Exception) -> Exception:

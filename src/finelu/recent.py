@@ -23,6 +23,15 @@ FEW = 96  # results that are kept: to look through thousands took longer than a 
 SHORT = 2**14  # bytes of an array whose copy takes less time than a call of NumPy
 
 
+class _Copy:
+    """The arrays of a pattern, and how many results for it are kept."""
+
+    __slots__ = ("indices", "indptr", "uses")
+
+    def __init__(self, indptr: Any, indices: Any):
+        self.indptr, self.indices, self.uses = indptr, indices, 1
+
+
 class Recent:
     """What was found for the last patterns; the least recently used are dropped beyond `most` bytes.
 
@@ -35,6 +44,8 @@ class Recent:
     def __init__(self, most: int = MOST):
         self._most = most
         self._kept: OrderedDict[tuple[Hashable, int, int], tuple[Any, Any, Any, int]] = OrderedDict()
+        self._copies: dict[tuple[int, int], list[_Copy]] = {}  # of patterns, by their numbers of rows and entries
+        self._held = 0  # bytes of results and copies
         self._turn, self._process = threading.Lock(), os.getpid()
 
     def get(self, kind: Hashable, indptr: Any, indices: Any) -> Any:
@@ -88,45 +99,65 @@ class Recent:
         if not self._begun():
             return False
         try:
-            self._kept[key] = (*self._copied(indptr, indices, owned), result, size)
-            self._kept.move_to_end(key)
+            copy = self._copied(key[1:], indptr, indices, owned)
+            if key in self._kept:
+                self._without(key)
+            self._kept[key] = copy.indptr, copy.indices, result, size
+            self._held += size
             if len(self._kept) > FEW:
-                self._kept.popitem(last=False)
-            for other in list(self._kept):  # of few, the last one is this one
-                if self._bytes() <= self._most:
-                    break
-                if other == key or not light or other[1:] != key[1:]:
-                    del self._kept[other]
+                self._without(next(iter(self._kept)))
+            if self._held > self._most:
+                for other in list(self._kept):  # of few, the last one is this one
+                    if other == key or not light or other[1:] != key[1:]:
+                        self._without(other)
+                    if self._held <= self._most:
+                        break
         finally:
             self._turn.release()
         return True
 
     def drop(self, kind: Hashable, indptr: Any, indices: Any) -> None:
         """Keep nothing of this kind for patterns with as many rows and entries."""
-        dropped = None
+        dropped, key = None, (kind, indptr.size, indices.size)
         if self._begun():
             try:
-                dropped = self._kept.pop((kind, indptr.size, indices.size), None)
+                dropped = self._without(key) if key in self._kept else None
             finally:
                 self._turn.release()
         del dropped  # it is freed once others may keep results
 
-    def _copied(self, indptr: Any, indices: Any, owned: bool) -> tuple[Any, Any]:
+    def _copied(self, sizes: tuple[int, int], indptr: Any, indices: Any, owned: bool) -> _Copy:
         """A copy of a pattern: that of another result for it, if there is one, or the arrays, if they are owned."""
-        for (_, n, nnz), (known, others, *_) in reversed(self._kept.items()):
-            if (n, nnz) == (indptr.size, indices.size) and equal(known, indptr) and equal(others, indices):
-                return known, others
-        return (indptr, indices) if owned else (indptr.copy(), indices.copy())
+        copies = self._copies.setdefault(sizes, [])
+        for copy in copies:
+            if equal(copy.indptr, indptr) and equal(copy.indices, indices):
+                copy.uses += 1
+                return copy
+        arrays = (indptr, indices) if owned else (indptr.copy(), indices.copy())
+        copies.append(_Copy(*arrays))
+        self._held += indptr.nbytes + indices.nbytes
+        return copies[-1]
 
-    def _bytes(self) -> int:
-        """The bytes of all that is kept; each copy of a pattern counts once."""
-        copies: dict[int, int] = {id(v): v.nbytes for entry in self._kept.values() for v in entry[:2]}
-        return sum(copies.values()) + sum(size for *_, size in self._kept.values())
+    def _without(self, key: tuple[Hashable, int, int]) -> Any:
+        """The result of this key, which is no longer kept; its copy of the pattern goes with the last result for it."""
+        indptr, _, result, size = self._kept.pop(key)
+        copies = self._copies[key[1:]]
+        place = next(k for k, copy in enumerate(copies) if copy.indptr is indptr)
+        copies[place].uses -= 1
+        if not copies[place].uses:
+            self._held -= copies[place].indptr.nbytes + copies[place].indices.nbytes
+            del copies[place]
+        if not copies:
+            del self._copies[key[1:]]
+        self._held -= size
+        return result
 
     def forget(self) -> None:
         """Drop all that is kept, so that the next call takes what a first one takes."""
         if self._begun():
             try:
+                self._copies.clear()
+                self._held = 0
                 self._kept.clear()
             finally:
                 self._turn.release()

@@ -15,6 +15,7 @@ from finelu.device import namespace, sparse_module, to_host
 from finelu.errors import MatrixError, StructurallySingular
 from finelu.kernels import kernels_for
 from finelu.matrix import as_csr
+from finelu.matrix.vectors import as_dtype, ldexp
 from finelu.validation import count
 
 TOLERANCE = 2.0**-44  # of a dual variable, relative to the largest logarithm: a few roundings of long sums
@@ -182,19 +183,22 @@ def by_largest(A: Any) -> tuple[np.ndarray, np.ndarray]:
     return row_scale, column_scale
 
 
-def even_columns(S: Any) -> tuple[Any, Any]:
-    """(2^e_j times column j of S, e (n,)): the largest part of an entry of each column is then from 1/2 to 1; e_j = 0
-    for a column of zeros.  S : (m, n), a csr_matrix of scipy.sparse or cupyx.scipy.sparse. Exact, except for entries
-    that become subnormal. Cost: two passes over the entries, one of them on the host."""
-    xp, indices, data = namespace(S.data), to_host(S.indices), to_host(S.data)
-    parts = np.maximum(abs(data.real), abs(data.imag))
-    largest = np.full(S.shape[1], -np.inf)
-    np.maximum.at(largest, indices, np.where(parts > 0, np.frexp(parts)[1], -np.inf))
-    exponents = xp.asarray(-np.where(np.isfinite(largest), largest, 0).astype(np.int32))
-    made = sparse_module(S.data).csr_matrix(
-        (times_power(S.data, exponents[S.indices]), S.indices, S.indptr), shape=S.shape
-    )
-    return made, exponents
+def even_exponents(S: Any) -> Any:
+    """e (n,) int32, where S is: the largest part of an entry of 2^e_j times column j is from 1/2 to 1; e_j = 0 for a
+    column of zeros.  S : (m, n), a csr_matrix of scipy.sparse or cupyx.scipy.sparse. Cost: one pass over the entries.
+    """
+    xp, data = namespace(S.data), as_dtype(S.data, np.result_type(S.data.dtype, np.float64))  # which flushes nothing
+    parts, none = xp.maximum(abs(data.real), abs(data.imag)), np.iinfo(np.int32).min
+    largest = xp.full(S.shape[1], none, np.int32)
+    xp.maximum.at(largest, S.indices, xp.where(parts > 0, xp.frexp(parts)[1], np.int32(none)))
+    return -xp.where(largest > none, largest, 0)
+
+
+def with_columns_times(S: Any, exponents: Any) -> Any:
+    """2^exponents[j] times column j of S; both as in `even_exponents`. Exact, except for entries that become subnormal.
+    Cost: one pass over the entries."""
+    data = ldexp(S.data, exponents[S.indices])
+    return sparse_module(S.data).csr_matrix((data, S.indices, S.indptr), shape=S.shape)
 
 
 def _balanced(n: int, rows: Any, indices: Any, logs: Any, symmetric: bool, sweeps: int) -> tuple[Any, Any]:
@@ -211,14 +215,6 @@ def _balanced(n: int, rows: Any, indices: Any, logs: Any, symmetric: bool, sweep
             break
         u, v = u - by_row / 2, v - by_column / 2
     return u, v
-
-
-def times_power(data: Any, exponents: Any) -> Any:
-    """data times 2^exponents, for factors of any size; on the device of data."""
-    xp = namespace(data)
-    if data.dtype.kind != "c":
-        return xp.ldexp(data, exponents)
-    return (xp.ldexp(data.real, exponents) + 1j * xp.ldexp(data.imag, exponents)).astype(data.dtype)
 
 
 def _logarithms(A: Any) -> tuple[Any, Any, Any]:

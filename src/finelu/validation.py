@@ -94,6 +94,13 @@ def flag(name: str, value: Any, *, optional: bool = False, of: Any = None) -> No
         choice(name, value, (True, False, None) if optional else (True, False), of=of)
 
 
+def require_functions(**given: Any) -> None:
+    """A ParameterError that names the first of these that is neither None nor callable."""
+    for name, one in given.items():
+        if one is not None and not callable(one):
+            raise ParameterError(f"{name}={shown(one)}; a function or None is needed.")
+
+
 def shown(value: Any, most: int = 60) -> str:
     """`value` for a message of one line, cut to `most` characters."""
     try:

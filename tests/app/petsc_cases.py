@@ -23,7 +23,7 @@ from stencil_cases import random_blocks  # noqa: E402
 
 import finelu as fl  # noqa: E402
 from finelu.interop import petsc, petsc_command  # noqa: E402
-from finelu.interop.petsc import PC  # noqa: E402
+from finelu.interop.petsc import PC, borders  # noqa: E402
 from finelu.preconditioners.schwarz.factors import SchwarzFactors  # noqa: E402
 
 COMM = PETSc.COMM_WORLD
@@ -522,6 +522,36 @@ def coupled_errors():
         errors = COMM.tompi4py().allgather(context.error)
         nothing = bool(np.isnan(applied(pc, A, np.ones(A.getSize()[0]))).all())
         found[kind] = errors, nothing, list(context._described())[-1]
+    return found
+
+
+def coupled_borders():
+    """For each place where one process may fail while rows move across borders: the error that each process has of the
+    set-up, and the rows that move once nothing fails."""
+    found = {}
+
+    def fail(*arguments):
+        raise MemoryError("no room")
+
+    def fail_in_steps(*arguments):
+        yield [0] * COMM.getSize()
+        fail()
+
+    for name, instead in (("rows_of", fail), ("_led", fail), ("_permutation", fail_in_steps)):
+        A = distributed(SYSTEMS["scattered"]())
+        pc = PETSc.PC().create(COMM)
+        pc.setOperators(A)
+        pc.setType("python")
+        pc.setPythonContext(PC(fl.Schwarz(size=30)))
+        context, kept = pc.getPythonContext(), getattr(borders, name)
+        if RANK == 1:
+            setattr(borders, name, instead)
+        pc.setUp()
+        errors = COMM.tompi4py().allgather(str(context.error))
+        setattr(borders, name, kept)
+        A.scale(2)
+        pc.setUp()
+        found[name] = errors, str(context.error), context.shared._borders.moved
     return found
 
 

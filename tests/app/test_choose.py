@@ -33,6 +33,7 @@ MESH = sp.csr_matrix(abs(POISSON))  # positive definite, other signs
 FLOW = gallery.convection_diffusion(10, 10, 10)
 SADDLE = gallery.stokes(12)
 CHAIN = sp.diags([[-1.0] * 2999, [2.5] * 3000, [-1.0] * 2999], [-1, 0, 1], format="csr")  # each row decides by itself
+LONG_CHAIN = sp.diags([[-1.0] * 5999, [2.5] * 6000, [-1.0] * 5999], [-1, 0, 1], format="csr")
 INDEFINITE = sp.csr_matrix(POISSON - 0.1 * sp.identity(1122))  # a few negative eigenvalues, a positive diagonal
 
 
@@ -366,8 +367,8 @@ def test_which_systems_on_a_gpu_the_cpu_solves_sooner(meanwhile, missing):
     assert sooner(FLOW, **tree, m_matrix=False) is missing  # symmetric or not
     assert not sooner(POISSON, **tree | {"longest_row": 4}) and not sooner(FLOW, **tree | {"coupled": 0.1})
     assert not sooner(POISSON, **tree | {"mean_row": 13.0, "longest_row": 50})  # its rows are long
-    assert sooner(CHAIN, n=10**6) and not sooner(CHAIN, n=10**6, levels=1.0)  # rows one after the other
-    assert not sooner(CHAIN, n=10**6, coupled=0.9)
+    assert sooner(CHAIN, n=10**6, levels=3000) and not sooner(CHAIN, n=10**6, levels=1)  # rows one after the other
+    assert not sooner(CHAIN, n=10**6, levels=3000, coupled=0.9)
 
 
 @pytest.mark.parametrize(("side", "by_size"), [(99, True), (100, False)])
@@ -391,11 +392,15 @@ def test_a_small_system_leaves_a_gpu_before_it_is_looked_at(meanwhile, side, by_
     assert ("fewer than 10000 rows" if by_size else "a reason") in solution.explain()
 
 
-def test_chains_of_rows_are_seen():
-    assert traits(fl.as_csr(CHAIN)).levels == 3000
-    assert traits(fl.as_csr(gallery.poisson5(20))).levels == 20
-    assert traits(fl.as_csr(sp.eye(50, format="csr"))).levels == 1
-    assert traits(fl.as_csr(CHAIN * 1j)).levels == 1
+def test_chains_of_rows_are_seen_on_a_gpu(backend):
+    there = backend.xp is not np
+    for A, levels in ((LONG_CHAIN, 6000), (LONG_CHAIN * 1j, 6000), (gallery.poisson5(80), 159), (CHAIN, 1)):
+        found = traits(fl.as_csr(backend.move(sp.csr_matrix(A))))
+        assert found.levels == (levels if there else 1)  # of few rows none is counted
+    gaps = LONG_CHAIN.copy()
+    gaps[5, 5] = 0
+    gaps.eliminate_zeros()
+    assert traits(fl.as_csr(backend.move(gaps), diagonal=False)).levels == 1
 
 
 def test_on_a_gpu_cudss_is_a_rung_before_the_direct_solvers_of_the_host(meanwhile):

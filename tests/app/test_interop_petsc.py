@@ -812,6 +812,14 @@ def test_an_error_of_a_coarse_space_is_one_line_on_every_process():
             assert done.stderr.count(f"[{rank}] finelu, -{kind}_pc, rows of this block from 0: {errors[0]}") == 1
 
 
+def test_a_process_that_fails_while_rows_move_is_named_by_all_and_none_waits():
+    _, found = mpi(2, "coupled_borders", seconds=60)
+    assert list(found) == ["rows_of", "_led", "_permutation"]
+    for errors, healed, moved in found.values():
+        assert errors == ["MemoryError('process 1: no room')"] * 2
+        assert healed == "None" and moved > 0
+
+
 @pytest.mark.parametrize("kind", ["missing", "pivot", "nan"])
 def test_a_process_that_fails_is_named_by_all_that_share_a_coarse_space(kind):
     done, (failed, healed, again) = mpi(2, "failure", f"kind={kind}", *COUPLED, seconds=30)

@@ -13,7 +13,7 @@ from finelu import MatrixError, ParameterError, gallery, io
 from finelu.errors import StructurallySingular
 from finelu.kernels.cpu.matching import cut_cycles
 from finelu.matrix import as_csr
-from finelu.scaling import dual_exponents, equilibrate, matching
+from finelu.scaling import dual_exponents, equilibrate, even_exponents, matching, with_columns_times
 
 
 @st.composite
@@ -370,6 +370,23 @@ def test_equilibration_keeps_the_dtype_and_takes_arrays_of_either_device(backend
     r, c = equilibrate(backend.move(A))
     assert r.dtype == c.dtype == A.data.real.dtype
     assert (2 ** norms(A, r, c) <= 2.2).all() and (2 ** norms(A, r, c) >= 0.45).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_even_exponents_bring_each_column_to_a_largest_part_of_at_least_one_half(backend, dtype):
+    smallest = np.finfo(dtype).smallest_subnormal
+    A = np.array([[3, 0, smallest, 1e30], [0, 0, 0, -1e-30], [-0.75, 0, 0, 2]], dtype)
+    if A.dtype.kind == "c":
+        A[0, 3] *= 0.25 - 8j
+    S = backend.move(sp.csr_matrix(A))
+    exponents = even_exponents(S)
+    assert type(exponents) is type(S.data) and exponents.dtype == np.int32
+    scaled = with_columns_times(backend.move(sp.csr_matrix(A[:, [0, 3]])), exponents[backend.move(np.array([0, 3]))])
+    parts = backend.fetch(scaled.toarray())
+    largest = np.maximum(abs(parts.real), abs(parts.imag)).max(axis=0)
+    exponents = backend.fetch(exponents)
+    assert exponents[1] == 0 and np.ldexp(smallest, exponents[2]) == 0.5
+    assert (largest >= 0.5).all() and (largest < 1).all()
 
 
 @pytest.mark.skipif(not MATRICES.exists(), reason="the real matrices are not here")

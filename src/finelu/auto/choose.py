@@ -6,6 +6,7 @@ or a method for a matrix use them: `solve`, `Sequence`, `finelu solve --recipe`,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -214,17 +215,24 @@ def _sooner_in_flow(A: MatrixTraits, by_subdomains: float, by_whole: float) -> b
     by_subdomains, by_whole : iterations with subdomains, and with factors of the whole as a multiple of the fourth root
         of the rows.
     """
+    return _gained_in_flow(A, by_subdomains, by_whole) > 0
+
+
+def _gained_in_flow(A: MatrixTraits, by_subdomains: float, by_whole: float) -> float:
+    """By how much `by_whole` is above the value with which both would take the same time; -inf for a smaller A, or one
+    with fewer such rows."""
     if A.n < SUBDOMAINS or A.coupled < NEARLY_COUPLED:
-        return False
+        return -math.inf
     by_parts = RATES.parts_setup + 2 * by_subdomains * RATES.parts
-    return bool(by_parts < by_whole * A.n**0.25 * RATES.bicgstab)
+    return float(by_whole - by_parts / (A.n**0.25 * RATES.bicgstab))
 
 
 def _sooner_in_diffusion(A: MatrixTraits) -> bool:
     """The same for a flow that follows the order of the rows, or that hardly carries anything."""
-    by_subdomains, by_whole = IN_DIFFUSION
-    looks = A.kind == "general" and A.m_matrix and not A.gpu and _sooner_in_flow(A, by_subdomains, by_whole)
-    return looks and A.skew <= SKEW and _sooner_in_flow(A, by_subdomains, by_whole - A.skew)
+    if A.kind != "general" or not A.m_matrix or A.gpu:
+        return False
+    gained = _gained_in_flow(A, *IN_DIFFUSION)
+    return gained > 0 and A.skew <= SKEW and A.skew < gained  # a look at rows, once it may matter
 
 
 def _sooner_by_pressures(A: MatrixTraits) -> bool:

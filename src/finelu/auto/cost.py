@@ -134,7 +134,8 @@ class Costs:
         if self.job is None:
             library = "superlu" if klu.nbklu() is None else "klu"
             usual = self.of_library(Fill(USUAL_FILL * self.traits.nnz, 0.0), library, half=False)
-            matched = self.ordered and not self._by_amd  # before, this look at the rows would delay the iterations
+            # Before `order`, this look at the rows would delay the iterations; on a GPU none is taken.
+            matched = self.ordered and not (self._by_amd or self.traits.gpu)
             return self.analysis_seconds + matched * RATES.metis * self.traits.nnz + usual
         fill, symmetric = self.job.found()[2], bool(symmetry(self.A))
         real = symmetric and not self.traits.complex
@@ -223,7 +224,8 @@ class Costs:
             return current_on_gpu().cudss_overhead + current_on_gpu().cudss_row * n
         if self.traits.gpu and self._made_on_gpu(rung):
             rates: dict[str, float] = asdict(current_on_gpu())
-            return rates[f"{rung}_overhead"] + rates[rung] * nnz
+            waits = self._waits() if rung == "threshold" else 1.0
+            return waits * rates[f"{rung}_overhead"] + rates[rung] * nnz
         if rung == "direct":
             if self.by_columns:  # for many long rows the only known bound is that of dense factors
                 sparse, dense = RATES.columnwise * nnz, RATES.dense_flop * 2 / 3 * float(n) ** 3
@@ -273,10 +275,12 @@ class Costs:
         """Whether the first level of multilevel factors of this symmetric A needs no pivots of two rows."""
         return definite_scale(self.A) is not None
 
-    def of_iteration(self, method: str, entries: float | None = None, *, by_parts: bool = False) -> float:
+    def of_iteration(
+        self, method: str, entries: float | None = None, *, by_parts: bool = False, levels: int | None = None
+    ) -> float:
         """The time of an iteration in seconds, on the device of A.
 
-        entries : of the factors; None for as many as A has.  by_parts : whether these are factors of subdomains.
+        entries, levels : of the factors; None for as many as A has.  by_parts : whether they are those of subdomains.
         """
         rates = current_on_gpu() if self.traits.gpu else RATES
         kind = METHODS.get(method)  # None for "refinement"
@@ -285,8 +289,18 @@ class Costs:
         if self.traits.gpu and by_parts:
             return products * (current_on_gpu().parts_overhead + current_on_gpu().parts * nnz)
         of_method = {"cg": RATES.parts if by_parts else rates.cg, "bicgstab": rates.bicgstab}
-        waits = max(1.0, self.traits.levels / LEVELS) if self.traits.gpu else 1.0  # a GPU follows levels one by one
+        waits = 1 + products * (self._waits(levels) - 1)  # more levels take each solve longer
         return waits * rates.overhead + of_method.get(method, rates.gmres * products) * nnz
+
+    def _waits(self, levels: int | None = None) -> float:
+        """The times that factors take as long on a GPU, which follows their levels one by one.  levels : None for as
+        many as A has."""
+        return max(1.0, (levels or self.traits.levels) / LEVELS) if self.traits.gpu else 1.0
+
+    def levels_of(self, factors: Any) -> int | None:
+        """The most levels of the triangles of factors, if A is on a GPU and they are known."""
+        report = factors.report if self.traits.gpu and factors is not None else None
+        return max((solve["levels"] or 0 for solve in getattr(report, "triangular", {}).values()), default=None)
 
     def entries_read(self, factors: Any) -> int:
         """The entries that a product with factors reads, twice those of L for L L^H; those of A for no factors."""

@@ -471,7 +471,8 @@ class Ladder:
         """
         direct, calls = rung in COMPLETE, {"watch": self.watch, "norm_callback": self.norm_callback}
         left, factors = [] if self.asked or direct else left, self.factors[rung]
-        entries, by_parts = self.costs.entries_read(factors) if left else None, isinstance(factors, SchwarzFactors)
+        reads = {"entries": self.costs.entries_read(factors), "levels": self.costs.levels_of(factors)} if left else {}
+        reads["by_parts"] = isinstance(factors, SchwarzFactors)
         iterations = Iterations(
             factors=factors,
             recipe=self.name(rung),
@@ -479,7 +480,7 @@ class Ladder:
             complete=direct,
             refine=direct and self.method == "auto",
             begins=lambda method, target: SwitchMonitor(
-                self.costs, method, left, scale=rhs.scale, target=target, entries=entries, by_parts=by_parts, **calls
+                self.costs, method, left, scale=rhs.scale, target=target, **reads, **calls
             ),
             most=self.most - rhs.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,

@@ -22,11 +22,12 @@ from finelu.krylov.lsmr import steps
 from finelu.matrix import norm
 from finelu.matrix.looks import dense_row
 from finelu.matrix.rectangular import as_rows, scaled
+from finelu.matrix.vectors import ldexp
 from finelu.ordering import amd, complete_fill
 from finelu.preconditioners import ICNE, SparseLU
 from finelu.preconditioners.direct.library import INDEX
 from finelu.result import LeastSquaresSolution, Status
-from finelu.scaling import even_columns, times_power
+from finelu.scaling import even_exponents, with_columns_times
 from finelu.validation import flag, number
 
 SMALL = 1000  # unknowns up to which the factors are complete, if they are not ten times as large as A
@@ -137,7 +138,7 @@ def _of_tall(problem: LeastSquares, S: Any, limits: Limits) -> LeastSquaresSolut
 
 def _is_uneven(S: Any) -> bool:
     """Whether columns of S differ in size by more than 1 / eps: the norm of A^H (b - A x) is that of the largest."""
-    exponents = even_columns(S)[1]
+    exponents = even_exponents(S)
     return int(exponents.max() - exponents.min()) > np.finfo(S.dtype).nmant
 
 
@@ -148,15 +149,16 @@ def _of_even_columns(S: Any, b: Any, first: LeastSquaresSolution, limits: Limits
 
     least : whether x is to be of least norm.
     """
-    E, exponents = even_columns(S)
+    exponents = even_exponents(S)
+    E = with_columns_times(S, exponents)
     problem = LeastSquares(E, b, None, None, 0.0)
     M, why = _preconditioner(E)
     problem.precondition(M)
     y = solved("lsmr", steps, problem, limits)
     xp, Y = problem.xp, y.x.reshape(problem.n, -1)
-    X = times_power(Y, exponents[:, None])
+    X = ldexp(Y, exponents[:, None])
     X = xp.where(xp.isfinite(X), X, 0)
-    back = times_power(X, -exponents[:, None])
+    back = ldexp(X, -exponents[:, None])
     if bool((back != Y).any()):
         again = solved("lsmr", steps, problem, limits, at=back)
         lost = y.converged and not again.converged
@@ -175,7 +177,7 @@ def _of_even_columns(S: Any, b: Any, first: LeastSquaresSolution, limits: Limits
         problem.residual(xp.ascontiguousarray(c), xp.ascontiguousarray(v), 0.0)[0]
         for c, v in zip(columns.T, back.T, strict=True)
     ]
-    normal = max(norm(times_power(problem.H @ r, -exponents)) for r in rest)
+    normal = max(norm(ldexp(problem.H @ r, -exponents)) for r in rest)
     history = np.append(y.history[:-1], normal)
     figures: dict[str, Any] = {
         "iterations": taken,

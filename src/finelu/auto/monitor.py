@@ -39,7 +39,7 @@ class SwitchMonitor:
     left : the rungs with which it is compared; () for no comparison.
     scale : ||b||.
     target : the residual norm to reach.
-    entries, by_parts : of the factors with which it iterates, see `Costs.of_iteration`.
+    entries, by_parts, levels : of the factors with which it iterates, see `Costs.of_iteration`.
     watch : the caller's function of (iteration, residual norm), or None.
     norm_callback : the caller's function of the relative residual norm, or None.
 
@@ -62,11 +62,12 @@ class SwitchMonitor:
         target: float,
         entries: float | None = None,
         by_parts: bool = False,
+        levels: int | None = None,
         watch: Listener = None,
         norm_callback: Listener = None,
     ):
         self.costs, self.left = costs, left
-        self.step = costs.of_iteration(method, entries, by_parts=by_parts) if left else 0.0
+        self.step = costs.of_iteration(method, entries, by_parts=by_parts, levels=levels) if left else 0.0
         self.scale, self.target = scale, target
         self.watch, self.norm_callback = watch, norm_callback
         self.smallest = math.inf

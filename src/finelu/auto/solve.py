@@ -29,7 +29,6 @@ from finelu.explained import as_written
 from finelu.kernels import kernels_for
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
-from finelu.krylov.loop import require_functions
 from finelu.krylov.nullspace import NullSpace, is_pair
 from finelu.krylov.operators import as_operator
 from finelu.krylov.rows import by_columns, by_rows
@@ -40,7 +39,7 @@ from finelu.matrix.vectors import as_dtype
 from finelu.preconditioners.direct import klu
 from finelu.progress import bar
 from finelu.result import Certificate, Solution, Status, of_columns
-from finelu.validation import count, flag, number
+from finelu.validation import count, flag, number, require_functions
 
 CALLBACKS = ("x", "pr_norm")
 

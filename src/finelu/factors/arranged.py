@@ -148,7 +148,7 @@ class Arrangement:
             if A.indices.dtype != np.int32:
                 A = A.with_index(np.int32)
             known = transposed(A.indptr, A.indices)
-            return Columns(known.starts.copy(), known.rows.copy(), A.data[known.places], A.shape)
+            return Columns(known.starts.copy(), known.rows.copy(), A.data.take(known.places), A.shape)
         starts, places = np.empty(A.n + 1, np.int32), np.empty(A.nnz, np.int32)
         values = np.empty(A.nnz, A.dtype)
         ones = np.ones(A.n, A.data.real.dtype) if self.row_scale is None else None

@@ -43,16 +43,17 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
     ("cuda", "fill"): ("elimination_tree postorder column_counts subtrees first_coupling", SET_UP),
     ("cuda", "graph"): (
         "transposed transposed_places block block_starts triangles arranged_columns without_small symmetric_graph "
-        "permuted_graph level_sets",
+        "permuted_graph level_sets without_diagonal behind_diagonal",
         SET_UP,
     ),
     ("cpu", "independent"): ("choose split pivot_rows signs transposed remainder", MADE_ANEW),
     ("cuda", "inspection"): (
-        "finite extremes without_zeros",
+        "finite extremes has_small_line without_zeros",
         "`inspect` looks at all of a matrix there, and values are prepared for complete factors on the host",
     ),
     ("cuda", "matching"): ("lightest_matching cut_cycles connected_parts", PATHS),
     ("cuda", "minimum_degree"): ("minimum_degree", SET_UP),
+    ("cuda", "pattern"): ("lower_triangle", "`indices` counts and lists its entries there, and `vectors` gathers them"),
     ("cuda", "partition"): ("settle", "few vertices are left; a copy of them is taken on the host"),
     ("reference", "products"): ("columns_with_dots", IN_ROWS),
     ("cuda", "products"): ("columns_with_dots", IN_ROWS),

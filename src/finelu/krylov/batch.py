@@ -14,7 +14,7 @@ from finelu.errors import MatrixError, NotConverged, ParameterError
 from finelu.kernels import kernels_for, monitor
 from finelu.krylov.residual import batch_norms
 from finelu.matrix.batch import Batch
-from finelu.matrix.vectors import times_powers
+from finelu.matrix.vectors import ldexp_by_host
 from finelu.preconditioners.batch import BatchFactors, diagonal_of_ones
 from finelu.preconditioners.recipe import same
 from finelu.result import BatchSolution, Status
@@ -69,7 +69,7 @@ class BatchTargets:
             largest = abs(to_host(b[namespace(b).asarray(far)]).view(b.real.dtype)).max(axis=1)
             power[far] = -np.frexp(np.where(np.isfinite(largest), largest, 0))[1]
         if power.any():
-            b = times_powers(b, power)
+            b = ldexp_by_host(b, power[:, None])
             sizes = _norms_of_rows(b)
         sizes, power = (np.broadcast_to(each, batch.k) for each in (sizes, power))
         both = np.maximum(rtol * sizes, np.ldexp(atol, power)), np.maximum(np.ldexp(rtol * sizes, -power), atol)
@@ -81,10 +81,10 @@ class BatchTargets:
         Where digits are lost, norms become those of the x that is left, and the backward errors are not known any more.
         """
         xp = namespace(x)
-        given = times_powers(x, -self.power)
+        given = ldexp_by_host(x, -self.power[:, None])
         exceeds = to_host(~xp.isfinite(given).all(axis=1))
         given[xp.asarray(np.flatnonzero(exceeds))] = 0
-        left = times_powers(given, self.power)
+        left = ldexp_by_host(given, self.power[:, None])
         changed = np.flatnonzero((to_host(left) != to_host(x)).any(axis=1))
         if changed.size:
             again = xp.empty(changed.size, np.float64)

@@ -22,12 +22,12 @@ from finelu.device import namespace
 from finelu.errors import NotConverged
 from finelu.kernels.monitor import DRIFTED
 from finelu.krylov.least_squares import LeastSquares, Limits, Step
-from finelu.krylov.loop import Callback, require_functions
+from finelu.krylov.loop import Callback
 from finelu.krylov.residual import largest
 from finelu.matrix import norm
 from finelu.matrix.vectors import all_finite, power_of_two, times_power
 from finelu.result import LeastSquaresSolution, Status
-from finelu.validation import flag
+from finelu.validation import flag, require_functions
 
 LIMIT = 4.0  # roundings of |A^H| (|A| |x| + |b|), up to which A^H (b - A x) is at the limit of the precision
 WITHOUT_M = 0.01  # of a rounding of s, down to which iterations without M, where x cannot grow so fast, may help

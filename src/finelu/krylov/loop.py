@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from finelu.device import copied, to_host
-from finelu.errors import ParameterError
 from finelu.kernels import monitor
 from finelu.krylov.ahead import LOOK_EVERY, Ahead
-from finelu.krylov.residual import Measures, Residual, terms_are_even
-from finelu.krylov.scaled import power_of_two, scaled
+from finelu.krylov.residual import Residual, terms_are_even
+from finelu.krylov.scaled import scaled
 from finelu.krylov.system import System
+from finelu.krylov.workspace import Workspace
 from finelu.result import Solution, Status
-from finelu.validation import count, number, shown
+from finelu.validation import count, number, require_functions
 
 if TYPE_CHECKING:
     from finelu.krylov.method import Method
@@ -47,14 +47,7 @@ STATUS = {
 }
 
 
-def require_functions(**given: Any) -> None:
-    """A ParameterError that names the first of these that is neither None nor callable."""
-    for name, one in given.items():
-        if one is not None and not callable(one):
-            raise ParameterError(f"{name}={shown(one)}; a function or None is needed.")
-
-
-class Loop(Measures):
+class Loop(Workspace):
     """One solve in progress: `while loop.cycle(r)` around `while loop.goes_on()`, then `loop.end()`.
 
     A cycle begins with the true residual, r = b - A x. It is over when the recurrence has converged, or when the method
@@ -147,39 +140,8 @@ class Loop(Measures):
         self.minimizes = False  # whether `doubts_restarts` was called
         self.is_believed = False  # after the end: whether the returned x is the last iterate, and has converged
 
-    # vectors and scalars on the device of b
-
-    def vectors(self, k: int) -> list[Any]:
-        return [self.xp.zeros(self.b.size, self.dtype) for _ in range(k)]
-
-    def copyto(self, to: Any, given: Any) -> None:
-        """to = given."""
-        self.kernels.vectors.copy(given, to)
-
-    def scalars(self, k: int) -> list[Any]:
-        return [self.xp.zeros(1, self.dtype) for _ in range(k)]
-
-    def real_scalar(self) -> Any:
-        return self.decides.zeros(1, self.real)
-
-    def real_factor(self) -> Any:
-        """A real scalar by which vectors are multiplied, on their device."""
-        return self.xp.zeros(1, self.real)
-
     # the steps of a method without kernels of its own: nothing waits for the host. Once the cycle is over, which
     # perhaps only the device knows, x and the recorded norms stay as they are
-
-    def dot(self, x: Any, y: Any) -> Any:
-        """x^H y, a new array of one element."""
-        (out,) = self.scalars(1)
-        self.kernels.vectors.dot(x, y, out)
-        return out
-
-    def length(self, x: Any) -> Any:
-        """||x||_2, a new array of one element; no square over- or underflows."""
-        out = self.real_scalar()
-        self.kernels.vectors.norm(x, out)
-        return out
 
     def advance(self, z: Any) -> None:
         """x += z. The old x is kept first if it is the best so far by the recorded norms."""
@@ -200,10 +162,6 @@ class Loop(Measures):
         solve ends with Status.BREAKDOWN if that was not halved in between."""
         code = self.state[monitor.CODE : monitor.CODE + 1]
         code[:] = self.xp.where(where & (code == monitor.RUNNING), monitor.BROKEN, code)
-
-    def power(self, size: float) -> float:
-        """The power of two just below `size` if squares of such numbers over- or underflow; else 1.0."""
-        return power_of_two(size, self.system)
 
     def keeps_best(self) -> Any:
         """Memory for the best iterate by the recurrence, for a method that writes it; `end` tries that iterate, too."""
@@ -386,15 +344,9 @@ class Loop(Measures):
         self.launched += 1
         if self.launched >= self.history.size:
             room = min(2 * self.history.size, self.maxiter + 1)
-            self.checks, self.history = self._longer(self.checks, room), self._longer(self.history, room)
+            self.checks, self.history = self.longer(self.checks, room), self.longer(self.history, room)
             self.forget()
         return True
-
-    def _longer(self, array: Any, room: int) -> Any:
-        """The array, extended by NaN. NumPy fills it on the host, since CuPy would compile a kernel for that."""
-        longer = self.decides.asarray(np.full(room, np.nan, self.real))
-        self.decides.copyto(longer[: array.size], array)
-        return longer
 
     def singly(self, *arrays: Any) -> list[tuple[Any, ...]]:
         """Itself with these arrays: for `Columns`, each column's loop with its own."""
@@ -479,7 +431,8 @@ class Loop(Measures):
         """
         iterates = [self.x] if self.best is None else [self.x, self.best] if self.improved else [self.best, self.x]
         doubted = self.doubted < math.inf
-        if self.spares and not doubted and (found := self._best_of_few(iterates)):
+        few = self.spares or self.stopped is Status.INTERRUPTED  # who stops does not wait for products
+        if few and not doubted and (found := self._best_of_few(iterates)):
             return found
         iterates = iterates[:1] if self.method.stationary and not doubted else [*iterates, self.verified]
         candidates = [x for x in iterates if self.kernels.vectors.first_not_finite(x) < 0] or [self.verified]

@@ -149,7 +149,7 @@ class ColumnsInRows(Columns):
         for row, loop in zip(shared, self.loops, strict=True):
             row[: loop.history.size] = loop.history
             if loop.checks.size < room:
-                loop.checks = loop._longer(loop.checks, room)
+                loop.checks = loop.longer(loop.checks, room)
             loop.history = row
         self.histories = shared
 

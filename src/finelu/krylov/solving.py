@@ -13,7 +13,7 @@ from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.krylov.columns import Columns, gains
 from finelu.krylov.criterion import LIMIT, OUTGROWN, Criterion, backward_error, criterion_asked, is_array
-from finelu.krylov.loop import Callback, Loop, Watch, require_functions
+from finelu.krylov.loop import Callback, Loop, Watch
 from finelu.krylov.operators import Operator
 from finelu.krylov.residual import Residual
 from finelu.krylov.rows import ColumnsInRows
@@ -32,7 +32,7 @@ from finelu.krylov.underflow import (
 )
 from finelu.matrix.vectors import all_finite, in_single, norm, times_power
 from finelu.result import Solution, Status
-from finelu.validation import number
+from finelu.validation import number, require_functions
 
 if TYPE_CHECKING:
     from finelu.krylov.method import Method

@@ -166,11 +166,14 @@ def lower_triangle(A: CSR) -> tuple[CSR, Any]:
     """The lower triangle of A with its diagonal, by rows, diagonal last; and the places (nnz_L,) of its values in A."""
     kernels = kernels_for(A.data)
     indices, gather = kernels.indices, kernels.vectors.gather
-    begin = A.indptr[:-1]
-    indptr, total = indices.pointers(indices.lengths(begin, indices.shifted(A.diag, 1)))
-    _, places = indices.entries(indptr, total, begin)
-    diag = indices.shifted(indptr[1:], -1)
-    L = CSR(indptr, gather(A.indices, places), gather(A.data, places), diag)
+    if on_gpu(A.data):
+        begin = A.indptr[:-1]
+        indptr, total = indices.pointers(indices.lengths(begin, indices.shifted(A.diag, 1)))
+        _, places = indices.entries(indptr, total, begin)
+        columns, values = gather(A.indices, places), gather(A.data, places)
+    else:
+        indptr, columns, values, places = kernels.pattern.lower_triangle(A.indptr, A.indices, A.data, A.diag)
+    L = CSR(indptr, columns, values, indices.shifted(indptr[1:], -1))
     L.__dict__["missing"] = 0
     return L, places
 

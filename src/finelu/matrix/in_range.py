@@ -10,6 +10,7 @@ import numpy as np
 from finelu.device import on_gpu
 from finelu.errors import MatrixError
 from finelu.kernels import kernels_for
+from finelu.matrix.vectors import ldexp
 
 FEW = 8192  # numbers up to which BLAS forms a dot product on one thread, in the least time
 MANY = 2**18  # numbers from which on a kernel, with all threads, takes less time than NumPy's sum on one
@@ -35,7 +36,7 @@ def in_range(x: Any, R: Any, solve: Callable[[Any], Any], what: str, dtype: Any 
     limits = np.finfo(x.dtype)
     least = np.finfo(R.dtype if dtype is None else dtype).tiny
     for more in (0, int(limits.maxexp) // 2):
-        smaller = _times(R, -(powers + more)).astype(R.dtype, copy=False)
+        smaller = ldexp(R, -(powers + more)).astype(R.dtype, copy=False)
         for part in (smaller.real, smaller.imag) if smaller.dtype.kind == "c" else (smaller,):
             part[abs(part) < least] = 0
         y = solve(smaller)
@@ -43,8 +44,8 @@ def in_range(x: Any, R: Any, solve: Callable[[Any], Any], what: str, dtype: Any 
             break
     else:
         raise MatrixError(f"{what}: the result is not finite, whatever the size of the right-hand side.")
-    found = _times(y, powers + more).astype(x.dtype, copy=False)
-    lost = R - _times(smaller, powers + more)
+    found = ldexp(y, powers + more).astype(x.dtype, copy=False)
+    lost = R - ldexp(smaller, powers + more)
     if lost.any():
         found = found + solve(lost).astype(x.dtype, copy=False)
     if not is_finite(found):
@@ -63,12 +64,3 @@ def is_finite(x: Any) -> bool:
         return bool(kernels_for(flat).vectors.first_not_finite(flat) < 0)
     total = flat.dot(flat) if flat.size <= FEW else np.einsum("i->", flat)  # the sum of least work
     return bool(total - total == 0) or bool(np.isfinite(flat).all())  # it may overflow though x is finite
-
-
-def _times(v: Any, powers: Any) -> Any:
-    """2^powers v, a power for each column."""
-    if v.dtype.kind != "c":
-        return np.ldexp(v, powers)
-    found = np.empty_like(v)
-    found.real, found.imag = np.ldexp(v.real, powers), np.ldexp(v.imag, powers)
-    return found

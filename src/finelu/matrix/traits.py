@@ -11,7 +11,7 @@ import numpy as np
 from finelu.device import on_gpu
 from finelu.errors import counted
 from finelu.kernels import kernels_for
-from finelu.kernels.operands import CSR, Mirrored
+from finelu.kernels.operands import CSR, Mirrored, Triangle
 from finelu.matrix.looks import alike, cancelling, crosses, dense_row, flow, skew, turns, uneven
 from finelu.page import facts_as_html
 from finelu.recent import of_pattern
@@ -60,9 +60,8 @@ class MatrixTraits:
         that is not Hermitian or an M-matrix, and where `coupled` is 0.
     flow : the unknowns of a cell, if one of them is like a pressure and the others are carried by a flow, see `flow`; 0
         for few rows, for an A that is Hermitian or an M-matrix, and where `coupled` is 0.
-    levels : a lower bound of the levels of A's lower triangle: n over the number of rows without an entry in the column
-        before the diagonal. Each of these begins a chain of rows, and the longest chain is no shorter than the mean. 1
-        if A is complex or has no full diagonal.
+    levels : of A's lower triangle, the longest chain of rows that depend on each other, where A is on a GPU, which
+        follows them one by one. 1 on the CPU, for few rows, and if a diagonal entry is not stored.
     paired : the part of the entries (i, j) with an entry (j, i).
     mean_row, longest_row : entries of a row, on average and at most.
     dense : A has a dense row, see `dense_row`.
@@ -85,7 +84,7 @@ class MatrixTraits:
     alike: float
     cancelling: float
     flow: int
-    levels: float
+    levels: int
     paired: float
     mean_row: float
     longest_row: int
@@ -130,11 +129,11 @@ def traits(A: CSR, *, at_once: bool = True) -> MatrixTraits:
     """
     mirrored, found = A.mirrored(), diagonal(A)
     kind = symmetry_of(mirrored, A.dtype)
-    m_matrix, strictly, coupled, levels = False, False, 0.0, 1.0
+    m_matrix, strictly, coupled = False, False, 0.0
     if found.usable and A.dtype.kind != "c":
         signs = kernels_for(A.data).inspection.signs
-        same, opposite, fine, close, linked = signs(A.indptr, A.indices, A.data, A.diag, 1e-8, SHARE)
-        coupled, levels = close / A.n, A.n / (A.n - linked)
+        same, opposite, fine, close = signs(A.indptr, A.data, A.diag, 1e-8, SHARE)
+        coupled = close / A.n
         m_matrix = opposite > 0 and same <= (1 - NEARLY_ALL) * opposite and fine >= NEARLY_ALL * A.n
         strictly = m_matrix and same == 0 and fine == A.n
     counted = not found.missing and A.n >= MANY  # of few rows a direct solve may come first, which needs no other facts
@@ -149,7 +148,6 @@ def traits(A: CSR, *, at_once: bool = True) -> MatrixTraits:
         m_matrix=m_matrix,
         strictly=strictly,
         coupled=coupled,
-        levels=levels,
         paired=mirrored[-1] / max(A.nnz, 1),
         mean_row=A.nnz / A.n,
         longest_row=longest,
@@ -182,6 +180,7 @@ def _carried(A: CSR, known: MatrixTraits) -> int:
 # The traits that take a look at some rows of a matrix with many, which `traits` may leave for later; and those of a
 # matrix with few.
 OF_FEW = {"uneven": False, "turns": False, "crosses": False, "skew": 0.0, "alike": 0.0, "cancelling": 0.0, "flow": 0}
+OF_FEW |= {"levels": 1}
 LATER: dict[str, Callable[[CSR, MatrixTraits], Any]] = {
     "uneven": lambda A, of: _looked_at(A, of) and uneven(A),
     "turns": lambda A, of: _looked_at(A, of) and of.m_matrix and of.kind == "general" and turns(A),
@@ -194,7 +193,15 @@ LATER: dict[str, Callable[[CSR, MatrixTraits], Any]] = {
     "flow": lambda A, of: (
         _carried(A, of) if of.coupled > 0 and A.n >= FLOWING and of.kind == "general" and not of.m_matrix else 0
     ),
+    "levels": lambda A, of: of_pattern(A, _levels_below) if of.gpu and not A.missing else 1,
 }
+
+
+def _levels_below(A: CSR) -> int:
+    """The levels of A's lower triangle. A : with a full diagonal. Cost: that of a triangular solve."""
+    _, longest, _, entries = A.facts
+    below = Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, entries, longest, A.dtype)
+    return int(kernels_for(A.data).levels.levels(below)[1])
 
 
 def diagonal(A: CSR) -> Diagonal:

@@ -148,13 +148,20 @@ def times_power(v: Any, power: int) -> Any:
     return v * v.real.dtype.type(2.0**half) * v.real.dtype.type(2.0 ** (power - half))
 
 
-def times_powers(v: Any, powers: Any) -> Any:
-    """2^powers[s] times row s of v (k, n), by the host; rounded once, and exact unless subnormal or out of range.
+def ldexp(v: Any, powers: Any) -> Any:
+    """2^powers v on the device of v, where arithmetic may treat subnormal numbers as 0; elsewhere rounded once, and
+    exact unless subnormal or out of range.  powers : integers on that device, of a shape that broadcasts with v's."""
+    xp = namespace(v)
+    if v.dtype.kind != "c":
+        return xp.ldexp(v, powers)
+    found = xp.empty(np.broadcast_shapes(v.shape, np.shape(powers)), v.dtype)
+    found.real, found.imag = xp.ldexp(v.real, powers), xp.ldexp(v.imag, powers)
+    return found
 
-    powers (k,) : integers, on the host.
-    """
-    parts = to_host(v).view(v.real.dtype)
-    return namespace(v).asarray(np.ldexp(parts, powers[:, None]).view(v.dtype))
+
+def ldexp_by_host(v: Any, powers: Any) -> Any:
+    """The same by the host, also for subnormal numbers on a GPU.  powers : on the host."""
+    return namespace(v).asarray(ldexp(to_host(v), powers))
 
 
 def power_of_two(dtype: Any, *exponents: int) -> int:

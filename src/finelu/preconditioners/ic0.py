@@ -66,6 +66,7 @@ class _IC0Elimination(Elimination):
     def __init__(self, recipe: IC0, lower: CSR, places: Any):
         super().__init__(recipe, lower.with_values(namespace(lower.data).empty(lower.nnz, lower.dtype)))
         self._places = places
+        self._given = None if recipe.shift else lower.data  # of the A that is factored first
 
     def _analyse(self, once: bool) -> Any:
         L = self.factors
@@ -74,7 +75,9 @@ class _IC0Elimination(Elimination):
     def _eliminate(self, A: CSR) -> None:
         self.report.warning = require_hermitian(self.recipe, A) or None
         kernels = kernels_for(A.data)
-        values = kernels.vectors.gather(shifted(A, self.recipe.shift), self._places)
+        values, self._given = self._given, None
+        if values is None:
+            values = kernels.vectors.gather(shifted(A, self.recipe.shift), self._places)
         bad = kernels.vectors.first_bad(kernels.elimination.ic0(self.plan, values, self.factors.data))
         if bad >= 0:
             raise self._broken(bad)

@@ -6,12 +6,14 @@ follow these. So a row moves to the process to whose rows it is coupled most, wi
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from petsc4py import PETSc
 
+from finelu.interop.petsc.processes import together_in_steps
 from finelu.interop.petsc.rows import Product, rows_of
 from finelu.kernels.operands import CSR
 
@@ -50,6 +52,7 @@ class Borders:
 
         block : the diagonal block of this process, None without rows.
         size : of nodes, consecutive rows that move together.
+        Raises what one process meets on all of them, as `Together`; then no row has moved.
         """
         pattern = () if block is None else (block.indptr, block.indices)
         known = self._known
@@ -57,11 +60,11 @@ class Borders:
         if self.comm.allreduce(same) == self.comm.size:
             return
         self.destroy()
+        found = together_in_steps(self.comm, _moves(self.comm, A, size))
         self._known = pattern
-        place = _processes(self.comm, A, size)
-        self.moved = 0 if place is None else int(self.comm.allreduce(int((place != self.comm.rank).sum())))
-        if self.moved:
-            self._P = Product(_permutation(self.comm, A, place))
+        if found is not None:
+            self.moved, csr, layout = found
+            self._P = Product(PETSc.Mat().createAIJ(layout, csr=csr, comm=A.getComm()))
 
     def matrix(self, A: PETSc.Mat) -> PETSc.Mat:
         """A with the rows where they moved, a new matrix if some did."""
@@ -80,7 +83,23 @@ class Borders:
         return v if self._P is None else self._P(v)
 
 
-def _processes(comm: Any, A: PETSc.Mat, size: int) -> Any:
+# The generators below run on all processes, see `finelu.processes.agreed_steps`: a `yield` sends an object to each
+# process, and receives one from each.
+Steps = Generator[Iterable[Any], list[Any], Any]
+
+
+def _moves(comm: Any, A: PETSc.Mat, size: int) -> Steps:
+    """(the number of rows that move, CSR and layout of the matrix that moves them); None if none moves."""
+    process = yield from _processes(comm, A, size)
+    if process is None:
+        return None
+    moved = sum((yield [int((process != comm.rank).sum())] * comm.size))
+    if moved == 0:
+        return None
+    return moved, *(yield from _permutation(comm, process))
+
+
+def _processes(comm: Any, A: PETSc.Mat, size: int) -> Steps:
     """(own rows,) : the process to which each row moves, most to the own one; None on all processes if none moves."""
     first, last = (row // size for row in A.getOwnershipRange())
     bounds = np.asarray(A.getOwnershipRanges()) // size
@@ -99,35 +118,35 @@ def _processes(comm: Any, A: PETSc.Mat, size: int) -> Any:
     total = np.maximum(diagonal, np.bincount(nodes, strength, minlength=n))
     outside = (columns < first) | (columns >= last)
     wanted, places = np.unique(columns[outside], return_inverse=True)
-    asked = comm.alltoall(np.split(wanted, np.searchsorted(wanted, bounds[1:-1])))
+    asked = yield np.split(wanted, np.searchsorted(wanted, bounds[1:-1]))
 
-    def at_columns(values: Any) -> Any:
+    def at_columns(values: Any) -> Steps:
         """What `values` (own nodes,) of all processes are at `columns`."""
         found = np.empty(columns.size, values.dtype)
         found[~outside] = values[columns[~outside] - first]
-        found[outside] = np.concatenate(comm.alltoall([values[rows - first] for rows in asked]))[places]
+        found[outside] = np.concatenate((yield [values[rows - first] for rows in asked]))[places]
         return found
 
     led = _led(nodes, strength, STRONG * total)
     follows = np.where(led < 0, -1, np.append(columns, -1)[led])
-    mutual = np.append(at_columns(follows), -1)[led] == np.arange(first, last)
+    mutual = np.append((yield from at_columns(follows)), -1)[led] == np.arange(first, last)
     smaller = np.arange(first, last) < follows
     leads = (led < 0) | (mutual & ((np.arange(first, last) + follows) % 2 == smaller))  # one of a mutual pair
     process = np.where(leads, comm.rank, -1)
     for _ in range(STEPS):
-        process = np.where(process < 0, np.append(at_columns(process), -1)[led], process)
+        process = np.where(process < 0, np.append((yield from at_columns(process)), -1)[led], process)
     process = np.where(process < 0, comm.rank, process)
-    changed = comm.allreduce(int((process != comm.rank).sum()))
+    changed = sum((yield [int((process != comm.rank).sum())] * comm.size))
     for k in range(PASSES):
-        at = at_columns(process)
+        at = yield from at_columns(process)
         held = sp.csr_matrix((strength, (nodes, at)), shape=(n, comm.size)).tocoo()
         towards = held.col > process[held.row] if k % 2 else held.col < process[held.row]  # so that no two swap
         moving = towards & (held.data > HELD * total[held.row])
         process[held.row[moving]] = held.col[moving]
-        changed += comm.allreduce(int(moving.sum()))
+        changed += sum((yield [int(moving.sum())] * comm.size))
         if k == 1 and not changed:
             return None
-    becomes = np.max(np.sum(comm.allgather(np.bincount(process, minlength=comm.size)), axis=0))
+    becomes = np.max(np.sum((yield [np.bincount(process, minlength=comm.size)] * comm.size), axis=0))
     return None if becomes > LARGEST * np.diff(bounds).max() else np.repeat(process, size)
 
 
@@ -144,15 +163,15 @@ def _led(nodes: Any, strength: Any, bound: Any) -> Any:
     return led
 
 
-def _permutation(comm: Any, A: PETSc.Mat, process: Any) -> PETSc.Mat:
-    """P (own rows, rows after the moves) with P^T A P on `process`, in the order that the rows have in A."""
+def _permutation(comm: Any, process: Any) -> Steps:
+    """CSR and layout of P (own rows, rows after the moves) with P^T A P on `process`, in the order that the rows have
+    in A."""
     counts = np.bincount(process, minlength=comm.size)
-    came = np.array(comm.alltoall(counts.tolist()))
-    first = int(comm.exscan(int(came.sum())) or 0)
-    begins = np.array(comm.alltoall((first + np.cumsum(came) - came).tolist()))  # of the own rows, on each process
+    came = np.array((yield counts.tolist()))
+    first = sum((yield [int(came.sum())] * comm.size)[: comm.rank])
+    begins = np.array((yield (first + np.cumsum(came) - came).tolist()))  # of the own rows, on each process
     order = np.argsort(process, kind="stable")
     columns = np.empty(process.size, PETSc.IntType)
     columns[order] = np.arange(process.size) + np.repeat(begins - (np.cumsum(counts) - counts), counts)
     csr = np.arange(process.size + 1, dtype=PETSc.IntType), columns, np.ones(process.size)
-    layout = (process.size, None), (int(came.sum()), None)
-    return PETSc.Mat().createAIJ(layout, csr=csr, comm=A.getComm())
+    return csr, ((process.size, None), (int(came.sum()), None))

@@ -41,8 +41,8 @@ from finelu.interop.petsc.memory import (
 )
 from finelu.interop.petsc.multiblock import of as products_of
 from finelu.interop.petsc.options import checked_device, from_options, in_chebyshev, is_inner
-from finelu.interop.petsc.processes import mpi, or_abort
-from finelu.interop.petsc.schwarz import SharedSchwarz, Together, together
+from finelu.interop.petsc.processes import Together, mpi, or_abort, together
+from finelu.interop.petsc.schwarz import SharedSchwarz
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import DTYPES
 from finelu.matrix.multiblock import MultiblockMatrix

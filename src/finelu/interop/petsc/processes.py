@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from petsc4py import PETSc
 
 from finelu.errors import FineluError, ParameterError
-from finelu.processes import DEFECT
+from finelu.processes import DEFECT, agreed, agreed_steps
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -59,3 +59,27 @@ def in_one_line(work: Callable[[], Any]) -> None:
             raise ParameterError(str(error.__cause__)) from error
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise ParameterError(f"PETSc: {lines[-1] if lines else error}") from error
+
+
+class Together(Exception):
+    """`error`, which all processes have raised."""
+
+    def __init__(self, error: Exception):
+        super().__init__(str(error))
+        self.error = error
+
+
+def together(comm: Any, work: Callable[[], Any]) -> Any:
+    """work() on each process; an exception on one of them is raised on all, as `Together`."""
+    try:
+        return agreed(comm, work, named=True)
+    except Exception as error:
+        raise Together(error) from error
+
+
+def together_in_steps(comm: Any, steps: Generator[Iterable[Any], list[Any], Any]) -> Any:
+    """The same for a generator, see `agreed_steps`."""
+    try:
+        return agreed_steps(comm, steps)
+    except Exception as error:
+        raise Together(error) from error

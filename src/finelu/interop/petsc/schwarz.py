@@ -19,6 +19,7 @@ from finelu.arithmetic import ignore_fp_errors
 from finelu.errors import MatrixError, ParameterError, ZeroPivot
 from finelu.factors.base import TRIAL_SEED
 from finelu.interop.petsc.borders import Borders
+from finelu.interop.petsc.processes import Together, together
 from finelu.interop.petsc.rows import Product, couplings_of, facts, mirrored_across, own_block, rows_of
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
@@ -34,23 +35,6 @@ from finelu.preconditioners.schwarz.levels import has_levels, nodes_of_part
 from finelu.preconditioners.schwarz.parts import AUTO, OF_ISLANDS, usual_size
 from finelu.preconditioners.schwarz.recipe import Schwarz
 from finelu.preconditioners.schwarz.spectrum import spectrum, steps_for
-from finelu.processes import agreed
-
-
-class Together(Exception):
-    """`error`, which all processes have raised."""
-
-    def __init__(self, error: Exception):
-        super().__init__(str(error))
-        self.error = error
-
-
-def together(comm: Any, work: Callable[[], Any]) -> Any:
-    """work() on each process; an exception on one of them is raised on all, as `Together`."""
-    try:
-        return agreed(comm, work, named=True)
-    except Exception as error:
-        raise Together(error) from error
 
 
 class SharedSchwarz:

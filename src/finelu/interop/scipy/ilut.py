@@ -15,11 +15,12 @@ from finelu.device import namespace, on_gpu, to_host
 from finelu.errors import MatrixError, ParameterError, UnstableFactors, ZeroPivot, meant
 from finelu.factors import Arrangement, Factors, LUFactors
 from finelu.matrix import CSR, as_csr, sparse_module
+from finelu.matrix.vectors import ldexp
 from finelu.ordering import ORDERINGS, ORDERS
 from finelu.preconditioners.ilut import ILUT, runs
 from finelu.preconditioners.recipe import Recipe
 from finelu.preconditioners.threshold import ATTEMPTS, LARGEST, Attempt, Threshold, Trial, checked_threshold
-from finelu.scaling import equilibrate, matching, times_power
+from finelu.scaling import equilibrate, matching
 from finelu.validation import choice, count, flag, number
 
 PERMC_SPECS = {None: "auto", "NATURAL": None, "MMD_AT_PLUS_A": "mmd"}
@@ -188,7 +189,7 @@ class MatchedILUTFactors(Factors):
         S = sp.csr_matrix((to_host(A.data), to_host(A.indices), to_host(A.indptr)), shape=A.shape)
         S = S[rows][:, columns].tocoo()
         r, c = self._exponents
-        scaled = sp.csr_matrix((times_power(S.data, r[S.row] + c[S.col]), (S.row, S.col)), shape=A.shape)
+        scaled = sp.csr_matrix((ldexp(S.data, r[S.row] + c[S.col]), (S.row, S.col)), shape=A.shape)
         if on_gpu(A.data):
             scaled = sparse_module(A.data).csr_matrix(scaled)
         try:
@@ -198,7 +199,7 @@ class MatchedILUTFactors(Factors):
                 self._inner.update(scaled)
         except ZeroPivot as error:
             row = int(rows[error.row])
-            value = times_power(np.asarray([to_host(error.value)]), -(r[error.row] + c[error.row]))[0]
+            value = ldexp(np.asarray([to_host(error.value)]), -(r[error.row] + c[error.row]))[0]
             raise ZeroPivot(self.recipe, row, value, advice=ADVICE) from None
         except UnstableFactors:
             raise UnstableFactors(self.recipe, advice=ADVICE) from None
@@ -234,7 +235,7 @@ class MatchedILUTFactors(Factors):
         self._require_valid()
         S = to_host(getattr(self._inner, name)).tocoo()
         with np.errstate(over="ignore"):
-            data = times_power(S.data, left[S.row] + right[S.col])
+            data = ldexp(S.data, left[S.row] + right[S.col])
         if not np.isfinite(data).all():
             raise MatrixError(
                 f"{self.recipe!r}: {name} without the scaling has entries too large for {self.dtype}; scale A, or use "

@@ -371,6 +371,22 @@ def _extremes_of_bits(bits, size, one):
 
 
 @compiled
+def has_small_line(indptr, indices, data, low):
+    """Whether a row or a column has entries that are not 0, all below `low`; see the specification."""
+    met = np.zeros(indptr.size - 1, np.uint8)  # of each column: 1 a small entry, 2 a larger one
+    for i in range(np.uint64(indptr.size - 1)):
+        of_row = np.uint8(0)
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+            size = np.float64(max(abs(data[p].real), abs(data[p].imag)))
+            kind = np.uint8(2 if size >= low else 1 if size > 0 else 0)
+            of_row |= kind
+            met[np.uint64(indices[p])] |= kind
+        if of_row == 1:
+            return True
+    return bool((met == 1).any())
+
+
+@compiled
 def without_zeros(indptr, indices, data, starts, columns, values, diag, kept):
     """A CSR matrix without its stored zeros; see the specification."""
     q = np.uint64(0)
@@ -434,9 +450,9 @@ def _diagonal_of(first, end, data, diag):
     return missing, first_missing, zero, first_zero, others
 
 
-def signs(indptr, indices, data, diag, tolerance, share):
+def signs(indptr, data, diag, tolerance, share):
     """(sum of the entries off the diagonal with its sign, of those with the other, rows they do not outweigh, rows
-    whose diagonal does not outweigh them by far, rows with an entry in the column before the diagonal).
+    whose diagonal does not outweigh them by far).
 
     A real, in CSR, with all diagonal entries data[diag[i]]. The third counts rows with |a_ii| + sign(a_ii) sum of the
     others >= -tolerance |a_ii|, the fourth those where their magnitudes add up to more than share |a_ii|. Threads share
@@ -444,38 +460,37 @@ def signs(indptr, indices, data, diag, tolerance, share):
     """
     parts = (diag.size + data.size) // COPY + 1
     if parts == 1:
-        return _signs_by_one(*(unsigned(v) for v in (indptr, indices, diag)), data, tolerance, share)
+        return _signs_by_one(*(unsigned(v) for v in (indptr, diag)), data, tolerance, share)
     items = row_parts(indptr, data.size, parts)
-    sums, rows = np.zeros((items.size - 1, 2)), np.zeros((items.size - 1, 3), np.int64)
-    pattern = (unsigned(v) for v in (indptr, indices, diag))
+    sums, rows = np.zeros((items.size - 1, 2)), np.zeros((items.size - 1, 2), np.int64)
+    pattern = (unsigned(v) for v in (indptr, diag))
     threads = threads_for(diag.size + data.size, SMALL)
     run_items(_signs, items.size - 1, items, *pattern, data, tolerance, share, sums, rows, threads=threads)
     return *sums.sum(axis=0).tolist(), *rows.sum(axis=0).tolist()
 
 
 @by_items
-def _signs(t, items, indptr, indices, diag, data, tolerance, share, sums, rows):
+def _signs(t, items, indptr, diag, data, tolerance, share, sums, rows):
     """sums[t], rows[t] : the sums and the numbers of rows of `signs`, for the rows of item t."""
     first, end = np.uint64(items[t]), np.uint64(items[t + 1])
-    found = _signs_of(first, end, indptr, indices, diag, data, tolerance, share)
+    found = _signs_of(first, end, indptr, diag, data, tolerance, share)
     sums[t, 0], sums[t, 1] = found[0], found[1]
-    rows[t, 0], rows[t, 1], rows[t, 2] = found[2], found[3], found[4]
+    rows[t, 0], rows[t, 1] = found[2], found[3]
 
 
 @compiled
-def _signs_by_one(indptr, indices, diag, data, tolerance, share):
-    return _signs_of(np.uint64(0), np.uint64(diag.size), indptr, indices, diag, data, tolerance, share)
+def _signs_by_one(indptr, diag, data, tolerance, share):
+    return _signs_of(np.uint64(0), np.uint64(diag.size), indptr, diag, data, tolerance, share)
 
 
 @nested
-def _signs_of(first, end, indptr, indices, diag, data, tolerance, share):
+def _signs_of(first, end, indptr, diag, data, tolerance, share):
     """`signs` of the rows first, ..., end - 1."""
     same = opposite = 0.0
-    fine = coupled = linked = 0
+    fine = coupled = 0
     for i in range(first, end):
         place = np.uint64(diag[i])
         d = data[place]
-        linked += place > indptr[i] and np.uint64(indices[place - ONE]) + ONE == i
         sign = np.float64(1.0 if d >= 0 else -1.0)
         total, others = np.float64(abs(d)), 0.0
         for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
@@ -483,10 +498,8 @@ def _signs_of(first, end, indptr, indices, diag, data, tolerance, share):
                 a = sign * np.float64(data[p])
                 total += a
                 others += abs(a)
-                if a > 0:
-                    same += a
-                else:
-                    opposite -= a
+                same += a if a > 0 else 0.0  # no branches, which signs that are mixed would let a core guess
+                opposite -= 0.0 if a > 0 else a
         fine += total >= -tolerance * abs(d)
         coupled += others > share * abs(d)
-    return same, opposite, fine, coupled, linked
+    return same, opposite, fine, coupled

@@ -297,6 +297,27 @@ def _keep(t, items, F, values, least, rests, want, ties, begin, results):
             m += np.uint64(keep)
 
 
+def lower_triangle(indptr, indices, data, diag):
+    """The lower triangle with its diagonal, by rows; see kernels/reference/pattern.py. Cost: one pass over it."""
+    starts, items = np.zeros_like(indptr), even_blocks(indptr)
+    np.cumsum(diag - indptr[:-1] + indptr.dtype.type(1), out=starts[1:])
+    nnz = int(starts[-1])
+    columns, values, places = np.empty(nnz, indices.dtype), np.empty(nnz, data.dtype), np.empty(nnz, indptr.dtype)
+    pattern = unsigned(indptr), unsigned(starts), indices, data
+    run_items(_lower_rows, items.size - 1, items, *pattern, columns, values, places)
+    return starts, columns, values, places
+
+
+@by_items
+def _lower_rows(t, items, indptr, starts, indices, data, columns, values, places):
+    """The rows of item t. Threads take blocks of rows."""
+    for i in range(items[t], items[t + 1]):
+        ahead = np.uint64(indptr[i]) - np.uint64(starts[i])
+        for q in range(np.uint64(starts[i]), np.uint64(starts[i + 1])):
+            p = q + ahead
+            columns[q], values[q], places[q] = indices[p], data[p], p
+
+
 def facts(A) -> tuple[int, int, int, int]:
     """The numbers that CSR.facts describes. Cost: a pass over indptr and diag."""
     items = even_blocks(A.indptr)

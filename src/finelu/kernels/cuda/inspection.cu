@@ -113,18 +113,17 @@ __global__ void diagonal(I n, const T* __restrict__ data, const I* __restrict__ 
 }
 
 // sums[0], sums[1]: of the entries off the diagonal with its sign, and of the magnitudes of those with the other;
-// rows[0]: how many rows these do not outweigh, rows[1]: where the magnitudes add up to more than share |a_ii|,
-// rows[2]: with an entry in the column before the diagonal; all 0 before. LANES threads a row; sums as in
-// runtime/sums.cuh. Twin: kernels/reference/inspection.py:signs. Launch: any 1-D grid, blockDim.x = 256; room: 2
+// rows[0]: how many rows these do not outweigh, rows[1]: where the magnitudes add up to more than share |a_ii|; all 0
+// before. LANES threads a row; sums as in runtime/sums.cuh. Twin: kernels/reference/inspection.py:signs. Launch: any 1-D grid, blockDim.x = 256; room: 2
 // gridDim.x doubles.
 template <typename T, typename I>
-__global__ void __launch_bounds__(256) signs(I n, const I* __restrict__ indptr, const I* __restrict__ indices,
-                                             const T* __restrict__ data, const I* __restrict__ diag, double tolerance, double share, double* room,
+__global__ void __launch_bounds__(256) signs(I n, const I* __restrict__ indptr, const T* __restrict__ data,
+                                             const I* __restrict__ diag, double tolerance, double share, double* room,
                                              unsigned* counter, double* sums, unsigned long long* rows)
 {
     constexpr int LANES = 8;
     double same = 0, opposite = 0;
-    unsigned fine = 0, coupled = 0, linked = 0;
+    unsigned fine = 0, coupled = 0;
     const size_t step = size_t(gridDim.x) * blockDim.x / LANES, lane = threadIdx.x % LANES;
     for (size_t base = size_t(blockIdx.x) * blockDim.x / LANES; base < size_t(n); base += step) {
         const size_t i = base + threadIdx.x / LANES;
@@ -145,16 +144,13 @@ __global__ void __launch_bounds__(256) signs(I n, const I* __restrict__ indptr, 
         if (lane == 0 && i < size_t(n)) {
             fine += fabs(d) + positive - negative >= -tolerance * fabs(d);
             coupled += positive + negative > share * fabs(d);
-            linked += diag[i] > indptr[i] && size_t(indices[diag[i] - 1]) + 1 == i;
         }
     }
     fine = lanes_sum(fine);
     coupled = lanes_sum(coupled);
-    linked = lanes_sum(linked);
     if (threadIdx.x % 32 == 0) {
         atomicAdd(rows, (unsigned long long)fine);
         atomicAdd(rows + 1, (unsigned long long)coupled);
-        atomicAdd(rows + 2, (unsigned long long)linked);
     }
     same = block_sum(same);
     opposite = block_sum(opposite);

@@ -52,16 +52,16 @@ def _row(word: int) -> int:
     return ~word & ALL if word else -1
 
 
-def signs(indptr, indices, data, diag, tolerance, share):
-    """Facts from the signs of a real matrix; see kernels/reference/inspection.py. Five numbers go to the host."""
+def signs(indptr, data, diag, tolerance, share):
+    """Facts from the signs of a real matrix; see kernels/reference/inspection.py. Four numbers go to the host."""
     n, index = diag.size, indptr.dtype
     grid = _grid(LANES * n)
-    found = cupy.zeros(5, np.uint64)
+    found = cupy.zeros(4, np.uint64)
     kernel("inspection", "signs", data.dtype, index)(
         (grid,),
         (BLOCK,),
         (
-            *(index.type(n), indptr, indices, data, diag, np.float64(tolerance), np.float64(share)),
+            *(index.type(n), indptr, data, diag, np.float64(tolerance), np.float64(share)),
             *(cupy.empty(2 * grid), counter(), found[:2], found[2:]),
         ),
     )

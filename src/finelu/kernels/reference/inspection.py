@@ -90,6 +90,20 @@ def extremes(values):
     return len(sizes), min(sizes, default=np.inf), max(sizes, default=0.0)
 
 
+def has_small_line(indptr, indices, data, low):
+    """Whether a row or a column of a CSR matrix (n, n) has entries that are not 0, all of them smaller than `low`.
+
+    The size of a complex number is the larger part of it.
+    """
+    lines: dict[tuple[str, int], float] = {}
+    for i in range(indptr.size - 1):
+        for p in range(indptr[i], indptr[i + 1]):
+            size = max(abs(float(data[p].real)), abs(float(data[p].imag)))
+            for line in (("row", i), ("column", int(indices[p]))):
+                lines[line] = max(lines.get(line, 0.0), size)
+    return any(0 < largest < low for largest in lines.values())
+
+
 def without_zeros(indptr, indices, data, starts, columns, values, diag, kept):
     """A CSR matrix (n, n) without its stored zeros: starts (n + 1,), columns (m,), values (m,), and diag (n,), the
     places of its diagonal, -1 where there is none, and kept (m,), the places of its entries among those of A; all out.
@@ -115,12 +129,11 @@ def diagonal(data, diag):
     return len(missing), next(first), len(zero), next(first), int(diag.size - positive)
 
 
-def signs(indptr, indices, data, diag, tolerance, share):
+def signs(indptr, data, diag, tolerance, share):
     """(sum of |a_ij| of the diagonal's sign, of the other sign, rows with |a_ii| + the rest >= -tolerance |a_ii|, rows
-    where the magnitudes of the rest add up to more than share |a_ii|, rows with an entry in the column before the
-    diagonal)."""
+    where the magnitudes of the rest add up to more than share |a_ii|)."""
     same = opposite = 0.0
-    fine = coupled = linked = 0
+    fine = coupled = 0
     for i, place in enumerate(diag):
         d = data[place]
         others = [data[p] if d >= 0 else -data[p] for p in range(indptr[i], indptr[i + 1]) if p != place]
@@ -128,5 +141,4 @@ def signs(indptr, indices, data, diag, tolerance, share):
         opposite -= sum(a for a in others if a <= 0)
         fine += abs(d) + sum(others) >= -tolerance * abs(d)
         coupled += sum(abs(float(a)) for a in others) > share * abs(d)
-        linked += place > indptr[i] and indices[place - 1] == i - 1
-    return same, opposite, fine, coupled, linked
+    return same, opposite, fine, coupled

@@ -15,6 +15,15 @@ def columns_of(F):
     return indptr.astype(F.indptr.dtype), rows.astype(F.indices.dtype), order.astype(F.indices.dtype)
 
 
+def lower_triangle(indptr, indices, data, diag):
+    """The entries on and below the full diagonal, by rows, the diagonal last: starts (n + 1,), columns, values and
+    their places in `data` (m,)."""
+    rows = [range(indptr[i], place + 1) for i, place in enumerate(diag)]
+    places = np.array([p for row in rows for p in row], indptr.dtype)
+    starts = np.cumsum([0, *map(len, rows)]).astype(indptr.dtype)
+    return starts, indices[places], data[places], places
+
+
 def facts(A):
     """The most entries of a row, below and above the diagonal; all entries below it. The diagonal is full."""
     below, above = A.diag - A.indptr[:-1], A.indptr[1:] - A.diag - 1

@@ -415,7 +415,7 @@ class SparseLUFactors(RefinedFactors):
             return A.data.copy()
         if self._places is None:
             self._places = transposed(A.indptr, A.indices).places
-        return A.data[self._places]
+        return A.data.take(self._places)
 
     def __getstate__(self) -> dict[str, Any]:
         others = self._valid and self._lu.from_earlier  # whether the copy, made from nothing, has other factors

@@ -10,8 +10,9 @@ import numpy as np
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import of_nonzeros
+from finelu.matrix.vectors import ldexp
 from finelu.preconditioners.direct.library import is_mirrored
-from finelu.scaling import equilibrate, times_power
+from finelu.scaling import equilibrate
 
 FITTING = 8  # powers of two that the largest entries of rows and columns may be from 1 for scales to be kept
 FEW_ZEROS = 0.01  # part of the entries: more zeros may be left out of complete factors, which fill in less without them
@@ -89,21 +90,8 @@ def _is_in_range(S: CSR, extremes: tuple[int, float, float]) -> bool:
     low, high = 2.0 ** (WIDE * limits.minexp), 2.0 ** (WIDE * limits.maxexp)
     if largest > high or least < limits.tiny:
         return False
-    return bool(least >= low) or not _has_small_line(S, low)
-
-
-def _has_small_line(S: CSR, low: float) -> bool:
-    """Whether a row or a column of S has entries that are not 0, all of them smaller than `low`."""
-    sizes = _sizes(S)
-    small = np.flatnonzero((sizes < low) & (sizes > 0))
-    rows, columns = (np.zeros(S.n, bool) for _ in range(2))  # with a small entry, and no larger one that was met
-    rows[np.searchsorted(S.indptr, small, "right") - 1] = True
-    columns[S.indices[small]] = True
-    large = np.flatnonzero(columns[S.indices])
-    columns[S.indices[large[sizes[large] >= low]]] = False
-    ends = np.stack((S.indptr[:-1][rows], S.indptr[1:][rows]), axis=1).ravel()  # no such row is empty
-    of_rows = np.maximum.reduceat(np.append(sizes, sizes.dtype.type(0)), ends)[::2]
-    return bool(columns.any() or (of_rows < low).any())
+    has_small_line = kernels_for(S.data).inspection.has_small_line
+    return bool(least >= low) or not has_small_line(S.indptr, S.indices, S.data, low)
 
 
 def _sizes(S: CSR) -> Any:
@@ -132,4 +120,4 @@ def largest_of_columns(S: CSR) -> Any:
 def _scaled(S: CSR, row_scale: Any, column_scale: Any) -> CSR:
     of_rows, of_columns = (np.log2(scale).astype(np.int32) for scale in (row_scale, column_scale))
     exponents = np.repeat(of_rows, np.diff(S.indptr)) + of_columns[S.indices]
-    return S.with_values(times_power(S.data, exponents))
+    return S.with_values(ldexp(S.data, exponents))

@@ -14,9 +14,10 @@ from finelu.device import namespace, to_host
 from finelu.errors import MatrixError, ZeroPivot
 from finelu.foreign import leavable
 from finelu.kernels.operands import CSR
+from finelu.matrix.vectors import ldexp
 from finelu.preconditioners.multilevel.order import advice, transposed
 from finelu.preconditioners.multilevel.settings import Settings
-from finelu.scaling import dual_exponents, times_power
+from finelu.scaling import dual_exponents
 from finelu.threads import one_blas_thread
 
 DENSE_SHARE = 0.25  # stored part of S from which on it counts as dense
@@ -66,13 +67,13 @@ def magnitude_of_inverse(inverse: Any) -> Any:
         return inverse
     w = -_balance(abs(inverse))[0]
     with _threads(inverse):
-        values, vectors = _by_lapack(xp.linalg.eigh, times_power(inverse, -w[:, None] - w))
+        values, vectors = _by_lapack(xp.linalg.eigh, ldexp(inverse, -w[:, None] - w))
         values = abs(values)
         none = values <= NOISE * np.finfo(values.dtype).eps * values.max()
         if bool(none.all()):  # all are 0
             return xp.identity(inverse.shape[0], inverse.dtype)
         values = xp.where(none, xp.where(none, values.max(), values).min(), values)
-        found = times_power((vectors * values) @ vectors.conj().T, w[:, None] + w)
+        found = ldexp((vectors * values) @ vectors.conj().T, w[:, None] + w)
     return (found + found.conj().T) / 2  # to the last bit
 
 
@@ -95,10 +96,10 @@ def last_of(recipe: Settings, S: CSR, kind: str, numbers: Any, like: Any) -> Las
     null = left = xp.zeros((S.n, 0), S.dtype)
     with np.errstate(all="ignore"), _threads(whole):
         r, c = _balance(abs(whole))
-        inverse, rcond, distance = _inverse(times_power(whole, r[:, None] + c))
+        inverse, rcond, distance = _inverse(ldexp(whole, r[:, None] + c))
         if not rcond > eps**0.5:  # NaN, too: in a better scale it may be regular, and half of the digits are lost here
             r, c = _scales(S, kind, xp) or (r, c)
-            dense = times_power(whole, r[:, None] + c)
+            dense = ldexp(whole, r[:, None] + c)
             inverse, rcond, distance = _inverse(dense)
             if not distance > NOISE * eps:
                 try:
@@ -107,8 +108,8 @@ def last_of(recipe: Settings, S: CSR, kind: str, numbers: Any, like: Any) -> Las
                     raise ZeroPivot(
                         recipe, numbers[0], 0.0, f"is left with rows that have no inverse ({error})", advice(recipe)
                     ) from None
-        null, left = times_power(null, c[:, None]), times_power(left, r[:, None])
-        inverse = times_power(inverse, c[:, None] + r)
+        null, left = ldexp(null, c[:, None]), ldexp(left, r[:, None])
+        inverse = ldexp(inverse, c[:, None] + r)
     bad = ~xp.isfinite(inverse).all(axis=0)
     if bool(bad.any()):
         raise ZeroPivot(recipe, numbers[int(bad.argmax())], 0.0, "has no finite reciprocal", advice(recipe))

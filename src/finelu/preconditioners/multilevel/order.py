@@ -15,9 +15,10 @@ from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr
 from finelu.matrix.hermitian import differing
 from finelu.matrix.traits import symmetry_of
+from finelu.matrix.vectors import ldexp
 from finelu.ordering import ORDERS, Subtrees, by_subtrees, parts
 from finelu.preconditioners.multilevel.settings import Settings
-from finelu.scaling import Matching, equilibrate, matching, times_power
+from finelu.scaling import Matching, equilibrate, matching
 
 MATCHED = 1 / 16  # least scaled matched entry, unless the matching avoids rounding, or scales are clipped
 
@@ -155,7 +156,7 @@ def _smallest_matched(S: CSR, found: Matching) -> float:
     rows = np.repeat(np.arange(S.n), np.diff(indptr))
     at = np.flatnonzero(found.columns[rows] == indices)
     r, c = exponents((found.row_scale, found.column_scale))
-    return float(abs(times_power(to_host(S.data)[at], r[rows[at]] + c[indices[at]])).min())
+    return float(abs(ldexp(to_host(S.data)[at], r[rows[at]] + c[indices[at]])).min())
 
 
 def _ordered(recipe: Settings, graph: CSR, count: int, fill: float) -> Subtrees:
@@ -200,7 +201,7 @@ def exponents(scales: tuple[Any, Any]) -> tuple[Any, Any]:
 
 def scaled_by(S: CSR, r: Any, c: Any) -> CSR:
     """S with s_ij times 2^(r_i + c_j)."""
-    return S.with_values(times_power(S.data, np.repeat(r, np.diff(S.indptr)) + c[S.indices]))
+    return S.with_values(ldexp(S.data, np.repeat(r, np.diff(S.indptr)) + c[S.indices]))
 
 
 def definite_scale(S: CSR) -> Any:

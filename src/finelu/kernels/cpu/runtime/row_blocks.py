@@ -149,7 +149,8 @@ def row_parts(indptr, nnz: int, parts: int):
     if parts == 1:
         return np.array([0, indptr.size - 1])
     shares = (np.arange(1, parts) * (nnz / parts)).astype(indptr.dtype)  # of another dtype, all of indptr is converted
-    return np.unique(np.concatenate([[0], np.searchsorted(indptr, shares), [indptr.size - 1]]))
+    begins = 0, *np.searchsorted(indptr, shares).tolist(), indptr.size - 1
+    return np.array(list(dict.fromkeys(begins)))  # ascending
 
 
 def pattern_arrays(F):
