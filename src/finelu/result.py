@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from finelu.drawing import curves, draw_norms, legend_above, matplotlib_class
-from finelu.errors import WrongType, counted
+from finelu.drawing import axes_for, curves, draw_norms, legend_above
+from finelu.errors import WrongType, counted, named_systems
 from finelu.explained import explained
 from finelu.page import facts_as_html, norms_as_svg
 
@@ -184,6 +184,8 @@ class Solution(NoArray):
     called : "finelu.solve" if that chose method and recipe, else "".
     arguments : those of that call that were not the default, without recipe and method, as the last line of
         `explain()` repeats them: "rtol=1e-10", or "x0=x0" for an array or a function.
+    null_vector : (n,) of `finelu.solve`, on the host: a v of length 1 with A v = 0 up to rounding, if A was found to be
+        singular and one is known; else None.
     breakdowns : of bicgstabl and idrs, how often the recurrence broke down and was started again or given up; with
         `finelu.solve` those of all attempts.
     bool(solution) is `converged`. As a pair, (x, info), it has the length 2, solution[0] and solution[1]. It is not an
@@ -209,6 +211,7 @@ class Solution(NoArray):
     called: str = ""
     breakdowns: int = 0
     arguments: tuple[str, ...] = ()
+    null_vector: Any = None
 
     @property
     def converged(self) -> bool:
@@ -255,14 +258,7 @@ class Solution(NoArray):
         Returns the axes, as in `solution.plot().figure.savefig("norms.png")`. Raises FineluError without matplotlib,
         WrongType for what is no axes, such as the name of a file.
         """
-        if axes is not None and not hasattr(axes, "semilogy"):
-            file = axes if isinstance(axes, str) else "norms.png"
-            raise WrongType(
-                f"plot takes axes of matplotlib, not a {type(axes).__name__}; solution.plot().figure.savefig({file!r}) "
-                "writes a file."
-            )
-        if axes is None:
-            axes = matplotlib_class("pyplot", "subplots")(layout="constrained")[1]
+        axes = axes_for(axes)
         named = "" if self.tolerance is None else f"tolerance {self.tolerance:.2g}"
         draw_norms(axes, curves(self.name, self.history, self.attempts), self.tolerance, named, self._label_of_history)
         legend_above(axes)
@@ -392,15 +388,6 @@ class BatchSolution:
             f"BatchSolution({self.name}: {int(self.converged.sum())} of {counted(len(self), 'system')} converged, "
             f"largest backward error {np.nanmax(self.backward_error, initial=0.0):.1e})"
         )
-
-
-NAMED = 8  # systems that a message names
-
-
-def named_systems(systems: Any) -> str:
-    """ "system 3" or "systems 3, 5, ..."."""
-    shown = ", ".join(str(s) for s in systems[:NAMED]) + (", ..." if len(systems) > NAMED else "")
-    return f"{'system' if len(systems) == 1 else 'systems'} {shown}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
