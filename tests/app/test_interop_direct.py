@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from checks import DTYPES, PATTERNS, assert_close, bordered, dominant_matrices, one_line, perturbed, values
+from conftest import real_matrix
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import ended
@@ -1026,6 +1027,26 @@ EARLIER = pytest.mark.parametrize(
     [pytest.param("klu", marks=klu), pytest.param("feral", marks=ldl), pytest.param("pardiso", marks=blocks)],
     ids="{}, from earlier values".format,
 )
+
+
+@klu
+def test_updates_with_kept_pivots_have_backward_errors_like_those_of_new_factors():
+    A = sp.csr_matrix(real_matrix("west0497"))
+    recipe, rng, found = fl.SparseLU(backend="klu"), np.random.default_rng(0), {True: [], False: []}
+    F = recipe.factor(A)
+    rounding = np.finfo(float).eps * (np.diff(A.indptr).max() + 1)
+    for _ in range(12):
+        A.data *= np.exp(1e-3 * rng.standard_normal(A.nnz))
+        F.update(A)
+        OF_KLU.RECENT.forget()
+        b = A @ rng.standard_normal(A.shape[0])
+        for G in (F, recipe.factor(A)):
+            found[G._lu.from_earlier].append(errors(A, G.solve(b), b))
+            assert G.report.backward_error <= 100 * rounding
+    kept, new = found[True], found[False]
+    assert len(kept) == len(new) == 12
+    assert np.median(kept) <= 4 * rounding and np.median(new) <= 4 * rounding
+    assert max(*kept, *new) <= 1e4 * rounding
 
 
 @EARLIER

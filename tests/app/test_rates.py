@@ -147,6 +147,9 @@ def test_solve_expects_what_was_measured_on_a_gpu(on_gpu):
     assert chains.of_iteration("cg") == 2.0 * A.nnz + 1.5  # a GPU follows levels one by one
     assert chains.of_iteration("bicgstab") - there.of_iteration("bicgstab") == pytest.approx(2 * 2 * 0.5)
     assert chains.seconds("threshold") == A.nnz + 9
+    before = there.counting()
+    there.order()
+    assert there.counting() == before  # whether rows are to be matched is not looked at there
     of_known = {"triangular": {"lower": {"levels": None}, "upper": {"levels": 4 * cost.LEVELS}}}
     F = SimpleNamespace(report=SimpleNamespace(**of_known))
     assert there.levels_of(F) == 4 * cost.LEVELS and host.levels_of(F) is there.levels_of(None) is None

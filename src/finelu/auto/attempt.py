@@ -75,7 +75,7 @@ class RightHandSide:
 
     def has_grown(self, part: float) -> bool:
         """Whether one rounding of |A| |x| + |b| is more than the tolerance and this part of ||b||."""
-        return self.residual.rounding(self.b, self.x) > max(self.target, part * self.scale)
+        return self.residual.reaches(self.b, self.x, max(self.target, part * self.scale))
 
     def put_aside(self) -> None:
         """Begin anew from x = 0. The present x is kept, with its status and verdict, if it is the best put aside."""

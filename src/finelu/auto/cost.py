@@ -134,7 +134,8 @@ class Costs:
         if self.job is None:
             library = "superlu" if klu.nbklu() is None else "klu"
             usual = self.of_library(Fill(USUAL_FILL * self.traits.nnz, 0.0), library, half=False)
-            matched = self.ordered and not self._by_amd  # before, this look at the rows would delay the iterations
+            # Before `order`, this look at the rows would delay the iterations; on a GPU none is taken.
+            matched = self.ordered and not (self._by_amd or self.traits.gpu)
             return self.analysis_seconds + matched * RATES.metis * self.traits.nnz + usual
         fill, symmetric = self.job.found()[2], bool(symmetry(self.A))
         real = symmetric and not self.traits.complex
