@@ -471,8 +471,8 @@ class Ladder:
         direct, factors, costs = rung in COMPLETE, self.factors[rung], self.costs
         how: dict[str, Any] = {"watch": self.watch, "norm_callback": self.norm_callback}
         if left := [] if self.asked or direct else left:
-            how |= {"entries": costs.entries_read(factors), "levels": costs.levels_of(factors)}
-            how |= {"by_parts": isinstance(factors, SchwarzFactors)}
+            how |= {"entries": costs.entries_read(factors), "by_parts": isinstance(factors, SchwarzFactors)}
+            how |= {"levels": costs.levels_of(factors)} if self.traits.gpu else {}
         iterations = Iterations(
             factors=factors,
             recipe=self.name(rung),
