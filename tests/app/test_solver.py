@@ -665,13 +665,13 @@ def test_what_is_seen():
     def seen(A):
         return " ".join(traits(finelu.as_csr(A, diagonal=False)).sentences())
 
-    says = "entries are positive; the other entries are negative; in no row do their sizes add up to more than"
+    says = "entries are positive; the other entries are negative; A is diagonally dominant"
     assert says in seen(POISSON)
     assert "opposite sign" in seen(-POISSON) and "positive" not in seen(-POISSON)
     nearly = sp.lil_matrix(POISSON)
     nearly[0, N - 1] = 1e-3  # an M-matrix up to 1% of its entries and rows
-    says = "nearly all other entries are negative; in nearly all rows their sizes add up to no more than"
-    assert says in seen(nearly) and "in no row" not in seen(nearly) and "nearly" not in seen(POISSON)
+    says = "nearly all other entries are negative; nearly all rows are diagonally dominant"
+    assert says in seen(nearly) and "A is diagonally" not in seen(nearly) and "nearly" not in seen(POISSON)
     nearly = POISSON - sp.diags(np.where(np.arange(N) == N // 2, 1.0, 0.0))
     assert says in seen(nearly)
     assert "other entries" not in seen(abs(POISSON)) and "other entries" not in seen(sp.identity(3))
