@@ -185,6 +185,7 @@ def combined(rhs: RightHandSide, evidence: Evidence, inner: Solution, found: Sol
         iterations=rhs.iterations + inner.iterations,
         breakdowns=rhs.breakdowns + inner.breakdowns,
         residual_norm=rhs.residual.norm,
+        null_vector=None if evidence.null is None else evidence.null.vector(),
         history=history,
         recurrence=np.append(rhs.recurrence, recurrence),
         attempts=(

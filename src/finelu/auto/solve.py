@@ -234,7 +234,9 @@ def solve(
                 found.append(solution)
             counted += ladder.costs.taken
             if (fact := ladder.not_unique) and space is None:  # of A, so of each column
-                found = [replace(f, seen=(*f.seen, fact)) if f.converged and fact not in f.seen else f for f in found]
+                v = ladder.solvability.null_vector
+                unsaid = [f.converged and fact not in f.seen for f in found]
+                found = [replace(f, seen=(*f.seen, fact), null_vector=v) if s else f for f, s in zip(found, unsaid)]
             if may_keep and (worked := next((f for f in found if f.attempts), None)):
                 keep(A, ladder, worked, place)
             found = found or [ladder.nothing(b, Status.CONVERGED, 0.0)]
