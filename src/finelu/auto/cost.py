@@ -289,17 +289,19 @@ class Costs:
         if self.traits.gpu and by_parts:
             return products * (current_on_gpu().parts_overhead + current_on_gpu().parts * nnz)
         of_method = {"cg": RATES.parts if by_parts else rates.cg, "bicgstab": rates.bicgstab}
-        waits = 1 + products * (self._waits(levels) - 1)  # more levels take each solve longer
+        waits = (
+            1 + products * (self._waits(levels) - 1) if self.traits.gpu else 1.0
+        )  # more levels take each solve longer
         return waits * rates.overhead + of_method.get(method, rates.gmres * products) * nnz
 
     def _waits(self, levels: int | None = None) -> float:
         """The times that factors take as long on a GPU, which follows their levels one by one.  levels : None for as
         many as A has."""
-        return max(1.0, (levels or self.traits.levels) / LEVELS) if self.traits.gpu else 1.0
+        return max(1.0, (levels or self.traits.levels) / LEVELS)
 
     def levels_of(self, factors: Any) -> int | None:
-        """The most levels of the triangles of factors, if A is on a GPU and they are known."""
-        report = factors.report if self.traits.gpu and factors is not None else None
+        """The most levels of the triangles of factors of an A on a GPU, if they are known."""
+        report = factors.report if factors is not None else None
         return max((solve["levels"] or 0 for solve in getattr(report, "triangular", {}).values()), default=None)
 
     def entries_read(self, factors: Any) -> int:

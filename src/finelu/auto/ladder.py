@@ -351,9 +351,8 @@ class Ladder:
             del self.factors[rung]
             self.broken.add(rung)
             self.preferred = None if self.preferred == rung else self.preferred
-            spent, reached = now() - begin, rhs.size / rhs.scale
-            outcome = "no memory for its iterations"
-            rhs.attempts.append(Attempt(self.name(rung), "", why, outcome, 0, made, spent, reached))
+            outcome, spent = "no memory for its iterations", now() - begin
+            rhs.attempts.append(Attempt(self.name(rung), "", why, outcome, 0, made, spent, rhs.size / rhs.scale))
             return None
         solved = found.residual_norm <= rhs.target
         whole = "solved for the part of b in A's range" if self.nested else "solved"
@@ -469,19 +468,18 @@ class Ladder:
 
         left : the rungs with which they are compared.
         """
-        direct, calls = rung in COMPLETE, {"watch": self.watch, "norm_callback": self.norm_callback}
-        left, factors = [] if self.asked or direct else left, self.factors[rung]
-        reads = {"entries": self.costs.entries_read(factors), "levels": self.costs.levels_of(factors)} if left else {}
-        reads["by_parts"] = isinstance(factors, SchwarzFactors)
+        direct, factors, costs = rung in COMPLETE, self.factors[rung], self.costs
+        how: dict[str, Any] = {"watch": self.watch, "norm_callback": self.norm_callback}
+        if left := [] if self.asked or direct else left:
+            how |= {"entries": costs.entries_read(factors), "by_parts": isinstance(factors, SchwarzFactors)}
+            how |= {"levels": costs.levels_of(factors)} if self.traits.gpu else {}
         iterations = Iterations(
             factors=factors,
             recipe=self.name(rung),
             methods=self._methods(rung),
             complete=direct,
             refine=direct and self.method == "auto",
-            begins=lambda method, target: SwitchMonitor(
-                self.costs, method, left, scale=rhs.scale, target=target, **reads, **calls
-            ),
+            begins=lambda method, target: SwitchMonitor(costs, method, left, scale=rhs.scale, target=target, **how),
             most=self.most - rhs.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,
             callback=self.callback,
