@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from finelu.errors import counted
 
@@ -36,7 +38,8 @@ def explained(solution: Solution, *, verbose: bool) -> str:
         lines.append(_time(solution))
     named = not re.search(r"<|\b(inf|nan)\b", solution.recipe)  # no array, and no number that Python has no word for
     if solution.called and solution.converged and solution.attempts and named:
-        instead = " (a Krylov method replaces refinement)" if solution.method == "refinement" else ""
+        replaced = " (a Krylov method replaces refinement; x agrees to rtol)"
+        instead = replaced if solution.method == "refinement" else ""
         lines.append(f"To do the same without the choice{instead}: {call(solution)}")
     return "\n".join(lines)
 
@@ -45,7 +48,23 @@ def call(solution: Solution) -> str:
     """The call that takes the recipe and the method of a solution of `finelu.solve` without a choice, as Python."""
     recipe = re.sub(r"\b(?=[A-Z]\w*\()", "finelu.", solution.recipe)
     taken = "" if solution.method == "refinement" else f', method="{solution.method}"'
-    return f"{solution.called}(A, b, recipe={recipe if '(' in recipe else None}{taken})"
+    recipe = recipe if "(" in recipe else "None"
+    return f"{solution.called}(A, b, {''.join(f'{text}, ' for text in solution.arguments)}recipe={recipe}{taken})"
+
+
+def as_written(given: Iterable[Any], defaults: Mapping[str, Any]) -> tuple[str, ...]:
+    """The arguments that are not the default, as in "rtol=1e-10"; arrays and functions by name, as in "x0=x0".
+
+    given : a value for each name of `defaults`.
+    """
+    found = []
+    for (name, default), value in zip(defaults.items(), given, strict=True):
+        value = value.item() if isinstance(value, np.generic) else value
+        plain = isinstance(value, int | float | str)
+        if value is not default and not (plain and value == default):
+            text = name if not plain else f'"{value}"' if isinstance(value, str) else repr(value)
+            found.append(f"{name}={text}")
+    return tuple(found)
 
 
 def _attempts(attempts: Sequence[Attempt], *, verbose: bool) -> list[str]:

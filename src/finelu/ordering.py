@@ -19,7 +19,7 @@ from finelu.foreign import spilu, with_own_symbols
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr, without_zeros
-from finelu.matrix.looks import dense_row
+from finelu.matrix.traits import dense_row
 from finelu.recent import RECENT
 from finelu.threads import each
 
@@ -597,9 +597,9 @@ def _graph(A: CSR) -> sp.csr_matrix:
     """The pattern of A + A^T without its diagonal, rows sorted, all values 1; on the host."""
     index: Any = np.int32 if max(A.n, 2 * A.nnz) <= INT32_LIMIT else np.int64
     if not on_gpu(A.data) and A.is_known_to_be_paired:
-        stored = A.diag >= 0
-        starts, columns = A.indptr.astype(index), np.delete(A.indices, A.diag[stored]).astype(index, copy=False)
-        starts[1:] -= np.cumsum(stored, dtype=index)
+        starts, columns = np.empty(A.n + 1, index), np.empty(A.nnz + 1, index)
+        kernels_for(columns).graph.without_diagonal(A.indptr, A.indices, starts, columns)
+        columns = columns[: starts[-1]].copy()
         return sp.csr_matrix((np.ones(columns.size), columns, starts), shape=A.shape)
     starts, columns = np.empty(A.n + 1, index), np.empty(2 * A.nnz, index)
     kernels_for(columns).graph.symmetric_graph(to_host(A.indptr), to_host(A.indices), starts, columns)

@@ -176,6 +176,8 @@ class Solution(NoArray):
     tolerance : max(rtol ||b||, atol), the norm of b - A x that was asked for; None of least squares, and without any
         attempt.
     called : "finelu.solve" if that chose method and recipe, else "".
+    arguments : those of that call that were not the default, without recipe and method, as the last line of
+        `explain()` repeats them: "rtol=1e-10", or "x0=x0" for an array or a function.
     breakdowns : of bicgstabl and idrs, how often the recurrence broke down and was started again or given up; with
         `finelu.solve` those of all attempts.
     bool(solution) is `converged`. As a pair, (x, info), it has the length 2, solution[0] and solution[1]. It is not an
@@ -200,6 +202,7 @@ class Solution(NoArray):
     tolerance: float | None = None
     called: str = ""
     breakdowns: int = 0
+    arguments: tuple[str, ...] = ()
 
     @property
     def converged(self) -> bool:
@@ -232,8 +235,7 @@ class Solution(NoArray):
             return bool(np.any((true > 2 * recurrence) | (true < recurrence / 2)))
 
     def explain(self, verbose: bool = False) -> str:
-        """What A is like, what was tried and why, how it ended, and the call that takes the same way at once, to which
-        the caller adds the other arguments.
+        """What A is like, what was tried and why, how it ended, and the call that takes the same way at once.
 
         verbose : True lists all attempts, each with its times and residual; False the last three.
         """

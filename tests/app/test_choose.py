@@ -141,7 +141,7 @@ def test_alike_tells_the_unknowns_of_a_node_in_any_order(order):
         if order == "at random":
             rows = np.random.default_rng(0).permutation(A.shape[0])
             A = A[rows][:, rows]
-        assert alike(fl.as_csr(A)) == pytest.approx(1 - 1 / size, abs=0.05)
+        assert alike(fl.as_csr(A), most=100) == pytest.approx(1 - 1 / size, abs=0.05)
 
 
 def test_a_large_elastic_body_is_solved_by_subdomains_of_nodes():
@@ -397,7 +397,7 @@ def test_chains_of_rows_are_seen_on_a_gpu(backend):
     for A, levels in ((LONG_CHAIN, 6000), (LONG_CHAIN * 1j, 6000), (gallery.poisson5(80), 159), (CHAIN, 1)):
         found = traits(fl.as_csr(backend.move(sp.csr_matrix(A))))
         assert found.levels == (levels if there else 1)  # of few rows none is counted
-    gaps = sp.csr_matrix(LONG_CHAIN)
+    gaps = LONG_CHAIN.copy()
     gaps[5, 5] = 0
     gaps.eliminate_zeros()
     assert traits(fl.as_csr(backend.move(gaps), diagonal=False)).levels == 1

@@ -74,12 +74,41 @@ def solution_of(attempts, **fields):
 def test_the_last_line_takes_the_same_way_to_x(matrix, options):
     first = fl.solve(matrix, b, **options)
     line = first.explain().splitlines()[-1]
-    instead = " (a Krylov method replaces refinement)" if first.method == "refinement" else ""
+    instead = " (a Krylov method replaces refinement; x agrees to rtol)" if first.method == "refinement" else ""
     assert line.startswith(f"To do the same without the choice{instead}: finelu.solve(")
-    again = eval(line.partition(": ")[2], {"finelu": fl, "A": matrix, "b": b})
+    again = eval(line.partition("choice" + instead + ": ")[2], {"finelu": fl, "A": matrix, "b": b})
     np.testing.assert_allclose(again.x, first.x, rtol=1e-6)
     assert (again.recipe, len(again.attempts)) == (first.recipe, 1)
     assert again.method == first.method or first.method == "refinement"  # which no caller names
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ({}, ""),
+        ({"rtol": 1e-8, "x0": None, "verbose": True}, ""),
+        ({"rtol": np.float64(1e-10)}, "rtol=1e-10, "),
+        ({"rtol": 0.0, "atol": 1e-9, "criterion": "residual"}, 'rtol=0.0, atol=1e-09, criterion="residual", '),
+        ({"x0": np.ones(900), "maxiter": 500}, "x0=x0, maxiter=500, "),
+        ({"nullspace": "constant", "certify": True}, 'certify=True, nullspace="constant", '),
+        ({"watch": print, "time_limit": 1000}, "time_limit=1000, watch=watch, "),
+    ],
+)
+@pytest.mark.parametrize("columns", [1, 2])
+def test_the_last_line_repeats_each_argument_that_is_not_the_default(options, written, columns):
+    matrix = A
+    if "nullspace" in options:
+        matrix = sp.csr_array(A - sp.diags_array(A @ np.ones(b.size)))
+    if options.get("watch") is print:
+        options = options | {"watch": lambda iteration, norm: False}
+    rhs = b if columns == 1 else np.stack([b, np.cos(np.arange(b.size))], axis=1)
+    solution = fl.solve(matrix, rhs, **options)
+    for found in (solution, *(solution[c] for c in range(columns if columns > 1 else 0))):
+        line = found.explain().splitlines()[-1]
+        assert f": finelu.solve(A, b, {written}recipe=" in line
+        known = {"finelu": fl, "A": matrix, "b": rhs, **options}
+        again = eval(line[line.index("finelu.solve(") :], known)
+        assert again.converged and again.arguments == solution.arguments and again.tolerance == solution.tolerance
 
 
 def test_the_last_line_is_there_for_several_columns():

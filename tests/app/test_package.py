@@ -37,6 +37,11 @@ def unit(path: Path) -> str:
 FLOORS = runpy.run_path(str(ROOT / "tools" / "floors.py"))
 
 
+def test_every_error_class_is_a_name_of_the_package():
+    kinds = [kind for kind in vars(finelu.errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert finelu.errors.NotConverged in kinds and all(getattr(finelu, kind.__name__) is kind for kind in kinds)
+
+
 def test_no_statement_comes_after_the_end_of_its_block():
     over = ast.Return, ast.Raise, ast.Continue, ast.Break
     for path in SOURCES:

@@ -114,6 +114,28 @@ def test_the_graph_of_a_and_its_transpose(index, A):
 
 @pytest.mark.parametrize("index", ["int32", "int64"])
 @PATTERNS
+@given(A=patterns())
+def test_parts_of_a_pattern_beside_the_diagonal(index, A):
+    """All but the diagonal; and what is on and above it, with places from 1 on, 0 for what is not stored."""
+    n, nnz, pattern = A.shape[0], A.nnz, (A.indptr.astype(index), A.indices.astype(index))
+    dense = np.zeros(A.shape, int)
+    dense[np.repeat(np.arange(n), np.diff(A.indptr)), A.indices] = np.arange(1, nnz + 1)
+    for form in (cpu, reference):
+        starts, columns, places = np.full(n + 1, -1, index), np.empty(nnz + 1, index), np.empty(nnz + n, index)
+        form.graph.without_diagonal(*pattern, starts, columns)
+        S = sp.csr_matrix((np.ones(starts[-1]), columns[: starts[-1]], starts), A.shape)
+        np.testing.assert_array_equal(S.toarray() > 0, (dense > 0) & ~np.eye(n, dtype=bool))
+        assert S.has_canonical_format
+        columns = np.empty(nnz + n, index)
+        form.graph.behind_diagonal(*pattern, starts, columns, places)
+        rows, columns = np.repeat(np.arange(n), np.diff(starts)), columns[: starts[-1]]
+        wanted = np.triu((dense > 0) | np.eye(n, dtype=bool))
+        np.testing.assert_array_equal(np.argwhere(wanted), np.stack((rows, columns), axis=1))
+        np.testing.assert_array_equal(places[: starts[-1]], dense[rows, columns])
+
+
+@pytest.mark.parametrize("index", ["int32", "int64"])
+@PATTERNS
 @given(A=patterns(40), dense=st.integers(0, 40), most=st.integers(0, 40), halted=st.booleans())
 def test_minimum_degree_orders(index, A, dense, most, halted):
     n = A.shape[0]

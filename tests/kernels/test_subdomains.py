@@ -219,7 +219,7 @@ def test_parts_that_are_solved_together_have_the_bits_of_each(monkeypatch, threa
             np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("narrow", ["", "adjoint", "each"])
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_the_groups_of_parts_do_not_change_the_bits(monkeypatch, threads, dtype, narrow):
     """Full groups of eight parts, parts alone, and both, in double and in single precision."""
@@ -556,7 +556,7 @@ def test_a_narrow_solve_reads_rounded_entries_and_computes_in_double(backend, dt
     want = sp.linalg.spsolve_triangular(L.tocsr(), r) / D
     want = sp.linalg.spsolve_triangular(U.tocsr(), want, lower=False)
     moved = on(backend, starts, r, rows)
-    solve = kernels_for(moved[1]).subdomains.SubdomainSolve(moved[0], plans, narrow=True)
+    solve = kernels_for(moved[1]).subdomains.SubdomainSolve(moved[0], plans, narrow="adjoint")
     assert solve.stored == narrow
     x = backend.move(np.zeros(1728, dtype))
     solve.solve(moved[1], x, moved[2])
@@ -574,7 +574,7 @@ def test_entries_beyond_single_precision_are_not_rounded(backend):
     r = values(512, "float64")
     for first, then in ((scaled, None), (A, scaled)):
         F, plans = solvers(backend, first, "N")
-        solve = kernels_for(backend.move(r)).subdomains.SubdomainSolve(backend.move(starts), plans, narrow=True)
+        solve = kernels_for(backend.move(r)).subdomains.SubdomainSolve(backend.move(starts), plans, narrow="adjoint")
         assert solve.stored == ("float64" if first is scaled else "float32")
         if then is not None:
             F.update(backend.move(then.tosparse()))

@@ -12,7 +12,10 @@ import finelu as fl
 from finelu import Status
 from finelu.errors import ParameterError
 from finelu.krylov import underflow
-from finelu.matrix import vectors
+from finelu.krylov.criterion import Criterion
+from finelu.krylov.operators import matrix_operator
+from finelu.krylov.residual import Residual
+from finelu.matrix import norm, vectors
 
 METHODS = ("cg", "minres", "sqmr", "gmres", "fgmres", "bicgstab", "bicg")
 
@@ -423,3 +426,49 @@ def test_single_precision_becomes_complex_without_loss(backend):
     blocks = backend.move(np.full((7, 1, 1, 5, 1, 1), 1e-40, np.float32))
     wide = fl.StencilMatrix(blocks).astype(np.float64)
     assert float(wide.blocks.max()) == float(np.float32(1e-40))
+
+
+@pytest.mark.parametrize("criterion", ["auto", "residual", "backward"])
+@pytest.mark.parametrize("problem", ["penalty", "chain", "plain"])
+def test_what_rounding_reaches_is_told_by_the_last_bound_or_else_by_a_pass(criterion, problem, monkeypatch):
+    """By definition: at least that much is the rounding. A pass over A is made only where the bound is not below it."""
+    A, b = {
+        "penalty": lambda: penalty(1e12)[:2],
+        "chain": lambda: (laplacian(300, 2).tocsr(), np.ones(300)),
+        "plain": lambda: (sp.identity(50, format="csr") * 2.0, np.ones(50)),
+    }[problem]()
+    A, x = fl.as_csr(A), np.random.default_rng(0).standard_normal(b.size) * 1e3
+    check = Criterion(criterion, Residual(matrix_operator(A), b), b)
+    size = check.rounding(b, x)
+    assert size > 0
+    for tolerance in (0.0, 1e-8 * norm(b)):
+        for least in size * np.array([1e-3, 0.99, 1.01, 1e3]):
+            check(b, x, tolerance)
+            assert check.reaches(b, x, least) == (least < size), (tolerance, least)
+    check(b, x, 0.0)
+    by_norm = not check.by_rows
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Residual, "_rounding", None)  # no pass is possible
+        if by_norm:
+            assert not check.reaches(b, x, 1e3 * size * A.n)
+        with pytest.raises(TypeError):
+            check.reaches(b, x, size)
+        with pytest.raises(TypeError):  # the last call was for another x
+            check.reaches(b, x.copy(), 1e3 * size * A.n)
+
+
+@pytest.mark.parametrize("method", ["cg", "bicgstab", "minres", "gmres"])
+def test_a_solve_that_is_stopped_forms_one_residual_of_the_best_x(method, monkeypatch):
+    A = fl.gallery.poisson5(30)
+    b, formed, residual = np.ones(A.shape[0]), [], Residual.__call__
+
+    def counted(self, b, x, *others):
+        formed.append(x)
+        return residual(self, b, x, *others)
+
+    monkeypatch.setattr(Residual, "__call__", counted)
+    found = getattr(fl, method)(A, b, M=fl.ILU0().factor(A), rtol=1e-10, watch=lambda k, _: k >= 12)
+    assert found.status is Status.INTERRUPTED and found.iterations == 12 and not found.converged
+    assert len(formed) <= 2  # of the best x, and for the result
+    assert found.residual_norm == pytest.approx(norm(b - A @ found.x), rel=1e-10)
+    assert found.residual_norm <= 1.01 * found.history[1:].min()

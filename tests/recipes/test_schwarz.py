@@ -564,11 +564,61 @@ def test_parts_of_a_definite_matrix_are_read_in_single_precision(backend):
     np.testing.assert_array_equal(x, backend.fetch(F.solve(backend.move(b), "T")))
     runs = [fl.cg(backend.move(A), backend.move(b), M=H, rtol=1e-10) for H in (F, G)]
     assert all(run.converged for run in runs) and abs(runs[0].iterations - runs[1].iterations) <= 1
-    for other in (sp.csr_matrix(A + sp.eye(A.shape[0], k=1)), sp.csr_matrix(A - 20 * sp.eye(A.shape[0]))):
-        assert fl.Schwarz(size=64).factor(backend.move(other)).report.stored == "float64"  # not definite
+    other = sp.csr_matrix(A - 20 * sp.eye(A.shape[0]))
+    assert fl.Schwarz(size=64).factor(backend.move(other)).report.stored == "float64"  # not definite
     indefinite = A - 20 * sp.diags((np.arange(A.shape[0]) == 5).astype(float))
     F.update(backend.move(sp.csr_matrix(indefinite.tocsr())))
     assert F.report.stored == "float64"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_parts_of_a_general_matrix_are_read_in_single_precision_on_the_cpu(backend, dtype):
+    """M is that of rounded L and D^-1 U, its transposes are of the same numbers, also after an update."""
+    A, B = (sp.csr_matrix(c * sp.diags(1 + np.arange(99) % 7 / c) @ system("general", dtype)) for c in (1.0, 3.0))
+    F = fl.Schwarz(size=12, coarse=None).factor(backend.move(A))
+    single = {"float64": "float32", "complex128": "complex64"}[dtype]
+    if backend.name != "cpu":
+        assert F.report.stored == dtype
+        return
+    assert F.report.stored == single and F.local.dtype == dtype
+    for S in (A, B):
+        F.update(S)
+        assert F.report.stored == single and F.report.stored_since is None
+        L, U = F.local.L.toarray(), F.local.U.toarray()
+        pivots = U.diagonal()[:, None]
+        own = np.linalg.inv((L.astype(single).astype(dtype)) @ (pivots * (U / pivots).astype(single).astype(dtype)))
+        want = np.empty_like(own)
+        want[np.ix_(F.rows, F.rows)] = own
+        for trans, M in (("N", want), ("T", want.T), ("H", want.conj().T)):
+            assert_close(dense(F, trans, backend), M, 1e3, abs(want).max())
+    precise = fl.Schwarz(parts=F.parts, coarse=None, precision="float64").factor(B)
+    change = abs(dense(F, "N", backend) - dense(precise, "N", backend)).max()
+    assert 1e-10 < change / abs(want).max() < 1e-6
+
+
+def test_a_general_matrix_takes_as_many_iterations_in_single_precision():
+    A = gallery.problem("convection_diffusion:12,peclet=10")
+    b = values(A.shape[0], "float64")
+    runs = [fl.bicgstab(A, b, M=fl.Schwarz(precision=p).factor(A), rtol=1e-10) for p in (None, "float64")]
+    assert all(run.converged for run in runs) and abs(runs[0].iterations - runs[1].iterations) <= 1
+    adjoint = fl.bicg(A, b, M=fl.Schwarz().factor(A), rtol=1e-10)
+    assert adjoint.converged
+
+
+def test_general_entries_beyond_single_precision_keep_double():
+    """D^-1 U of 1e-45 would lose digits; the transposes are those of M all the same, and of an update that fits."""
+    A = sp.lil_matrix(system("general"))
+    A[0, 1] = A[1, 0] = 1e-45
+    r = values(99, "float64")
+    F, G = (fl.Schwarz(size=12, partition="natural", precision=p).factor(sp.csr_matrix(A)) for p in (None, "float64"))
+    assert F.report.stored == "float64" and "beyond the range of single precision" in F.report.stored_since
+    for trans in ("N", "T"):
+        np.testing.assert_array_equal(F.solve(r, trans), G.solve(r, trans))
+    A[0, 1] = A[1, 0] = -1.0
+    F.update(sp.csr_matrix(A))
+    assert F.report.stored == "float32"
+    q = values(99, "float64", 1)
+    assert abs(q @ F.solve(r) - F.solve(q, "T") @ r) < 1e-13 * np.linalg.norm(q) * np.linalg.norm(F.solve(r))
 
 
 def test_entries_beyond_single_precision_keep_double(backend):

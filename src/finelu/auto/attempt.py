@@ -21,7 +21,7 @@ from finelu.krylov.recycle import RecycledSpace
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR, norm
-from finelu.matrix.vectors import matrix_as_dtype
+from finelu.matrix.vectors import as_dtype
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.result import Attempt, Solution, Status
 
@@ -60,7 +60,7 @@ class RightHandSide:
     ):
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
-        self.A = matrix_operator(matrix_as_dtype(A, b.dtype))
+        self.A = matrix_operator(A if A.dtype == b.dtype else as_dtype(A, b.dtype))
         self.b, self.scale, self.wanted, self.target = b, scale, wanted, wanted * scale
         self.residual = Criterion(criterion, Residual(self.A, b), b, row_sums)
         self.attempts: list[Attempt] = []
@@ -75,7 +75,7 @@ class RightHandSide:
 
     def has_grown(self, part: float) -> bool:
         """Whether one rounding of |A| |x| + |b| is more than the tolerance and this part of ||b||."""
-        return self.residual.rounding(self.b, self.x) > max(self.target, part * self.scale)
+        return self.residual.reaches(self.b, self.x, max(self.target, part * self.scale))
 
     def put_aside(self) -> None:
         """Begin anew from x = 0. The present x is kept, with its status and verdict, if it is the best put aside."""

@@ -151,7 +151,8 @@ class Costs:
         if self.job is None:
             library = "superlu" if klu.nbklu() is None else "klu"
             usual = self.of_library(Fill(USUAL_FILL * self.traits.nnz, 0.0), library, half=False)
-            matched = self.ordered and not self._by_amd  # before, this look at the rows would delay the iterations
+            # Before `order`, this look at the rows would delay the iterations; on a GPU none is taken.
+            matched = self.ordered and not (self._by_amd or self.traits.gpu)
             return self.analysis_seconds + matched * RATES.metis * self.traits.nnz + usual
         fill, symmetric = self.job.found()[2], bool(symmetry(self.A))
         real = symmetric and not self.traits.complex
@@ -306,17 +307,19 @@ class Costs:
         if self.traits.gpu and by_parts:
             return products * (current_on_gpu().parts_overhead + current_on_gpu().parts * nnz)
         of_method = {"cg": RATES.parts if by_parts else rates.cg, "bicgstab": rates.bicgstab}
-        waits = 1 + products * (self._waits(levels) - 1)  # more levels take each solve longer
+        waits = (
+            1 + products * (self._waits(levels) - 1) if self.traits.gpu else 1.0
+        )  # more levels take each solve longer
         return waits * rates.overhead + of_method.get(method, rates.gmres * products) * nnz
 
     def _waits(self, levels: int | None = None) -> float:
         """The times that factors take as long on a GPU, which follows their levels one by one.  levels : None for as
         many as A has."""
-        return max(1.0, (levels or self.traits.levels) / LEVELS) if self.traits.gpu else 1.0
+        return max(1.0, (levels or self.traits.levels) / LEVELS)
 
     def levels_of(self, factors: Any) -> int | None:
-        """The most levels of the triangles of factors, if A is on a GPU and they are known."""
-        report = factors.report if self.traits.gpu and factors is not None else None
+        """The most levels of the triangles of factors of an A on a GPU, if they are known."""
+        report = factors.report if factors is not None else None
         return max((solve["levels"] or 0 for solve in getattr(report, "triangular", {}).values()), default=None)
 
     def entries_read(self, factors: Any) -> int:

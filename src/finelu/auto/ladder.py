@@ -43,7 +43,7 @@ from finelu.krylov.operators import matrix_operator
 from finelu.krylov.underflow import diminished, power_for, reduced
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
-from finelu.matrix.vectors import matrix_as_dtype, times_power
+from finelu.matrix.vectors import as_dtype, times_power
 from finelu.preconditioners import MILU0, BlockJacobi, Jacobi, Schwarz, SparseLU
 from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.direct.factors import SparseLUFactors
@@ -318,7 +318,7 @@ class Ladder:
             found = self.solve(times_power(b, power), x0, atol)
         finally:
             self.callback, self.watch = given
-        A = matrix_operator(matrix_as_dtype(self.A, b.dtype))
+        A = matrix_operator(as_dtype(self.A, b.dtype))
         target = max(self.rtol * norm(times_power(b, power)), atol)
         return diminished(found, A, b, self.criterion, power, target)
 
@@ -351,9 +351,8 @@ class Ladder:
             del self.factors[rung]
             self.broken.add(rung)
             self.preferred = None if self.preferred == rung else self.preferred
-            spent, reached = now() - begin - (self.costs.taken - before), rhs.size / rhs.scale
-            outcome = "no memory for its iterations"
-            rhs.attempts.append(Attempt(self.name(rung), "", why, outcome, 0, made, spent, reached))
+            outcome, spent = "no memory for its iterations", now() - begin - (self.costs.taken - before)
+            rhs.attempts.append(Attempt(self.name(rung), "", why, outcome, 0, made, spent, rhs.size / rhs.scale))
             return None
         solved = found.residual_norm <= rhs.target
         whole = "solved for the part of b in A's range" if self.nested else "solved"
@@ -466,20 +465,18 @@ class Ladder:
 
         left : the rungs with which they are compared.
         """
-        direct, factors = rung in COMPLETE, self.factors[rung]
-        left = [] if self.asked or direct else left
-        facts: dict[str, Any] = {"watch": self.watch, "norm_callback": self.norm_callback}
-        facts["by_parts"] = isinstance(factors, SchwarzFactors)
-        facts |= {"entries": self.costs.entries_read(factors), "levels": self.costs.levels_of(factors)} if left else {}
+        direct, factors, costs = rung in COMPLETE, self.factors[rung], self.costs
+        how: dict[str, Any] = {"watch": self.watch, "norm_callback": self.norm_callback}
+        if left := [] if self.asked or direct else left:
+            how |= {"entries": costs.entries_read(factors), "by_parts": isinstance(factors, SchwarzFactors)}
+            how |= {"levels": costs.levels_of(factors)} if self.traits.gpu else {}
         iterations = Iterations(
             factors=factors,
             recipe=self.name(rung),
             methods=self._methods(rung),
             complete=direct,
             refine=direct and self.method == "auto",
-            begins=lambda method, target: SwitchMonitor(
-                self.costs, method, left, scale=rhs.scale, target=target, **facts
-            ),
+            begins=lambda method, target: SwitchMonitor(costs, method, left, scale=rhs.scale, target=target, **how),
             most=self.most - rhs.iterations,
             ended=BROKEN + INDEFINITE if self.asked else BROKEN,
             callback=self.callback,

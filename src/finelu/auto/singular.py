@@ -105,8 +105,7 @@ def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None, known: Cons
 
 def at_limit(residual: Criterion, b: Any, x: Any, size: float, wanted: float) -> bool:
     """Whether the residual norm `size` is due to rounding of x, and the tolerance `wanted` ||b|| is far smaller."""
-    rounding = residual.rounding(b, x)
-    return size <= LIMIT * rounding and wanted * norm(b) <= UNATTAINABLE * rounding
+    return residual.reaches(b, x, max(size / LIMIT, wanted * norm(b) / UNATTAINABLE))
 
 
 def limit_in_words(A: CSR, residual: Criterion, F: Any, b: Any, x: Any, size: float) -> str:

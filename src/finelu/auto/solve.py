@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import astuple, replace
+from inspect import signature
+from operator import is_not
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +25,7 @@ from finelu.auto.precision import after, may_need_double, precise
 from finelu.compiling import KernelMissing, compile_seconds, here, now, quietly, waiting
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, NotConverged, ParameterError, meant
+from finelu.explained import as_written
 from finelu.kernels import kernels_for
 from finelu.krylov import Method, method_name
 from finelu.krylov.criterion import criterion_asked
@@ -119,6 +122,9 @@ def solve(
     """
     if isinstance(A, Batch):
         return solve_batch(solve, locals())  # type: ignore[return-value]
+    called = (rtol, x0, atol, criterion, maxiter, device, time_limit, memory_limit, callback, callback_type, watch)
+    others = (certify, verbose, progress, raise_on_failure, nullspace)
+    changed = any(map(is_not, called + others, DEFAULTS.values()))
     start, began = perf_counter(), now()
     rtol, atol = number("rtol", rtol), number("atol", atol)
     most = math.inf if maxiter is None else count("maxiter", maxiter, 0)
@@ -205,8 +211,8 @@ def solve(
                 (rhs, guess), why = system(c), ""
                 follows = started is None and found and found[-1].converged and found[-1].attempts
                 if follows and not (why := by_complete_factors(ladder, found[-1], columns.shape[1] - c)):
-                    others = [system(other) for other in range(c, columns.shape[1])]
-                    rest, guesses = [rhs for rhs, _ in others], [guess for _, guess in others]
+                    pairs = [system(other) for other in range(c, columns.shape[1])]
+                    rest, guesses = [rhs for rhs, _ in pairs], [guess for _, guess in pairs]
                     together = iterated(ladder, found[-1], rest, guesses, atol)
                     started = [*[None] * c, *together.solutions]
                 if started and started[c] is not None:
@@ -240,8 +246,12 @@ def solve(
         if answer is not None:
             found, b, compiled = answer.solve(), answer.b, compile_seconds()
             if not found:
-                return _after(answer, device, verbose, start, raise_on_failure)
+                alone = _after(answer, device, verbose, start, raise_on_failure)
+                return replace(alone, arguments=as_written(called + others, DEFAULTS)) if changed else alone
             columns, home, moved, size = b.reshape(b.shape[0], -1), False, "", euclidean
+        if changed:
+            arguments = as_written(called + others, DEFAULTS)
+            found = [replace(f, arguments=arguments) for f in found]
         if len(found) == 1:
             worst, x = found[0], found[0].x
         else:
@@ -276,6 +286,13 @@ def solve(
     if raise_on_failure and not worst.converged:
         raise NotConverged("A x = b", worst, rtol)
     return worst
+
+
+DEFAULTS = {  # of the arguments that `explain()` repeats; it names the recipe and the method that worked
+    name: parameter.default
+    for name, parameter in signature(solve).parameters.items()
+    if name not in ("A", "b", "recipe", "method")
+}
 
 
 def _both(first: Callable[[int, float], object], then: Callable[[int, float], object] | None) -> Any:

@@ -43,7 +43,7 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
     ("cuda", "fill"): ("elimination_tree postorder column_counts subtrees first_coupling", SET_UP),
     ("cuda", "graph"): (
         "transposed transposed_places block block_starts triangles arranged_columns without_small symmetric_graph "
-        "permuted_graph level_sets",
+        "permuted_graph level_sets without_diagonal behind_diagonal",
         SET_UP,
     ),
     ("cpu", "independent"): ("choose split pivot_rows signs transposed remainder", MADE_ANEW),

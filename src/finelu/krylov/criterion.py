@@ -156,6 +156,13 @@ class Criterion:
             return eps * self._of_b if bool((terms > 0).any()) else 0.0
         return eps * self.residual.size(terms / self._sizes) * self._of_b / self._of_scaled_b
 
+    def reaches(self, b: Any, x: Any, least: float) -> bool:
+        """Whether `rounding` is at least that. Where the last call was for this x, its bound of the rounding mostly
+        shows that it is less, without a pass over A."""
+        if self.has_seen(x) and not self.by_rows and 0 < self.residual.noise < least:
+            return False
+        return self.rounding(b, x) >= least
+
     def has_seen(self, x: Any) -> bool:
         """Whether the last call had this x."""
         return x is self._x

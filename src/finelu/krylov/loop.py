@@ -431,7 +431,8 @@ class Loop(Workspace):
         """
         iterates = [self.x] if self.best is None else [self.x, self.best] if self.improved else [self.best, self.x]
         doubted = self.doubted < math.inf
-        if self.spares and not doubted and (found := self._best_of_few(iterates)):
+        few = self.spares or self.stopped is Status.INTERRUPTED  # who stops does not wait for products
+        if few and not doubted and (found := self._best_of_few(iterates)):
             return found
         iterates = iterates[:1] if self.method.stationary and not doubted else [*iterates, self.verified]
         candidates = [x for x in iterates if self.kernels.vectors.first_not_finite(x) < 0] or [self.verified]

@@ -20,25 +20,42 @@ from finelu.kernels.cpu.runtime.workers import run
 COLUMNS_PAY, PRODUCTS_LEFT = 10, 0.6
 
 
-def columns_pay(indptr, indices, diag) -> bool:
-    """Whether it takes less time than the rows alone, for the pattern of L by rows, with the diagonal last. Cost:
-    O(nnz)."""
-    n = diag.size
-    if indices.size < COLUMNS_PAY * n:
-        return False
-    columns = np.bincount(indices, minlength=n).astype(float) - 1
-    rows = (diag[:n] - indptr[:n]).astype(float)
-    return float(columns @ columns) / 2 <= PRODUCTS_LEFT * float(columns @ rows)
+def columns_that_pay(indptr, indices, diag):
+    """The starts (n + 1,) of the columns of L below the diagonal, unsigned, if it takes less time with them than by
+    rows alone; else None.  indptr, indices, diag : the pattern of L by rows, the diagonal last. Cost: O(nnz)."""
+    if indices.size < COLUMNS_PAY * diag.size:
+        return None
+    begin = unsigned(np.zeros(diag.size + 1, indptr.dtype))
+    by_columns, by_rows = _starts(*(unsigned(x) for x in (indptr, indices, diag)), begin)
+    return begin if by_columns / 2 <= PRODUCTS_LEFT * by_rows else None
 
 
-def ic0_by_columns(indptr, indices, diag, a, l) -> int:
-    """l (nnz,) receives the factor of a (nnz,); returns the first bad row or -1. Memory: a copy of the factor."""
-    bad, n = np.array([diag.size], np.int64), diag.size
-    begin, pattern = np.zeros(n + 1, indptr.dtype), [unsigned(x) for x in (indptr, indices, diag)]
+@compiled
+def _starts(indptr, indices, diag, begin):
+    """begin (n + 1,) : zeros; out, the starts of the columns. Returns how many products there are by columns, twice
+    counted, and by rows."""
+    n, by_columns, by_rows = diag.size, 0.0, 0.0
+    for i in range(n):
+        for p in range(np.uint64(indptr[i]), np.uint64(diag[i])):
+            begin[indices[p] + ONE] += ONE
+    for k in range(n):
+        length = np.float64(begin[k + 1])
+        by_columns += length * length
+        by_rows += length * (np.float64(diag[k]) - np.float64(indptr[k]))
+        begin[k + 1] += begin[k]
+    return by_columns, by_rows
+
+
+def ic0_by_columns(indptr, indices, diag, begin, a, l) -> int:
+    """l (nnz,) receives the factor of a (nnz,); returns the first bad row or -1. Memory: a copy of the factor.
+
+    begin : of `columns_that_pay`.
+    """
+    bad, pattern = np.array([diag.size], np.int64), [unsigned(x) for x in (indptr, indices, diag)]
     rows, values = np.empty_like(pattern[1]), np.empty_like(l)
-    run(_by_columns, 1, bad, *pattern, a, l, unsigned(begin), rows, values, deadline.halt())
+    run(_by_columns, 1, bad, *pattern, a, l, begin, rows, values, deadline.halt())
     deadline.check()
-    return int(bad[0]) if bad[0] < n else -1
+    return int(bad[0]) if bad[0] < diag.size else -1
 
 
 @compiled
@@ -47,14 +64,9 @@ def _by_columns(bad, indptr, indices, diag, a, l, begin, rows, values, halt):
 
     The products of an entry are subtracted in the order of `elimination`, for the same bits. What lands in w outside of
     the pattern is never read.
-    bad (1,) : out, the first bad row.  begin (n + 1,) : zeros.  rows, values (nnz,) : workspace.
+    bad (1,) : out, the first bad row.  begin (n + 1,) : the starts of columns.  rows, values (nnz,) : workspace.
     """
     n = diag.size
-    for i in range(n):
-        for p in range(np.uint64(indptr[i]), np.uint64(diag[i])):
-            begin[indices[p] + ONE] += ONE
-    for k in range(n):
-        begin[k + 1] += begin[k]
     end, w = begin.copy(), np.empty(n, a.dtype)
     for i in range(np.uint64(n)):
         if halted(halt):

@@ -16,7 +16,7 @@ import numpy as np
 
 from finelu import deadline
 from finelu.errors import ParameterError, meant
-from finelu.kernels.cpu._ic0_columns import columns_pay, ic0_by_columns
+from finelu.kernels.cpu._ic0_columns import columns_that_pay, ic0_by_columns
 from finelu.kernels.cpu._waiting import OVERLAP, Waiting, publish, wait_for_all, wait_for_row, waiting
 from finelu.kernels.cpu.levels import levels
 from finelu.kernels.cpu.runtime.arithmetic import divide
@@ -70,10 +70,11 @@ class Elimination:
     source: np.ndarray
 
     @cached_property
-    def by_columns(self) -> bool:
-        """Whether IC(0) on one thread takes less time with the finished rows by columns, too. Cost: O(nnz), once."""
+    def columns(self) -> np.ndarray | None:
+        """Where columns start, if IC(0) on one thread takes less time with the finished rows by columns, too; else
+        None. Cost: O(nnz), once."""
         in_order = self.variant == "sequential" and self.first is None
-        return in_order and columns_pay(self.indptr, self.indices, self.diag)
+        return columns_that_pay(self.indptr, self.indices, self.diag) if in_order else None
 
 
 def ilu0_analysis(A, variant: str = "auto", once: bool = False) -> Elimination:
@@ -274,8 +275,8 @@ def ilu0(plan: Elimination, a, lu) -> int:
 
 def ic0(plan: Elimination, a, l) -> int:
     """l (nnz,) receives the factor of a (nnz,), in L's order; returns the first bad row or -1."""
-    if plan.by_columns:
-        return ic0_by_columns(plan.indptr, plan.indices, plan.diag, a, l)
+    if plan.columns is not None:
+        return ic0_by_columns(plan.indptr, plan.indices, plan.diag, plan.columns, a, l)
     return _factor(_ic0, _ic0_scattered, _ic0_waiting, plan, a, l)
 
 

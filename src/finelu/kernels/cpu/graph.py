@@ -285,6 +285,37 @@ def symmetric_graph(indptr, indices, starts, columns):
 
 
 @compiled
+def without_diagonal(indptr, indices, starts, columns):
+    """The pattern without its diagonal, in columns[:starts[n]]; see kernels/reference/graph.py. Cost: one pass."""
+    found = np.uint64(0)
+    starts[0] = 0
+    for i in range(np.uint64(indptr.size - 1)):
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
+            columns[found] = indices[p]
+            found += np.uint64(np.uint64(indices[p]) != i)
+        starts[i + ONE] = found
+
+
+@compiled
+def behind_diagonal(indptr, indices, starts, columns, places):
+    """The entries from the diagonal on, and a whole diagonal; see kernels/reference/graph.py. Cost: one pass."""
+    found = np.uint64(0)
+    starts[0] = 0
+    for i in range(np.uint64(indptr.size - 1)):
+        p, end = np.uint64(indptr[i]), np.uint64(indptr[i + ONE])
+        while p < end and np.uint64(indices[p]) < i:
+            p += ONE
+        if p == end or np.uint64(indices[p]) != i:
+            columns[found], places[found] = i, 0
+            found += ONE
+        while p < end:
+            columns[found], places[found] = indices[p], p + ONE
+            found += ONE
+            p += ONE
+        starts[i + ONE] = found
+
+
+@compiled
 def permuted_graph(indptr, indices, order, starts, columns):
     """The pattern whose row i is row order[i] of a symmetric one, its columns likewise; rows are not sorted.
 

@@ -91,11 +91,12 @@ class SubdomainSolve:
 
     plans : `Natural`, of two triangles, whose values are copied, see _interleaved.py. Parts that are few for the
         threads, or unlike others, are solved one by one; that changes no bits.
-    narrow : whether the copies of double precision are of single, if all fit its range; only of plans of L and U whose
-        L is (D^-1 U)^H, or of L and L^H.
+    narrow : "", or how the copies of double precision are of single, if all fit its range: "adjoint", of plans of L
+        and U whose L is (D^-1 U)^H, or of L and L^H, which the rounded ones are, too; "each", of L with a unit diagonal
+        and U, where L and D^-1 U are rounded one by one.
     """
 
-    def __init__(self, starts, plans, narrow=False):
+    def __init__(self, starts, plans, narrow=""):
         self.starts, self.plans, self._narrow = starts, plans, narrow
         work = int(starts[-1]) + sum(plan.triangle.entries for plan in plans)
         threads = threads_for(work, 2 * COPY)
@@ -119,8 +120,9 @@ class SubdomainSolve:
         """The plans have new values."""
         first, second = self._triangles
         cholesky = first.plan.triangle.diag is not None
+        mirrored = second.plan if self._narrow == "adjoint" else None
         narrow = self._narrow and second.load(narrow=True, squared=cholesky)
-        if narrow and first.load(narrow=True, mirrored=second.plan):
+        if narrow and first.load(narrow=True, mirrored=mirrored):
             return
         for triangle in self._triangles:
             triangle.load(narrow=False)

@@ -123,12 +123,12 @@ class SubdomainSolve:
     """Two triangular solves in each part, a block of threads a part; see kernels/reference/subdomains.py.
 
     plans : `SyncFree`, of two triangles, whose values are copied into the order of the levels of each part.
-    narrow : whether the copies of double precision are of single, if all fit its range; entries are rounded relative to
-        the diagonal entry of their row.
+    narrow : "", or else the copies of double precision are of single, if all fit its range; entries are rounded
+        relative to the diagonal entry of their row.
     Raises ParameterError where the rows of a part do not fit into the shared memory of a block.
     """
 
-    def __init__(self, starts, plans, narrow=False):
+    def __init__(self, starts, plans, narrow=""):
         self.starts, self.plans = starts, plans
         sizes = np.diff(starts.get()).astype(np.int64)
         most, shared = int(sizes.max()), device_limits()["shared"] - 1024
@@ -165,7 +165,7 @@ class SubdomainSolve:
         for packed in self._packed:
             packed.load(unfit)
         if any(packed.stored != packed.plan.values.dtype for packed in self._packed) and unfit.item():
-            self._lay_out(narrow=False)
+            self._lay_out(narrow="")
             self.load()
 
     @property

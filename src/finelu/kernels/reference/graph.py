@@ -132,6 +132,32 @@ def symmetric_graph(indptr, indices, starts, columns):
         columns[starts[i] : starts[i + 1]] = found
 
 
+def without_diagonal(indptr, indices, starts, columns):
+    """The pattern without its diagonal, in columns[:starts[n]].
+
+    starts (n + 1,), columns (nnz + 1,) : out.
+    """
+    rows = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+    kept = np.flatnonzero(indices != rows)
+    starts[:], columns[: kept.size] = np.searchsorted(kept, indptr), indices[kept]
+
+
+def behind_diagonal(indptr, indices, starts, columns, places):
+    """The entries of a sorted pattern from the diagonal on, and a whole diagonal, in columns[:starts[n]].
+
+    starts (n + 1,), columns (nnz + n,), places (nnz + n,) : out; places in `indices`, from 1 on, and 0 for a diagonal
+    entry that is not stored.
+    """
+    found = 0
+    starts[0] = 0
+    for i in range(indptr.size - 1):
+        row = {int(indices[p]): p + 1 for p in range(indptr[i], indptr[i + 1]) if indices[p] >= i}
+        for j in sorted(row | {i: row.get(i, 0)}):
+            columns[found], places[found] = j, row.get(j, 0)
+            found += 1
+        starts[i + 1] = found
+
+
 def permuted_graph(indptr, indices, order, starts, columns):
     """The pattern whose row i is row order[i] of a symmetric one, its columns likewise, as they come.
 

@@ -41,10 +41,11 @@ class SubdomainSolve:
     """x = W_after T_k^-1 ... T_1^-1 W_before r in the parts, for triangles T of which each couples rows of a part only.
 
     plans : of the triangles T_1, ..., T_k, in local positions, that visit the rows one after the other and have values.
-    narrow : whether entries may be read in single precision where unknowns have double; here they are not.
+    narrow : "", or how entries may be read in single precision where unknowns have double, see `LocalFactors`; here
+        they are not.
     """
 
-    def __init__(self, starts, plans, narrow=False):
+    def __init__(self, starts, plans, narrow=""):
         self.starts, self.plans = starts, plans
 
     @property

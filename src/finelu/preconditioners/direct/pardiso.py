@@ -21,6 +21,7 @@ from finelu.device import free_memory
 from finelu.errors import FineluError, SingularMatrix
 from finelu.factors import Columns
 from finelu.foreign import leavable
+from finelu.kernels import kernels_for
 from finelu.preconditioners.direct.library import (
     HERMITIAN,
     LONG_ENTRIES,
@@ -410,17 +411,8 @@ def _by_rows(columns: Columns) -> _Rows:
 
 def _triangle(columns: Columns) -> _Rows:
     """The upper triangle of a symmetric pattern and its whole diagonal."""
-    n, indices = columns.shape[0], columns.indices
-    column = np.repeat(np.arange(n, dtype=indices.dtype), np.diff(columns.indptr))
-    lower = np.flatnonzero(indices >= column)
-    starts = np.searchsorted(lower, columns.indptr)  # by columns below the diagonal is by rows above it
-    gaps = np.ones(n, bool)
-    first = starts[:-1][starts[:-1] < starts[1:]]
-    on_diagonal = lower[first]
-    gaps[indices[on_diagonal][indices[on_diagonal] == column[on_diagonal]]] = False
-    indices, places = indices[lower], lower + 1
-    if gaps.any():  # each comes before the entries of its column
-        at = starts[:-1][gaps]
-        indices, places = np.insert(indices, at, np.flatnonzero(gaps)), np.insert(places, at, 0)
-        starts[1:] += np.cumsum(gaps)
-    return _Rows(*(array.astype(np.int32, copy=False) for array in (starts, indices, places)))
+    n, most = columns.shape[0], columns.nnz + columns.shape[0]
+    starts, indices, places = np.empty(n + 1, np.int32), np.empty(most, np.int32), np.empty(most, np.int32)
+    given = columns.indptr, columns.indices  # by columns below the diagonal is by rows above it
+    kernels_for(places).graph.behind_diagonal(*given, starts, indices, places)
+    return _Rows(starts, indices[: starts[n]].copy(), places[: starts[n]].copy())

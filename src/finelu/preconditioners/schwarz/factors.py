@@ -147,7 +147,7 @@ class SchwarzFactors(Factors):
         auto = recipe.local == AUTO
         form: dict[str, Any] = {
             "symmetric": self._kind != "general",
-            "narrow": self._definite and auto and recipe.precision is None,
+            "narrow": self._narrow(A) if auto and recipe.precision is None else "",
         }
         self._instead, self._by_threshold = "", auto and self._definite and not on_gpu(A.data) and has_strong_pairs(A)
         if self._by_threshold:
@@ -164,6 +164,12 @@ class SchwarzFactors(Factors):
         local = ILU0() if auto else recipe.local
         report.local = repr(local)
         return LocalFactors(recipe, local, A, domains, **form)
+
+    def _narrow(self, A: CSR) -> str:
+        """How solves may read the factors of ILU0 in single precision, as `LocalFactors` has it; "" if they may not."""
+        if self._definite:
+            return "adjoint"
+        return "each" if self._kind == "general" and not on_gpu(A.data) else ""
 
     def _coarse_space(self, A: CSR, starts: Any, rows: Any) -> CoarseSpace:
         adjoint = {"hermitian": "H", "symmetric": "T"}.get(self._kind)

@@ -13,6 +13,7 @@ from finelu.factors.triangles import TriangularFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Correction, Sums
 from finelu.matrix import full_csr
+from finelu.triangular import TriangularSolver
 
 
 class Subdomains:
@@ -62,13 +63,14 @@ class LocalFactors:
     part owns and 0 on the others, and W_1 is 1 (restricted additive Schwarz); or, if `symmetric`, both are the roots of
     1 / (number of parts that share the row). The transposes exchange W_1 and W_2. Complex factors without "T" are asked
     only for "H".
-    narrow : whether solves may read the factors in single precision: those of an ILU(0) of Hermitian definite blocks,
-        on the CPU also L L^H of these. The CPU stores L as (D^-1 U)^H, so that the solves stay Hermitian; on a GPU L
-        and D^-1 U are rounded one by one, and an entry close to the middle of two numbers of single precision may
-        become both.
+    narrow : "", or how solves may read the factors in single precision. "adjoint": those of an ILU(0) of Hermitian
+        definite blocks, on the CPU also L L^H of these. The CPU stores L as (D^-1 U)^H, so that the solves stay
+        Hermitian; on a GPU L and D^-1 U are rounded one by one, and an entry close to the middle of two numbers of
+        single precision may become both. "each", on the CPU: those of an ILU(0) of any blocks, L and D^-1 U one by one;
+        the transposes read the same numbers in double precision.
     """
 
-    def __init__(self, recipe: Any, local: Any, A: CSR, domains: Subdomains, symmetric: bool, narrow: bool):
+    def __init__(self, recipe: Any, local: Any, A: CSR, domains: Subdomains, symmetric: bool, narrow: str):
         self._recipe, self._domains, self._narrow = recipe, domains, narrow
         kernels = kernels_for(A.data)
         indptr, indices, self._places = kernels.subdomains.inside(domains.starts, domains.rows, A.indptr, A.indices)
@@ -138,6 +140,8 @@ class LocalFactors:
         self._named(lambda: self.factors.update(self._blocks))
         if self.factors.triangles.indices is not self._pattern:
             self._pattern, self._solves = self.factors.triangles.indices, {}
+        if self._narrow == "each":  # the transposes are of the rounded values before
+            self._solves = {self.factors.SOLVES["N"]: self._solve("N")}
         for solve in self._solves.values():
             solve.load()
 
@@ -146,12 +150,25 @@ class LocalFactors:
         found = self._solves.get(key)
         if found is None:
             kernels = kernels_for(self._places).subdomains
-            plans = [solver.plan for solver in self.factors.solvers(trans)]
-            narrow = self._narrow and trans == "N"  # the transposes are asked only where these do not fit
+            plans = [solver.plan for solver in self._solvers(trans)]
+            narrow = self._narrow if trans == "N" else ""
             found = kernels.SubdomainSolve(self._domains.starts, plans, narrow)
             synchronize(self._places)  # another thread may use it on another stream
             self._solves[key] = found
         return found
+
+    def _solvers(self, trans: str) -> Any:
+        """The solves of the parts' factors, or of their transposes; those of rounded factors if "N" has these."""
+        T = self.factors.triangles
+        if trans == "N" or self._narrow != "each" or self.stored == T.dtype:
+            return self.factors.solvers(trans)
+        rows = kernels_for(T.data).indices.rows_of_entries(T.indptr, T.nnz)
+        pivots = np.where(rows < T.indices, T.data[T.diag][rows], 1)  # of U, whose rows are relative to them
+        rounded = (T.data / pivots).astype(self.stored).astype(T.dtype) * pivots
+        rounded[T.diag] = T.data[T.diag]
+        S = T.with_values(rounded)
+        method = self.factors.recipe.triangular
+        return [TriangularSolver(S, **s._asdict(), method=method, check=False) for s in self.factors.SOLVES[trans]]
 
     @property
     def starts(self) -> Any:
@@ -188,7 +205,7 @@ class LocalFactors:
         sums : sums to be computed in addition; not with overlap.
         """
         domains = self._domains
-        if self.stored != r.dtype:  # Hermitian; the transposes would round other numbers
+        if self._narrow == "adjoint" and self.stored != r.dtype:  # Hermitian; transposes would round other numbers
             trans = "N"
         before, after = (self._before, self._after) if trans == "N" else (self._after, self._before)
         if self._sum is None:
