@@ -43,7 +43,7 @@ from finelu.krylov.operators import matrix_operator
 from finelu.krylov.underflow import diminished, power_for, reduced
 from finelu.matrix import CSR, norm
 from finelu.matrix.traits import MatrixTraits, traits
-from finelu.matrix.vectors import matrix_as_dtype, times_power
+from finelu.matrix.vectors import as_dtype, times_power
 from finelu.preconditioners import MILU0, BlockJacobi, Jacobi, Schwarz, SparseLU
 from finelu.preconditioners.direct import cudss
 from finelu.preconditioners.direct.factors import SparseLUFactors
@@ -318,7 +318,7 @@ class Ladder:
             found = self.solve(times_power(b, power), x0, atol)
         finally:
             self.callback, self.watch = given
-        A = matrix_operator(matrix_as_dtype(self.A, b.dtype))
+        A = matrix_operator(as_dtype(self.A, b.dtype))
         target = max(self.rtol * norm(times_power(b, power)), atol)
         return diminished(found, A, b, self.criterion, power, target)
 

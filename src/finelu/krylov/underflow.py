@@ -26,7 +26,6 @@ from finelu.matrix.vectors import (
     as_dtype,
     flushes,
     in_single,
-    matrix_as_dtype,
     norm,
     power_of_two,
     times_power,
@@ -201,10 +200,8 @@ def in_double_precision(system: System) -> System:
     """The same system in double precision. The range `narrow` of residuals stays that of the given M."""
     wide = np.result_type(system.dtype, np.float64)
     matrix = system.A.matrix
-    if isinstance(matrix, CSR):
-        matrix = matrix_as_dtype(matrix, wide)
-    else:
-        matrix = as_dtype(matrix, wide) if is_array(matrix) else matrix.astype(wide)
+    known = isinstance(matrix, CSR) or is_array(matrix)
+    matrix = as_dtype(matrix, wide) if known else matrix.astype(wide)
     b, x0 = as_dtype(system.b, wide), None if system.x0 is None else as_dtype(system.x0, wide)
     A, M = as_operator(matrix, "A", b, wide), as_operator(getattr(system.M, "given", None), "M", b, wide)
     return System(A, b, M, x0, narrow=system.narrow, started=system.started)
