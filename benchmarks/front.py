@@ -104,13 +104,13 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
         link(SIZES_GPU, "one H200"),
     )
     means, (slowest, whose) = programs()
-    best, least = (choose(means, key=lambda program: means[program]) for choose in (min, max))
+    best, worst = (choose(means, key=lambda program: means[program]) for choose in (min, max))
     peer = ", against dense LU" if best == "lineax" else ""
     yield (
         "[programs](docs/programs.md) with solvers of their own: pandapower, FiPy, scikit-fem, ...",
         "`fl.install()`, or an adapter",
         f"{mean(means.values()):.2g} times the time of the program's own solver (geometric mean of {len(means)} "
-        f"programs). Mean of one program: {means[best]:.2g} ({best}{peer}) to {means[least]:.2g} ({least}). Worst "
+        f"programs). Mean of one program: {means[best]:.2g} ({best}{peer}) to {means[worst]:.2g} ({worst}). Worst "
         f"single example: {slowest:.2g} ({whose})",
         link(CLIENTS, "2 cores, AMD"),
     )

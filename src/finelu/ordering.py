@@ -19,7 +19,7 @@ from finelu.foreign import spilu, with_own_symbols
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import CSR, as_csr, without_zeros
-from finelu.matrix.looks import dense_row
+from finelu.matrix.traits import dense_row
 from finelu.recent import RECENT
 from finelu.threads import each
 

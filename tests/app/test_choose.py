@@ -141,7 +141,7 @@ def test_alike_tells_the_unknowns_of_a_node_in_any_order(order):
         if order == "at random":
             rows = np.random.default_rng(0).permutation(A.shape[0])
             A = A[rows][:, rows]
-        assert alike(fl.as_csr(A)) == pytest.approx(1 - 1 / size, abs=0.05)
+        assert alike(fl.as_csr(A), most=100) == pytest.approx(1 - 1 / size, abs=0.05)
 
 
 def test_a_large_elastic_body_is_solved_by_subdomains_of_nodes():

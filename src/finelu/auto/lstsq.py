@@ -20,8 +20,8 @@ from finelu.krylov.least_squares import LeastSquares, Limits
 from finelu.krylov.least_squares_course import beyond, out_of_range, solved, unscaled
 from finelu.krylov.lsmr import steps
 from finelu.matrix import norm
-from finelu.matrix.looks import dense_row
 from finelu.matrix.rectangular import as_rows, scaled
+from finelu.matrix.traits import dense_row
 from finelu.matrix.vectors import ldexp
 from finelu.ordering import amd, complete_fill
 from finelu.preconditioners import ICNE, SparseLU

@@ -159,6 +159,7 @@ USES: dict[str, dict[str, str]] = {
         "idrs": "recurrences vectors",
         "multishift": "vectors",
         "_interleaved": "indices",
+        "pattern": "indices",
         "products": "columns vectors",
         "_prolongation": "_subdomain_columns vectors",
         "recurrences": "vectors",

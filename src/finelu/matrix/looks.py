@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ WINDOW, WINDOWS = 840, 8  # places that `likely_block_size` looks at: a multiple
 GLANCE = 120  # consecutive rows at each of them
 BOTH_WAYS, ONE_WAY = 0.9, 0.5  # least result of `two_way` for a pressure, and the largest for all other unknowns
 CELLS = 64  # spread over A, that `two_way` looks at, with their neighbours
-DENSE, DENSE_ROOTS = 16, 10  # a row is dense if it has more entries than both 16 and 10 sqrt(n)
 
 
 def uneven(A: CSR) -> bool:
@@ -148,13 +146,15 @@ def _opposite(A: CSR) -> tuple[Any, Any, Any, Any]:
     return rows[paired], apart[paired], abs(data[paired]), abs(data[opposite[paired]])
 
 
-def alike(A: CSR) -> float:
+def alike(A: CSR, most: int) -> float:
     """(b - 1) / b for rows of which b have entries in the same columns, in the mean of some rows.
 
-    A : columns ascending. Cost: a look at 64 rows and at the rows to which they are coupled, on the host.
+    A : columns ascending.
+    most : the entries of a row, beyond which it is left out.
+    Cost: a look at 64 rows and at the rows to which they are coupled, on the host.
     """
     rows = distinct(np.linspace(0, A.n - 1, NODES_LOOKED_AT).astype(np.int64))
-    rows = rows[_ends(A, rows)[0] <= dense_row(A.n)]
+    rows = rows[_ends(A, rows)[0] <= most]
     if not rows.size:
         return 0.0
     i, j, _ = _entries(A, rows)
@@ -193,11 +193,6 @@ def cancelling(A: CSR) -> float:
     with np.errstate(over="ignore"):
         sums, sizes = (np.bincount(of_row, values, looked_at.size) for values in (data, abs(data)))
     return float((abs(sums) <= CANCELLED * sizes).mean())
-
-
-def dense_row(n: int) -> int:
-    """The number of entries beyond which a row of n is dense: it is eliminated last, since it would fill in others."""
-    return max(DENSE, int(DENSE_ROOTS * math.sqrt(n)))
 
 
 def block_size(A: CSR) -> int:

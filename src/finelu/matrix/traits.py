@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -12,7 +13,7 @@ from finelu.device import on_gpu
 from finelu.errors import counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Mirrored, Triangle
-from finelu.matrix.looks import alike, cancelling, crosses, dense_row, flow, skew, turns, uneven
+from finelu.matrix.looks import alike, cancelling, crosses, flow, skew, turns, uneven
 from finelu.page import facts_as_html
 from finelu.recent import of_pattern
 
@@ -20,6 +21,7 @@ ROUNDINGS = 1000  # entries of an assembled matrix count as equal up to this man
 NEARLY = {"f": 1e-3, "d": 1e-6}  # relative difference that a Hermitian recipe accepts, in single and double precision
 NEARLY_ALL = 0.99  # of the entries, or of the rows, of an M-matrix
 SHARE = 0.9  # of a diagonal entry, see `coupled`
+DENSE, DENSE_ROOTS = 16, 10  # a row is dense if it has more entries than both 16 and 10 sqrt(n)
 MANY, FLOWING = 5000, 10_000  # rows from which it pays to know, and for `flow`
 
 
@@ -171,6 +173,11 @@ def _looked_at(A: CSR, known: MatrixTraits) -> bool:
     return known.coupled > 0 and not known.gpu
 
 
+def _alike(A: CSR) -> float:
+    """`alike` of the rows of A that are not dense."""
+    return alike(A, dense_row(A.n))
+
+
 def _carried(A: CSR, known: MatrixTraits) -> int:
     """`flow` of A, whose comparison with its transpose is known."""
     with A.unchanged(known.mirrored):
@@ -186,7 +193,7 @@ LATER: dict[str, Callable[[CSR, MatrixTraits], Any]] = {
     "turns": lambda A, of: _looked_at(A, of) and of.m_matrix and of.kind == "general" and turns(A),
     "crosses": lambda A, of: _looked_at(A, of) and of.m_matrix and of.kind == "general" and crosses(A),
     "skew": lambda A, of: skew(A) if _looked_at(A, of) and of.m_matrix and of.kind == "general" else 0.0,
-    "alike": lambda A, of: of_pattern(A, alike) if of.coupled > 0 and of.definite and not of.m_matrix else 0.0,
+    "alike": lambda A, of: of_pattern(A, _alike) if of.coupled > 0 and of.definite and not of.m_matrix else 0.0,
     "cancelling": lambda A, of: (
         cancelling(A) if _looked_at(A, of) and not of.m_matrix and of.kind == "hermitian" else 0.0
     ),
@@ -202,6 +209,11 @@ def _levels_below(A: CSR) -> int:
     _, longest, _, entries = A.facts
     below = Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, entries, longest, A.dtype)
     return int(kernels_for(A.data).levels.levels(below)[1])
+
+
+def dense_row(n: int) -> int:
+    """The number of entries beyond which a row of n is dense: it is eliminated last, since it would fill in others."""
+    return max(DENSE, int(DENSE_ROOTS * math.sqrt(n)))
 
 
 def diagonal(A: CSR) -> Diagonal:

@@ -23,8 +23,8 @@ from finelu.factors import Arrangement, CholeskyFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR
 from finelu.matrix import as_csr, lower_triangle
-from finelu.matrix.looks import dense_row
 from finelu.matrix.rectangular import as_rows, scaled
+from finelu.matrix.traits import dense_row
 from finelu.matrix.vectors import times_power
 from finelu.ordering import amd
 from finelu.preconditioners.recipe import Recipe

@@ -21,7 +21,7 @@ from finelu.foreign import MatrixRankWarning
 from finelu.interop.scipy.system import CACHED, EPS, Corrupt, Equation, System, longest_row
 from finelu.kernels.operands import INT32_LIMIT
 from finelu.matrix import as_csr
-from finelu.matrix.looks import dense_row
+from finelu.matrix.traits import dense_row
 from finelu.preconditioners.direct import SparseLU, klu, superlu
 from finelu.preconditioners.direct.analysis import (
     QUICK,

@@ -18,8 +18,7 @@ from finelu.errors import (
 )
 from finelu.factors import Arrangement, Columns
 from finelu.kernels.operands import CSR, INT32_LIMIT
-from finelu.matrix.looks import dense_row
-from finelu.matrix.traits import MatrixTraits
+from finelu.matrix.traits import MatrixTraits, dense_row
 from finelu.ordering import Fill, OrderingJob, complete_fill, with_little_fill
 from finelu.preconditioners.direct import feral, klu, pardiso
 from finelu.preconditioners.direct.library import HERMITIAN, Library, symmetry
