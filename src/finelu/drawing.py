@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from finelu.errors import FineluError
+from finelu.errors import FineluError, WrongType
 
 
 def matplotlib_class(module: str, name: str) -> Any:
@@ -19,6 +19,19 @@ def matplotlib_class(module: str, name: str) -> Any:
         return getattr(import_module(f"matplotlib.{module}"), name)
     except ImportError as error:
         raise FineluError("a plot needs matplotlib, which is not installed; pip install 'finelu[report]'") from error
+
+
+def axes_for(axes: Any) -> Any:
+    """The axes of matplotlib that `plot` was given, or those of a new figure for None; else a WrongType."""
+    if axes is None:
+        return matplotlib_class("pyplot", "subplots")(layout="constrained")[1]
+    if not hasattr(axes, "semilogy"):
+        file = axes if isinstance(axes, str) else "norms.png"
+        raise WrongType(
+            f"plot takes axes of matplotlib, not a {type(axes).__name__}; solution.plot().figure.savefig({file!r}) "
+            "writes a file."
+        )
+    return axes
 
 
 def curves(name: str, history: ArrayLike, attempts: Sequence[Any]) -> dict[str, Any]:

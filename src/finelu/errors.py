@@ -12,6 +12,7 @@ SYNONYMS = {
     **{"host": ("cpu",), "preconditioner": ("m", "recipe"), "m": ("recipe",), "fillfactor": ("fill",)},
 }
 MOST = 3  # names that are suggested
+NAMED = 8  # systems that a message names
 
 
 def meant(word: object, known: Iterable[object]) -> str:
@@ -41,6 +42,12 @@ def plain(name: str) -> str:
 def counted(count: int, one: str, many: str = "") -> str:
     """ "1 row" or "3 rows", by the count; `many` if the plural is not `one` with an "s"."""
     return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def named_systems(systems: Any) -> str:
+    """ "system 3" or "systems 3, 5, ..."."""
+    shown = ", ".join(str(s) for s in systems[:NAMED]) + (", ..." if len(systems) > NAMED else "")
+    return f"{'system' if len(systems) == 1 else 'systems'} {shown}"
 
 
 class FineluError(Exception):

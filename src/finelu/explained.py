@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -32,7 +33,8 @@ def explained(solution: Solution, *, verbose: bool) -> str:
     lines = [f"{'A' if re.match(r'[0-9]+ rows?, ', text) else 'Note'}: {text}" for text in notes]
     lines += _attempts(solution.attempts, verbose=verbose)
     if solution.certificate is not None:
-        lines.append(f"Certified: {solution.certificate.sentence()}.")
+        name = "Not certified" if 1 <= solution.certificate.error < math.inf else "Certified"
+        lines.append(f"{name}: {solution.certificate.sentence()}.")
     lines.append(_ended(solution))
     if (solution.seen or solution.attempts) and "solve" in solution.timings:
         lines.append(_time(solution))
@@ -115,7 +117,9 @@ def _ended(solution: Solution) -> str:
     """How it ended, with the figures of x."""
     name = solution.status.name.capitalize().replace("_", " ")
     columns: Sequence[Solution] = getattr(solution, "columns", ())
-    figures = f"{'worst ' if len(columns) > 1 else ''}||b - A x|| = {solution.residual_norm:.3g}"
+    within = solution.outside is not None and solution.outside > (solution.tolerance or 0.0)
+    norm = "||b' - A x||" if within else "||b - A x||"
+    figures = f"{'worst ' if len(columns) > 1 else ''}{norm} = {solution.residual_norm:.3g}"
     normal = getattr(solution, "normal_residual_norm", None)  # of least squares
     if normal is not None:
         figures += f", residual of the normal equations {normal:.3g}"
@@ -125,19 +129,26 @@ def _ended(solution: Solution) -> str:
     if len(columns) > 1:
         done = sum(column.converged for column in columns)
         by += f"all {done} columns, " if done == len(columns) else f"{done} of {len(columns)} columns converged, "
-    text = f"{name}: {by}{counted(solution.iterations, 'iteration')}, {figures}"
+    iterations, attempts = solution.iterations, solution.attempts
+    took = counted(iterations, "iteration")
+    if solution.converged and len(columns) < 2 and attempts and attempts[-1].iterations < iterations:
+        took = f"{counted(attempts[-1].iterations, 'iteration')} ({iterations} in all attempts)"
+    text = f"{name}: {by}{took}, {figures}"
+    if within:
+        text += f", where b' is b without its part along null vectors, whose norm is {solution.outside:.3g}"
     return text + ("." if solution.converged else f"; {solution.status.value}.")
 
 
 def _time(solution: Solution) -> str:
     """The seconds of the call and of its parts, which add up to it."""
-    whole, compiling = solution.timings["solve"], solution.timings.get("compile", 0.0)
+    whole, counting, compiling = (solution.timings.get(name, 0.0) for name in ("solve", "count", "compile"))
     if not solution.attempts:
         return f"Time: {whole:.3g} s."
     setup = sum(a.setup_seconds for a in solution.attempts)
     seconds = sum(a.seconds for a in solution.attempts)
-    parts = [("factorizations", setup), ("iterations", seconds)]
+    parts = [("orderings and counts", counting)] if counting > 0 else []
+    parts += [("factorizations", setup), ("iterations", seconds)]
     if compiling > 0:
         parts.append(("compiling or loading kernels, once", compiling))
-    parts.append(("all else", max(whole - setup - seconds - compiling, 0.0)))
+    parts.append(("all else", max(whole - counting - setup - seconds - compiling, 0.0)))
     return f"Time: {whole:.3g} s: " + ", ".join(f"{name} {taken:.2g} s" for name, taken in parts) + "."

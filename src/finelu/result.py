@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from finelu.drawing import curves, draw_norms, legend_above, matplotlib_class
-from finelu.errors import WrongType, counted
+from finelu.drawing import axes_for, curves, draw_norms, legend_above
+from finelu.errors import WrongType, counted, named_systems
 from finelu.explained import explained
 from finelu.page import facts_as_html, norms_as_svg
 
@@ -116,13 +116,20 @@ class Certificate:
 
     def sentence(self) -> str:
         """One sentence a figure, the last one without its full stop."""
+        normwise = f"the normwise backward error is {self.normwise:.1e}"
+        if 1 <= self.error < np.inf:
+            singular = self.condition * float(np.finfo(np.float64).eps) >= 1
+            why = ", as A is singular to working precision" if singular else ""
+            normwise = f"no digit of x is certain{why}. T{normwise[1:]}"
         facts = (
-            f"the normwise backward error is {self.normwise:.1e}",
+            normwise,
             f"The componentwise backward error is {self.componentwise:.1e}",
             f"The condition number is about {self.condition:.1e}"
             if np.isfinite(self.condition)
             else "No condition number is known",
-            f"No element of x is wrong by more than {self.error:.1e} of the largest"
+            f"The bound on the error of x is {self.error:.1e} of its largest element"
+            if 1 <= self.error < np.inf
+            else f"No element of x is wrong by more than {self.error:.1e} of the largest"
             if np.isfinite(self.error)
             else "No bound on the error of x is known",
             f"Even the exact x, rounded, may have a relative residual of {self.least_residual:.1e}",
@@ -164,7 +171,8 @@ class Solution(NoArray):
     method : the name of the function.
     recipe : repr of the recipe that made M, else the type of M, "" without M.
     timings : seconds; "solve" is the whole call. With `finelu.solve`, "compile" is its part for compiling kernels at
-        their first use, or loading compiled ones; 0 in later calls.
+        their first use, or loading compiled ones, 0 in later calls; "count" that for orders, and for counts of the fill
+        of complete factors, before a choice.
     seen, attempts : of `finelu.solve`: properties of A, and the attempts; `explain()` puts them in words.
     row_residual : the second measure of `criterion`: ||D (b - A x)|| / ||D b||, where D has the reciprocals of the row
         sums of |A|, if rows of A differ much in size; with "backward" the componentwise backward error; else None.
@@ -177,6 +185,8 @@ class Solution(NoArray):
     called : "finelu.solve" if that chose method and recipe, else "".
     arguments : those of that call that were not the default, without recipe and method, as the last line of
         `explain()` repeats them: "rtol=1e-10", or "x0=x0" for an array or a function.
+    null_vector : (n,) of `finelu.solve`, on the host: a v of length 1 with A v = 0 up to rounding, if A was found to be
+        singular and one is known; else None.
     breakdowns : of bicgstabl and idrs, how often the recurrence broke down and was started again or given up; with
         `finelu.solve` those of all attempts.
     bool(solution) is `converged`. As a pair, (x, info), it has the length 2, solution[0] and solution[1]. It is not an
@@ -202,6 +212,7 @@ class Solution(NoArray):
     called: str = ""
     breakdowns: int = 0
     arguments: tuple[str, ...] = ()
+    null_vector: Any = None
 
     @property
     def converged(self) -> bool:
@@ -245,10 +256,10 @@ class Solution(NoArray):
 
         Each attempt has a curve of its own, with its number in `explain()`; k columns have one curve, of the worst.
         axes : matplotlib's, to draw on; None: those of a new figure, which `matplotlib.pyplot.show()` shows.
-        Returns the axes, as in `solution.plot().figure.savefig("norms.png")`. Raises FineluError without matplotlib.
+        Returns the axes, as in `solution.plot().figure.savefig("norms.png")`. Raises FineluError without matplotlib,
+        WrongType for what is no axes, such as the name of a file.
         """
-        if axes is None:
-            axes = matplotlib_class("pyplot", "subplots")(layout="constrained")[1]
+        axes = axes_for(axes)
         named = "" if self.tolerance is None else f"tolerance {self.tolerance:.2g}"
         draw_norms(axes, curves(self.name, self.history, self.attempts), self.tolerance, named, self._label_of_history)
         legend_above(axes)
@@ -378,15 +389,6 @@ class BatchSolution:
             f"BatchSolution({self.name}: {int(self.converged.sum())} of {counted(len(self), 'system')} converged, "
             f"largest backward error {np.nanmax(self.backward_error, initial=0.0):.1e})"
         )
-
-
-NAMED = 8  # systems that a message names
-
-
-def named_systems(systems: Any) -> str:
-    """ "system 3" or "systems 3, 5, ..."."""
-    shown = ", ".join(str(s) for s in systems[:NAMED]) + (", ..." if len(systems) > NAMED else "")
-    return f"{'system' if len(systems) == 1 else 'systems'} {shown}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

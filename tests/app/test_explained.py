@@ -14,7 +14,7 @@ from finelu.auto.ladder import Ladder
 from finelu.errors import ParameterError, StructurallySingular
 from finelu.matrix.traits import traits
 from finelu.page import plain
-from finelu.result import Attempt, Solution, Status
+from finelu.result import Attempt, Certificate, Solution, Status
 
 A, b = fl.gallery.problem("poisson5:30"), np.linspace(1, 2, 900)
 UNSYMMETRIC = sp.csr_array(A.tosparse() if hasattr(A, "tosparse") else A) + sp.diags_array(
@@ -129,11 +129,29 @@ def test_a_list_that_goes_on_keeps_its_dots():
     assert "rows 0, 1, 2, 3, 4, 5, 6, 7 and others. Remove" in str(StructurallySingular(range(9)))
 
 
-def test_the_times_add_up():
-    solution = solution_of([attempt(1), attempt(2, "solved")], timings={"solve": 2.0, "compile": 0.25})
+def times(solution):
+    """The figures of the line of times, by their names; "" is the whole."""
     (line,) = [line for line in solution.explain().splitlines() if line.startswith("Time: ")]
-    whole, *parts = map(float, re.findall(r"([\d.]+) s", line))
-    assert whole == 2 and parts == [0.5, 1.0, 0.25, 0.25]
+    found = re.findall(r"(?:Time|[:,]) ?([a-z, ]*?)[: ]+([\d.e-]+) s", line)
+    return {name.strip(): float(figure) for name, figure in found}
+
+
+def test_the_times_add_up():
+    solution = solution_of([attempt(1), attempt(2, "solved")], timings={"solve": 2.0, "compile": 0.25, "count": 0.125})
+    parts = times(solution)
+    assert parts.pop("") == 2 == pytest.approx(sum(parts.values()), rel=0.01)
+    assert list(parts.values()) == [0.12, 0.5, 1.0, 0.25, 0.12]
+    assert "orderings" not in solution_of([attempt(1, "solved")], timings={"solve": 2.0, "count": 0.0}).explain()
+
+
+def test_a_count_of_the_fill_has_a_time_of_its_own(without):
+    without("klu")
+    A = fl.gallery.stokes(40)
+    solution = fl.solve(A, np.ones(A.shape[0]))
+    parts = times(solution)
+    assert solution.recipe == "SparseLU()" and 0 < solution.timings["count"] < solution.timings["solve"]
+    assert parts["orderings and counts"] == pytest.approx(solution.timings["count"], rel=0.06)
+    assert parts.pop("") == pytest.approx(sum(parts.values()), rel=0.06)
 
 
 @pytest.mark.parametrize(
@@ -337,3 +355,35 @@ def test_the_numbers_below_a_pattern_do_not_touch():
     figure.draw_without_rendering()
     boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
     assert len(boxes) > 2 and all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+def test_the_iterations_of_the_last_attempt_and_of_all():
+    tried = [attempt(1), Attempt("SparseLU()", "gmres", "it is tried", "solved", 1, 0.5, 0.5, 0.1)]
+    assert "Converged: 1 iteration (14 in all attempts), ||b - A x|| = 1e-09." in solution_of(tried).explain()
+    alone = Attempt("ILUT()", "gmres", "it is tried", "solved", 14, 0.5, 0.5, 0.1)
+    assert "Converged: 14 iterations, ||b - A x||" in solution_of([alone]).explain()
+
+
+def test_the_residual_with_null_vectors_is_that_of_the_rest_of_b():
+    matrix = sp.csr_array(A - sp.diags_array(A @ np.ones(b.size)))
+    rhs = np.random.default_rng(0).standard_normal(b.size)
+    text = fl.solve(matrix, rhs, nullspace="constant").explain()
+    assert f"whose norm is {abs(rhs.sum()) / 30:.3g}." in text and "Converged: " in text
+    assert "||b' - A x|| = " in text and "||b - A x||" not in text and "nullspace= returns" not in text
+    text = fl.solve(matrix, rhs - rhs.mean(), nullspace="constant").explain()
+    assert "||b - A x|| = " in text and "b'" not in text and "nullspace= returns" not in text
+    assert "; nullspace= returns the x" in fl.solve(matrix, rhs - rhs.mean()).explain()
+
+
+def test_a_bound_of_one_or_more_certifies_nothing():
+    figures = {"normwise": 1e-17, "componentwise": 1e-16, "least_residual": 1e-4}
+    text = solution_of([], certificate=Certificate(condition=1.9e20, error=1.5e3, **figures)).explain()
+    start = (
+        "Not certified: no digit of x is certain, as A is singular to working precision. The normwise backward error"
+    )
+    assert text.startswith(start) and "The bound on the error of x is 1.5e+03 of its largest element." in text
+    text = solution_of([], certificate=Certificate(condition=1e12, error=2.0, **figures)).explain()
+    assert text.startswith("Not certified: no digit of x is certain. The normwise backward error is 1.0e-17.")
+    for error in (0.5, np.inf):
+        text = solution_of([], certificate=Certificate(condition=1e12, error=error, **figures)).explain()
+        assert text.startswith("Certified: the normwise backward error is 1.0e-17.")

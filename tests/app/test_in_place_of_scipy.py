@@ -4,6 +4,7 @@ direct solve by each way, the kept results, and bad input."""
 import copy
 import inspect
 import pickle
+import sys
 import threading
 import types
 import warnings
@@ -699,6 +700,20 @@ def test_install_replaces_and_puts_back():
     assert all(getattr(sla, name) is function for name, function in before.items()) and client.solve is sla.spsolve
     installed.undo()
     assert sla.spsolve is before["spsolve"] and "undone" in repr(installed)
+
+
+def test_install_warns_of_a_package_whose_submodules_hold_the_functions(monkeypatch):
+    package, flow, other = types.ModuleType("mygrid"), types.ModuleType("mygrid.flow"), types.ModuleType("mygrid.other")
+    flow.spsolve = sla.spsolve
+    for module in (package, flow, other):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.warns(UserWarning, match=r"^mygrid holds none of SciPy's solvers. install\(mygrid.flow\) reaches"):
+        fl.install(package).undo()
+    with pytest.warns(UserWarning, match=r"^mygrid.other holds none of SciPy's solvers.$"):
+        fl.install(other).undo()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fl.install(flow).undo()
 
 
 def test_the_last_of_several_installs_puts_back():

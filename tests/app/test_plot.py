@@ -13,6 +13,12 @@ def lines(axes):
     return {line.get_label(): np.asarray(line.get_ydata(), float) for line in axes.get_lines()}
 
 
+def test_a_name_of_a_file_is_not_axes():
+    solution = fl.cg(A, b, M=fl.IC0().factor(A))
+    with pytest.raises(fl.WrongType, match=r"not a str; solution.plot\(\).figure.savefig\('x.png'\) writes a file"):
+        solution.plot("x.png")
+
+
 @pytest.fixture
 def axes():
     figure = pytest.importorskip("matplotlib.figure")

@@ -666,3 +666,30 @@ def test_a_pivot_that_cancels_is_no_singular_matrix_if_x_solves_each_row():
     solution = solve(A, np.array([0.0, 1.0, 2.0]))
     np.testing.assert_allclose(solution.x, [1.5, 0.5, -0.5], rtol=1e-12)
     assert solution.status is not Status.NUMERICALLY_SINGULAR and "A is singular" not in solution.explain()
+
+
+def test_the_unknowns_that_the_equations_leave_free_are_named():
+    """Three voltage sources in a loop: any current may run around it."""
+    G, n = gallery.problem("poisson5:20"), 400
+    places = np.array([5, 17, 17, 40, 40, 5]), np.array([0, 0, 1, 1, 2, 2])
+    loop = sp.csr_matrix((np.tile([1.0, -1.0], 3), places), shape=(n, 3))
+    A = sp.bmat([[G, loop], [loop.T, None]], format="csr")
+    b = random(n + 3)
+    for rhs in (b, np.stack([b, A @ b], axis=1), np.r_[b[:n], 0, 0, 0]):
+        solution = solve(A, rhs)
+        v = solution.null_vector
+        assert v.shape == (n + 3,) and np.linalg.norm(v) == pytest.approx(1) and np.linalg.norm(A @ v) <= 1e-12
+        assert set(np.flatnonzero(abs(v) > 0.5)) == {n, n + 1, n + 2}
+        named = re.search(r"v of length 1, largest at unknowns ([0-9, ]*)", solution.explain())
+        assert sorted(map(int, named[1].rstrip(", ").split(", "))) == [n, n + 1, n + 2]
+
+
+def test_a_null_vector_is_kept_if_one_was_found():
+    A = neumann(20, 20)
+    for b in (random(400), random(400) - random(400).mean()):
+        found = solve(A, b)
+        np.testing.assert_allclose(found.null_vector, 0.05)
+        assert solve(A, b, nullspace=found.null_vector).converged
+    assert null_space.where_largest(np.array([0.1, -2, 0, 3])) == "largest at unknowns 3, 1"
+    assert null_space.where_largest(np.ones(9)) == "largest at unknowns 0, 1, 2, 3, 4, 5, 6, 7 and others"
+    assert solve(gallery.problem("poisson5:20"), random(400)).null_vector is None

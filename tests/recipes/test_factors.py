@@ -119,6 +119,11 @@ def test_an_update_takes_a_matrix_in_any_form_and_looks_at_all_of_it():
     other[0, 70], other[0, 1] = other[0, 1], 0
     with pytest.raises(fl.MatrixError, match="needs the pattern"):
         F.update(other.tocsr())
+    rows = B.shape[0]
+    with pytest.raises(
+        fl.MatrixError, match=f"update needs a matrix of {rows} rows, as was factored, but A has {rows - 1}"
+    ):
+        F.update(B[:-1, :-1])
     outside = B.copy()
     outside.indices[3] = 10**6
     with pytest.raises(fl.MatrixError, match="corrupt"):

@@ -96,6 +96,7 @@ def answer(ladder: Ladder, rhs: RightHandSide, left: list[str]) -> Solution:
         attempts=tuple(rhs.attempts),
         tolerance=rhs.target,
         called="finelu.solve",
+        null_vector=ladder.solvability.null_vector if rhs.status is Status.CONVERGED else None,
     )
 
 

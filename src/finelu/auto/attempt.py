@@ -21,7 +21,7 @@ from finelu.krylov.recycle import RecycledSpace
 from finelu.krylov.residual import Residual
 from finelu.krylov.system import System
 from finelu.matrix import CSR, norm
-from finelu.matrix.vectors import as_dtype
+from finelu.matrix.vectors import matrix_as_dtype
 from finelu.preconditioners.direct.factors import SparseLUFactors
 from finelu.result import Attempt, Solution, Status
 
@@ -60,7 +60,7 @@ class RightHandSide:
     ):
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
-        self.A = matrix_operator(A if A.dtype == b.dtype else A.with_values(as_dtype(A.data, b.dtype)))
+        self.A = matrix_operator(matrix_as_dtype(A, b.dtype))
         self.b, self.scale, self.wanted, self.target = b, scale, wanted, wanted * scale
         self.residual = Criterion(criterion, Residual(self.A, b), b, row_sums)
         self.attempts: list[Attempt] = []
@@ -185,6 +185,7 @@ def combined(rhs: RightHandSide, evidence: Evidence, inner: Solution, found: Sol
         iterations=rhs.iterations + inner.iterations,
         breakdowns=rhs.breakdowns + inner.breakdowns,
         residual_norm=rhs.residual.norm,
+        null_vector=None if evidence.null is None else evidence.null.vector(),
         history=history,
         recurrence=np.append(rhs.recurrence, recurrence),
         attempts=(

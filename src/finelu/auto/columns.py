@@ -30,7 +30,7 @@ from finelu.krylov.rows import FEWEST, by_columns, by_rows
 from finelu.krylov.solving import solved_together
 from finelu.krylov.system import System
 from finelu.matrix import norm
-from finelu.matrix.vectors import as_dtype
+from finelu.matrix.vectors import matrix_as_dtype
 from finelu.preconditioners.schwarz.factors import SchwarzFactors
 from finelu.result import Attempt, Solution, Status
 
@@ -113,9 +113,7 @@ def iterated(ladder: Ladder, before: Solution, columns: Sequence[Any], guesses: 
     begun: list[Loop] = []
     why = ""
     b, F, start = columns[0], ladder.factors[rung], now()
-    A = matrix_operator(
-        ladder.A if ladder.A.dtype == b.dtype else ladder.A.with_values(as_dtype(ladder.A.data, b.dtype))
-    )
+    A = matrix_operator(matrix_as_dtype(ladder.A, b.dtype))
     try:
         with limited(ladder.costs.deadline), ladder.A.unchanged(ladder.traits.mirrored):
             if last.method == "refinement":

@@ -22,6 +22,7 @@ from finelu.matrix.vectors import times_power
 UNATTAINABLE = 1 / 16  # of such a rounding: no x of that size can meet a tolerance below
 RANGE = 1000  # roundings up to which the part of b along u counts as 0, since u itself is known up to rounding only
 KINDS = (6, 3, 2)  # unknowns of a node, one after the other: vectors that are constant for one kind are tried
+NAMED = 8  # unknowns that a text names
 CORRELATED = 0.1  # length of what is new in a null vector, below which it is taken for one of those that are known
 
 
@@ -62,6 +63,11 @@ class Pieces:
         means[self.count] = 0
         return means[labels].astype(x.dtype)
 
+    def vector(self) -> Any:
+        """The vector of the first set (n,), of length 1, on the host."""
+        inside = to_host(self.labels == 0).astype(np.float64)
+        return inside / norm(inside)
+
     def __str__(self) -> str:
         if self.count == 1 and not bool((self.labels < 0).any()):
             return "the constant vector v"
@@ -92,9 +98,22 @@ class Vectors:
         """The orthogonal projection of x (n,) onto the span."""
         return _projected(self._part, x)
 
+    def vector(self) -> Any:
+        """The first vector (n,), of length 1, on the host."""
+        return to_host(self.V[:, 0]) if self.V.shape[1] or self.pieces is None else self.pieces.vector()
+
     def _part(self, x: Any) -> Any:
         found = self.V @ (self.V.conj().T @ x)
         return found if self.pieces is None else found + self.pieces.part(x)
+
+
+def where_largest(v: Any) -> str:
+    """The unknowns at which v (n,) is at least half as large as anywhere, the largest first, in words."""
+    sizes = to_host(abs(v))
+    order = np.argsort(-sizes, kind="stable")
+    places = order[sizes[order] >= sizes.max() / 2]
+    named = ", ".join(map(str, places[:NAMED])) + (" and others" if places.size > NAMED else "")
+    return f"largest at unknown{'' if places.size == 1 else 's'} {named}"
 
 
 def orthonormal(V: Any) -> Any:

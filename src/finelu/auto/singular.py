@@ -10,7 +10,7 @@ import numpy as np
 from finelu import deadline
 from finelu.auto.exact import exactly_singular, product_twice, takes_to_zero
 from finelu.auto.inverse_iteration import inverse_step, null_space, null_vector, unit
-from finelu.auto.null_space import RANGE, UNATTAINABLE, Constants, Evidence, Vectors
+from finelu.auto.null_space import RANGE, UNATTAINABLE, Constants, Evidence, Vectors, where_largest
 from finelu.device import namespace
 from finelu.krylov.criterion import LIMIT, Criterion
 from finelu.krylov.residual import largest
@@ -93,9 +93,10 @@ def evidence(A: CSR, F: Any, b: Any, rtol: float, begin: Any = None, known: Cons
         ]
         found = True in shown or (right.exact and left.exact and False not in shown)
     length = norm(product_twice(A, right.v))
+    precise = "twice the" if right.exact else "the"
     return Evidence(
         found,
-        f"A v = 0 to {'twice the' if right.exact else 'the'} working precision for a v of length 1 (||A v|| = "
+        f"A v = 0 to {precise} working precision for a v of length 1, {where_largest(right.v)} (||A v|| = "
         f"{length:.1e}, largest entry of A {largest(A.data):.1e}); b lies partly outside of A's range, by "
         f"{outside:.1e} of its length",
         Vectors.together(U, None if known is None else known.left).part(b),

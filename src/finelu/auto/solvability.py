@@ -15,6 +15,7 @@ from finelu.auto.null_space import (
     constants,
     is_off_constant_range,
     may_be_rounding,
+    where_largest,
 )
 from finelu.device import namespace, to_host
 from finelu.errors import OutOfTime, StructurallySingular, counted
@@ -44,6 +45,7 @@ class Solvability:
         self.constants: Constants | None = None
         self.constant_is_null = False
         self.structure = ""
+        self.null_vector: Any = None  # (n,), on the host, once `not_unique` knows one
         self._looked = 0  # null vectors looked for: 0 none, 1 the constant vector, 2 all
         self._columns_vanish: bool | None = None  # whether column sums are 0 up to rounding; None: not tested
 
@@ -111,6 +113,7 @@ class Solvability:
         factors : the factors that led to x.
         """
         if self.constants is not None and (right := self.constants.right) is not None:
+            self.null_vector = right.vector()
             words = (
                 f"A is singular (A v = 0 for {right}): x is not unique, as x + c v solves A x = b, too"
                 if right.exact
@@ -122,19 +125,24 @@ class Solvability:
             return "x is not unique, as A is singular"
         if self.missing and (empty := int((self.A.indptr[1:] == self.A.indptr[:-1]).sum())):
             return f"{counted(empty, 'row')} of A {'has' if empty == 1 else 'have'} no entry: x is not unique"
-        if shift_of(factors) and self._has_null_vector(factors):
-            return "A is singular to working precision (A v = 0 up to rounding for a v of length 1): x is not unique"
+        if shift_of(factors) and (v := self._null_vector(factors)) is not None:
+            self.null_vector = to_host(v)
+            return (
+                "A is singular to working precision (A v = 0 up to rounding for a v of length 1, "
+                f"{where_largest(v)}): x is not unique"
+            )
         if nullity := nullity_of(factors):
             return f"A is singular to working precision, or nearly ({counted(nullity, 'row')} of the last level " + (
                 f"{'depends' if nullity == 1 else 'depend'} on others): x may not be unique"
             )
         return ""
 
-    def _has_null_vector(self, factors: Any) -> bool:
-        """Whether inverse iteration with complete factors of a shifted A finds a null vector."""
+    def _null_vector(self, factors: Any) -> Any:
+        """The null vector that inverse iteration with complete factors of a shifted A finds; None if it finds none."""
         xp = namespace(self.A.data)
         begin = xp.asarray(np.random.default_rng(0).standard_normal(self.A.n)).astype(self.A.dtype)
-        return null_vector(self.A, factors, begin, "N") is not None
+        found = null_vector(self.A, factors, begin, "N")
+        return None if found is None else found.v
 
     def empty_rows(self, b: Any) -> str:
         """The rows without an entry where b is not 0, in words; "" if there are none."""

@@ -168,6 +168,10 @@ class Factors:
         if A.dtype.kind == "c" and self.dtype.kind != "c":
             raise MatrixError(f"update was given {A.dtype} values, but the factors are {self.dtype}. Factor A anew.")
         A = as_csr(A, diagonal=False, dtype=self.pattern.dtype)
+        if self.pattern.n != A.n:
+            raise MatrixError(
+                f"update needs a matrix of {self.pattern.n} rows, as was factored, but A has {A.n}. Factor it anew."
+            )
         if not self.pattern.same_pattern(A):
             raise MatrixError(
                 f"update needs the pattern that was factored ({self.pattern.nnz} entries); this A stores {A.nnz} "

@@ -112,7 +112,7 @@ class NullSpace:
             residual_norm=size,
             history=history,
             outside=None if self.left is None else outside,
-            seen=(*found.seen, self._in_words(outside, norm(given), b)),
+            seen=(*(text.partition("; nullspace=")[0] for text in found.seen), self._in_words(outside, norm(given), b)),
         )
 
     def _in_words(self, outside: float, size: float, b: Any) -> str:

@@ -129,6 +129,11 @@ def as_dtype(v: Any, dtype: Any) -> Any:
     return v.astype(dtype)
 
 
+def matrix_as_dtype(A: Any, dtype: Any) -> Any:
+    """The same for a matrix with `with_values`, such as `CSR`."""
+    return A if A.dtype == dtype else A.with_values(as_dtype(A.data, dtype))
+
+
 def in_single(v: Any) -> Any:
     """v, of double precision, rounded to single, by the host."""
     with np.errstate(over="ignore", under="ignore"):

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from finelu.arithmetic import ignore_fp_errors
 from finelu.device import free_memory, namespace, on_gpu, require_room, to_host
-from finelu.errors import MatrixError, StructurallySingular, counted
+from finelu.errors import MatrixError, StructurallySingular, counted, named_systems
 from finelu.factors import Report
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, BatchPlan
@@ -24,7 +24,6 @@ from finelu.matrix import as_csr
 from finelu.matrix.batch import Batch
 from finelu.matrix.in_range import in_range, is_finite
 from finelu.ordering import with_little_fill
-from finelu.result import named_systems
 from finelu.scaling import Matching, matching
 
 SAMPLE = 16  # matrices, at most, whose entries decide the matching and the scaling

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
+import warnings
 from collections import Counter
 from types import ModuleType
 from typing import Any
@@ -19,6 +21,8 @@ DIRECT = (spsolve, splu, spilu, factorized, spsolve_triangular)
 METHODS = ("bicg", "bicgstab", "cg", "gmres", "minres", "lsmr", "lsqr")
 OF_SCIPY = {name: getattr(scipy.sparse.linalg, name) for name in (*METHODS, *(f.__name__ for f in DIRECT))}
 
+
+NAMED = 4  # modules that a warning names
 
 Place = tuple[ModuleType, str]  # a name of a module
 _turn = threading.Lock()
@@ -79,7 +83,8 @@ def install(*modules: ModuleType) -> Installed:
     SciPy's tuples. What a method of finelu refuses and SciPy's does not, such as cg an indefinite A, goes to SciPy's
     own.
     modules : modules that were imported before, and took SciPy's functions by `from scipy.sparse.linalg import ...`:
-        they keep these, unless they are given here. Functions that a program keeps elsewhere, such as in a dict or as a
+        they keep these, unless they are given here. A package is not its submodules: give these. There is a warning for
+        a module that has none of SciPy's functions. Functions that a program keeps elsewhere, such as in a dict or as a
         default argument, are not reached.
     Returns an object that undoes it, at the end of a `with` or by `undo()`; if there are several, the last one does.
     Modules that are imported meanwhile by `from scipy.sparse.linalg import ...` keep finelu's. The change holds for all
@@ -88,4 +93,17 @@ def install(*modules: ModuleType) -> Installed:
     for module in modules:
         if not inspect.ismodule(module):
             raise WrongType(f"install takes modules, not a {type(module).__name__}.")
-    return Installed(modules)
+    installed = Installed(modules)
+    for module in modules:
+        if not any(place is module for place, _ in installed._places):
+            inside = sorted(name for name in sys.modules if name.startswith(f"{module.__name__}.") and _holds_any(name))
+            more = ", ..." if len(inside) > NAMED else ""
+            instead = f" install({', '.join(inside[:NAMED])}{more}) reaches those that do." if inside else ""
+            warnings.warn(f"{module.__name__} holds none of SciPy's solvers.{instead}", stacklevel=2)
+    return installed
+
+
+def _holds_any(name: str) -> bool:
+    """Whether one of SciPy's functions that finelu replaces is a name of the imported module `name`."""
+    values = map(id, getattr(sys.modules[name], "__dict__", {}).values())
+    return not {id(function) for function in OF_SCIPY.values()}.isdisjoint(values)
