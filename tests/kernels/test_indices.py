@@ -213,7 +213,7 @@ def test_a_row_or_column_of_small_numbers(dtype, n, density, seed):
     lines = np.concatenate([dense.max(axis=0), dense.max(axis=1)])
     want = bool(((lines > 0) & (lines < 1e-10)).any())
     for form in (cpu, reference):
-        assert form.inspection.has_small_line(S.indptr, S.indices, S.data, 1e-10) == want
+        assert form.graph.has_small_line(S.indptr, S.indices, S.data, 1e-10) == want
 
 
 @pytest.mark.parametrize("index", INDICES)
