@@ -32,7 +32,9 @@ def __getattr__(name: str) -> object:
         from finelu.errors import meant
 
         text = f"module 'finelu' has no attribute {name!r}."
-        raise AttributeError(text + meant(name, __dir__()), name=name, obj=None)  # obj: Python would suggest once more
+        hint = " Factors come from a recipe: finelu.SparseLU().factor(A), or finelu.ILU0().factor(A)."
+        text += hint if name == "factor" else meant(name, __dir__())
+        raise AttributeError(text, name=name, obj=None)  # obj: Python would suggest once more
     if name in _MODULES:
         return import_module(f"finelu.{name}")
     value = getattr(import_module(_SOURCES[name]), name)

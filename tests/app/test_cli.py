@@ -348,9 +348,16 @@ def test_inspect_finds_what_is_wrong_and_still_ends_well(capsys, tmp_path):
     assert (status, err) == (0, "")
     assert "missing in 2 rows (first: row 0)" in out
     _, found = run_json(capsys, "inspect", matrix)
-    assert found["suggestion"]["recipe"].startswith("SparseLU(")
+    assert found["suggestion"]["recipe"].startswith("SparseLU(") and found["singular"] == "" and "singular" not in out
     assert found["diagonal"]["positive"] is False
     assert not found["pattern_symmetric"]
+
+
+def test_inspect_says_that_a_row_of_stored_zeros_is_singular(capsys, tmp_path):
+    A = sp.coo_array((np.array([0.0, 0.0, 1.0, 2.0]), (np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]))), shape=(2, 2))
+    matrix = write_matrix(tmp_path / "A.mtx", A)
+    assert "row 0" in run_json(capsys, "inspect", matrix)[1]["singular"]
+    assert "singular A is structurally singular: " in " ".join(run(capsys, "inspect", matrix)[1].split())
 
 
 def test_inspect_a_matrix_without_entries(capsys, tmp_path):

@@ -1299,6 +1299,26 @@ def comparison(A, rows, **more):
     return Comparison(properties=properties(A), measurements=rows, **(facts | more))
 
 
+@pytest.mark.parametrize("outcome", ["singular", "numerically_singular", "stagnated"])
+def test_a_singular_matrix_gets_no_advice_to_give_more_time(outcome):
+    ended = {"outcome": outcome, "residual": 0.1}
+    rows = [made_up("ic0", 1.0, 1.0, outcome="stagnated", residual=0.2), made_up("solve", 0.0, 1.0, **ended)]
+    ((title, text, code),) = report.comparison.advice(
+        comparison(as_csr(finelu.gallery.poisson7(3)), rows), "A.mtx", None
+    )
+    assert (title, code) == ("No recommendation", "")
+    assert (text == "A is singular, and no x solves A x = b; finelu solve A.mtx says why.") == (outcome != "stagnated")
+    assert ("Give more time" in text) == (outcome == "stagnated")
+
+
+def test_rows_of_an_earlier_call_are_counted():
+    rows = [made_up("ic0", 1.0, 1.0), made_up("ilu0", 1.0, 1.0)]
+    A = as_csr(finelu.gallery.poisson7(3))
+    notes = [report.comparison.timing_note(comparison(A, rows, kept=kept)) for kept in (0, 1, 2)]
+    assert "earlier" not in notes[0] and "; 1 of 2 rows are of an earlier call (--again measures anew)" in notes[1]
+    assert "; all 2 rows are of an earlier call (--again measures anew)" in notes[2]
+
+
 @pytest.mark.parametrize("rows", [[], [made_up("ic0", None, None, outcome="not reached", history=None)]])
 def test_a_page_without_figures(tmp_path, rows):
     pytest.importorskip("jinja2")

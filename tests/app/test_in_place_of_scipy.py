@@ -765,3 +765,23 @@ def test_scipys_own_tests_pass():
     outcome = client_suites.run(suite)
     assert {test.split("::")[-1] for test in outcome.failed} == set(OTHERWISE), outcome.failed
     assert len(outcome.passed) >= 324
+
+
+def test_an_unknown_keyword_of_an_installed_method_is_named():
+    A, b = fl.gallery.problem("poisson5:5"), np.ones(25)
+    with fl.install():
+        for name in ("gmres", "cg"):
+            with pytest.raises(
+                TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'tol'.* Did you mean 'rtol'"
+            ):
+                getattr(sla, name)(A, b, tol=1e-5)
+        with pytest.raises(TypeError, match=r"^lsmr\(\) got an unexpected keyword argument 'rtoll'"):
+            sla.lsmr(A, b, rtoll=1e-5)
+
+
+def test_nan_in_a_matrix_is_not_called_singular():
+    A = fl.gallery.problem("poisson5:5").astype(float)
+    A.data[A.indptr[7]] = np.nan
+    with pytest.warns(sla.MatrixRankWarning, match="NaN or Inf in row 7") as caught:
+        assert np.isnan(fl.spsolve(A, np.ones(25))).all()
+    assert not any("singular" in str(warning.message) for warning in caught)

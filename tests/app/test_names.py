@@ -158,3 +158,9 @@ def test_what_cannot_be_compared_is_said(recipes):
 @pytest.mark.parametrize("word", [None, 3, b"ilu0", "", "quite another thing"])
 def test_what_resembles_nothing_is_given_no_advice(word):
     assert meant(word, RECIPES) == ""
+
+
+def test_factor_is_of_a_recipe():
+    with pytest.raises(AttributeError, match=r"finelu.SparseLU\(\).factor\(A\)") as error:
+        fl.factor  # noqa: B018
+    assert "Did you mean" not in str(error.value)

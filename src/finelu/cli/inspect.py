@@ -9,6 +9,7 @@ import typer
 
 from finelu.cli.arguments import CONVERGED, Json, Matrix, check_outputs, load
 from finelu.cli.output import console, print_json
+from finelu.errors import StructurallySingular
 
 
 def inspect(
@@ -21,19 +22,25 @@ def inspect(
     from finelu.auto.solve import first_try
     from finelu.properties import properties
     from finelu.report import plot_matrix, properties_in_words, table
+    from finelu.scaling import require_matching
 
     A = load(matrix)
-    found, first = properties(A), first_try(A)
+    found, first, singular = properties(A), first_try(A), ""
+    try:
+        require_matching(A)
+    except StructurallySingular as error:
+        singular = str(error)
     if plot is not None:
         plot_matrix(plot, A, title=f"{matrix}, n = {A.n}")
     if as_json:
-        print_json({"matrix": matrix, **asdict(found), "suggestion": first, "plot": plot})
+        print_json({"matrix": matrix, **asdict(found), "singular": singular, "suggestion": first, "plot": plot})
         return CONVERGED
 
     words = "none: too little memory is free"
     if first:
         words = f"{first['recipe']} with {first['method']}: {first['reason']}"
-    rows = properties_in_words(found) | {"suggestion": f"finelu solve chooses by itself; first {words}"}
+    rows = properties_in_words(found) | ({"singular": singular} if singular else {})
+    rows["suggestion"] = f"finelu solve chooses by itself; first {words}"
     if plot is not None:
         rows["plot"] = plot
     with console() as out:

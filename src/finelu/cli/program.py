@@ -25,7 +25,7 @@ from finelu.cli.warmup import warmup
 from finelu.errors import FineluError
 
 app = typer.Typer(
-    help="Incomplete factorizations, triangular solves and Krylov methods on CPU and GPU.",
+    help="Solve large sparse systems A x = b on the CPU or an NVIDIA GPU, and compare methods for a matrix.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

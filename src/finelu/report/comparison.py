@@ -19,6 +19,7 @@ from finelu.report.tables import seconds, size
 from finelu.threads import get_num_threads
 
 DISPENSABLE = ("residual", "memory", "total", "fill")  # columns, in the order in which a narrow terminal loses them
+SINGULAR = ("singular", "numerically_singular")  # outcomes of `finelu.solve` where no x solves A x = b
 EXPLAINED = ("no factors", "error", "ended", "out of memory", "inaccurate", "breakdown", "indefinite")  # outcomes
 SCHEMA = 1  # of the facts for JSON: docs/compare.md lists them
 FILE_WIDTH = 140  # least characters of a table that is not printed to a terminal
@@ -125,9 +126,11 @@ def names_by_reason(result: Comparison) -> dict[str, list[str]]:
 
 def timing_note(result: Comparison) -> str:
     spent = max(result.seconds - result.compile_seconds, 0.0)
+    rows = len(result.measurements)
     note = f"measured in {seconds(spent)} of {seconds(result.budget)}"
     if result.kept:
-        note += f", {result.kept} of {len(result.measurements)} rows before that"
+        which = f"all {rows}" if result.kept == rows else f"{result.kept} of {rows}"
+        note += f"; {which} rows are of an earlier call (--again measures anew)"
     note += "; figures are medians of the rounds, or of the first look where there was none"
     if result.compile_seconds > 0.005:
         note += f"; both without the {seconds(result.compile_seconds)} that compiling or fetching kernels took, once"
@@ -148,6 +151,10 @@ def advice(result: Comparison, matrix: str, rhs: str | None) -> list[tuple[str, 
     """The recommendation for one right-hand side and for many, each as (the number of them, in words, as Python)."""
     found = stages(result.measurements)
     if not found:
+        if any(m.name == "solve" and m.outcome in SINGULAR for m in result.measurements):
+            return [
+                ("No recommendation", f"A is singular, and no x solves A x = b; finelu solve {matrix} says why.", "")
+            ]
         tried = [m for m in result.ranked if m.residual is not None]
         nearest = f" {_how(tried[0])} came nearest, {tried[0].residual:.1e}." if tried else ""
         text = f"nothing reached a relative residual of {result.rtol:g}.{nearest} Give more time, or a larger rtol."

@@ -96,7 +96,8 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
     except SINGULARITIES as error:
         if is_sparse:
             raise SingularMatrix(f"{SINGULAR}: {error}") from error
-        warnings.warn(f"Matrix is exactly singular: {error}", MatrixRankWarning, stacklevel=3)
+        finite = bool(np.isfinite(system.S.data).all())
+        warnings.warn(f"Matrix is exactly singular: {error}" if finite else str(error), MatrixRankWarning, stacklevel=3)
         return np.full(b.shape, np.nan, dtype)
     x = _narrowed(x, dtype)
     if not is_sparse:

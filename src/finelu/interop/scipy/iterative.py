@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from finelu import foreign, krylov
+from finelu.arithmetic import require_known
 from finelu.errors import MatrixError, ParameterError
 from finelu.interop.scipy.system import of_scipy
 from finelu.krylov.conventions import CALLBACK_TYPES
@@ -68,7 +69,7 @@ def in_place_of(theirs: Callable[..., Pair], ours: Callable[..., Solution]) -> C
 
     @wraps(theirs)
     def function(*args: Any, **kwargs: Any) -> Pair:
-        given = known.bind(*args, **kwargs).arguments
+        given = _arguments(theirs, known, args, kwargs)
         if "callback_type" in known.parameters:
             _complete(given)
         if "shift" in known.parameters:
@@ -92,6 +93,15 @@ def in_place_of(theirs: Callable[..., Pair], ours: Callable[..., Solution]) -> C
     return function
 
 
+def _arguments(theirs: Any, known: inspect.Signature, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by name; an UnknownParameter for a keyword that SciPy's function does not have."""
+    try:
+        return known.bind(*args, **kwargs).arguments
+    except TypeError:
+        require_known(theirs, theirs.__name__, kwargs)
+        raise
+
+
 def _is_refused(given: dict[str, Any]) -> bool:
     """Whether finelu's methods refuse A, b, x0 or M."""
     try:
@@ -109,7 +119,7 @@ def least_squares_in_place_of(
 
     @wraps(theirs)
     def function(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        given = known.bind(*args, **kwargs).arguments
+        given = _arguments(theirs, known, args, kwargs)
         asked = given | {name: bool(given[name]) for name in ("show", "calc_var") if name in given}
         if "iter_lim" in asked:
             asked["maxiter"] = asked.pop("iter_lim")
