@@ -141,13 +141,14 @@ def _ended(solution: Solution) -> str:
 
 def _time(solution: Solution) -> str:
     """The seconds of the call and of its parts, which add up to it."""
-    whole, compiling = solution.timings["solve"], solution.timings.get("compile", 0.0)
+    whole, counting, compiling = (solution.timings.get(name, 0.0) for name in ("solve", "count", "compile"))
     if not solution.attempts:
         return f"Time: {whole:.3g} s."
     setup = sum(a.setup_seconds for a in solution.attempts)
     seconds = sum(a.seconds for a in solution.attempts)
-    parts = [("factorizations", setup), ("iterations", seconds)]
+    parts = [("orderings and counts", counting)] if counting > 0 else []
+    parts += [("factorizations", setup), ("iterations", seconds)]
     if compiling > 0:
         parts.append(("compiling or loading kernels, once", compiling))
-    parts.append(("all else", max(whole - setup - seconds - compiling, 0.0)))
+    parts.append(("all else", max(whole - counting - setup - seconds - compiling, 0.0)))
     return f"Time: {whole:.3g} s: " + ", ".join(f"{name} {taken:.2g} s" for name, taken in parts) + "."

@@ -171,7 +171,8 @@ class Solution(NoArray):
     method : the name of the function.
     recipe : repr of the recipe that made M, else the type of M, "" without M.
     timings : seconds; "solve" is the whole call. With `finelu.solve`, "compile" is its part for compiling kernels at
-        their first use, or loading compiled ones; 0 in later calls.
+        their first use, or loading compiled ones, 0 in later calls; "count" that for orders, and for counts of the fill
+        of complete factors, before a choice.
     seen, attempts : of `finelu.solve`: properties of A, and the attempts; `explain()` puts them in words.
     row_residual : the second measure of `criterion`: ||D (b - A x)|| / ||D b||, where D has the reciprocals of the row
         sums of |A|, if rows of A differ much in size; with "backward" the componentwise backward error; else None.

@@ -129,11 +129,29 @@ def test_a_list_that_goes_on_keeps_its_dots():
     assert "rows 0, 1, 2, 3, 4, 5, 6, 7 and others: equations" in str(StructurallySingular(range(9)))
 
 
-def test_the_times_add_up():
-    solution = solution_of([attempt(1), attempt(2, "solved")], timings={"solve": 2.0, "compile": 0.25})
+def times(solution):
+    """The figures of the line of times, by their names; "" is the whole."""
     (line,) = [line for line in solution.explain().splitlines() if line.startswith("Time: ")]
-    whole, *parts = map(float, re.findall(r"([\d.]+) s", line))
-    assert whole == 2 and parts == [0.5, 1.0, 0.25, 0.25]
+    found = re.findall(r"(?:Time|[:,]) ?([a-z, ]*?)[: ]+([\d.e-]+) s", line)
+    return {name.strip(): float(figure) for name, figure in found}
+
+
+def test_the_times_add_up():
+    solution = solution_of([attempt(1), attempt(2, "solved")], timings={"solve": 2.0, "compile": 0.25, "count": 0.125})
+    parts = times(solution)
+    assert parts.pop("") == 2 == pytest.approx(sum(parts.values()), rel=0.01)
+    assert list(parts.values()) == [0.12, 0.5, 1.0, 0.25, 0.12]
+    assert "orderings" not in solution_of([attempt(1, "solved")], timings={"solve": 2.0, "count": 0.0}).explain()
+
+
+def test_a_count_of_the_fill_has_a_time_of_its_own(without):
+    without("klu")
+    A = fl.gallery.stokes(40)
+    solution = fl.solve(A, np.ones(A.shape[0]))
+    parts = times(solution)
+    assert solution.recipe == "SparseLU()" and 0 < solution.timings["count"] < solution.timings["solve"]
+    assert parts["orderings and counts"] == pytest.approx(solution.timings["count"], rel=0.06)
+    assert parts.pop("") == pytest.approx(sum(parts.values()), rel=0.06)
 
 
 @pytest.mark.parametrize(

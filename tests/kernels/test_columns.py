@@ -83,7 +83,7 @@ def test_a_thread_that_solves_while_another_gathers_the_values_has_them(threads,
     threads(1)
     A, R = gallery.poisson5(40, 30), values((1200, 8), "float64")
     solver = TriangularSolver(A, trans="T", method=method)
-    for _ in range(triangular.PAYS):
+    for _ in range(triangular.LATER):
         solver.solve(R[:, 0])
     if method == "auto":
         solver.plan._decide()

@@ -333,7 +333,7 @@ def test_auto_goes_over_to_levels_once_its_solves_have_taken_as_long_as_the_anal
         want = reference.triangular.solve_triangular(T, A.data, b)
         plan = cpu.triangular.triangular_plan(T, "auto", 1)
         assert plan.load(A.data) == -1
-        solves = -(-triangular.PAYS // (shape or (1,))[0])
+        solves = -(-triangular.LATER // (shape or (1,))[0])
         seen = []
         for _ in range(solves + 2):
             assert np.array_equal(solve(plan, b), want)
@@ -344,9 +344,31 @@ def test_auto_goes_over_to_levels_once_its_solves_have_taken_as_long_as_the_anal
         assert np.array_equal(solve(plan, b), reference.triangular.solve_triangular(T, 3 * A.data, b))
     chain = cpu.triangular.triangular_plan(triangle(as_csr(gallery.bidiagonal(500)), True, True), "auto", 1)
     chain.load(gallery.bidiagonal(500).data)
-    for _ in range(triangular.PAYS + 1):
+    for _ in range(triangular.LATER + 1):
         solve(chain, np.ones(500))
     assert (chain.method, chain.depth) == ("sequential", 500)
+
+
+def test_the_analysis_comes_later_for_few_rows_and_for_long_ones(threads):
+    """Its gain is small there. Where threads may share the work, it comes soon."""
+
+    def solves(A, count):
+        threads(count)
+        A = as_csr(A)
+        plan = cpu.triangular.triangular_plan(triangle(A, True, False), "auto", 1)
+        plan.load(A.data)
+        seen = []
+        while plan.method == "sequential":
+            seen.append(solve(plan, np.ones(A.n)))
+        assert np.array_equal(seen[0], solve(plan, np.ones(A.n)))
+        return len(seen)
+
+    few, many = gallery.poisson5(70), gallery.poisson5(71)
+    long = sp.kron(gallery.poisson5(22, 24), np.ones((10, 10))) + 100 * sp.identity(5_280)
+    assert few.shape[0] < triangular.MANY <= many.shape[0] <= long.shape[0]
+    assert (solves(few, 1), solves(many, 1), solves(long, 1)) == (triangular.LATER, triangular.PAYS, triangular.LATER)
+    wide = sp.kron(gallery.poisson5(40), np.ones((10, 10))) + 100 * sp.identity(16_000)
+    assert (solves(wide, 1), solves(wide, 2)) == (triangular.LATER, triangular.PAYS)
 
 
 @pytest.mark.parametrize("trans", "NTH")
@@ -356,7 +378,7 @@ def test_new_values_are_copied_into_levels_once_that_pays(calls_of, trans):
     plan = cpu.triangular.triangular_plan(T, "auto", 1)
     plan.load(A.data)
     b = numbers(np.random.default_rng(0), A.n, np.float64)
-    for _ in range(triangular.PAYS):
+    for _ in range(triangular.LATER):
         solve(plan, b)
     assert plan.method == "levels"
     copied = calls_of(triangular, "_gather")
@@ -417,16 +439,16 @@ def test_solves_wait_for_levels_that_must_be_compiled_until_they_have_taken_as_l
     plans = [cpu.triangular.triangular_plan(triangle(A, lower, False), "auto", 1) for lower in (True, False)]
     for plan in plans:
         plan.load(A.data)
-    rounds = 4 * triangular.PAYS * (triangular.ROW * A.n + triangular.ENTRY * plans[0].triangle.entries)
+    rounds = 4 * triangular.LATER * (triangular.ROW * A.n + triangular.ENTRY * plans[0].triangle.entries)
     never_compiled(1e-9 * (rounds - 1))
     want, seen = solve(plans[0], np.ones(A.n)), []
-    for _ in range(3 * triangular.PAYS):  # the time of all plans of a process is added up
+    for _ in range(3 * triangular.LATER):  # the time of all plans of a process is added up
         assert np.array_equal(solve(plans[0], np.ones(A.n)), want)
         solve(plans[1], np.ones(A.n))
         seen.append([plan.method for plan in plans])
     below, above = zip(*seen, strict=True)
-    # one solve was made before; the fourth round of twenty is the second plan's second
-    assert (below.index("levels"), above.index("levels")) == (3 * triangular.PAYS - 2, 2 * triangular.PAYS - 1)
+    # one solve was made before; the fourth round of LATER solves is the second plan's second
+    assert (below.index("levels"), above.index("levels")) == (3 * triangular.LATER - 2, 2 * triangular.LATER - 1)
     assert cpu.triangular.triangular_plan(triangle(A, True, False), "levels", 1).method == "levels"
 
 
@@ -482,14 +504,14 @@ def test_an_analysis_that_fails_leaves_the_solves_as_they_were(monkeypatch):
 
     plan = cpu.triangular.triangular_plan(T, "auto", 1)
     plan.load(A.data)
-    plan._solved = triangular.PAYS - 1
+    plan._solved = triangular.LATER - 1
     with monkeypatch.context() as m:
         m.setattr(triangular, "levels", fails(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             solve(plan, np.ones(A.n))
         assert np.array_equal(solve(plan, np.ones(A.n)), want) and plan.method == "sequential"
         m.setattr(triangular, "levels", fails(MemoryError()))
-        plan._solved = triangular.PAYS - 1
+        plan._solved = triangular.LATER - 1
         for _ in range(2):
             assert np.array_equal(solve(plan, np.ones(A.n)), want) and plan.method == "sequential"
 

@@ -237,7 +237,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(A, threads):
             for method in ("levels", "auto"):
                 solver = TriangularSolver(A, lower=lower, trans=trans, method=method)
                 assert method == "auto" or min(count, 2) <= solver.plan.threads <= count
-                for _ in range(3 if method == "levels" else cpu.triangular.PAYS + 1):
+                for _ in range(3 if method == "levels" else cpu.triangular.LATER + 1):
                     np.testing.assert_array_equal(solver.solve(b), want)
 
 
@@ -462,7 +462,7 @@ def test_more_sweeps_come_nearer_and_the_default_is_as_documented(backend, metho
 def test_auto_takes_an_exact_method_and_says_which(backend):
     for A in (gallery.poisson7(6), gallery.tridiagonal(300), sp.csr_matrix(sp.identity(300))):
         solver = TriangularSolver(backend.move(A))
-        for _ in range(cpu.triangular.PAYS if backend.name == "cpu" else 0):  # before that nothing is analysed there
+        for _ in range(cpu.triangular.LATER if backend.name == "cpu" else 0):  # before that nothing is analysed there
             assert solver.method == "sequential" and solver.levels is None
             solver.solve(np.ones(A.shape[0]))
         assert solver.method in exact_methods(backend)[:-1]

@@ -60,7 +60,7 @@ class RightHandSide:
     ):
         if not math.isfinite(scale):
             raise MatrixError(f"the norm of b overflows in {b.real.dtype}; scale the system down.")
-        self.A = matrix_operator(A if A.dtype == b.dtype else A.with_values(as_dtype(A.data, b.dtype)))
+        self.A = matrix_operator(A if A.dtype == b.dtype else as_dtype(A, b.dtype))
         self.b, self.scale, self.wanted, self.target = b, scale, wanted, wanted * scale
         self.residual = Criterion(criterion, Residual(self.A, b), b, row_sums)
         self.attempts: list[Attempt] = []

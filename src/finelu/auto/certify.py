@@ -51,7 +51,7 @@ def certificate(
     with A^-1 are estimated by some ten solves with A and A^H: from below, and mostly by a factor of less than 3.
     """
     xp = namespace(b)
-    product = matrix_operator(A if A.dtype == b.dtype else A.with_values(as_dtype(A.data, b.dtype)))
+    product = matrix_operator(as_dtype(A, b.dtype))
     residual = Residual(product, b)
     most, power = max(largest(b), largest(x)), 0
     if 0 < most < float(np.finfo(b.dtype).tiny) / float(np.finfo(b.dtype).eps):  # roundings would underflow

@@ -113,9 +113,7 @@ def iterated(ladder: Ladder, before: Solution, columns: Sequence[Any], guesses: 
     begun: list[Loop] = []
     why = ""
     b, F, start = columns[0], ladder.factors[rung], now()
-    A = matrix_operator(
-        ladder.A if ladder.A.dtype == b.dtype else ladder.A.with_values(as_dtype(ladder.A.data, b.dtype))
-    )
+    A = matrix_operator(as_dtype(ladder.A, b.dtype))
     try:
         with limited(ladder.costs.deadline), ladder.A.unchanged(ladder.traits.mirrored):
             if last.method == "refinement":

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,20 @@ COLUMN_FILL = 10  # expected entries of factors with columns ordered alone, as a
 MATCHED = 2.5
 
 
+def _clocked(work: Callable[[Costs], None]) -> Callable[[Costs], None]:
+    """A method whose time is added to `Costs.taken`."""
+
+    @wraps(work)
+    def clocked(costs: Costs) -> None:
+        begin = now()
+        try:
+            work(costs)
+        finally:
+            costs.taken += now() - begin
+
+    return clocked
+
+
 class Costs:
     """Expected costs of the rungs for one A.
 
@@ -79,6 +93,7 @@ class Costs:
     too_large : whether A is too large for an analysis of the direct solve.
     by_columns : whether the direct solve orders columns alone, so that its fill cannot be counted.
     quick : whether the direct solve takes less time than a count, and so is not counted.
+    taken : the seconds of orders and counts until now.
     """
 
     def __init__(self, A: CSR, traits: MatrixTraits, rungs: dict[str, Rung], limit: float | None, deadline: float):
@@ -93,9 +108,11 @@ class Costs:
         self.fill: Fill | None = None
         self.counted = self.quick
         self.too_large = self.ordered = False
+        self.taken = 0.0
         self.job: OrderingJob | None = None
         self.analysis_seconds = RATES.analysis_row * traits.n + RATES.analysis * traits.nnz
 
+    @_clocked
     def order(self) -> None:
         """The first step of `count_fill`: KLU's count, or else the order by `amd` and its fill, if these come first."""
         self.ordered = True
@@ -158,6 +175,7 @@ class Costs:
             self.count_fill()
         return self.seconds("direct") <= few_seconds(self.traits, self.of_iteration(method))
 
+    @_clocked
     def count_fill(self) -> None:
         """Order A as the direct solve will, and count its fill and work; leave both unknown if time runs out.
 

@@ -318,28 +318,28 @@ class Ladder:
             found = self.solve(times_power(b, power), x0, atol)
         finally:
             self.callback, self.watch = given
-        A = matrix_operator(self.A if self.A.dtype == b.dtype else self.A.with_values(as_dtype(self.A.data, b.dtype)))
+        A = matrix_operator(as_dtype(self.A, b.dtype))
         target = max(self.rtol * norm(times_power(b, power)), atol)
         return diminished(found, A, b, self.criterion, power, target)
 
     def _attempt(self, rhs: RightHandSide, rung: str, why: str, left: list[str]) -> str | None:
         """Try a rung, from the best x so far. Sets the status of `rhs`; returns the rung to change to, or None."""
-        start, made, first = now(), 0.0, self.name(rung)
+        start, made, first, before = now(), 0.0, self.name(rung), self.costs.taken
         expected = None
         if rung not in self.factors:
             try:
                 expected = self.costs.estimate(rung)
-                outcome, counting = self._factor(rung)
+                outcome = self._factor(rung)
             except OutOfTime as error:
-                outcome, counting, rhs.status = str(error), 0.0, Status.OUT_OF_TIME
-            made = now() - start - counting
+                outcome, rhs.status = str(error), Status.OUT_OF_TIME
+            made = now() - start - (self.costs.taken - before)
             if outcome:
                 self.broken.add(rung)
                 reached = rhs.size / rhs.scale
                 rhs.attempts.append(Attempt(self.name(rung), "", why, f"no factors: {outcome}", 0, made, 0.0, reached))
                 return None
             why += f", and {first} found no factors" if first != self.name(rung) else ""
-        begin = now()
+        begin, before = now(), self.costs.taken
         try:
             others = compared([other for other in left if other not in self.given_up])
             found, monitor = self._improve(rhs, rung, others)
@@ -351,13 +351,13 @@ class Ladder:
             del self.factors[rung]
             self.broken.add(rung)
             self.preferred = None if self.preferred == rung else self.preferred
-            outcome, spent = "no memory for its iterations", now() - begin
+            outcome, spent = "no memory for its iterations", now() - begin - (self.costs.taken - before)
             rhs.attempts.append(Attempt(self.name(rung), "", why, outcome, 0, made, spent, rhs.size / rhs.scale))
             return None
         solved = found.residual_norm <= rhs.target
         whole = "solved for the part of b in A's range" if self.nested else "solved"
         outcome = whole if solved else monitor.why or found.status.name.lower().replace("_", " ")
-        spent, reached = now() - begin, found.residual_norm / rhs.scale
+        spent, reached = now() - begin - (self.costs.taken - before), found.residual_norm / rhs.scale
         facts = found.iterations, made, spent, reached, expected
         attempt = Attempt(self.name(rung), found.method, why, outcome, *facts)
         if not solved and are_from_earlier(self.factors[rung]) and found.status not in OVER[1:3]:
@@ -411,9 +411,9 @@ class Ladder:
 
     # a rung
 
-    def _factor(self, rung: str) -> tuple[str, float]:
-        """Make the factors of a rung by its first recipe that can. Returns "", or why none can; seconds of a count."""
-        outcome, chosen, costs, counting = "", self.rungs[rung], self.costs, 0.0
+    def _factor(self, rung: str) -> str:
+        """Make the factors of a rung by its first recipe that can. Returns "", or why none can."""
+        outcome, chosen, costs = "", self.rungs[rung], self.costs
         for recipe in chosen.recipes:
             try:
                 if rung == "cudss":
@@ -443,18 +443,15 @@ class Ladder:
                     self.zero_pivot = str(error).split(": ", 1)[-1].rstrip(".")
                 if isinstance(error, StructurallySingular):  # true of A, or of the matrix that a recipe factors
                     self.solvability.look_at_structure()
-                if rung == "cheap" and isinstance(recipe, MILU0):
-                    begin, comes = now(), self._direct_comes_now()
-                    counting += now() - begin
-                    if comes:
-                        break
+                if rung == "cheap" and isinstance(recipe, MILU0) and self._direct_comes_now():
+                    break
             else:
                 if recipe is not chosen.recipes[0]:
                     self.rungs[rung] = Rung((recipe,), chosen.reason)
                 if self.traits.gpu:
                     synchronize(self.A.data)
-                return "", counting
-        return outcome, counting
+                return ""
+        return outcome
 
     def _direct_comes_now(self) -> bool:
         """Whether complete factors are to be tried before other incomplete ones, as none keep A's row sums."""

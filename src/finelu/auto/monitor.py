@@ -21,6 +21,9 @@ from finelu.result import Status
 # take LATE times as long as the alternative, since its time is then lost. BUDGET is below a quarter, as the set-up of
 # the attempt is not counted. On the records of regret of two processors, with MKL, KLU and feral and without, times
 # alter by 0.5% at most for BUDGET of 0.15 to 0.25, CLEAR of 0.75 to 1 and CAUTION of 1 to 4.
+# On residual histories of 40 shared systems, with times of a processor, the regret against the best of three rungs is
+# 1.10 in the mean, and 1.08 to 1.13 for BUDGET of 0.1 to 0.22 without an order, 1.15 for 0.25, 1.15 for a rest that is
+# known, 1.10 to 1.11 with the set-up as spent, 1.12 to 1.18 if the rate is expected to fall on as it has fallen.
 CAUTION, BUDGET, CLEAR, LATE = 1.0, 0.2, 0.75, 2.0
 BEGUN = 0.05  # of the digits wanted, from which on the residual has begun to fall
 # The part of the digits wanted that is added to those gained in the later half of the iterations. On these records 0.04

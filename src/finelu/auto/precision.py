@@ -24,7 +24,7 @@ def precise(A: CSR, b: Any, rtol: float) -> tuple[CSR, Any]:
     double = rtol < SINGLE or underflows(A.data)
     dtype = np.result_type(A.dtype, b.dtype, *([np.float64] if double else []))
     of_A = np.result_type(A.dtype, np.empty(0, dtype).real.dtype)
-    return A if A.dtype == of_A else A.with_values(as_dtype(A.data, of_A)), as_dtype(b, dtype)
+    return as_dtype(A, of_A), as_dtype(b, dtype)
 
 
 def may_need_double(solution: Solution, b: Any) -> bool:

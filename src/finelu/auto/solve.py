@@ -142,7 +142,7 @@ def solve(
     options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
     options["criterion"] = criterion_asked(criterion)
     options["callback" if callback_type == "x" else "norm_callback"] = callback
-    compiled, size, answer = compile_seconds(), norm, None
+    compiled, counted, size, answer = compile_seconds(), 0.0, norm, None
     given = A, b
     asked: list[FirstAnswer] = []
     together = Together([])
@@ -222,7 +222,7 @@ def solve(
                 if solution.status is not Status.CONVERGED and may_need_double(solution, b):
                     A, b = precise(A, b, 0.0)
                     columns, rhs = b.reshape(A.n, -1), as_dtype(rhs, b.dtype)
-                    left = max(most - solution.iterations, 0)
+                    left, counted = max(most - solution.iterations, 0), counted + ladder.costs.taken
                     ladder = Ladder(A, rtol, chosen, method, most=left, certifies=certify, **options)
                     solution = after(solution, ladder.solve(rhs, as_dtype(solution.x, b.dtype), atol))
                     ladder.most, started = most, None if started is None else []
@@ -232,6 +232,7 @@ def solve(
                 if certify:
                     solution = replace(solution, certificate=certificate_of(ladder, rhs, solution.x, space))
                 found.append(solution)
+            counted += ladder.costs.taken
             if (fact := ladder.not_unique) and space is None:  # of A, so of each column
                 v = ladder.solvability.null_vector
                 unsaid = [f.converged and fact not in f.seen for f in found]
@@ -283,7 +284,7 @@ def solve(
         )
     if x is not worst.x or seen is not worst.seen:
         worst = replace(worst, x=x, seen=seen)
-    worst.timings.update(solve=perf_counter() - start, compile=compile_seconds() - compiled)
+    worst.timings.update(solve=perf_counter() - start, compile=compile_seconds() - compiled, count=counted)
     if raise_on_failure and not worst.converged:
         raise NotConverged("A x = b", worst, rtol)
     return worst

@@ -43,12 +43,12 @@ MISSING: dict[tuple[str, str], tuple[str, str]] = {
     ("cuda", "fill"): ("elimination_tree postorder column_counts subtrees first_coupling", SET_UP),
     ("cuda", "graph"): (
         "transposed transposed_places block block_starts triangles arranged_columns without_small symmetric_graph "
-        "permuted_graph level_sets without_diagonal behind_diagonal",
+        "permuted_graph level_sets without_diagonal behind_diagonal has_small_line",
         SET_UP,
     ),
     ("cpu", "independent"): ("choose split pivot_rows signs transposed remainder", MADE_ANEW),
     ("cuda", "inspection"): (
-        "finite extremes has_small_line without_zeros",
+        "finite extremes without_zeros",
         "`inspect` looks at all of a matrix there, and values are prepared for complete factors on the host",
     ),
     ("cuda", "matching"): ("lightest_matching cut_cycles connected_parts", PATHS),
@@ -159,6 +159,7 @@ USES: dict[str, dict[str, str]] = {
         "idrs": "recurrences vectors",
         "multishift": "vectors",
         "_interleaved": "indices",
+        "pattern": "indices",
         "products": "columns vectors",
         "_prolongation": "_subdomain_columns vectors",
         "recurrences": "vectors",

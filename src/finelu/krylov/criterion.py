@@ -21,7 +21,8 @@ CRITERIA = ("auto", "residual", "backward")
 LIMIT = 4  # roundings of |A| |x| + |b|, up to which a residual is at the limit of the precision
 SETTLED = 1e-3  # of an element of x, that a correction may change it by where x counts as known
 OUTGROWN = 1e-2  # of the norm of b: rounding of |A| |x| beyond it shows an x that has grown along a null vector
-AIM = 1 / 8  # of what would do, if the rows kept their shares of the norm, that a correction aims at: they do not quite
+# A correction aims at this part of the residual that would do if rows kept their shares of the norm: they do not quite.
+AIM = 1 / 8
 
 
 def criterion_asked(criterion: Any) -> str:

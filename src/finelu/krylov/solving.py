@@ -103,6 +103,7 @@ OVERFLOWN = (  # the ends of iterations in which products with A leave the range
     Status.INDEFINITE,
     Status.INDEFINITE_PRECONDITIONER,
 )
+CORRECTED = (Status.CONVERGED, Status.STAGNATED)  # the ends of iterations after which corrections may help
 
 
 class Solving:
@@ -201,34 +202,32 @@ def _corrected(
     r, size = check(system.b, x, target)
     if check.rows is None:
         return found
-    if kind == "backward" and size > target and isinstance(system.M, Operator):
-        better = kernels_for(x).vectors.added(x, system.M @ r)  # M may solve small rows that a norm does not see
-        before = check.rows, check.norm
-        rest, reached = check(system.b, better, target)
-        if reached < size:
-            x, r, size = better, rest, reached
-        else:
-            check.rows, check.norm = before
-    while size > target and left > 0 and found.status in (Status.CONVERGED, Status.STAGNATED):
-        rest, tolerance = check.correction(x, r, size, target)
-        done = found.iterations
+
+    def correction(x: Any, rest: Any, tolerance: float, left: int, done: int) -> Solution:
+        """The solution d of A d = rest, after `done` iterations, with at most `left` more."""
         again = Loop(
             loop.method,
             System(system.A, rest, system.M, narrow=system.narrow),
             rtol=0.0,
             atol=tolerance,
             maxiter=left,
-            callback=None if callback is None else lambda d, x=x: callback(x + d),  # type: ignore[misc]
-            watch=None if watch is None else lambda k, norm, done=done: watch(done + k, norm),  # type: ignore[misc]
+            callback=None if callback is None else lambda d: callback(x + d),
+            watch=None if watch is None else lambda k, norm: watch(done + k, norm),
         )
-        more = loop.method.iterate(again, **options)
+        return loop.method.iterate(again, **options)
+
+    if kind == "backward" and size > target and isinstance(system.M, Operator):
+        x, r, size = _by_preconditioner(check, system, x, r, size, target)
+    while size > target and left > 0 and found.status in CORRECTED:
+        rest, tolerance = check.correction(x, r, size, target)
+        more = correction(x, rest, tolerance, left, found.iterations)
         better = kernels_for(x).vectors.added(x, more.x)
         before = check.rows, check.norm
         r, reached = check(system.b, better, target)
         found = replace(
             found,
             status=more.status,
-            iterations=done + more.iterations,
+            iterations=found.iterations + more.iterations,
             history=np.append(found.history, more.history[1:]),
             recurrence=np.append(found.recurrence, more.recurrence[1:]),
         )
@@ -243,9 +242,9 @@ def _corrected(
     status = found.status
     if size <= target:
         status = Status.CONVERGED
-    elif left <= 0 and status in (Status.CONVERGED, Status.STAGNATED):
+    elif status in CORRECTED and left <= 0:
         status = Status.MAX_ITERATIONS
-    elif status in (Status.CONVERGED, Status.STAGNATED):
+    elif status in CORRECTED:
         limited = size <= LIMIT * check.rounding(system.b, x)
         status = Status.PRECISION_LIMIT if limited else Status.STAGNATED
     history = found.history.copy()
@@ -259,6 +258,17 @@ def _corrected(
         row_residual=check.rows,
         seen=(*found.seen, check.sentence()) if check.rows is not None else found.seen,
     )
+
+
+def _by_preconditioner(check: Criterion, system: System, x: Any, r: Any, size: float, target: float) -> Any:
+    """(x, b - A x, its size by the criterion) for x + M r if its size is smaller, as M may solve small rows that a norm
+    does not see; else those of x, as they are given."""
+    better, before = kernels_for(x).vectors.added(x, system.M @ r), (check.rows, check.norm)
+    rest, reached = check(system.b, better, target)
+    if reached < size:
+        return better, rest, reached
+    check.rows, check.norm = before
+    return x, r, size
 
 
 def _limited(found: Solution, system: System) -> Solution:

@@ -33,7 +33,7 @@ from finelu.matrix.vectors import (
 )
 from finelu.result import Solution, Status
 
-# Exponents of 2: of the largest number over b, above which sums are safe; and of what a larger b is divided by.
+# Exponents of 2. Sums are safe while b is below the largest number by ROOM; a larger b is divided by 2^SPARE.
 ROOM, SPARE = 24, 48
 
 # right-hand sides so small that x or its products would lose digits by underflow, or so large that norms, or A x, would
@@ -200,10 +200,8 @@ def in_double_precision(system: System) -> System:
     """The same system in double precision. The range `narrow` of residuals stays that of the given M."""
     wide = np.result_type(system.dtype, np.float64)
     matrix = system.A.matrix
-    if isinstance(matrix, CSR):
-        matrix = matrix.with_values(as_dtype(matrix.data, wide))
-    else:
-        matrix = as_dtype(matrix, wide) if is_array(matrix) else matrix.astype(wide)
+    known = isinstance(matrix, CSR) or is_array(matrix)
+    matrix = as_dtype(matrix, wide) if known else matrix.astype(wide)
     b, x0 = as_dtype(system.b, wide), None if system.x0 is None else as_dtype(system.x0, wide)
     A, M = as_operator(matrix, "A", b, wide), as_operator(getattr(system.M, "given", None), "M", b, wide)
     return System(A, b, M, x0, narrow=system.narrow, started=system.started)

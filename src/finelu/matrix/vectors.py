@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from finelu.device import as_any_other, namespace, on_gpu, to_host
 from finelu.errors import MatrixError, counted
 from finelu.kernels import kernels_for
+from finelu.kernels.operands import CSR
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 NATIVE = frozenset(map(np.dtype, DTYPES))
@@ -121,9 +122,11 @@ def exponents(v: Any) -> tuple[int, int]:
 
 
 def as_dtype(v: Any, dtype: Any) -> Any:
-    """v in a dtype that represents all its numbers; v itself if that is its own dtype."""
+    """v, an array or a CSR, in a dtype that represents all its numbers; v itself if that is its own dtype."""
     if v.dtype == dtype:
         return v
+    if isinstance(v, CSR):
+        return v.with_values(as_dtype(v.data, dtype))
     if np.dtype(dtype).kind in "fc" and loses(v):
         return namespace(v).asarray(v.get().astype(dtype))
     return v.astype(dtype)

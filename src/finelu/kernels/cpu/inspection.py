@@ -371,22 +371,6 @@ def _extremes_of_bits(bits, size, one):
 
 
 @compiled
-def has_small_line(indptr, indices, data, low):
-    """Whether a row or a column has entries that are not 0, all below `low`; see the specification."""
-    met = np.zeros(indptr.size - 1, np.uint8)  # of each column: 1 a small entry, 2 a larger one
-    for i in range(np.uint64(indptr.size - 1)):
-        of_row = np.uint8(0)
-        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
-            size = np.float64(max(abs(data[p].real), abs(data[p].imag)))
-            kind = np.uint8(2 if size >= low else 1 if size > 0 else 0)
-            of_row |= kind
-            met[np.uint64(indices[p])] |= kind
-        if of_row == 1:
-            return True
-    return bool((met == 1).any())
-
-
-@compiled
 def without_zeros(indptr, indices, data, starts, columns, values, diag, kept):
     """A CSR matrix without its stored zeros; see the specification."""
     q = np.uint64(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finelu.kernels.cpu.indices import pointers
 from finelu.kernels.cpu.runtime.arithmetic import divide
 from finelu.kernels.cpu.runtime.arrays import renumbered
 from finelu.kernels.cpu.runtime.indices import ONE, unsigned
@@ -299,9 +300,7 @@ def _keep(t, items, F, values, least, rests, want, ties, begin, results):
 
 def lower_triangle(indptr, indices, data, diag):
     """The lower triangle with its diagonal, by rows; see kernels/reference/pattern.py. Cost: one pass over it."""
-    starts, items = np.zeros_like(indptr), even_blocks(indptr)
-    np.cumsum(diag - indptr[:-1] + indptr.dtype.type(1), out=starts[1:])
-    nnz = int(starts[-1])
+    items, (starts, nnz) = even_blocks(indptr), pointers(diag - indptr[:-1] + indptr.dtype.type(1))
     columns, values, places = np.empty(nnz, indices.dtype), np.empty(nnz, data.dtype), np.empty(nnz, indptr.dtype)
     pattern = unsigned(indptr), unsigned(starts), indices, data
     run_items(_lower_rows, items.size - 1, items, *pattern, columns, values, places)

@@ -27,7 +27,7 @@ from finelu.kernels.cpu.runtime.items import by_items, by_ordered_items
 from finelu.kernels.cpu.runtime.jit import compiled
 from finelu.kernels.cpu.runtime.lanes import LANES
 from finelu.kernels.cpu.runtime.row_blocks import threads_for
-from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, forgo, schedule
+from finelu.kernels.cpu.runtime.schedule import GRAIN, Blocks, Schedule, could_pay, forgo, schedule
 from finelu.kernels.cpu.runtime.sharing import run_items
 from finelu.kernels.cpu.runtime.workers import run
 from finelu.kernels.operands import Triangle
@@ -36,7 +36,12 @@ from finelu.threads import get_num_threads
 TRIANGULAR_METHODS = ("sequential", "levels", "jacobi", "isai")
 ROW, ENTRY = 1.0, 0.9  # ns for a row and for an entry of it in a slice of four, measured as in schedule.py
 SCATTERED = 1.35  # how much longer a row takes in level order than in blocks
-PAYS = 20  # solves in natural order, which take about as long as the analysis
+# Solves in natural order before the analysis: PAYS for triangles of at least MANY rows with at most SHORT entries on
+# average, and where threads may share the work. LATER for others, whose values lie in a cache, or whose rows are so
+# long that the sums of one are enough work to overlap. The analysis takes as long as 20 to 70 solves. With LATER
+# instead of PAYS nine whole solves of such systems (1,030 to 4,884 rows, 16 to 77 iterations) took 0.82 to 0.93 of the
+# time (medians of ten ratios, processor time of one thread); three of 5,005 to 5,316 short rows took 1.00 to 1.09.
+PAYS, LATER, MANY, SHORT = 20, 80, 5_000, 6.0
 COPY_PAYS = 3  # the solve that copies new values: those before it lose about as much time as that takes
 FEW = 4  # columns a thread from which on they are solved together: a row of LANES takes as long as four of them
 # Columns of a thread: two cache lines of float64, which a processor fetches as a pair. Two threads with one line of
@@ -126,14 +131,17 @@ def _by_levels(triangle: Triangle, chains: bool = False):
 
 
 class Deferred:
-    """Natural order at first. The order of a schedule once the solves since the last load took as long as its analysis:
-    the two together never take more than about twice the time of the better one. From then on new values are copied
-    into the order of the schedule in the same way, after some solves with the values where they lie. The bits stay the
-    same. If the kernels of the analysis have never been compiled, the time to compile them counts as well: see `forgo`.
+    """Natural order at first. The order of a schedule once its analysis is expected to take less time than it saves in
+    as many solves again: the two together take little more than twice the time of the better one. From then on new
+    values are copied into the order of the schedule in the same way, after some solves with the values where they lie.
+    The bits stay the same. If the kernels of the analysis have never been compiled, the time to compile them counts as
+    well: see `forgo`.
     """
 
     def __init__(self, triangle: Triangle):
         self.triangle, self._natural, self._solved, self._deciding = triangle, Natural(triangle), 0, False
+        gains = triangle.n >= MANY and triangle.entries <= SHORT * triangle.n
+        self._natural_first = PAYS if gains or could_pay(self._work()) else LATER  # solves before the analysis
         self._now: Natural | Exact = self._natural  # the better one, once it is known
         self._behind, self._since = False, 0  # whether _now has older values; the solves since then
         self._values: Any = None
@@ -149,12 +157,12 @@ class Deferred:
     @property
     def threads(self) -> int:
         """The number of threads that the next solve may take."""
-        return get_num_threads() if self._solved < PAYS else self._now.threads
+        return get_num_threads() if self._solved < self._natural_first else self._now.threads
 
     def __getstate__(self):
         """Without an analysis that another thread is making, and without data that can be made again."""
-        decided = self._solved >= PAYS and not self._deciding
-        state = self.__dict__ | {"_deciding": False, "_solved": PAYS if decided else 0}
+        decided = self._solved >= self._natural_first and not self._deciding
+        state = self.__dict__ | {"_deciding": False, "_solved": self._natural_first if decided else 0}
         return state if self._now is self._natural else state | {"_natural": None}
 
     def __setstate__(self, state):
@@ -166,7 +174,7 @@ class Deferred:
 
     def load(self, values, check: bool = True) -> int:
         self._values = values
-        if self._solved < PAYS or self._deciding:
+        if self._solved < self._natural_first or self._deciding:
             self._solved = 0  # counted anew: the new values are ready for natural order at no cost
         if self.triangle.source is not None:  # of a transpose both are copies
             if self._now is not self._natural:
@@ -177,10 +185,10 @@ class Deferred:
 
     def solve(self, b, x) -> None:
         solves = max(b.size // self.triangle.n, 1)
-        if self._solved < PAYS:
+        if self._solved < self._natural_first:
             self._solved += solves
-            if self._solved >= PAYS and not self._deciding:
-                if forgo(self._solved * (ROW * self.triangle.n + ENTRY * self.triangle.entries)):
+            if self._solved >= self._natural_first and not self._deciding:
+                if forgo(self._solved * self._work()):
                     self._solved = 0
                 else:
                     self._decide()
@@ -193,6 +201,10 @@ class Deferred:
             else:
                 plan = self._natural
         plan.solve(b, x)
+
+    def _work(self) -> float:
+        """The time of a solve in natural order, in ns."""
+        return ROW * self.triangle.n + ENTRY * self.triangle.entries
 
     def natural(self, columns: int) -> Natural | None:
         """The plan in natural order if it solves for that many columns, all in each row, sooner; else None."""

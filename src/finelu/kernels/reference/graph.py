@@ -114,6 +114,20 @@ def without_small(indptr, indices, data, row_scale, column_scale, drop_tol):
     return starts, indices[large], data[large]
 
 
+def has_small_line(indptr, indices, data, low):
+    """Whether a row or a column of a CSR matrix (n, n) has entries that are not 0, all of them smaller than `low`.
+
+    The size of a complex number is the larger part of it.
+    """
+    lines: dict[tuple[str, int], float] = {}
+    for i in range(indptr.size - 1):
+        for p in range(indptr[i], indptr[i + 1]):
+            size = max(abs(float(data[p].real)), abs(float(data[p].imag)))
+            for line in (("row", i), ("column", int(indices[p]))):
+                lines[line] = max(lines.get(line, 0.0), size)
+    return any(0 < largest < low for largest in lines.values())
+
+
 def symmetric_graph(indptr, indices, starts, columns):
     """The pattern of A + A^T without the diagonal, rows sorted, in columns[:starts[n]].
 

@@ -90,20 +90,6 @@ def extremes(values):
     return len(sizes), min(sizes, default=np.inf), max(sizes, default=0.0)
 
 
-def has_small_line(indptr, indices, data, low):
-    """Whether a row or a column of a CSR matrix (n, n) has entries that are not 0, all of them smaller than `low`.
-
-    The size of a complex number is the larger part of it.
-    """
-    lines: dict[tuple[str, int], float] = {}
-    for i in range(indptr.size - 1):
-        for p in range(indptr[i], indptr[i + 1]):
-            size = max(abs(float(data[p].real)), abs(float(data[p].imag)))
-            for line in (("row", i), ("column", int(indices[p]))):
-                lines[line] = max(lines.get(line, 0.0), size)
-    return any(0 < largest < low for largest in lines.values())
-
-
 def without_zeros(indptr, indices, data, starts, columns, values, diag, kept):
     """A CSR matrix (n, n) without its stored zeros: starts (n + 1,), columns (m,), values (m,), and diag (n,), the
     places of its diagonal, -1 where there is none, and kept (m,), the places of its entries among those of A; all out.

@@ -90,7 +90,7 @@ def _is_in_range(S: CSR, extremes: tuple[int, float, float]) -> bool:
     low, high = 2.0 ** (WIDE * limits.minexp), 2.0 ** (WIDE * limits.maxexp)
     if largest > high or least < limits.tiny:
         return False
-    has_small_line = kernels_for(S.data).inspection.has_small_line
+    has_small_line = kernels_for(S.data).graph.has_small_line
     return bool(least >= low) or not has_small_line(S.indptr, S.indices, S.data, low)
 
 

@@ -29,7 +29,9 @@ NEGLIGIBLE = 1e-8  # part of the largest entry of its row that a diagonal entry 
 MOST_FLOPS = 4e9  # of a complete L U of E, up to which it is factored row by row
 GROWTH = 1e-9  # the largest backward error of a solve with factors without pivoting
 # The largest ||E|| ||y|| / ||E y|| of such a solve, since its pivots do not show that E is singular: it was 2e6 or more
-# for 197 singular matrices whose factors had a small backward error.
+# for 197 singular matrices whose factors had a small backward error. 66 regular ones, of 36 flows, networks and
+# reservoirs with the usual parts and with parts of 20 rows, had at most 3e4. One had 1e8, and a condition number of
+# 6e10: SuperLU factors it, as it does a singular one.
 CONDITION = 1e5
 DEPENDENT = 1e-6  # part of a near null vector that must remain in a part once earlier ones are projected out
 
