@@ -84,8 +84,9 @@ class StructurallySingular(MatrixError, RuntimeError):
         self.row, self.count = self.rows[0], len(self.rows)
         named = ", ".join(map(str, self.rows[: self.MOST])) + (" and others" if self.count > self.MOST else "")
         super().__init__(
-            f"A is structurally singular: in every order of the columns {counted(self.count, 'row has', 'rows have')} "
-            f"no entry on the diagonal, row{'' if self.count == 1 else 's'} {named}. Remove or complete such equations."
+            "A is structurally singular: by the pattern alone "
+            f"{counted(self.count, 'row depends', 'rows depend')} on the others, row{'' if self.count == 1 else 's'} "
+            f"{named}: equations are missing or given twice. Remove or complete such equations."
         )
 
 

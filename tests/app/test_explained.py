@@ -126,7 +126,7 @@ def test_no_call_is_named_where_none_would_solve_it():
 def test_a_list_that_goes_on_keeps_its_dots():
     text = solution_of([], seen=("rows 1, 2, ...", "a sentence", "a sentence with its stop.")).explain()
     assert text.splitlines()[:3] == ["Note: rows 1, 2, ...", "Note: a sentence.", "Note: a sentence with its stop."]
-    assert "rows 0, 1, 2, 3, 4, 5, 6, 7 and others. Remove" in str(StructurallySingular(range(9)))
+    assert "rows 0, 1, 2, 3, 4, 5, 6, 7 and others: equations" in str(StructurallySingular(range(9)))
 
 
 def times(solution):

@@ -59,10 +59,12 @@ MEANWHILE = (
     "kernels were not compiled yet: SciPy gave this answer. A process in the background compiles them as long as this "
     "program runs; `finelu warmup` compiles all of them once"
 )
-COSTLY = f"no answer by SciPy was expected within {MOST_SECONDS:g} s and the memory, so this call compiled its kernels"
+COSTLY = (
+    f"SciPy was expected to take more than {MOST_SECONDS:g} s or too much memory, so this call compiled its kernels"
+)
 NO_PROCESS = "no process could be begun to compile kernels in the background, so this call compiled its own"
 NO_ANSWER = "SciPy found no answer that passes the test, so this call compiled its kernels"
-LATE = "the time for an answer by SciPy was over before there was one, so this call compiled its kernels"
+LATE = "SciPy had no answer in time, so this call compiled its kernels"
 FAILED = "the answer by SciPy failed ({!r}), so this call compiled its kernels"
 
 

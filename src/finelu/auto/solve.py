@@ -21,7 +21,7 @@ from finelu.auto.columns import Together, by_complete_factors, completed, iterat
 from finelu.auto.first_answer import FirstAnswer, euclidean
 from finelu.auto.kept import give, keep, place_for, taken
 from finelu.auto.ladder import Ladder
-from finelu.auto.precision import after, may_need_double, precise
+from finelu.auto.precision import SINGLE, after, may_need_double, precise
 from finelu.compiling import KernelMissing, compile_seconds, here, now, quietly, waiting
 from finelu.device import namespace, on_gpu, require_gpu, to_host
 from finelu.errors import MatrixError, NotConverged, ParameterError, meant
@@ -142,7 +142,7 @@ def solve(
     options: dict[str, Any] = {"deadline": began + time_limit, "memory": memory_limit, "watch": watch}
     options["criterion"] = criterion_asked(criterion)
     options["callback" if callback_type == "x" else "norm_callback"] = callback
-    compiled, counted, size, answer = compile_seconds(), 0.0, norm, None
+    compiled, counted, size, answer, widened = compile_seconds(), 0.0, norm, None, False
     given = A, b
     asked: list[FirstAnswer] = []
     together = Together([])
@@ -172,7 +172,9 @@ def solve(
             if shown is not None and shown.enabled:
                 scale = norm(namespace(b).ascontiguousarray(b.reshape(A.n, -1)[:, 0])) if b.size else 0.0
                 options["watch"] = _both(shown.watcher("solving", scale, rtol, most), watch)
+            single = A.dtype.char in "fF" and b.dtype.char in "fF"
             A, b = precise(A, b, rtol)
+            widened = single and b.dtype.char in "dD"
             known = None
             if movable and on_gpu(A.data):
                 if not (moved := _with_kernels(sooner_by_size(A.n, A.nnz))):  # a look at a small A takes long there
@@ -273,6 +275,11 @@ def solve(
     if moved:
         back = " and x brought back" if home else ""
         seen += (f"it was solved on the CPU{back}: {moved}; device='cuda' keeps it on the GPU",)
+    if widened and x.dtype.char in "dD":
+        why = (
+            "rtol is below 1e-5" if rtol < SINGLE else "entries of A are near the end of the range of single precision"
+        )
+        seen += (f"A and b were taken in double precision, and x is double: {why}",)
     if asked and asked[0].refused:
         seen += (asked[0].refused,)
     if len(found) > 1:

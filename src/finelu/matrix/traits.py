@@ -118,9 +118,9 @@ class MatrixTraits:
             positive = self.diagonal.positive
             on_diagonal = "all diagonal entries are positive" if positive else "no diagonal entry is missing or zero"
         sign = "are negative" if self.diagonal.positive else "have the opposite sign"
-        signs = f"; nearly all other entries {sign}; in nearly all rows their sizes add up to no more than the diagonal"
+        signs = f"; nearly all other entries {sign}; nearly all rows are diagonally dominant"
         if self.strictly:
-            signs = f"; the other entries {sign}; in no row do their sizes add up to more than the diagonal"
+            signs = f"; the other entries {sign}; A is diagonally dominant"
         rows, entries = "row" if self.n == 1 else "rows", "entry" if self.nnz == 1 else "entries"
         return (f"{self.n} {rows}, {self.nnz} {entries}, {kind}; {on_diagonal}{signs if self.m_matrix else ''}",)
 

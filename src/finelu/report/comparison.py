@@ -73,6 +73,8 @@ def print_comparison(console: Console, result: Comparison, matrix: str, rhs: str
     for m in result.ranked:
         if m.chosen and m.solved:
             line(f"fl.solve took {m.chosen}, {m.device}; its set-up is in each call")
+    if sum(m.solved for m in result.measurements) > 1 and "pays from" not in left_out:
+        line("pays from: the number of right-hand sides from which on a row costs less than the first row")
     line(timing_note(result))
     if result.not_kept:
         line(f"for another call nothing is kept: {result.not_kept}")
