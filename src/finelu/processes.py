@@ -38,15 +38,16 @@ def agreed(comm: Any, work: Callable[[], Result], *, named: bool = False) -> Res
         MemoryError or a RuntimeError.
     """
     failure: Exception | None = None
+    own: Exception | None = None
     try:
         result = work()
     except Exception as error:
-        failure = _sendable(error)
+        failure, own = _sendable(error), error
     failed = comm.allgather(failure is not None)
     if any(failed):
         first = failed.index(True)
         raised: Exception = comm.bcast(failure, root=first)
-        raise _named(raised, first) if named else raised
+        raise (_named(raised, first) if named else raised) from (own if named and first == comm.rank else None)
     return result
 
 
@@ -57,17 +58,18 @@ def agreed_steps(comm: Any, steps: Generator[Iterable[Any], list[Any], Result]) 
     came, over = None, False
     while True:
         failure: Exception | None = None
+        own: Exception | None = None
         sent: Iterable[Any] = [None] * comm.size
         try:
             sent = list(steps.send(came))  # type: ignore[arg-type]  # a generator begins with None
         except StopIteration as end:
             result, over = end.value, True
         except Exception as error:
-            failure = _sendable(error)
+            failure, own = _sendable(error), error
         found = comm.alltoall([(failure, part) for part in sent])
         for rank, (met, _) in enumerate(found):
             if met is not None:
-                raise _named(met, rank)
+                raise _named(met, rank) from (own if rank == comm.rank else None)
         if over:
             return result  # type: ignore[no-any-return]
         came = [part for _, part in found]

@@ -43,7 +43,7 @@ class Recent:
 
     def __init__(self, most: int = MOST):
         self._most = most
-        self._kept: OrderedDict[tuple[Hashable, int, int], tuple[Any, Any, Any, int]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Hashable, int, int], tuple[Any, Any, Any, int, _Copy]] = OrderedDict()
         self._copies: dict[tuple[int, int], list[_Copy]] = {}  # of patterns, by their numbers of rows and entries
         self._held = 0  # bytes of results and copies
         self._turn, self._process = threading.Lock(), os.getpid()
@@ -102,7 +102,7 @@ class Recent:
             copy = self._copied(key[1:], indptr, indices, owned)
             if key in self._kept:
                 self._without(key)
-            self._kept[key] = copy.indptr, copy.indices, result, size
+            self._kept[key] = copy.indptr, copy.indices, result, size, copy
             self._held += size
             if len(self._kept) > FEW:
                 self._without(next(iter(self._kept)))
@@ -112,6 +112,9 @@ class Recent:
                         self._without(other)
                     if self._held <= self._most:
                         break
+        except BaseException:  # Ctrl-C: what is held is not known any more
+            self._drop_all()
+            raise
         finally:
             self._turn.release()
         return True
@@ -122,6 +125,9 @@ class Recent:
         if self._begun():
             try:
                 dropped = self._without(key) if key in self._kept else None
+            except BaseException:
+                self._drop_all()
+                raise
             finally:
                 self._turn.release()
         del dropped  # it is freed once others may keep results
@@ -140,15 +146,14 @@ class Recent:
 
     def _without(self, key: tuple[Hashable, int, int]) -> Any:
         """The result of this key, which is no longer kept; its copy of the pattern goes with the last result for it."""
-        indptr, _, result, size = self._kept.pop(key)
-        copies = self._copies[key[1:]]
-        place = next(k for k, copy in enumerate(copies) if copy.indptr is indptr)
-        copies[place].uses -= 1
-        if not copies[place].uses:
-            self._held -= copies[place].indptr.nbytes + copies[place].indices.nbytes
-            del copies[place]
-        if not copies:
-            del self._copies[key[1:]]
+        *_, result, size, copy = self._kept.pop(key)
+        copy.uses -= 1
+        if not copy.uses:
+            copies = self._copies[key[1:]]
+            copies.remove(copy)
+            self._held -= copy.indptr.nbytes + copy.indices.nbytes
+            if not copies:
+                del self._copies[key[1:]]
         self._held -= size
         return result
 
@@ -156,16 +161,18 @@ class Recent:
         """Drop all that is kept, so that the next call takes what a first one takes."""
         if self._begun():
             try:
-                self._copies.clear()
-                self._held = 0
-                self._kept.clear()
+                self._drop_all()
             finally:
                 self._turn.release()
+
+    def _drop_all(self) -> None:
+        self._kept, self._copies, self._held = OrderedDict(), {}, 0
 
     def _begun(self) -> bool:
         """Take the lock if no other thread has it, and return whether it is taken: no thread waits for it, since
         nothing has to be kept."""
-        if self._process != os.getpid():  # a fork may have come while another thread had the lock
+        if self._process != os.getpid():  # a fork may have come while another thread was here
+            self._drop_all()
             self._turn, self._process = threading.Lock(), os.getpid()
         return self._turn.acquire(blocking=False)
 

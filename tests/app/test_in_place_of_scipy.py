@@ -435,7 +435,7 @@ def test_kept_factors_are_in_the_account_and_apart_from_the_callers_arrays(every
     b = np.ones(A.shape[0])
 
     def kept():
-        ((*pattern, plan, size),) = (entry for entry in recent._kept.values() if isinstance(entry[2], route.Plan))
+        ((*pattern, plan, size, _),) = (entry for entry in recent._kept.values() if isinstance(entry[2], route.Plan))
         return plan, size, sum(array.nbytes for array in pattern)
 
     everywhere("RECENT", recent)

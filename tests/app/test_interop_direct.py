@@ -1287,7 +1287,7 @@ def test_factors_of_klu_that_are_used_no_more_take_only_memory_that_is_counted(m
         solvers.append(F._library._solver)
         del F
         gc.collect()
-    counted = sum(size for *_, size in recent._kept.values())
+    counted = sum(size for *_, size, _ in recent._kept.values())
     kept = [solver for solver in solvers if solver.numeric is not None]
     assert sum(solver.common.memusage for solver in kept) <= counted <= most
     assert (len(kept) > 0) is (most > 1_000_000) and len(kept) < len(solvers)
@@ -1302,7 +1302,7 @@ def test_solvers_of_klu_that_wait_have_no_pattern_of_their_own(monkeypatch, A, k
     monkeypatch.setattr(OF_KLU, "_is_worth", lambda *_: keeps)
     expected = recipe.factor(A).solve(np.ones(A.shape[0]))
     gc.collect()
-    ((analysis, spare),) = (result for _, _, result, _ in recent._kept.values())
+    ((analysis, spare),) = (result for _, _, result, *_ in recent._kept.values())
     waiting = [*analysis.idle, *([spare._state] if spare else [])]
     assert len(waiting) == 1 and (spare is not None) is keeps
     assert all(solver.Ap is None and solver.Ai is None for solver in (analysis.solver, *waiting))

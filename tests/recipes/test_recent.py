@@ -222,3 +222,42 @@ def test_few_results_are_kept_however_small_they_are():
         A = as_csr(sp.identity(n, format="csr"))
         RECENT.keep("a fact", A.indptr, A.indices, n, 8)
         assert RECENT.get("a fact", A.indptr, A.indices) == n and len(RECENT._kept) <= FEW
+
+
+@pytest.mark.parametrize("call", ["keep", "drop", "forget"])
+def test_what_a_ctrl_c_interrupts_leaves_the_account_true(call):
+    """At each line of `recent`: what is kept afterwards adds up to what is counted, and more can be kept."""
+    module = sys.modules["finelu.recent"].__file__
+    for line in range(1, 60):
+        recent = Recent(4000)
+        patterns = [(np.arange(n), np.arange(2 * n)) for n in (20, 21, 21, 22)]
+        for kind, pattern in enumerate(patterns):
+            recent.keep(kind, *pattern, f"result {kind}", 100 + kind)
+        left = [line]
+
+        def trace(frame, event, _, left=left):
+            if frame.f_code.co_filename != module:
+                return None
+            left[0] -= event == "line"
+            if left[0] == 0:
+                left[0] = -1
+                raise KeyboardInterrupt
+            return trace
+
+        given = {"keep": (9, *patterns[0], "another", 2000), "drop": (1, *patterns[1]), "forget": ()}[call]
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            getattr(recent, call)(*given)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        copies = {id(entry[4]): entry[4] for entry in recent._kept.values()}
+        bytes_of_copies = sum(copy.indptr.nbytes + copy.indices.nbytes for copy in copies.values())
+        assert recent._held == bytes_of_copies + sum(entry[3] for entry in recent._kept.values())
+        if not recent._turn.locked():  # else it came between the lock and the work: nothing is kept any more
+            assert recent.keep("more", *patterns[3], "found", 10) == recent.get("more", *patterns[3])
+        if left[0] > 0:  # the call ended before
+            break
+    assert line < 59

@@ -605,6 +605,29 @@ def test_a_general_matrix_takes_as_many_iterations_in_single_precision():
     assert adjoint.converged
 
 
+def test_general_factors_with_small_pivots_keep_double():
+    """Cells of two fields, the first with a tiny diagonal: rounded factors would change M by more than 1."""
+    rng, k = np.random.default_rng(0), 12
+    T = sp.diags([-1.3 * np.ones(k), 2.3 * np.ones(k), -np.ones(k)], [-1, 0, 1], (k, k))
+    flow = sp.kron(sp.eye(k), T) + sp.kron(T, sp.eye(k))
+    coupling = [sp.diags(5 * rng.uniform(0.8, 1.2, k * k)) for _ in range(2)]
+    order = np.arange(2 * k * k).reshape(2, -1).T.ravel()
+
+    def cells(tiny):
+        A = sp.bmat([[sp.diags(tiny * rng.uniform(0.5, 1.5, k * k)), coupling[0]], [-coupling[1], flow]])
+        return fl.as_csr(sp.csr_matrix(sp.csr_matrix(A)[order][:, order]))
+
+    A, b, regular = cells(1e-10), rng.standard_normal(order.size), cells(10.0)
+    F, G = fl.Schwarz(size=60).factor(A), fl.Schwarz(size=60, local=fl.ILU0()).factor(A)
+    assert F.report.stored == "float64" and "changes M too much" in F.report.stored_since
+    assert np.array_equal(F.solve(b), G.solve(b)) and np.array_equal(F.solve(b, "T"), G.solve(b, "T"))
+    F.update(regular)
+    assert F.report.stored == "float32" and F.report.stored_since is None
+    assert_close(F.solve(b), fl.Schwarz(size=60).factor(regular).solve(b), 0)
+    F.update(A)
+    assert F.report.stored == "float64" and np.array_equal(F.solve(b), G.solve(b))
+
+
 def test_general_entries_beyond_single_precision_keep_double():
     """D^-1 U of 1e-45 would lose digits; the transposes are those of M all the same, and of an update that fits."""
     A = sp.lil_matrix(system("general"))

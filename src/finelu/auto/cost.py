@@ -152,7 +152,7 @@ class Costs:
             library = "superlu" if klu.nbklu() is None else "klu"
             usual = self.of_library(Fill(USUAL_FILL * self.traits.nnz, 0.0), library, half=False)
             # Before `order`, this look at the rows would delay the iterations; on a GPU none is taken.
-            matched = self.ordered and not (self._by_amd or self.traits.gpu)
+            matched = self.ordered and not (self.traits.gpu or self._by_amd)
             return self.analysis_seconds + matched * RATES.metis * self.traits.nnz + usual
         fill, symmetric = self.job.found()[2], bool(symmetry(self.A))
         real = symmetric and not self.traits.complex

@@ -469,7 +469,8 @@ class Ladder:
         how: dict[str, Any] = {"watch": self.watch, "norm_callback": self.norm_callback}
         if left := [] if self.asked or direct else left:
             how |= {"entries": costs.entries_read(factors), "by_parts": isinstance(factors, SchwarzFactors)}
-            how |= {"levels": costs.levels_of(factors)} if self.traits.gpu else {}
+            if self.traits.gpu and not how["by_parts"]:
+                how["levels"] = costs.levels_of(factors)
         iterations = Iterations(
             factors=factors,
             recipe=self.name(rung),

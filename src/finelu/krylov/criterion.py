@@ -158,7 +158,7 @@ class Criterion:
 
     def reaches(self, b: Any, x: Any, least: float) -> bool:
         """Whether `rounding` is at least that. Where the last call was for this x, its bound of the rounding mostly
-        shows that it is less, without a pass over A."""
+        shows that it is less, without a pass over A. x must not have changed since then."""
         if self.has_seen(x) and not self.by_rows and 0 < self.residual.noise < least:
             return False
         return self.rounding(b, x) >= least

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from finelu.device import on_gpu
+from finelu.device import namespace, on_gpu
 from finelu.errors import counted
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Mirrored, Triangle
@@ -22,6 +22,7 @@ NEARLY = {"f": 1e-3, "d": 1e-6}  # relative difference that a Hermitian recipe a
 NEARLY_ALL = 0.99  # of the entries, or of the rows, of an M-matrix
 SHARE = 0.9  # of a diagonal entry, see `coupled`
 DENSE, DENSE_ROOTS = 16, 10  # a row is dense if it has more entries than both 16 and 10 sqrt(n)
+LONG = 2000  # levels of which a lower bound is enough, as a GPU takes a millisecond to count them
 MANY, FLOWING = 5000, 10_000  # rows from which it pays to know, and for `flow`
 
 
@@ -63,7 +64,8 @@ class MatrixTraits:
     flow : the unknowns of a cell, if one of them is like a pressure and the others are carried by a flow, see `flow`; 0
         for few rows, for an A that is Hermitian or an M-matrix, and where `coupled` is 0.
     levels : of A's lower triangle, the longest chain of rows that depend on each other, where A is on a GPU, which
-        follows them one by one. 1 on the CPU, for few rows, and if a diagonal entry is not stored.
+        follows them one by one; or a lower bound of more than `LONG`. 1 on the CPU, for few rows, and if a diagonal
+        entry is not stored.
     paired : the part of the entries (i, j) with an entry (j, i).
     mean_row, longest_row : entries of a row, on average and at most.
     dense : A has a dense row, see `dense_row`.
@@ -205,7 +207,18 @@ LATER: dict[str, Callable[[CSR, MatrixTraits], Any]] = {
 
 
 def _levels_below(A: CSR) -> int:
-    """The levels of A's lower triangle. A : with a full diagonal. Cost: that of a triangular solve."""
+    """The levels of A's lower triangle, or more than `LONG` if that is certain without a count: n over the number of
+    rows without an entry in the column before the diagonal. Each of these begins a chain of rows, and the longest chain
+    is no shorter than the mean.
+
+    A : with a full diagonal. Cost: that of a triangular solve with up to `LONG` levels, or more where rows depend on
+    others than the one before.
+    """
+    xp = namespace(A.indices)
+    before = A.indices[A.diag - (A.diag > A.indptr[:-1])] + 1 == xp.arange(A.n, dtype=A.indices.dtype)
+    at_least = A.n // (A.n - int(before.sum()))
+    if at_least > LONG:
+        return at_least
     _, longest, _, entries = A.facts
     below = Triangle(A.n, A.indptr[:-1], A.diag, A.indices, False, None, None, False, entries, longest, A.dtype)
     return int(kernels_for(A.data).levels.levels(below)[1])

@@ -61,10 +61,11 @@ class Borders:
             return
         self.destroy()
         found = together_in_steps(self.comm, _moves(self.comm, A, size))
-        self._known = pattern
         if found is not None:
-            self.moved, csr, layout = found
+            moved, csr, layout = found
             self._P = Product(PETSc.Mat().createAIJ(layout, csr=csr, comm=A.getComm()))
+            self.moved = moved
+        self._known = pattern
 
     def matrix(self, A: PETSc.Mat) -> PETSc.Mat:
         """A with the rows where they moved, a new matrix if some did."""

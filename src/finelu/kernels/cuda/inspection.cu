@@ -114,8 +114,8 @@ __global__ void diagonal(I n, const T* __restrict__ data, const I* __restrict__ 
 
 // sums[0], sums[1]: of the entries off the diagonal with its sign, and of the magnitudes of those with the other;
 // rows[0]: how many rows these do not outweigh, rows[1]: where the magnitudes add up to more than share |a_ii|; all 0
-// before. LANES threads a row; sums as in runtime/sums.cuh. Twin: kernels/reference/inspection.py:signs. Launch: any 1-D grid, blockDim.x = 256; room: 2
-// gridDim.x doubles.
+// before. LANES threads a row; sums as in runtime/sums.cuh. Twin: kernels/reference/inspection.py:signs. Launch: any
+// 1-D grid, blockDim.x = 256; room: 2 gridDim.x doubles.
 template <typename T, typename I>
 __global__ void __launch_bounds__(256) signs(I n, const I* __restrict__ indptr, const T* __restrict__ data,
                                              const I* __restrict__ diag, double tolerance, double share, double* room,

@@ -9,7 +9,8 @@ import numpy as np
 
 from finelu.device import namespace, on_gpu, sparse_module, synchronize, to_host
 from finelu.errors import ParameterError, ZeroPivot
-from finelu.factors.triangles import TriangularFactors
+from finelu.factors.base import random_numbers
+from finelu.factors.triangles import MOST_CHANGE, TriangularFactors
 from finelu.kernels import kernels_for
 from finelu.kernels.operands import CSR, Correction, Sums
 from finelu.matrix import full_csr
@@ -66,8 +67,9 @@ class LocalFactors:
     narrow : "", or how solves may read the factors in single precision. "adjoint": those of an ILU(0) of Hermitian
         definite blocks, on the CPU also L L^H of these. The CPU stores L as (D^-1 U)^H, so that the solves stay
         Hermitian; on a GPU L and D^-1 U are rounded one by one, and an entry close to the middle of two numbers of
-        single precision may become both. "each", on the CPU: those of an ILU(0) of any blocks, L and D^-1 U one by one;
-        the transposes read the same numbers in double precision.
+        single precision may become both. "each", on the CPU: those of an ILU(0) of any blocks, L and D^-1 U one by one,
+        unless that changes the solve for a random vector by more than `MOST_CHANGE`, as where pivots are small; the
+        transposes read the same numbers in double precision.
     """
 
     def __init__(self, recipe: Any, local: Any, A: CSR, domains: Subdomains, symmetric: bool, narrow: str):
@@ -86,7 +88,8 @@ class LocalFactors:
         if domains.overlap:
             self._weigh(symmetric, A.dtype)
         self._solves: dict[Any, Any] = {}  # by the sequence of triangles
-        self._solve("N")
+        self._asked, self._change = narrow, 0.0
+        self._hold_to_double()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_solves": {}, "_pattern": None}
@@ -140,10 +143,26 @@ class LocalFactors:
         self._named(lambda: self.factors.update(self._blocks))
         if self.factors.triangles.indices is not self._pattern:
             self._pattern, self._solves = self.factors.triangles.indices, {}
-        if self._narrow == "each":  # the transposes are of the rounded values before
-            self._solves = {self.factors.SOLVES["N"]: self._solve("N")}
+        if self._asked == "each":  # the transposes are of the rounded values before
+            self._narrow, self._solves = "each", {}
         for solve in self._solves.values():
             solve.load()
+        self._hold_to_double()
+
+    def _hold_to_double(self) -> None:
+        """Read the factors in double precision if L and D^-1 U, rounded one by one, solve too differently."""
+        solve = self._solve("N")
+        if self._narrow != "each" or solve.stored == self.factors.triangles.dtype:
+            return
+        r = random_numbers(self._domains.n).astype(self._blocks.dtype)
+        x = np.empty(self._domains.rows.size, r.dtype)
+        solve.solve(r, x, self._domains.rows, None, None, False)
+        y = self.factors.apply(r[self._domains.rows])
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._change = float(np.linalg.norm(x - y) / np.linalg.norm(y))
+        if not self._change <= MOST_CHANGE:
+            self._narrow, self._solves = "", {}
+            self._solve("N")
 
     def _solve(self, trans: str) -> Any:
         key = self.factors.SOLVES[trans]
@@ -194,8 +213,10 @@ class LocalFactors:
     @property
     def not_narrow(self) -> str:
         """Why the entries are not in single precision although they might be; else ""."""
-        if not self._narrow or self.stored != self.factors.triangles.dtype:
+        if not self._asked or self.stored != self.factors.triangles.dtype:
             return ""
+        if not self._narrow:
+            return f"rounding to single precision changes M too much: by {self._change:.1e}, {MOST_CHANGE:g} is allowed"
         return "L or D^-1 U of a part has an entry or a pivot beyond the range of single precision"
 
     def apply(self, r: Any, trans: str, x: Any, correction: Correction | None = None, sums: Sums | None = None) -> None:
