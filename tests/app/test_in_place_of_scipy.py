@@ -451,7 +451,7 @@ def test_kept_factors_are_in_the_account_and_apart_from_the_callers_arrays(every
     everywhere("RECENT", recent)
     assert np.allclose(fl.spsolve(A, b), x)
     plan, size, pattern = kept()
-    assert plan.factors is plan.values is None and size == pattern
+    assert plan.factors is plan.values is None and size == 0  # the pattern is counted apart
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -485,7 +485,8 @@ def test_a_singular_a_gives_nan_and_a_warning(n, kind):
     A = A.tocsr()
     if kind == "zero":
         A.data[A.indptr[3]] = 0.0
-    with pytest.warns(sla.MatrixRankWarning, match="Matrix is exactly singular") as found:
+    begin = "A holds NaN or Inf" if kind in ("NaN", "Inf") else "Matrix is exactly singular"
+    with pytest.warns(sla.MatrixRankWarning, match=f"^{begin}") as found:
         x = fl.spsolve(A, np.ones((n, 2)))
     assert x.shape == (n, 2) and np.isnan(x).all() and found[0].filename == __file__
     with pytest.raises(SingularMatrix, match="Factor is exactly singular"):

@@ -97,7 +97,8 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
         if is_sparse:
             raise SingularMatrix(f"{SINGULAR}: {error}") from error
         finite = bool(np.isfinite(system.S.data).all())
-        warnings.warn(f"Matrix is exactly singular: {error}" if finite else str(error), MatrixRankWarning, stacklevel=3)
+        begin = "Matrix is exactly singular: " if finite else "" if "NaN" in str(error) else "A holds NaN or Inf: "
+        warnings.warn(f"{begin}{error}", MatrixRankWarning, stacklevel=3)
         return np.full(b.shape, np.nan, dtype)
     x = _narrowed(x, dtype)
     if not is_sparse:

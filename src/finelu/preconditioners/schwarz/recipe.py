@@ -74,8 +74,8 @@ class Schwarz(Recipe):
     precision : "float32" or "float64" for the factors, None for A's own. With None, local="auto" and a Hermitian A of
         double precision with a positive diagonal, L and D^-1 U of the parts (of ICT's L L^H those of the same product
         with a unit diagonal of L) are stored in single precision, and the solves compute with them in double: M changes
-        by about 1e-7 of itself, and stays Hermitian. On the CPU they are for an A that is neither Hermitian nor symmetric,
-        too, unless that changes M by more than 1e-3, as where pivots are small; M^H stays the adjoint of M.
+        by about 1e-7 of itself, and stays Hermitian. On the CPU they are so, too, for an A that is neither Hermitian
+        nor symmetric, unless that changes M by more than 1e-3, as where pivots are small; M^H stays its adjoint.
     Facts: M is Hermitian, or definite, if the factors of `local` are.
     Cost: that of `local`; on the CPU a copy of the factors for the solves, of 6 bytes a real entry in single precision
     and 10 in double, and at most twice that, zeros included, where parts of different patterns are solved together; for
