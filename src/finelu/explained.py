@@ -61,9 +61,11 @@ def as_written(given: Iterable[Any], defaults: Mapping[str, Any]) -> tuple[str, 
     """
     found = []
     for (name, default), value in zip(defaults.items(), given, strict=True):
+        if value is default:
+            continue
         value = value.item() if isinstance(value, np.generic) else value
         plain = isinstance(value, int | float | str)
-        if value is not default and not (plain and value == default):
+        if not (plain and value == default):
             text = name if not plain else f'"{value}"' if isinstance(value, str) else repr(value)
             found.append(f"{name}={text}")
     return tuple(found)
