@@ -198,7 +198,7 @@ def test_devices_are_not_mixed(backend, name):
     for F, r in ((on_host, backend.xp.ones(30)), (on_gpu, np.ones(30))):
         with refused(DeviceError, match="different devices"):
             F.solve(r)
-    with pytest.raises(MatrixError, match=r"update needs the (block )?pattern"):
+    with pytest.raises(MatrixError, match=r"update needs (the (block )?pattern|a matrix of \d+ rows)"):
         on_host.update(backend.move(A))
 
 
@@ -227,11 +227,11 @@ def test_an_update_that_is_refused_changes_nothing(backend, name):
     F = made(name).factor(backend.move(A))
     before = applied(backend, F, R)
     for other in (gallery.tridiagonal(30), gallery.poisson5(5, 6), gallery.poisson5(6, 4)):
-        with refused(MatrixError, match=r"update needs the (block )?pattern"):
+        with refused(MatrixError, match=r"update needs (the (block )?pattern|a matrix of \d+ rows)"):
             F.update(backend.move(other))
     elsewhere = A.tolil()
     elsewhere[3, 2], elsewhere[3, 20] = 0, 1.0  # as many entries
-    with pytest.raises(MatrixError, match=r"update needs the (block )?pattern"):
+    with pytest.raises(MatrixError, match=r"update needs (the (block )?pattern|a matrix of \d+ rows)"):
         F.update(backend.move(sp.csr_matrix(elsewhere)))
     with pytest.raises(MatrixError, match="complex"):
         F.update(backend.move(in_dtype(A, "complex128")))

@@ -226,7 +226,7 @@ def test_few_results_are_kept_however_small_they_are():
 
 @pytest.mark.parametrize("call", ["keep", "drop", "forget"])
 def test_what_a_ctrl_c_interrupts_leaves_the_account_true(call):
-    """At each line of `recent`: what is kept afterwards adds up to what is counted, and more can be kept."""
+    """At each line of `recent`: the results kept afterwards add up to the bytes counted, and more can be kept."""
     module = sys.modules["finelu.recent"].__file__
     for line in range(1, 60):
         recent = Recent(4000)
