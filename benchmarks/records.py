@@ -149,7 +149,7 @@ UNCOMMITTED = "measured code that is in no commit"
 LOST = "its commit is not in the history"
 SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
-    "attempts of `solve` end with fewer products since, and parts of unsymmetric matrices are read in single precision": (
+    "attempts of `solve` end with fewer products since, and parts of a general A are read in single precision": (
         "columns-cpu-intel-xeon-2-cores-2026-11-28",
         "elliptic-cpu-16-threads-intel-xeon-16-cores-2026-11-28",
         "elliptic-cpu-2-threads-intel-xeon-2-cores-2026-11-28",
