@@ -26,10 +26,11 @@ def inspect(
 
     A = load(matrix)
     found, first, singular = properties(A), first_try(A), ""
-    try:
-        require_matching(A)
-    except StructurallySingular as error:
-        singular = str(error)
+    if not found.diagonal.usable:  # else the diagonal is a matching
+        try:
+            require_matching(A)
+        except StructurallySingular as error:
+            singular = str(error)
     if plot is not None:
         plot_matrix(plot, A, title=f"{matrix}, n = {A.n}")
     if as_json:
