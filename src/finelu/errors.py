@@ -84,8 +84,8 @@ class StructurallySingular(MatrixError, RuntimeError):
         self.row, self.count = self.rows[0], len(self.rows)
         named = ", ".join(map(str, self.rows[: self.MOST])) + (" and others" if self.count > self.MOST else "")
         super().__init__(
-            "A is structurally singular: by the pattern alone "
-            f"{counted(self.count, 'row depends', 'rows depend')} on the others, row{'' if self.count == 1 else 's'} "
+            "A is structurally singular: by the places of its nonzeros "
+            f"{counted(self.count, 'row is', 'rows are')} not independent, row{'' if self.count == 1 else 's'} "
             f"{named}: equations are missing or given twice. Remove or complete such equations."
         )
 

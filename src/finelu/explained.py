@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -33,7 +32,7 @@ def explained(solution: Solution, *, verbose: bool) -> str:
     lines = [f"{'A' if re.match(r'[0-9]+ rows?, ', text) else 'Note'}: {text}" for text in notes]
     lines += _attempts(solution.attempts, verbose=verbose)
     if solution.certificate is not None:
-        name = "Not certified" if 1 <= solution.certificate.error < math.inf else "Certified"
+        name = "Certified" if solution.certificate.error < 1 else "Not certified"
         lines.append(f"{name}: {solution.certificate.sentence()}.")
     lines.append(_ended(solution))
     if (solution.seen or solution.attempts) and "solve" in solution.timings:

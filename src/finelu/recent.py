@@ -13,7 +13,9 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, TypeVar
+from weakref import ref
 
 import numpy as np
 
@@ -46,7 +48,9 @@ class Recent:
         self._kept: OrderedDict[tuple[Hashable, int, int], tuple[Any, Any, Any, int, _Copy]] = OrderedDict()
         self._copies: dict[tuple[int, int], list[_Copy]] = {}  # of patterns, by their numbers of rows and entries
         self._held = 0  # bytes of results and copies
-        self._turn, self._process = threading.Lock(), os.getpid()
+        self._turn = threading.Lock()
+        if hasattr(os, "register_at_fork"):  # another thread may have been here, and is not in the child
+            os.register_at_fork(after_in_child=partial(_begin_anew, ref(self)))
 
     def get(self, kind: Hashable, indptr: Any, indices: Any) -> Any:
         """The result of this kind for a pattern, None if there is none. Cost: one pass over the pattern."""
@@ -171,10 +175,14 @@ class Recent:
     def _begun(self) -> bool:
         """Take the lock if no other thread has it, and return whether it is taken: no thread waits for it, since
         nothing has to be kept."""
-        if self._process != os.getpid():  # a fork may have come while another thread was here
-            self._drop_all()
-            self._turn, self._process = threading.Lock(), os.getpid()
         return self._turn.acquire(blocking=False)
+
+
+def _begin_anew(recent: ref[Recent]) -> None:
+    found = recent()
+    if found is not None:
+        found._drop_all()
+        found._turn = threading.Lock()
 
 
 def equal(a: Any, b: Any) -> bool:

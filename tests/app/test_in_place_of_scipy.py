@@ -715,6 +715,12 @@ def test_install_warns_of_a_package_whose_submodules_hold_the_functions(monkeypa
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fl.install(flow).undo()
+        with pytest.raises(UserWarning, match="mygrid holds none"):
+            fl.install(package)
+        assert sla.spsolve is not fl.spsolve and flow.spsolve is not fl.spsolve
+        with fl.install():
+            flow.spsolve = sla.spsolve  # finelu's, as if the module was imported now
+            fl.install(flow).undo()
 
 
 def test_the_last_of_several_installs_puts_back():

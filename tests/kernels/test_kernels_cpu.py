@@ -352,11 +352,12 @@ def test_auto_goes_over_to_levels_once_its_solves_have_taken_as_long_as_the_anal
 def test_the_analysis_comes_later_for_few_rows_and_for_long_ones(threads):
     """Its gain is small there. Where threads may share the work, it comes soon."""
 
-    def solves(A, count):
+    def solves(A, count, loads=1):
         threads(count)
         A = as_csr(A)
         plan = cpu.triangular.triangular_plan(triangle(A, True, False), "auto", 1)
-        plan.load(A.data)
+        for _ in range(loads):
+            plan.load(A.data)
         seen = []
         while plan.method == "sequential":
             seen.append(solve(plan, np.ones(A.n)))
@@ -369,6 +370,7 @@ def test_the_analysis_comes_later_for_few_rows_and_for_long_ones(threads):
     assert (solves(few, 1), solves(many, 1), solves(long, 1)) == (triangular.LATER, triangular.PAYS, triangular.LATER)
     wide = sp.kron(gallery.poisson5(40), np.ones((10, 10))) + 100 * sp.identity(16_000)
     assert (solves(wide, 1), solves(wide, 2)) == (triangular.LATER, triangular.PAYS)
+    assert solves(few, 1, loads=2) == triangular.PAYS  # new values come: fewer solves than LATER may follow each time
 
 
 @pytest.mark.parametrize("trans", "NTH")

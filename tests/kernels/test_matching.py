@@ -293,10 +293,10 @@ def test_layers_in_which_paths_multiply_are_matched_at_once():
 
 def test_what_cannot_be_matched_is_named():
     A = sp.csr_matrix(np.array([[1.0, 1, 1], [0, 1, 0], [0, 1, 0]]))
-    with pytest.raises(StructurallySingular, match=r"1 row depends on the others, row [12]: ") as error:
+    with pytest.raises(StructurallySingular, match=r"1 row is not independent, row [12]: ") as error:
         matching(A)
     assert one_line(error) and isinstance(error.value, MatrixError)
-    with pytest.raises(StructurallySingular, match="3 rows depend on the others, rows 0, 1, 2"):
+    with pytest.raises(StructurallySingular, match="3 rows are not independent, rows 0, 1, 2"):
         matching(sp.csr_matrix((3, 3)))
     A.data[:] = 0
     with pytest.raises(StructurallySingular, match="3 rows"):  # stored zeros are no entries

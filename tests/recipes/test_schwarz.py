@@ -626,6 +626,8 @@ def test_general_factors_with_small_pivots_keep_double():
     assert_close(F.solve(b), fl.Schwarz(size=60).factor(regular).solve(b), 0)
     F.update(A)
     assert F.report.stored == "float64" and np.array_equal(F.solve(b), G.solve(b))
+    for scale in (1e160, 1e-155, 1e-300):  # of A alone, not of L and D^-1 U
+        assert fl.Schwarz(size=60).factor(regular.with_values(scale * regular.data)).report.stored == "float32"
 
 
 def test_general_entries_beyond_single_precision_keep_double():

@@ -100,7 +100,7 @@ class Vectors:
 
     def vector(self) -> Any:
         """The first vector (n,), of length 1, on the host."""
-        return to_host(self.V[:, 0]) if self.V.shape[1] or self.pieces is None else self.pieces.vector()
+        return to_host(self.V[:, 0]).copy() if self.V.shape[1] or self.pieces is None else self.pieces.vector()
 
     def _part(self, x: Any) -> Any:
         found = self.V @ (self.V.conj().T @ x)
@@ -112,6 +112,8 @@ def where_largest(v: Any) -> str:
     sizes = to_host(abs(v))
     order = np.argsort(-sizes, kind="stable")
     places = order[sizes[order] >= sizes.max() / 2]
+    if places.size > max(NAMED, sizes.size // 4):
+        return f"of about the same size at {places.size} unknowns"
     named = ", ".join(map(str, places[:NAMED])) + (" and others" if places.size > NAMED else "")
     return f"largest at unknown{'' if places.size == 1 else 's'} {named}"
 

@@ -41,7 +41,8 @@ def inspect(
     if first:
         words = f"{first['recipe']} with {first['method']}: {first['reason']}"
     rows = properties_in_words(found) | ({"singular": singular} if singular else {})
-    rows["suggestion"] = f"finelu solve chooses by itself; first {words}"
+    also = "; it says whether b fits" if singular else ""
+    rows["suggestion"] = f"finelu solve chooses by itself{also}; first {words}"
     if plot is not None:
         rows["plot"] = plot
     with console() as out:

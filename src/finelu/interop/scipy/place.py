@@ -93,17 +93,18 @@ def install(*modules: ModuleType) -> Installed:
     for module in modules:
         if not inspect.ismodule(module):
             raise WrongType(f"install takes modules, not a {type(module).__name__}.")
-    installed = Installed(modules)
     for module in modules:
-        if not any(place is module for place, _ in installed._places):
-            inside = sorted(name for name in sys.modules if name.startswith(f"{module.__name__}.") and _holds_any(name))
+        if not _holds_any(module):
+            loaded, start = list(sys.modules.items()), f"{module.__name__}."
+            inside = sorted(name for name, other in loaded if name.startswith(start) and _holds_any(other))
             more = ", ..." if len(inside) > NAMED else ""
             instead = f" install({', '.join(inside[:NAMED])}{more}) reaches those that do." if inside else ""
             warnings.warn(f"{module.__name__} holds none of SciPy's solvers.{instead}", stacklevel=2)
-    return installed
+    return Installed(modules)
 
 
-def _holds_any(name: str) -> bool:
-    """Whether one of SciPy's functions that finelu replaces is a name of the imported module `name`."""
-    values = map(id, getattr(sys.modules[name], "__dict__", {}).values())
-    return not {id(function) for function in OF_SCIPY.values()}.isdisjoint(values)
+def _holds_any(module: Any) -> bool:
+    """Whether a module holds one of SciPy's functions that finelu replaces, or finelu's own that is in its place."""
+    now = {name: getattr(scipy.sparse.linalg, name) for name in OF_SCIPY}
+    known = {id(function) for functions in (OF_SCIPY, now) for function in functions.values()}
+    return not known.isdisjoint(map(id, getattr(module, "__dict__", {}).values()))

@@ -37,10 +37,11 @@ TRIANGULAR_METHODS = ("sequential", "levels", "jacobi", "isai")
 ROW, ENTRY = 1.0, 0.9  # ns for a row and for an entry of it in a slice of four, measured as in schedule.py
 SCATTERED = 1.35  # how much longer a row takes in level order than in blocks
 # Solves in natural order before the analysis: PAYS for triangles of at least MANY rows with at most SHORT entries on
-# average, and where threads may share the work. LATER for others, whose values lie in a cache, or whose rows are so
-# long that the sums of one are enough work to overlap. The analysis takes as long as 20 to 70 solves. With LATER
-# instead of PAYS nine whole solves of such systems (1,030 to 4,884 rows, 16 to 77 iterations) took 0.82 to 0.93 of the
-# time (medians of ten ratios, processor time of one thread); three of 5,005 to 5,316 short rows took 1.00 to 1.09.
+# average, where threads may share the work, and once new values have come. LATER for others, whose values lie in a
+# cache, or whose rows are so long that the sums of one are enough work to overlap. The analysis takes as long as 20 to
+# 70 solves. With LATER instead of PAYS nine whole solves of such systems (1,030 to 4,884 rows, 16 to 77 iterations)
+# took 0.82 to 0.93 of the time (medians of ten ratios, processor time of one thread); three of 5,005 to 5,316 short
+# rows took 1.00 to 1.09.
 PAYS, LATER, MANY, SHORT = 20, 80, 5_000, 6.0
 COPY_PAYS = 3  # the solve that copies new values: those before it lose about as much time as that takes
 FEW = 4  # columns a thread from which on they are solved together: a row of LANES takes as long as four of them
@@ -173,9 +174,11 @@ class Deferred:
                 self._natural.load(self._values, check=False)
 
     def load(self, values, check: bool = True) -> int:
-        self._values = values
         if self._solved < self._natural_first or self._deciding:
             self._solved = 0  # counted anew: the new values are ready for natural order at no cost
+            if self._values is not None:  # new values may come again and again, and the analysis serves them all
+                self._natural_first = PAYS
+        self._values = values
         if self.triangle.source is not None:  # of a transpose both are copies
             if self._now is not self._natural:
                 self._natural.values = None

@@ -158,8 +158,9 @@ class LocalFactors:
         x = np.empty(self._domains.rows.size, r.dtype)
         solve.solve(r, x, self._domains.rows, None, None, False)
         y = self.factors.apply(r[self._domains.rows])
-        with np.errstate(over="ignore", invalid="ignore"):
-            self._change = float(np.linalg.norm(x - y) / np.linalg.norm(y))
+        with np.errstate(all="ignore"):
+            size = abs(y).max()  # whose square may be out of range
+            self._change = float(np.linalg.norm((x - y) / size) / np.linalg.norm(y / size))
         if not self._change <= MOST_CHANGE:
             self._narrow, self._solves = "", {}
             self._solve("N")
@@ -216,7 +217,8 @@ class LocalFactors:
         if not self._asked or self.stored != self.factors.triangles.dtype:
             return ""
         if not self._narrow:
-            return f"rounding to single precision changes M too much: by {self._change:.1e}, {MOST_CHANGE:g} is allowed"
+            by = f"by {self._change:.1e}, {MOST_CHANGE:g} is allowed" if np.isfinite(self._change) else "out of range"
+            return f"rounding to single precision changes M too much: {by}"
         return "L or D^-1 U of a part has an entry or a pivot beyond the range of single precision"
 
     def apply(self, r: Any, trans: str, x: Any, correction: Correction | None = None, sums: Sums | None = None) -> None:
