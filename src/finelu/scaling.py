@@ -134,14 +134,19 @@ def _sound(n: int, rows: Any, indices: Any, logs: Any, columns: Any, eps: float)
 
 
 def require_matching(A: Any) -> None:
-    """Raise StructurallySingular, naming rows, if no matching of A exists, by SciPy's search for the largest one. Cost:
-    O(sqrt(n) nnz) at most; on the host."""
+    """Raise StructurallySingular, naming a row, if no matching of A exists. Cost: as `matching`."""
     A = as_csr(A, diagonal=False)
     rows, indices, logs = _logarithms(A)
-    of_nonzeros = sp.csr_matrix((np.ones_like(logs), indices, _pointers(rows, A.n)), shape=A.shape)
-    columns = maximum_bipartite_matching(of_nonzeros, perm_type="column")
-    if (columns < 0).any():
-        raise StructurallySingular(np.flatnonzero(columns < 0))
+    _matched(A.n, rows, indices, np.zeros_like(logs))
+
+
+def unmatched(A: Any) -> np.ndarray:
+    """The rows that a largest matching of A leaves out, none if A is structurally regular; by SciPy. It takes O(sqrt(n)
+    nnz) operations at most, but looks at no time limit."""
+    A = as_csr(A, diagonal=False)
+    rows, indices, logs = _logarithms(A)
+    nonzeros = sp.csr_matrix((np.ones_like(logs), indices, _pointers(rows, A.n)), shape=A.shape)
+    return np.flatnonzero(maximum_bipartite_matching(nonzeros, perm_type="column") < 0)
 
 
 def _matched(n: int, rows: Any, indices: Any, weights: Any) -> tuple[Any, Any]:

@@ -48,7 +48,7 @@ from finelu.compare import (
     stages,
 )
 from finelu.compare.measure import GRACE, Worker
-from finelu.compare.rounds import contenders
+from finelu.compare.rounds import contenders, joined
 from finelu.compare.worker import Share, serve
 from finelu.matrix import as_csr
 from finelu.preconditioners import RECIPES
@@ -608,6 +608,12 @@ def test_nobody_near_needs_no_rounds_and_the_margin_says_so(scripted):
     assert "single look" in report.verdict(result)[0]
 
 
+def test_the_history_of_several_rounds_ends_with_their_median():
+    one, two = (made_up("ilu0", 1.0, seconds, history=HISTORY * [1, seconds, 1]) for seconds in (2.0, 5.0))
+    row = joined(joined(None, one, 1), two, 2)
+    assert row.solve == 3.5 == row.history[-1, 1] and np.array_equal(row.history[:, ::2], HISTORY[:, ::2])
+
+
 # The file
 
 KEPT = {"ilu0": (1.0, 1.0), "ic0": (1.0, 1.2), "ict": (0.0, 90.0)}
@@ -643,8 +649,8 @@ def test_rounds_of_different_calls_are_no_common_ones(scripted, tmp_path):
         assert margin(result.measurements).decided
     rows = [m for m in kept._read(Path(result.file)) if m.solved]
     assert len(rows) == 4 and all(len(m.samples) == 7 for m in rows)
-    joined = margin(rows)
-    assert (joined.first.name, joined.second.name, joined.rounds, joined.decided) == ("milu0", "ilu0", 0, False)
+    won = margin(rows)
+    assert (won.first.name, won.second.name, won.rounds, won.decided) == ("milu0", "ilu0", 0, False)
     process, compared = scripted(times)
     _, result = compared(keep=tmp_path)
     assert result.kept == 4 and turns(process, "milu0") == turns(process, "ilu0") == 6

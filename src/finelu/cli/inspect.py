@@ -22,15 +22,12 @@ def inspect(
     from finelu.auto.solve import first_try
     from finelu.properties import properties
     from finelu.report import plot_matrix, properties_in_words, table
-    from finelu.scaling import require_matching
+    from finelu.scaling import unmatched
 
     A = load(matrix)
     found, first, singular = properties(A), first_try(A), ""
-    if not found.diagonal.usable:  # else the diagonal is a matching
-        try:
-            require_matching(A)
-        except StructurallySingular as error:
-            singular = str(error)
+    if not found.diagonal.usable and (left := unmatched(A)).size:  # else the diagonal is a matching
+        singular = str(StructurallySingular(left))
     if plot is not None:
         plot_matrix(plot, A, title=f"{matrix}, n = {A.n}")
     if as_json:

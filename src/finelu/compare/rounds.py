@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+import numpy as np
+
 from finelu.compare.model import Measurement
 
 ROUNDS = 6  # of the last ones: the least with which the range of the ratios holds their median with 95 per cent
@@ -53,10 +55,14 @@ def joined(row: Measurement | None, again: Measurement, turn: int) -> Measuremen
     samples = (*row.samples, *again.samples)
     counted = [sample for sample in samples if sample[0] > 0] or samples
     setup, solve = (median(times) for times in list(zip(*counted, strict=True))[1:])
+    history = again.history
+    if history is not None and again.solve > 0:  # its last point is the end of the solve
+        history = history * np.array([1.0, solve / again.solve, 1.0])
     return replace(
         again,
         setup=setup,
         solve=solve,
+        history=history,
         samples=samples,
         runs=row.runs + again.runs,
         pictures=again.pictures or row.pictures,
