@@ -56,7 +56,7 @@ def joined(row: Measurement | None, again: Measurement, turn: int) -> Measuremen
     counted = [sample for sample in samples if sample[0] > 0] or samples
     setup, solve = (median(times) for times in list(zip(*counted, strict=True))[1:])
     history = again.history
-    if history is not None and again.solve > 0:  # its last point is the end of the solve
+    if history is not None and solve and again.solve:  # its last point is the end of the solve
         history = history * np.array([1.0, solve / again.solve, 1.0])
     return replace(
         again,
