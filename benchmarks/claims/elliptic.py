@@ -197,7 +197,7 @@ class Solver:
         """Call it once; in the first round, `warm`, find the tolerance with which a peer's true residual passes."""
         self.ended = "an error"  # unless this returns
         for halved in range(1 + HALVED * (warm and not self.ours)):
-            RECENT._kept.clear()  # orders and analyses of the call before
+            RECENT.forget()  # orders and analyses of the call before
             self.rtol *= 0.5 if halved else 1.0
             x, seconds, self.detail = self.call(self.rtol)
             if self.rows is not None:

@@ -120,7 +120,7 @@ def measure(run: Run, name: str, given: Systems) -> None:
         for who, call in calls.items():
             if turn > 1 and min(times[who]) > LONG:
                 continue
-            RECENT._kept.clear()  # orders and analyses of the call before
+            RECENT.forget()  # orders and analyses of the call before
             start = time.process_time()
             found = call(given)
             seconds = time.process_time() - start

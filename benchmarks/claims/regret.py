@@ -244,7 +244,7 @@ def once(name: str, S: sp.csr_matrix, limit: float, extra: Any = None, *, gpu: b
         return found | {"cpu": time.process_time() - begin}
 
     for _ in range(2):
-        RECENT._kept.clear()
+        RECENT.forget()
         result = solve.once(kept, S, b, limit)
         if not result.get("compiling"):
             break

@@ -74,7 +74,7 @@ def measure(run: Run, name: str, S: sp.csr_matrix, seconds: float, *, gpu: bool)
         if turn > 1 and time.perf_counter() - begin > seconds:
             break
         for variant in VARIANTS[turn % len(VARIANTS) :] + VARIANTS[: turn % len(VARIANTS)]:
-            RECENT._kept.clear()  # orders and analyses of the call before
+            RECENT.forget()  # orders and analyses of the call before
             with run.attempt(name, variant):
                 start = synchronized(gpu)
                 found, more = CALLS[variant](A, right)

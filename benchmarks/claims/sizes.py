@@ -58,7 +58,7 @@ def system(side: int) -> tuple[sp.csr_matrix, Any]:
 
 def on_cpu(A: sp.csr_matrix, b: Any, threads: int) -> Callable[[], Any]:
     def call() -> Any:
-        elliptic.RECENT._kept.clear()  # nothing of the call before
+        elliptic.RECENT.forget()  # nothing of the call before
         return finelu.solve(A, b, rtol=RTOL).x
 
     return call
@@ -71,7 +71,7 @@ def on_gpu(A: sp.csr_matrix, b: Any, threads: int) -> Callable[[], Any]:
     there, right = csr_matrix(A), cupy.asarray(b)
 
     def call() -> Any:
-        elliptic.RECENT._kept.clear()
+        elliptic.RECENT.forget()
         return finelu.solve(there, right, rtol=RTOL).x
 
     return call
