@@ -149,19 +149,8 @@ UNCOMMITTED = "measured code that is in no commit"
 LOST = "its commit is not in the history"
 SHARED = "kernels share loops and steps since, and look at limits of time"
 OLDER = {
-    "attempts of `solve` end with fewer products since, and parts of a general A are read in single precision": (
-        "columns-cpu-intel-xeon-2-cores-2026-11-28",
-        "elliptic-cpu-16-threads-intel-xeon-16-cores-2026-11-28",
-        "elliptic-cpu-2-threads-intel-xeon-2-cores-2026-11-28",
-        "elliptic-gpu-nvidia-h200-2026-11-28",
-        "regret-intel-xeon-2-cores-quiet-2026-11-28",
-        "second-solve-intel-xeon-1-core-2026-11-28",
-        "sizes-intel-xeon-2-cores-2026-11-28",
-    ),
     "`solve` begins with subdomains for more systems since, orders once, and looks at what factors return": (
         "columns-gpu-nvidia-h200-2026-11-28",
-        "sequence-cpu-intel-xeon-2-cores-2026-11-28",
-        "sizes-nvidia-h200-2026-11-28",
     ),
     "results of batches are looked at since; what is computed is the same": (
         "batch-cudss-2026-11-28",
