@@ -34,8 +34,7 @@ def largest(comm: Any, value: float) -> float:
 def agreed(comm: Any, work: Callable[[], Result], *, named: bool = False) -> Result:
     """work() on each process. An exception on one of them is raised on all, as the others would wait for ever.
 
-    named : whether the text of the error says which process met it; one that is not finelu's is then raised as a
-        MemoryError or a RuntimeError.
+    named : whether the text of the error says which process met it.
     """
     failure: Exception | None = None
     own: Exception | None = None
@@ -76,12 +75,10 @@ def agreed_steps(comm: Any, steps: Generator[Iterable[Any], list[Any], Result]) 
 
 
 def _named(error: Exception, rank: int) -> Exception:
-    """The error of this process, with its number in the text."""
-    if isinstance(error, FineluError):
+    """The error of this process, with its number in the text; a RuntimeError for one that holds other facts."""
+    if isinstance(error, FineluError) or (len(error.args) == 1 and isinstance(error.args[0], str)):
         error.args = (f"process {rank}: {error}",)
         return error
-    if isinstance(error, MemoryError):
-        return MemoryError(f"process {rank}: {error}")
     return RuntimeError(f"process {rank}: {type(error).__name__}: {error}")
 
 
