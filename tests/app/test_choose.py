@@ -21,6 +21,7 @@ from finelu.compare import compare
 from finelu.compare.choose import candidates
 from finelu.gallery.building import convection
 from finelu.interop.adjoint import Options, System
+from finelu.matrix import traits as traits_module
 from finelu.matrix.looks import alike, cancelling, skew
 from finelu.matrix.traits import traits
 from finelu.ordering import Fill
@@ -401,6 +402,18 @@ def test_chains_of_rows_are_seen_on_a_gpu(backend):
     gaps[5, 5] = 0
     gaps.eliminate_zeros()
     assert traits(fl.as_csr(backend.move(gaps), diagonal=False)).levels == 1
+
+
+def test_levels_are_the_longest_chain_or_a_bound_above_which_none_are_counted():
+    def levels(A):
+        return traits_module._levels_below(fl.as_csr(sp.csr_matrix(A)))
+
+    assert levels(CHAIN) == levels(CHAIN * 1j) == 3000 > traits_module.LONG
+    assert levels(gallery.poisson5(20)) == 39 and levels(sp.identity(50)) == 1
+    lines = sp.block_diag([CHAIN[:1000, :1000], CHAIN[:700, :700], sp.identity(9)])
+    assert levels(lines) == 1000  # the mean of such chains is a lower bound, and is below LONG
+    apart = sp.kron(CHAIN, sp.identity(2), format="csr")  # each row depends on the one before the last
+    assert levels(apart) == 3000
 
 
 def test_on_a_gpu_cudss_is_a_rung_before_the_direct_solvers_of_the_host(meanwhile):

@@ -307,9 +307,8 @@ class Costs:
         if self.traits.gpu and by_parts:
             return products * (current_on_gpu().parts_overhead + current_on_gpu().parts * nnz)
         of_method = {"cg": RATES.parts if by_parts else rates.cg, "bicgstab": rates.bicgstab}
-        waits = (
-            1 + products * (self._waits(levels) - 1) if self.traits.gpu else 1.0
-        )  # more levels take each solve longer
+        # More levels take each solve of an iteration longer.
+        waits = 1 + products * (self._waits(levels) - 1) if self.traits.gpu else 1.0
         return waits * rates.overhead + of_method.get(method, rates.gmres * products) * nnz
 
     def _waits(self, levels: int | None = None) -> float:
