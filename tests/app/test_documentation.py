@@ -231,7 +231,7 @@ def test_the_memory_of_each_recipe_is_that_of_its_page():
         for again in range(2):
             if again:
                 F.update(A)
-            for _ in range(30):
+            for _ in range(100):  # after which each triangle has a schedule, on one thread, too
                 F.solve(b)
         found.append(held_bytes(F, A) / own)
         assert found == pytest.approx([float(cell) for cell in cells], rel=0.02, abs=0.006), name
